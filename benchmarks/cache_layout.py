@@ -19,7 +19,7 @@ from benchmarks.harness import BadData, Report
 from benchmarks.recorded import DATA
 from foveate.model import Ttl
 from foveate.prompt_cache.keepalive import build_keepalive_prompt, plan_keepalive
-from foveate.prompt_cache.placement.arrivals import (
+from foveate.prompt_cache.placement.arrival_times import (
     NO_GAPS,
     GapHistogram,
     estimate_returns,

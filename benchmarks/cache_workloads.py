@@ -13,7 +13,7 @@ from typing import NamedTuple
 from benchmarks.cache_optimum import bound
 from benchmarks.cache_traces import BLOCK_TOKENS, TracedRequest
 from foveate.model import Area, CacheBreakpoint, CacheUsage, Place, Ttl
-from foveate.prompt_cache.placement.arrivals import (
+from foveate.prompt_cache.placement.arrival_times import (
     NO_GAPS,
     GapHistogram,
     estimate_returns,

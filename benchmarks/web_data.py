@@ -27,12 +27,9 @@ from foveate.model import CacheUsage, Usage
 from foveate.session.client_names import derive_session_id
 from foveate.session.traces import CacheMiss, Trace, TracedEdit, WindowSection
 from foveate.store import open_store
-from foveate.store.repositories.ledger_rows import LEDGER_COLUMNS as LEDGER
-from foveate.store.repositories.ledger_rows import to_ledger_row
+from foveate.store.repositories.ledger_rows import LEDGER_COLUMNS, to_ledger_row
 from foveate.store.repositories.rollups import add_charges, add_requests
-from foveate.store.repositories.traces import TRACE_COLUMNS as TRACES
-from foveate.store.repositories.traces import to_totals_delta
-from foveate.store.repositories.traces import to_trace_row as trace_row
+from foveate.store.repositories.traces import TRACE_COLUMNS, to_totals_delta, to_trace_row
 from foveate.store.retention import MAX_TRACES
 from foveate.store.sqlite import SQLiteTransaction
 from tests.support.stores.templates import create_tables
@@ -150,8 +147,11 @@ def _sessions(chance: random.Random, number: int, rows: int, until: float) -> li
 def _write(connection: sqlite3.Connection, made: Sequence[_GeneratedSession], chance: random.Random) -> None:
     order = sorted((at, number, turn) for number, one in enumerate(made) for turn, at in enumerate(one.times))
     first_traced = len(order) - MAX_TRACES
-    insert_bills = f"INSERT INTO ledger_v1 (day, {LEDGER}) VALUES ({', '.join('?' * (LEDGER.count(',') + 2))})"
-    insert_traces = f"INSERT INTO traces_v1 ({TRACES}) VALUES ({', '.join('?' * (TRACES.count(',') + 1))})"
+    ledger_values = ", ".join("?" * (LEDGER_COLUMNS.count(",") + 2))
+    insert_bills = f"INSERT INTO ledger_v1 (day, {LEDGER_COLUMNS}) VALUES ({ledger_values})"
+    insert_traces = (
+        f"INSERT INTO traces_v1 ({TRACE_COLUMNS}) VALUES ({', '.join('?' * (TRACE_COLUMNS.count(',') + 1))})"
+    )
     rows = SQLiteTransaction(connection)
     spent: Counter[str] = Counter()
     for first in range(0, len(order), _BATCH_ROWS):
@@ -163,7 +163,7 @@ def _write(connection: sqlite3.Connection, made: Sequence[_GeneratedSession], ch
             spent.update(dict.fromkeys(list_accounts(entry.call), amount))
             if place >= first_traced and entry.call.category is Category.MAIN:
                 trace = _make_trace(made[number], turn, entry, chance)
-                told.append(trace_row(trace))
+                told.append(to_trace_row(trace))
                 additions.append(to_totals_delta(trace, told[-1]))
         connection.executemany(insert_bills, bills)
         connection.executemany(insert_traces, told)

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from foveate.cli import app
-from foveate.config import settings as settings_module
+from foveate.config import settings
 from foveate.config.settings import Settings
 from foveate.engine.metrics.definitions import CONFIG_VALID, METRICS, REQUESTS, WINDOW_READ, MetricDefinition
 from foveate.gateway.server.serve import load_live_config, settings_fixed_at_start
@@ -111,7 +111,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _setting_docs() -> dict[str, dict[str, str]]:
     """Return the docstring of each setting by class and name."""
-    tree = ast.parse(Path(settings_module.__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(Path(settings.__file__).read_text(encoding="utf-8"))
     found: dict[str, dict[str, str]] = {}
     for part in tree.body:
         if isinstance(part, ast.ClassDef):

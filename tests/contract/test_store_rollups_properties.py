@@ -29,10 +29,8 @@ from foveate.session.traces import CacheMiss, ChargedTrace, Trace
 from foveate.store import Store, open_store
 from foveate.store.database import Transaction, batch_inserts
 from foveate.store.postgres import PostgresTransaction
-from foveate.store.repositories.ledger_rows import LEDGER_COLUMNS as LEDGER
-from foveate.store.repositories.ledger_rows import SAVINGS_COLUMNS, to_ledger_row
-from foveate.store.repositories.traces import TRACE_COLUMNS
-from foveate.store.repositories.traces import to_trace_row as trace_row
+from foveate.store.repositories.ledger_rows import LEDGER_COLUMNS, SAVINGS_COLUMNS, to_ledger_row
+from foveate.store.repositories.traces import TRACE_COLUMNS, to_trace_row
 from foveate.store.sqlite import SQLiteTransaction
 from tests.contract.test_store_opening import load_dump, run_statements
 from tests.support.harness.example_limits import limit_examples
@@ -298,7 +296,7 @@ def fill_before_totals(url: str, new_requests: Iterable[StoredRequest]) -> None:
         transaction: Transaction = (
             SQLiteTransaction(connection) if url.startswith("sqlite") else PostgresTransaction(connection)
         )
-        columns = [name.strip() for name in LEDGER.split(",")]
+        columns = [name.strip() for name in LEDGER_COLUMNS.split(",")]
         later = (*SAVINGS_COLUMNS.split(", "), "is_inherited", "is_subscription")
         later += ("is_possibly_charged", "charged_picodollars")
         indexes = [at for at, name in enumerate(columns) if name not in later]
@@ -311,7 +309,7 @@ def fill_before_totals(url: str, new_requests: Iterable[StoredRequest]) -> None:
             transaction.execute(statement, values)
         add_traces = f"INSERT INTO traces_v1 ({TRACE_COLUMNS}) VALUES {{}}"
         for statement, values in batch_inserts(
-            add_traces, [trace_row(trace) for _, trace, _ in requests if trace]
+            add_traces, [to_trace_row(trace) for _, trace, _ in requests if trace]
         ):
             transaction.execute(statement, values)
         connection.commit()

@@ -14,7 +14,7 @@ from benchmarks.harness import discover
 from foveate import errors
 from foveate.chat.failures import FailureKind
 from foveate.cli import app, exit_codes
-from foveate.cli.chat.piped import _EXIT_CODES as CHAT_EXIT_CODES
+from foveate.cli.chat.piped import _EXIT_CODES
 from foveate.gateway.body.errors import BodyRejected
 from foveate.gateway.error_responses import build_error_response, may_retry
 from foveate.model import Format
@@ -149,8 +149,7 @@ def list_exit_codes() -> dict[str, str]:
     constants = {name: code for name, code in vars(exit_codes).items() if re.fullmatch("[A-Z][A-Z_]*", name)}
     found = {str(code): name.lower().replace("_", " ") for name, code in constants.items()}
     chat = {
-        f"chat, {trouble}": str(CHAT_EXIT_CODES.get(trouble, exit_codes.UPSTREAM_FAILED))
-        for trouble in FailureKind
+        f"chat, {trouble}": str(_EXIT_CODES.get(trouble, exit_codes.UPSTREAM_FAILED)) for trouble in FailureKind
     }
     return found | chat
 

@@ -21,7 +21,7 @@ from foveate.cli import app
 from tests.golden.from_gateway import NOWHERE, Gateway, running_gateway
 from tests.golden.shapes import shape_of
 from tests.golden.stored_work import LATER, SESSION, fill
-from tests.support.harness import network_guard as loopback
+from tests.support.harness import network_guard
 from tests.support.processes import forked_commands
 from tests.support.servers.gateway_process import write_config
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
@@ -231,7 +231,7 @@ def _run_chat(runs: Runs, folder: Path, sandbox: RunningSandbox) -> None:
 
 
 if __name__ == "__main__":
-    loopback.block_other_hosts()
+    network_guard.block_other_hosts()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with TemporaryDirectory() as made:
         os.environ["FOVEATE_HOME"] = made

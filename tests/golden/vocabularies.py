@@ -10,24 +10,22 @@ from foveate.budget.prompt import Action, LimitSource
 from foveate.budget.sections import Keep, Priority, Stability
 from foveate.chat.failures import FailureKind
 from foveate.cli.chat import commands
-from foveate.compaction.overflow import OnOverflow
-from foveate.compaction.overflow import OverflowAction as OverflowStep
-from foveate.compaction.store import CompactionOutcome as CompactionOutcome
-from foveate.config.effective import SettingSource as SettingSource
+from foveate.compaction.overflow import OnOverflow, OverflowAction
+from foveate.compaction.store import CompactionOutcome
+from foveate.config.effective import SettingSource
 from foveate.context.inputs import CallKind
 from foveate.context.time_section import TimeFormat
-from foveate.cost.admission import SettlementOutcome as ChargeOutcome
-from foveate.cost.cap_status import CapLevel as CapLevel
+from foveate.cost.admission import SettlementOutcome
+from foveate.cost.cap_status import CapLevel
 from foveate.cost.caps import CapScope, UnknownPricePolicy
 from foveate.cost.ledger import Category, GroupBy
-from foveate.cost.pricing.price_book import PriceChange as PriceChange
+from foveate.cost.pricing.price_book import PriceChange
 from foveate.cost.pricing.rates import PriceSource
-from foveate.doctor.findings import Level as DoctorLevel
+from foveate.doctor.findings import Level
 from foveate.gateway.routing import KNOWN_UPSTREAMS
-from foveate.memory.views.view import DetailLevel as NodeLevel
-from foveate.memory.views.view import ViewFormat
+from foveate.memory.views.view import DetailLevel, ViewFormat
 from foveate.model import Format, Savings, Ttl
-from foveate.prompt_cache.hit_ratio import HitRatioLevel as HitLevel
+from foveate.prompt_cache.hit_ratio import HitRatioLevel
 from foveate.prompt_cache.misses.causes import MissCause
 from foveate.replay.policies import ALL, Policy
 from foveate.replay.recording import MissingPart, RecordingSource
@@ -40,26 +38,26 @@ NAMES: dict[str, Iterable[str]] = {
     "budget ladder": BUILT_IN_LADDERS,
     "budget limit source": LimitSource,
     "cache break cause": MissCause,
-    "cache hit level": HitLevel,
+    "cache hit level": HitRatioLevel,
     "cache ttl": Ttl,
     "call kind": CallKind,
     "cap level": CapLevel,
     "cap on unknown price": UnknownPricePolicy,
     "cap scope": CapScope,
-    "charge outcome": ChargeOutcome,
+    "charge outcome": SettlementOutcome,
     "chat command": (*commands.COMMANDS, *commands.QUIT_COMMANDS),
     "chat error": FailureKind,
     "compaction outcome": CompactionOutcome,
     "configuration source": SettingSource,
     "counting backend": Backend,
-    "doctor level": DoctorLevel,
+    "doctor level": Level,
     "ledger category": Category,
     "ledger group": GroupBy,
     "ledger saving": Savings.__struct_fields__,
     "memory format": ViewFormat,
-    "memory node level": NodeLevel,
+    "memory node level": DetailLevel,
     "overflow policy": OnOverflow,
-    "overflow step": OverflowStep,
+    "overflow step": OverflowAction,
     "price change": PriceChange,
     "price source": PriceSource,
     "replay format": RecordingSource,

@@ -25,7 +25,7 @@ from benchmarks.harness import (
     discover,
     undeclared_figures,
 )
-from tests.support.harness import network_guard as loopback
+from tests.support.harness import network_guard
 
 ROOT = Path(__file__).parents[2]
 LOCKS = {"requirements.lock": "dev", "requirements-bench.lock": "bench"}
@@ -237,13 +237,13 @@ def test_finding_the_benchmarks_imports_none_of_them() -> None:
 
 
 def test_a_test_that_reaches_for_another_machine_is_stopped() -> None:
-    with socket.socket() as outward, pytest.raises(loopback.NotLoopback, match=r"192\.0\.2\.1"):
+    with socket.socket() as outward, pytest.raises(network_guard.NotLoopback, match=r"192\.0\.2\.1"):
         outward.connect(("192.0.2.1", 80))
-    with pytest.raises(loopback.NotLoopback, match="loopback only"):
+    with pytest.raises(network_guard.NotLoopback, match="loopback only"):
         socket.getaddrinfo("example.org", 80)
 
-    assert len(loopback.ATTEMPTS) == 2
-    loopback.ATTEMPTS.clear()
+    assert len(network_guard.ATTEMPTS) == 2
+    network_guard.ATTEMPTS.clear()
 
 
 def test_a_test_may_reach_its_own_machine() -> None:

@@ -15,12 +15,12 @@ import pytest
 
 import foveate
 from foveate.budget import model_limits
-from foveate.compaction.facts import rules as fold_rules
+from foveate.compaction.facts import rules
 from foveate.cost.pricing import price_facts
 from foveate.memory import queries
 from foveate.memory.search import words
 from foveate.prompt_cache import rules as cache_rules
-from foveate.sandbox import models as sandbox_models
+from foveate.sandbox import models
 from foveate.tokens.rendering import chat_templates, openai_models
 from tests.support.oracles.regex_inventory import (
     METHODS,
@@ -97,7 +97,7 @@ def _of_prices() -> Iterator[tuple[str, str]]:
 
 
 def _of_sandbox() -> Iterator[tuple[str, str]]:
-    for provider in sandbox_models._load_table().values():
+    for provider in models._load_table().values():
         yield from ((family, "fullmatch") for family in provider["families"])
         yield from ((row["match"], "match") for row in provider["model"])
 
@@ -130,9 +130,9 @@ _MADE: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]] = {
     "foveate.cost.pricing.price_table.with_cache_prices": lambda: _texts(
         (fact.names, "search") for fact in price_facts.load_price_facts().cache_times
     ),
-    "foveate.cost.pricing.price_file._is_quick": lambda: (),  # those of a file, of which only quick ones are kept
+    "foveate.cost.pricing.price_file._is_quick": lambda: (),  # of a file, of which only quick ones are kept
     "foveate.compaction.facts.rules._phrases": lambda: (),  # those of rules
-    "foveate.compaction.facts.rules.rules": lambda: _by_field(fold_rules.rules(), "foveate.compaction"),
+    "foveate.compaction.facts.rules.rules": lambda: _by_field(rules.rules(), "foveate.compaction"),
     "foveate.memory.parsing.markdown_headings._HeadingScanner._scan_fence": lambda: [
         (re.compile(rf"^ {{0,3}}`{{{length},}}[ \t]*$", re.MULTILINE), frozenset(("search",)))
         for length in (3, 500)

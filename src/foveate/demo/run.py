@@ -37,8 +37,7 @@ from foveate.gateway.routing import Routing, Upstream
 from foveate.http.pool import ConnectionPool, parse_url, read_body
 from foveate.sandbox.http import SandboxRequest
 from foveate.sandbox.sandbox import AcceptedRequest, Sandbox
-from foveate.sandbox.server import SandboxApp, open_listening_socket, socket_url
-from foveate.sandbox.server import build_server as sandbox_server
+from foveate.sandbox.server import SandboxApp, build_server, open_listening_socket, socket_url
 from foveate.session.traces import Trace
 from foveate.store import Store, open_store
 
@@ -177,7 +176,7 @@ async def run_session(
         url = f"sqlite:///{folder}/foveate.sqlite"
         counter = _FinishedCounter()
         options = make_agent_options(is_on=is_on, window_tokens=window_tokens)
-        async with _serve(sandbox_server(SandboxApp(sandbox)).config) as upstream:
+        async with _serve(build_server(SandboxApp(sandbox)).config) as upstream:
             config = _make_config(url, upstream, options)
             async with (
                 open_gateway(lambda: config, environment={}, clock=clock, observer=counter) as gateway,

@@ -13,8 +13,7 @@ from foveate.config.document import MAX_SETTINGS_BYTES
 from foveate.config.files import display_path, read_bytes
 from foveate.config.load import find_problems
 from foveate.config.settings import Settings
-from foveate.doctor import local_checks as here
-from foveate.doctor import upstream_checks
+from foveate.doctor import local_checks, upstream_checks
 from foveate.doctor.findings import Check, Finding, failed_finding, ok_finding, run_checks, warning_finding
 from foveate.doctor.store_checks import HEALTH, StoreCheck, check_store
 from foveate.engine.redaction import redact_keys
@@ -47,18 +46,18 @@ async def run_doctor(config: Path | None, *, asks_upstreams: bool) -> list[Findi
 
     store_findings = await run_checks([("store", run_store_check)], limit_seconds=_LIMIT_SECONDS)
     upstreams = config_now.gateway.routing.upstreams
-    models = here.collect_models(settings, store_results[0].models if store_results else (), upstreams)
+    models = local_checks.collect_models(settings, store_results[0].models if store_results else (), upstreams)
     is_counted = settings.context_optimization.token_counter.enabled
     upstream_times: list[float] = []
     checks: list[tuple[str, Check]] = [
         (
             "vocabularies",
-            _in_thread(threads, lambda: here.check_vocabularies(list(models), is_counted=is_counted)),
+            _in_thread(threads, lambda: local_checks.check_vocabularies(list(models), is_counted=is_counted)),
         ),
-        ("embedder", _in_thread(threads, here.check_embedder)),
-        ("watchers", _in_thread(threads, lambda: here.check_watchers(settings))),
+        ("embedder", _in_thread(threads, local_checks.check_embedder)),
+        ("watchers", _in_thread(threads, lambda: local_checks.check_watchers(settings))),
         ("prices", _in_thread(threads, lambda: _check_prices(config_now, models, now=now))),
-        ("local model", _in_thread(threads, here.check_local_model)),
+        ("local model", _in_thread(threads, local_checks.check_local_model)),
         ("port", lambda: _check_port(settings, threads)),
     ]
     if asks_upstreams:
@@ -68,14 +67,14 @@ async def run_doctor(config: Path | None, *, asks_upstreams: bool) -> list[Findi
     newest = store_results[0].newest_at if store_results else None
     all_findings = [
         *config_findings,
-        *here.check_file_modes(config),
-        *here.check_cache_ttl(
+        *local_checks.check_file_modes(config),
+        *local_checks.check_cache_ttl(
             settings,
             [finding.provider for finding, _ in upstream_checks.select_upstreams(settings, upstreams)],
         ),
         *(finding for finding in store_findings if finding not in health),
         *other_findings,
-        *here.check_clock(now=now, newest_at=newest, upstream_times=upstream_times),
+        *local_checks.check_clock(now=now, newest_at=newest, upstream_times=upstream_times),
         *health,
     ]
     # Messages may contain URLs with passwords.
@@ -87,8 +86,8 @@ async def run_doctor(config: Path | None, *, asks_upstreams: bool) -> list[Findi
 
 def _check_prices(config_now: ResolvedConfig, models: Mapping[str, str], *, now: float) -> list[Finding]:
     return [
-        *here.check_price_tables(config_now.price_file, now=now),
-        *here.check_prices(config_now.cost.prices, models, now=now),
+        *local_checks.check_price_tables(config_now.price_file, now=now),
+        *local_checks.check_prices(config_now.cost.prices, models, now=now),
     ]
 
 
@@ -138,7 +137,7 @@ async def _check_port(settings: Settings, threads: DaemonThreadPool) -> Sequence
     """Check whether the gateway's port is free, or who uses it."""
     host, port = settings.server.host, settings.server.port
     try:
-        if await threads.run(lambda: here.is_port_free(host, port)):
+        if await threads.run(lambda: local_checks.is_port_free(host, port)):
             return [ok_finding("port", f"{host}:{port} is free: `foveate serve` can listen there")]
     except CannotListen as error:
         return [failed_finding("port", str(error), "mend server.host or server.port")]
@@ -163,7 +162,7 @@ async def _check_listener(host: str, port: int, *, is_secure: bool) -> Finding:
             health = msgspec.json.decode(await read_body(response, max_bytes=1_000_000, url=url))
     except (UpstreamError, msgspec.DecodeError):
         return taken
-    return here.check_gateway_health(health, f"{host}:{port}", url) or taken
+    return local_checks.check_gateway_health(health, f"{host}:{port}", url) or taken
 
 
 def _upstream_checks(

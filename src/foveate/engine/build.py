@@ -40,16 +40,16 @@ from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import RecordCharges
 from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
 from foveate.engine.steps.caps import EnforceCaps
+from foveate.engine.steps.compactions import ApplyCompactions, LimitTurns
 from foveate.engine.steps.count import CountReader, CountTokens
-from foveate.engine.steps.history import ApplyCompactions, LimitTurns
 from foveate.engine.steps.keepalive import CancelKeepAlive
 from foveate.engine.steps.overflow import FitWindow
 from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings
 from foveate.engine.steps.sections import InjectSections, InjectSectionsInWindow
+from foveate.engine.steps.sent_messages import NoteTrail
 from foveate.engine.steps.session import FindSession
 from foveate.engine.steps.thinking import DropInvalidThinking
 from foveate.engine.steps.tools import OrderTools
-from foveate.engine.steps.trail import NoteTrail
 from foveate.engine.steps.usage import RequestUsage
 from foveate.session.matching import SessionMatcher
 from foveate.session.store import SessionStore

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from foveate.compaction.application_history import invalidate_history
+from foveate.compaction.applied_compactions import invalidate_history
 from foveate.compaction.store import CompactionStore
 from foveate.cost.admission import Admission
 from foveate.engine.counting.stored_conversations import StoredConversationSizes

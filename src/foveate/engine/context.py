@@ -33,7 +33,7 @@ from foveate.model import (
     TokenCount,
     Ttl,
 )
-from foveate.prompt_cache.beta_header import HEADER as BETAS
+from foveate.prompt_cache.beta_header import HEADER
 from foveate.prompt_cache.placement.prefix_log import ObservedRequest
 from foveate.prompt_cache.prompt.blocks import BlockTokens
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, prompt_layout
@@ -85,7 +85,7 @@ class RequestContext(msgspec.Struct, eq=False):
     session_state: SessionState = SessionState()
     in_flight: InFlightRequest | None = None
 
-    # steps.history
+    # steps.compactions
     compactions: Sequence[Compaction] = ()
     compaction: Compaction | None = None
     truncated_result_count: int = 0
@@ -118,7 +118,7 @@ class RequestContext(msgspec.Struct, eq=False):
     simulated_prompts: dict[SimulatedState, CachedPrompt] = msgspec.field(default_factory=dict)
     """The prompts of all simulated states, if Foveate may have changed the cost of the request."""
 
-    # steps.trail
+    # steps.sent_messages
     trail: formats.MessageHistory | None = None
     """The messages of the request as it is sent."""
 
@@ -258,7 +258,7 @@ class RequestContext(msgspec.Struct, eq=False):
         endpoint, betas = self.incoming.endpoint, self.betas
         if endpoint is None or betas == self.incoming.betas:
             return endpoint
-        return replace(endpoint, headers={**endpoint.headers, BETAS: betas})
+        return replace(endpoint, headers={**endpoint.headers, HEADER: betas})
 
     def request_in_state(self, state: SimulatedState) -> Request:
         """The request with the edits of this simulated state and of those before it."""

@@ -27,10 +27,9 @@ from foveate.formats.incremental.envelope import get_parameters
 from foveate.formats.json_text.large_json import LARGE_BYTES
 from foveate.formats.json_text.parse import is_set
 from foveate.model import Format, SetParameter
-from foveate.prompt_cache.beta_header import HEADER as BETAS
-from foveate.prompt_cache.beta_header import resolve_beta_header
+from foveate.prompt_cache.beta_header import HEADER, resolve_beta_header
 from foveate.session.counting import run_in_thread_if_large
-from foveate.tokens.threads import run_in_thread
+from foveate.tokens.worker_threads import run_in_thread
 
 _LOG = logging.getLogger(__name__)
 # Parsing less than this is faster than handing it to a thread.
@@ -163,7 +162,7 @@ class Engine:
         headers = (
             context.added_headers
             if betas == context.incoming.betas
-            else {**context.added_headers, BETAS: betas}
+            else {**context.added_headers, HEADER: betas}
         )
         return UpstreamRequest(
             body=body,

@@ -24,7 +24,7 @@ from foveate.engine.steps.overflow import FitWindow
 from foveate.engine.steps.session import describe_conversation
 from foveate.errors import DoesNotFit
 from foveate.model import ZERO_TOKENS, TokenCount
-from foveate.prompt_cache.placement.arrivals import GapHistogram
+from foveate.prompt_cache.placement.arrival_times import GapHistogram
 from foveate.session.hash_chain import compute_chain_in_thread
 from foveate.session.matching import SessionMatcher
 from foveate.session.store import AnswerRecord, Session, SessionStore, SessionWrite, Turn

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from foveate.formats.incremental.envelope import Envelope
 from foveate.formats.json_text.parse import read_role
 from foveate.model import Request, SimulatedState
-from foveate.prompt_cache.placement.arrivals import NO_GAPS, GapHistogram
+from foveate.prompt_cache.placement.arrival_times import NO_GAPS, GapHistogram
 from foveate.prompt_cache.simulator import SimulatedCache
 from foveate.prompt_cache.tool_order import ToolOrders
 from foveate.session.hash_chain import HashChain

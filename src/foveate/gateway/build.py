@@ -41,7 +41,7 @@ from foveate.gateway.observability.request_observer import NO_REQUEST_OBSERVER
 from foveate.gateway.request import AsgiApp
 from foveate.http import JsonClient
 from foveate.http.pool import ConnectionPool, Timeouts
-from foveate.prompt_cache.beta_header import VARIABLE as BETA_VARIABLE
+from foveate.prompt_cache.beta_header import VARIABLE
 from foveate.store import PruneResult, Store, is_server, open_store, store_name
 from foveate.store.outbox import FileOutbox
 from foveate.store.write_ahead_log import FileWriteAheadLog
@@ -261,7 +261,7 @@ async def open_gateway(
             admission=admission,
             spending=lambda: current_config().cost,
             observer=observer,
-            beta_override=environment.get(BETA_VARIABLE),
+            beta_override=environment.get(VARIABLE),
             remote_counter=remote_counter,
             session_states=session_states,
             keep_alive=keep_alive,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from foveate.model import Ttl
-from foveate.prompt_cache.placement.arrivals import ArrivalForecast
+from foveate.prompt_cache.placement.arrival_times import ArrivalForecast
 from foveate.prompt_cache.placement.breakpoints import readable_entries
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece, token_ends
 from foveate.prompt_cache.rules import CacheRules, CachingMode

@@ -35,7 +35,7 @@ from foveate.session.store import CountUpdate, PendingWrite, SessionStore
 from foveate.tokens import RequestCount, RequestCounter
 from foveate.tokens.rendering.rendering import MeasuredRendering
 from foveate.tokens.tally import EMPTY_TALLY
-from foveate.tokens.threads import run_in_thread
+from foveate.tokens.worker_threads import run_in_thread
 
 Result = TypeVar("Result")
 

@@ -22,7 +22,7 @@ from foveate.formats.incremental.history import HistoryCache, count_memoized
 from foveate.formats.json_text.large_json import LARGE_BYTES
 from foveate.formats.json_text.parse import as_text, parse_json, parse_message_object, to_json
 from foveate.model import Format, Request
-from foveate.tokens.threads import run_in_thread
+from foveate.tokens.worker_threads import run_in_thread
 
 HASH_BYTES = 16
 

@@ -41,7 +41,7 @@ from foveate.session.client_names import (
 )
 from foveate.session.hash_chain import HASH_BYTES, HashChain
 from foveate.session.store import AnswerRecord, Session, SessionStore, Turn
-from foveate.tokens.threads import run_in_thread
+from foveate.tokens.worker_threads import run_in_thread
 
 # Fields with a system prompt or tools, in all formats.
 _SETTING_FIELDS = ("system", "instructions", "tools", "systemInstruction", "system_instruction", "toolConfig")

@@ -31,8 +31,8 @@ from foveate.tokens.request_count import PartCount, RequestCount, provider_syste
 from foveate.tokens.request_features import message_features, request_features, tool_features
 from foveate.tokens.tally import EMPTY_TALLY, Tally
 from foveate.tokens.text_meter import TextMeter
-from foveate.tokens.threads import frequent_thread_switches
 from foveate.tokens.tokenizers.tokenizer import CachingMeasurer, Tokenizer, length_to_count
+from foveate.tokens.worker_threads import frequent_thread_switches
 
 _MIN_LONG_CHARS = 8 * 1024
 # Moving cache breakpoints change some of the last messages. So many of them are also cached on their own.

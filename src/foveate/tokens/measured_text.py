@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from foveate.model import ZERO_TOKENS as ZERO
-from foveate.model import TokenCount
+from foveate.model import ZERO_TOKENS, TokenCount
 from foveate.tokens.tokenizers.safe_boundaries import AFTER_WORDS, SafeBoundary, split_text
 from foveate.tokens.tokenizers.tokenizer import AdditiveCounts, SegmentCounter
 
@@ -211,4 +210,4 @@ def sum_additive_counts(counts: Sequence[AdditiveCounts]) -> AdditiveCounts:
     return tuple(map(sum, zip(*counts, strict=True)))
 
 
-_EMPTY_TEXT = MeasuredText("", EMPTY_SEGMENT, ZERO, (0,), ((),))
+_EMPTY_TEXT = MeasuredText("", EMPTY_SEGMENT, ZERO_TOKENS, (0,), ((),))

@@ -12,7 +12,7 @@ from foveate.tokens.counter import EnvelopeCount, RequestCounter
 from foveate.tokens.families import counter_for
 from foveate.tokens.request_count import PartCount, RequestCount
 from foveate.tokens.tally import EMPTY_TALLY, Tally
-from foveate.tokens.threads import frequent_thread_switches
+from foveate.tokens.worker_threads import frequent_thread_switches
 
 # Whose rules apply if neither the body nor the caller names a model. Such counts are never exact.
 _DEFAULT_MODELS = {

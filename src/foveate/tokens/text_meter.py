@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol
 from foveate.errors import BadOption
 from foveate.model import ZERO_TOKENS, TokenCount
 from foveate.tokens.measured_text import PIECE_CHARS, MeasuredText, Segment, measure_texts, sum_additive_counts
-from foveate.tokens.threads import frequent_thread_switches
 from foveate.tokens.tokenizers.tokenizer import AdditiveCounts, SegmentCounter
+from foveate.tokens.worker_threads import frequent_thread_switches
 
 # Limits of the cache of measured texts.
 _MAX_CACHED_CHARS = 16 * 1024 * 1024

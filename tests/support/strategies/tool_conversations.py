@@ -10,7 +10,7 @@ from foveate.compaction.boundary import TurnStructure
 from foveate.compaction.store import Compaction
 from foveate.model import Request
 from foveate.session.hash_chain import compute_chain
-from tests.support.stores import records as kept
+from tests.support.stores import records
 from tests.support.strategies.claude_requests import sign_as_sandbox
 
 Body = dict[str, Any]
@@ -183,7 +183,7 @@ def add_thinking_step(body: Body, number: int) -> None:
 
 
 COMPACTION = replace(
-    kept.COMPACTION,
+    records.COMPACTION,
     summary="The user wants a parser.",
     carried=(),
     tokens_before=900,

@@ -4,11 +4,7 @@ import pytest
 
 from foveate.cli.console import Display
 from foveate.cli.doctor_output import findings_lines
-from foveate.doctor.findings import (
-    failed_finding,
-    ok_finding,
-    warning_finding,
-)
+from foveate.doctor.findings import failed_finding, ok_finding, warning_finding
 
 FOUND = [
     ok_finding("store", "there"),

@@ -94,7 +94,9 @@ async def test_of_two_concurrent_truncations_the_first_one_counts() -> None:
     store = InMemoryCompactionStore()
     _, first = await truncate(store, ASKED)
 
-    _, second = await truncate(store, ASKED, 90, compactions=[replace(store.compactions[0], boundary=b"elsewhere")])
+    _, second = await truncate(
+        store, ASKED, 90, compactions=[replace(store.compactions[0], boundary=b"elsewhere")]
+    )
 
     assert second == TruncationResult(edits=first.edits)
 

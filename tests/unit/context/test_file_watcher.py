@@ -243,8 +243,9 @@ def test_after_close_no_thread_is_left_and_bundles_can_be_read(tmp_path: Path) -
 BEGIN = """
 import os, resource, sys, time
 from pathlib import Path
-from foveate.memory.gate import Gate
-from foveate.prompt.workspace import Workspace, WorkspaceCacheOptions, Workspaces
+from foveate.memory.privacy import Gate
+from foveate.context.workspace import Workspace
+from foveate.context.workspace_cache import WorkspaceCache, WorkspaceCacheOptions
 import watchfiles
 root = Path(sys.argv[1])
 workspace = Workspace(root)
@@ -265,9 +266,9 @@ def ran(script: str, root: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.process
 def test_a_process_exits_cleanly_without_close(tmp_path: Path) -> None:
     script = """
-workspaces = Workspaces(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20))
+workspaces = WorkspaceCache(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20))
 workspaces.bundle(workspace)
-until(lambda: not workspaces.unwatched())
+until(lambda: not workspaces.unwatched_folders())
 print(workspaces.bundle(workspace).text)
 """
     done = ran(script, fill(tmp_path, {"SOUL.md": "one"}))
@@ -279,13 +280,13 @@ print(workspaces.bundle(workspace).text)
 @pytest.mark.process
 def test_a_forked_process_notices_changes_too(tmp_path: Path) -> None:
     script = """
-workspaces = Workspaces(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20))
+workspaces = WorkspaceCache(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20))
 workspaces.bundle(workspace)
-until(lambda: not workspaces.unwatched())
+until(lambda: not workspaces.unwatched_folders())
 child = os.fork()
 if not child:
     workspaces.bundle(workspace)
-    until(lambda: not workspaces.unwatched())
+    until(lambda: not workspaces.unwatched_folders())
     (root / "SOUL.md").write_text("two")
     until(lambda: workspaces.bundle(workspace).text == "two")
     workspaces.close()
@@ -303,7 +304,7 @@ workspaces.close()
 @pytest.mark.process
 def test_a_warning_is_given_while_nothing_can_be_watched(tmp_path: Path) -> None:
     script = """
-with Workspaces(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20, max_age_seconds=600)) as workspaces:
+with WorkspaceCache(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20, max_age_seconds=600)) as workspaces:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     workspaces.bundle(workspace, enabled=False)
     # Enough descriptors for reading, but none for watching.

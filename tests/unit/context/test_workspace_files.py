@@ -172,8 +172,9 @@ def test_an_unreadable_file_is_a_warning() -> None:
     # Not as root, who may read everything.
     script = """
 import os, sys
-from foveate.memory.gate import Gate
-from foveate.prompt.workspace import Workspace, read_bundle
+from foveate.memory.privacy import Gate
+from foveate.context.workspace import Workspace
+from foveate.context.workspace_cache import read_bundle
 read_bundle(Workspace(sys.argv[1]), Gate())
 if os.geteuid() == 0:
     os.setgroups([])

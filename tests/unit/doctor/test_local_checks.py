@@ -11,9 +11,7 @@ from foveate.config.settings import Settings
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.price_facts import load_price_facts
 from foveate.cost.pricing.price_file import read_price_file
-from foveate.doctor.findings import (
-    Level,
-)
+from foveate.doctor.findings import Level
 from foveate.doctor.local_checks import (
     check_clock,
     check_file_modes,

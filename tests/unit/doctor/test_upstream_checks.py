@@ -6,9 +6,7 @@ import pytest
 
 from foveate.config.load import parse_settings
 from foveate.config.settings import Settings
-from foveate.doctor.findings import (
-    Level,
-)
+from foveate.doctor.findings import Level
 from foveate.doctor.upstream_checks import (
     _describe_abilities,
     _status_finding,

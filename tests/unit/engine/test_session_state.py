@@ -2,7 +2,7 @@
 
 from foveate.engine.session_state import SessionState, SessionStates
 from foveate.model import SimulatedState, Ttl
-from foveate.prompt_cache.placement.arrivals import NO_GAPS
+from foveate.prompt_cache.placement.arrival_times import NO_GAPS
 from foveate.prompt_cache.simulator import CacheEntries, SimulatedCache, write_entry
 
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from foveate.model import Ttl
 from foveate.prompt_cache.keepalive import MARGIN_SECONDS, KeepAlive, build_keepalive_prompt, plan_keepalive
-from foveate.prompt_cache.placement.arrivals import (
+from foveate.prompt_cache.placement.arrival_times import (
     NO_GAPS,
     ArrivalForecast,
     estimate_returns,

@@ -10,7 +10,7 @@ from foveate.chat.conversation import ChatConversation
 from foveate.chat.models import ChatConfig, find_closest_name
 from foveate.chat.preview import RequestPreview
 from foveate.cli.chat import output as lines
-from foveate.cli.console import Display as Screen
+from foveate.cli.console import Display
 from foveate.config.overrides import LOCAL_UPSTREAM
 from foveate.errors import BadOption, FoveateError
 
@@ -80,7 +80,7 @@ class CommandRunner:
         self,
         talk: ChatConversation,
         setting: ChatConfig,
-        display: Callable[[], Screen],
+        display: Callable[[], Display],
         start_local: Callable[[], None],
     ) -> None:
         self._talk = talk

@@ -9,8 +9,7 @@ from foveate.chat.costs import ChargeTotals, sum_charges_by_model
 from foveate.chat.preview import RequestPreview
 from foveate.chat.requests import ChatRole, ChatTurn, ModelTarget
 from foveate.chat.tokenize import TokenizedText
-from foveate.cli.console import Display as Screen
-from foveate.cli.console import format_tokens
+from foveate.cli.console import Display, format_tokens
 from foveate.cli.cost.output import CapFormatter
 from foveate.cli.window_chart import WindowUsage, draw_window
 from foveate.compaction.compact import CompactionResult
@@ -24,13 +23,13 @@ _MAX_SHOWN_TOKENS = 2_000
 _DIM, _BOLD = "2", "1"
 
 
-def paint(text: str, colour: str, display: Screen) -> str:
+def paint(text: str, colour: str, display: Display) -> str:
     """Colour `text` if the display has colours."""
     return f"\x1b[{colour}m{text}\x1b[0m" if text and display.colours else text
 
 
 def status_line(
-    preview: RequestPreview | None, model: str, spent: ChargeTotals, answers: ChargeTotals, display: Screen
+    preview: RequestPreview | None, model: str, spent: ChargeTotals, answers: ChargeTotals, display: Display
 ) -> str:
     """Format the line below the prompt: model, window use, hit ratio, dollars. Drop parts that do not fit."""
     dot = " · " if display.can_show("·") else " | "
@@ -87,7 +86,7 @@ def cost_lines(spent: ChargeTotals, answers: ChargeTotals) -> list[str]:
     return output
 
 
-def cost_detail_lines(entries: Sequence[Charge], preview: RequestPreview, display: Screen) -> list[str]:
+def cost_detail_lines(entries: Sequence[Charge], preview: RequestPreview, display: Display) -> list[str]:
     """Format a row for each model and category, and the context estimate."""
     rows = [("model", "category", "calls", "prompt / completion", "dollars")]
     rows += [
@@ -113,7 +112,7 @@ def context_estimate_line(preview: RequestPreview) -> str:
     )
 
 
-def budget_lines(preview: RequestPreview, display: Screen) -> list[str]:
+def budget_lines(preview: RequestPreview, display: Display) -> list[str]:
     """Format the tokens left for the next question, and the budget of injected sections."""
     output = [
         f"{describe_window_use(preview)}; {preview.output_reserve:,} are kept for the answer, "
@@ -127,7 +126,7 @@ def budget_lines(preview: RequestPreview, display: Screen) -> list[str]:
     return output + [f"  {display.escape(problem)}" for problem in preview.problems]
 
 
-def cap_lines(statuses: Sequence[CapStatus], display: Screen) -> list[str]:
+def cap_lines(statuses: Sequence[CapStatus], display: Display) -> list[str]:
     return list(CapFormatter(display).lines(statuses)) or ["no cap holds for this agent"]
 
 
@@ -135,7 +134,7 @@ def _tokens_left(preview: RequestPreview) -> str:
     return f"{max(0, preview.token_budget - preview.tokens):,}"
 
 
-def context_lines(preview: RequestPreview, display: Screen) -> list[str]:
+def context_lines(preview: RequestPreview, display: Display) -> list[str]:
     """Draw what fills the context window."""
     window = WindowUsage(
         sections=preview.parts,
@@ -150,7 +149,7 @@ def context_lines(preview: RequestPreview, display: Screen) -> list[str]:
     ]
 
 
-def memory_lines(preview: RequestPreview, agent: str, display: Screen) -> list[str]:
+def memory_lines(preview: RequestPreview, agent: str, display: Display) -> list[str]:
     """Show the memory of an agent as it would be sent."""
     parts = [part for part in preview.sections if part.name in ("context", "awareness")]
     reasons = [
@@ -166,7 +165,7 @@ def memory_lines(preview: RequestPreview, agent: str, display: Screen) -> list[s
 
 
 def compaction_lines(
-    result: CompactionResult | None, before: RequestPreview, after: RequestPreview, display: Screen
+    result: CompactionResult | None, before: RequestPreview, after: RequestPreview, display: Display
 ) -> list[str]:
     """Say what a requested compaction saved, or why there was none."""
     if result is None:
@@ -187,7 +186,7 @@ def compaction_lines(
     return output + ([f"by rules, since {reason}"] if reason else [])
 
 
-def model_lines(connection: ModelTarget, models: Sequence[str], display: Screen) -> list[str]:
+def model_lines(connection: ModelTarget, models: Sequence[str], display: Display) -> list[str]:
     """List the current model and the others."""
     others = ", ".join(display.escape(name) for name in models if name != connection.model)
     current = display.escape(
@@ -205,7 +204,7 @@ def model_changed_line(connection: ModelTarget, preview: RequestPreview | None) 
     return f"now talking to {where}: {describe_window_use(preview)}, {accuracy}"
 
 
-def token_lines(tokens: TokenizedText, model: str, display: Screen) -> list[str]:
+def token_lines(tokens: TokenizedText, model: str, display: Display) -> list[str]:
     """Show the tokens of a text separately, and their count."""
     count = tokens.count
     accuracy = "exact" if count.exact else f"estimate, at most {count.upper:,}"
@@ -223,7 +222,7 @@ def _decode_piece(piece: bytes) -> str:
     return piece.decode("utf-8", "backslashreplace")
 
 
-def help_lines(commands: Mapping[str, tuple[str, str]], display: Screen) -> list[str]:
+def help_lines(commands: Mapping[str, tuple[str, str]], display: Display) -> list[str]:
     calls = [f"{name} {argument}".strip() for name, (argument, _) in commands.items()]
     keys = {
         "Enter": "sends",
@@ -243,7 +242,7 @@ def to_markdown(turns: Sequence[ChatTurn]) -> str:
     return "\n".join(f"## {names[turn.role]}\n\n{turn.sent_text}\n" for turn in turns)
 
 
-def _table(rows: Sequence[tuple[str, ...]], *, left_columns: int, display: Screen) -> Iterator[str]:
+def _table(rows: Sequence[tuple[str, ...]], *, left_columns: int, display: Display) -> Iterator[str]:
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for row_number, row in enumerate(rows):
         cells = []

@@ -116,9 +116,9 @@ def undo(id: CompactionId, store: StoreUrl = None, json: AsJson = False) -> None
         from time import time
 
         from foveate.cli.compactions.output import CompactionFormatter, undo_object
-        from foveate.cli.compactions.undo import undo_compaction as undone_in
+        from foveate.cli.compactions.undo import undo_compaction
 
-        result = run_in_store(store, lambda opened: undone_in(opened, id, now=time()), "undoing")
+        result = run_in_store(store, lambda opened: undo_compaction(opened, id, now=time()), "undoing")
         if json:
             console.print_object(undo_object(result))
         else:

@@ -45,7 +45,7 @@ from foveate.model import (
     Text,
 )
 from foveate.prompt_cache.keepalive import KeepAlive, plan_keepalive
-from foveate.prompt_cache.placement.arrivals import ArrivalForecast, forecast_next_request
+from foveate.prompt_cache.placement.arrival_times import ArrivalForecast, forecast_next_request
 from foveate.prompt_cache.placement.breakpoints import apply_breakpoints, readable_entries
 from foveate.prompt_cache.prompt.blocks import BlockTokens
 from foveate.prompt_cache.prompt.build import build_cached_prompt

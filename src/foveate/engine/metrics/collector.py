@@ -8,8 +8,7 @@ from typing import Protocol
 
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
-from foveate.cost.admission import Settlement
-from foveate.cost.admission import SettlementOutcome as Bill
+from foveate.cost.admission import Settlement, SettlementOutcome
 from foveate.cost.ledger import Charge
 from foveate.engine.exchange import Exchange
 from foveate.engine.metrics import definitions
@@ -163,7 +162,9 @@ class MetricsCollector:
         self._steps: dict[str, Histogram] = {}
         self._edits: dict[str, Scalar] = {}
         self._latencies: dict[str, tuple[Histogram, Histogram]] = {}
-        self._charges = {outcome: self._registry.scalar(definitions.CHARGES, outcome.value) for outcome in Bill}
+        self._charges = {
+            outcome: self._registry.scalar(definitions.CHARGES, outcome.value) for outcome in SettlementOutcome
+        }
         self._hits = HitRatios()
         self._unflushed = 0
         self._seen_agents: set[str] = set()
@@ -221,7 +222,7 @@ class MetricsCollector:
     def on_charge(self, charge: Charge, settled: Settlement) -> None:
         """Add a charge, unless it was reported before."""
         self._charges[settled.outcome].value += 1
-        if settled.outcome is Bill.KNOWN:
+        if settled.outcome is SettlementOutcome.KNOWN:
             return
         call = charge.call
         call_metrics = self._call_metrics(call.agent, call.provider, call.model)

@@ -28,7 +28,7 @@ from foveate.engine.spending.cost_features import (
     without_allowed,
 )
 from foveate.errors import CapExceeded
-from foveate.formats.gemini import unwrap_fields as gemini_fields
+from foveate.formats.gemini import unwrap_fields
 from foveate.formats.incremental.envelope import get_envelope, get_parameters
 from foveate.formats.json_text.large_json import contains
 from foveate.formats.json_text.parse import (
@@ -192,7 +192,7 @@ def _read_parameters(api_format: Format, body_fields: Fields) -> dict[str, objec
     """The parameters in `_PARAMETER_NAMES`, whatever a format calls them."""
     if api_format is Format.GEMINI:
         choices = _gemini_config_values(body_fields, "candidateCount", "candidate_count")
-        inner = gemini_fields(body_fields)
+        inner = unwrap_fields(body_fields)
         tiers = [parse_json(inner.get(name)) for name in ("serviceTier", "service_tier")]
         return {"n": _first_value(choices), "service_tier": _first_value(tiers)}
     if api_format is Format.BEDROCK:
@@ -201,7 +201,7 @@ def _read_parameters(api_format: Format, body_fields: Fields) -> dict[str, objec
 
 
 def _gemini_config_values(body_fields: Fields, *names: str) -> list[object]:
-    inner = gemini_fields(body_fields)
+    inner = unwrap_fields(body_fields)
     configs = [parse_object(inner.get(name)) for name in ("generationConfig", "generation_config")]
     return [config.get(name) for config in configs for name in names]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from foveate.cost.pricing.price_table import is_known_tier
-from foveate.formats.gemini import unwrap_fields as gemini_fields
+from foveate.formats.gemini import unwrap_fields
 from foveate.formats.incremental.envelope import get_parameters
 from foveate.formats.json_text.large_json import contains, contains_match
 from foveate.formats.json_text.parse import Fields, as_dict, as_list, as_text, parse_json, parse_object
@@ -251,7 +251,7 @@ def _is_null(raw: msgspec.Raw | bytes) -> bool:
 def _unknown_gemini_fields(body_fields: Fields | Mapping[str, bytes]) -> list[str]:
     """Gemini accepts names in two spellings."""
     unknown = []
-    for name, raw in gemini_fields(body_fields).items():
+    for name, raw in unwrap_fields(body_fields).items():
         plain_name = _normalize_name(name)
         if parse_json(raw) is None:
             continue
@@ -369,7 +369,7 @@ def fallback_models(api_format: Format, body_fields: Fields | Mapping[str, bytes
 def modalities(api_format: Format, body_fields: Fields | Mapping[str, bytes]) -> frozenset[str]:
     """Kinds of output besides text that a request asks for."""
     if api_format is Format.GEMINI:
-        inner = gemini_fields(body_fields)
+        inner = unwrap_fields(body_fields)
         configs = [parse_object(inner.get(name)) for name in ("generationConfig", "generation_config")]
         requested = [
             as_text(modality).lower()

@@ -11,9 +11,8 @@ from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.names import CACHE
 from foveate.formats.incremental.envelope import get_parameters
 from foveate.model import Edit, Format, RemoveBreakpoint, Request, SetParameter, Ttl
-from foveate.prompt_cache.cache_key import cache_key_headers as key_headers
-from foveate.prompt_cache.cache_key import set_cache_key
-from foveate.prompt_cache.placement.arrivals import estimate_returns, forecast_next_request, soon_share
+from foveate.prompt_cache.cache_key import cache_key_headers, set_cache_key
+from foveate.prompt_cache.placement.arrival_times import estimate_returns, forecast_next_request, soon_share
 from foveate.prompt_cache.placement.breakpoints import (
     disable_long_ttl,
     merge_breakpoints,
@@ -50,7 +49,7 @@ class PlaceBreakpoints:
         key = set_cache_key(context.request, rules, context.session_id)
         if key is not None and self._rejections.accepts_parameter(context, rules.key_parameter):
             context.added_parameters += (key,)
-        context.added_headers |= key_headers(rules, context.session_id)
+        context.added_headers |= cache_key_headers(rules, context.session_id)
         upstream, known_rejections = context.incoming.upstream, self._rejections.known
         if rules.rejects_breakpoints or not known_rejections.accepts_client_breakpoints(
             upstream, context.model, at=context.received_at

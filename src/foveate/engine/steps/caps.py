@@ -17,7 +17,7 @@ from foveate.errors import CallRefused, CapExceeded
 from foveate.formats.json_text.large_json import LARGE_BYTES
 from foveate.model import STORED_HISTORY, ZERO_TOKENS
 from foveate.session.counting import run_in_thread_if_large
-from foveate.tokens.threads import run_in_thread
+from foveate.tokens.worker_threads import run_in_thread
 
 _UNKNOWN_SIZE_REASON = (
     "the provider keeps the earlier messages of this conversation, so its size is not known here"

@@ -5,13 +5,12 @@ from collections.abc import Awaitable, Callable
 from foveate import formats
 from foveate.budget.evict import MessageKind, classify_message
 from foveate.compaction.compact import CompactionResult
-from foveate.compaction.overflow import OverflowAction as Room
-from foveate.compaction.overflow import OverflowPlan, lower_bound_tokens, plan_overflow
+from foveate.compaction.overflow import OverflowAction, OverflowPlan, lower_bound_tokens, plan_overflow
 from foveate.compaction.plan import CompactionCandidate
 from foveate.compaction.store import CompactionOutcome
 from foveate.engine.context import RequestContext
+from foveate.engine.steps.compactions import ApplyCompactions, LimitTurns
 from foveate.engine.steps.count import CountTokens
-from foveate.engine.steps.history import ApplyCompactions, LimitTurns
 from foveate.engine.steps.names import OVERFLOW
 from foveate.errors import DoesNotFit
 from foveate.formats.json_text.large_json import LARGE_BYTES
@@ -70,7 +69,7 @@ class FitWindow:
         ):
             return
         plan = await run_in_thread_if_large(lambda: _plan_overflow(context, limit), len(context.request.body))
-        if plan.final_action is Room.REFUSE:
+        if plan.final_action is OverflowAction.REFUSE:
             raise DoesNotFit(
                 tokens=lower_bound_tokens(context.token_count),
                 limit_tokens=limit,

@@ -31,13 +31,7 @@ from foveate.formats.json_text.offsets import (
     value_span,
 )
 from foveate.formats.json_text.parse import as_dict, as_list, as_text, parse_json, to_json
-from foveate.formats.layout import (
-    BREAKPOINT_FIELDS,
-    FieldPath,
-    FormatLayout,
-    breakpoint_json,
-    is_cache_point,
-)
+from foveate.formats.layout import BREAKPOINT_FIELDS, FieldPath, FormatLayout, breakpoint_json, is_cache_point
 from foveate.model import BreakpointStyle, CacheBreakpoint, Edit, Message, Part, RemoveBreakpoint, Request
 
 

@@ -23,7 +23,7 @@ from msgspec import structs
 
 from foveate.formats.incremental.prefix_list import PrefixList
 from foveate.model import CacheBreakpoint, Place, Ttl
-from foveate.prompt_cache.placement.arrivals import ReturnProbabilities
+from foveate.prompt_cache.placement.arrival_times import ReturnProbabilities
 from foveate.prompt_cache.prompt.cached_prompt import (
     CachedPrompt,
     PromptPiece,

@@ -12,7 +12,7 @@ from foveate.compaction.plan import CompactionOptions
 from foveate.engine.options import AgentOptions
 from foveate.engine.steps.cache import with_one_ttl
 from foveate.model import Area, CacheUsage, Format, Place, Ttl
-from foveate.prompt_cache.placement.arrivals import (
+from foveate.prompt_cache.placement.arrival_times import (
     NO_GAPS,
     GapHistogram,
     estimate_returns,

@@ -17,15 +17,15 @@ from foveate.cli.chat import output
 from foveate.cli.chat.commands import COMMANDS, CommandLine, completions, parse_line
 from foveate.cli.chat.history import add_to_history, read_history
 from foveate.cli.chat.streaming import AnswerWriter, escape_for_terminal
-from foveate.cli.console import Display as Screen
+from foveate.cli.console import Display
 from foveate.compaction.compact import CompactionResult
-from foveate.compaction.store import CompactionOutcome as FoldOutcome
+from foveate.compaction.store import CompactionOutcome
 from foveate.cost.admission import Settlement, SettlementOutcome
 from foveate.cost.ledger import Call, Category, Charge
 from foveate.engine.request import RoutedRequest, StepFailure
 from foveate.model import CacheUsage, Format, TokenCount, Usage
 
-WIDE = Screen(columns=100)
+WIDE = Display(columns=100)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_text_is_shown_unchanged_thinking_dimmed_and_tool_calls_named() -> None:
     dimmed, plain = StringIO(), StringIO()
     started: list[int] = []
     for stream, colours in ((dimmed, True), (plain, False)):
-        writer = AnswerWriter(stream, Screen(colours=colours), on_start=lambda: started.append(1))
+        writer = AnswerWriter(stream, Display(colours=colours), on_start=lambda: started.append(1))
         for chunk in value:
             writer(chunk)
         writer.end()
@@ -113,7 +113,7 @@ def test_text_is_shown_unchanged_thinking_dimmed_and_tool_calls_named() -> None:
 
 def test_a_line_break_may_be_split_between_chunks() -> None:
     stream = StringIO()
-    writer = AnswerWriter(stream, Screen())
+    writer = AnswerWriter(stream, Display())
     for text in ("one\r", "\ntwo\r", "three\r"):
         writer(ResponseFragment(FragmentKind.TEXT, text))
     writer.end()
@@ -122,9 +122,9 @@ def test_a_line_break_may_be_split_between_chunks() -> None:
 
 
 def test_escape_sequences_in_a_compaction_reason_are_not_obeyed() -> None:
-    failed = CompactionResult(outcome=FoldOutcome.FAILED, reason="\x1b[31mred")
+    failed = CompactionResult(outcome=CompactionOutcome.FAILED, reason="\x1b[31mred")
 
-    assert output.compaction_lines(failed, make_preview(), make_preview(), Screen()) == [
+    assert output.compaction_lines(failed, make_preview(), make_preview(), Display()) == [
         "nothing was folded: \\x1b[31mred"
     ]
 
@@ -198,10 +198,10 @@ def test_the_status_line_fits_however_narrow_a_terminal_is() -> None:
         calls=3, prompt_tokens=100, read_tokens=40, dollars=Decimal("0.0123"), unknown_calls=1
     )
     full = output.status_line(make_preview(), "a-model", totals, totals, WIDE)
-    short = output.status_line(make_preview(), "a-model", totals, totals, Screen(columns=44))
-    tiny = output.status_line(make_preview(), "a-model", totals, totals, Screen(columns=9))
+    short = output.status_line(make_preview(), "a-model", totals, totals, Display(columns=44))
+    tiny = output.status_line(make_preview(), "a-model", totals, totals, Display(columns=9))
     ascii_only = output.status_line(
-        None, "a-model", ChargeTotals(), ChargeTotals(), Screen(columns=80, encoding="ascii")
+        None, "a-model", ChargeTotals(), ChargeTotals(), Display(columns=80, encoding="ascii")
     )
 
     assert full == " a-model · ~1,893 of 8,192 tokens (23%) · cache 40% · $0.0123 + ? "

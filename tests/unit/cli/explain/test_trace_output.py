@@ -9,12 +9,7 @@ from msgspec.structs import replace
 
 from foveate.cli.console import Display
 from foveate.cli.explain.trace_output import TraceFormatter, request_object, session_object, sessions_object
-from foveate.cli.explain.traces import (
-    BackgroundCalls,
-    SessionHistory,
-    TracedRequest,
-    price_edits,
-)
+from foveate.cli.explain.traces import BackgroundCalls, SessionHistory, TracedRequest, price_edits
 from foveate.model import CacheUsage, Comparison, Savings
 from foveate.session.traces import ChargedTrace, Trace, TracedCharge, TracedSession
 from tests.support.stores.records import TRACE

@@ -23,7 +23,7 @@ from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import AppliedEdit, RoutedRequest, StepFailure, UpstreamRequest
 from foveate.engine.steps.names import SECTIONS
-from foveate.engine.steps.trail import NoteTrail
+from foveate.engine.steps.sent_messages import NoteTrail
 from foveate.errors import StoreUnavailable
 from foveate.model import (
     Area,

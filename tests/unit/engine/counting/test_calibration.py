@@ -19,7 +19,7 @@ from foveate.engine.options import AgentOptions
 from foveate.engine.request import RoutedRequest, UpstreamRequest
 from foveate.engine.steps.count import CountReader
 from foveate.model import Area, Format, Place, TokenCount
-from foveate.prompt_cache.placement.arrivals import estimate_returns, forecast_next_request
+from foveate.prompt_cache.placement.arrival_times import estimate_returns, forecast_next_request
 from foveate.prompt_cache.placement.breakpoints import place_breakpoints
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece
 from foveate.prompt_cache.rules import rules_for

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from foveate.compaction.compact import TOO_SOON, CompactionResult
 from foveate.compaction.store import Compaction, CompactionOutcome
 from foveate.context.workspace_cache import WorkspaceCacheStats
-from foveate.cost.admission import Settlement
-from foveate.cost.admission import SettlementOutcome as Bill
+from foveate.cost.admission import Settlement, SettlementOutcome
 from foveate.engine.metrics import definitions
 from foveate.engine.metrics.collector import MetricsCollector
 from foveate.engine.metrics.labels import MAX_LABEL_SETS, MAX_VALUES, OTHER, CardinalityLimiter, to_printable
@@ -85,9 +84,9 @@ async def test_the_hit_ratio_covers_the_last_hour() -> None:
 def test_dollars_are_counted_once_and_losses_are_separate_from_savings() -> None:
     collector = make_collector()
 
-    collector.on_charge(entry(), Settlement(outcome=Bill.BOOKED))
-    collector.on_charge(entry(), Settlement(outcome=Bill.KNOWN))
-    collector.on_charge(entry(dollars=None), Settlement(outcome=Bill.WAITING))
+    collector.on_charge(entry(), Settlement(outcome=SettlementOutcome.BOOKED))
+    collector.on_charge(entry(), Settlement(outcome=SettlementOutcome.KNOWN))
+    collector.on_charge(entry(dollars=None), Settlement(outcome=SettlementOutcome.WAITING))
 
     values = numbers(collector)
     which = " agent=ana category=main model=claude-opus-4-5 provider=anthropic"

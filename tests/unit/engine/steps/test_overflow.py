@@ -15,8 +15,8 @@ from foveate.engine.counting.calibration import Calibrations
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import RoutedRequest
 from foveate.engine.session_state import SessionStates
+from foveate.engine.steps.compactions import ApplyCompactions
 from foveate.engine.steps.count import CountReader, CountTokens
-from foveate.engine.steps.history import ApplyCompactions
 from foveate.engine.steps.overflow import FitWindow
 from foveate.engine.steps.session import FindSession
 from foveate.errors import DoesNotFit, StoreUnavailable

@@ -15,8 +15,7 @@ from foveate.gateway.auth.callers import (
 )
 from foveate.gateway.auth.keys import HashedKeys, generate_key, hash_key
 from foveate.gateway.endpoints import ApiFamily
-from foveate.gateway.headers import KEY_HEADERS as HEADERS
-from foveate.gateway.headers import forward_request_headers
+from foveate.gateway.headers import KEY_HEADERS, forward_request_headers
 from foveate.gateway.request import IncomingRequest, parse_request
 from foveate.gateway.routing import Upstream
 
@@ -51,7 +50,7 @@ def basic_auth(text: str) -> bytes:
         [(b"authorization", basic_auth(f"x:{KEY}"))],
         [(b"authorization", basic_auth(f"{KEY}:"))],
         [(b"authorization", b"Bearer sk-theirs"), (b"authorization", f"Bearer {KEY}".encode())],
-        *([(name, KEY.encode())] for name in sorted(HEADERS)),
+        *([(name, KEY.encode())] for name in sorted(KEY_HEADERS)),
     ],
 )
 def test_a_gateway_key_names_its_agent_and_is_not_forwarded(visible: list[tuple[bytes, bytes]]) -> None:
@@ -65,7 +64,7 @@ def test_a_gateway_key_names_its_agent_and_is_not_forwarded(visible: list[tuple[
         key=replacement_key_headers(request, CLIENT_PAID),
         overrides={},
     )
-    assert not [name for name, _ in forwarded if name in HEADERS]
+    assert not [name for name, _ in forwarded if name in KEY_HEADERS]
 
 
 @pytest.mark.parametrize("text", ["🦊".encode(), b"%F0%9F%A6%8A"], ids=["bytes", "percents"])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.model import Area, CacheBreakpoint, Ttl
-from foveate.prompt_cache.placement.arrivals import (
+from foveate.prompt_cache.placement.arrival_times import (
     NO_GAPS,
     GapHistogram,
     ReturnProbabilities,

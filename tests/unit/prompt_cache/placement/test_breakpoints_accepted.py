@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from foveate import formats
 from foveate.model import Request
-from foveate.prompt_cache.placement.arrivals import NO_GAPS, estimate_returns, forecast_next_request
+from foveate.prompt_cache.placement.arrival_times import NO_GAPS, estimate_returns, forecast_next_request
 from foveate.prompt_cache.placement.breakpoints import place_breakpoints
 from foveate.prompt_cache.prompt.build import block_tokens_for, build_cached_prompt
 from foveate.prompt_cache.rules import rules_for

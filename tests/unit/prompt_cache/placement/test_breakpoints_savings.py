@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.model import Area, CacheBreakpoint, CacheUsage, Ttl
-from foveate.prompt_cache.placement.arrivals import NO_GAPS, estimate_returns, forecast_next_request
+from foveate.prompt_cache.placement.arrival_times import NO_GAPS, estimate_returns, forecast_next_request
 from foveate.prompt_cache.placement.breakpoints import apply_breakpoints, place_breakpoints
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece
 from foveate.prompt_cache.rules import CacheRules, rules_for

@@ -12,7 +12,7 @@ from msgspec import structs
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.errors import BadOption
 from foveate.model import CacheUsage, Format, Usage
-from foveate.prompt_cache.placement.arrivals import estimate_returns, forecast_next_request
+from foveate.prompt_cache.placement.arrival_times import estimate_returns, forecast_next_request
 from foveate.prompt_cache.placement.breakpoints import apply_breakpoints, place_breakpoints
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt
 from foveate.prompt_cache.rules import rules_for

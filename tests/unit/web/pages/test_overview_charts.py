@@ -4,7 +4,7 @@ from decimal import Decimal
 
 from foveate.prompt_cache.hit_ratio import HitRatio
 from foveate.web.charts import OTHER_COLOUR, SERIES_COLOURS, Shape
-from foveate.web.pages import overview as charts
+from foveate.web.pages import overview
 from foveate.web.spending import SpendingTotals
 from foveate.web.time_range import resolve_time_range
 from tests.support.stores.ledger_records import NOON
@@ -21,17 +21,17 @@ def test_the_rest_of_the_total_is_shown_as_others() -> None:
     whole = {LAST: make_spending("3.5"), WEEK.groups[0]: make_spending("1")}
     parts = {"ana": {LAST: make_spending("2")}, "bob": {}}
 
-    chart = charts.build_cost_chart(WEEK, whole, parts, "agent")
+    chart = overview.build_cost_chart(WEEK, whole, parts, "agent")
 
     assert [(series.name, series.values, series.colour) for series in chart.series] == [
         ("ana", [0, 0, 0, 0, 0, 0, 2], SERIES_COLOURS[0]),
-        (charts.OTHERS_NAME, [1, 0, 0, 0, 0, 0, 1.5], OTHER_COLOUR),
+        (overview.OTHERS_NAME, [1, 0, 0, 0, 0, 0, 1.5], OTHER_COLOUR),
     ]
     assert chart.description == "$4.50 in the last 7 days, the most at 15 Nov with $3.50; ana has $2.00 of it"
 
 
 def test_the_rest_is_never_negative() -> None:
-    chart = charts.build_cost_chart(
+    chart = overview.build_cost_chart(
         WEEK, {LAST: make_spending("2")}, {"ana": {LAST: make_spending("2.5")}}, "agent"
     )
 
@@ -39,18 +39,18 @@ def test_the_rest_is_never_negative() -> None:
 
 
 def test_an_empty_chart_has_its_labels_and_says_so() -> None:
-    chart = charts.build_cost_chart(WEEK, {}, {}, "agent")
+    chart = overview.build_cost_chart(WEEK, {}, {}, "agent")
 
     assert [series.values for series in chart.series] == [[0] * 7]
     assert chart.description == "nothing in the last 7 days"
-    assert charts.build_savings_chart(WEEK, {}).description.endswith("nothing was saved or lost")
-    assert charts.build_hit_ratio_chart(WEEK, {}).description == "nothing was sent"
+    assert overview.build_savings_chart(WEEK, {}).description.endswith("nothing was saved or lost")
+    assert overview.build_hit_ratio_chart(WEEK, {}).description == "nothing was sent"
 
 
 def test_hours_that_have_not_started_are_not_drawn() -> None:
     whole = {TODAY.groups[0]: SpendingTotals(requests=3, failed=1)}
 
-    good, bad = charts.build_requests_chart(TODAY, whole).series
+    good, bad = overview.build_requests_chart(TODAY, whole).series
 
     assert good.values[:2] == [2, 0]
     assert bad.values[:2] == [1, 0]
@@ -64,14 +64,16 @@ def test_an_agent_has_the_same_colour_in_every_chart() -> None:
     }
     whole = {LAST: make_spending("10")}
 
-    dollars = {item.name: item.colour for item in charts.build_cost_chart(WEEK, whole, agents, "agent").series}
-    ratios = [item for item in charts.build_hit_ratio_chart(WEEK, agents).series if item.shape is Shape.LINE]
+    dollars = {
+        item.name: item.colour for item in overview.build_cost_chart(WEEK, whole, agents, "agent").series
+    }
+    ratios = [item for item in overview.build_hit_ratio_chart(WEEK, agents).series if item.shape is Shape.LINE]
 
     assert [(item.name, item.colour) for item in ratios] == [("busy", dollars["busy"])]
 
 
 def test_the_health_levels_are_lines_over_the_whole_time_range() -> None:
-    limits = [item for item in charts.build_hit_ratio_chart(WEEK, {}).series if item.shape is Shape.LIMIT]
+    limits = [item for item in overview.build_hit_ratio_chart(WEEK, {}).series if item.shape is Shape.LIMIT]
 
     assert [(item.name, item.values) for item in limits] == [
         ("the aim: 70%", [0.7] * 7),
@@ -82,7 +84,7 @@ def test_the_health_levels_are_lines_over_the_whole_time_range() -> None:
 def test_losses_are_negative_and_unused_mechanisms_are_left_out() -> None:
     whole = {LAST: SpendingTotals(saved_by_compaction=Decimal("-0.5"), lost_dollars=Decimal("0.25"))}
 
-    chart = charts.build_savings_chart(WEEK, whole)
+    chart = overview.build_savings_chart(WEEK, whole)
 
     assert {series.name: series.values[-1] for series in chart.series} == {
         "saved by breakpoints": 0,
@@ -94,4 +96,4 @@ def test_losses_are_negative_and_unused_mechanisms_are_left_out() -> None:
 def test_only_the_most_expensive_have_their_own_colour() -> None:
     totals = {f"agent {at}": make_spending(str(at)) for at in range(20)} | {"silent": SpendingTotals()}
 
-    assert charts.most_expensive(totals) == [f"agent {at}" for at in range(19, 13, -1)]
+    assert overview.most_expensive(totals) == [f"agent {at}" for at in range(19, 13, -1)]

@@ -7,7 +7,7 @@ from threading import Barrier, Thread
 import pytest
 
 import foveate
-from foveate.tokens.threads import frequent_thread_switches
+from foveate.tokens.worker_threads import frequent_thread_switches
 
 LONG = 1_000_000
 LARGE = 2 * 1024 * 1024

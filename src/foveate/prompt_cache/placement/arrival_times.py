@@ -1,7 +1,7 @@
 """Forecasts when the next request arrives, from the gaps between requests of a session and its agent.
 
 Gaps are counted by length. A new session starts with the gaps of its agent's other sessions, and a new agent
-with those of recorded agents (`arrivals.toml`).
+with those of recorded agents (`arrival_times.toml`).
 """
 
 import math
@@ -16,7 +16,7 @@ import msgspec
 from foveate.prompt_cache.placement.reuse import CacheReach
 from foveate.prompt_cache.rules import CacheRules
 
-_TABLE = Path(__file__).with_name("arrivals.toml")
+_TABLE = Path(__file__).with_name("arrival_times.toml")
 _MIN_GAP_SECONDS = 1.0
 _MAX_CACHED_PROBABILITIES = 64  # mostly one for each TTL
 

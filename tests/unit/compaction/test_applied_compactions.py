@@ -4,7 +4,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.compaction.application_history import (
+from foveate.compaction.applied_compactions import (
     ApplicationHistory,
     invalidate_history,
     load_application_history,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.prompt_cache.placement.arrivals import (
+from foveate.prompt_cache.placement.arrival_times import (
     NO_GAPS,
     GapHistogram,
     estimate_returns,

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from foveate import formats
-from foveate.compaction.application_history import load_application_history, record_applications
+from foveate.compaction.applied_compactions import load_application_history, record_applications
 from foveate.compaction.apply import build_compaction_edits, find_active_compaction
 from foveate.compaction.overflow import limit_turns
 from foveate.compaction.store import Compaction, CompactionStore
