@@ -47,11 +47,11 @@ _RUN_BY = {
     "foveate.prompt_cache.misses.field_diff._BASE64": "match",
     "foveate.prompt_cache.misses.field_diff._BEFORE_IN_BASE64": "match",
     "foveate.config.yaml_parser._PATTERNS": "match",
-    "foveate.compaction.facts.identifiers._COLOUR": "fullmatch",
-    "foveate.compaction.facts.identifiers._DIGEST": "fullmatch",
-    "foveate.compaction.facts.identifiers._FLAG": "fullmatch",
-    "foveate.compaction.facts.identifiers._KEBAB": "fullmatch",
-    "foveate.compaction.facts.identifiers._TICKET": "fullmatch",
+    "foveate.compaction.facts.rules._COLOUR": "fullmatch",
+    "foveate.compaction.facts.rules._DIGEST": "fullmatch",
+    "foveate.compaction.facts.rules._FLAG": "fullmatch",
+    "foveate.compaction.facts.rules._KEBAB": "fullmatch",
+    "foveate.compaction.facts.rules._TICKET": "fullmatch",
 }
 
 # Those that may take longer, since what they are run on is bounded where they are run: its characters at most.
@@ -60,7 +60,7 @@ _BOUNDED = {
     "foveate.prompt_cache.misses.field_diff._GRAPHEME": 1_056,
     # Names of models, which are cut.
     "foveate.prompt_cache.rules.rules_for": 256,
-    "foveate.cost.pricing.price_table._family_schedule": 128,
+    "foveate.cost.pricing.price_table._find_family_schedule": 128,
     "foveate.tokens.rendering.chat_templates._parse_entry": 256,
 }
 
@@ -111,26 +111,26 @@ def _by_field(value: object, package: str) -> Iterator[tuple[Any, frozenset[str]
 # Expressions that functions make, from tables or from input, by the function that compiles or runs them.
 _MADE: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]] = {
     "foveate.budget.model_limits.find_output_limit": lambda: _texts(_of_answers()),
-    "foveate.budget.model_limits._matching_tokens": lambda: (),  # those of window_of
+    "foveate.budget.model_limits._matching_tokens": lambda: (),  # those of find_context_window
     "foveate.budget.model_limits.find_context_window": lambda: _texts(_of_windows()),
-    "foveate.prompt_cache.rejections.refused_parameters": lambda: [
+    "foveate.prompt_cache.rejections.find_rejected_parameters": lambda: [
         (re.compile(r"(?<!\w)stream_options(?!\w)"), frozenset(("search",)))
     ],
-    "foveate.prompt_cache.rules._Provider.row_of": lambda: (),  # those of rules_for
-    "foveate.prompt_cache.rules._host": lambda: (),
+    "foveate.prompt_cache.rules._Provider.find_row": lambda: (),  # those of rules_for
+    "foveate.prompt_cache.rules._find_host": lambda: (),
     "foveate.prompt_cache.rules.rules_for": lambda: _texts(_of_caches()),
-    "foveate.cost.pricing.price_facts.Fact.holds": lambda: _texts(_of_prices(), re.DOTALL),
-    "foveate.cost.pricing.price_facts.facts": lambda: [
+    "foveate.cost.pricing.price_facts.PriceFact.applies_to": lambda: _texts(_of_prices(), re.DOTALL),
+    "foveate.cost.pricing.price_facts.load_price_facts": lambda: [
         (price_facts.load_price_facts().other_kinds, frozenset(("search",))),
         (price_facts.load_price_facts().variants, frozenset(("findall",))),
     ],
-    "foveate.cost.pricing.price_table._family_schedule": lambda: _texts(
+    "foveate.cost.pricing.price_table._find_family_schedule": lambda: _texts(
         (family.names, "search") for family in price_facts.load_price_facts().families
     ),
-    "foveate.cost.pricing.price_table.with_cache_prices": lambda: _texts(
+    "foveate.cost.pricing.price_table.add_cache_prices": lambda: _texts(
         (fact.names, "search") for fact in price_facts.load_price_facts().cache_times
     ),
-    "foveate.cost.pricing.price_file._is_quick": lambda: (),  # of a file, of which only quick ones are kept
+    "foveate.cost.pricing.price_file._is_fast_regex": lambda: (),  # of a file, of which only quick ones are kept
     "foveate.compaction.facts.rules._phrases": lambda: (),  # those of rules
     "foveate.compaction.facts.rules.rules": lambda: _by_field(rules.rules(), "foveate.compaction"),
     "foveate.memory.parsing.markdown_headings._HeadingScanner._scan_fence": lambda: [
@@ -141,7 +141,7 @@ _MADE: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]] = {
         (pattern, METHODS) for pattern in queries._phrases('"a b a" a " a"')
     ],
     "foveate.memory.search.words._patterns": lambda: [(pattern, METHODS) for pattern in words._patterns()],
-    "foveate.sandbox.models.model_of": lambda: _texts(_of_sandbox()),
+    "foveate.sandbox.models.find_model": lambda: _texts(_of_sandbox()),
     "foveate.tokens.rendering.openai_models.find_generation": lambda: _texts(
         (text, "match") for text, _ in openai_models._GENERATIONS
     ),
