@@ -43,10 +43,10 @@ _PACKAGES = {
 # How those are run that the code hands around, which a look at names does not show.
 _RUN_BY = {
     "foveate.prompt_cache.misses.field_diff._WORD": "match",
-    "foveate.prompt_cache.misses.field_diff._BEFORE_IN_WORD": "match",
+    "foveate.prompt_cache.misses.field_diff._WORD_CHARACTER": "match",
     "foveate.prompt_cache.misses.field_diff._BASE64": "match",
-    "foveate.prompt_cache.misses.field_diff._BEFORE_IN_BASE64": "match",
-    "foveate.config.yaml_parser._PATTERNS": "match",
+    "foveate.prompt_cache.misses.field_diff._BASE64_CHARACTER": "match",
+    "foveate.config.yaml_parser._RESOLVERS": "match",
     "foveate.compaction.facts.rules._COLOUR": "fullmatch",
     "foveate.compaction.facts.rules._DIGEST": "fullmatch",
     "foveate.compaction.facts.rules._FLAG": "fullmatch",
@@ -130,7 +130,7 @@ _MADE: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]] = {
     "foveate.cost.pricing.price_table.add_cache_prices": lambda: _texts(
         (fact.names, "search") for fact in price_facts.load_price_facts().cache_times
     ),
-    "foveate.cost.pricing.price_file._is_fast_regex": lambda: (),  # of a file, of which only quick ones are kept
+    "foveate.cost.pricing.price_file._is_fast_regex": lambda: (),  # of a file, which keeps only fast ones
     "foveate.compaction.facts.rules._phrases": lambda: (),  # those of rules
     "foveate.compaction.facts.rules.rules": lambda: _by_field(rules.rules(), "foveate.compaction"),
     "foveate.memory.parsing.markdown_headings._HeadingScanner._scan_fence": lambda: [
