@@ -123,16 +123,18 @@ class BlockFactsCache:
     def _look_up_old(self, block: Block) -> BlockFacts:
         old = self._generations[1].get(id(block))
         facts = BlockFacts(block) if old is None else old
-        if block.place.area is not Area.SYSTEM:  # system blocks are new objects in each request
-            self._store(facts)
+        size_bytes = len(block.canonical_json)
+        # System blocks are new objects in each request. A few large images would fill the cache.
+        if block.place.area is not Area.SYSTEM and size_bytes <= self._max_bytes // 4:
+            self._store(facts, size_bytes)
         return facts
 
-    def _store(self, facts: BlockFacts) -> None:
+    def _store(self, facts: BlockFacts, size_bytes: int) -> None:
         young, _ = self._generations
         if len(young) >= self._max_blocks or self._young_bytes > self._max_bytes:
             self._generations, self._young_bytes = ({}, young), 0
         self._generations[0][id(facts.block)] = facts
-        self._young_bytes += len(facts.block.canonical_json)
+        self._young_bytes += size_bytes
 
 
 _FACTS_CACHE = BlockFactsCache()

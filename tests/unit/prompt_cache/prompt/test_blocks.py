@@ -26,3 +26,12 @@ def test_facts_are_looked_up_by_identity_and_dropped_eventually() -> None:
     assert known.look_up(first)[0] is not facts[0]
     known.clear()
     assert len(known) == 0
+
+
+def test_facts_about_a_block_that_would_fill_the_cache_are_not_kept() -> None:
+    cache = BlockFactsCache(max_bytes=4_000)
+    small, large = blocks(["word " * 100, "word " * 400])
+
+    assert cache.look_up([small])[0] is cache.look_up([small])[0]
+    assert cache.look_up([large])[0] is not cache.look_up([large])[0]
+    assert len(cache) == 1
