@@ -71,7 +71,7 @@ _AGENTS = {
 }
 _LIMITS = {
     "total_tokens": (_SETTINGS, "test_the_limits_of_sections_hold"),
-    "output_reserve": ("test_config.py", "test_what_cannot_work_together_is_refused_with_its_line"),
+    "output_reserve": ("test_config.py", "test_conflicting_settings_are_rejected_with_their_line"),
     "ladder": (_SETTINGS, "test_the_limits_of_sections_hold"),
     "ladder truncate_low_priority": (_SETTINGS, "test_the_limits_of_sections_hold"),
     "ladder drop_low_priority": (_SETTINGS, "test_the_limits_of_sections_hold"),

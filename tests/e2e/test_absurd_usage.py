@@ -1,4 +1,4 @@
-"""Providers that report absurd usage: the cost is unknown, the ceiling is charged, the raw block is kept."""
+"""Providers that report absurd usage: cost is unknown, the ceiling is charged, the raw usage is stored."""
 
 import json
 from decimal import Decimal
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.process
 ODD: dict[str, Any] = {"huge": 10**12, "negative": -5, "nan": float("nan"), "text": "12", "half": 1.5}
 
 
-def lying(talk: UpstreamConnection) -> None:
-    """Answer each request with usage that cannot be; the last word of the request says which."""
-    asked = talk.read_request()
-    (odd,) = [value for name, value in ODD.items() if b"say " + name.encode() in asked]
-    is_stream = b'"stream": true' in asked
-    if b"/v1/messages" in asked:
+def respond_with_absurd_usage(talk: UpstreamConnection) -> None:
+    """Answer each request with the invalid usage that the last word of the request names."""
+    request_bytes = talk.read_request()
+    (odd,) = [value for name, value in ODD.items() if b"say " + name.encode() in request_bytes]
+    is_stream = b'"stream": true' in request_bytes
+    if b"/v1/messages" in request_bytes:
         usage = {"input_tokens": 9, "output_tokens": odd}
         start = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}}
         events: list[dict[str, Any]] = [
@@ -50,12 +50,12 @@ def lying(talk: UpstreamConnection) -> None:
         talk.send(http_response(json.dumps(whole).encode()))
         return
     named = [f"event: {one['type']}\n".encode() if "type" in one else b"" for one in events]
-    said = [
+    stream_events = [
         name + b"data: " + json.dumps(one).encode() + b"\n\n" for name, one in zip(named, events, strict=True)
     ]
     talk.send(
         STREAM_HEAD,
-        *map(http_chunk, said),
+        *map(http_chunk, stream_events),
         *([] if named[0] else [http_chunk(b"data: [DONE]\n\n")]),
         LAST_CHUNK,
     )
@@ -71,7 +71,7 @@ def test_absurd_usage_is_recorded_as_unknown_and_charged_as_its_ceiling(tmp_path
         for stream in (False, True)
         for ask in (claude_request, chat_request)
     ]
-    with running_upstream(lying) as upstream:
+    with running_upstream(respond_with_absurd_usage) as upstream:
         config.write_text(UPSTREAMS.format(url=upstream.url) + caps)
         with gateway_process(tmp_path, "--config", str(config)) as served:
             for request in requests:

@@ -1,4 +1,4 @@
-"""`foveate assemble` as a user calls it: in this process where that will do, otherwise in its own."""
+"""`foveate assemble` as a user runs it, in this process or, if necessary, in its own."""
 
 import base64
 import json
@@ -46,8 +46,8 @@ def sections(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tight(tmp_path: Path) -> Path:
-    """A budget into which the log does not fit whole."""
+def small_budget(tmp_path: Path) -> Path:
+    """A budget that is too small for the whole log."""
     return write(tmp_path / "budget.yaml", "total_tokens: 20\n")
 
 
@@ -59,8 +59,8 @@ def test_help_shows_the_options_and_an_example(run: Any) -> None:
     assert "foveate assemble --sections parts/ --budget budget.yaml" in shown
 
 
-def test_json_is_the_promised_object_and_no_more(run: Any, sections: Path, tight: Path) -> None:
-    outcome = run("assemble", "--sections", sections, "--budget", tight, "--json")
+def test_json_output_has_exactly_the_documented_keys(run: Any, sections: Path, small_budget: Path) -> None:
+    outcome = run("assemble", "--sections", sections, "--budget", small_budget, "--json")
     shown = json.loads(outcome.out)
 
     assert (outcome.code, outcome.err, outcome.out.count("\n")) == (0, "", 1)
@@ -90,7 +90,7 @@ def test_json_is_the_promised_object_and_no_more(run: Any, sections: Path, tight
     }
 
 
-def test_json_says_what_the_library_returns(run: Any) -> None:
+def test_json_output_matches_the_library_result(run: Any) -> None:
     from foveate.config import load_budget, load_sections
 
     folder, budget = EXAMPLES / "night_watch", EXAMPLES / "budget.yaml"
@@ -102,8 +102,8 @@ def test_json_says_what_the_library_returns(run: Any) -> None:
     assert [cut["reason"] for cut in shown["cuts"]] == [cut.reason for cut in prompt.cuts]
 
 
-def test_a_row_shows_what_a_section_got(run: Any, sections: Path, tight: Path) -> None:
-    outcome = run("assemble", "--sections", sections, "--budget", tight)
+def test_each_section_has_a_row_with_its_tokens(run: Any, sections: Path, small_budget: Path) -> None:
+    outcome = run("assemble", "--sections", sections, "--budget", small_budget)
     heading, rules, log = outcome.out.splitlines()
 
     assert (outcome.code, outcome.err) == (0, "")
@@ -112,7 +112,9 @@ def test_a_row_shows_what_a_section_got(run: Any, sections: Path, tight: Path) -
     assert re.fullmatch(r"log    low       █+░+  14 of 25  truncated", log)
 
 
-def test_a_folder_has_one_file_a_section_and_the_budget_rules_them_by_name(run: Any, tmp_path: Path) -> None:
+def test_a_folder_has_one_file_per_section_and_the_budget_refers_to_them_by_name(
+    run: Any, tmp_path: Path
+) -> None:
     folder = tmp_path / "parts"
     folder.mkdir()
     write(folder / "10-log.txt", "\n".join(LOG) + "\n")
@@ -136,7 +138,7 @@ def test_a_folder_has_one_file_a_section_and_the_budget_rules_them_by_name(run: 
     [json.dumps(SECTIONS), f"- {{name: rules, text: {RULES}}}\n- name: log\n  items: [{', '.join(LOG)}]\n"],
     ids=["JSON", "YAML"],
 )
-def test_a_dash_is_a_list_on_standard_input(listed: str) -> None:
+def test_a_dash_reads_the_sections_from_standard_input(listed: str) -> None:
     outcome = spawn("assemble", "--sections", "-", "--json", stdin=listed.encode())
 
     assert outcome.code == 0
@@ -144,14 +146,14 @@ def test_a_dash_is_a_list_on_standard_input(listed: str) -> None:
 
 
 @pytest.mark.process
-def test_a_dash_is_a_budget_on_standard_input(sections: Path) -> None:
+def test_a_dash_reads_the_budget_from_standard_input(sections: Path) -> None:
     outcome = spawn("assemble", "--sections", sections, "--budget", "-", "--json", stdin=b"total_tokens: 20\n")
 
     assert outcome.code == 0
     assert json.loads(outcome.out)["text"] == CUT
 
 
-def test_a_total_overrides_that_of_the_budget_and_nothing_else(
+def test_a_total_overrides_only_the_total_of_the_budget(
     run: Any, sections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONTEXT_MAX_TOKENS", "200")
@@ -169,12 +171,12 @@ def test_a_total_overrides_that_of_the_budget_and_nothing_else(
     assert over["cuts"][0]["rung"] == "drop_low_priority"
 
 
-def test_what_is_worth_a_word_is_said_beside_the_picture_and_in_json_as_data(
+def test_warnings_are_printed_next_to_the_chart_and_listed_in_json(
     run: Any, sections: Path, tmp_path: Path
 ) -> None:
     budget = write(tmp_path / "budget.yaml", "sections: {Log: {priority: low}, weather: {priority: low}}\n")
     arguments = ("assemble", "--sections", sections, "--budget", budget, "--model", UNKNOWN_MODEL)
-    said = [
+    warnings = [
         f"foveate: the window of '{UNKNOWN_MODEL}' is not known: 16,384 tokens are assumed; "
         "say total_tokens in a budget",
         "foveate: the budget says something of 'Log', and there is no such section: did you mean 'log'?",
@@ -183,35 +185,35 @@ def test_what_is_worth_a_word_is_said_beside_the_picture_and_in_json_as_data(
     as_json = run(*arguments, "--json")
     shown = json.loads(as_json.out)
 
-    assert run(*arguments).err.splitlines() == said[:2]
-    assert run(*arguments, "--explain").err.splitlines() == said
+    assert run(*arguments).err.splitlines() == warnings[:2]
+    assert run(*arguments, "--explain").err.splitlines() == warnings
     assert as_json.err == ""
     assert (shown["limit_source"], shown["unmatched"]) == ("default", ["Log", "weather"])
 
 
-def test_every_cut_is_explained(run: Any, sections: Path, tight: Path) -> None:
-    cut = run("assemble", "--sections", sections, "--budget", tight, "--explain").out
+def test_every_cut_is_explained(run: Any, sections: Path, small_budget: Path) -> None:
+    cut = run("assemble", "--sections", sections, "--budget", small_budget, "--explain").out
     whole = run("assemble", "--sections", sections, "--explain").out
 
     assert re.search(r"\n\nlog  25 → 14  truncate_low_priority: \S.*\n", cut)
     assert whole.endswith("\n\nnothing was cut\n")
 
 
-def test_the_agent_can_be_shown_its_budget(run: Any, sections: Path) -> None:
+def test_the_prompt_can_show_the_agent_its_budget(run: Any, sections: Path) -> None:
     shown = json.loads(run("assemble", "--sections", sections, "--show-budget", "--json").out)
 
     assert f"\n\n## Context Budget\nUsing {shown['tokens']}/128000 tokens (0%)\n- rules: 5\n" in shown["text"]
     assert [section["name"] for section in shown["sections"]] == ["rules", "log", "context_budget"]
 
 
-def test_an_empty_list_is_an_empty_prompt(run: Any, tmp_path: Path) -> None:
+def test_an_empty_list_gives_an_empty_prompt(run: Any, tmp_path: Path) -> None:
     nothing = write(tmp_path / "sections.json", [])
 
     assert run("assemble", "--sections", nothing).out == "0 of 128,000 tokens (0%), gpt-4o, exact\n"
     assert json.loads(run("assemble", "--sections", nothing, "--json").out)["text"] == ""
 
 
-def test_a_budget_can_be_the_name_of_a_ladder_unless_there_is_such_a_file(
+def test_a_budget_can_name_a_ladder_unless_a_file_has_that_name(
     run: Any, sections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONTEXT_MAX_TOKENS", "20")
@@ -225,7 +227,7 @@ def test_a_budget_can_be_the_name_of_a_ladder_unless_there_is_such_a_file(
     assert (file["limit_tokens"], file["text"]) == (40, WHOLE)
 
 
-def test_without_a_number_the_environment_holds_and_then_the_models_window(
+def test_the_default_limit_is_from_the_environment_and_then_the_model_window(
     run: Any, sections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = write(tmp_path / "silent.yaml", "output_reserve: 4\n")
@@ -244,10 +246,10 @@ def test_without_a_number_the_environment_holds_and_then_the_models_window(
     assert limit("--budget", loud) == 300
 
 
-def test_an_unknown_model_is_estimated_and_its_bound_is_within_the_budget(
-    run: Any, sections: Path, tight: Path
+def test_an_unknown_model_is_estimated_and_its_upper_bound_is_within_the_budget(
+    run: Any, sections: Path, small_budget: Path
 ) -> None:
-    arguments = ("assemble", "--sections", sections, "--budget", tight, "--model", UNKNOWN_MODEL)
+    arguments = ("assemble", "--sections", sections, "--budget", small_budget, "--model", UNKNOWN_MODEL)
     outcome = run(*arguments)
     count = json.loads(run(*arguments, "--json").out)["count"]
 
@@ -259,7 +261,7 @@ def test_an_unknown_model_is_estimated_and_its_bound_is_within_the_budget(
     assert count["tokens"] < count["upper"] <= 20
 
 
-def test_a_users_own_vocabulary_is_counted_with(run: Any, sections: Path, tmp_path: Path) -> None:
+def test_a_custom_vocabulary_is_used_for_counting(run: Any, sections: Path, tmp_path: Path) -> None:
     ranks = tmp_path / "bytes-cl100k.tiktoken"
     ranks.write_bytes(b"\n".join(base64.b64encode(bytes([i])) + b" %d" % i for i in range(256)))
     shown = json.loads(run("assemble", "--sections", sections, "--tokenizer", ranks, "--json").out)
@@ -268,7 +270,7 @@ def test_a_users_own_vocabulary_is_counted_with(run: Any, sections: Path, tmp_pa
     assert shown["count"]["exact"]
 
 
-def test_the_prompt_is_written_to_a_file_and_the_picture_shown(
+def test_the_prompt_is_written_to_a_file_and_the_chart_is_printed(
     run: Any, sections: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "prompt.txt"
@@ -280,7 +282,7 @@ def test_the_prompt_is_written_to_a_file_and_the_picture_shown(
 
 
 @pytest.mark.process
-def test_the_prompt_goes_to_standard_output_as_it_is_and_the_picture_beside_it(sections: Path) -> None:
+def test_the_prompt_goes_to_standard_output_and_the_chart_to_standard_error(sections: Path) -> None:
     outcome = spawn("assemble", "--sections", sections, "--output", "-", env={"PYTHONIOENCODING": "ascii"})
 
     assert outcome.out == WHOLE
@@ -289,7 +291,7 @@ def test_the_prompt_goes_to_standard_output_as_it_is_and_the_picture_beside_it(s
 
 
 @pytest.mark.process
-def test_what_is_no_character_is_written_as_the_replacement_character(tmp_path: Path) -> None:
+def test_a_lone_surrogate_is_written_as_the_replacement_character(tmp_path: Path) -> None:
     """A lone surrogate, which JSON can hold and UTF-8 cannot."""
     listed = write(
         tmp_path / "sections.json", r'[{"name": "cut", "text": "half \ud83d"}, {"name": "é", "text": "ü"}]'
@@ -300,7 +302,7 @@ def test_what_is_no_character_is_written_as_the_replacement_character(tmp_path: 
     assert json.loads(spawn("assemble", "--sections", listed, "--json").out)["text"] == "half \ud83d\n\nü"
 
 
-def test_a_thousand_sections_have_a_row_each(run: Any, tmp_path: Path) -> None:
+def test_each_of_a_thousand_sections_has_a_row(run: Any, tmp_path: Path) -> None:
     listed = write(tmp_path / "s.json", [{"name": f"part {i}", "text": "one two " * i} for i in range(1000)])
     lines = run("assemble", "--sections", listed, "--model", "gpt-4.1").out.splitlines()
 
@@ -309,7 +311,7 @@ def test_a_thousand_sections_have_a_row_each(run: Any, tmp_path: Path) -> None:
 
 
 def examples() -> list[tuple[str, str]]:
-    """Every command that the reference shows of this one, and what it shows below it."""
+    """The example commands of the reference with the output shown there."""
     text = REFERENCE.read_text(encoding="utf-8")
     blocks = re.findall(r"^    \$ (.*foveate assemble .*)\n((?:    .+\n|\n(?=    ))*)", text, re.MULTILINE)
     return [(line, re.sub(r"^    ", "", shown, flags=re.MULTILINE)) for line, shown in blocks]
@@ -317,7 +319,7 @@ def examples() -> list[tuple[str, str]]:
 
 @pytest.mark.process
 @pytest.mark.parametrize(("line", "shown"), examples(), ids=[line for line, _ in examples()])
-def test_the_examples_in_the_reference_show_what_they_do(line: str, shown: str) -> None:
+def test_the_examples_in_the_reference_show_the_real_output(line: str, shown: str) -> None:
     script = f'cd "{ROOT}" && ' + line.replace("foveate", '"$@"', 1)
     outcome = spawn(command=["sh", "-c", script, "sh", *COMMAND])
 

@@ -1,4 +1,4 @@
-"""`foveate assemble` with what cannot be used or does not fit: one line, an exit code, and the numbers."""
+"""`foveate assemble` with invalid or oversized input: a one-line error, an exit code, and the numbers."""
 
 import json
 import re
@@ -20,7 +20,7 @@ def sections(tmp_path: Path) -> Path:
     return write(tmp_path / "sections.json", SECTIONS)
 
 
-def test_what_is_required_and_does_not_fit_is_exit_code_3_and_the_numbers(
+def test_required_sections_that_do_not_fit_exit_with_code_3_and_the_numbers(
     run: Any, sections: Path, tmp_path: Path
 ) -> None:
     budget = write(tmp_path / "small.yaml", "total_tokens: 3\n")
@@ -32,7 +32,7 @@ def test_what_is_required_and_does_not_fit_is_exit_code_3_and_the_numbers(
         assert numbers in outcome.err
 
 
-def test_with_json_the_numbers_are_in_the_error(run: Any, sections: Path, tmp_path: Path) -> None:
+def test_the_json_error_has_the_numbers(run: Any, sections: Path, tmp_path: Path) -> None:
     budget = write(tmp_path / "small.yaml", "total_tokens: 3\n")
     outcome = run("assemble", "--sections", sections, "--budget", budget, "--json")
     error = json.loads(outcome.out)["error"]
@@ -47,8 +47,8 @@ def test_with_json_the_numbers_are_in_the_error(run: Any, sections: Path, tmp_pa
     ]
 
 
-def test_of_hundreds_of_sections_the_line_names_the_largest_and_json_all(run: Any, tmp_path: Path) -> None:
-    """It was once a line of thousands of characters."""
+def test_the_error_line_names_the_largest_of_many_sections_and_json_names_all(run: Any, tmp_path: Path) -> None:
+    """Regression: the line had thousands of characters."""
     listed = write(
         tmp_path / "sections.json",
         [{"name": f"part {i}", "text": "one " * (i + 1), "priority": "required"} for i in range(200)],
@@ -67,7 +67,7 @@ def test_of_hundreds_of_sections_the_line_names_the_largest_and_json_all(run: An
 
 
 @pytest.mark.parametrize("count", [12, 13])
-def test_a_dozen_sections_are_named_as_they_stand(run: Any, tmp_path: Path, count: int) -> None:
+def test_the_error_line_names_all_of_a_dozen_sections(run: Any, tmp_path: Path, count: int) -> None:
     listed = write(
         tmp_path / "sections.json",
         [{"name": f"part {i}", "text": "one two", "priority": "required"} for i in range(count)],
@@ -80,7 +80,7 @@ def test_a_dozen_sections_are_named_as_they_stand(run: Any, tmp_path: Path, coun
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "{path}: No such file or directory"),
         (b"", "{path}: is empty"),
@@ -93,8 +93,8 @@ def test_a_dozen_sections_are_named_as_they_stand(run: Any, tmp_path: Path, coun
     ],
     ids=["missing", "empty", "binary", "Latin-1", "no YAML", "a name twice", "a wrong key", "no list"],
 )
-def test_sections_that_cannot_be_used_are_one_line_and_exit_code_2(
-    run: Any, tmp_path: Path, content: bytes | None, said: str
+def test_invalid_sections_are_reported_in_one_line_with_exit_code_2(
+    run: Any, tmp_path: Path, content: bytes | None, message: str
 ) -> None:
     path = tmp_path / "sections.yaml"
     if content is not None:
@@ -102,16 +102,16 @@ def test_sections_that_cannot_be_used_are_one_line_and_exit_code_2(
     outcome = run("assemble", "--sections", path)
 
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
-    assert outcome.err.startswith("foveate: " + said.format(path=path))
+    assert outcome.err.startswith("foveate: " + message.format(path=path))
 
 
-def test_a_folder_without_files_is_one_line_and_exit_code_2(run: Any, tmp_path: Path) -> None:
+def test_an_empty_folder_is_reported_in_one_line_with_exit_code_2(run: Any, tmp_path: Path) -> None:
     outcome = run("assemble", "--sections", tmp_path)
 
     assert outcome == Outcome(2, "", f"foveate: {tmp_path}: holds no files that could be sections\n")
 
 
-def test_a_budget_that_is_neither_a_file_nor_a_ladder_says_both(run: Any, sections: Path) -> None:
+def test_the_error_for_an_unknown_budget_mentions_files_and_ladders(run: Any, sections: Path) -> None:
     outcome = run("assemble", "--sections", sections, "--budget", "progresive")
 
     assert outcome == Outcome(
@@ -122,7 +122,7 @@ def test_a_budget_that_is_neither_a_file_nor_a_ladder_says_both(run: Any, sectio
     )
 
 
-def test_a_budget_that_cannot_be_used_names_its_line(run: Any, sections: Path, tmp_path: Path) -> None:
+def test_the_error_for_an_invalid_budget_names_the_line(run: Any, sections: Path, tmp_path: Path) -> None:
     budget = write(tmp_path / "budget.yaml", "total_tokens: 100\nsections:\n  log: {priority: urgent}\n")
     outcome = run("assemble", "--sections", sections, "--budget", budget, "--json")
 
@@ -132,7 +132,7 @@ def test_a_budget_that_cannot_be_used_names_its_line(run: Any, sections: Path, t
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--sections", ""), "--sections needs the name of a file"),
         (("--budget", ""), "--budget needs the name of a file"),
@@ -148,17 +148,17 @@ def test_a_budget_that_cannot_be_used_names_its_line(run: Any, sections: Path, t
     ],
     ids=lambda value: " ".join(value).replace("\0", "NUL") if isinstance(value, tuple) else None,
 )
-def test_options_that_cannot_be_are_one_line_and_exit_code_2(
-    run: Any, sections: Path, arguments: tuple[str, ...], said: str
+def test_invalid_options_are_reported_in_one_line_with_exit_code_2(
+    run: Any, sections: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     outcome = run("assemble", "--sections", sections, *arguments)
 
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-    assert said in outcome.err
+    assert message in outcome.err
 
 
 @pytest.mark.process
-def test_a_budget_on_standard_input_that_cannot_be_used_names_its_line(sections: Path) -> None:
+def test_the_error_for_an_invalid_budget_on_standard_input_names_the_line(sections: Path) -> None:
     wrong = b"total_tokens: 100\nsections:\n  log: {priority: urgent}\n"
     outcome = spawn("assemble", "--sections", sections, "--budget", "-", stdin=wrong)
 
@@ -167,14 +167,14 @@ def test_a_budget_on_standard_input_that_cannot_be_used_names_its_line(sections:
 
 
 @pytest.mark.process
-def test_an_impossible_number_in_the_environment_is_one_line(sections: Path) -> None:
+def test_an_invalid_number_in_the_environment_is_reported_in_one_line(sections: Path) -> None:
     outcome = spawn("assemble", "--sections", sections, env={"CONTEXT_MAX_TOKENS": "plenty"})
 
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert "CONTEXT_MAX_TOKENS" in outcome.err
 
 
-def test_sections_have_to_be_named(run: Any) -> None:
+def test_the_sections_argument_is_required(run: Any) -> None:
     outcome = run("assemble")
 
     assert outcome.code == 2
@@ -182,7 +182,7 @@ def test_sections_have_to_be_named(run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("no/prompt.txt", "nothing was changed"),
         ("loop", "nothing was changed"),
@@ -190,11 +190,11 @@ def test_sections_have_to_be_named(run: Any) -> None:
     ],
     ids=["no folder", "a link to itself", "a zero byte"],
 )
-def test_a_prompt_that_cannot_be_written_is_one_line_and_exit_code_1(
-    run: Any, sections: Path, tmp_path: Path, name: str, said: str
+def test_a_failed_write_of_the_prompt_is_reported_in_one_line_with_exit_code_1(
+    run: Any, sections: Path, tmp_path: Path, name: str, message: str
 ) -> None:
     (tmp_path / "loop").symlink_to("loop")
     outcome = run("assemble", "--sections", sections, "--output", tmp_path / name)
 
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
-    assert said in outcome.err
+    assert message in outcome.err

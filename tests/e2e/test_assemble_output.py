@@ -1,4 +1,4 @@
-"""Where `foveate assemble` writes the prompt: never over what it reads, and nothing where memory runs out."""
+"""Output files of `foveate assemble`: inputs are never overwritten, and failures write nothing."""
 
 import os
 from pathlib import Path
@@ -30,16 +30,16 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def check_refused(outcome: Outcome, said: str) -> None:
+def check_rejected(outcome: Outcome, message: str) -> None:
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
-    assert said in outcome.err
+    assert message in outcome.err
 
 
 @pytest.mark.parametrize("option", ["--sections", "--budget", "--tokenizer"])
-def test_an_input_is_not_written_over_by_whatever_name(
+def test_an_input_file_is_never_overwritten_under_any_spelling_of_its_path(
     run: Any, sections: Path, tmp_path: Path, option: str
 ) -> None:
-    """`-o sections.yaml` once left a prompt where the sections had been."""
+    """Regression: `-o sections.yaml` replaced the sections by the prompt."""
     given = {
         "--sections": sections,
         "--budget": write(tmp_path / "budget.yaml", "total_tokens: 100\n"),
@@ -53,13 +53,11 @@ def test_an_input_is_not_written_over_by_whatever_name(
 
     for output in (given[option], link, hard, around):
         inputs = [word for pair in given.items() for word in pair]
-        check_refused(run("assemble", *inputs, "-o", output), f"is what {option} reads")
+        check_rejected(run("assemble", *inputs, "-o", output), f"is what {option} reads")
     assert files(tmp_path) == before
 
 
-def test_nothing_is_written_where_it_would_be_a_section_the_next_time(
-    run: Any, parts: Path, tmp_path: Path
-) -> None:
+def test_the_prompt_is_not_written_into_the_folder_of_sections(run: Any, parts: Path, tmp_path: Path) -> None:
     outside = write(tmp_path / "log.md", "started\n")
     (parts / "2-log.md").symlink_to(outside)
     (parts / "3-later.md").symlink_to(tmp_path / "not there yet")
@@ -73,11 +71,11 @@ def test_nothing_is_written_where_it_would_be_a_section_the_next_time(
     before = files(tmp_path)
 
     for output in outputs:
-        check_refused(run("assemble", "--sections", parts, "-o", output), "is in the folder of the sections")
+        check_rejected(run("assemble", "--sections", parts, "-o", output), "is in the folder of the sections")
     assert files(tmp_path) == before
 
 
-def test_beside_the_sections_and_below_their_folder_there_is_room_for_a_prompt(
+def test_the_prompt_can_be_written_next_to_the_sections_or_into_a_subfolder(
     run: Any, parts: Path, sections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (parts / "made").mkdir()
@@ -88,7 +86,7 @@ def test_beside_the_sections_and_below_their_folder_there_is_room_for_a_prompt(
         assert output.read_text(encoding="utf-8") == "Answer in one word."
 
 
-def test_a_ladders_name_is_no_input(
+def test_the_name_of_a_ladder_is_not_an_input_file(
     run: Any, sections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -97,8 +95,8 @@ def test_a_ladders_name_is_no_input(
 
 
 @pytest.mark.process
-def test_where_memory_runs_out_it_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
-    """It was once a traceback."""
+def test_running_out_of_memory_is_reported_in_one_line_with_exit_code_1(tmp_path: Path) -> None:
+    """Regression: this was a traceback."""
     huge = tmp_path / "sections.json"
     huge.touch()
     os.truncate(huge, 900_000_000)  # which takes no room on the disk

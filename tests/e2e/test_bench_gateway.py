@@ -1,4 +1,4 @@
-"""`./bench gateway`: whoever sends, the provider that answers at once, and the whole of it in a short run."""
+"""`./bench gateway`: the load generator, the instant provider, and a short complete run."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def _bodies(kind: str, seed: str, number: int) -> list[Any]:
     return [json.loads(raw.partition(b"\r\n\r\n")[2]) for raw in islice(requests(kind, seed), number)]
 
 
-def test_each_request_of_a_session_is_the_next_turn_of_an_agent_with_tools() -> None:
+def test_each_request_of_a_session_is_the_next_turn_of_a_tool_using_agent() -> None:
     bodies = _bodies("session", "a", 3)
 
     assert len(bodies[0]["messages"]) == 1 + 2 * SESSION_TURNS
@@ -57,16 +57,16 @@ def test_each_request_of_a_session_is_the_next_turn_of_an_agent_with_tools() -> 
         assert longer["tools"] == body["tools"]
 
 
-def test_no_two_requests_say_the_same_unless_that_is_meant() -> None:
+def test_requests_differ_unless_they_repeat_on_purpose() -> None:
     for kind in KINDS:
-        said = [json.dumps(body) for seed in "ab" for body in _bodies(kind, seed, 3)]
+        request_bodies = [json.dumps(body) for seed in "ab" for body in _bodies(kind, seed, 3)]
 
-        assert len(set(said)) == (2 if kind == "same" else 6), kind
+        assert len(set(request_bodies)) == (2 if kind == "same" else 6), kind
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["small", "small chat", "session", "stream", "stream paced"])
-def test_the_provider_answers_every_kind_and_whoever_sends_times_it(
+def test_the_provider_answers_every_kind_of_request_and_the_client_times_it(
     provider: Server, load: LoadGenerator, kind: str
 ) -> None:
     measured = load.measure(provider, LoadCase(kind=kind, connections=2, seconds=5.0, max_requests=3))
@@ -80,7 +80,7 @@ def test_the_provider_answers_every_kind_and_whoever_sends_times_it(
     assert all(0 < ms < whole for ms in measured.piece_ms for whole in measured.answer_ms)
 
 
-def test_sessions_that_were_begun_go_on_in_the_next_round(provider: Server, load: LoadGenerator) -> None:
+def test_sessions_continue_in_the_next_round(provider: Server, load: LoadGenerator) -> None:
     case = LoadCase(kind="same", connections=2, seconds=5.0, max_requests=1)
 
     assert load.measure(provider, case).cold_ms
@@ -88,7 +88,7 @@ def test_sessions_that_were_begun_go_on_in_the_next_round(provider: Server, load
 
 
 @pytest.mark.process
-def test_an_answer_that_is_an_error_is_told_and_not_timed(tmp_path: Path, load: LoadGenerator) -> None:
+def test_an_error_response_is_reported_and_not_timed(tmp_path: Path, load: LoadGenerator) -> None:
     log = tmp_path / "log"
     log.write_text("what the server said", encoding="utf-8")
     code = (
@@ -108,7 +108,7 @@ def test_an_answer_that_is_an_error_is_told_and_not_timed(tmp_path: Path, load: 
 
 
 @pytest.mark.process
-def test_cpu_time_is_that_of_a_process_with_all_that_it_has_started() -> None:
+def test_cpu_time_includes_child_processes() -> None:
     busy = "import time; until = time.process_time() + 0.3\nwhile time.process_time() < until: pass"
     code = (
         f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}]); print(); sys.stdin.read()"
@@ -121,7 +121,7 @@ def test_cpu_time_is_that_of_a_process_with_all_that_it_has_started() -> None:
         assert cpu_seconds(process.pid) >= 0.3
 
 
-def test_what_is_added_is_measured_against_the_direct_call_of_the_same_round() -> None:
+def test_overhead_is_measured_against_the_direct_call_of_the_same_round() -> None:
     def measured(ms: float) -> LoadResult:
         return LoadResult(
             answer_ms=[ms] * 10,
@@ -146,7 +146,7 @@ def test_what_is_added_is_measured_against_the_direct_call_of_the_same_round() -
 
 
 @_BY_HAND
-def test_a_short_run_measures_the_gateway_and_says_where_its_time_goes() -> None:
+def test_a_short_run_measures_the_gateway_and_breaks_down_its_time() -> None:
     finished = subprocess.run(
         [*_QUICK, "--only", "small,steps,foveate,foveate-usual"],
         cwd=ROOT,
@@ -168,7 +168,7 @@ def test_a_short_run_measures_the_gateway_and_says_where_its_time_goes() -> None
 
 
 @pytest.mark.process
-def test_a_part_that_there_is_none_of_is_refused_with_those_there_are() -> None:
+def test_an_unknown_part_is_rejected_with_a_list_of_the_known_ones() -> None:
     refused = subprocess.run([*_QUICK, "--only", "smal"], cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert refused.returncode == 1
@@ -177,7 +177,9 @@ def test_a_part_that_there_is_none_of_is_refused_with_those_there_are() -> None:
 
 @_BY_HAND
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_no_process_stays_behind_when_it_is_ended(sent: signal.Signals, tmp_path: Path) -> None:
+def test_no_process_is_left_running_after_the_benchmark_is_terminated(
+    sent: signal.Signals, tmp_path: Path
+) -> None:
     with subprocess.Popen(
         [*_QUICK, "--only", "small,relay"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Attacks on caps: requests with something in them that costs more than a ceiling knows of."""
+"""Attacks on caps: requests with features whose cost the ceiling does not include."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,17 +46,17 @@ USAGE = b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens":
 
 @dataclass(frozen=True)
 class Attacked:
-    """A gateway with a cap that has room for everything whose cost is known, and its upstream."""
+    """A gateway with a cap that admits every request of known cost, and its upstream."""
 
     url: str
     upstream: ScriptedUpstream
 
     def send(
-        self, path: str, said: Mapping[str, Any], more_headers: Mapping[str, str] | None = None
+        self, path: str, fields: Mapping[str, Any], more_headers: Mapping[str, str] | None = None
     ) -> httpx.Response:
         headers = {"anthropic-version": "2023-06-01"} if path == "/v1/messages" else {}
         headers |= more_headers or {}
-        body = json.dumps({**PATHS[path], **said}).encode()
+        body = json.dumps({**PATHS[path], **fields}).encode()
         return httpx.post(
             f"{self.url}{path}", content=body, headers={**headers, "content-type": "application/json"}
         )
@@ -125,9 +125,9 @@ ATTACKS: Mapping[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("feature", ATTACKS)
 def test_a_feature_of_unknown_cost_does_not_pass_a_cap(tmp_path: Path, feature: str) -> None:
-    path, said = ATTACKS[feature]
+    path, fields = ATTACKS[feature]
     with attacked(tmp_path) as gateway:
-        answered = gateway.send(path, said)
+        answered = gateway.send(path, fields)
 
     assert answered.status_code == 402
     assert f"nobody knows how much {feature} may add to the cost" in answered.text
@@ -136,10 +136,10 @@ def test_a_feature_of_unknown_cost_does_not_pass_a_cap(tmp_path: Path, feature: 
 
 
 @pytest.mark.parametrize("feature", ATTACKS)
-def test_without_a_cap_a_feature_of_unknown_cost_passes_as_it_is(tmp_path: Path, feature: str) -> None:
-    path, said = ATTACKS[feature]
+def test_without_a_cap_a_feature_of_unknown_cost_is_forwarded_unchanged(tmp_path: Path, feature: str) -> None:
+    path, fields = ATTACKS[feature]
     with attacked(tmp_path, caps=()) as gateway:
-        assert gateway.send(path, said).status_code == 200
+        assert gateway.send(path, fields).status_code == 200
 
     assert len(gateway.upstream.requests) == 1
 
@@ -147,24 +147,24 @@ def test_without_a_cap_a_feature_of_unknown_cost_passes_as_it_is(tmp_path: Path,
 def test_a_cap_that_allows_unknown_cost_lets_features_through(tmp_path: Path) -> None:
     cap = Cap(scope=CapScope.TOTAL, dollars=Decimal(1_000), unknown=UnknownPricePolicy.ALLOW)
     with attacked(tmp_path, caps=[cap]) as gateway:
-        statuses = [gateway.send(path, said).status_code for path, said in ATTACKS.values()]
+        statuses = [gateway.send(path, fields).status_code for path, fields in ATTACKS.values()]
 
     assert set(statuses) == {200}
 
 
-def test_a_cap_that_allows_unknown_cost_still_holds_what_is_known(tmp_path: Path) -> None:
+def test_a_cap_that_allows_unknown_cost_still_limits_known_cost(tmp_path: Path) -> None:
     cap = Cap(scope=CapScope.CALL, dollars=Decimal("0.01"), unknown=UnknownPricePolicy.ALLOW)
-    said = {"model": SONNET, "max_tokens": 64_000, "plugins": [{"id": "web"}]}
+    fields = {"model": SONNET, "max_tokens": 64_000, "plugins": [{"id": "web"}]}
     with attacked(tmp_path, caps=[cap]) as gateway:
-        assert gateway.send("/v1/chat/completions", said).status_code == 402
+        assert gateway.send("/v1/chat/completions", fields).status_code == 402
 
 
-def test_a_field_that_is_allowed_on_purpose_passes_a_cap_and_others_do_not(tmp_path: Path) -> None:
-    said = {"model": SONNET, "provider": {"order": ["anthropic"]}}
+def test_only_explicitly_allowed_fields_pass_a_cap(tmp_path: Path) -> None:
+    fields = {"model": SONNET, "provider": {"order": ["anthropic"]}}
     with attacked(tmp_path, allow_fields=["provider.*", "code_execution_*", "web_search"]) as gateway:
-        assert gateway.send("/v1/chat/completions", said).status_code == 200
+        assert gateway.send("/v1/chat/completions", fields).status_code == 200
         assert gateway.send(*ATTACKS["the tool `code_execution_20260120`"]).status_code == 200
-        assert gateway.send("/v1/chat/completions", {**said, "plugins": [{"id": "web"}]}).status_code == 402
+        assert gateway.send("/v1/chat/completions", {**fields, "plugins": [{"id": "web"}]}).status_code == 402
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -174,7 +174,7 @@ def test_a_plain_request_passes_a_cap(tmp_path: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [
         {"model": "openai/gpt-4o-mini", "max_tokens": 100_000, "models": ["anthropic/claude-opus-4.5"]},
         {"model": "gpt-4.1", "prediction": {"type": "content", "content": "word " * 50_000}},
@@ -182,19 +182,19 @@ def test_a_plain_request_passes_a_cap(tmp_path: Path, path: str) -> None:
     ],
     ids=["a dear fallback model", "a long prediction", "many answers of which one is returned"],
 )
-def test_what_a_request_may_cost_more_is_part_of_its_ceiling(tmp_path: Path, said: dict[str, Any]) -> None:
+def test_surcharges_are_part_of_the_cost_ceiling(tmp_path: Path, fields: dict[str, Any]) -> None:
     cap = Cap(scope=CapScope.CALL, dollars=Decimal("0.30"))
-    plain: dict[str, Any] = {name: said[name] for name in ("model", "max_tokens") if name in said}
+    plain: dict[str, Any] = {name: fields[name] for name in ("model", "max_tokens") if name in fields}
     with attacked(tmp_path, caps=[cap]) as gateway:
         assert gateway.send("/v1/chat/completions", plain).status_code == 200
-        refused = gateway.send("/v1/chat/completions", said)
+        refused = gateway.send("/v1/chat/completions", fields)
 
     assert refused.status_code == 402
     assert "this call may cost $" in refused.text
     assert len(gateway.upstream.requests) == 1
 
 
-def test_no_field_that_nobody_knows_ever_passes_a_cap(tmp_path: Path) -> None:
+def test_an_unknown_field_never_passes_a_cap(tmp_path: Path) -> None:
     with attacked(tmp_path) as gateway:
 
         @settings(max_examples=60, deadline=None)
@@ -215,7 +215,9 @@ def test_no_field_that_nobody_knows_ever_passes_a_cap(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_header_that_asks_for_a_dearer_service_is_refused_under_a_cap(path: str, tmp_path: Path) -> None:
+def test_a_header_that_selects_a_more_expensive_service_is_rejected_under_a_cap(
+    path: str, tmp_path: Path
+) -> None:
     dear = {
         "X-Amzn-Bedrock-GuardrailIdentifier": "g",
         "X-Amzn-Bedrock-PerformanceConfig-Latency": "optimized",

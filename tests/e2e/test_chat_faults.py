@@ -1,4 +1,4 @@
-"""Conversations in which something goes wrong: nothing that was said is lost, and what to do is told."""
+"""Failures in conversations: no message is lost, and the error says what to do."""
 
 import asyncio
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ def sandbox() -> Iterator[RunningSandbox]:
         yield running
 
 
-async def test_an_answer_that_is_stopped_stays_as_far_as_it_came_and_is_booked(tmp_path: Path) -> None:
+async def test_an_interrupted_response_keeps_its_text_so_far_and_is_charged(tmp_path: Path) -> None:
     with running_sandbox(
         ScriptStep(text="One two three four five. " * 40, pace_seconds=0.02), ScriptStep()
     ) as sandbox:
         async with open_chat(tmp_path, sandbox.url, model="claude-sonnet-5-5") as chat:
 
-            def show(said: ResponseFragment) -> None:
-                if "three" in said.text:
+            def show(expected_message: ResponseFragment) -> None:
+                if "three" in expected_message.text:
                     chat.talk.stop()
 
             answer = await chat.talk.ask("Count!", show)
@@ -48,7 +48,7 @@ async def test_an_answer_that_is_stopped_stays_as_far_as_it_came_and_is_booked(t
     assert parse_request_body(sandbox.requests[-1])["messages"][1]["content"].endswith(CUT_OFF_TEXT)
 
 
-async def test_a_question_that_is_stopped_before_a_word_came_is_not_kept(tmp_path: Path) -> None:
+async def test_a_message_interrupted_before_any_output_is_not_stored(tmp_path: Path) -> None:
     with running_sandbox(ScriptStep(delay_seconds=20)) as sandbox:
         async with open_chat(tmp_path, sandbox.url) as chat:
             asking = asyncio.ensure_future(chat.talk.ask("Hello?"))
@@ -81,23 +81,23 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-async def test_what_goes_wrong_is_one_line_that_says_what_to_do(tmp_path: Path, name: str) -> None:
-    step, trouble, said = FAILURES[name]
+async def test_each_failure_is_one_line_that_says_what_to_do(tmp_path: Path, name: str) -> None:
+    step, trouble, expected_message = FAILURES[name]
     with running_sandbox(step, ScriptStep(text="Now it works.")) as sandbox:
         async with open_chat(tmp_path, sandbox.url, model="claude-sonnet-5-5") as chat:
             failed = await chat.talk.ask("Hello!")
-            kept = len(chat.talk.turns)
+            turn_count = len(chat.talk.turns)
             again = await chat.talk.ask("Hello again!")
 
     assert failed.failure
     assert failed.failure.kind is trouble, failed.failure
-    assert said in failed.failure.text
+    assert expected_message in failed.failure.text
     assert "\n" not in failed.failure.text
-    assert kept == (2 if failed.text else 0)
+    assert turn_count == (2 if failed.text else 0)
     assert (again.failure, again.text) == (None, "Now it works.")
 
 
-async def test_a_provider_that_is_not_there_is_told_with_its_address(
+async def test_an_unreachable_provider_is_reported_with_its_address(
     tmp_path: Path, sandbox: RunningSandbox
 ) -> None:
     more = "  dead: {base_url: 'http://127.0.0.1:9', api: openai}\n"
@@ -109,7 +109,7 @@ async def test_a_provider_that_is_not_there_is_told_with_its_address(
     assert "http://127.0.0.1:9" in answer.failure.text
 
 
-async def test_a_question_longer_than_the_window_is_refused_and_what_to_do_is_said(
+async def test_a_message_longer_than_the_window_is_rejected_with_advice(
     tmp_path: Path, sandbox: RunningSandbox
 ) -> None:
     more = "agents: [{id: ana, window_tokens: 2000, on_overflow: refuse}]\n"
@@ -124,7 +124,9 @@ async def test_a_question_longer_than_the_window_is_refused_and_what_to_do_is_sa
     assert parse_request_body(sandbox.requests[0])["max_completion_tokens"] == 500
 
 
-async def test_a_megabyte_and_half_an_emoji_are_messages_too(tmp_path: Path, sandbox: RunningSandbox) -> None:
+async def test_a_megabyte_and_a_lone_surrogate_are_valid_messages(
+    tmp_path: Path, sandbox: RunningSandbox
+) -> None:
     async with open_chat(tmp_path, sandbox.url, model="claude-sonnet-5-5") as chat:
         large = await chat.talk.ask("x y " * 262_144)
         odd = await chat.talk.ask("half \ud83d of one")

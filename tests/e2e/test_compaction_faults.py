@@ -147,7 +147,7 @@ async def test_a_fault_of_the_model_loses_nothing(database_url: str, fault: str)
     assert next_lease is not None, "a failure must not block other attempts"
 
 
-async def test_an_overloaded_model_is_asked_again(database_url: str) -> None:
+async def test_a_request_to_an_overloaded_model_is_retried(database_url: str) -> None:
     candidate = make_subject(claude_body(12))
     async with running_setup(
         database_url, ScriptStep(overloaded=True), ScriptStep(status=500), GOOD, repeat=True

@@ -26,7 +26,7 @@ from tests.support.stores.records import COMPACTED_MESSAGES, COMPACTION, make_co
 DAY = 86_400.0
 
 
-def kept(url: str, *some: Compaction) -> None:
+def store_compactions(url: str, *some: Compaction) -> None:
     """Fill a store with compactions."""
 
     async def keep() -> None:
@@ -39,7 +39,7 @@ def kept(url: str, *some: Compaction) -> None:
     asyncio.run(keep())
 
 
-def folded(url: str, body: Any) -> Compaction:
+def compact_session(url: str, body: Any) -> Compaction:
     """Match a session and compact it with an extractive summary, as a program does."""
 
     async def make() -> Compaction:
@@ -61,15 +61,15 @@ def folded(url: str, body: Any) -> Compaction:
     return asyncio.run(make())
 
 
-def going_out(url: str, body: Any) -> bytes:
+def build_next_request(url: str, body: Any) -> bytes:
     """The next request with its compactions applied."""
 
     async def look() -> bytes:
         request = formats.parse_request(body)
         chain = compute_chain(request)
         async with await open_store(url) as store:
-            folds = await store.compactions.find_compactions(AGENT, chain.hashes)
-        return formats.apply_edits(request, build_compaction_edits(request, chain, folds))
+            stored_compactions = await store.compactions.find_compactions(AGENT, chain.hashes)
+        return formats.apply_edits(request, build_compaction_edits(request, chain, stored_compactions))
 
     return asyncio.run(look())
 
@@ -79,12 +79,12 @@ def test_a_session_is_compacted_listed_shown_exported_and_undone(
     run: Any, database_url: str, tmp_path: Path
 ) -> None:
     body = claude_body(24)
-    came = formats.parse_request(body)
-    fold = folded(database_url, body)
-    short = going_out(database_url, body)
+    original = formats.parse_request(body)
+    stored_compaction = compact_session(database_url, body)
+    short = build_next_request(database_url, body)
     assert validate_request(formats.parse_request(short)) is None
-    assert len(short) < len(came.body) / 2
-    short_id, store = fold.id[:8], ("--store", database_url)
+    assert len(short) < len(original.body) / 2
+    short_id, store = stored_compaction.id[:8], ("--store", database_url)
 
     listed = spawn("compactions", "list", *store, env={"COLUMNS": "200"})
     shown = run("compactions", "show", short_id, "--full", *store)
@@ -96,22 +96,24 @@ def test_a_session_is_compacted_listed_shown_exported_and_undone(
     assert [outcome.code for outcome in (listed, shown, exported, undone, again)] == [0] * 5
     row = listed.out.splitlines()[1]
     assert row.startswith(f"{short_id}  20")
-    assert f"  {AGENT}    {fold.session_id[:8]}  1–{fold.messages} " in row
-    assert f" {fold.tokens_before:,} → {fold.tokens_after:,} " in row
+    assert f"  {AGENT}    {stored_compaction.session_id[:8]}  1–{stored_compaction.messages} " in row
+    assert f" {stored_compaction.tokens_before:,} → {stored_compaction.tokens_after:,} " in row
     assert row.endswith("  $0  extractive  ok")
     assert f"- {RULE}" in shown.out
-    assert f"message {fold.messages} " in shown.out
+    assert f"message {stored_compaction.messages} " in shown.out
     (line,) = (tmp_path / "folds.jsonl").read_bytes().splitlines()
-    assert [turn.encode() for turn in json.loads(line)["turns"]] == list(came.messages[: fold.messages])
-    assert f"sends messages 1–{fold.messages} again: about " in undone.out
+    assert [turn.encode() for turn in json.loads(line)["turns"]] == list(
+        original.messages[: stored_compaction.messages]
+    )
+    assert f"sends messages 1–{stored_compaction.messages} again: about " in undone.out
     assert "was undone already" in again.out
-    assert [(one["id"], one["undone_at"] is None) for one in after] == [(fold.id, False)]
-    assert going_out(database_url, body) == came.body
+    assert [(one["id"], one["undone_at"] is None) for one in after] == [(stored_compaction.id, False)]
+    assert build_next_request(database_url, body) == original.body
 
 
 def test_filters_limit_the_list(run: Any, database_url: str) -> None:
     now = time.time()
-    kept(
+    store_compactions(
         database_url,
         replace(COMPACTION, id="old", compacted_at=now - 9 * DAY),
         replace(COMPACTION, id="bobs", agent="bob", session_id="other", compacted_at=now - 3 * DAY),
@@ -138,7 +140,7 @@ def test_filters_limit_the_list(run: Any, database_url: str) -> None:
 
 
 def test_the_number_of_results_goes_to_standard_error(run: Any, database_url: str) -> None:
-    kept(database_url, make_compaction("one"), make_compaction("two"))
+    store_compactions(database_url, make_compaction("one"), make_compaction("two"))
     store = ("--store", database_url)
 
     assert run("compactions", "list", *store).err == "foveate: 2 folds\n"
@@ -150,7 +152,7 @@ def test_the_number_of_results_goes_to_standard_error(run: Any, database_url: st
 
 
 def test_an_ambiguous_id_is_an_error_that_lists_the_matches(run: Any, database_url: str) -> None:
-    kept(database_url, make_compaction("abc1"), make_compaction("abc2"))
+    store_compactions(database_url, make_compaction("abc1"), make_compaction("abc2"))
 
     for command in ("show", "undo", "export"):
         outcome = run("compactions", command, "abc", "--store", database_url)
@@ -161,7 +163,7 @@ def test_an_ambiguous_id_is_an_error_that_lists_the_matches(run: Any, database_u
 
 
 def test_a_complete_list_can_be_exported_in_two_formats(run: Any, database_url: str) -> None:
-    kept(database_url, COMPACTION, make_compaction("second", session_id="t"))
+    store_compactions(database_url, COMPACTION, make_compaction("second", session_id="t"))
     store = ("--store", database_url)
 
     lines = run("compactions", "export", *store)
@@ -175,7 +177,7 @@ def test_a_complete_list_can_be_exported_in_two_formats(run: Any, database_url: 
 
 
 def test_show_as_json_has_everything_and_with_full_the_messages(run: Any, database_url: str) -> None:
-    kept(database_url, COMPACTION)
+    store_compactions(database_url, COMPACTION)
 
     shown = json.loads(run("compactions", "show", "fold", "--store", database_url, "--json").out)
     full = json.loads(run("compactions", "show", "fold", "--store", database_url, "--json", "--full").out)
@@ -220,8 +222,8 @@ def test_an_empty_database_on_a_server_stays_empty(run: Any, postgres: Any) -> N
 @pytest.mark.process
 def test_the_store_is_set_by_the_variable_or_in_the_data_folder(tmp_path: Path) -> None:
     by_variable, by_home = tmp_path / "mine.sqlite", tmp_path / "home" / "foveate.sqlite"
-    kept(f"sqlite:///{by_variable}", make_compaction("by-variable"))
-    kept(f"sqlite:///{by_home}", make_compaction("by-home"))
+    store_compactions(f"sqlite:///{by_variable}", make_compaction("by-variable"))
+    store_compactions(f"sqlite:///{by_home}", make_compaction("by-home"))
     home = {"FOVEATE_HOME": str(tmp_path / "home"), "FOVEATE_STORE": ""}
 
     named = spawn("compactions", "list", env=home | {"FOVEATE_STORE": f"sqlite:///{by_variable}"})
@@ -232,7 +234,7 @@ def test_the_store_is_set_by_the_variable_or_in_the_data_folder(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("list", "--limit", "0"), "--limit is a number of folds, from 1 to 1,000,000, not 0"),
         (("list", "--outcome", "fine"), "--outcome is one of ok, failed, lock_held, no_boundary, tool_result"),
@@ -253,16 +255,16 @@ def test_the_store_is_set_by_the_variable_or_in_the_data_folder(tmp_path: Path) 
     ids=lambda value: " ".join(value).encode("ascii", "replace").decode() if isinstance(value, tuple) else "",
 )
 def test_invalid_input_is_reported_in_one_line(
-    run: Any, tmp_path: Path, arguments: tuple[str, ...], said: str
+    run: Any, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     url = f"sqlite:///{tmp_path}/foveate.sqlite"
-    kept(url, COMPACTION, replace(COMPACTION, id="failed", outcome=CompactionOutcome.FAILED))
+    store_compactions(url, COMPACTION, replace(COMPACTION, id="failed", outcome=CompactionOutcome.FAILED))
     store = () if "--store" in arguments else ("--store", url)
 
     outcome = run("compactions", *arguments, *store, "--json")
 
     assert outcome.code == 2
-    assert said in outcome.err
+    assert message in outcome.err
     assert outcome.err.count("\n") == 1
     assert json.loads(outcome.out)["error"]["code"] == "bad_option"
     assert "secret" not in outcome.err + outcome.out

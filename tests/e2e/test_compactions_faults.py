@@ -23,7 +23,7 @@ from tests.support.stores.records import COMPACTED_MESSAGES, make_compaction
 pytestmark = pytest.mark.process
 
 
-def made(path: Path, turns: tuple[bytes, ...] = COMPACTED_MESSAGES, *, folds: int = 1) -> str:
+def create_store(path: Path, turns: tuple[bytes, ...] = COMPACTED_MESSAGES, *, folds: int = 1) -> str:
     """The URL of a store with some compactions."""
     url = f"sqlite:///{path}"
 
@@ -69,7 +69,7 @@ def undone_at(path: Path) -> list[object]:
 
 
 def test_a_writer_blocks_other_writers_but_not_readers(path: Path) -> None:
-    url = made(path)
+    url = create_store(path)
     with locked(path):
         read = spawn("compactions", "list", "--store", url)
         written = spawn("compactions", "undo", "fold", "--store", url, "--json")
@@ -82,7 +82,7 @@ def test_a_writer_blocks_other_writers_but_not_readers(path: Path) -> None:
 
 
 def test_control_c_ends_it_with_130_and_no_traceback(path: Path) -> None:
-    url = made(path)
+    url = create_store(path)
     with (
         locked(path),
         subprocess.Popen(
@@ -106,7 +106,7 @@ def test_control_c_ends_it_with_130_and_no_traceback(path: Path) -> None:
 def test_a_store_of_a_newer_version_is_rejected_and_unchanged(
     run: Any, path: Path, command: tuple[str, ...]
 ) -> None:
-    url = made(path)
+    url = create_store(path)
     connection = sqlite3.connect(path)
     connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
     connection.commit()
@@ -139,7 +139,7 @@ def test_a_missing_server_is_reported_without_its_password(run: Any) -> None:
 
 
 def test_a_full_disk_leaves_the_old_export(path: Path, tmp_path: Path) -> None:
-    url = made(path, (bytes(100_000),) * 5)
+    url = create_store(path, (bytes(100_000),) * 5)
     old = tmp_path / "folds.jsonl"
     old.write_text("old")
     line = f'ulimit -f 200; "$@" compactions export --store {url} --output {old}'
@@ -153,7 +153,7 @@ def test_a_full_disk_leaves_the_old_export(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_store_that_fails_midway_leaves_the_old_export(run: Any, path: Path, tmp_path: Path) -> None:
-    url = made(path)
+    url = create_store(path)
     connection = sqlite3.connect(path)
     connection.execute("DROP TABLE folded_turns_v1")
     connection.close()
@@ -170,7 +170,7 @@ def test_a_store_that_fails_midway_leaves_the_old_export(run: Any, path: Path, t
 def test_an_export_is_readable_only_by_its_owner_and_reports_its_size(
     run: Any, path: Path, tmp_path: Path
 ) -> None:
-    url, file = made(path, folds=3), tmp_path / "folds.json"
+    url, file = create_store(path, folds=3), tmp_path / "folds.json"
 
     outcome = run("compactions", "export", "--store", url, "-o", file, "--format", "json", "--json")
 
@@ -183,7 +183,7 @@ def test_an_export_is_readable_only_by_its_owner_and_reports_its_size(
 def test_an_export_never_overwrites_the_store_or_without_a_store_an_older_export(
     run: Any, path: Path, tmp_path: Path
 ) -> None:
-    url, old = made(path), tmp_path / "old.jsonl"
+    url, old = create_store(path), tmp_path / "old.jsonl"
     old.write_text("old")
 
     onto_itself = run("compactions", "export", "--store", url, "--output", path)
@@ -196,7 +196,7 @@ def test_an_export_never_overwrites_the_store_or_without_a_store_an_older_export
 
 
 def test_a_closed_pipe_is_not_an_error(path: Path) -> None:
-    url = made(path, (bytes(100_000),), folds=20)
+    url = create_store(path, (bytes(100_000),), folds=20)
     line = f'"$@" compactions export --store {url} | head -c 10; exit ${{PIPESTATUS[0]}}'
 
     assert spawn(command=["bash", "-c", line, "bash", *COMMAND]) == Outcome(0, '{"id": "fo', "")
@@ -205,18 +205,22 @@ def test_a_closed_pipe_is_not_an_error(path: Path) -> None:
 @pytest.mark.parametrize(
     "command", ["compactions list", "compactions show fold", "compactions export", "store info"]
 )
-@pytest.mark.parametrize(("where", "said"), [(">/dev/full", "No space left on device"), (">&-", "is closed")])
-def test_a_failed_write_to_standard_output_is_reported(path: Path, command: str, where: str, said: str) -> None:
-    url = made(path)
+@pytest.mark.parametrize(
+    ("where", "message"), [(">/dev/full", "No space left on device"), (">&-", "is closed")]
+)
+def test_a_failed_write_to_standard_output_is_reported(
+    path: Path, command: str, where: str, message: str
+) -> None:
+    url = create_store(path)
 
     outcome = spawn(command=["sh", "-c", f'"$@" {command} --store {url} {where}', "sh", *COMMAND])
 
     assert outcome.code == 1
-    assert outcome.err == f"foveate: standard output: {said}\n"
+    assert outcome.err == f"foveate: standard output: {message}\n"
 
 
 def test_a_terminal_gets_colors_unless_they_are_disabled(path: Path) -> None:
-    url = made(path)
+    url = create_store(path)
 
     assert "\x1b[32mok\x1b[0m" in on_terminal("compactions", "list", "--store", url)
     assert "\x1b" not in on_terminal("compactions", "list", "--store", url, env={"NO_COLOR": "1"})
@@ -234,7 +238,7 @@ except SystemExit:
 
 
 def test_reading_a_current_store_imports_nothing_heavy(path: Path) -> None:
-    url = made(path)
+    url = create_store(path)
 
     outcome = spawn("compactions", "show", "fold", "--store", url, command=[sys.executable, "-c", LOADED])
 

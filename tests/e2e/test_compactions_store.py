@@ -52,12 +52,12 @@ def info(run: Any, url: str) -> dict[str, Any]:
 
 
 def test_the_contents_of_the_store_are_reported(run: Any, url: str) -> None:
-    told, shown = run("store", "info", "--store", url), info(run, url)
+    result, shown = run("store", "info", "--store", url), info(run, url)
 
-    assert told.code == 0
-    assert "version   " + VERSIONS[-1] in told.out.splitlines()
-    assert "folds     3, with 14 messages to undo them with" in told.out.splitlines()
-    assert [line.split()[0] for line in told.out.splitlines()] == [
+    assert result.code == 0
+    assert "version   " + VERSIONS[-1] in result.out.splitlines()
+    assert "folds     3, with 14 messages to undo them with" in result.out.splitlines()
+    assert [line.split()[0] for line in result.out.splitlines()] == [
         "where", "version", "sessions", "turns", "folds", "requests", "size",
     ]  # fmt: skip
     assert (shown["sessions"], shown["turns"], shown["folds"], shown["folded"]) == (2, 8, 3, 14)
@@ -80,13 +80,13 @@ def test_a_dry_run_reports_deletions_and_changes_nothing(run: Any, url: str) -> 
 def test_old_records_are_deleted_and_space_is_freed(run: Any, url: str) -> None:
     outcome = run("store", "vacuum", "--store", url, "--json")
 
-    told, after = json.loads(outcome.out), info(run, url)
-    assert told["forgotten"] == {"sessions": 1, "turns": 4, "folds": 1, "folded": 9}
-    assert (told["dry_run"], told["keep_days"]) == (False, 30.0)
+    result, after = json.loads(outcome.out), info(run, url)
+    assert result["forgotten"] == {"sessions": 1, "turns": 4, "folds": 1, "folded": 9}
+    assert (result["dry_run"], result["keep_days"]) == (False, 30.0)
     assert (after["sessions"], after["turns"], after["folds"], after["folded"]) == (1, 4, 2, 5)
-    assert told["bytes_after"] == after["size_bytes"]
+    assert result["bytes_after"] == after["size_bytes"]
     if url.startswith("sqlite"):
-        assert told["bytes_after"] < told["bytes_before"] - 400_000
+        assert result["bytes_after"] < result["bytes_before"] - 400_000
 
 
 def test_recent_records_are_kept(run: Any, url: str) -> None:
@@ -106,11 +106,11 @@ def test_calls_are_deleted_only_on_request(run: Any, url: str) -> None:
     asyncio.run(settle())
     run("store", "vacuum", "--store", url)
     would = run("store", "vacuum", "--store", url, "--keep-ledger-days", "400", "--dry-run")
-    told = json.loads(run("store", "vacuum", "--store", url, "--keep-ledger-days", "400", "--json").out)
+    result = json.loads(run("store", "vacuum", "--store", url, "--keep-ledger-days", "400", "--json").out)
     again = run("store", "vacuum", "--store", url, "--keep-ledger-days", "400")
 
     assert "and of the ledger 1 call of more than 400 days ago; the store " in would.out
-    assert (told["keep_ledger_days"], told["calls"]) == (400.0, 1)
+    assert (result["keep_ledger_days"], result["calls"]) == (400.0, 1)
     assert "and of the ledger 0 calls" in again.out
     assert run("store", "vacuum", "--store", url, "--keep-ledger-days", "0").code == 2
 

@@ -1,4 +1,4 @@
-"""`foveate config` as a user calls it: files written, checked and shown, and keys made."""
+"""`foveate config` as a user runs it: files are written, checked and shown, and keys are created."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_file_is_written_and_can_be_used(run: Any, here: Path) -> None:
+def test_init_writes_a_valid_file(run: Any, here: Path) -> None:
     written = run("config", "init")
     checked = run("config", "check")
 
@@ -39,7 +39,7 @@ def test_a_file_is_written_and_can_be_used(run: Any, here: Path) -> None:
     assert checked.out == "foveate.yaml: all of it can be used\n"
 
 
-def test_a_file_that_is_there_is_only_replaced_where_that_is_said(run: Any, here: Path) -> None:
+def test_an_existing_file_is_replaced_only_on_request(run: Any, here: Path) -> None:
     own = here / "own.yaml"
     own.write_text("agents: []\n")
 
@@ -52,14 +52,14 @@ def test_a_file_that_is_there_is_only_replaced_where_that_is_said(run: Any, here
     assert "prompt_cache:" in own.read_text()
 
 
-def test_everything_that_is_wrong_is_told_with_its_line_and_key(run: Any, here: Path) -> None:
+def test_every_error_is_reported_with_its_line_and_key(run: Any, here: Path) -> None:
     (here / "foveate.yaml").write_text(BAD)
 
-    told = run("config", "check")
+    outcome = run("config", "check")
     as_json = run("config", "check", "--json")
 
-    assert told.code == as_json.code == 2
-    assert told.out.splitlines() == [
+    assert outcome.code == as_json.code == 2
+    assert outcome.out.splitlines() == [
         "foveate.yaml:2: server.prot: there is no setting 'prot' here; did you mean port?",
         "foveate.yaml:3: server.workers: workers is a whole number, not 'zero'",
         "foveate.yaml:4: cost.caps.0.scope: scope is one of call, session, agent, day, total, not 'dya'",
@@ -73,7 +73,7 @@ def test_everything_that_is_wrong_is_told_with_its_line_and_key(run: Any, here: 
 
 
 @pytest.mark.parametrize(
-    ("said", "wanted"),
+    ("content", "wanted"),
     [
         ("a: [1\n", "foveate.yaml:"),
         ("- 1\n", "it is a mapping (key: value)"),
@@ -87,8 +87,10 @@ def test_everything_that_is_wrong_is_told_with_its_line_and_key(run: Any, here: 
         ("server: {host_names: ['a.example:1']}\n", "is the name of a host, without a port"),
     ],
 )
-def test_what_cannot_be_used_here_is_told_too(run: Any, here: Path, said: str, wanted: str) -> None:
-    (here / "foveate.yaml").write_text(said)
+def test_settings_that_cannot_work_on_this_machine_are_reported(
+    run: Any, here: Path, content: str, wanted: str
+) -> None:
+    (here / "foveate.yaml").write_text(content)
 
     checked = run("config", "check")
 
@@ -100,7 +102,7 @@ SECTIONS = "agents:\n- id: ana\n  window_tokens: 4000\n  sections:\n    limits:\
 
 
 @pytest.mark.parametrize(
-    ("said", "wanted"),
+    ("content", "wanted"),
     [
         (f"{SECTIONS}      total_tokens: 5000\n", "foveate.yaml:6: agents.0.sections.limits.total_tokens: "),
         (f"{SECTIONS}      output_reserve: 500\n", "foveate.yaml:6: agents.0.sections.limits.output_reserve: "),
@@ -120,10 +122,10 @@ SECTIONS = "agents:\n- id: ana\n  window_tokens: 4000\n  sections:\n    limits:\
         ),
     ],
 )
-def test_what_cannot_work_together_is_refused_with_its_line(
-    run: Any, here: Path, said: str, wanted: str
+def test_conflicting_settings_are_rejected_with_their_line(
+    run: Any, here: Path, content: str, wanted: str
 ) -> None:
-    (here / "foveate.yaml").write_text(said)
+    (here / "foveate.yaml").write_text(content)
 
     checked, started = run("config", "check"), run("serve", "--port", "0")
 
@@ -133,14 +135,14 @@ def test_what_cannot_work_together_is_refused_with_its_line(
 
 
 @pytest.mark.usefixtures("here")
-def test_where_there_is_no_file_that_is_said(run: Any) -> None:
+def test_a_missing_file_is_reported(run: Any) -> None:
     checked = run("config", "check")
 
     assert checked.code == 2
     assert "foveate config init" in checked.err
 
 
-def test_what_holds_is_shown_with_where_it_is_from_and_never_a_key(
+def test_effective_settings_are_shown_with_their_source_and_without_keys(
     run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "home").mkdir()
@@ -175,20 +177,20 @@ def test_what_holds_is_shown_with_where_it_is_from_and_never_a_key(
         "default": None,
     }
     assert f"{config}:2" in lines
-    for said in (shown.out, lines):
-        assert "hush" not in said
-        assert "a1" * 32 not in said
+    for content in (shown.out, lines):
+        assert "hush" not in content
+        assert "a1" * 32 not in content
 
 
 @pytest.mark.usefixtures("here")
-def test_what_holds_without_a_file_is_all_by_default(run: Any) -> None:
+def test_without_a_file_all_settings_are_defaults(run: Any) -> None:
     shown = json.loads(run("config", "show", "--json").out)
 
     assert shown["file"] is None
     assert {row["source"] for row in shown["settings"].values()} == {"default"}
 
 
-def test_a_key_is_made_and_its_hash_can_be_put_into_the_file(run: Any, here: Path) -> None:
+def test_a_key_is_created_and_its_hash_works_in_the_file(run: Any, here: Path) -> None:
     made = run("config", "key", "--agent", "ana: the 1st").out
     key, _, snippet = made.partition("\n")
     (here / "foveate.yaml").write_text(snippet[snippet.index("agents:") :])
@@ -202,7 +204,7 @@ def test_a_key_is_made_and_its_hash_can_be_put_into_the_file(run: Any, here: Pat
     assert json.loads(run("config", "key", "--json").out)["agent"] == "default"
 
 
-def test_an_admin_key_belongs_to_no_agent_and_goes_into_the_server_section(run: Any, here: Path) -> None:
+def test_an_admin_key_has_no_agent_and_goes_into_the_server_section(run: Any, here: Path) -> None:
     made = run("config", "key", "--admin").out
     key = made.splitlines()[0]
     (here / "foveate.yaml").write_text(made.partition("In foveate.yaml:")[2])
@@ -212,14 +214,14 @@ def test_an_admin_key_belongs_to_no_agent_and_goes_into_the_server_section(run: 
     shown = run("config", "show").out
     assert hash_key(key)[:8] in shown
     assert hash_key(key) not in shown
-    told = json.loads(run("config", "key", "--admin", "--json").out)
-    assert (told["agent"], told["admin"]) == (None, True)
+    outcome = json.loads(run("config", "key", "--admin", "--json").out)
+    assert (outcome["agent"], outcome["admin"]) == (None, True)
     refused = run("config", "key", "--admin", "--agent", "ana")
     assert refused.code != 0
     assert "--admin makes a key of no agent" in refused.err
 
 
-def test_a_key_cannot_be_of_an_agent_and_an_admin_key_at_once(run: Any, here: Path) -> None:
+def test_a_key_cannot_be_both_an_agent_key_and_an_admin_key(run: Any, here: Path) -> None:
     hashed = hash_key("fov-one")
     (here / "foveate.yaml").write_text(
         f"server:\n  admin_keys: ['{hashed}']\nagents: [{{id: ana, keys: ['{hashed}']}}]\n"
@@ -231,7 +233,7 @@ def test_a_key_cannot_be_of_an_agent_and_an_admin_key_at_once(run: Any, here: Pa
     assert ":2" in refused.err + refused.out
 
 
-def test_a_file_of_variables_is_read_and_a_bad_line_of_it_is_told(
+def test_a_file_of_variables_is_read_and_an_invalid_line_is_reported(
     run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OPENAI_API_KEY", "FOVEATE_STORE"):
@@ -243,8 +245,8 @@ def test_a_file_of_variables_is_read_and_a_bad_line_of_it_is_told(
     assert settings["upstreams.openai.key"]["value"] == "set"
 
     (here / ".env").write_text("A=1\nhush\n")
-    told = run("config", "show")
+    outcome = run("config", "show")
 
-    assert told.code == 2
-    assert ".env:2: this is no NAME=value" in told.err
-    assert "hush" not in told.err
+    assert outcome.code == 2
+    assert ".env:2: this is no NAME=value" in outcome.err
+    assert "hush" not in outcome.err

@@ -1,4 +1,4 @@
-"""Public contracts that show only when commands and a gateway run; `tests/unit` has the rest."""
+"""Public contracts that need running commands and a gateway; `tests/unit` checks the rest."""
 
 import pytest
 
@@ -6,6 +6,6 @@ from tests.golden import contract_file, from_commands
 
 
 @pytest.mark.process
-def test_contracts_of_what_runs_are_as_in_the_golden_file() -> None:
+def test_runtime_contracts_match_the_golden_file() -> None:
     if problem := contract_file.problem(from_commands.contracts()):
         pytest.fail(problem, pytrace=False)

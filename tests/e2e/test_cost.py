@@ -1,4 +1,4 @@
-"""`foveate cost`: what calls cost, how caps stand and every call as CSV, on both databases."""
+"""`foveate cost`: cost reports, the state of caps, and CSV exports, on both databases."""
 
 import asyncio
 import csv
@@ -25,8 +25,8 @@ MONDAY = 1_793_577_600.0
 """2026-11-02, at midnight in UTC."""
 
 
-def settled(url: str, entries: Sequence[Charge], *, reserved: str = "0", now: float = 0.0) -> None:
-    """Fill a ledger, and have something reserved for a call of ana's."""
+def fill_ledger(url: str, entries: Sequence[Charge], *, reserved: str = "0", now: float = 0.0) -> None:
+    """Fill a ledger and reserve an amount for a call of the agent ana."""
 
     async def settle() -> None:
         async with await open_store(url) as store:
@@ -40,7 +40,7 @@ def settled(url: str, entries: Sequence[Charge], *, reserved: str = "0", now: fl
     asyncio.run(settle())
 
 
-def billed(
+def charge_call(
     id_: str,
     dollars: str | None,
     *,
@@ -52,44 +52,44 @@ def billed(
     **savings: str,
 ) -> Charge:
     made = replace(make_call(id_, agent=agent, session_id=session_id, at=at), model=model, category=category)
-    saved: Any = {name: Decimal(said) for name, said in savings.items()}
+    saved: Any = {name: Decimal(value) for name, value in savings.items()}
     return replace(make_charge(made, dollars), savings=Savings(**saved))
 
 
 WEEK = [
-    billed("1", "0.10", without="0.68", breakpoints="0.5", compaction="0.2", context="-0.12"),
-    billed("2", "0.20", agent="bob", session_id="walk-1", at=MONDAY + DAY),
-    billed("3", "0.30", compaction="-0.30", category=Category.COMPACTION, at=MONDAY + 2 * DAY - 0.001),
-    billed("4", None, agent="bob", session_id="walk-2", model="qwen3", at=MONDAY + 2 * DAY),
-    billed("5", "0.000000000001", category=Category.PING, at=MONDAY + 3 * DAY),
+    charge_call("1", "0.10", without="0.68", breakpoints="0.5", compaction="0.2", context="-0.12"),
+    charge_call("2", "0.20", agent="bob", session_id="walk-1", at=MONDAY + DAY),
+    charge_call("3", "0.30", compaction="-0.30", category=Category.COMPACTION, at=MONDAY + 2 * DAY - 0.001),
+    charge_call("4", None, agent="bob", session_id="walk-2", model="qwen3", at=MONDAY + 2 * DAY),
+    charge_call("5", "0.000000000001", category=Category.PING, at=MONDAY + 3 * DAY),
 ]
 
 
 @pytest.fixture
 def url(database_url: str) -> str:
-    settled(database_url, WEEK)
+    fill_ledger(database_url, WEEK)
     return database_url
 
 
-def shown(run: Any, *arguments: object) -> dict[str, Any]:
+def run_json(run: Any, *arguments: object) -> dict[str, Any]:
     outcome = run("cost", *arguments, "--json")
     assert outcome.code == 0
     found: dict[str, Any] = json.loads(outcome.out)
     return found
 
 
-def test_every_call_is_in_the_report_by_whatever_it_is_told(run: Any, url: str) -> None:
+def test_every_call_is_in_the_report_under_every_grouping(run: Any, url: str) -> None:
     for by in ("agent", "session", "model", "category", "day", "day,model,agent,session,category"):
-        told = shown(run, "--store", url, "--by", by)
+        report = run_json(run, "--store", url, "--by", by)
 
-        assert (told["total"]["calls"], told["total"]["unknown_calls"]) == (5, 1)
-        assert Decimal(told["total"]["dollars"]) == Decimal("0.600000000001")
-        assert sum(Decimal(row["dollars"] or 0) for row in told["rows"]) == Decimal("0.600000000001")
-        assert sum(row["calls"] for row in told["rows"]) == 5
-        assert told["total"]["saved"]["compaction"] == "-0.100000000000"
+        assert (report["total"]["calls"], report["total"]["unknown_calls"]) == (5, 1)
+        assert Decimal(report["total"]["dollars"]) == Decimal("0.600000000001")
+        assert sum(Decimal(row["dollars"] or 0) for row in report["rows"]) == Decimal("0.600000000001")
+        assert sum(row["calls"] for row in report["rows"]) == 5
+        assert report["total"]["saved"]["compaction"] == "-0.100000000000"
 
 
-def test_the_table_says_what_is_not_known_and_what_was_lost(run: Any, url: str) -> None:
+def test_the_table_shows_unknown_costs_and_losses(run: Any, url: str) -> None:
     lines = run("cost", "--store", url, "--by", "agent").out.splitlines()
 
     assert lines == [
@@ -110,7 +110,7 @@ def test_the_table_says_what_is_not_known_and_what_was_lost(run: Any, url: str) 
 
 
 @pytest.mark.parametrize(
-    ("asked", "calls"),
+    ("filters", "calls"),
     [
         (("--since", "2026-11-03"), 4),
         (("--until", "2026-11-02"), 1),
@@ -124,14 +124,14 @@ def test_the_table_says_what_is_not_known_and_what_was_lost(run: Any, url: str) 
         (("--session", "ta", "--agent", "bob"), 0),
     ],
 )
-def test_only_what_is_asked_for_is_added_up_and_exported(
-    run: Any, url: str, asked: tuple[str, ...], calls: int
+def test_only_matching_calls_are_summed_and_exported(
+    run: Any, url: str, filters: tuple[str, ...], calls: int
 ) -> None:
-    assert shown(run, "--store", url, *asked)["total"]["calls"] == calls
-    assert len(run("cost", "export", "--store", url, *asked).out.splitlines()) == calls + 1
+    assert run_json(run, "--store", url, *filters)["total"]["calls"] == calls
+    assert len(run("cost", "export", "--store", url, *filters).out.splitlines()) == calls + 1
 
 
-def test_rows_are_csv_too(run: Any, url: str) -> None:
+def test_rows_can_be_csv(run: Any, url: str) -> None:
     outcome = run("cost", "--store", url, "--by", "day", "--csv")
 
     rows = list(csv.DictReader(io.StringIO(outcome.out)))
@@ -143,9 +143,7 @@ def test_rows_are_csv_too(run: Any, url: str) -> None:
     ]
 
 
-def test_an_export_has_every_call_to_the_last_digit_the_oldest_first(
-    run: Any, url: str, tmp_path: Path
-) -> None:
+def test_an_export_has_every_call_with_exact_costs_oldest_first(run: Any, url: str, tmp_path: Path) -> None:
     file = tmp_path / "calls.csv"
 
     outcome = run("cost", "export", "--store", url, "--output", file, "--json")
@@ -170,20 +168,20 @@ cost:
 """
 
 
-def test_caps_are_told_with_what_is_spent_reserved_and_left(
+def test_caps_are_listed_with_what_is_spent_reserved_and_left(
     run: Any, database_url: str, tmp_path: Path
 ) -> None:
     now = time.time()
-    bills = [
-        billed("1", "0.50", at=now),
-        billed("2", "0.40", session_id="old", at=now - 3 * DAY),
-        billed("3", None, agent="bob", session_id="walk", at=now),
+    charges = [
+        charge_call("1", "0.50", at=now),
+        charge_call("2", "0.40", session_id="old", at=now - 3 * DAY),
+        charge_call("3", None, agent="bob", session_id="walk", at=now),
     ]
-    settled(database_url, bills, reserved="0.25", now=now)
+    fill_ledger(database_url, charges, reserved="0.25", now=now)
 
-    told = shown(run, "caps", "--config", write(tmp_path / "foveate.yaml", CAPS), "--store", database_url)
+    report = run_json(run, "caps", "--config", write(tmp_path / "foveate.yaml", CAPS), "--store", database_url)
 
-    call_, session, agent, day, total = told["caps"]
+    call_, session, agent, day, total = report["caps"]
     numbers = [(use["spent"], use["reserved"], use["left"], use["level"]) for use in session["uses"]]
     assert call_["uses"] == []
     assert [use["session_id"] for use in session["uses"]] == ["talk", "walk"]
@@ -195,15 +193,15 @@ def test_caps_are_told_with_what_is_spent_reserved_and_left(
     assert (total["uses"][0]["left"], total["uses"][0]["level"]) == ("0.050000000000", "near")
 
 
-def test_what_ran_out_is_reserved_no_longer(run: Any, database_url: str, tmp_path: Path) -> None:
-    settled(database_url, [billed("1", "0.50")], reserved="0.25", now=MONDAY)
+def test_an_expired_reservation_is_not_counted(run: Any, database_url: str, tmp_path: Path) -> None:
+    fill_ledger(database_url, [charge_call("1", "0.50")], reserved="0.25", now=MONDAY)
 
-    told = shown(run, "caps", "--config", write(tmp_path / "foveate.yaml", CAPS), "--store", database_url)
+    report = run_json(run, "caps", "--config", write(tmp_path / "foveate.yaml", CAPS), "--store", database_url)
 
-    assert told["caps"][-1]["uses"][0]["reserved"] == "0.000000000000"
+    assert report["caps"][-1]["uses"][0]["reserved"] == "0.000000000000"
 
 
-def test_caps_are_told_before_anything_is_kept(run: Any, tmp_path: Path) -> None:
+def test_caps_are_listed_before_any_call_is_stored(run: Any, tmp_path: Path) -> None:
     config = write(tmp_path / "foveate.yaml", CAPS)
     outcome = run("cost", "caps", "--config", config, "--store", f"sqlite:///{tmp_path}/new/no.sqlite")
 
@@ -213,10 +211,10 @@ def test_caps_are_told_before_anything_is_kept(run: Any, tmp_path: Path) -> None
     assert sorted(tmp_path.iterdir()) == [config]
 
 
-def test_caps_are_those_of_the_file_that_a_gateway_would_find(
+def test_caps_are_read_from_the_file_that_the_gateway_finds(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the gateway found the file in its folder, and this said that there was none."""
+    """Regression: the gateway found the file in its folder, and this command did not."""
     write(tmp_path / "foveate.yaml", CAPS)
     monkeypatch.chdir(tmp_path)
     outcome = run("cost", "caps", "--store", f"sqlite:///{tmp_path}/no.sqlite")
@@ -237,7 +235,7 @@ def test_without_a_configuration_there_are_no_caps(run: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("looking", [(), ("--csv",), ("export",), ("--json",), ("export", "--json")])
-def test_a_store_that_is_not_there_is_no_error_and_is_not_made(
+def test_a_missing_store_is_not_an_error_and_is_not_created(
     run: Any, tmp_path: Path, looking: tuple[str, ...]
 ) -> None:
     outcome = run("cost", *looking, "--store", f"sqlite:///{tmp_path}/new/foveate.sqlite")
@@ -248,15 +246,15 @@ def test_a_store_that_is_not_there_is_no_error_and_is_not_made(
 
 
 @pytest.mark.process
-def test_the_store_is_named_by_the_variable(tmp_path: Path) -> None:
+def test_the_store_can_be_set_by_the_variable(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/mine.sqlite"
-    settled(url, [CHARGE])
+    fill_ledger(url, [CHARGE])
 
     assert spawn("cost", "--by", "agent", env={"FOVEATE_STORE": url}).out.startswith("ana  1 call\n")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--by", "week"), "--by is any of agent, session, model, category, day"),
         (("--by", "day,day"), "--by has day twice"),
@@ -277,22 +275,22 @@ def test_the_store_is_named_by_the_variable(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_what_cannot_be_is_said_in_one_line(
-    run: Any, tmp_path: Path, arguments: tuple[str, ...], said: str
+def test_invalid_input_is_reported_in_one_line(
+    run: Any, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     url = f"sqlite:///{tmp_path}/foveate.sqlite"
-    settled(url, WEEK)
+    fill_ledger(url, WEEK)
     store = () if "--store" in arguments else ("--store", url)
 
     outcome = run("cost", *arguments, *store, "--json")
 
     assert outcome.code == 2
-    assert said in outcome.err
+    assert message in outcome.err
     assert outcome.err.count("\n") == 1
     assert json.loads(outcome.out)["error"]["code"] == "bad_option"
 
 
-def test_a_setting_that_cannot_be_is_told_with_its_line(run: Any, tmp_path: Path) -> None:
+def test_an_invalid_setting_is_reported_with_its_line(run: Any, tmp_path: Path) -> None:
     config = write(tmp_path / "foveate.yaml", "cost:\n  caps:\n    - {scope: day, dollars: lots}\n")
 
     outcome = run("cost", "caps", "--config", config, "--json")
@@ -303,7 +301,7 @@ def test_a_setting_that_cannot_be_is_told_with_its_line(run: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("option", [("--json",), ("--by", "day"), ("--agent", "ana")])
-def test_an_option_in_front_of_a_command_is_not_ignored(run: Any, option: tuple[str, ...]) -> None:
+def test_an_option_before_a_command_is_not_ignored(run: Any, option: tuple[str, ...]) -> None:
     outcome = run("cost", *option, "caps")
 
     assert outcome.code == 2

@@ -46,7 +46,7 @@ def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([*COMMAND, "cost", *arguments], capture_output=True, text=True, check=False)
 
 
-def told(*arguments: str) -> dict[str, Any]:
+def run_json(*arguments: str) -> dict[str, Any]:
     done = run(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -54,27 +54,29 @@ def told(*arguments: str) -> dict[str, Any]:
 
 
 def test_a_possibly_charged_call_is_corrected_by_its_invoice(store: str) -> None:
-    before = told("--store", store)["total"]
+    before = run_json("--store", store)["total"]
     assert (before["possibly_charged_calls"], before["possibly_charged_dollars"]) == (1, "0.300000000000")
     assert "1 call possibly charged, at most $0.30" in run("--store", store).stderr
     assert "1 call broke off" in run("--store", store).stderr  # the other one
 
-    made = told("correct", "--call", "cut off", "--dollars", "0.12", "--reason", "invoice", "--store", store)
+    made = run_json(
+        "correct", "--call", "cut off", "--dollars", "0.12", "--reason", "invoice", "--store", store
+    )
     correction = made["correction"]
     assert (correction["call"], correction["agent"], correction["reason"]) == ("cut off", "ana", "invoice")
     assert (correction["before_dollars"], correction["charged_dollars"]) == (None, "0.300000000000")
     assert correction["after_dollars"] == "0.120000000000"
 
-    after = told("--store", store)
+    after = run_json("--store", store)
     assert (after["total"]["possibly_charged_calls"], after["total"]["unknown_calls"]) == (0, 0)
     assert Decimal(after["total"]["dollars"]) == Decimal(before["dollars"]) + Decimal("0.12")
     assert after["corrections"] == 1
     assert "1 correction made by hand" in run("--store", store).stderr
-    assert told("corrections", "--store", store)["corrections"] == [correction]
-    assert told("corrections", "--agent", "nobody", "--store", store)["corrections"] == []
+    assert run_json("corrections", "--store", store)["corrections"] == [correction]
+    assert run_json("corrections", "--agent", "nobody", "--store", store)["corrections"] == []
 
 
-def test_a_cap_account_is_corrected_and_says_what_it_was(store: str) -> None:
+def test_a_cap_account_is_corrected_and_its_previous_value_shown(store: str) -> None:
     done = run("correct", "--agent", "ana", "--dollars", "$1.50", "--reason", "refund", "--store", store)
     assert done.returncode == 0
     assert "account agent ana: $0.361235 -> $1.50  (refund)" in done.stdout
@@ -97,14 +99,16 @@ def test_a_cap_account_is_corrected_and_says_what_it_was(store: str) -> None:
         ("--day yesterday --dollars 1", "--day takes"),
     ],
 )
-def test_a_wrong_correction_changes_nothing_and_says_why(store: str, arguments: str, problem: str) -> None:
+def test_an_invalid_correction_changes_nothing_and_gives_the_reason(
+    store: str, arguments: str, problem: str
+) -> None:
     done = run("correct", *arguments.split(), "--reason", "why", "--store", store)
     assert done.returncode == 2
     assert problem in done.stderr
-    assert told("corrections", "--store", store)["corrections"] == []
+    assert run_json("corrections", "--store", store)["corrections"] == []
 
 
-def test_a_reason_and_a_store_are_needed(store: str, tmp_path: Path) -> None:
+def test_a_correction_requires_a_reason_and_a_store(store: str, tmp_path: Path) -> None:
     assert run("correct", "--total", "--dollars", "1", "--reason", " ", "--store", store).returncode == 2
     none = f"sqlite:///{tmp_path}/none.sqlite"
     done = run("correct", "--total", "--dollars", "1", "--reason", "why", "--store", none)

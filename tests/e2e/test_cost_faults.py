@@ -1,4 +1,4 @@
-"""Processes that are killed, disks that are full, files that are locked: no bill that came is lost."""
+"""Killed processes, full disks and locked files: no charge is lost."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ from tests.support.stores.ledger_records import (
 )
 
 CAPS = [make_cap(CapScope.TOTAL, 1_000_000)]
-Said = list[tuple[str, str]]
+Messages = list[tuple[str, str]]
 
 
 async def make(database_url: str) -> None:
@@ -40,37 +40,37 @@ async def booked(ledger: Ledger) -> set[str]:
     return {one.call.id async for one in ledger.list_charges()}
 
 
-def heard_before_kill_9(url: str, *, at_once: int, until: tuple[str, str], seconds: float) -> Said:
-    """What a process said that was killed so long after it had said `until`."""
+def messages_before_kill_9(url: str, *, at_once: int, until: tuple[str, str], seconds: float) -> Messages:
+    """Return the messages of a process that is killed `seconds` after its message `until`."""
     asyncio.run(make(url))
     hears, says = SPAWN.Pipe(duplex=False)
     process = SPAWN.Process(target=call_until_killed, args=(url, says, at_once))
     process.start()
     says.close()
-    said: Said = []
-    while until not in said[-1:]:
+    messages: Messages = []
+    while until not in messages[-1:]:
         assert hears.poll(WAIT_SECONDS)
-        said.append(hears.recv())
+        messages.append(hears.recv())
     time.sleep(seconds)
     assert process.pid
     os.kill(process.pid, signal.SIGKILL)
     process.join(WAIT_SECONDS)
-    said.extend(rest(hears))
-    return said
+    messages.extend(receive_rest(hears))
+    return messages
 
 
-def rest(hears: Connection) -> Said:
-    said: Said = []
+def receive_rest(hears: Connection) -> Messages:
+    messages: Messages = []
     try:
         while True:
-            said.append(hears.recv())
+            messages.append(hears.recv())
     except EOFError:
-        return said
+        return messages
 
 
 @pytest.mark.process
-def test_kill_9_between_reserve_and_settle_leaves_nothing_reserved_after_its_time(database_url: str) -> None:
-    heard_before_kill_9(database_url, at_once=1, until=("reserved", "call 20"), seconds=0)
+def test_a_reservation_of_a_killed_process_expires(database_url: str) -> None:
+    messages_before_kill_9(database_url, at_once=1, until=("reserved", "call 20"), seconds=0)
 
     async def look() -> None:
         async with await open_store(database_url) as store:
@@ -91,11 +91,9 @@ def test_kill_9_between_reserve_and_settle_leaves_nothing_reserved_after_its_tim
 
 @pytest.mark.process
 @pytest.mark.parametrize("seconds", [0.0, 0.02])
-def test_kill_9_amid_many_calls_loses_no_bill_that_was_told_to_be_booked(
-    database_url: str, seconds: float
-) -> None:
-    said = heard_before_kill_9(database_url, at_once=8, until=("settled", "call 60"), seconds=seconds)
-    reserved, settled = ({id_ for what, id_ in said if what == word} for word in ("reserved", "settled"))
+def test_kill_9_during_many_calls_loses_no_confirmed_charge(database_url: str, seconds: float) -> None:
+    messages = messages_before_kill_9(database_url, at_once=8, until=("settled", "call 60"), seconds=seconds)
+    reserved, settled = ({id_ for what, id_ in messages if what == word} for word in ("reserved", "settled"))
 
     async def look() -> None:
         async with await open_store(database_url) as store:
@@ -112,7 +110,7 @@ def test_kill_9_amid_many_calls_loses_no_bill_that_was_told_to_be_booked(
     asyncio.run(look())
 
 
-def test_on_a_full_disk_bills_wait_caps_refuse_and_all_are_booked_once_there_is_room(tmp_path: Path) -> None:
+def test_on_a_full_disk_charges_wait_and_caps_reject_until_there_is_space(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'foveate.sqlite'}"
     asyncio.run(make(url))
     hears, says = SPAWN.Pipe(duplex=False)
@@ -120,7 +118,7 @@ def test_on_a_full_disk_bills_wait_caps_refuse_and_all_are_booked_once_there_is_
     process.start()
     says.close()
     assert hears.poll(WAIT_SECONDS)
-    outcomes, refusal, left = hears.recv()
+    outcomes, rejection, left = hears.recv()
     process.join(WAIT_SECONDS)
 
     assert outcomes.count(SettlementOutcome.BOOKED) > 10
@@ -129,8 +127,8 @@ def test_on_a_full_disk_bills_wait_caps_refuse_and_all_are_booked_once_there_is_
         == [SettlementOutcome.BOOKED] * outcomes.count(SettlementOutcome.BOOKED)
         + [SettlementOutcome.WAITING] * 20
     )
-    assert "cannot be checked" in refusal
-    assert "disk is full" in refusal
+    assert "cannot be checked" in rejection
+    assert "disk is full" in rejection
     assert left == ()
 
     async def look() -> None:
@@ -144,7 +142,7 @@ def test_on_a_full_disk_bills_wait_caps_refuse_and_all_are_booked_once_there_is_
 
 
 @pytest.mark.process
-async def test_while_a_file_is_locked_caps_refuse_and_bills_wait_and_none_is_lost(tmp_path: Path) -> None:
+async def test_while_a_file_is_locked_caps_reject_and_charges_wait_without_loss(tmp_path: Path) -> None:
     path = tmp_path / "foveate.sqlite"
     async with await open_store(f"sqlite:///{path}", wait_seconds=0.2) as store:
         admission = Admission(store.ledger, clock=lambda: NOON)
@@ -165,14 +163,14 @@ async def test_while_a_file_is_locked_caps_refuse_and_bills_wait_and_none_is_los
         assert await store.ledger.get_balances(["total"], now=NOON) == {"total": make_standing("0.35")}
 
 
-async def test_a_store_that_is_closed_too_early_gives_back_what_was_not_booked(tmp_path: Path) -> None:
+async def test_a_store_that_is_closed_too_early_returns_the_unwritten_charges(tmp_path: Path) -> None:
     store = await open_store(f"sqlite:///{tmp_path / 'foveate.sqlite'}")
     admission = Admission(store.ledger, clock=lambda: NOON)
     await store.close()
-    bills = [make_charge(make_call(id_), "0.25") for id_ in "abc"]
+    charges = [make_charge(make_call(id_), "0.25") for id_ in "abc"]
 
-    for bill in bills:
-        settled = await admission.settle(bill)
+    for charge in charges:
+        settled = await admission.settle(charge)
         assert (settled.outcome, "is closed" in settled.problem) == (SettlementOutcome.WAITING, True)
 
-    assert list(await admission.close()) == bills
+    assert list(await admission.close()) == charges

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that restarts, or loses a connection as it commits: no bill lost, none booked twice."""
+"""A PostgreSQL server that restarts or drops a connection at commit: no charge is lost or duplicated."""
 
 import asyncio
 import itertools
@@ -37,8 +37,8 @@ def url(own_server: PostgresServer) -> str:
     return own_server.new_database()
 
 
-async def call_until(end: asyncio.Event, admission: Admission, name: str, billed: list[str]) -> int:
-    """Have calls `billed`, one after the other; how many were refused for an unchecked cap."""
+async def call_until(end: asyncio.Event, admission: Admission, name: str, charged_ids: list[str]) -> int:
+    """Charge calls one after the other; return how many were rejected because a cap could not be checked."""
     refused = 0
     for number in itertools.count():
         if end.is_set():
@@ -53,40 +53,40 @@ async def call_until(end: asyncio.Event, admission: Admission, name: str, billed
         await asyncio.sleep(0.005)
         settled = await admission.settle(make_charge(of, "0.25"))
         assert settled.outcome in (SettlementOutcome.BOOKED, SettlementOutcome.KNOWN, SettlementOutcome.WAITING)
-        billed.append(of.id)
+        charged_ids.append(of.id)
     return refused
 
 
-async def some_more(billed: list[str]) -> None:
-    """Wait until some more calls are billed."""
-    enough = len(billed) + 12
+async def wait_for_more_charges(charged_ids: list[str]) -> None:
+    """Wait until more calls are charged."""
+    enough = len(charged_ids) + 12
     async with asyncio.timeout(60):
-        while len(billed) < enough:  # noqa: ASYNC110 - several have a part in it
+        while len(charged_ids) < enough:  # noqa: ASYNC110 - several have a part in it
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("wait_seconds", [0.3, 30.0])
-async def test_a_server_that_crashes_and_comes_back_loses_no_bill_and_books_none_twice(
+async def test_a_server_crash_loses_no_charge_and_duplicates_none(
     own_server: PostgresServer, url: str, wait_seconds: float
 ) -> None:
     async with await open_store(url, wait_seconds=wait_seconds) as store:
         admission = Admission(store.ledger, clock=lambda: NOON, options=AdmissionOptions(lease_seconds=60))
         end = asyncio.Event()
-        billed: list[str] = []
-        callers = [asyncio.ensure_future(call_until(end, admission, f"c{n}", billed)) for n in range(6)]
+        charged_ids: list[str] = []
+        callers = [asyncio.ensure_future(call_until(end, admission, f"c{n}", charged_ids)) for n in range(6)]
         for _ in range(2):
-            await some_more(billed)
+            await wait_for_more_charges(charged_ids)
             await asyncio.to_thread(own_server.crash)
             await asyncio.sleep(0.5)
             await asyncio.to_thread(own_server.start)
-        await some_more(billed)
+        await wait_for_more_charges(charged_ids)
         end.set()
         refused = sum(await asyncio.gather(*callers))
 
         assert await admission.close() == ()
-        assert sorted([one.call.id async for one in store.ledger.list_charges()]) == sorted(billed)
-        spent = len(billed) * Decimal("0.25")
+        assert sorted([one.call.id async for one in store.ledger.list_charges()]) == sorted(charged_ids)
+        spent = len(charged_ids) * Decimal("0.25")
         (added,) = await store.ledger.sum_charges([])
         assert added.dollars == spent
         # What was reserved for calls that were then refused runs out.
@@ -96,7 +96,7 @@ async def test_a_server_that_crashes_and_comes_back_loses_no_bill_and_books_none
 
 
 @pytest.mark.process
-async def test_while_a_server_is_away_caps_refuse_and_bills_wait_for_it(
+async def test_while_a_server_is_down_caps_reject_and_charges_wait(
     own_server: PostgresServer, url: str
 ) -> None:
     async with await open_store(url, wait_seconds=0.3) as store:
@@ -120,7 +120,7 @@ async def test_while_a_server_is_away_caps_refuse_and_bills_wait_for_it(
 
 @pytest.mark.parametrize("table", ["ledger_v1", "reservations_v1", "accounts_v1"])
 @pytest.mark.parametrize("times", [1, 3])
-async def test_what_is_lost_at_its_commit_is_done_again_and_once(url: str, table: str, times: int) -> None:
+async def test_a_transaction_lost_at_commit_is_repeated_once(url: str, table: str, times: int) -> None:
     async with await open_store(url) as store:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(LOST_AT_COMMIT.format(table, times))
@@ -135,7 +135,7 @@ async def test_what_is_lost_at_its_commit_is_done_again_and_once(url: str, table
 
 
 class Repeats(PostgresDatabase):
-    """Commits, loses the connection before the server says so, and does it again."""
+    """Commits, loses the connection before the acknowledgement, and repeats the transaction."""
 
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
         assert is_idempotent
@@ -143,7 +143,7 @@ class Repeats(PostgresDatabase):
         return await super().write(callback, is_idempotent=True)
 
 
-async def test_what_was_committed_without_a_word_is_not_done_twice(url: str) -> None:
+async def test_an_unacknowledged_commit_is_not_applied_twice(url: str) -> None:
     await (await open_store(url)).close()
     database = Repeats.open(url, wait_seconds=5.0)
     ledger = SqlLedger(database)

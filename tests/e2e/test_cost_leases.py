@@ -1,4 +1,4 @@
-"""A process that is stopped for longer than its leases: its calls are not forgotten when it goes on."""
+"""A process that is stopped for longer than its leases: its calls still count after it resumes."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 LEASE_SECONDS = 1.0
 
 
-def test_a_process_that_was_stopped_puts_back_what_its_calls_may_cost(database_url: str) -> None:
+def test_a_resumed_process_restores_the_reservations_of_its_calls(database_url: str) -> None:
     asyncio.run(_made(database_url))
     ours, theirs = SPAWN.Pipe()
     process = SPAWN.Process(target=hold_long_call, args=(database_url, theirs, LEASE_SECONDS))

@@ -1,4 +1,4 @@
-"""`foveate cost` where output cannot be written, is not read, or stops on the way, and what it loads."""
+"""`foveate cost` with output that fails or is not read, and the modules that it imports."""
 
 import asyncio
 import signal
@@ -26,7 +26,7 @@ CONTROL = "a\x1b[31m\nb"
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A store with more calls than are read at once, by an agent with an odd name."""
+    """A store with more calls than one page, of an agent with control characters in its name."""
     path = tmp_path_factory.mktemp("store") / "foveate.sqlite"
 
     async def fill() -> None:
@@ -46,22 +46,26 @@ def path_of(url: str) -> Path:
     return Path(url.removeprefix("sqlite:///"))
 
 
-def test_a_reader_that_has_gone_is_no_error(url: str) -> None:
+def test_a_closed_pipe_is_not_an_error(url: str) -> None:
     line = f'"$@" cost export --store {url} | head -c 10; exit ${{PIPESTATUS[0]}}'
 
     assert spawn(command=["bash", "-c", line, "bash", *COMMAND]) == Outcome(0, "at,call_id", "")
 
 
 @pytest.mark.parametrize("command", ["cost", "cost --json", "cost --csv", "cost export"])
-@pytest.mark.parametrize(("where", "said"), [(">/dev/full", "No space left on device"), (">&-", "is closed")])
-def test_output_that_cannot_be_written_is_told(url: str, command: str, where: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "message"), [(">/dev/full", "No space left on device"), (">&-", "is closed")]
+)
+def test_a_failed_write_to_standard_output_is_reported(
+    url: str, command: str, where: str, message: str
+) -> None:
     outcome = spawn(command=["sh", "-c", f'"$@" {command} --store {url} {where}', "sh", *COMMAND])
 
     assert outcome.code == 1
-    assert outcome.err == f"foveate: standard output: {said}\n"
+    assert outcome.err == f"foveate: standard output: {message}\n"
 
 
-def test_a_disk_that_takes_no_more_leaves_the_old_export(url: str, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_old_export(url: str, tmp_path: Path) -> None:
     old = tmp_path / "calls.csv"
     old.write_text("old")
     line = f'ulimit -f 100; "$@" cost export --store {url} --output {old}'
@@ -73,7 +77,7 @@ def test_a_disk_that_takes_no_more_leaves_the_old_export(url: str, tmp_path: Pat
     assert (old.read_text(), list(tmp_path.iterdir())) == ("old", [old])
 
 
-def test_an_export_is_whole_and_for_its_owner_alone(run: Any, url: str, tmp_path: Path) -> None:
+def test_an_export_is_complete_and_readable_only_by_its_owner(run: Any, url: str, tmp_path: Path) -> None:
     file = tmp_path / "calls.csv"
 
     outcome = run("cost", "export", "--store", url, "-o", file)
@@ -83,7 +87,7 @@ def test_an_export_is_whole_and_for_its_owner_alone(run: Any, url: str, tmp_path
     assert file.read_bytes().count(b"\r\n") == 1_201
 
 
-def test_an_export_never_replaces_the_store_or_an_older_one_where_there_is_no_store(
+def test_an_export_never_overwrites_the_store_or_without_a_store_an_older_export(
     run: Any, url: str, tmp_path: Path
 ) -> None:
     old = tmp_path / "old.csv"
@@ -98,8 +102,8 @@ def test_an_export_never_replaces_the_store_or_an_older_one_where_there_is_no_st
     assert run("cost", "--store", url).code == 0
 
 
-def test_caps_are_told_while_somebody_writes_and_nothing_is_freed_by_it(url: str) -> None:
-    """Was: whoever looked freed what had run out by a clock of its own, and waited for who was writing."""
+def test_listing_caps_does_not_wait_for_writers_or_release_reservations(url: str) -> None:
+    """Regression: listing released reservations by its own clock and waited for writers."""
     with sqlite3.connect(path_of(url)) as connection:
         connection.execute(
             "INSERT INTO reservations_v1 (call_id, accounts, picodollars, expires_at) VALUES ('x', '[]', 1, 1)"
@@ -115,7 +119,7 @@ def test_caps_are_told_while_somebody_writes_and_nothing_is_freed_by_it(url: str
     connection.close()
 
 
-def test_control_c_ends_waiting_for_a_store_with_130(url: str) -> None:
+def test_control_c_while_waiting_for_a_store_exits_with_130(url: str) -> None:
     alone = sqlite3.connect(path_of(url))
     alone.execute("PRAGMA locking_mode = EXCLUSIVE")
     alone.execute("BEGIN IMMEDIATE")  # nobody else can even read
@@ -133,7 +137,7 @@ def test_control_c_ends_waiting_for_a_store_with_130(url: str) -> None:
     assert (process.returncode, out, err) == (130, b"", b"")
 
 
-def test_what_a_name_holds_does_nothing_to_a_terminal(url: str) -> None:
+def test_control_sequences_in_a_name_are_escaped(url: str) -> None:
     shown = on_terminal("cost", "--by", "agent", "--store", url, columns=200)
 
     assert "a\\x1b[31m\\nb" in shown
@@ -143,7 +147,7 @@ def test_what_a_name_holds_does_nothing_to_a_terminal(url: str) -> None:
 
 
 @pytest.mark.parametrize("command", [("cost", "--since", "2026-01-01"), ("cost", "export"), ("cost", "caps")])
-def test_looking_at_what_calls_cost_loads_nothing_heavy(url: str, command: tuple[str, ...]) -> None:
+def test_showing_costs_imports_nothing_heavy(url: str, command: tuple[str, ...]) -> None:
     config = path_of(url).with_name("caps.yaml")
     config.write_text("cost: {caps: [{scope: total, dollars: 1}]}")
     more = ("--config", str(config)) if "caps" in command else ()

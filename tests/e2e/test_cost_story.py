@@ -1,4 +1,4 @@
-"""A story: processes call under caps from a file, some are refused, and the report adds up to the bills."""
+"""Processes make calls under caps from a file, some are rejected, and the report matches the charges."""
 
 import asyncio
 import csv
@@ -53,23 +53,23 @@ SIMULATED = dict.fromkeys(SimulatedState, BILL.cache) | {
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a process has to tell of its calls: their bills, and what it was told of those that were refused."""
+class WorkerReport:
+    """The charges of the calls of a process, and the errors of its rejected calls."""
 
-    bills: Sequence[Decimal]
-    refusals: Sequence[str]
+    charges: Sequence[Decimal]
+    rejections: Sequence[str]
 
 
-def call_under_caps(url: str, config: str, worker: int) -> Told:
+def call_under_caps(url: str, config: str, worker: int) -> WorkerReport:
     """Make some calls, one after the other, as an agent does."""
     return asyncio.run(_call_under_caps(url, Path(config), worker))
 
 
-async def _call_under_caps(url: str, config: Path, worker: int) -> Told:
+async def _call_under_caps(url: str, config: Path, worker: int) -> WorkerReport:
     options = load_cost(config)
     book = PriceBook(options.prices)
-    bills: list[Decimal] = []
-    refusals: list[str] = []
+    charges: list[Decimal] = []
+    rejections: list[str] = []
     async with await open_store(url, wait_seconds=60.0) as store:
         admission = Admission(store.ledger, clock=time.time)
         for number in range(CALLS):
@@ -88,7 +88,7 @@ async def _call_under_caps(url: str, config: Path, worker: int) -> Told:
             try:
                 await admission.admit(call, ceiling, options.caps)
             except CapExceeded as error:
-                refusals.append(str(error))
+                rejections.append(str(error))
                 continue
             await asyncio.sleep(0.05)  # the provider answers
             price = book.price(MODEL, BILL, provider="house", at=call.at)
@@ -102,12 +102,12 @@ async def _call_under_caps(url: str, config: Path, worker: int) -> Told:
                 savings=compare_costs(BILL, price.dollars, make_price_function(book, call), SIMULATED),
             )
             assert (await admission.settle(entry)).outcome is SettlementOutcome.BOOKED
-            bills.append(price.dollars)
+            charges.append(price.dollars)
         assert await admission.close() == ()
-    return Told(bills, refusals)
+    return WorkerReport(charges, rejections)
 
 
-async def refused_since_nobody_knows_its_price(url: str, config: Path) -> str:
+async def rejected_for_unknown_price(url: str, config: Path) -> str:
     options = load_cost(config)
     call = Call(
         id="x",
@@ -129,24 +129,24 @@ async def refused_since_nobody_knows_its_price(url: str, config: Path) -> str:
     return ""
 
 
-def test_calls_of_several_processes_stay_under_their_cap_and_the_report_adds_up_to_the_bills(
+def test_calls_of_several_processes_stay_under_their_cap_and_the_report_matches_the_charges(
     run: Any, database_url: str, tmp_path: Path
 ) -> None:
     config, exported = tmp_path / "foveate.yaml", tmp_path / "calls.csv"
     config.write_text(CONFIG, encoding="utf-8")
     asyncio.run(make(database_url))
 
-    told = run_together(call_under_caps, [(database_url, str(config), worker) for worker in range(4)])
-    unknown = asyncio.run(refused_since_nobody_knows_its_price(database_url, config))
+    reports = run_together(call_under_caps, [(database_url, str(config), worker) for worker in range(4)])
+    unknown = asyncio.run(rejected_for_unknown_price(database_url, config))
 
-    bills = [bill for one in told for bill in one.bills]
-    refusals = [said for one in told for said in one.refusals]
+    charges = [charge for one in reports for charge in one.charges]
+    rejections = [message for one in reports for message in one.rejections]
     # Twelve calls would be $0.858. Each may cost $0.2125 before it is made, so that the last are refused.
-    assert set(bills) == {DOLLARS}
-    assert len(bills) + len(refusals) == 4 * CALLS
-    assert refusals
-    assert sum(bills) <= Decimal("0.70")
-    assert "this call may cost $0.2125, and the cap on agent ana is $0.70, of which $" in refusals[0]
+    assert set(charges) == {DOLLARS}
+    assert len(charges) + len(rejections) == 4 * CALLS
+    assert rejections
+    assert sum(charges) <= Decimal("0.70")
+    assert "this call may cost $0.2125, and the cap on agent ana is $0.70, of which $" in rejections[0]
     assert "cannot be checked: the price of somebody-elses is not known" in unknown
 
     def shown(*arguments: object) -> dict[str, Any]:
@@ -157,26 +157,26 @@ def test_calls_of_several_processes_stay_under_their_cap_and_the_report_adds_up_
 
     for by in ("session", "agent,day", "model,category"):
         report = shown("--by", by)
-        assert Decimal(report["total"]["dollars"]) == sum(bills)
-        assert sum(Decimal(row["dollars"]) for row in report["rows"]) == sum(bills)
+        assert Decimal(report["total"]["dollars"]) == sum(charges)
+        assert sum(Decimal(row["dollars"]) for row in report["rows"]) == sum(charges)
     total = shown()["total"]
-    assert (total["calls"], total["unknown_calls"]) == (len(bills), 0)
-    assert Decimal(total["estimated_dollars"]) == Decimal("0.2125") * len(bills)
-    assert Decimal(total["without_dollars"]) == DOLLARS * len(bills) + Decimal("0.0635") * len(bills)
-    assert Decimal(total["saved"]["compaction"]) == Decimal("0.03") * len(bills)
-    assert Decimal(total["saved"]["breakpoints"]) == Decimal("0.0335") * len(bills)
+    assert (total["calls"], total["unknown_calls"]) == (len(charges), 0)
+    assert Decimal(total["estimated_dollars"]) == Decimal("0.2125") * len(charges)
+    assert Decimal(total["without_dollars"]) == DOLLARS * len(charges) + Decimal("0.0635") * len(charges)
+    assert Decimal(total["saved"]["compaction"]) == Decimal("0.03") * len(charges)
+    assert Decimal(total["saved"]["breakpoints"]) == Decimal("0.0335") * len(charges)
     assert Decimal(total["simulation_error"]) == 0
 
     _, on_ana, on_the_day = shown("caps", "--config", config)["caps"]
-    assert Decimal(on_ana["uses"][0]["spent"]) == sum(bills)
+    assert Decimal(on_ana["uses"][0]["spent"]) == sum(charges)
     assert Decimal(on_ana["uses"][0]["reserved"]) == 0
-    assert Decimal(on_ana["uses"][0]["left"]) == Decimal("0.70") - sum(bills)
+    assert Decimal(on_ana["uses"][0]["left"]) == Decimal("0.70") - sum(charges)
     assert on_the_day["uses"][0]["level"] == "fine"
 
     assert spawn("cost", "export", "--store", database_url, "--output", str(exported)).code == 0
     with exported.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert sum(Decimal(row["dollars"]) for row in rows) == sum(bills)
+    assert sum(Decimal(row["dollars"]) for row in rows) == sum(charges)
     assert {row["session_id"] for row in rows} <= {f"talk {worker}" for worker in range(4)}
 
 

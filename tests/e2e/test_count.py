@@ -1,4 +1,4 @@
-"""`foveate count` as a user calls it: in this process where that will do, otherwise in its own."""
+"""`foveate count` as a user runs it, in this process or, if necessary, in its own."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ from tests.support.processes.forked_commands import COMMAND
 from tests.support.servers.llama import LlamaServer
 
 
-def test_help_shows_the_commands_and_version_the_version(run: Any) -> None:
+def test_help_lists_the_commands_and_version_prints_the_version(run: Any) -> None:
     for arguments in (["--help"], ["-h"]):
         assert "count" in run(*arguments).out
     assert "--request" in run("count", "--help").out
@@ -40,7 +40,7 @@ def test_a_file_has_a_row_and_there_is_a_total(run: Any, text_file: Path) -> Non
     assert not outcome.err
 
 
-def test_several_files_have_a_row_each_also_where_one_comes_twice(run: Any, tmp_path: Path) -> None:
+def test_each_file_has_a_row_even_if_named_twice(run: Any, tmp_path: Path) -> None:
     one, two = write(tmp_path / "one", "one two three"), write(tmp_path / "two", "four")
     shown = json.loads(run("count", "--json", one, two, one).out)
 
@@ -50,7 +50,7 @@ def test_several_files_have_a_row_each_also_where_one_comes_twice(run: Any, tmp_
 
 
 @pytest.mark.process
-def test_standard_input_is_counted_where_no_file_is_named_or_a_dash() -> None:
+def test_standard_input_is_counted_for_a_dash_or_without_a_file() -> None:
     for arguments in ((), ("-",)):
         outcome = spawn("count", *arguments, stdin="naïve ☕\n".encode())
 
@@ -58,13 +58,13 @@ def test_standard_input_is_counted_where_no_file_is_named_or_a_dash() -> None:
         assert outcome.rows["-"] == str(foveate.count("naïve ☕\n").tokens)
 
 
-def test_an_empty_file_is_nothing(run: Any, tmp_path: Path) -> None:
+def test_an_empty_file_has_zero_tokens(run: Any, tmp_path: Path) -> None:
     outcome = run("count", "--json", write(tmp_path / "empty", ""))
 
     assert json.loads(outcome.out)["total"] == {"tokens": 0, "exact": True, "upper": 0}
 
 
-def test_one_unreadable_file_is_told_and_the_rest_is_counted(run: Any, text_file: Path) -> None:
+def test_an_unreadable_file_is_reported_and_the_others_are_counted(run: Any, text_file: Path) -> None:
     outcome = run("count", text_file.with_name("missing"), text_file)
 
     assert outcome.code == 1
@@ -81,7 +81,7 @@ def test_one_unreadable_file_is_told_and_the_rest_is_counted(run: Any, text_file
     ],
     ids=["binary", "Latin-1", "directory"],
 )
-def test_a_file_that_is_no_text_is_one_line_and_exit_code_2(
+def test_a_binary_file_is_reported_in_one_line_with_exit_code_2(
     run: Any, tmp_path: Path, content: bytes | None, reason: str
 ) -> None:
     path = tmp_path / "file"
@@ -95,7 +95,7 @@ def test_a_file_that_is_no_text_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.process
-def test_a_name_that_is_no_utf_8_is_shown_all_the_same(tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf_8_is_shown(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/caf\xe9"
     Path(os.fsdecode(path)).write_text("one two", encoding="utf-8")
     outcome = finished(subprocess.run([*COMMAND, "count", path], capture_output=True, timeout=60, check=False))
@@ -119,13 +119,13 @@ def test_a_request_of_any_format_is_broken_down(run: Any, tmp_path: Path, body: 
 
 
 @pytest.mark.process
-def test_a_request_can_come_from_standard_input_for_another_model() -> None:
+def test_a_request_on_standard_input_can_be_counted_for_another_model() -> None:
     outcome = spawn("count", "--request", "-", "--model", "gpt-4", "--json", stdin=json.dumps(CHAT).encode())
 
     assert json.loads(outcome.out)["model"] == "gpt-4"
 
 
-def test_json_is_the_promised_object_and_no_more(run: Any, tmp_path: Path, text_file: Path) -> None:
+def test_json_output_has_exactly_the_documented_keys(run: Any, tmp_path: Path, text_file: Path) -> None:
     request = run("count", "--json", "-r", write(tmp_path / "r", CHAT))
     texts = run("count", "--json", text_file)
 
@@ -140,14 +140,14 @@ def test_json_is_the_promised_object_and_no_more(run: Any, tmp_path: Path, text_
     assert request.out.count("\n") == texts.out.count("\n") == 1
 
 
-def test_what_a_request_does_not_show_is_named(run: Any, tmp_path: Path) -> None:
+def test_uncounted_parts_of_a_request_are_named(run: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "r", {"model": "gpt-4o", "input": "go on", "previous_response_id": "resp_1"})
 
     assert json.loads(run("count", "--json", "-r", path).out)["unexplained"]
     assert "cannot be seen from here" in run("count", "-r", path).out
 
 
-def test_a_table_shows_who_speaks_and_hides_what_is_not_there(run: Any, tmp_path: Path) -> None:
+def test_a_table_shows_roles_and_hides_empty_rows(run: Any, tmp_path: Path) -> None:
     rows = run("count", "-r", write(tmp_path / "r", CHAT)).rows
 
     assert list(rows)[1:5] == ["messages[0] system", "messages[1] user", "overhead", "total"]
@@ -167,7 +167,7 @@ def test_an_estimate_is_marked_and_has_a_bound(run: Any, text_file: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("no JSON {", "is not JSON"),
         ("[]", "not an object"),
@@ -176,18 +176,18 @@ def test_an_estimate_is_marked_and_has_a_bound(run: Any, text_file: Path) -> Non
         ("[" * 100_000, "not"),
     ],
 )
-def test_a_request_that_is_none_is_one_line_and_exit_code_2(
-    run: Any, tmp_path: Path, content: str, said: str
+def test_an_invalid_request_is_reported_in_one_line_with_exit_code_2(
+    run: Any, tmp_path: Path, content: str, message: str
 ) -> None:
     outcome = run("count", "--request", write(tmp_path / "r", content))
 
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("foveate: ")
     assert outcome.err.count("\n") == 1
-    assert said in outcome.err
+    assert message in outcome.err
 
 
-def test_tiktoken_is_a_backend_and_magic_is_none(run: Any, text_file: Path) -> None:
+def test_an_unknown_backend_is_rejected(run: Any, text_file: Path) -> None:
     known, unknown = (run("count", text_file, "--backend", name) for name in ("tiktoken", "magic"))
 
     assert known.rows["total"] == "6"
@@ -196,7 +196,7 @@ def test_tiktoken_is_a_backend_and_magic_is_none(run: Any, text_file: Path) -> N
 
 
 @pytest.mark.process
-def test_a_backend_that_needs_a_key_says_where_it_is_looked_for(text_file: Path) -> None:
+def test_a_missing_backend_key_is_reported_with_its_variable(text_file: Path) -> None:
     outcome = spawn("count", text_file, "--backend", "anthropic_api")
 
     assert outcome == Outcome(2, "", "foveate: --backend anthropic_api needs an API key in ANTHROPIC_API_KEY\n")
@@ -221,7 +221,7 @@ def test_a_backend_that_needs_a_key_says_where_it_is_looked_for(text_file: Path)
     ],
     ids=lambda arguments: " ".join(arguments).replace("\0", "NUL"),
 )
-def test_options_that_cannot_be_are_one_line_and_exit_code_2(
+def test_invalid_options_are_reported_in_one_line_with_exit_code_2(
     run: Any, text_file: Path, arguments: tuple[str, ...]
 ) -> None:
     outcome = run("count", text_file, *arguments)
@@ -232,7 +232,7 @@ def test_options_that_cannot_be_are_one_line_and_exit_code_2(
 
 
 @pytest.mark.process
-def test_a_server_of_ones_own_counts_for_its_model(
+def test_a_local_server_counts_for_its_model(
     run: Any, text_file: Path, tmp_path: Path, llama_server: LlamaServer
 ) -> None:
     there = ("--endpoint", llama_server.base_url, "--timeout", "20", "--json")
@@ -244,9 +244,7 @@ def test_a_server_of_ones_own_counts_for_its_model(
     assert whole["parts"] == []
 
 
-def test_a_server_that_does_not_answer_is_told_and_the_count_comes_all_the_same(
-    run: Any, text_file: Path
-) -> None:
+def test_an_unreachable_server_is_reported_and_the_count_is_still_printed(run: Any, text_file: Path) -> None:
     outcome = run("count", text_file, "--endpoint", "http://127.0.0.1:9")
 
     assert outcome.code == 0
@@ -256,7 +254,7 @@ def test_a_server_that_does_not_answer_is_told_and_the_count_comes_all_the_same(
     )
 
 
-def test_a_users_own_vocabulary_is_counted_with(run: Any, text_file: Path, tmp_path: Path) -> None:
+def test_a_custom_vocabulary_is_used_for_counting(run: Any, text_file: Path, tmp_path: Path) -> None:
     ranks = tmp_path / "bytes-cl100k.tiktoken"
     ranks.write_bytes(b"\n".join(base64.b64encode(bytes([i])) + b" %d" % i for i in range(256)))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -271,7 +269,7 @@ def test_a_users_own_vocabulary_is_counted_with(run: Any, text_file: Path, tmp_p
 
 
 @pytest.mark.parametrize("content", ["", "not a tokenizer", "{}", '{"model": {"type": "BPE"}}', "{" * 1000])
-def test_a_broken_vocabulary_is_one_line_and_exit_code_2(
+def test_a_broken_vocabulary_is_reported_in_one_line_with_exit_code_2(
     run: Any, text_file: Path, tmp_path: Path, content: str
 ) -> None:
     outcome = run("count", text_file, "--tokenizer", write(tmp_path / "tokenizer.json", content))

@@ -1,4 +1,4 @@
-"""`foveate demo` as a user calls it: no network, no key, and its numbers hold."""
+"""`foveate demo` as a user runs it: without network or key, and with consistent numbers."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> "tuple[subprocess.Complete
     return done, folder, time.monotonic() - began
 
 
-def test_foveate_answers_all_for_less_where_the_session_ends_without_it(
+def test_foveate_answers_every_turn_for_less_and_the_direct_session_ends_early(
     demo: "tuple[subprocess.CompletedProcess[str], Path, float]",
 ) -> None:
     done, _, took = demo
@@ -57,13 +57,13 @@ def test_foveate_answers_all_for_less_where_the_session_ends_without_it(
     assert took < 180, "a minute on a machine that has nothing else to do"
 
 
-def test_nothing_is_left_behind(demo: "tuple[subprocess.CompletedProcess[str], Path, float]") -> None:
+def test_no_files_are_left_over(demo: "tuple[subprocess.CompletedProcess[str], Path, float]") -> None:
     _, folder, _ = demo
 
     assert not list(folder.iterdir())
 
 
-def test_the_recording_is_one_that_replay_reads_and_small() -> None:
+def test_the_recording_is_small_and_can_be_replayed() -> None:
     from foveate.cli.demo import _BUNDLED_RECORDING
     from foveate.replay.recording_files import read_recordings
 
@@ -80,14 +80,14 @@ def test_the_recording_is_one_that_replay_reads_and_small() -> None:
         (["--window", "7"], "--window"),
     ],
 )
-def test_what_cannot_be_replayed_is_told(run: Any, arguments: list[str], reason: str) -> None:
+def test_invalid_arguments_are_reported(run: Any, arguments: list[str], reason: str) -> None:
     outcome = run("demo", *arguments)
 
     assert outcome.code == 2
     assert reason in outcome.err
 
 
-def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_demo_and_leaves_no_files(tmp_path: Path) -> None:
     process = subprocess.Popen(
         COMMAND,
         stdout=subprocess.PIPE,
@@ -109,10 +109,10 @@ def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_terminal_is_told_how_far_it_is_and_gets_no_colours_where_it_wants_none(tmp_path: Path) -> None:
+def test_a_terminal_shows_progress_and_no_colours_if_disabled(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
-    said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
-    path.write_text(json.dumps({"model": "claude-sonnet-4-5", "system": "Be brief.", "messages": said}))
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+    path.write_text(json.dumps({"model": "claude-sonnet-4-5", "system": "Be brief.", "messages": messages}))
     shown = on_terminal("demo", "--session", str(path), env={**WITHOUT_KEYS, "TERM": "xterm", "NO_COLOR": "1"})
 
     assert "replaying without a cache, request 1 of 3" in shown
@@ -120,10 +120,10 @@ def test_a_terminal_is_told_how_far_it_is_and_gets_no_colours_where_it_wants_non
     assert "\x1b[1m" not in shown
 
 
-def test_on_a_narrow_terminal_how_far_it_is_stays_in_its_line(tmp_path: Path) -> None:
+def test_progress_fits_in_one_line_of_a_narrow_terminal(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
-    said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
-    path.write_text(json.dumps({"model": "claude-sonnet-4-5", "messages": said}))
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+    path.write_text(json.dumps({"model": "claude-sonnet-4-5", "messages": messages}))
     shown = on_terminal("demo", "--session", str(path), env={**WITHOUT_KEYS, "TERM": "xterm", "COLUMNS": "40"})
 
     assert "\x1b[K1/3" in shown

@@ -1,7 +1,7 @@
-"""Every example in README.md and docs/ is run: commands before real servers, Python, and configurations.
+"""Run every example in README.md and docs/: commands with real servers, Python, and configurations.
 
-There is a gateway whose providers are a sandbox, and a store in which a day's work has left its traces. A page
-that starts another server has that one.
+The pages share a gateway in front of a sandbox, and a store with the calls of a day. A page that starts
+another server uses that one.
 """
 
 import ast
@@ -75,9 +75,9 @@ def named(pages: Any) -> list[str]:
 
 @dataclass
 class Stage:
-    """Where examples are run: the data of the gateway, and addresses and ids by those that pages name.
+    """Data of the gateway, and real addresses and ids by the ones that pages name.
 
-    `servers` are the addresses of those that were started, by the words that they were started with.
+    `servers` maps the command of each started server to its address.
     """
 
     home: Path
@@ -86,13 +86,13 @@ class Stage:
     started: ExitStack = field(default_factory=ExitStack)
 
     def here(self, text: str) -> str:
-        """A text with the addresses of the servers that there are."""
+        """Replace the addresses in a text by those of the running servers."""
         for said, real in self.addresses.items():
             text = text.replace(said, real).replace(said.removeprefix("http://"), real.removeprefix("http://"))
         return text
 
     def shown(self, text: str) -> str:
-        """A text as a page would show it."""
+        """Replace real addresses and ids by those that the page shows."""
         for said, real in self.addresses.items():
             text = text.replace(real, said)
         return text
@@ -142,7 +142,7 @@ class Session:
         return Outcome(process.returncode, out, err)
 
     def serve(self, words: str) -> None:
-        """Start a server as a page does, once; what the page names from now on is that one."""
+        """Start a server once, as the page does; its address then replaces the one in the page."""
         kind, *options = words.split() or ["serve", "--local"]
         called = " ".join([kind, *options])
         if "--local" in options:
@@ -178,7 +178,7 @@ def needs_weights() -> None:
 
 
 def needs_programs(page: str) -> None:
-    """Skips a page that calls something which is not on this machine."""
+    """Skip a page that calls a program which is not installed."""
     texts = [
         text for one in BLOCKS if one.page == page for text in (one.text, *(code for _, code in one.setup))
     ]
@@ -189,7 +189,7 @@ def needs_programs(page: str) -> None:
 
 @pytest.fixture
 def session(common: Stage, tmp_path: Path, request: pytest.FixtureRequest) -> Session:
-    """A terminal in a folder that has what the project's own has."""
+    """A terminal in a folder with the same files as the project folder."""
     for name in ("README.md", "CHANGELOG.md", "examples", "dashboards"):
         (tmp_path / name).symlink_to(ROOT / name)
     programs = tmp_path / ".programs"
@@ -214,7 +214,7 @@ def session(common: Stage, tmp_path: Path, request: pytest.FixtureRequest) -> Se
 
 @pytest.mark.process
 @pytest.mark.parametrize("page", named(block.page for block in BLOCKS if block.language in SHELLS))
-def test_every_command_of_a_page_gives_what_it_shows(
+def test_every_command_of_a_page_prints_the_output_shown(
     session: Session, page: str, request: pytest.FixtureRequest
 ) -> None:
     needs_programs(page)
@@ -240,10 +240,12 @@ def check(session: Session, block: CodeBlock, command: ShellCommand) -> None:
         return
     outcome = session.run(command.command)
     printed = session.stage.shown(outcome.out)
-    told = f"{block.place}: {command.command}\n{printed}{outcome.err}"
-    assert outcome.code == block.exit_code, told
+    description = f"{block.place}: {command.command}\n{printed}{outcome.err}"
+    assert outcome.code == block.exit_code, description
     if command.output and not block.is_output_outdated:
-        assert matches_output(command.output, printed) or matches_output(command.output, outcome.err), told
+        assert matches_output(command.output, printed) or matches_output(command.output, outcome.err), (
+            description
+        )
 
 
 PYTHON = [block for block in BLOCKS if block.language == "python" and not block.text.startswith(">>>")]
@@ -261,11 +263,11 @@ def test_every_program_of_a_page_runs(common: Stage, page: str, monkeypatch: pyt
         for block in PYTHON:
             if block.page == page and block.skip_reason is None:
                 for code in (*(code for language, code in block.setup if language == "python"), block.text):
-                    runner.run(ran(common.here(code), names, block.place))
+                    runner.run(run_program(common.here(code), names, block.place))
 
 
-async def ran(code: str, names: dict[str, Any], place: str) -> None:
-    """Run a program that may wait at its top, as a page may have it."""
+async def run_program(code: str, names: dict[str, Any], place: str) -> None:
+    """Run a program that may use `await` at top level."""
     compiled = compile(code, place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     waiting = eval(compiled, names)
     if inspect.isawaitable(waiting):
@@ -276,7 +278,7 @@ YAML = [block for block in BLOCKS if block.language == "yaml" and block.skip_rea
 
 
 @pytest.mark.parametrize("block", YAML, ids=lambda block: block.place)
-def test_every_configuration_in_a_page_can_be_used(block: CodeBlock, tmp_path: Path) -> None:
+def test_every_configuration_in_a_page_is_valid(block: CodeBlock, tmp_path: Path) -> None:
     data = block.text.encode()
     said = parse_document(data, block.place).data
     assert isinstance(said, dict)
@@ -289,7 +291,7 @@ def test_every_configuration_in_a_page_can_be_used(block: CodeBlock, tmp_path: P
         load_budget(path)
 
 
-def test_what_is_not_run_is_little_and_says_why() -> None:
+def test_few_examples_are_skipped_and_each_has_a_reason() -> None:
     found = [block for block in BLOCKS if block.skip_reason is not None]
 
     assert all(block.skip_reason for block in found)
@@ -301,11 +303,11 @@ def test_what_is_not_run_is_little_and_says_why() -> None:
 @pytest.mark.parametrize(
     "block", [block for block in BLOCKS if block.language in ("json", "toml")], ids=lambda block: block.place
 )
-def test_every_json_and_toml_in_a_page_can_be_read(block: CodeBlock) -> None:
+def test_every_json_and_toml_block_in_a_page_can_be_parsed(block: CodeBlock) -> None:
     assert json.loads(block.text) if block.language == "json" else tomllib.loads(block.text)
 
 
-def test_a_block_is_in_a_language_that_is_run() -> None:
+def test_every_block_is_in_a_known_language() -> None:
     run = {block.language for block in BLOCKS if block.skip_reason is None}
 
     assert run <= {*SHELLS, "python", "pycon", "yaml", "json", "toml"}

@@ -1,4 +1,4 @@
-"""`foveate doctor` as a user calls it: on a fresh machine, with a broken file, and before real servers."""
+"""`foveate doctor` as a user runs it: on a fresh machine, with an invalid file, and with real servers."""
 
 import json
 import subprocess
@@ -57,12 +57,12 @@ def configure(folder: Path, text: str) -> None:
     (folder / "foveate.yaml").write_text(f"server: {{port: 0}}\n{text}", encoding="utf-8")
 
 
-def test_a_fresh_machine_without_a_network_is_well_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_fresh_machine_without_a_network_passes_and_is_unchanged(tmp_path: Path) -> None:
     done = doctor(tmp_path, "--offline", "--json")
-    said = json.loads(done.out)
+    report = json.loads(done.out)
 
-    assert (done.code, said["ok"], done.err) == (0, True, "")
-    checks = {one["check"] for one in said["findings"]}
+    assert (done.code, report["ok"], done.err) == (0, True, "")
+    checks = {one["check"] for one in report["findings"]}
     assert checks == {
         "config",
         "store",
@@ -77,21 +77,21 @@ def test_a_fresh_machine_without_a_network_is_well_and_stays_as_it_is(tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_configuration_that_cannot_be_used_has_failed_and_the_rest_is_looked_at(
+def test_an_invalid_configuration_fails_and_the_other_checks_run(
     examine: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     (tmp_path / "foveate.yaml").write_text("server:\n  prot: 80\n  workers: zero\n")
     done = examine("--offline")
 
     assert done.code == 1
-    said = " ".join(done.out.split())
-    assert "did you mean port?" in said
-    assert "workers is a whole number" in said
+    report = " ".join(done.out.split())
+    assert "did you mean port?" in report
+    assert "workers is a whole number" in report
     assert "ok       embedder" in done.out
     assert examine("--offline", "--config", "nowhere.yaml").code == 1
 
 
-def test_a_key_that_is_named_and_not_set_has_failed(examine: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_an_unset_key_variable_fails(examine: Callable[..., Outcome], tmp_path: Path) -> None:
     configure(tmp_path, "upstreams: {openai: {key_variable: MY_KEY}}\n")
     done = examine("--offline", "--json")
 
@@ -99,7 +99,7 @@ def test_a_key_that_is_named_and_not_set_has_failed(examine: Callable[..., Outco
     assert "MY_KEY is not set" in findings(done, "config")[0]["said"]
 
 
-def test_upstreams_say_whether_they_take_the_key_and_what_they_can_do(
+def test_upstreams_are_checked_for_their_key_and_features(
     examine: Callable[..., Outcome], tmp_path: Path, sandbox: RunningSandbox
 ) -> None:
     configure(
@@ -110,18 +110,18 @@ def test_upstreams_say_whether_they_take_the_key_and_what_they_can_do(
     done = examine("--json", ANTHROPIC_API_KEY=KEY, OPENAI_API_KEY=KEY)
 
     assert done.code == 0, done.out
-    told = {one["name"]: "" for one in findings(done, "upstream")}
+    texts = {one["name"]: "" for one in findings(done, "upstream")}
     for one in findings(done, "upstream"):
-        told[one["name"]] += f" {one['said']}"
-    assert "takes the key" in told["anthropic"]
-    assert "counts whole requests; caches what is marked" in told["anthropic"]
-    assert "takes the key" in told["openai"]
+        texts[one["name"]] += f" {one['said']}"
+    assert "takes the key" in texts["anthropic"]
+    assert "counts whole requests; caches what is marked" in texts["anthropic"]
+    assert "takes the key" in texts["openai"]
     assert [one["name"] for one in findings(done, "prices")] == ["gpt-5"]
     assert not [ask for ask in sandbox.requests if ask.method == "POST"], "nothing was asked that costs money"
     assert KEY not in done.out
 
 
-def test_a_dead_upstream_costs_few_seconds_and_fails(examine: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_an_unreachable_upstream_fails_within_seconds(examine: Callable[..., Outcome], tmp_path: Path) -> None:
     from foveate.http.listening_sockets import open_listening_socket
 
     with open_listening_socket("127.0.0.1", 0) as silent:
@@ -139,7 +139,7 @@ def test_a_dead_upstream_costs_few_seconds_and_fails(examine: Callable[..., Outc
     assert "no answer within 3 s" in found["silent"]["said"]
 
 
-def test_a_server_of_ones_own_is_asked_whether_it_tokenises(
+def test_a_local_server_is_checked_for_a_tokenizer(
     examine: Callable[..., Outcome], tmp_path: Path, llama_server: LlamaServer
 ) -> None:
     configure(tmp_path, f"upstreams: {{mine: {{base_url: '{llama_server.base_url}', api: both}}}}\n")
@@ -149,7 +149,7 @@ def test_a_server_of_ones_own_is_asked_whether_it_tokenises(
     assert any("tokenises (llama.cpp)" in one["said"] for one in findings(done, "upstream"))
 
 
-def test_what_the_gateway_would_not_start_with_has_failed_without_a_file_too(
+def test_settings_that_prevent_a_start_fail_even_without_a_file(
     examine: Callable[..., Outcome],
 ) -> None:
     done = examine("--offline", "--json", ANTHROPIC_API_KEY="sk-ant-pasted…")
@@ -169,9 +169,9 @@ def test_no_password_in_an_address_is_shown(tmp_path: Path) -> None:
     assert "er2" not in done.out
 
 
-@pytest.mark.parametrize(("providers", "said"), [("[anthropic]", []), ("[]", ["anthropic"])])
-def test_a_provider_that_is_not_asked_for_an_hour_is_named(
-    examine: Callable[..., Outcome], tmp_path: Path, providers: str, said: list[str]
+@pytest.mark.parametrize(("providers", "report"), [("[anthropic]", []), ("[]", ["anthropic"])])
+def test_a_provider_left_out_of_the_long_ttl_is_named(
+    examine: Callable[..., Outcome], tmp_path: Path, providers: str, report: list[str]
 ) -> None:
     configure(
         tmp_path,
@@ -180,17 +180,17 @@ def test_a_provider_that_is_not_asked_for_an_hour_is_named(
 
     found = findings(examine("--offline", "--json"), "prompt cache")
 
-    assert [one["name"] for one in found] == said
+    assert [one["name"] for one in found] == report
     assert all("long_ttl_providers" in one["said"] for one in found)
 
 
-def test_an_address_without_an_api_has_failed(
+def test_an_address_without_an_api_fails(
     examine: Callable[..., Outcome], tmp_path: Path, sandbox: RunningSandbox
 ) -> None:
-    """Defect: every call got 404, and the doctor said that all is well."""
+    """Regression: every call got 404, and the doctor reported no problem."""
     configure(tmp_path, f"upstreams: {{openai: {{base_url: '{sandbox.url}/elsewhere'}}}}\n")
     done = examine("--json", OPENAI_API_KEY=KEY)
 
-    said = findings(done, "upstream")[0]
-    assert (done.code, said["level"]) == (1, "failed")
-    assert "/elsewhere/chat/completions answers 404" in said["said"]
+    report = findings(done, "upstream")[0]
+    assert (done.code, report["level"]) == (1, "failed")
+    assert "/elsewhere/chat/completions answers 404" in report["said"]

@@ -1,4 +1,4 @@
-"""What callers without a key learn of a gateway that other machines reach: no paths, amounts or addresses."""
+"""Responses of a public gateway to callers without a key: no paths, amounts or addresses."""
 
 import http.client
 import json
@@ -42,27 +42,27 @@ agents:
 
 @dataclass(frozen=True)
 class Open:
-    """A gateway that other machines reach, its folder, and what no caller without a key may learn."""
+    """A public gateway, its folder, and the secrets that no caller without a key may see."""
 
     port: int
     folder: Path
     secrets: tuple[str, ...]
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
-        """Send a request; its status and all of the response, headers too."""
+        """Send a request and return the status and the whole response, headers included."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         sent = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         try:
             connection.request(
-                method, path, sent, {name.replace("_", "-"): said for name, said in headers.items()}
+                method, path, sent, {name.replace("_", "-"): value for name, value in headers.items()}
             )
             answer = connection.getresponse()
             return answer.status, f"{answer.getheaders()} {answer.read().decode()}"
         finally:
             connection.close()
 
-    def leaks(self, said: str) -> list[str]:
-        return [secret for secret in self.secrets if secret in said]
+    def leaks(self, text: str) -> list[str]:
+        return [secret for secret in self.secrets if secret in text]
 
 
 def silent(talk: UpstreamConnection) -> None:
@@ -128,15 +128,15 @@ REQUESTS: dict[str, tuple[int, str, str, Any, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_without_a_key_no_path_amount_or_address_is_told(gateway: Open, name: str) -> None:
-    """Attack: /health told the store's path to everybody, and a 402 told the caps and what is spent of them."""
+def test_callers_without_a_key_see_no_path_amount_or_address(gateway: Open, name: str) -> None:
+    """Attack: /health showed everybody the path of the store, and a 402 the caps and their spending."""
     status, method, path, body, headers = REQUESTS[name]
-    found, said = gateway.ask(method, path, body, **headers)
-    assert found == status, said
-    assert gateway.leaks(said) == []
+    found, text = gateway.ask(method, path, body, **headers)
+    assert found == status, text
+    assert gateway.leaks(text) == []
 
 
-def test_only_administrators_read_what_is_wrong_with_the_gateway(gateway: Open) -> None:
+def test_only_administrators_can_read_the_problems_of_the_gateway(gateway: Open) -> None:
     shown: tuple[dict[str, str], ...] = (
         {},
         {"x_api_key": "fov-wrong"},
@@ -144,28 +144,28 @@ def test_only_administrators_read_what_is_wrong_with_the_gateway(gateway: Open) 
         {"x_api_key": KEY},
     )
     for headers in shown:
-        said = gateway.ask("GET", "/health", **headers)[1]
-        assert said.partition("] ")[2] in ('{"status":"ok"}', '{"status":"degraded"}')
+        text = gateway.ask("GET", "/health", **headers)[1]
+        assert text.partition("] ")[2] in ('{"status":"ok"}', '{"status":"degraded"}')
     assert str(gateway.folder) in gateway.ask("GET", "/health", x_api_key=ADMIN_KEY)[1]
 
 
-def test_a_key_is_told_how_its_own_caps_stand_and_no_path(gateway: Open) -> None:
-    status, said = gateway.ask("POST", "/v1/messages", CLAUDE, **(ANTHROPIC | {"x_foveate_key": KEY}))
+def test_a_key_sees_the_state_of_its_own_caps_and_no_path(gateway: Open) -> None:
+    status, text = gateway.ask("POST", "/v1/messages", CLAUDE, **(ANTHROPIC | {"x_foveate_key": KEY}))
     assert status == 402
-    assert "the cap on a call of ana is $0.02" in said
+    assert "the cap on a call of ana is $0.02" in text
     less = CLAUDE | {"max_tokens": 600}  # fits its own cap, and not the one that all agents share
-    status, said = gateway.ask("POST", "/v1/messages", less, **(ANTHROPIC | {"x_foveate_key": KEY}))
+    status, text = gateway.ask("POST", "/v1/messages", less, **(ANTHROPIC | {"x_foveate_key": KEY}))
     assert status == 402
-    assert gateway.leaks(said) == []
+    assert gateway.leaks(text) == []
 
 
-def test_while_the_store_is_away_nobody_is_told_where_it_is(gateway: Open) -> None:
+def test_the_location_of_an_unavailable_store_is_never_shown(gateway: Open) -> None:
     small = CLAUDE | {"max_tokens": 5}
     gateway.ask("POST", "/v1/messages", small, **ANTHROPIC)
     with locked_by_another_process(gateway.folder / "foveate.sqlite"):
         for headers in (ANTHROPIC, ANTHROPIC | {"x_foveate_key": KEY}):
-            status, said = gateway.ask("POST", "/v1/messages", small, **headers)
-            assert (status, "cannot be checked" in said) == (402, True)
-            assert gateway.leaks(said) == []
-        status, said = gateway.ask("GET", "/ready")
-        assert gateway.leaks(said) == []
+            status, text = gateway.ask("POST", "/v1/messages", small, **headers)
+            assert (status, "cannot be checked" in text) == (402, True)
+            assert gateway.leaks(text) == []
+        status, text = gateway.ask("GET", "/ready")
+        assert gateway.leaks(text) == []

@@ -1,4 +1,4 @@
-"""The small agent of the tutorial, where something is not as it should be."""
+"""Failures of the small agent in the tutorial."""
 
 import os
 import subprocess
@@ -15,8 +15,8 @@ AGENT = Path(__file__).resolve().parents[2] / "examples" / "agent.py"
 NOBODY = "http://127.0.0.1:9"
 
 
-def said(base_url: str) -> str:
-    """What the agent says on standard error, and that it failed."""
+def run_failing_agent(base_url: str) -> str:
+    """Run the agent, check that it fails, and return its standard error."""
     environment = {**os.environ, "ANTHROPIC_BASE_URL": base_url, "ANTHROPIC_API_KEY": "k"}
     done = subprocess.run(
         [sys.executable, AGENT, "--turns", "1"], env=environment, capture_output=True, text=True, timeout=60
@@ -25,11 +25,11 @@ def said(base_url: str) -> str:
     return done.stderr
 
 
-def test_without_a_gateway_or_a_provider_it_says_so_in_a_line(tmp_path: Path) -> None:
-    """Defect: it was a page of where in Python, without what the gateway had said."""
+def test_a_missing_gateway_or_provider_is_reported_in_one_line(tmp_path: Path) -> None:
+    """Regression: this was a traceback without the error of the gateway."""
     with running_gateway(NOBODY, tmp_path) as gateway:
-        unreached = said(gateway.url)
+        unreached = run_failing_agent(gateway.url)
 
     assert unreached.startswith("502: ")
     assert "the provider could not be reached" in unreached
-    assert said(NOBODY).startswith(f"nobody answers at {NOBODY} (")
+    assert run_failing_agent(NOBODY).startswith(f"nobody answers at {NOBODY} (")

@@ -1,4 +1,4 @@
-"""`foveate explain` as a user calls it."""
+"""`foveate explain` as a user runs it."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ def test_without_a_price_no_dollars_are_shown(run: Any, tmp_path: Path) -> None:
     assert "$" not in outcome.out
 
 
-def test_json_is_the_promised_object_and_no_more(run: Any, tmp_path: Path) -> None:
+def test_json_output_has_exactly_the_documented_keys(run: Any, tmp_path: Path) -> None:
     outcome = run("explain", "--cache", *stamped(tmp_path), "--json", "--price", "3")
     shown = json.loads(outcome.out)
 
@@ -66,7 +66,7 @@ def test_json_is_the_promised_object_and_no_more(run: Any, tmp_path: Path) -> No
     assert outcome.out.count("\n") == 1
 
 
-def test_a_prefix_that_holds_is_said_to(run: Any, tmp_path: Path) -> None:
+def test_an_unchanged_prefix_is_reported(run: Any, tmp_path: Path) -> None:
     paths = write(tmp_path / "one", claude()), write(tmp_path / "two", next_turn(claude()))
     outcome = run("explain", "--cache", *paths)
     shown = json.loads(run("explain", "--cache", *paths, "--json").out)
@@ -81,7 +81,9 @@ def test_a_prefix_that_holds_is_said_to(run: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gap", "cause"), [("400", "expired"), ("6.5m", "expired"), ("2h", "expired"), ("4m", None)]
 )
-def test_a_gap_is_told_in_seconds_or_with_a_unit(run: Any, tmp_path: Path, gap: str, cause: str | None) -> None:
+def test_a_gap_can_be_given_in_seconds_or_with_a_unit(
+    run: Any, tmp_path: Path, gap: str, cause: str | None
+) -> None:
     paths = write(tmp_path / "one", claude()), write(tmp_path / "two", next_turn(claude()))
 
     assert json.loads(run("explain", "--cache", *paths, "--gap", gap, "--json").out).get("cause") == cause
@@ -101,21 +103,21 @@ def _turn_tools(body: dict[str, Any]) -> None:
 
 
 @pytest.mark.process
-def test_one_of_both_can_be_standard_input(tmp_path: Path) -> None:
+def test_one_of_the_two_requests_can_be_standard_input(tmp_path: Path) -> None:
     previous, current = stamped(tmp_path)
     for arguments, given in (((previous, "-"), current), (("-", current), previous)):
         outcome = spawn("explain", "--cache", *arguments, "--json", stdin=given.read_bytes())
         assert json.loads(outcome.out)["cause"] == "timestamp"
 
 
-def test_a_model_can_be_said_for_both(run: Any, tmp_path: Path) -> None:
+def test_one_model_can_be_set_for_both_requests(run: Any, tmp_path: Path) -> None:
     body = SESSIONS["openai-chat"]()
     paths = write(tmp_path / "one", body), write(tmp_path / "two", next_turn(body) | {"model": "gpt-5"})
     plain = json.loads(run("explain", "--cache", *paths, "--json").out)
-    said = json.loads(run("explain", "--cache", *paths, "--json", "--model", "gpt-5").out)
+    result = json.loads(run("explain", "--cache", *paths, "--json", "--model", "gpt-5").out)
 
     assert (plain["cause"], plain["field"]) == ("model", "model")
-    assert said["broken"] is False
+    assert result["broken"] is False
 
 
 ANSWERS = {
@@ -128,7 +130,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_in_the_place_of_a_request_is_told_as_that(run: Any, tmp_path: Path, name: str) -> None:
+def test_a_response_given_as_a_request_is_reported(run: Any, tmp_path: Path, name: str) -> None:
     answer = write(tmp_path / "answer", ANSWERS[name])
     outcome = run("explain", "--cache", FIRST, answer)
 
@@ -146,7 +148,7 @@ def test_an_answer_in_the_place_of_a_request_is_told_as_that(run: Any, tmp_path:
         ('{"model": "gpt-4o", "messages": 5}', "`messages` is a number, where a list is expected"),
     ],
 )
-def test_what_is_no_request_is_one_line_that_names_the_file(
+def test_an_invalid_request_is_reported_in_one_line_with_its_file(
     run: Any, tmp_path: Path, content: str, reason: str
 ) -> None:
     path = write(tmp_path / "body", content)
@@ -157,7 +159,7 @@ def test_what_is_no_request_is_one_line_that_names_the_file(
         assert outcome.err.count("\n") == 1
 
 
-def test_requests_of_two_formats_are_refused_by_name(run: Any, tmp_path: Path) -> None:
+def test_requests_of_two_formats_are_rejected_with_both_names(run: Any, tmp_path: Path) -> None:
     paths = write(tmp_path / "one", CHAT), write(tmp_path / "two", REQUESTS["anthropic"])
     outcome = run("explain", "--cache", *paths, "--json")
 
@@ -179,7 +181,7 @@ def test_requests_of_two_formats_are_refused_by_name(run: Any, tmp_path: Path) -
         (("--cache", "missing.json", str(SECOND)), "missing.json: No such file or directory"),
     ],
 )
-def test_an_option_that_cannot_be_is_one_line(run: Any, arguments: tuple[str, ...], reason: str) -> None:
+def test_an_invalid_option_is_reported_in_one_line(run: Any, arguments: tuple[str, ...], reason: str) -> None:
     outcome = run("explain", *arguments)
 
     assert (outcome.code, outcome.out) == (2, "")
@@ -187,7 +189,7 @@ def test_an_option_that_cannot_be_is_one_line(run: Any, arguments: tuple[str, ..
 
 
 @pytest.mark.process
-def test_a_terminal_gets_colours_unless_it_wants_none_and_lines_that_fit() -> None:
+def test_a_terminal_gets_colours_unless_disabled_and_lines_that_fit() -> None:
     arguments = ("explain", "--cache", str(FIRST), str(SECOND))
     plain = on_terminal(*arguments, columns=40, env={"NO_COLOR": "1"})
 
@@ -197,7 +199,7 @@ def test_a_terminal_gets_colours_unless_it_wants_none_and_lines_that_fit() -> No
     assert "uncached" in plain
 
 
-def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(run: Any, tmp_path: Path) -> None:
+def test_control_sequences_are_escaped(run: Any, tmp_path: Path) -> None:
     one, other = claude(), next_turn(claude())
     other["messages"][0]["content"] = "\x1b[2Jgone"
     outcome = run("explain", "--cache", write(tmp_path / "one", one), write(tmp_path / "two", other))
@@ -206,7 +208,7 @@ def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(run: Any, tmp_path: 
     assert "\\x1b[2Jgone" in outcome.out
 
 
-def test_the_example_of_the_reference_is_what_is_shown(run: Any) -> None:
+def test_the_example_in_the_reference_matches_the_output(run: Any) -> None:
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     example = text.split("second.json --price 3\n")[1].split("\n\n")[0]
     shown = run("explain", "--cache", FIRST, SECOND, "--price", "3").out
@@ -214,7 +216,7 @@ def test_the_example_of_the_reference_is_what_is_shown(run: Any) -> None:
     assert " ".join(example.split()) == " ".join(shown.split())
 
 
-def test_where_nothing_went_through_a_gateway_yet_none_is_listed(
+def test_an_unused_gateway_has_no_sessions_to_list(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOVEATE_HOME", str(tmp_path))
@@ -227,10 +229,10 @@ def test_where_nothing_went_through_a_gateway_yet_none_is_listed(
     assert run("explain", "abc").code == 1
 
 
-def test_the_store_of_the_configuration_is_looked_into_as_the_gateway_does(
+def test_the_command_reads_the_store_of_the_configuration(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the gateway kept sessions where foveate.yaml says, and commands looked elsewhere."""
+    """Regression: the gateway used the store of foveate.yaml, and commands used another one."""
 
     async def keep() -> None:
         async with await open_store(f"sqlite:///{tmp_path}/kept.sqlite") as store:

@@ -41,14 +41,14 @@ class Attacked:
     upstream: ScriptedUpstream
 
     def send(self, line: str, *headers: str, body: bytes = b"") -> RawResponse:
-        """Send a request with these header lines, as its bytes are."""
+        """Send a request with exactly these header lines."""
         length = [f"content-length: {len(body)}"] if body else []
         head = [f"{line} HTTP/1.1", "host: gateway", "connection: close", *length, *headers]
         return send_raw(self.url, "\r\n".join((*head, "", "")).encode("latin-1") + body)
 
 
 def answering_twice(*, late_seconds: float) -> Behaviour:
-    """Answer each request with its own path, and once more a moment later."""
+    """Answer each request with its path, and send a second response a moment later."""
 
     def behave(talk: UpstreamConnection) -> None:
         while True:
@@ -132,7 +132,7 @@ def test_operations_that_are_allowed_are_forwarded_with_the_key_of_the_gateway(
     assert f"x-api-key: {PROVIDER_KEY}".encode() in gateway.upstream.requests[0]
 
 
-def test_a_client_with_its_own_key_may_do_what_that_key_may(tmp_path: Path) -> None:
+def test_a_client_with_its_own_key_has_the_rights_of_that_key(tmp_path: Path) -> None:
     with attacked(tmp_path) as gateway:
         heard = gateway.send("DELETE /v1/files/file_1", "x-api-key: sk-ant-own", VERSION)
 
@@ -165,7 +165,7 @@ def test_no_path_leaves_the_base_url_of_an_upstream(tmp_path: Path, path: str, k
 
 
 @pytest.mark.parametrize("method", ["TRACE", "PROPFIND", "PURGE"])
-def test_methods_that_no_api_uses_are_refused(tmp_path: Path, method: str) -> None:
+def test_methods_that_no_api_uses_are_rejected(tmp_path: Path, method: str) -> None:
     with attacked(tmp_path, allow=("all",)) as gateway:
         heard = gateway.send(f"{method} /v1/models", "x-api-key: sk-ant-own", VERSION)
 
@@ -201,7 +201,7 @@ def test_a_header_cannot_turn_a_request_into_one_with_another_method(tmp_path: P
         ("GET /v1/models", f"user-agent: tool ({KEY})"),
     ],
 )
-def test_a_gateway_key_in_the_wrong_place_is_refused_and_never_forwarded(
+def test_a_gateway_key_in_the_wrong_place_is_rejected_and_never_forwarded(
     tmp_path: Path, line: str, header: str
 ) -> None:
     with attacked(tmp_path) as gateway:
@@ -233,7 +233,7 @@ def test_a_status_that_does_not_exist_is_a_bad_gateway(tmp_path: Path, status: s
 
 
 @pytest.mark.parametrize(("late_seconds", "reuse"), [(0.0, True), (0.005, False)])
-def test_a_second_answer_of_an_upstream_never_reaches_the_next_client(
+def test_a_second_response_of_an_upstream_never_reaches_the_next_client(
     tmp_path: Path, late_seconds: float, reuse: bool
 ) -> None:
     with attacked(tmp_path, answering_twice(late_seconds=late_seconds), reuse=reuse) as gateway:
@@ -243,7 +243,7 @@ def test_a_second_answer_of_an_upstream_never_reaches_the_next_client(
 
 
 @pytest.mark.parametrize(
-    ("head", "said"),
+    ("head", "message"),
     [
         (b"GET /v1/models HTTP/1.1\r\n", b"one Host header"),
         (b"GET /v1/models HTTP/1.1\r\nhost: a\r\nhost: b\r\n", b"one Host header"),
@@ -259,12 +259,12 @@ def test_a_second_answer_of_an_upstream_never_reaches_the_next_client(
         ),
     ],
 )
-def test_a_head_without_one_host_or_longer_than_the_limit_gets_400(
-    tmp_path: Path, head: bytes, said: bytes
+def test_a_request_head_that_is_too_long_or_lacks_a_single_host_gets_400(
+    tmp_path: Path, head: bytes, message: bytes
 ) -> None:
     with attacked(tmp_path) as gateway:
         heard = send_raw(gateway.url, head + b"\r\n")
 
     assert heard.status == 400
-    assert said in heard.body
+    assert message in heard.body
     assert gateway.upstream.requests == []

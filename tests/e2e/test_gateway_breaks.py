@@ -1,4 +1,4 @@
-"""Breaks of the provider's cache, explained by the gateway that they go through."""
+"""Cache breaks that the gateway detects and explains."""
 
 import logging
 import time
@@ -41,8 +41,10 @@ def client(gateway: RunningGateway) -> Iterator[anthropic.Anthropic]:
         yield made
 
 
-def talk(client: anthropic.Anthropic, who: str, *systems: str, gap: float, sandbox: RunningSandbox) -> None:
-    """A conversation that has each of these system prompts in turn."""
+def run_conversation(
+    client: anthropic.Anthropic, who: str, *systems: str, gap: float, sandbox: RunningSandbox
+) -> None:
+    """Run a conversation that uses each of these system prompts in turn."""
     messages: list[Any] = [{"role": "user", "content": f"I am {who}. Find the slow parser."}]
     for system in systems:
         reply = client.messages.create(
@@ -55,8 +57,8 @@ def talk(client: anthropic.Anthropic, who: str, *systems: str, gap: float, sandb
         sandbox.clock.now += gap
 
 
-def seen(gateway: RunningGateway, before: int) -> SessionCacheMiss:
-    """The break that is seen next; it is looked into behind the answer."""
+def wait_for_break(gateway: RunningGateway, before: int) -> SessionCacheMiss:
+    """Wait for the next cache break; the gateway analyses it in the background."""
     deadline = time.monotonic() + 10
     while len(gateway.cache_misses) <= before:
         assert time.monotonic() < deadline, "no break was seen"
@@ -64,7 +66,7 @@ def seen(gateway: RunningGateway, before: int) -> SessionCacheMiss:
     return gateway.cache_misses[before]
 
 
-def test_a_timestamp_in_the_system_prompt_is_named_with_its_bytes_and_what_it_cost(
+def test_a_timestamp_in_the_system_prompt_is_reported_with_its_bytes_and_cost(
     client: anthropic.Anthropic,
     gateway: RunningGateway,
     sandbox: RunningSandbox,
@@ -73,8 +75,8 @@ def test_a_timestamp_in_the_system_prompt_is_named_with_its_bytes_and_what_it_co
     before = len(gateway.cache_misses)
     with caplog.at_level(logging.INFO, "foveate.engine.background.cache_misses"):
         stamped = [f"{RULES}\nIt is 2026-11-15T12:00:{second:02}Z." for second in (1, 2)]
-        talk(client, "ana", stamped[0], *stamped, gap=20, sandbox=sandbox)
-        found = seen(gateway, before)
+        run_conversation(client, "ana", stamped[0], *stamped, gap=20, sandbox=sandbox)
+        found = wait_for_break(gateway, before)
 
     verdict = found.verdict
     assert verdict.cause is MissCause.TIMESTAMP
@@ -97,38 +99,36 @@ def test_a_timestamp_in_the_system_prompt_is_named_with_its_bytes_and_what_it_co
     assert SECRET not in line
 
 
-def test_a_pause_for_longer_than_the_cache_lives_is_told_as_that(
+def test_a_pause_longer_than_the_cache_ttl_is_reported_as_the_cause(
     client: anthropic.Anthropic, gateway: RunningGateway, sandbox: RunningSandbox
 ) -> None:
     before = len(gateway.cache_misses)
-    talk(client, "bo", RULES, RULES, gap=2 * 3600, sandbox=sandbox)
+    run_conversation(client, "bo", RULES, RULES, gap=2 * 3600, sandbox=sandbox)
 
-    assert seen(gateway, before).verdict.cause is MissCause.EXPIRED
+    assert wait_for_break(gateway, before).verdict.cause is MissCause.EXPIRED
 
 
-def test_a_session_that_goes_on_as_it_began_breaks_nothing(
+def test_a_session_with_an_unchanged_prefix_has_no_cache_break(
     client: anthropic.Anthropic, gateway: RunningGateway, sandbox: RunningSandbox
 ) -> None:
     before = len(gateway.cache_misses)
-    talk(client, "cy", *[RULES] * 6, gap=20, sandbox=sandbox)
+    run_conversation(client, "cy", *[RULES] * 6, gap=20, sandbox=sandbox)
     time.sleep(0.2)
 
     assert gateway.cache_misses[before:] == []
 
 
-def test_a_provider_that_keeps_things_unasked_is_explained_too(
-    gateway: RunningGateway, sandbox: RunningSandbox
-) -> None:
+def test_breaks_of_automatic_caching_are_explained(gateway: RunningGateway, sandbox: RunningSandbox) -> None:
     before = len(gateway.cache_misses)
     with openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as client:
         messages: list[Any] = [{"role": "user", "content": "I am dee. Find the slow parser."}]
         for number in range(2):
             system: Any = {"role": "system", "content": f"Request {number + 41}. {RULES}"}
-            said = client.chat.completions.create(model="gpt-4.1", messages=[system, *messages])
-            answer = said.choices[0].message.content
+            completion = client.chat.completions.create(model="gpt-4.1", messages=[system, *messages])
+            answer = completion.choices[0].message.content
             messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
             sandbox.clock.now += 20
 
-    found = seen(gateway, before)
+    found = wait_for_break(gateway, before)
     assert found.verdict.cause is MissCause.COUNTER
     assert found.provider == "openai"

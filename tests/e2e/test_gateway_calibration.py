@@ -1,4 +1,4 @@
-"""Models whose tokenizer is not known are counted well after a few of their bills."""
+"""Models with an unknown tokenizer are counted well after a few usage reports."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ FEW = 4
 
 
 def errors(folder: Path, category: str = "main") -> list[float]:
-    """How far each count was off, relative to the bill, in the order of the calls."""
+    """Relative error of each count against the reported usage, in call order."""
 
     async def read() -> list[Charge]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
@@ -36,7 +36,7 @@ def errors(folder: Path, category: str = "main") -> list[float]:
 
 
 @pytest.mark.parametrize("rate", [1.3, 0.7])
-def test_an_unseen_model_whose_tokenizer_differs_by_a_third_is_soon_counted_within_a_twentieth(
+def test_a_new_model_with_a_different_tokenizer_is_soon_counted_within_five_percent(
     tmp_path: Path, rate: float
 ) -> None:
     words = "The parser reads {n} lines and {n} words of src/part_{n}.py before it stops. "
@@ -47,9 +47,9 @@ def test_an_unseen_model_whose_tokenizer_differs_by_a_third_is_soon_counted_with
         anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
     ):
         for number in range(10):
-            said: Any = [{"role": "user", "content": words.format(n=number) * (3 + 40 * (number % 5))}]
-            client.messages.create(model="claude-opus-9", max_tokens=50, messages=said)
-            chatty.chat.completions.create(model="gpt-9", messages=said)
+            conversation: Any = [{"role": "user", "content": words.format(n=number) * (3 + 40 * (number % 5))}]
+            client.messages.create(model="claude-opus-9", max_tokens=50, messages=conversation)
+            chatty.chat.completions.create(model="gpt-9", messages=conversation)
             sandbox.clock.now += 1
 
     found = errors(tmp_path)
@@ -59,8 +59,8 @@ def test_an_unseen_model_whose_tokenizer_differs_by_a_third_is_soon_counted_with
     assert all(abs(error) < 0.05 for error in found[2 * FEW :]), found
 
 
-def test_a_gateway_that_starts_again_counts_as_well_as_before(tmp_path: Path) -> None:
-    """Was off by a third again, so that what no longer fitted was sent."""
+def test_calibration_survives_a_restart_of_the_gateway(tmp_path: Path) -> None:
+    """Regression: counts were off by a third after a restart, and oversized requests were sent."""
     words = "The parser reads {n} lines and {n} words of src/part_{n}.py before it stops. "
     with running_sandbox(tokens=scaled_block_tokens(1.3)) as sandbox:
         for start in range(2):
@@ -69,10 +69,10 @@ def test_a_gateway_that_starts_again_counts_as_well_as_before(tmp_path: Path) ->
                 anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
             ):
                 for number in range(6):
-                    said: Any = [
+                    conversation: Any = [
                         {"role": "user", "content": words.format(n=10 * start + number) * (9 + 20 * number)}
                     ]
-                    client.messages.create(model="claude-opus-9", max_tokens=50, messages=said)
+                    client.messages.create(model="claude-opus-9", max_tokens=50, messages=conversation)
                     sandbox.clock.now += 1
 
     found = errors(tmp_path)
@@ -81,7 +81,7 @@ def test_a_gateway_that_starts_again_counts_as_well_as_before(tmp_path: Path) ->
     assert all(abs(error) < 0.05 for error in found[6:]), found
 
 
-def test_calibration_holds_for_folded_histories_which_stay_within_the_window(tmp_path: Path) -> None:
+def test_calibration_works_for_compacted_histories_which_stay_within_the_window(tmp_path: Path) -> None:
     options = AgentOptions(
         compaction=True, window_tokens=16_000, compaction_options=CompactionOptions(extractive=True)
     )
@@ -90,26 +90,26 @@ def test_calibration_holds_for_folded_histories_which_stay_within_the_window(tmp
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
         anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
     ):
-        bill = turns(client, sandbox, 25, "claude-opus-9")
+        reported_usage = turns(client, sandbox, 25, "claude-opus-9")
 
     found = errors(tmp_path)
     assert gateway.failed_steps == []
     assert len(found) == 25
-    assert sum(bill.inputs) / 25 < 14_000  # it was folded
-    assert max(bill.inputs) <= 16_000 - 500
+    assert sum(reported_usage.inputs) / 25 < 14_000  # it was folded
+    assert max(reported_usage.inputs) <= 16_000 - 500
     assert all(abs(error) < 0.05 for error in found[FEW:]), found
 
 
-def test_what_a_provider_adds_by_itself_teaches_nothing(tmp_path: Path) -> None:
+def test_tokens_added_by_the_provider_do_not_affect_calibration(tmp_path: Path) -> None:
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
         openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as chatty,
     ):
-        kept = chatty.responses.create(model="gpt-9", input="word " * 300)
+        stored_response = chatty.responses.create(model="gpt-9", input="word " * 300)
         for _ in range(5):  # each is billed with all that the provider has kept
             sandbox.clock.now += 1
-            chatty.responses.create(model="gpt-9", input="word " * 300, previous_response_id=kept.id)
+            chatty.responses.create(model="gpt-9", input="word " * 300, previous_response_id=stored_response.id)
         sandbox.clock.now += 1
         chatty.responses.create(model="gpt-9", input="word " * 320)
 

@@ -1,4 +1,4 @@
-"""Nothing goes round a cap: whatever comes in whichever way is counted, or refused in the provider's format."""
+"""No request bypasses a cap: each is counted, or rejected in the error format of the provider."""
 
 import asyncio
 import gzip
@@ -36,18 +36,18 @@ ALLOWING = Cap(scope=CapScope.TOTAL, dollars=Decimal("0.01"), unknown=UnknownPri
 
 @contextmanager
 def provider() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
-    """A provider that answers everything, and what it was sent."""
+    """A provider that answers every request, and the requests it receives."""
     heard: list[tuple[str, bytes]] = []
 
     class Answers(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             heard.append((self.headers.get("content-encoding", ""), body))
-            said = b'{"object": "list", "usage": {"prompt_tokens": 7, "total_tokens": 7}}'
+            content = b'{"object": "list", "usage": {"prompt_tokens": 7, "total_tokens": 7}}'
             self.send_response(200)
-            self.send_header("content-length", str(len(said)))
+            self.send_header("content-length", str(len(content)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -99,24 +99,22 @@ WAYS = [
 ]
 
 
-def test_no_request_goes_round_a_cap(tmp_path: Path) -> None:
-    """Defect: all of these were sent to the provider and booked nowhere.
+def test_no_request_bypasses_a_cap(tmp_path: Path) -> None:
+    """Regression: all of these were sent to the provider and not charged.
 
-    And those whose input the provider fetches itself were held to the few tokens that stand in them.
+    Requests whose input the provider fetches were estimated by the few tokens of the body.
     """
     with provider() as (url, heard), running_gateway(url, tmp_path, caps=[CAP]) as gateway:
         answers = [posted(f"{gateway.url}{path}", body, encoding) for path, body, encoding in WAYS]
 
     assert heard == []
     assert [status for status, _ in answers] == [402] * len(WAYS)
-    assert all(json.loads(said)["error"]["code"] == "insufficient_quota" for _, said in answers)
-    assert all(b"the cap on all that is spent" in said for _, said in answers)
+    assert all(json.loads(content)["error"]["code"] == "insufficient_quota" for _, content in answers)
+    assert all(b"the cap on all that is spent" in content for _, content in answers)
 
 
 @pytest.mark.parametrize("caps", [[], [ALLOWING]])
-def test_where_no_cap_forbids_it_what_cannot_be_read_is_sent_as_it_came(
-    tmp_path: Path, caps: list[Cap]
-) -> None:
+def test_without_a_cap_an_unreadable_request_is_forwarded_unchanged(tmp_path: Path, caps: list[Cap]) -> None:
     unread = [
         ("/v1/chat/completions", b"packed", "br"),
         ("/v1/chat/completions", b"not JSON", ""),
@@ -134,7 +132,7 @@ ROOMY = Cap(scope=CapScope.TOTAL, dollars=Decimal("0.30"))  # for one such call,
 
 
 def test_a_client_that_leaves_before_the_answer_is_charged(tmp_path: Path) -> None:
-    """Defect: any number of calls went through under a cap where each client left before its answer began."""
+    """Regression: a cap did not count calls whose clients disconnected before the response."""
     with (
         running_sandbox(ScriptStep(delay_seconds=30), repeat=True) as sandbox,
         running_gateway(sandbox.url, tmp_path, caps=[ROOMY]) as gateway,
@@ -145,11 +143,11 @@ def test_a_client_that_leaves_before_the_answer_is_charged(tmp_path: Path) -> No
             time.sleep(0.01)
         connection.close()
         sandbox.wait_for_abandoned_request(within_seconds=10)
-        status, said = posted(f"{gateway.openai_url}/chat/completions", PLAIN)
+        status, content = posted(f"{gateway.openai_url}/chat/completions", PLAIN)
 
     (found,) = booked(tmp_path)
     assert (status, found.calls, found.unknown_calls, found.partial_calls) == (402, 1, 1, 1)
-    assert b"$0.256" in said
+    assert b"$0.256" in content
 
 
 def test_a_provider_that_cannot_be_reached_costs_nothing(tmp_path: Path) -> None:
@@ -165,7 +163,7 @@ def test_a_provider_that_cannot_be_reached_costs_nothing(tmp_path: Path) -> None
     [(gzip.compress, "gzip"), (brotli.compress, "br"), (zstandard.compress, "zstd")],
     ids=["gzip", "br", "zstd"],
 )
-def test_a_packed_request_is_sent_unpacked_and_counted(
+def test_a_compressed_request_is_sent_uncompressed_and_counted(
     tmp_path: Path, compress: Callable[[bytes], bytes], encoding_name: str
 ) -> None:
     with provider() as (url, heard), running_gateway(url, tmp_path) as gateway:
@@ -177,21 +175,21 @@ def test_a_packed_request_is_sent_unpacked_and_counted(
     assert [found.group for found in booked(tmp_path)] == [("gpt-4.1",)]
 
 
-def test_embeddings_are_booked_with_their_price(tmp_path: Path) -> None:
-    asked = json.dumps({"model": "text-embedding-3-small", "input": "Hello"}).encode()
+def test_embeddings_are_charged_at_their_price(tmp_path: Path) -> None:
+    request_body = json.dumps({"model": "text-embedding-3-small", "input": "Hello"}).encode()
     with provider() as (url, heard), running_gateway(url, tmp_path, caps=[CAP]) as gateway:
-        status, _ = posted(f"{gateway.openai_url}/embeddings", asked)
+        status, _ = posted(f"{gateway.openai_url}/embeddings", request_body)
 
     (found,) = booked(tmp_path)
-    assert (status, heard) == (200, [("", asked)])
+    assert (status, heard) == (200, [("", request_body)])
     assert (found.group, found.uncached) == (("text-embedding-3-small",), 7)
     assert found.dollars == 7 * Decimal("0.02e-6")
 
 
-def test_calls_in_quick_succession_are_held_to_what_was_billed_and_not_to_what_was_reserved(
+def test_calls_in_quick_succession_are_limited_by_charges_and_not_by_old_reservations(
     tmp_path: Path,
 ) -> None:
-    """Defect: what a call had reserved stood in the way of the next one until its bill was written."""
+    """Regression: a reservation blocked the next call until the charge was written."""
     tight = Cap(
         scope=CapScope.TOTAL, dollars=Decimal("0.30")
     )  # one call may cost 0.26, and costs next to nothing
@@ -204,19 +202,19 @@ def test_calls_in_quick_succession_are_held_to_what_was_billed_and_not_to_what_w
 
 @contextmanager
 def wordy_provider() -> Iterator[tuple[str, list[int]]]:
-    """A provider whose responses are as long as they may be, and the limits that it was sent."""
+    """A provider whose responses use the whole output limit, and the limits it receives."""
     limits: list[int] = []
 
     class Answers(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            limits.append(asked["max_output_tokens"])
+            request_body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            limits.append(request_body["max_output_tokens"])
             usage = {"input_tokens": 9, "output_tokens": limits[-1], "total_tokens": 9 + limits[-1]}
-            said = json.dumps({"object": "response", "status": "incomplete", "usage": usage}).encode()
+            content = json.dumps({"object": "response", "status": "incomplete", "usage": usage}).encode()
             self.send_response(200)
-            self.send_header("content-length", str(len(said)))
+            self.send_header("content-length", str(len(content)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -230,10 +228,12 @@ def wordy_provider() -> Iterator[tuple[str, list[int]]]:
         server.server_close()
 
 
-def test_parallel_calls_without_output_limits_use_a_cap_up_and_never_overshoot_it(tmp_path: Path) -> None:
-    """Defect: a call of Codex "may cost $6.58", so that a cap of $5 let none through."""
+def test_parallel_calls_without_output_limits_use_up_a_cap_and_never_exceed_it(tmp_path: Path) -> None:
+    """Regression: the ceiling of a Codex call was $6.58, so that a cap of $5 rejected every call."""
     dollars = Decimal(5)
-    asked = json.dumps({"model": "gpt-6-astra", "input": "Hi"}).encode()  # $50 for a million tokens of output
+    request_body = json.dumps(
+        {"model": "gpt-6-astra", "input": "Hi"}
+    ).encode()  # $50 for a million tokens of output
     with (
         wordy_provider() as (url, limits),
         running_gateway(url, tmp_path, caps=[Cap(scope=CapScope.DAY, dollars=dollars)]) as gateway,
@@ -241,7 +241,7 @@ def test_parallel_calls_without_output_limits_use_a_cap_up_and_never_overshoot_i
         statuses: list[int] = []
 
         def call() -> None:
-            statuses.extend(posted(f"{gateway.openai_url}/responses", asked)[0] for _ in range(4))
+            statuses.extend(posted(f"{gateway.openai_url}/responses", request_body)[0] for _ in range(4))
 
         threads = [threading.Thread(target=call) for _ in range(6)]
         for thread in threads:

@@ -1,4 +1,4 @@
-"""Clients that leave, stall and dawdle: their provider is told, the call is settled, and no other notices."""
+"""Clients that disconnect, stall or read slowly: the upstream call ends, is charged, and disturbs nobody."""
 
 import json
 import time
@@ -54,21 +54,21 @@ WELL = respond_once(http_response(claude_response("Well")))
 
 
 @dataclass
-class Between:
-    """A gateway before a scripted provider, and its books."""
+class GatewaySetup:
+    """A gateway in front of a scripted provider, and its ledger."""
 
     gateway: RunningGateway
     upstream: ScriptedUpstream
     file: Path
 
-    def behaves(self, behave: Behaviour) -> None:
+    def set_behaviour(self, behave: Behaviour) -> None:
         assert self.upstream.wait_until_idle()
         self.upstream.behave = behave
         self.upstream.lost_clients = 0
         self.upstream.requests.clear()
 
-    def heard_one(self) -> bool:
-        """Whether the provider gets a request, waited for."""
+    def wait_for_request(self) -> bool:
+        """Wait until the provider gets a request, and tell whether it did."""
         return wait_until(lambda: bool(self.upstream.requests), bool)
 
     def books(self, calls: int) -> LedgerState:
@@ -76,7 +76,7 @@ class Between:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Between]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySetup]:
     folder = tmp_path_factory.mktemp("gateway")
     with (
         running_upstream(WELL) as upstream,
@@ -85,16 +85,16 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Between]:
         ) as gateway,
     ):
         assert send_raw(gateway.url, claude_request(SECRET)).status == 200
-        yield Between(gateway, upstream, folder / "gateway.sqlite")
+        yield GatewaySetup(gateway, upstream, folder / "gateway.sqlite")
     assert gateway.failed_steps == []
 
 
 @pytest.fixture
-def between(both: Between, caplog: pytest.LogCaptureFixture) -> Iterator[Between]:
-    """The same for all tests; after each of them it serves as before, with nothing left over."""
+def setup(both: GatewaySetup, caplog: pytest.LogCaptureFixture) -> Iterator[GatewaySetup]:
+    """Share one setup between tests, and check after each that it still serves and leaks nothing."""
     sockets = open_sockets()
     yield both
-    both.behaves(WELL)
+    both.set_behaviour(WELL)
     assert send_raw(both.gateway.url, claude_request(SECRET)).status == 200
     assert wait_until(open_sockets, lambda now: now <= sockets) <= sockets
     assert both.books(0).reservations == 0
@@ -103,114 +103,114 @@ def between(both: Between, caplog: pytest.LogCaptureFixture) -> Iterator[Between
 
 
 def waits(talk: UpstreamConnection) -> None:
-    """Takes a request and says nothing until its client has gone."""
+    """Read a request and send nothing until the client disconnects."""
     talk.read_request()
     if talk.is_closed_by_peer(within_seconds=30):
         talk.read_request()
 
 
 def drips(talk: UpstreamConnection) -> None:
-    """Streams one word after the other, slowly."""
+    """Stream one word at a time, slowly."""
     talk.read_request()
     talk.send(STREAM_HEAD, *map(http_chunk, EVENTS), LAST_CHUNK, pause_seconds=0.3)
 
 
-def test_a_client_that_leaves_before_all_of_its_request_is_there_asked_nothing(between: Between) -> None:
-    before = len(between.books(0).calls)
-    between.behaves(WELL)
+def test_a_request_that_its_client_never_completes_is_not_sent_upstream(setup: GatewaySetup) -> None:
+    before = len(setup.books(0).calls)
+    setup.set_behaviour(WELL)
     for size in (1, 60, len(claude_request(SECRET)) - 1):
-        with connect(between.gateway.url) as connection:
+        with connect(setup.gateway.url) as connection:
             connection.sendall(claude_request(SECRET)[:size])
             time.sleep(0.05)
 
-    assert between.upstream.requests == []
-    assert len(between.books(before).calls) == before
+    assert setup.upstream.requests == []
+    assert len(setup.books(before).calls) == before
 
 
 @pytest.mark.parametrize("is_claude", [True, False])
 @pytest.mark.parametrize("missing", [10, "all of the body"])
-def test_a_client_that_stalls_in_its_request_is_told_and_holds_nobody_up(
-    between: Between, is_claude: bool, missing: int | str
+def test_a_client_that_stalls_in_its_request_gets_an_error_and_blocks_nobody(
+    setup: GatewaySetup, is_claude: bool, missing: int | str
 ) -> None:
-    between.behaves(WELL)
+    setup.set_behaviour(WELL)
     whole = claude_request(SECRET) if is_claude else chat_request(SECRET)
     cut = whole[:-missing] if isinstance(missing, int) else whole.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
-    with connect(between.gateway.url) as stalled:
+    with connect(setup.gateway.url) as stalled:
         stalled.sendall(cut)
-        assert send_raw(between.gateway.url, claude_request(SECRET)).status == 200
+        assert send_raw(setup.gateway.url, claude_request(SECRET)).status == 200
         found = parse_response(receive_all(stalled))
 
     assert found.status == 408
     assert "no more of the request came" in json.loads(found.body)["error"]["message"]
-    assert len(between.upstream.requests) == 1
+    assert len(setup.upstream.requests) == 1
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_client_that_leaves_while_it_waits_has_its_provider_left_too(between: Between, streams: bool) -> None:
-    before = len(between.books(0).calls)
-    between.behaves(waits)
-    with connect(between.gateway.url) as connection:
+def test_the_upstream_call_is_cancelled_if_the_client_disconnects_while_waiting(
+    setup: GatewaySetup, streams: bool
+) -> None:
+    before = len(setup.books(0).calls)
+    setup.set_behaviour(waits)
+    with connect(setup.gateway.url) as connection:
         connection.sendall(claude_request(SECRET, stream=streams))
-        assert between.heard_one()
+        assert setup.wait_for_request()
 
-    assert between.upstream.wait_for_lost_client()
-    booked = between.books(before + 1)
+    assert setup.upstream.wait_for_lost_client()
+    booked = setup.books(before + 1)
     assert (len(booked.calls), booked.reservations) == (before + 1, 0)
     assert (booked.calls[-1].is_partial, booked.calls[-1].is_unknown) == (True, True)
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_stream_has_its_provider_left_too(between: Between) -> None:
-    before = len(between.books(0).calls)
-    between.behaves(drips)
-    with anthropic.Anthropic(base_url=between.gateway.url, api_key=SECRET, max_retries=0) as client:
+def test_the_upstream_call_is_cancelled_if_the_client_disconnects_during_a_stream(setup: GatewaySetup) -> None:
+    before = len(setup.books(0).calls)
+    setup.set_behaviour(drips)
+    with anthropic.Anthropic(base_url=setup.gateway.url, api_key=SECRET, max_retries=0) as client:
         stream = client.messages.create(
             model="claude-opus-4-5", max_tokens=50, messages=[{"role": "user", "content": "Hello"}], stream=True
         )
         next(iter(stream))
         stream.close()
 
-    assert between.upstream.wait_for_lost_client()
-    booked = between.books(before + 1)
+    assert setup.upstream.wait_for_lost_client()
+    booked = setup.books(before + 1)
     assert (len(booked.calls), booked.calls[-1].is_partial) == (before + 1, True)
 
 
-def test_a_client_whose_own_time_is_out_has_its_provider_left_too(between: Between) -> None:
-    before = len(between.books(0).calls)
-    between.behaves(waits)
-    with openai.OpenAI(
-        base_url=between.gateway.openai_url, api_key=SECRET, max_retries=0, timeout=0.3
-    ) as client:
-        while not between.upstream.requests:  # on a busy machine its time may be out before it is sent
+def test_the_upstream_call_is_cancelled_if_the_client_times_out(setup: GatewaySetup) -> None:
+    before = len(setup.books(0).calls)
+    setup.set_behaviour(waits)
+    with openai.OpenAI(base_url=setup.gateway.openai_url, api_key=SECRET, max_retries=0, timeout=0.3) as client:
+        while not setup.upstream.requests:  # on a busy machine its time may be out before it is sent
             with pytest.raises(openai.APITimeoutError):
                 client.chat.completions.create(
                     model="gpt-4.1", messages=[{"role": "user", "content": "Hello"}], max_tokens=9
                 )
 
-    assert between.upstream.wait_for_lost_client()
-    asked = len(between.upstream.requests)
-    assert len(between.books(before + asked).calls) == before + asked
+    assert setup.upstream.wait_for_lost_client()
+    request_count = len(setup.upstream.requests)
+    assert len(setup.books(before + request_count).calls) == before + request_count
 
 
-def test_a_client_that_leaves_with_its_answer_has_it_booked_whole(between: Between) -> None:
-    before = between.books(0)
+def test_a_client_that_disconnects_after_the_response_is_charged_in_full(setup: GatewaySetup) -> None:
+    before = setup.books(0)
     for _ in range(10):
-        between.behaves(WELL)
-        with connect(between.gateway.url) as connection:
+        setup.set_behaviour(WELL)
+        with connect(setup.gateway.url) as connection:
             connection.sendall(claude_request(SECRET))
             assert connection.recv(20).startswith(b"HTTP/1.1 200")
-    booked = between.books(len(before.calls) + 10)
+    booked = setup.books(len(before.calls) + 10)
 
     assert len(booked.calls) == len(before.calls) + 10
     assert booked.complete_calls >= before.complete_calls + 9  # one may be left between its two last pieces
 
 
-def test_clients_that_leave_at_any_moment_are_settled_once_each(between: Between) -> None:
-    before = len(between.books(0).calls)
-    between.behaves(respond_once(STREAM_HEAD, *map(http_chunk, EVENTS), LAST_CHUNK, pause_seconds=0.004))
+def test_clients_that_disconnect_at_any_moment_are_each_charged_once(setup: GatewaySetup) -> None:
+    before = len(setup.books(0).calls)
+    setup.set_behaviour(respond_once(STREAM_HEAD, *map(http_chunk, EVENTS), LAST_CHUNK, pause_seconds=0.004))
     sockets = open_sockets()
 
     def leave(seconds: float) -> None:
-        with connect(between.gateway.url) as connection:
+        with connect(setup.gateway.url) as connection:
             connection.sendall(claude_request(SECRET, stream=True))
             time.sleep(seconds)
 
@@ -220,19 +220,21 @@ def test_clients_that_leave_at_any_moment_are_settled_once_each(between: Between
     for thread in threads:
         thread.join()
     # Who is refused now came after all of them; so they are over as soon as their connections are.
-    assert send_raw(between.gateway.url, b"no HTTP\r\n\r\n").status == 400
+    assert send_raw(setup.gateway.url, b"no HTTP\r\n\r\n").status == 400
     assert wait_until(open_sockets, lambda now: now <= sockets) <= sockets
-    booked = between.books(before + len(between.upstream.requests))
+    booked = setup.books(before + len(setup.upstream.requests))
 
     assert booked.reservations == 0
     # A call that its client left before it was sent is free; whatever a provider may have heard is booked.
-    assert len(booked.calls) - before >= len(between.upstream.requests)
+    assert len(booked.calls) - before >= len(setup.upstream.requests)
     assert len(booked.calls) - before <= 48
     assert len({call.id for call in booked.calls}) == len(booked.calls)
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
-def test_an_answer_of_a_hundred_megabytes_passes_without_being_kept(between: Between, kind: str) -> None:
+def test_a_response_of_a_hundred_megabytes_is_streamed_without_buffering(
+    setup: GatewaySetup, kind: str
+) -> None:
     size = 100 * 1024 * 1024
     piece = b"data: " + b"x" * (1024 * 1024 - 8) + b"\n\n"
     head = http_response(b"", content_type=kind, content_length=str(size))
@@ -241,7 +243,7 @@ def test_an_answer_of_a_hundred_megabytes_passes_without_being_kept(between: Bet
         talk.read_request()
         talk.send(head, *[piece] * 100)
 
-    between.behaves(behave)
+    setup.set_behaviour(behave)
     sizes: list[int] = []
     growth: list[int] = []
     # The first answer takes what the others use again. What earlier tests left running may also take memory,
@@ -249,7 +251,7 @@ def test_an_answer_of_a_hundred_megabytes_passes_without_being_kept(between: Bet
     while len(growth) < 3 and (not growth or growth[-1] >= 50 * 1024 * 1024):
         memory = []
         for _ in range(3):
-            sizes.append(count_received_bytes(between.gateway.url, claude_request(SECRET, stream=True)))
+            sizes.append(count_received_bytes(setup.gateway.url, claude_request(SECRET, stream=True)))
             memory.append(resident_bytes())
         growth.append(memory[-1] - memory[0])
 
@@ -257,8 +259,8 @@ def test_an_answer_of_a_hundred_megabytes_passes_without_being_kept(between: Bet
     assert min(growth) < 50 * 1024 * 1024, growth
 
 
-def test_a_client_that_does_not_read_holds_its_provider_back_and_not_all_of_the_answer(
-    between: Between,
+def test_a_client_that_does_not_read_slows_the_upstream_down_instead_of_filling_memory(
+    setup: GatewaySetup,
 ) -> None:
     size = 80 * 1024 * 1024
     piece = b": " + b"x" * (1024 * 1024 - 4) + b"\n\n"
@@ -267,9 +269,9 @@ def test_a_client_that_does_not_read_holds_its_provider_back_and_not_all_of_the_
         talk.read_request()
         talk.send(http_response(b"", content_type="text/event-stream", content_length=str(size)), *[piece] * 80)
 
-    between.behaves(behave)
+    setup.set_behaviour(behave)
     memory = resident_bytes()
-    with connect(between.gateway.url) as connection:
+    with connect(setup.gateway.url) as connection:
         connection.sendall(claude_request(SECRET, stream=True))
         assert connection.recv(12) == b"HTTP/1.1 200"
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""Gateways in processes of their own: many streams at once, settings that come and go, and kill -9."""
+"""Gateways in their own processes: many concurrent streams, changing settings, and kill -9."""
 
 import asyncio
 import sqlite3
@@ -58,7 +58,7 @@ def sandbox() -> Iterator[RunningSandbox]:
 
 
 def turn(url: str, messages: list[Any], step: ScriptStep | None = None) -> str:
-    """What comes next in a conversation."""
+    """Build the next request of a conversation."""
     with anthropic.Anthropic(base_url=url, api_key=SECRET, max_retries=0, timeout=20) as client:
         reply = client.messages.create(
             model=MODEL,
@@ -71,13 +71,13 @@ def turn(url: str, messages: list[Any], step: ScriptStep | None = None) -> str:
 
 
 def api_format(url: str, messages: list[Any], text: str) -> None:
-    """One more turn of a conversation."""
+    """Send one more turn of a conversation."""
     messages.append({"role": "user", "content": text})
     messages.append({"role": "assistant", "content": turn(url, messages)})
 
 
-def told(served: GatewayProcess, *, is_killed: bool = False) -> str:
-    """All that a gateway has said, once it is made to end."""
+def stop_and_read_log(served: GatewayProcess, *, is_killed: bool = False) -> str:
+    """Stop a gateway and return its log."""
     if not is_killed:
         served.process.terminate()
     return served.wait_for_exit()[1]
@@ -93,7 +93,7 @@ async def streamed(url: str, number: int) -> bytes:
     return found
 
 
-def test_two_hundred_streams_at_once_are_all_whole_and_all_booked(tmp_path: Path) -> None:
+def test_two_hundred_concurrent_streams_are_complete_and_charged(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     pieces = [STREAM_HEAD, *map(http_chunk, EVENTS), LAST_CHUNK]
     with running_upstream(respond_once(*pieces, pause_seconds=0.03)) as upstream:
@@ -111,7 +111,7 @@ def test_two_hundred_streams_at_once_are_all_whole_and_all_booked(tmp_path: Path
             booked = wait_until_settled(tmp_path / FILE, FIRST + STREAMS, within_seconds=20)
             left = wait_until(lambda: open_sockets(pid), lambda now: now <= sockets)
             grown = resident_bytes(pid) - memory
-            log = told(served)
+            log = stop_and_read_log(served)
 
     assert [one.status for one in answers] == [200] * STREAMS
     assert all(one.is_complete and one.body == b"".join(EVENTS) for one in answers)
@@ -127,9 +127,7 @@ def test_two_hundred_streams_at_once_are_all_whole_and_all_booked(tmp_path: Path
     assert files_containing(tmp_path, SECRET) == []
 
 
-def test_settings_that_turn_invalid_while_requests_go_on_disturb_none_of_them(
-    sandbox: RunningSandbox, tmp_path: Path
-) -> None:
+def test_invalid_new_settings_do_not_disturb_running_requests(sandbox: RunningSandbox, tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     write_config(config, sandbox.url)
     good = config.read_bytes()
@@ -159,7 +157,7 @@ def test_settings_that_turn_invalid_while_requests_go_on_disturb_none_of_them(
         time.sleep(0.05)  # the file is not looked at more often than every few milliseconds
         refused = send_raw(served.url, claude_request(SECRET)).status
         booked = wait_until_settled(tmp_path / FILE, statuses.count(200))
-        log = told(served)
+        log = stop_and_read_log(served)
 
     assert Counter(statuses).keys() == {200}
     assert refused == 402
@@ -168,9 +166,7 @@ def test_settings_that_turn_invalid_while_requests_go_on_disturb_none_of_them(
     assert SECRET not in log
 
 
-def test_a_gateway_that_is_killed_has_lost_nothing_when_it_is_started_again(
-    sandbox: RunningSandbox, tmp_path: Path
-) -> None:
+def test_a_killed_gateway_has_lost_nothing_after_a_restart(sandbox: RunningSandbox, tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     write_config(config, sandbox.url, CAPPED)
     messages: list[Any] = []
@@ -191,7 +187,7 @@ def test_a_gateway_that_is_killed_has_lost_nothing_when_it_is_started_again(
         ]
         wait_until(lambda: len(sandbox.requests), lambda heard: heard >= heard_before + 3)
         served.process.kill()
-        logs = told(served, is_killed=True)
+        logs = stop_and_read_log(served, is_killed=True)
         assert all(isinstance(one.exception(), anthropic.APIConnectionError) for one in under_way)
     with closing(sqlite3.connect(file)) as connection:
         left = [row[0] for row in connection.execute("SELECT expires_at FROM reservations_v1")]
@@ -201,7 +197,7 @@ def test_a_gateway_that_is_killed_has_lost_nothing_when_it_is_started_again(
         for number in range(4):
             api_format(served.url, messages, f"Two {number}")
         booked = wait_until_settled(file, 11)
-        logs += told(served)
+        logs += stop_and_read_log(served)
 
     assert len(left) == 3  # of those that were under way, about which nobody knows
     assert max(left) < time.time() + LEASE_SECONDS
@@ -217,7 +213,7 @@ def test_a_gateway_that_is_killed_has_lost_nothing_when_it_is_started_again(
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_sessions_go_on_through_the_other_gateway_when_one_is_killed(
+def test_sessions_continue_through_the_other_gateway_if_one_is_killed(
     sandbox: RunningSandbox, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     url = postgres.new_database()
@@ -253,7 +249,7 @@ def test_sessions_go_on_through_the_other_gateway_when_one_is_killed(
         api_format(other.url, sessions[0], "Last")
         after = wait_until(lambda: _booked(url), lambda found: len(found) >= 18)
         left = _reserved(url)
-        logs = told(one, is_killed=True) + told(other)
+        logs = stop_and_read_log(one, is_killed=True) + stop_and_read_log(other)
         dump = postgres.dump(url)
 
     assert (len(before), len(after), set(after.values())) == (12, 18, {1})

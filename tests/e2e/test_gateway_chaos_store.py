@@ -1,4 +1,4 @@
-"""A store that stalls or is gone while requests go on: they are answered, but for caps, and booked after."""
+"""A store that stalls or is unavailable: requests without caps are answered, and charged later."""
 
 import json
 import shutil
@@ -41,7 +41,7 @@ def upstream() -> Iterator[ScriptedUpstream]:
 
 @contextmanager
 def locked(*files: Path) -> Iterator[None]:
-    """Nobody else writes into these files meanwhile."""
+    """Lock these files against other writers."""
     with ExitStack() as held:
         for file in files:
             connection = sqlite3.connect(file, isolation_level=None)
@@ -50,11 +50,11 @@ def locked(*files: Path) -> Iterator[None]:
         yield
 
 
-def asked(gateway: RunningGateway, text: str) -> RawResponse:
+def send_message(gateway: RunningGateway, text: str) -> RawResponse:
     return send_raw(gateway.url, claude_request(SECRET, text=text), timeout_seconds=60)
 
 
-def test_a_locked_file_loses_no_answer_and_no_bill_and_lets_nothing_past_a_cap(
+def test_a_locked_file_loses_no_response_or_charge_and_lets_nothing_past_a_cap(
     upstream: ScriptedUpstream, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folders = [tmp_path / "free", tmp_path / "capped"]
@@ -67,14 +67,14 @@ def test_a_locked_file_loses_no_answer_and_no_bill_and_lets_nothing_past_a_cap(
         ThreadPoolExecutor(20) as clients,
     ):
         for gateway in (free, capped):
-            assert asked(gateway, "before").status == 200
+            assert send_message(gateway, "before").status == 200
         with locked(*files):
-            went = [clients.submit(asked, free, f"during {number}") for number in range(4)]
-            held = [clients.submit(asked, capped, f"during {number}") for number in range(4)]
+            went = [clients.submit(send_message, free, f"during {number}") for number in range(4)]
+            held = [clients.submit(send_message, capped, f"during {number}") for number in range(4)]
             assert wait(went, timeout=4.5).not_done == set()  # nobody waits for the store but caps
             assert wait(held, timeout=LONGEST_SECONDS, return_when=FIRST_COMPLETED).done
         answers = [one.result() for one in held]
-        after = [asked(gateway, "after").status for gateway in (free, capped)]
+        after = [send_message(gateway, "after").status for gateway in (free, capped)]
         capped_books = wait_until_settled(files[1], 2 + sum(one.status == 200 for one in answers))
     books = wait_until_settled(files[0], 6)
 
@@ -92,17 +92,17 @@ def test_a_locked_file_loses_no_answer_and_no_bill_and_lets_nothing_past_a_cap(
 
 
 @pytest.mark.parametrize("headers", [{}, {"x_foveate_session": "nightly"}], ids=["found", "named"])
-def test_no_request_of_a_session_waits_for_the_turns_before_it_to_be_stored(
+def test_a_request_does_not_wait_until_earlier_turns_are_stored(
     upstream: ScriptedUpstream, tmp_path: Path, headers: dict[str, str]
 ) -> None:
-    """Defect: with four workers on one file, the second request of a session waited seconds for the writer."""
+    """Regression: with four workers on one file, the second request waited seconds for the writer."""
     file = tmp_path / "gateway.sqlite"
 
     def turn(gateway: RunningGateway, number: int) -> int:
-        said = [
+        messages = [
             {"role": ("user", "assistant")[at % 2], "content": f"word {at}"} for at in range(2 * number + 1)
         ]
-        body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 100, "messages": said}).encode()
+        body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 100, "messages": messages}).encode()
         return send_raw(
             gateway.url, build_post("/v1/messages", body, **ANTHROPIC, x_api_key=SECRET, **headers)
         ).status
@@ -138,25 +138,25 @@ def reserved(url: str) -> int:
 
 
 @pytest.mark.parametrize("instead", ["nothing", "another"])
-def test_caps_do_not_go_on_with_a_file_that_was_deleted_or_replaced(
+def test_caps_reject_calls_after_the_store_file_is_deleted_or_replaced(
     upstream: ScriptedUpstream, tmp_path: Path, instead: str
 ) -> None:
     file, aside = tmp_path / "gateway.sqlite", tmp_path / "aside.sqlite"
     with running_gateway(upstream.url, tmp_path, caps=CAPS) as gateway:
-        assert asked(gateway, "before").status == 200
+        assert send_message(gateway, "before").status == 200
         file.rename(aside)
         if instead == "another":
             shutil.copy(aside, file)
-        statuses = {asked(gateway, f"during {number}").status for number in range(5)}
+        statuses = {send_message(gateway, f"during {number}").status for number in range(5)}
         aside.rename(file)
-        after = asked(gateway, "after").status
+        after = send_message(gateway, "after").status
 
     assert statuses == {402}
     assert after == 200
 
 
 @pytest.mark.process
-def test_a_server_that_is_stopped_and_started_loses_no_answer_and_no_bill(
+def test_a_restart_of_the_database_server_loses_no_response_or_charge(
     upstream: ScriptedUpstream, own_server: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url, capped_url = own_server.new_database(), own_server.new_database()
@@ -166,17 +166,17 @@ def test_a_server_that_is_stopped_and_started_loses_no_answer_and_no_bill(
         ThreadPoolExecutor(20) as clients,
     ):
         for gateway in (free, capped):
-            assert asked(gateway, "before").status == 200
+            assert send_message(gateway, "before").status == 200
         own_server.crash()
         went = [
-            clients.submit(asked, gateway, f"during {number}")
+            clients.submit(send_message, gateway, f"during {number}")
             for number in range(4)
             for gateway in (free, capped)
         ]
         time.sleep(1)
         own_server.start()
         answers = [one.result() for one in went]
-        after = [asked(gateway, "after").status for gateway in (free, capped)]
+        after = [send_message(gateway, "after").status for gateway in (free, capped)]
         ids = wait_until(lambda: booked(url), lambda found: len(found) >= 6, 30)
         dump = own_server.dump(url) + own_server.dump(capped_url)
 

@@ -1,4 +1,4 @@
-"""A provider that is slow, breaks off or talks nonsense: the client is told, and calls are booked once."""
+"""A provider that is slow, disconnects or sends garbage: clients get an error, and calls are charged once."""
 
 import json
 import socket
@@ -48,15 +48,15 @@ EVENTS = claude_events("Grüße", " aus ", "München", "!")
 
 
 @dataclass
-class Between:
-    """A gateway before a scripted provider, and its books."""
+class GatewaySetup:
+    """A gateway in front of a scripted provider, and its ledger."""
 
     gateway: RunningGateway
     upstream: ScriptedUpstream
     file: Path
 
     def sent(self, request: bytes, behave: Behaviour) -> RawResponse:
-        """What a client gets where the provider behaves so. It keeps no connection, so this one is new."""
+        """Send a request on a new connection and return the response, with the provider behaving as given."""
         assert self.upstream.wait_until_idle()
         self.upstream.behave = behave
         return send_raw(self.gateway.url, request)
@@ -66,19 +66,19 @@ class Between:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Between]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySetup]:
     folder = tmp_path_factory.mktemp("gateway")
     with (
         running_upstream(GOOD_ONCE) as upstream,
         running_gateway(upstream.url, folder, server=ServerSettings(timeouts=WAITS), caps=CAPS) as gateway,
     ):
-        yield Between(gateway, upstream, folder / "gateway.sqlite")
+        yield GatewaySetup(gateway, upstream, folder / "gateway.sqlite")
     assert gateway.failed_steps == []
 
 
 @pytest.fixture
-def between(both: Between, caplog: pytest.LogCaptureFixture) -> Iterator[Between]:
-    """The same for all tests; after each of them it serves as before, and has told nobody a key."""
+def setup(both: GatewaySetup, caplog: pytest.LogCaptureFixture) -> Iterator[GatewaySetup]:
+    """Share one setup between tests, and check after each that it still serves and leaked no key."""
     sockets = open_sockets()
     yield both
     found = both.sent(claude_request(SECRET), respond_once(http_response(claude_response("Well"))))
@@ -89,18 +89,18 @@ def between(both: Between, caplog: pytest.LogCaptureFixture) -> Iterator[Between
 
 
 def silent(talk: UpstreamConnection) -> None:
-    """Takes a request, and says nothing."""
+    """Read a request and send nothing."""
     talk.read_request()
     talk.is_closed_by_peer(within_seconds=30)
 
 
 @pytest.mark.parametrize("is_claude", [True, False])
-def test_a_provider_that_does_not_answer_is_a_time_out_in_its_own_format(
-    between: Between, is_claude: bool
+def test_a_provider_that_does_not_answer_gives_a_timeout_in_its_own_format(
+    setup: GatewaySetup, is_claude: bool
 ) -> None:
-    before = len(between.books(0).calls)
+    before = len(setup.books(0).calls)
     started = time.monotonic()
-    found = between.sent(claude_request(SECRET) if is_claude else chat_request(SECRET), silent)
+    found = setup.sent(claude_request(SECRET) if is_claude else chat_request(SECRET), silent)
 
     assert IDLE_SECONDS <= time.monotonic() - started < 20
     assert found.status == 504
@@ -109,12 +109,12 @@ def test_a_provider_that_does_not_answer_is_a_time_out_in_its_own_format(
     assert "did not answer in time" in error["message"]
     assert "x-should-retry" not in found.headers
     assert found.headers["x-foveate-request-id"].startswith("req_")
-    booked = between.books(before + 1)
+    booked = setup.books(before + 1)
     assert len(booked.calls) == before + 1  # nobody knows what the provider has done meanwhile
     assert (booked.calls[-1].is_partial, booked.calls[-1].is_unknown) == (True, True)
 
 
-def test_a_provider_that_cannot_be_connected_to_is_a_time_out_that_costs_nothing(
+def test_a_connection_timeout_costs_nothing(
     tmp_path: Path,
 ) -> None:
     with socket.socket() as full:
@@ -141,23 +141,23 @@ def test_a_provider_that_cannot_be_connected_to_is_a_time_out_that_costs_nothing
 
 
 @pytest.mark.parametrize("is_idle", [True, False])
-def test_a_stream_that_takes_too_long_is_cut_and_not_taken_for_a_whole_one(
-    between: Between, is_idle: bool
+def test_a_stream_that_takes_too_long_is_cut_and_recorded_as_incomplete(
+    setup: GatewaySetup, is_idle: bool
 ) -> None:
-    before = len(between.books(0).calls)
+    before = len(setup.books(0).calls)
     drops = [
         STREAM_HEAD + http_chunk(EVENTS[0]),
         *map(http_chunk, EVENTS[1:3]),
         *[http_chunk(b": still there\n\n")] * 50,
     ]
-    found = between.sent(
+    found = setup.sent(
         claude_request(SECRET, stream=True), respond_once(*drops, pause_seconds=30 if is_idle else 0.2)
     )
 
     assert found.status == 200
     assert not found.is_complete
     assert found.body.startswith(EVENTS[0])
-    booked = between.books(before + 1)
+    booked = setup.books(before + 1)
     assert (len(booked.calls), booked.calls[-1].is_partial) == (before + 1, True)
 
 
@@ -168,8 +168,8 @@ IN_A_HEADER = WHOLE.index(http_chunk(EVENTS[3])) + 1
 
 @pytest.mark.parametrize("cut", [len(WHOLE), len(WHOLE) // 2, IN_A_CHARACTER, IN_A_HEADER])
 @pytest.mark.parametrize("resets", [False, True])
-def test_a_stream_that_is_cut_passes_to_the_last_byte_and_is_not_taken_for_a_whole_one(
-    between: Between, cut: int, resets: bool
+def test_a_truncated_stream_is_forwarded_to_the_last_byte_and_recorded_as_incomplete(
+    setup: GatewaySetup, cut: int, resets: bool
 ) -> None:
     def behave(talk: UpstreamConnection) -> None:
         talk.read_request()
@@ -178,21 +178,21 @@ def test_a_stream_that_is_cut_passes_to_the_last_byte_and_is_not_taken_for_a_who
             time.sleep(0.05)  # a reset throws away what was not read yet
             talk.reset()
 
-    before = len(between.books(0).calls)
-    found = between.sent(claude_request(SECRET, stream=True), behave)
+    before = len(setup.books(0).calls)
+    found = setup.sent(claude_request(SECRET, stream=True), behave)
 
     assert (found.status, found.is_complete) == (200, False)
     assert b"".join(EVENTS).startswith(found.body)
     assert len(found.body) >= sum(map(len, EVENTS)) * cut // len(WHOLE) - 200
-    booked = between.books(before + 1)
+    booked = setup.books(before + 1)
     # Its bill is whole with its last event, whatever comes after that.
     assert (len(booked.calls), booked.calls[-1].is_partial) == (before + 1, cut < len(WHOLE))
 
 
-def test_a_client_sees_that_a_stream_is_cut(between: Between) -> None:
-    between.upstream.behave = respond_once(STREAM_HEAD, *map(http_chunk, EVENTS[:4]))
+def test_a_client_can_detect_a_truncated_stream(setup: GatewaySetup) -> None:
+    setup.upstream.behave = respond_once(STREAM_HEAD, *map(http_chunk, EVENTS[:4]))
     with (
-        anthropic.Anthropic(base_url=between.gateway.url, api_key=SECRET, max_retries=0) as client,
+        anthropic.Anthropic(base_url=setup.gateway.url, api_key=SECRET, max_retries=0) as client,
         pytest.raises(Exception, match="peer closed connection"),
         client.messages.stream(
             model="claude-opus-4-5", max_tokens=50, messages=[{"role": "user", "content": "Hello"}]
@@ -203,7 +203,7 @@ def test_a_client_sees_that_a_stream_is_cut(between: Between) -> None:
 
 HTML = b"<html><body><h1>502 Bad Gateway</h1></body></html>"
 CLAUDE_BUSY = b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
-AS_THEY_CAME = {
+UNCHANGED_RESPONSES = {
     "429": (http_response(b'{"error":{}}', "429 Too Many Requests", retry_after="17"), 429, b'{"error":{}}'),
     "529": (http_response(CLAUDE_BUSY, "529 Overloaded"), 529, CLAUDE_BUSY),
     "500": (http_response(b"", "500 Internal Server Error"), 500, b""),
@@ -227,35 +227,37 @@ AS_THEY_CAME = {
 }
 
 
-@pytest.mark.parametrize("name", AS_THEY_CAME)
+@pytest.mark.parametrize("name", UNCHANGED_RESPONSES)
 @pytest.mark.parametrize("is_claude", [True, False])
-def test_whatever_a_provider_says_comes_back_as_it_is(between: Between, name: str, is_claude: bool) -> None:
-    said, status, body = AS_THEY_CAME[name]
-    before = between.books(0)
-    found = between.sent(
-        claude_request(SECRET) if is_claude else chat_request(SECRET, stream=True), respond_once(said)
+def test_every_provider_response_is_forwarded_unchanged(
+    setup: GatewaySetup, name: str, is_claude: bool
+) -> None:
+    response_bytes, status, body = UNCHANGED_RESPONSES[name]
+    before = setup.books(0)
+    found = setup.sent(
+        claude_request(SECRET) if is_claude else chat_request(SECRET, stream=True), respond_once(response_bytes)
     )
 
     assert (found.status, found.body, found.is_complete) == (status, body, True)
     assert found.headers["x-foveate-request-id"]
     assert found.headers.get("retry-after") == ("17" if status == 429 else None)
     may_be_billed = 200 <= status < 300
-    booked = between.books(len(before.calls) + may_be_billed)
+    booked = setup.books(len(before.calls) + may_be_billed)
     assert len(booked.calls) == len(before.calls) + may_be_billed
     assert booked.complete_calls == before.complete_calls  # none of these is an answer with its bill
 
 
 @pytest.mark.parametrize(
-    "bill", [b"{}", b'{"input_tokens": -1e999, "output_tokens": "many"}', b'{"input_tokens": 0}']
+    "usage", [b"{}", b'{"input_tokens": -1e999, "output_tokens": "many"}', b'{"input_tokens": 0}']
 )
-def test_a_bill_that_says_nothing_is_unknown_and_not_free(between: Between, bill: bytes) -> None:
-    """Defect: an answer whose numbers could not be read was booked as one of no dollars."""
-    before = len(between.books(0).calls)
-    body = b'{"content": [], "usage": %b}' % bill
-    found = between.sent(claude_request(SECRET), respond_once(http_response(body)))
+def test_unreadable_usage_is_recorded_as_unknown_and_not_free(setup: GatewaySetup, usage: bytes) -> None:
+    """Regression: a response with unreadable usage was charged as free."""
+    before = len(setup.books(0).calls)
+    body = b'{"content": [], "usage": %b}' % usage
+    found = setup.sent(claude_request(SECRET), respond_once(http_response(body)))
 
     assert (found.status, found.body) == (200, body)
-    booked = between.books(before + 1)
+    booked = setup.books(before + 1)
     assert (len(booked.calls), booked.calls[-1].is_unknown) == (before + 1, True)
 
 
@@ -276,11 +278,11 @@ NO_HTTP = {
 
 @pytest.mark.parametrize("name", NO_HTTP)
 @pytest.mark.parametrize("is_claude", [True, False])
-def test_what_is_no_http_is_told_as_the_provider_would_tell_it(
-    between: Between, name: str, is_claude: bool
+def test_invalid_http_from_a_provider_is_an_error_in_its_own_format(
+    setup: GatewaySetup, name: str, is_claude: bool
 ) -> None:
-    before = len(between.books(0).calls)
-    found = between.sent(
+    before = len(setup.books(0).calls)
+    found = setup.sent(
         claude_request(SECRET) if is_claude else chat_request(SECRET), respond_once(NO_HTTP[name])
     )
 
@@ -290,34 +292,34 @@ def test_what_is_no_http_is_told_as_the_provider_would_tell_it(
     assert "x-should-retry" not in found.headers
     # A provider that answers at all has had the request, and may charge for it.
     charged = name != "nothing"
-    booked = between.books(before + charged)
+    booked = setup.books(before + charged)
     assert len(booked.calls) == before + charged
     assert not charged or booked.calls[-1].is_unknown
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_an_answer_that_breaks_off_is_cut_for_the_client_too(between: Between, name: str) -> None:
-    before = len(between.books(0).calls)
-    found = between.sent(claude_request(SECRET), respond_once(BROKEN[name]))
+def test_a_truncated_response_is_truncated_for_the_client_too(setup: GatewaySetup, name: str) -> None:
+    before = len(setup.books(0).calls)
+    found = setup.sent(claude_request(SECRET), respond_once(BROKEN[name]))
 
     assert (found.status, found.is_complete) in ((200, False), (502, True))
-    booked = between.books(before + 1)
+    booked = setup.books(before + 1)
     assert (len(booked.calls), booked.calls[-1].is_partial) == (before + 1, True)
 
 
-def test_a_long_header_comes_through(between: Between) -> None:
+def test_a_long_header_is_forwarded(setup: GatewaySetup) -> None:
     long = "x" * 100_000
-    found = between.sent(
+    found = setup.sent(
         claude_request(SECRET), respond_once(http_response(claude_response("Hello"), x_long=long))
     )
 
     assert (found.status, found.headers["x-long"]) == (200, long)
 
 
-def test_a_kept_connection_that_was_closed_is_not_asked_and_nothing_is_asked_twice(between: Between) -> None:
-    between.upstream.behave = GOOD_ONCE
-    heard = len(between.upstream.requests)
-    with anthropic.Anthropic(base_url=between.gateway.url, api_key=SECRET, max_retries=0) as client:
+def test_a_closed_pooled_connection_is_not_used_and_no_request_is_sent_twice(setup: GatewaySetup) -> None:
+    setup.upstream.behave = GOOD_ONCE
+    heard = len(setup.upstream.requests)
+    with anthropic.Anthropic(base_url=setup.gateway.url, api_key=SECRET, max_retries=0) as client:
         for number in range(5):
             client.messages.create(
                 model="claude-opus-4-5",
@@ -326,11 +328,11 @@ def test_a_kept_connection_that_was_closed_is_not_asked_and_nothing_is_asked_twi
             )
             time.sleep(0.05)  # by now the provider has closed what is kept
 
-    assert len(between.upstream.requests) == heard + 5
+    assert len(setup.upstream.requests) == heard + 5
 
 
-def test_a_kept_connection_that_closes_as_it_is_asked_is_an_error_that_the_clients_own_retry_mends(
-    between: Between,
+def test_a_pooled_connection_that_closes_during_a_request_is_an_error_that_a_client_retry_fixes(
+    setup: GatewaySetup,
 ) -> None:
     def behave(talk: UpstreamConnection) -> None:
         talk.read_request()
@@ -338,17 +340,15 @@ def test_a_kept_connection_that_closes_as_it_is_asked_is_an_error_that_the_clien
         talk.read_request()
         talk.reset()
 
-    between.upstream.behave = behave
-    before = len(between.books(0).calls)
-    heard = len(between.upstream.requests)
-    with openai.OpenAI(base_url=between.gateway.openai_url, api_key=SECRET, max_retries=1) as client:
+    setup.upstream.behave = behave
+    before = len(setup.books(0).calls)
+    heard = len(setup.upstream.requests)
+    with openai.OpenAI(base_url=setup.gateway.openai_url, api_key=SECRET, max_retries=1) as client:
         for _ in range(3):
             client.chat.completions.with_raw_response.create(
                 model="gpt-4.1", messages=[{"role": "user", "content": "Hello"}], max_tokens=10
             )
 
-    assert (
-        send_raw(between.gateway.url, claude_request(SECRET)).status == 502
-    )  # and the last one, which was kept
-    assert len(between.upstream.requests) == heard + 6  # each but the first found its connection closed, once
-    assert len(between.books(before + 3).calls) == before + 3
+    assert send_raw(setup.gateway.url, claude_request(SECRET)).status == 502  # and the last one, which was kept
+    assert len(setup.upstream.requests) == heard + 6  # each but the first found its connection closed, once
+    assert len(setup.books(before + 3).calls) == before + 3

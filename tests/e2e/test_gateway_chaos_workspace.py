@@ -1,4 +1,4 @@
-"""A workspace that is edited while requests go on: each has the last good text of it, and nothing private."""
+"""A workspace edited during requests: each request has its last valid text, and nothing private."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def text_of(number: int) -> str:
     return f"Version {number} begins. {middle}Version {number} ends.\n\n# Bank :private:\n\n{PRIVATE}\n"
 
 
-def test_a_workspace_is_edited_deleted_and_broken_while_requests_go_on(tmp_path: Path) -> None:
+def test_a_workspace_can_be_edited_deleted_and_broken_during_requests(tmp_path: Path) -> None:
     root = tmp_path / "workspace"
     root.mkdir()
     file, fresh = root / "IDENTITY.md", root / "IDENTITY.new"
@@ -71,7 +71,7 @@ def test_a_workspace_is_edited_deleted_and_broken_while_requests_go_on(tmp_path:
             send_raw(gateway.url, claude_request(SECRET))
             return upstream.requests[-1].decode("utf-8", "replace")
 
-        bodies = [asked.decode("utf-8", "replace") for asked in upstream.requests]
+        bodies = [request_bytes.decode("utf-8", "replace") for request_bytes in upstream.requests]
         is_over.set()
         for asker in askers:
             asker.join()

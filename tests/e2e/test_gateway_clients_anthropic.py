@@ -1,4 +1,4 @@
-"""Anthropic's official client through the gateway, before the sandbox: what it can do, and a no."""
+"""The official Anthropic client through the gateway and the sandbox: features and errors."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -57,9 +57,7 @@ def text_of(answer: anthropic.types.Message) -> str:
     return answer.content[0].text
 
 
-def test_an_answer_is_the_sandboxs_own_and_has_both_ids(
-    client: anthropic.Anthropic, sandbox: RunningSandbox
-) -> None:
+def test_a_response_is_unchanged_and_has_both_ids(client: anthropic.Anthropic, sandbox: RunningSandbox) -> None:
     through = client.messages.with_raw_response.create(**ASKING)
     with anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=0) as straight:
         direct = straight.messages.create(**ASKING)
@@ -71,11 +69,11 @@ def test_an_answer_is_the_sandboxs_own_and_has_both_ids(
 
 
 @pytest.mark.parametrize("is_raw", [True, False])
-def test_a_streamed_answer_is_the_one_that_comes_whole(client: anthropic.Anthropic, is_raw: bool) -> None:
+def test_a_streamed_response_equals_the_plain_one(client: anthropic.Anthropic, is_raw: bool) -> None:
     whole = client.messages.create(**ASKING)
     if is_raw:
         events = list(client.messages.create(**ASKING, stream=True))
-        said = "".join(
+        streamed_text = "".join(
             event.delta.text
             for event in events
             if event.type == "content_block_delta" and event.delta.type == "text_delta"
@@ -83,13 +81,13 @@ def test_a_streamed_answer_is_the_one_that_comes_whole(client: anthropic.Anthrop
         assert events[-1].type == "message_stop"
     else:
         with client.messages.stream(**ASKING) as stream:
-            said = stream.get_final_text()
+            streamed_text = stream.get_final_text()
 
-    assert said == text_of(whole)
+    assert streamed_text == text_of(whole)
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_loop_of_tools_comes_to_its_end(client: anthropic.Anthropic, streams: bool) -> None:
+def test_a_tool_loop_completes(client: anthropic.Anthropic, streams: bool) -> None:
     messages: Any = list(HELLO)
     looks = iter((LOOKS, LOOKS, LOOKS, None))
     results = 0
@@ -119,7 +117,7 @@ def test_a_loop_of_tools_comes_to_its_end(client: anthropic.Anthropic, streams: 
     assert (results, answer.stop_reason) == (3, "end_turn")
 
 
-def test_images_are_seen_and_billed(client: anthropic.Anthropic, sandbox: RunningSandbox) -> None:
+def test_images_are_accepted_and_charged(client: anthropic.Anthropic, sandbox: RunningSandbox) -> None:
     plain = client.messages.create(**ASKING).usage.input_tokens
     picture = png(280, 280)
     source = {"type": "base64", "media_type": "image/png", "data": picture}
@@ -130,7 +128,7 @@ def test_images_are_seen_and_billed(client: anthropic.Anthropic, sandbox: Runnin
     assert picture.encode() in sandbox.requests[-1].body
 
 
-def test_a_thought_goes_there_and_back(client: anthropic.Anthropic) -> None:
+def test_a_thinking_block_survives_a_round_trip(client: anthropic.Anthropic) -> None:
     asking: Any = ASKING | {"model": "claude-opus-5-5", "max_tokens": 4_000, "thinking": {"type": "adaptive"}}
     with client.messages.stream(**asking) as stream:
         content: Any = stream.get_final_message().content
@@ -140,12 +138,12 @@ def test_a_thought_goes_there_and_back(client: anthropic.Anthropic) -> None:
     assert client.messages.create(**asking).stop_reason == "end_turn"
 
 
-def test_tokens_are_counted_as_they_are_billed_and_models_are_listed(client: anthropic.Anthropic) -> None:
+def test_token_counts_match_the_usage_and_models_are_listed(client: anthropic.Anthropic) -> None:
     asking: Any = {"model": MODEL, "messages": HELLO, "tools": [TOOL], "system": "Be brief."}
     counted = client.messages.count_tokens(**asking)
-    billed = client.messages.create(max_tokens=5, **asking)
+    message = client.messages.create(max_tokens=5, **asking)
 
-    assert counted.input_tokens == billed.usage.input_tokens
+    assert counted.input_tokens == message.usage.input_tokens
     assert MODEL in [model.id for model in client.models.list()]
     assert client.models.retrieve(MODEL).id == MODEL
 
@@ -161,7 +159,7 @@ def test_tokens_are_counted_as_they_are_billed_and_models_are_listed(client: ant
     ],
 )
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_providers_errors_are_the_clients_own(
+def test_provider_errors_raise_the_exceptions_of_the_client(
     client: anthropic.Anthropic, step: ScriptStep, error: type[anthropic.APIStatusError], streams: bool
 ) -> None:
     with pytest.raises(error) as found:
@@ -171,7 +169,7 @@ def test_a_providers_errors_are_the_clients_own(
     assert found.value.response.headers["x-foveate-request-id"]
 
 
-def test_what_is_wrong_with_a_request_is_told_by_the_provider(client: anthropic.Anthropic) -> None:
+def test_an_invalid_request_is_reported_by_the_provider(client: anthropic.Anthropic) -> None:
     for more, error in [
         ({"messages": []}, anthropic.BadRequestError),
         ({"model": "claud-opus"}, anthropic.NotFoundError),
@@ -181,7 +179,7 @@ def test_what_is_wrong_with_a_request_is_told_by_the_provider(client: anthropic.
             client.messages.create(**ASKING | more)
 
 
-def test_a_stream_that_fails_in_the_middle_raises_what_it_says(client: anthropic.Anthropic) -> None:
+def test_an_error_in_the_middle_of_a_stream_is_raised(client: anthropic.Anthropic) -> None:
     stream = client.messages.create(**ASKING, stream=True, extra_headers=step_headers(ScriptStep(fail_after=4)))
 
     with pytest.raises(anthropic.APIStatusError, match="Overloaded"):
@@ -189,9 +187,7 @@ def test_a_stream_that_fails_in_the_middle_raises_what_it_says(client: anthropic
 
 
 @pytest.mark.parametrize("events", [0, 3])
-def test_a_stream_that_is_cut_off_is_no_whole_one_to_the_client(
-    client: anthropic.Anthropic, events: int
-) -> None:
+def test_a_truncated_stream_is_incomplete_for_the_client(client: anthropic.Anthropic, events: int) -> None:
     stream = client.messages.create(
         **ASKING, stream=True, extra_headers=step_headers(ScriptStep(disconnect_after=events))
     )
@@ -200,7 +196,7 @@ def test_a_stream_that_is_cut_off_is_no_whole_one_to_the_client(
         list(stream)
 
 
-def test_a_key_of_the_gateway_that_nobody_made_is_an_authentication_error(gateway: RunningGateway) -> None:
+def test_an_unknown_gateway_key_is_an_authentication_error(gateway: RunningGateway) -> None:
     with (
         anthropic.Anthropic(base_url=gateway.url, api_key="fov-nobody-made-this") as client,
         pytest.raises(anthropic.AuthenticationError) as found,
@@ -210,11 +206,11 @@ def test_a_key_of_the_gateway_that_nobody_made_is_an_authentication_error(gatewa
     assert found.value.request_id == found.value.response.headers["x-foveate-request-id"]
 
 
-async def test_the_async_client_does_the_same(gateway: RunningGateway) -> None:
+async def test_the_async_client_works(gateway: RunningGateway) -> None:
     async with anthropic.AsyncAnthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client:
         whole = await client.messages.create(**ASKING)
         async with client.messages.stream(**ASKING) as stream:
-            said = "".join([piece async for piece in stream.text_stream])
+            streamed_text = "".join([piece async for piece in stream.text_stream])
         called = await client.messages.create(**ASKING, tools=[TOOL], extra_headers=step_headers(LOOKS))
         counted = await client.messages.count_tokens(model=MODEL, messages=HELLO)
         with pytest.raises(anthropic.BadRequestError):
@@ -222,12 +218,12 @@ async def test_the_async_client_does_the_same(gateway: RunningGateway) -> None:
         with pytest.raises(anthropic.RateLimitError):
             await client.messages.create(**ASKING, extra_headers=step_headers(ScriptStep(status=429)))
 
-    assert said == text_of(whole)
+    assert streamed_text == text_of(whole)
     assert called.stop_reason == "tool_use"
     assert counted.input_tokens == whole.usage.input_tokens
 
 
-def test_each_answered_call_is_booked_as_it_was_billed(gateway: RunningGateway, folder: Path) -> None:
+def test_each_answered_call_is_charged_according_to_its_usage(gateway: RunningGateway, folder: Path) -> None:
     agent = {"x-foveate-agent": "one-of-each"}
     with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0, default_headers=agent) as client:
         usages: list[Any] = [client.messages.create(**ASKING).usage]
@@ -259,7 +255,7 @@ def test_betas_on_several_lines_all_reach_the_provider(
     assert heard == "context-1m-2025-08-07, interleaved-thinking-2025-05-14"
 
 
-def test_a_client_tries_again_by_itself_after_the_providers_429_and_529(tmp_path: Path) -> None:
+def test_a_client_retries_after_429_and_529_of_the_provider(tmp_path: Path) -> None:
     full = ScriptStep(status=429, retry_after_seconds=0.01)
     with (
         running_sandbox(full, ScriptStep(overloaded=True, retry_after_seconds=0.01)) as sandbox,
@@ -276,7 +272,7 @@ def test_a_client_tries_again_by_itself_after_the_providers_429_and_529(tmp_path
     assert wait_until_settled(tmp_path / "gateway.sqlite", 1).complete_calls == 1
 
 
-def test_what_is_over_the_window_is_a_bad_request_and_what_a_cap_refuses_is_not_tried_again(
+def test_an_oversized_request_is_a_bad_request_and_a_cap_rejection_is_not_retried(
     tmp_path: Path,
 ) -> None:
     narrow = AgentOptions(window_tokens=1_000)

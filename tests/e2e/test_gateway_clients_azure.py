@@ -1,4 +1,4 @@
-"""OpenAI's official client for Azure through the gateway, before the sandbox."""
+"""The official OpenAI client for Azure through the gateway and the sandbox."""
 
 import json
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def client_of(gateway: RunningGateway, agent: str = "default") -> openai.AzureOp
     )
 
 
-def test_a_deployment_is_forwarded_as_it_came_and_priced_by_its_model(
+def test_a_deployment_is_forwarded_unchanged_and_priced_by_its_model(
     gateway: RunningGateway, sandbox: RunningSandbox, folder: Path
 ) -> None:
     with client_of(gateway, "deployer") as client:
@@ -77,8 +77,8 @@ def test_a_deployment_is_forwarded_as_it_came_and_priced_by_its_model(
     )
     assert heard.headers["api-key"] == KEY
     assert json.loads(heard.body)["model"] == "house"
-    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert said == found.choices[0].message.content
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == found.choices[0].message.content
     assert found.usage is not None
     (sum_,) = wait_for_agent_sums(folder / "gateway.sqlite", "deployer", 2, GroupBy.MODEL)
     assert sum_.group == ("deployer", MODEL)
@@ -117,7 +117,7 @@ def test_the_plain_client_reaches_the_paths_below_v1(
     assert (sum_.group, sum_.unknown_calls) == (("plain", MODEL), 0)
 
 
-def test_a_deployment_of_which_no_model_is_known_is_booked_without_a_price(
+def test_a_deployment_of_an_unknown_model_is_charged_without_a_price(
     gateway: RunningGateway, folder: Path
 ) -> None:
     with client_of(gateway, "unknown") as client:
@@ -127,7 +127,7 @@ def test_a_deployment_of_which_no_model_is_known_is_booked_without_a_price(
     assert (sum_.group, sum_.unknown_calls) == (("unknown", "attic"), 1)
 
 
-def test_a_talk_with_a_deployment_is_one_session(gateway: RunningGateway, folder: Path) -> None:
+def test_a_conversation_with_a_deployment_is_one_session(gateway: RunningGateway, folder: Path) -> None:
     messages: Any = list(HELLO)
     with client_of(gateway, "talker") as client:
         for _ in range(3):
@@ -145,14 +145,14 @@ def test_a_talk_with_a_deployment_is_one_session(gateway: RunningGateway, folder
     ("step", "error"),
     [(ScriptStep(status=401), openai.AuthenticationError), (ScriptStep(status=429), openai.RateLimitError)],
 )
-def test_a_providers_errors_are_the_clients_own(
+def test_provider_errors_raise_the_exceptions_of_the_client(
     gateway: RunningGateway, step: ScriptStep, error: type[openai.APIStatusError]
 ) -> None:
     with client_of(gateway) as client, pytest.raises(error):
         client.chat.completions.create(model="house", messages=HELLO, extra_headers=step_headers(step))
 
 
-def test_caps_and_windows_hold_for_the_model_of_a_deployment(tmp_path: Path) -> None:
+def test_caps_and_windows_apply_to_the_model_of_a_deployment(tmp_path: Path) -> None:
     caps = [Cap(scope=CapScope.AGENT, agent="poor", dollars=Decimal("0.01"))]
     with (
         running_sandbox() as sandbox,
@@ -179,7 +179,7 @@ def test_caps_and_windows_hold_for_the_model_of_a_deployment(tmp_path: Path) -> 
     assert len(sandbox.requests) == 1
 
 
-def test_embeddings_of_a_deployment_are_booked_by_its_model(tmp_path: Path) -> None:
+def test_embeddings_of_a_deployment_are_charged_by_its_model(tmp_path: Path) -> None:
     vectors: dict[str, Any] = {
         "object": "list",
         "model": "text-embedding-3-small",
@@ -200,7 +200,7 @@ def test_embeddings_of_a_deployment_are_booked_by_its_model(tmp_path: Path) -> N
     assert (found.group, found.dollars) == (("default", "text-embedding-3-small"), 2 * Decimal("0.02e-6"))
 
 
-def test_a_count_is_never_sent_to_the_route_that_answers(tmp_path: Path) -> None:
+def test_a_count_is_never_sent_to_the_completion_route(tmp_path: Path) -> None:
     counter = CounterOptions(backend=Backend.ENDPOINT, use_endpoint=True)
     with (
         running_sandbox() as sandbox,
@@ -240,7 +240,7 @@ def test_other_paths_are_passed_on_and_not_recorded(gateway: RunningGateway, san
     assert [ask.path for ask in sandbox.requests[before:]] == ["/openai/models"]
 
 
-def test_the_gateways_key_takes_the_place_of_the_clients(tmp_path: Path) -> None:
+def test_the_gateway_key_replaces_the_client_key(tmp_path: Path) -> None:
     with running_sandbox() as sandbox:
         paid = Upstream(
             name="azure",

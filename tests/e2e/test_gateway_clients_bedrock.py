@@ -1,4 +1,4 @@
-"""AWS's official client through the gateway: passed on with its signature, and recorded from the responses."""
+"""The official AWS client through the gateway: requests keep their signature, responses are recorded."""
 
 import json
 from collections.abc import Iterator
@@ -120,7 +120,7 @@ def client_of(url: str, agent: str = "") -> BaseClient:
 def running(
     behave: Behaviour, folder: Path, agent: str = "aws", **options: Any
 ) -> Iterator[tuple[Any, ScriptedUpstream, RunningGateway]]:
-    """A client, the upstream that it believes to be AWS, and the gateway between them."""
+    """A client, a fake AWS upstream, and the gateway between them."""
     with (
         running_upstream(behave) as upstream,
         running_gateway(upstream.url, folder, upstreams=[bedrock_at(upstream.url)], **options) as gateway,
@@ -135,11 +135,11 @@ def test_a_conversation_is_passed_on_with_its_signature_and_recorded(tmp_path: P
         upstream,
         _,
     ):
-        said = client.converse(
+        reply = client.converse(
             modelId=MODEL, system=[{"text": "Be kind."}], messages=HELLO, inferenceConfig={"maxTokens": 100}
         )
 
-    assert said["output"]["message"]["content"] == [{"text": "Hi"}]
+    assert reply["output"]["message"]["content"] == [{"text": "Hi"}]
     (heard,) = upstream.requests
     assert heard.startswith(b"POST /model/eu.anthropic.claude-sonnet-4-5-20250929-v1%3A0/converse HTTP/1.1\r\n")
     assert is_signature_valid(heard)
@@ -151,7 +151,7 @@ def test_a_conversation_is_passed_on_with_its_signature_and_recorded(tmp_path: P
     assert files_containing(tmp_path, SECRET_KEY) == files_containing(tmp_path, "a-token") == []
 
 
-def test_a_signature_is_only_good_for_what_was_signed(tmp_path: Path) -> None:
+def test_a_signature_is_valid_only_for_the_signed_request(tmp_path: Path) -> None:
     """The check that the other tests rely on."""
     with running(respond_always(http_response(json.dumps(CONVERSED).encode())), tmp_path) as (
         client,
@@ -165,7 +165,7 @@ def test_a_signature_is_only_good_for_what_was_signed(tmp_path: Path) -> None:
     assert not is_signature_valid(upstream.requests[0].replace(b"/converse", b"/invoke"))
 
 
-def test_streams_come_through_in_their_frames_and_are_recorded(tmp_path: Path) -> None:
+def test_streams_are_forwarded_in_their_frames_and_recorded(tmp_path: Path) -> None:
     with running(respond_always(http_response(EVENTS, content_type=STREAM)), tmp_path) as (client, upstream, _):
         events = list(client.converse_stream(modelId=MODEL, messages=HELLO)["stream"])
 
@@ -176,15 +176,15 @@ def test_streams_come_through_in_their_frames_and_are_recorded(tmp_path: Path) -
     assert sum_.dollars == DOLLARS
 
 
-def test_claude_is_invoked_with_the_body_of_the_messages_api(tmp_path: Path) -> None:
+def test_claude_can_be_invoked_with_a_messages_api_body(tmp_path: Path) -> None:
     with running(respond_always(http_response(json.dumps(INVOKED).encode())), tmp_path) as (
         client,
         upstream,
         _,
     ):
-        said = client.invoke_model(modelId=MODEL, body=json.dumps(CLAUDE))
+        reply = client.invoke_model(modelId=MODEL, body=json.dumps(CLAUDE))
 
-    assert json.loads(said["body"].read()) == INVOKED
+    assert json.loads(reply["body"].read()) == INVOKED
     assert is_signature_valid(upstream.requests[0])
     (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "aws", 1, GroupBy.MODEL)
     assert (sum_.group, sum_.uncached, sum_.read, sum_.output_tokens) == (("aws", MODEL), 10, 1_000, 20)
@@ -193,8 +193,8 @@ def test_claude_is_invoked_with_the_body_of_the_messages_api(tmp_path: Path) -> 
 
 def test_claude_streams_in_chunks_of_base64(tmp_path: Path) -> None:
     with running(respond_always(http_response(CHUNKS, content_type=STREAM)), tmp_path) as (client, _, _):
-        said = client.invoke_model_with_response_stream(modelId=MODEL, body=json.dumps(CLAUDE))
-        events = [json.loads(event["chunk"]["bytes"]) for event in said["body"]]
+        reply = client.invoke_model_with_response_stream(modelId=MODEL, body=json.dumps(CLAUDE))
+        events = [json.loads(event["chunk"]["bytes"]) for event in reply["body"]]
 
     assert events[-1]["type"] == "message_stop"
     (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "aws", 1)
@@ -202,7 +202,7 @@ def test_claude_streams_in_chunks_of_base64(tmp_path: Path) -> None:
     assert sum_.dollars == DOLLARS
 
 
-def test_an_exception_in_a_stream_leaves_a_call_that_is_not_whole(tmp_path: Path) -> None:
+def test_an_exception_in_a_stream_is_recorded_as_an_incomplete_call(tmp_path: Path) -> None:
     failing = EVENTS[
         : EVENTS.index(event_stream_frame("messageStop", {"stopReason": "end_turn"}))
     ] + event_stream_frame("throttlingException", {"message": "slowly"}, kind="exception")
@@ -216,7 +216,7 @@ def test_an_exception_in_a_stream_leaves_a_call_that_is_not_whole(tmp_path: Path
     assert (sum_.calls, sum_.partial_calls) == (1, 1)
 
 
-def test_a_talk_is_one_session_and_nothing_of_it_is_edited(tmp_path: Path) -> None:
+def test_a_conversation_is_one_session_and_is_not_edited(tmp_path: Path) -> None:
     options = AgentOptions(
         compaction=True, window_tokens=3_000, compaction_options=CompactionOptions(extractive=True)
     )
@@ -224,15 +224,15 @@ def test_a_talk_is_one_session_and_nothing_of_it_is_edited(tmp_path: Path) -> No
     messages: Any = list(HELLO)
     with running(behave, tmp_path, options=options) as (client, upstream, _):
         for _ in range(6):
-            said = client.converse(modelId=MODEL, messages=messages)
-            messages += [said["output"]["message"], {"role": "user", "content": [{"text": "word " * 1_000}]}]
+            reply = client.converse(modelId=MODEL, messages=messages)
+            messages += [reply["output"]["message"], {"role": "user", "content": [{"text": "word " * 1_000}]}]
 
     assert all(map(is_signature_valid, upstream.requests))
     (session,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "aws", 6, GroupBy.SESSION)
     assert session.calls == 6
 
 
-def test_a_cap_holds_what_can_be_bounded_and_refuses_the_rest(tmp_path: Path) -> None:
+def test_a_cap_limits_bounded_calls_and_rejects_the_rest(tmp_path: Path) -> None:
     caps = [Cap(scope=CapScope.AGENT, agent="aws", dollars=Decimal("0.02"))]
     behave = respond_always(http_response(json.dumps(CONVERSED).encode()))
     with running(behave, tmp_path, caps=caps) as (client, upstream, _):
@@ -251,14 +251,14 @@ def test_a_cap_holds_what_can_be_bounded_and_refuses_the_rest(tmp_path: Path) ->
     assert len(upstream.requests) == 1
 
 
-def test_what_is_not_read_is_passed_on_with_its_signature(tmp_path: Path) -> None:
+def test_an_unparsed_request_is_forwarded_with_its_signature(tmp_path: Path) -> None:
     with running(respond_always(http_response(b'{"generation":"Hi"}')), tmp_path) as (client, upstream, _):
         client.invoke_model(modelId="meta.llama3-70b-instruct-v1:0", body=b'{"prompt":"Hello"}')
 
     assert is_signature_valid(upstream.requests[0])
 
 
-def test_a_provider_error_is_the_clients_own(tmp_path: Path) -> None:
+def test_a_provider_error_raises_the_exception_of_the_client(tmp_path: Path) -> None:
     refused = http_response(
         b'{"message":"too many"}', status="429 Too Many Requests", x_amzn_errortype="ThrottlingException"
     )
@@ -283,7 +283,7 @@ def test_a_route_cannot_rename_the_model_of_a_signed_request(tmp_path: Path) -> 
     assert upstream.requests == []
 
 
-def test_with_a_key_that_the_gateway_holds_requests_go_through_the_whole_engine(tmp_path: Path) -> None:
+def test_requests_with_a_key_of_the_gateway_use_the_whole_pipeline(tmp_path: Path) -> None:
     """A Bedrock API key signs nothing, so that breakpoints can be placed."""
     with running_upstream(respond_always(http_response(json.dumps(CONVERSED).encode()))) as upstream:
         paid = bedrock_at(upstream.url, key="bedrock-api-key-ours", replaces_keys=True)
@@ -303,17 +303,19 @@ SIGNING: Any = {"aws_region": REGION, "replaces_keys": True}
 
 
 @pytest.mark.parametrize("path", ["converse", "converse-stream"])
-def test_with_credentials_of_its_own_the_gateway_signs_what_it_has_edited(
+def test_the_gateway_signs_edited_requests_with_its_own_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    asked = {"system": [{"text": "These words are kept. " * 800}], "messages": HELLO}
+    request_body = {"system": [{"text": "These words are kept. " * 800}], "messages": HELLO}
     theirs = {"authorization": "AWS4-HMAC-SHA256 Credential=AKIATHEIRS", "x-amz-date": "20200101T000000Z"}
     with running_upstream(respond_always(http_response(json.dumps(CONVERSED).encode()))) as upstream:
         signing = bedrock_at(upstream.url, **SIGNING)
         with running_gateway(upstream.url, tmp_path, upstreams=[signing]) as gateway:
-            answered = httpx.post(f"{gateway.url}/model/{MODEL}/{path}?a=b%3A", json=asked, headers=theirs)
+            answered = httpx.post(
+                f"{gateway.url}/model/{MODEL}/{path}?a=b%3A", json=request_body, headers=theirs
+            )
 
     (heard,) = upstream.requests
     assert answered.status_code == 200

@@ -1,4 +1,4 @@
-"""Google's official client through the gateway, before the sandbox: what it can do, and a no."""
+"""The official Google client through the gateway and the sandbox: features and errors."""
 
 import json
 from collections.abc import Iterator
@@ -67,10 +67,10 @@ def gateway(sandbox: RunningSandbox, folder: Path) -> Iterator[RunningGateway]:
 
 @contextmanager
 def models_at(url: str, **headers: str) -> Iterator[Models]:
-    """Google's client, which tries nothing twice."""
+    """The Google client without retries."""
     options = types.HttpOptions(
         base_url=url,
-        headers={name.replace("_", "-"): said for name, said in headers.items()},
+        headers={name.replace("_", "-"): value for name, value in headers.items()},
         retry_options=types.HttpRetryOptions(attempts=1),
     )
     with genai.Client(api_key=KEY, http_options=options) as client:
@@ -78,12 +78,12 @@ def models_at(url: str, **headers: str) -> Iterator[Models]:
 
 
 def config_of(step: ScriptStep | None = None, **config: Any) -> types.GenerateContentConfig:
-    """A configuration of one request, which the sandbox answers by a step of its own."""
+    """Configuration of one request that selects its own sandbox step."""
     own = types.HttpOptions(headers=step_headers(step)) if step is not None else None
     return types.GenerateContentConfig(http_options=own, **config)
 
 
-def test_an_answer_is_the_sandboxs_own(gateway: RunningGateway, sandbox: RunningSandbox) -> None:
+def test_a_response_is_unchanged(gateway: RunningGateway, sandbox: RunningSandbox) -> None:
     with models_at(gateway.url) as models, models_at(sandbox.url) as straight:
         through = models.generate_content(model=MODEL, contents="Hello")
         direct = straight.generate_content(model=MODEL, contents="Hello")
@@ -92,7 +92,7 @@ def test_an_answer_is_the_sandboxs_own(gateway: RunningGateway, sandbox: Running
     assert through.usage_metadata == direct.usage_metadata
 
 
-def test_a_request_goes_out_as_it_came(gateway: RunningGateway, sandbox: RunningSandbox) -> None:
+def test_a_request_is_forwarded_unchanged(gateway: RunningGateway, sandbox: RunningSandbox) -> None:
     body = json.dumps(HELLO, indent=3).encode()
     with httpx.Client(base_url=gateway.url) as client:
         answered = client.post(f"{ROUTE}?key={KEY}&prettyPrint=false", content=body)
@@ -103,7 +103,7 @@ def test_a_request_goes_out_as_it_came(gateway: RunningGateway, sandbox: Running
 
 
 @pytest.mark.parametrize("query", ["alt=sse", ""])
-def test_a_stream_is_the_answer_that_comes_whole_and_is_booked(
+def test_a_streamed_response_equals_the_plain_one_and_is_charged(
     gateway: RunningGateway, folder: Path, query: str
 ) -> None:
     agent = f"streaming-{query or 'list'}"
@@ -114,8 +114,8 @@ def test_a_stream_is_the_answer_that_comes_whole_and_is_booked(
 
     lines = streamed.text.split("\r\n\r\n")
     chunks = [json.loads(line[len("data: ") :]) for line in lines if line] if query else streamed.json()
-    said = "".join(chunk["candidates"][0]["content"]["parts"][0]["text"] for chunk in chunks)
-    assert said == whole["candidates"][0]["content"]["parts"][0]["text"]
+    content_text = "".join(chunk["candidates"][0]["content"]["parts"][0]["text"] for chunk in chunks)
+    assert content_text == whole["candidates"][0]["content"]["parts"][0]["text"]
     (found,) = wait_for_agent_sums(folder / "gateway.sqlite", agent, 2)
     usage = whole["usageMetadata"]
     assert (found.calls, found.partial_calls, found.unknown_calls) == (2, 0, 0)
@@ -132,7 +132,7 @@ def test_the_official_client_streams(gateway: RunningGateway) -> None:
     assert chunks[-1].usage_metadata == whole.usage_metadata
 
 
-def test_a_loop_of_tools_is_one_session(gateway: RunningGateway, folder: Path) -> None:
+def test_a_tool_loop_is_one_session(gateway: RunningGateway, folder: Path) -> None:
     contents: list[Any] = [types.UserContent("Hello")]
     for step in (LOOKS, LOOKS, None):
         config = config_of(step, tools=[READ_FILE], system_instruction="You read files.")
@@ -149,7 +149,7 @@ def test_a_loop_of_tools_is_one_session(gateway: RunningGateway, folder: Path) -
     assert session.calls == 3
 
 
-def test_other_first_words_are_another_session(gateway: RunningGateway, folder: Path) -> None:
+def test_a_different_first_message_starts_another_session(gateway: RunningGateway, folder: Path) -> None:
     with models_at(gateway.url, x_foveate_agent="two-talks") as models:
         for text in ("One", "Two"):
             models.generate_content(model=MODEL, contents=text)
@@ -158,10 +158,10 @@ def test_other_first_words_are_another_session(gateway: RunningGateway, folder: 
 
 
 @pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent"])
-def test_parallel_talks_with_the_same_first_words_stay_apart(
+def test_parallel_conversations_with_the_same_first_message_are_separate_sessions(
     gateway: RunningGateway, folder: Path, method: str
 ) -> None:
-    """Both answers are told apart by what the model said."""
+    """The text of the responses distinguishes the two conversations."""
     agent = f"parallel-{method}"
     route, headers = f"/v1beta/models/{MODEL}:{method}", {"x-goog-api-key": KEY, "x-foveate-agent": agent}
     talks: list[list[Any]] = [list(HELLO["contents"]), list(HELLO["contents"])]
@@ -169,8 +169,8 @@ def test_parallel_talks_with_the_same_first_words_stay_apart(
         for turn in range(3):
             for number, contents in enumerate(talks):
                 step = step_headers(ScriptStep(text=f"Answer {turn} of talk {number}."))
-                said = client.post(route, json={"contents": contents}, headers=step).json()
-                chunks = said if isinstance(said, list) else [said]
+                content_text = client.post(route, json={"contents": contents}, headers=step).json()
+                chunks = content_text if isinstance(content_text, list) else [content_text]
                 parts = [part for chunk in chunks for part in chunk["candidates"][0]["content"]["parts"]]
                 text = "".join(part["text"] for part in parts)
                 contents.append({"role": "model", "parts": [{"text": text}]})
@@ -180,7 +180,7 @@ def test_parallel_talks_with_the_same_first_words_stay_apart(
     assert sorted(session.calls for session in sessions) == [3, 3]
 
 
-def test_thoughts_and_cached_tokens_are_priced_as_the_provider_bills_them(
+def test_thinking_and_cached_tokens_are_priced_according_to_the_usage(
     gateway: RunningGateway, folder: Path
 ) -> None:
     config = config_of(
@@ -210,7 +210,7 @@ def test_thoughts_and_cached_tokens_are_priced_as_the_provider_bills_them(
     assert found.dollars == expected
 
 
-def test_tokens_are_counted_as_they_are_billed_and_models_are_listed(gateway: RunningGateway) -> None:
+def test_token_counts_match_the_usage_and_models_are_listed(gateway: RunningGateway) -> None:
     with models_at(gateway.url) as models:
         counted = models.count_tokens(model=MODEL, contents="Hello, what is in a.md?")
         billed = models.generate_content(model=MODEL, contents="Hello, what is in a.md?").usage_metadata
@@ -221,7 +221,7 @@ def test_tokens_are_counted_as_they_are_billed_and_models_are_listed(gateway: Ru
     assert f"models/{MODEL}" in listed
 
 
-def test_an_upstream_without_a_counter_is_stood_in_for(tmp_path: Path) -> None:
+def test_the_gateway_counts_for_an_upstream_without_a_counter(tmp_path: Path) -> None:
     nothing = http_response(
         b'{"error":{"code":404,"message":"no such route","status":"NOT_FOUND"}}', status="404 Not Found"
     )
@@ -245,7 +245,9 @@ def test_an_upstream_without_a_counter_is_stood_in_for(tmp_path: Path) -> None:
         (ScriptStep(overloaded=True), "UNAVAILABLE"),
     ],
 )
-def test_a_providers_errors_are_the_clients_own(gateway: RunningGateway, step: ScriptStep, status: str) -> None:
+def test_provider_errors_raise_the_exceptions_of_the_client(
+    gateway: RunningGateway, step: ScriptStep, status: str
+) -> None:
     with models_at(gateway.url) as models:
         with pytest.raises(errors.APIError) as whole:
             models.generate_content(model=MODEL, contents="Hello", config=config_of(step))
@@ -255,9 +257,7 @@ def test_a_providers_errors_are_the_clients_own(gateway: RunningGateway, step: S
     assert (whole.value.status, streamed.value.status) == (status, status)
 
 
-def test_a_stream_that_breaks_off_is_charged_for_what_was_written(
-    gateway: RunningGateway, folder: Path
-) -> None:
+def test_a_truncated_stream_is_charged_for_its_output(gateway: RunningGateway, folder: Path) -> None:
     config = config_of(ScriptStep(disconnect_after=3))
     with (
         models_at(gateway.url, x_foveate_agent="broken-off") as models,
@@ -269,7 +269,7 @@ def test_a_stream_that_breaks_off_is_charged_for_what_was_written(
     assert (found.calls, found.partial_calls) == (1, 1)
 
 
-def test_a_request_over_the_window_is_refused_in_googles_words(tmp_path: Path) -> None:
+def test_a_request_over_the_window_is_rejected_in_the_error_format_of_google(tmp_path: Path) -> None:
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, options=AgentOptions(window_tokens=1_000)) as gateway,
@@ -282,7 +282,7 @@ def test_a_request_over_the_window_is_refused_in_googles_words(tmp_path: Path) -
     assert sandbox.requests == []
 
 
-def test_a_cap_holds_a_request_to_its_limit_of_output(tmp_path: Path) -> None:
+def test_a_cap_checks_the_output_limit_of_a_request(tmp_path: Path) -> None:
     """1,000 tokens of output are within the cap, and 2,000 are not."""
     caps = [Cap(scope=CapScope.AGENT, agent="poor", dollars=Decimal("0.003"))]
     with (
@@ -306,15 +306,15 @@ def test_a_cap_holds_a_request_to_its_limit_of_output(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "sent"),
+    ("content_text", "sent"),
     [
         ({}, ("generationConfig", "maxOutputTokens")),
         ({"generationConfig": {"temperature": 0}}, ("generationConfig", "maxOutputTokens")),
         ({"generation_config": {"temperature": 0}}, ("generation_config", "max_output_tokens")),
     ],
 )
-def test_a_client_without_a_limit_of_output_gets_the_one_that_a_cap_has_room_for(
-    tmp_path: Path, said: dict[str, Any], sent: tuple[str, str]
+def test_a_request_without_an_output_limit_gets_one_that_fits_the_cap(
+    tmp_path: Path, content_text: dict[str, Any], sent: tuple[str, str]
 ) -> None:
     caps = [Cap(scope=CapScope.AGENT, agent="default", dollars=Decimal("0.05"))]
     with (
@@ -322,15 +322,15 @@ def test_a_client_without_a_limit_of_output_gets_the_one_that_a_cap_has_room_for
         running_gateway(sandbox.url, tmp_path, caps=caps) as gateway,
         httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}) as client,
     ):
-        answered = client.post(ROUTE, json=HELLO | said)
+        answered = client.post(ROUTE, json=HELLO | content_text)
 
     assert answered.status_code == 200, answered.text
     limit = json.loads(sandbox.requests[0].body)[sent[0]][sent[1]]
     assert 4_000 <= limit <= 20_000  # at $2.50 a million
 
 
-def test_a_request_without_room_for_a_limit_of_output_is_refused_and_reserves_nothing(tmp_path: Path) -> None:
-    """Defect: it got 500, and what was reserved for it kept others from being made for hours."""
+def test_a_request_without_room_for_output_is_rejected_and_reserves_nothing(tmp_path: Path) -> None:
+    """Regression: it got 500, and its reservation blocked other calls for hours."""
     caps = [Cap(scope=CapScope.TOTAL, dollars=Decimal("0.01"))]
     with (
         running_sandbox() as sandbox,
@@ -344,25 +344,25 @@ def test_a_request_without_room_for_a_limit_of_output_is_refused_and_reserves_no
 
 
 @pytest.mark.parametrize(
-    "said",
+    "content_text",
     [
         {"system_instruction": {"parts": [{"text": "word " * 9_000}]}, "systemInstruction": {}},
         {"generationConfig": {"candidateCount": 1, "candidate_count": 8}},
         {"generationConfig": {}, "generation_config": {"maxOutputTokens": 9}},
     ],
 )
-def test_a_name_in_two_spellings_is_refused(tmp_path: Path, said: dict[str, Any]) -> None:
+def test_a_field_in_two_spellings_is_rejected(tmp_path: Path, content_text: dict[str, Any]) -> None:
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path) as gateway,
         httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}) as client,
     ):
-        refused = client.post(ROUTE, json=HELLO | said)
+        refused = client.post(ROUTE, json=HELLO | content_text)
 
     assert (refused.status_code, sandbox.requests) == (400, [])
 
 
-def test_the_key_is_kept_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_key_is_never_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     secret = "AIzaSecretOfATest"
     with (
         caplog.at_level("DEBUG"),
@@ -381,7 +381,7 @@ def test_the_key_is_kept_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert files_containing(tmp_path, secret) == []
 
 
-def test_the_gateways_key_takes_the_place_of_the_clients_wherever_that_stands(tmp_path: Path) -> None:
+def test_the_gateway_key_replaces_the_client_key_in_every_position(tmp_path: Path) -> None:
     with running_sandbox() as sandbox:
         google = Upstream(
             name="google",
@@ -404,7 +404,7 @@ def test_the_gateways_key_takes_the_place_of_the_clients_wherever_that_stands(tm
     assert sandbox.requests[0].query == "alt=json"
 
 
-def test_a_route_gives_a_model_another_name_in_the_path(tmp_path: Path) -> None:
+def test_a_route_renames_the_model_in_the_path(tmp_path: Path) -> None:
     routes = [Route(models="quick", upstream="google", model=MODEL)]
     with (
         running_sandbox() as sandbox,

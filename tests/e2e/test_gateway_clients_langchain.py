@@ -1,6 +1,6 @@
-"""LangChain's chat models through the gateway, before the sandbox.
+"""LangChain chat models through the gateway and the sandbox.
 
-LangChain is imported when a test runs: it takes a second, and whoever collects tests would wait for it.
+Tests import LangChain when they run: the import takes a second and would delay collection.
 """
 
 from collections.abc import Iterator
@@ -75,19 +75,19 @@ async def test_a_chat_model_is_invoked_and_streamed(gateway: RunningGateway, nam
 
     model = model_of(gateway, name)
     whole = model.invoke("Hello")
-    said = "".join(text_of(chunk) for chunk in model.stream("Hello"))
+    response = "".join(text_of(chunk) for chunk in model.stream("Hello"))
     later = await model.ainvoke("Hello")
     piecewise = "".join([text_of(chunk) async for chunk in model.astream("Hello")])
 
     assert "sandbox" in text_of(whole)
-    assert text_of(whole) == said == text_of(later) == piecewise
+    assert text_of(whole) == response == text_of(later) == piecewise
     assert isinstance(whole, AIMessage)
     assert whole.usage_metadata is not None
     assert whole.usage_metadata["output_tokens"] > 10
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_tools_that_are_bound_are_called_and_their_results_taken(gateway: RunningGateway, name: str) -> None:
+def test_bound_tools_are_called_and_their_results_accepted(gateway: RunningGateway, name: str) -> None:
     from langchain_core.messages import HumanMessage, ToolMessage
     from langchain_core.tools import tool
 
@@ -96,20 +96,20 @@ def test_tools_that_are_bound_are_called_and_their_results_taken(gateway: Runnin
         """Reads a file."""
         return f"# {path}"
 
-    asked = HumanMessage("Hello")
+    request_body = HumanMessage("Hello")
     looking: Any = model_of(gateway, name, LOOKS).bind_tools([read_file])
-    first: Any = looking.invoke([asked])
+    first: Any = looking.invoke([request_body])
     (call,) = first.tool_calls
     assert (call["name"], call["args"]) == ("read_file", {"path": "a.md"})
 
     result = ToolMessage(read_file.invoke(call["args"]), tool_call_id=call["id"])
-    answer: Any = model_of(gateway, name).bind_tools([read_file]).invoke([asked, first, result])
+    answer: Any = model_of(gateway, name).bind_tools([read_file]).invoke([request_body, first, result])
 
     assert not answer.tool_calls
     assert "sandbox" in text_of(answer)
 
 
-def test_every_call_of_a_chain_is_booked(gateway: RunningGateway, folder: Path) -> None:
+def test_every_call_of_a_chain_is_charged(gateway: RunningGateway, folder: Path) -> None:
     agent = {"x-foveate-agent": "of-a-chain"}
     for name in MODELS:
         model_of(gateway, name, agent).invoke("Hello")

@@ -1,4 +1,4 @@
-"""The official clients through the gateway, before a real model of llama.cpp: nothing here is a stand-in."""
+"""The official clients through the gateway with a real llama.cpp model."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,21 +30,21 @@ def gateway(llama_server: LlamaServer, folder: Path) -> Iterator[RunningGateway]
     assert running.failed_steps == []
 
 
-def test_anthropics_client_talks_with_it(gateway: RunningGateway, llama_server: LlamaServer) -> None:
+def test_the_anthropic_client_works(gateway: RunningGateway, llama_server: LlamaServer) -> None:
     asking: Any = {"model": llama_server.model, "max_tokens": MOST_TOKENS, "messages": HELLO}
     with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client:
         whole: Any = client.messages.create(**asking)
         with client.messages.stream(**asking) as stream:
-            said = stream.get_final_text()
+            response = stream.get_final_text()
         counted = client.messages.count_tokens(model=llama_server.model, messages=HELLO)
 
-    assert whole.content[0].text == said
+    assert whole.content[0].text == response
     usage = whole.usage
     assert 0 < usage.output_tokens <= MOST_TOKENS
     assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
 
-def test_openais_client_talks_with_it(gateway: RunningGateway, llama_server: LlamaServer) -> None:
+def test_the_openai_client_works(gateway: RunningGateway, llama_server: LlamaServer) -> None:
     asking: Any = {"model": llama_server.model, "max_tokens": MOST_TOKENS, "messages": HELLO}
     with openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as client:
         whole = client.chat.completions.create(**asking)
@@ -56,22 +56,22 @@ def test_openais_client_talks_with_it(gateway: RunningGateway, llama_server: Lla
     assert llama_server.model in models
 
 
-async def test_their_async_clients_do_the_same(gateway: RunningGateway, llama_server: LlamaServer) -> None:
+async def test_the_async_clients_work(gateway: RunningGateway, llama_server: LlamaServer) -> None:
     asking: Any = {"model": llama_server.model, "max_tokens": MOST_TOKENS, "messages": HELLO}
     async with anthropic.AsyncAnthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as claude:
         whole: Any = await claude.messages.create(**asking)
         async with claude.messages.stream(**asking) as stream:
-            said = await stream.get_final_text()
+            response = await stream.get_final_text()
     async with openai.AsyncOpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as gpt:
         chat = await gpt.chat.completions.create(**asking)
         pieces = [chunk async for chunk in await gpt.chat.completions.create(**asking, stream=True)]
 
-    assert whole.content[0].text == said
+    assert whole.content[0].text == response
     assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == chat.choices[0].message.content
 
 
 @pytest.mark.parametrize("api_format", ["anthropic", "openai"])
-def test_a_session_of_several_turns_is_one_session_and_booked_as_it_was_billed(
+def test_several_turns_are_one_session_and_are_charged_according_to_their_usage(
     gateway: RunningGateway, llama_server: LlamaServer, folder: Path, api_format: str
 ) -> None:
     agent = f"talker-{api_format}"
@@ -84,16 +84,16 @@ def test_a_session_of_several_turns_is_one_session_and_booked_as_it_was_billed(
         if api_format == "anthropic":
             with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, default_headers=headers) as claude:
                 reply: Any = claude.messages.create(**asking)
-            said = reply.content[0].text
+            response = reply.content[0].text
             read += reply.usage.input_tokens + (reply.usage.cache_read_input_tokens or 0)
             wrote += reply.usage.output_tokens
         else:
             with openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, default_headers=headers) as gpt:
                 chat: Any = gpt.chat.completions.create(**asking)
-            said = chat.choices[0].message.content
+            response = chat.choices[0].message.content
             read += chat.usage.prompt_tokens
             wrote += chat.usage.completion_tokens
-        messages.append({"role": "assistant", "content": said})
+        messages.append({"role": "assistant", "content": response})
 
     (found,) = wait_for_agent_sums(folder / "gateway.sqlite", agent, 3, GroupBy.SESSION)
     assert (found.calls, found.partial_calls) == (3, 0)

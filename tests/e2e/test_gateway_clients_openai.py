@@ -1,4 +1,4 @@
-"""OpenAI's official client through the gateway, before the sandbox: what it can do, and a no."""
+"""The official OpenAI client through the gateway and the sandbox: features and errors."""
 
 import json
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def client(gateway: RunningGateway) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def test_an_answer_is_the_sandboxs_own_and_has_both_ids(client: openai.OpenAI, sandbox: RunningSandbox) -> None:
+def test_a_response_is_unchanged_and_has_both_ids(client: openai.OpenAI, sandbox: RunningSandbox) -> None:
     through = client.chat.completions.with_raw_response.create(**CHAT)
     with openai.OpenAI(base_url=sandbox.openai_url, api_key=KEY, max_retries=0) as straight:
         direct = straight.chat.completions.create(**CHAT)
@@ -62,22 +62,24 @@ def test_an_answer_is_the_sandboxs_own_and_has_both_ids(client: openai.OpenAI, s
     assert through.headers["x-foveate-request-id"].startswith("req_")
 
 
-def test_a_streamed_chat_is_the_one_that_comes_whole_and_shows_no_usage_unasked(client: openai.OpenAI) -> None:
+def test_a_streamed_chat_equals_the_plain_one_and_has_usage_only_on_request(client: openai.OpenAI) -> None:
     whole = client.chat.completions.create(**CHAT)
     chunks = list(client.chat.completions.create(**CHAT, stream=True))
-    asked = list(client.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True}))
+    request_body = list(
+        client.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True})
+    )
 
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
     assert all(chunk.usage is None for chunk in chunks)
-    assert asked[-1].choices == []
-    assert asked[-1].usage is not None
+    assert request_body[-1].choices == []
+    assert request_body[-1].usage is not None
     assert whole.usage is not None
-    assert asked[-1].usage.completion_tokens == whole.usage.completion_tokens
-    assert len(asked) == len(chunks) + 1
+    assert request_body[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert len(request_body) == len(chunks) + 1
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_loop_of_tools_comes_to_its_end(client: openai.OpenAI, streams: bool) -> None:
+def test_a_tool_loop_completes(client: openai.OpenAI, streams: bool) -> None:
     messages: Any = list(HELLO)
     results = 0
     for step in (LOOKS, LOOKS, LOOKS, None):
@@ -103,7 +105,7 @@ def test_a_loop_of_tools_comes_to_its_end(client: openai.OpenAI, streams: bool) 
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_response_calls_a_tool_and_takes_its_output(client: openai.OpenAI, streams: bool) -> None:
+def test_a_response_calls_a_tool_and_accepts_its_output(client: openai.OpenAI, streams: bool) -> None:
     asking: Any = RESPONSE | {"tools": [FLAT_TOOL]}
     if streams:
         with client.responses.stream(**asking, extra_headers=step_headers(LOOKS)) as stream:
@@ -121,7 +123,7 @@ def test_a_response_calls_a_tool_and_takes_its_output(client: openai.OpenAI, str
     assert (stored.status, resent.status) == ("completed", "completed")
 
 
-def test_a_streamed_response_is_the_one_that_comes_whole(client: openai.OpenAI) -> None:
+def test_a_streamed_response_equals_the_plain_one(client: openai.OpenAI) -> None:
     whole = client.responses.create(**RESPONSE)
     events: list[Any] = list(client.responses.create(**RESPONSE, stream=True))
 
@@ -130,7 +132,7 @@ def test_a_streamed_response_is_the_one_that_comes_whole(client: openai.OpenAI) 
     assert events[-1].response.output_text == whole.output_text
 
 
-def test_images_are_seen_and_billed(client: openai.OpenAI, sandbox: RunningSandbox) -> None:
+def test_images_are_accepted_and_charged(client: openai.OpenAI, sandbox: RunningSandbox) -> None:
     picture = f"data:image/png;base64,{png(512, 512)}"
     chat: Any = [{"type": "image_url", "image_url": {"url": picture}}, {"type": "text", "text": "Hello"}]
     item: Any = [
@@ -149,12 +151,12 @@ def test_images_are_seen_and_billed(client: openai.OpenAI, sandbox: RunningSandb
     assert picture.encode() in sandbox.requests[-1].body
 
 
-def test_tokens_are_counted_as_they_are_billed_and_models_are_listed(client: openai.OpenAI) -> None:
+def test_token_counts_match_the_usage_and_models_are_listed(client: openai.OpenAI) -> None:
     counted = client.responses.input_tokens.count(**RESPONSE)
-    billed = client.responses.create(**RESPONSE).usage
+    completion = client.responses.create(**RESPONSE).usage
 
-    assert billed is not None
-    assert counted.input_tokens == billed.input_tokens
+    assert completion is not None
+    assert counted.input_tokens == completion.input_tokens
     assert MODEL in [model.id for model in client.models.list()]
     assert client.models.retrieve(MODEL).owned_by == "openai"
 
@@ -170,7 +172,7 @@ def test_tokens_are_counted_as_they_are_billed_and_models_are_listed(client: ope
     ],
 )
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_providers_errors_are_the_clients_own(
+def test_provider_errors_raise_the_exceptions_of_the_client(
     client: openai.OpenAI, step: ScriptStep, error: type[openai.APIStatusError], streams: bool
 ) -> None:
     with pytest.raises(error) as found:
@@ -181,8 +183,8 @@ def test_a_providers_errors_are_the_clients_own(
     assert found.value.response.headers["x-foveate-request-id"]
 
 
-def test_an_answer_that_breaks_off_is_no_answer(client: openai.OpenAI) -> None:
-    """Of one that is not streamed the client is told with a status, and may try again."""
+def test_a_truncated_response_is_an_error(client: openai.OpenAI) -> None:
+    """A response that is not streamed gets an error status, so that the client can retry."""
     for pieces in (0, 1):
         with pytest.raises((openai.APIConnectionError, openai.InternalServerError)):
             client.chat.completions.create(
@@ -206,7 +208,7 @@ def test_an_answer_that_breaks_off_is_no_answer(client: openai.OpenAI) -> None:
     assert last.type == "error"
 
 
-def test_what_is_wrong_with_a_request_is_told_by_the_provider(client: openai.OpenAI) -> None:
+def test_an_invalid_request_is_reported_by_the_provider(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as unknown:
         client.chat.completions.create(**CHAT | {"model": "nobody"})
     with pytest.raises(openai.BadRequestError) as lost:
@@ -218,7 +220,7 @@ def test_what_is_wrong_with_a_request_is_told_by_the_provider(client: openai.Ope
     assert lost.value.code == "previous_response_not_found"
 
 
-async def test_the_async_client_does_the_same(gateway: RunningGateway) -> None:
+async def test_the_async_client_works(gateway: RunningGateway) -> None:
     async with openai.AsyncOpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0) as client:
         answer = await client.chat.completions.create(**CHAT)
         pieces = [chunk async for chunk in await client.chat.completions.create(**CHAT, stream=True)]
@@ -228,13 +230,13 @@ async def test_the_async_client_does_the_same(gateway: RunningGateway) -> None:
         with pytest.raises(openai.RateLimitError):
             await client.chat.completions.create(**CHAT, extra_headers=step_headers(ScriptStep(status=429)))
 
-    said = "".join(chunk.choices[0].delta.content or "" for chunk in pieces)
-    assert said == answer.choices[0].message.content == response.output_text
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in pieces)
+    assert text == answer.choices[0].message.content == response.output_text
     assert called.choices[0].finish_reason == "tool_calls"
     assert events[-1].type == "response.completed"
 
 
-def test_each_answered_call_is_booked_as_it_was_billed(gateway: RunningGateway, folder: Path) -> None:
+def test_each_answered_call_is_charged_according_to_its_usage(gateway: RunningGateway, folder: Path) -> None:
     agent = {"x-foveate-agent": "one-of-each"}
     with openai.OpenAI(
         base_url=gateway.openai_url, api_key=KEY, max_retries=0, default_headers=agent
@@ -256,7 +258,7 @@ def test_each_answered_call_is_booked_as_it_was_billed(gateway: RunningGateway, 
     assert found.output_tokens == 2 * (whole.completion_tokens + response.output_tokens)
 
 
-def test_embeddings_come_through_and_are_booked(tmp_path: Path) -> None:
+def test_embeddings_are_forwarded_and_charged(tmp_path: Path) -> None:
     vectors: dict[str, Any] = {
         "object": "list",
         "model": "text-embedding-3-small",
@@ -277,7 +279,7 @@ def test_embeddings_come_through_and_are_booked(tmp_path: Path) -> None:
     assert (found.calls, found.uncached, found.dollars) == (1, 2, 2 * Decimal("0.02e-6"))
 
 
-def test_a_client_tries_again_by_itself_after_the_providers_429_and_503(tmp_path: Path) -> None:
+def test_a_client_retries_after_429_and_503_of_the_provider(tmp_path: Path) -> None:
     full = ScriptStep(status=429, retry_after_seconds=0.01)
     with (
         running_sandbox(full, ScriptStep(overloaded=True, retry_after_seconds=0.01)) as sandbox,
@@ -294,7 +296,7 @@ def test_a_client_tries_again_by_itself_after_the_providers_429_and_503(tmp_path
     assert wait_until_settled(tmp_path / "gateway.sqlite", 1).complete_calls == 1
 
 
-def test_what_is_over_the_window_is_a_bad_request_and_what_a_cap_refuses_is_not_tried_again(
+def test_an_oversized_request_is_a_bad_request_and_a_cap_rejection_is_not_retried(
     tmp_path: Path,
 ) -> None:
     narrow = AgentOptions(window_tokens=1_000)

@@ -1,4 +1,4 @@
-"""Clients of Vertex AI through the gateway: passed on as they are, and recorded from the responses."""
+"""Vertex AI clients through the gateway: requests are unchanged, and responses are recorded."""
 
 import json
 from collections.abc import Iterator
@@ -107,7 +107,7 @@ def test_gemini_on_vertex_is_passed_on_and_recorded(tmp_path: Path) -> None:
 
 
 def test_claude_on_vertex_is_passed_on_and_recorded(tmp_path: Path) -> None:
-    asked: Any = {
+    request_body: Any = {
         "model": CLAUDE_MODEL,
         "max_tokens": 100,
         "system": "These words are long enough to be kept. " * 400,
@@ -117,7 +117,7 @@ def test_claude_on_vertex_is_passed_on_and_recorded(tmp_path: Path) -> None:
         running(respond_always(http_response(json.dumps(CLAUDE).encode())), tmp_path) as (upstream, gateway),
         claude_at(gateway) as client,
     ):
-        client.messages.create(**asked)
+        client.messages.create(**request_body)
 
     head, _, body = upstream.requests[0].partition(b"\r\n\r\n")
     assert f"POST /v1/{PLACE}/anthropic/models/{CLAUDE_MODEL}:rawPredict HTTP/1.1".encode() in head
@@ -164,7 +164,7 @@ def test_claude_on_vertex_streams(tmp_path: Path) -> None:
     assert (sum_.uncached, sum_.output_tokens, sum_.partial_calls) == (10, 20, 0)
 
 
-def test_a_cap_holds_clients_of_vertex(tmp_path: Path) -> None:
+def test_a_cap_limits_vertex_clients(tmp_path: Path) -> None:
     caps = [Cap(scope=CapScope.AGENT, agent="default", dollars=Decimal("0.001"))]
     with running(respond_always(http_response(b"{}")), tmp_path, caps=caps) as (upstream, gateway):
         with (

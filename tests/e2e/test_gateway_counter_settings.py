@@ -1,4 +1,4 @@
-"""`token_counter` through the gateway: who counts, who is asked, and what becomes of it where nobody does."""
+"""`token_counter` through the gateway: each counter, its upstream calls, and requests without a counter."""
 
 import asyncio
 import json
@@ -40,11 +40,11 @@ def entries(folder: Path, name: str = "gateway.sqlite") -> list[Charge]:
 
 
 def ask(client: anthropic.Anthropic, text: str = "Hello", **more: Any) -> None:
-    said: Any = [{"role": "user", "content": text}]
-    client.messages.create(model=MODEL, max_tokens=50, messages=said, **more)
+    error_message: Any = [{"role": "user", "content": text}]
+    client.messages.create(model=MODEL, max_tokens=50, messages=error_message, **more)
 
 
-def test_anthropics_counter_is_asked_with_the_clients_own_key_and_its_calls_are_booked_at_no_price(
+def test_the_anthropic_counter_is_called_with_the_client_key_and_charged_at_zero(
     tmp_path: Path,
 ) -> None:
     options = AgentOptions(counter=CounterOptions(backend=Backend.ANTHROPIC_API))
@@ -68,7 +68,7 @@ def test_anthropics_counter_is_asked_with_the_clients_own_key_and_its_calls_are_
     assert counting[0].call.session_id in {entry.call.session_id for entry in main}
 
 
-def test_by_default_the_provider_is_asked_only_where_a_refusal_hangs_on_an_estimate(tmp_path: Path) -> None:
+def test_by_default_the_provider_counts_only_if_a_rejection_depends_on_an_estimate(tmp_path: Path) -> None:
     text = "The parser reads src/part.py line by line, and then it stops. " * 90
     narrow = AgentOptions(window_tokens=1_200)
     offline = AgentOptions(window_tokens=1_200, counter=CounterOptions(backend=Backend.OFFLINE))
@@ -78,9 +78,9 @@ def test_by_default_the_provider_is_asked_only_where_a_refusal_hangs_on_an_estim
             anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
         ):
             ask(client)
-            unasked = [heard.path for heard in sandbox.requests]
+            uncounted = [heard.path for heard in sandbox.requests]
             ask(client, text)  # an estimate would not let it through
-        asked = [heard.path for heard in sandbox.requests]
+        counted_requests = [heard.path for heard in sandbox.requests]
         with (
             running_gateway(sandbox.url, tmp_path / "..", options=offline) as gateway,
             anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
@@ -88,12 +88,12 @@ def test_by_default_the_provider_is_asked_only_where_a_refusal_hangs_on_an_estim
         ):
             ask(client, text)
 
-    assert unasked == ["/v1/messages"]
-    assert asked == ["/v1/messages", COUNT, "/v1/messages"]
+    assert uncounted == ["/v1/messages"]
+    assert counted_requests == ["/v1/messages", COUNT, "/v1/messages"]
     assert len(sandbox.requests) == 3
 
 
-def test_a_key_that_is_refused_is_the_trouble_of_who_shows_it(tmp_path: Path) -> None:
+def test_a_rejected_key_affects_only_the_client_that_sends_it(tmp_path: Path) -> None:
     options = AgentOptions(counter=CounterOptions(backend=Backend.ANTHROPIC_API))
     with (
         running_sandbox() as sandbox,
@@ -121,7 +121,7 @@ def hello(number: int) -> dict[str, str]:
 
 @contextmanager
 def upstream(counts_in_seconds: float | None = None) -> Iterator[tuple[str, list[str]]]:
-    """A server of chats as llama.cpp is one, whose counter takes so long, or fails; and what it was asked."""
+    """A llama.cpp-like server whose counter is slow or fails, and the requests it receives."""
     paths: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -130,22 +130,22 @@ def upstream(counts_in_seconds: float | None = None) -> Iterator[tuple[str, list
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
             paths.append(self.path)
-            status, said = 200, {}
+            status, error_message = 200, {}
             match self.path:
                 case "/v1/chat/completions":
                     usage = {"prompt_tokens": 777, "completion_tokens": 1, "total_tokens": 778}
                     message = {"role": "assistant", "content": "Yes."}
                     choice = {"index": 0, "message": message, "finish_reason": "stop"}
                     named = {"id": "c", "object": "chat.completion", "created": 1, "model": "tiny"}
-                    said = {**named, "choices": [choice], "usage": usage}
+                    error_message = {**named, "choices": [choice], "usage": usage}
                 case "/tokenize":
                     time.sleep(counts_in_seconds or 0)
-                    said = {"tokens": [1]}
+                    error_message = {"tokens": [1]}
                 case _ if counts_in_seconds is None:
                     status = 500
                 case _:
-                    said = {"input_tokens": 777}
-            body = json.dumps(said).encode()
+                    error_message = {"input_tokens": 777}
+            body = json.dumps(error_message).encode()
             self.send_response(status)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(body)))
@@ -169,7 +169,7 @@ def upstream(counts_in_seconds: float | None = None) -> Iterator[tuple[str, list
 
 
 def chats(url: str, folder: Path, counter: CounterOptions, times: int = 1) -> float:
-    """How long a few chats took."""
+    """Send a few chats and return how long they took."""
     hello: Any = [{"role": "user", "content": "Hello"}]
     with (
         running_gateway(url, folder, options=AgentOptions(counter=counter)) as gateway,
@@ -181,20 +181,20 @@ def chats(url: str, folder: Path, counter: CounterOptions, times: int = 1) -> fl
         return time.monotonic() - began
 
 
-def test_a_server_that_tokenises_is_asked_only_where_that_was_opted_into(tmp_path: Path) -> None:
+def test_a_tokenizing_server_is_called_only_if_enabled(tmp_path: Path) -> None:
     with upstream(counts_in_seconds=0) as (url, paths):
         chats(url, tmp_path, CounterOptions())
-        unasked = list(paths)
+        uncounted = list(paths)
         chats(url, tmp_path, CounterOptions(backend=Backend.ENDPOINT, use_endpoint=True))
 
-    assert unasked == ["/v1/chat/completions"]
+    assert uncounted == ["/v1/chat/completions"]
     assert paths[1:] == ["/tokenize", "/v1/chat/completions/input_tokens", "/v1/chat/completions"]
     booked = [entry.estimated_input_tokens for entry in entries(tmp_path) if entry.call.category == "main"]
     assert booked[0] != 777
     assert booked[1] == 777
 
 
-def test_a_server_that_counts_too_late_is_waited_for_no_longer_than_the_time_out_and_then_left_alone(
+def test_a_slow_counting_server_times_out_and_is_then_skipped(
     tmp_path: Path,
 ) -> None:
     late = CounterOptions(backend=Backend.ENDPOINT, use_endpoint=True, timeout_ms=200)
@@ -207,7 +207,7 @@ def test_a_server_that_counts_too_late_is_waited_for_no_longer_than_the_time_out
     assert len([entry for entry in entries(tmp_path) if entry.estimated_input_tokens]) == 5
 
 
-def test_a_counter_that_fails_holds_up_no_request(tmp_path: Path) -> None:
+def test_a_failing_counter_delays_no_request(tmp_path: Path) -> None:
     with upstream() as (url, paths):
         chats(url, tmp_path, CounterOptions(backend=Backend.ENDPOINT, use_endpoint=True), times=2)
 
@@ -215,7 +215,7 @@ def test_a_counter_that_fails_holds_up_no_request(tmp_path: Path) -> None:
     assert {entry.call.category for entry in entries(tmp_path)} == {"main"}
 
 
-def test_without_the_counter_nothing_is_counted_the_window_is_left_to_the_provider_and_caps_refuse(
+def test_without_a_counter_the_provider_checks_the_window_and_caps_reject(
     tmp_path: Path,
 ) -> None:
     options = AgentOptions(token_counter=False, window_tokens=100)
@@ -238,9 +238,9 @@ def test_without_the_counter_nothing_is_counted_the_window_is_left_to_the_provid
 
 
 @pytest.mark.process
-def test_another_counter_counts_from_the_next_request_on(tmp_path: Path) -> None:
+def test_a_changed_counter_applies_from_the_next_request(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
-    told = "context_optimization: {{token_counter: {{{0}}}}}\n"
+    response = "context_optimization: {{token_counter: {{{0}}}}}\n"
     said_in_turn = ("backend: tiktoken", "backend: anthropic_api", "backend: endpoint", "enabled: false")
     with running_sandbox() as sandbox:
         write_config(config, sandbox.url)
@@ -251,10 +251,10 @@ def test_another_counter_counts_from_the_next_request_on(tmp_path: Path) -> None
             heard: list[list[str]] = []
             # One after the other: what a request behind its answer still asks for must hide no change.
             for number in range(5):
-                for said in said_in_turn:
-                    write_config(config, sandbox.url, told.format(said))
+                for error_message in said_in_turn:
+                    write_config(config, sandbox.url, response.format(error_message))
                     sandbox.requests.clear()
-                    ask(client, f"Hello {number} with {said}")
+                    ask(client, f"Hello {number} with {error_message}")
                     heard.append([one.path for one in sandbox.requests])
 
     # The third asks for what it may not have, so that the second still holds.

@@ -1,4 +1,4 @@
-"""Counts through the gateway: of what would be sent, by the provider where it counts, and without a trace."""
+"""Token counts through the gateway: for the request to be sent, by the provider if it counts, not stored."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ def booked(folder: Path, *by: GroupBy) -> Sequence[ChargeTotal]:
     return asyncio.run(read())
 
 
-def test_official_clients_count_through_the_gateway_what_their_provider_counts(tmp_path: Path) -> None:
+def test_official_clients_get_the_counts_of_their_provider(tmp_path: Path) -> None:
     hello: Any = [{"role": "user", "content": "Hello there"}]
     with (
         running_sandbox() as sandbox,
@@ -61,17 +61,17 @@ def test_official_clients_count_through_the_gateway_what_their_provider_counts(t
     assert (counting.calls, counting.unknown_calls, counting.dollars) == (2, 0, Decimal(0))
 
 
-def test_a_count_is_of_the_folded_history_that_would_be_sent_and_leaves_no_trace(tmp_path: Path) -> None:
+def test_a_count_applies_to_the_compacted_history_and_stores_nothing(tmp_path: Path) -> None:
     options = AgentOptions(
         compaction=True, window_tokens=12_000, compaction_options=CompactionOptions(extractive=True)
     )
     messages = last_messages()
     with running_sandbox() as sandbox:
         with (
-            running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as asked,
-            anthropic.Anthropic(base_url=asked.url, api_key=KEY, max_retries=0) as client,
+            running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as requested,
+            anthropic.Anthropic(base_url=requested.url, api_key=KEY, max_retries=0) as client,
         ):
-            bill = turns(client, sandbox, 20, MODEL)
+            usage = turns(client, sandbox, 20, MODEL)
         before = rows(tmp_path)  # a gateway that has ended has kept all of it
         with (
             running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
@@ -85,13 +85,13 @@ def test_a_count_is_of_the_folded_history_that_would_be_sent_and_leaves_no_trace
 
     assert len(sent["messages"]) < len(messages)  # its head was folded
     assert counted.input_tokens < 12_000 < whole.input_tokens
-    assert counted.input_tokens <= max(bill.inputs) * 1.2
+    assert counted.input_tokens <= max(usage.inputs) * 1.2
     assert before == after
-    assert asked.failed_steps == gateway.failed_steps == []
+    assert requested.failed_steps == gateway.failed_steps == []
 
 
 def last_messages() -> list[Any]:
-    """What the agent of `turns` would send next."""
+    """Messages that the agent of `turns` sends next."""
     heard: list[Any] = [{"role": "user", "content": "Find the slow parser. Never push to the main branch."}]
     for number in range(20):
         call = {
@@ -102,24 +102,27 @@ def last_messages() -> list[Any]:
         }
         listing = "\n".join(f"def parse_{number}_{line}(text): return text.split({line})" for line in range(26))
         result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": listing}
-        said = {"type": "text", "text": f"I look into part {number}."}
-        heard += [{"role": "assistant", "content": [said, call]}, {"role": "user", "content": [result]}]
+        text = {"type": "text", "text": f"I look into part {number}."}
+        heard += [{"role": "assistant", "content": [text, call]}, {"role": "user", "content": [result]}]
     return heard
 
 
 def rows(folder: Path) -> tuple[object, ...]:
-    """All that is kept of sessions and folds."""
+    """All stored rows of sessions and compactions."""
 
     async def read() -> tuple[object, ...]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            folds = await store.compactions.list_compactions(limit=1000)
-            sessions = [await store.sessions.get_session(fold.session_id) for fold in folds]
-            return tuple(folds), tuple(sessions)
+            compaction_rows = await store.compactions.list_compactions(limit=1000)
+            sessions = [
+                await store.sessions.get_session(compaction_row.session_id)
+                for compaction_row in compaction_rows
+            ]
+            return tuple(compaction_rows), tuple(sessions)
 
     return asyncio.run(read())
 
 
-def test_a_count_makes_no_session_and_gives_tools_no_order(tmp_path: Path) -> None:
+def test_a_count_creates_no_session_and_sets_no_tool_order(tmp_path: Path) -> None:
     hello: Any = [{"role": "user", "content": "Hello there"}]
     with (
         running_sandbox() as sandbox,
@@ -137,7 +140,7 @@ def test_a_count_makes_no_session_and_gives_tools_no_order(tmp_path: Path) -> No
     assert asyncio.run(session_of(tmp_path, "main")) is not None
 
 
-def test_a_count_is_booked_in_the_session_that_it_is_of_and_in_none_if_that_has_not_begun(
+def test_a_count_is_charged_to_its_session_if_that_session_exists(
     tmp_path: Path,
 ) -> None:
     hello: Any = [{"role": "user", "content": "Hello there"}]
@@ -174,7 +177,7 @@ def until_booked(folder: Path, category: str) -> None:
 
 
 async def session_of(folder: Path, category: str) -> object:
-    """The session that the first such call in the ledger names, if it is kept."""
+    """The session of the first such call in the ledger, if it is stored."""
     async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
         async for entry in store.ledger.list_charges():
             if entry.call.category == category:
@@ -182,7 +185,7 @@ async def session_of(folder: Path, category: str) -> object:
         return None
 
 
-def test_what_would_be_refused_is_counted_nevertheless_and_no_cap_is_held_against_it(tmp_path: Path) -> None:
+def test_a_request_that_would_be_rejected_is_still_counted_and_caps_do_not_apply(tmp_path: Path) -> None:
     caps = [Cap(scope=CapScope.CALL, dollars=Decimal("0.0000001"))]
     with (
         running_sandbox() as sandbox,
@@ -197,7 +200,7 @@ def test_what_would_be_refused_is_counted_nevertheless_and_no_cap_is_held_agains
 
 @contextmanager
 def without_counting_routes() -> Iterator[tuple[str, list[str]]]:
-    """A server that has no route for counts, and the paths that it was asked for."""
+    """A server without a count route, and the paths of its requests."""
     paths: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -225,7 +228,7 @@ def without_counting_routes() -> Iterator[tuple[str, list[str]]]:
         thread.join(10)
 
 
-def test_where_the_upstream_has_no_such_route_the_gateway_counts_and_says_so(tmp_path: Path) -> None:
+def test_the_gateway_counts_and_reports_it_if_the_upstream_has_no_count_route(tmp_path: Path) -> None:
     with (
         without_counting_routes() as (url, paths),
         running_gateway(url, tmp_path) as gateway,
@@ -235,12 +238,12 @@ def test_where_the_upstream_has_no_such_route_the_gateway_counts_and_says_so(tmp
         first = client.messages.with_raw_response.count_tokens(model=MODEL, messages=LONG)
         again = client.messages.with_raw_response.count_tokens(model=MODEL, messages=LONG)
         response = chatty.responses.input_tokens.with_raw_response.count(model="gpt-4o", input="Hello there")
-        asked = urllib.request.Request(
+        requested = urllib.request.Request(
             f"{gateway.openai_url}/chat/completions/input_tokens",
             data=json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello"}]}).encode(),
             headers={"authorization": f"Bearer {KEY}"},
         )
-        with urllib.request.urlopen(asked) as chat:
+        with urllib.request.urlopen(requested) as chat:
             chat_tokens, chat_sureness = json.loads(chat.read()), chat.headers["x-foveate-count"]
 
     assert 3_000 < first.parse().input_tokens < 6_000
@@ -253,17 +256,17 @@ def test_where_the_upstream_has_no_such_route_the_gateway_counts_and_says_so(tmp
     assert chat_sureness == "exact"
 
 
-def test_what_the_provider_will_not_count_is_told_in_its_own_words(tmp_path: Path) -> None:
+def test_a_count_rejected_by_the_provider_returns_its_own_error(tmp_path: Path) -> None:
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path) as gateway,
         anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
         anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=0) as direct,
     ):
-        told = []
-        for asked in (client, direct):
+        count_response = []
+        for requested in (client, direct):
             with pytest.raises(anthropic.BadRequestError) as refused:
-                asked.messages.count_tokens(model=MODEL, messages=[])
-            told.append(refused.value.body["error"])  # type: ignore[index]
+                requested.messages.count_tokens(model=MODEL, messages=[])
+            count_response.append(refused.value.body["error"])  # type: ignore[index]
 
-    assert told[0] == told[1]
+    assert count_response[0] == count_response[1]

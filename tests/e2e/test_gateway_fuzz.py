@@ -1,4 +1,4 @@
-"""Whatever is sent to a gateway is answered: no 500 of ours, no hang, and the next one is served as ever.
+"""Every request to a gateway is answered: no 500, no hang, and the next request is served.
 
 `FOVEATE_FUZZ_EXAMPLES` says how many requests of each kind are tried.
 """
@@ -54,7 +54,7 @@ def gateway(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
 
 
 def check(gateway: RunningGateway, request: bytes) -> RawResponse:
-    """What a request is answered; nothing is wrong with the gateway before or after it."""
+    """Send a request and return the response; check the gateway before and after it."""
     gateway.failed_steps.clear()
     found = send_raw(gateway.url, request, timeout_seconds=20)
     after = send_raw(gateway.url, claude_request(SECRET))
@@ -70,15 +70,15 @@ def check(gateway: RunningGateway, request: bytes) -> RawResponse:
 
 @given(request=malformed_requests())
 @fuzzed
-def test_what_is_nearly_right_is_answered(gateway: RunningGateway, request: tuple[str, bytes]) -> None:
+def test_nearly_valid_requests_are_answered(gateway: RunningGateway, request: tuple[str, bytes]) -> None:
     path, body = request
     check(gateway, build_post(path, body, **KEYS))
 
 
-def test_for_a_limit_longer_than_the_window_nothing_is_folded(
+def test_a_limit_above_the_window_triggers_no_compaction(
     gateway: RunningGateway, upstream: ScriptedUpstream
 ) -> None:
-    """Defect: folds were tried and paid for, while the client waited, where no fold could help."""
+    """Regression: the gateway paid for compactions that could not help while the client waited."""
     upstream.requests.clear()
     body = json.dumps(VALID_REQUESTS["/v1/chat/completions"] | {"max_tokens": 2**31}).encode()
     found = send_raw(gateway.url, build_post("/v1/chat/completions", body, **KEYS))
@@ -88,7 +88,7 @@ def test_for_a_limit_longer_than_the_window_nothing_is_folded(
 
 
 @pytest.mark.parametrize("name", HUGE_REQUESTS)
-def test_what_is_huge_is_answered_in_time(gateway: RunningGateway, name: str) -> None:
+def test_huge_requests_are_answered_in_time(gateway: RunningGateway, name: str) -> None:
     path, body = HUGE_REQUESTS[name]
     started = time.process_time()
     check(gateway, build_post(path, body, **KEYS))
@@ -98,14 +98,15 @@ def test_what_is_huge_is_answered_in_time(gateway: RunningGateway, name: str) ->
 
 @given(
     path=st.sampled_from(sorted(VALID_REQUESTS)),
-    body=st.binary(max_size=300) | st.text(max_size=100).map(lambda said: said.encode("utf-8", "replace")),
+    body=st.binary(max_size=300)
+    | st.text(max_size=100).map(lambda response: response.encode("utf-8", "replace")),
     encoding=st.sampled_from(
         ("", "gzip", "deflate", "br", "zstd", "gzip, gzip", "identity", "x", "gzip,,", "\xff")
     ),
     is_packed=st.booleans(),
 )
 @fuzzed
-def test_any_bytes_are_answered_however_they_say_they_are_packed(
+def test_any_bytes_with_any_content_encoding_are_answered(
     gateway: RunningGateway, path: str, body: bytes, encoding: str, is_packed: bool
 ) -> None:
     if is_packed:
@@ -115,7 +116,7 @@ def test_any_bytes_are_answered_however_they_say_they_are_packed(
 
 @pytest.fixture(scope="module")
 def capped(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
-    """A gateway under a cap that has room for nothing."""
+    """A gateway whose cap admits nothing."""
     caps = [Cap(scope=CapScope.CALL, dollars=Decimal("1e-9"))]
     with running_gateway(upstream.url, tmp_path_factory.mktemp("capped"), caps=caps) as running:
         yield running
@@ -129,7 +130,7 @@ def capped(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory)
     encoding=st.sampled_from(("", "gzip", "br")),
 )
 @fuzzed
-def test_nothing_that_could_cost_goes_round_a_cap(
+def test_nothing_that_could_cost_bypasses_a_cap(
     capped: RunningGateway, upstream: ScriptedUpstream, request: tuple[str, bytes], path: str, encoding: str
 ) -> None:
     own, body = request
@@ -159,7 +160,7 @@ VALUES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_c
 @fuzzed
 def test_any_headers_are_answered(gateway: RunningGateway, headers: list[tuple[str, str]]) -> None:
     path = "/v1/messages"
-    lines = "".join(f"{name}: {said}\r\n" for name, said in headers).encode("latin-1")
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers).encode("latin-1")
     request = build_post(path, json.dumps(VALID_REQUESTS[path]).encode(), **KEYS)
     check(gateway, request.replace(b"\r\n", b"\r\n" + lines, 1))
 
@@ -179,10 +180,10 @@ QUERIES = ("", "?a=b", "?beta=true", "?%00", "?a=b&a=%ff", f"?{'q' * 5_000}", "?
     query=st.sampled_from(QUERIES),
 )
 @fuzzed
-def test_any_method_on_any_path_reaches_the_provider_as_it_came_or_is_refused(
+def test_any_method_on_any_path_is_forwarded_unchanged_or_rejected(
     gateway: RunningGateway, upstream: ScriptedUpstream, method: str, pieces: list[str], query: str
 ) -> None:
-    """Defect: paths were sent on without their escapes, so that a name with a slash in it was another one."""
+    """Regression: paths were forwarded without their escapes, which changed names that contain a slash."""
     target = f"/own/{'/'.join(pieces)}{query}"
     upstream.requests.clear()
     found = send_raw(
@@ -202,7 +203,7 @@ def test_any_method_on_any_path_reaches_the_provider_as_it_came_or_is_refused(
     "target", ["*", "/", "//", "/v1", "/v1/", "http://elsewhere.invalid/v1/models", "/v1/../x"]
 )
 @pytest.mark.parametrize("method", ["GET", "OPTIONS", "POST"])
-def test_odd_targets_lead_to_the_provider_and_nowhere_else(
+def test_unusual_request_targets_reach_only_the_provider(
     gateway: RunningGateway, upstream: ScriptedUpstream, method: str, target: str
 ) -> None:
     upstream.requests.clear()

@@ -54,7 +54,7 @@ def _seeds() -> Sequence[Seed]:
     return [*BUILT_IN, *(recorded_seeds(folder) if folder is not None else ())]
 
 
-def _door(path: str) -> Endpoint:
+def _find_endpoint(path: str) -> Endpoint:
     headers = {"anthropic-version": "2023-06-01"} if path.startswith("/v1/mess") else {}
     return match_endpoint("POST", canonicalize_path(path.partition("?")[0]), headers)
 
@@ -63,15 +63,17 @@ def _response(request: bytes) -> bytes:
     """What a provider would answer, with usage; a stream if the request asks for one."""
     line, _, rest = request.partition(b"\r\n")
     # OpenAI's upstream has the version in its address, and the path of Azure's is the client's own.
-    door = _door(line.split(b" ")[1].decode("latin-1"))
-    if door.operation is Operation.EMBEDDINGS:
+    endpoint = _find_endpoint(line.split(b" ")[1].decode("latin-1"))
+    if endpoint.operation is Operation.EMBEDDINGS:
         return http_response(json.dumps(COMPLETE["embeddings"]).encode())
-    if door.operation is Operation.COUNT_TOKENS:
+    if endpoint.operation is Operation.COUNT_TOKENS:
         return http_response(b'{"input_tokens": 9, "totalTokens": 9}')
-    name = _NAMES.get(door.api_format) if door.api_format is not None else None
-    if name is None or door.operation is Operation.OTHER:
+    name = _NAMES.get(endpoint.api_format) if endpoint.api_format is not None else None
+    if name is None or endpoint.operation is Operation.OTHER:
         return http_response(b'{"object": "something"}')
-    if door.is_streaming or (b'"stream":true' in rest.replace(b" ", b"") and name not in ("gemini", "bedrock")):
+    if endpoint.is_streaming or (
+        b'"stream":true' in rest.replace(b" ", b"") and name not in ("gemini", "bedrock")
+    ):
         events = [one if isinstance(one, str) else parse(json.dumps(one)) for one in STREAMED[name]]
         kind = "application/vnd.amazon.eventstream" if name == "bedrock" else "text/event-stream"
         return http_response(stream_body(name, events), content_type=kind)
@@ -126,13 +128,13 @@ LAST = FuzzedRequest(
 
 
 @pytest.mark.slow
-@given(asked=st.lists(fuzzed_requests(_seeds(), lambda: f"fuzz-{next(_NUMBERS)}"), min_size=1, max_size=5))
+@given(requests=st.lists(fuzzed_requests(_seeds(), lambda: f"fuzz-{next(_NUMBERS)}"), min_size=1, max_size=5))
 @fuzzed
 def test_any_request_is_answered_forwarded_unchanged_unless_edited_and_charged_once(
-    gateway: FuzzedGateway, asked: list[FuzzedRequest]
+    gateway: FuzzedGateway, requests: list[FuzzedRequest]
 ) -> None:
     # Charges are recorded in their order: once the last one is there, no other can still come.
-    expected = sum([_relay(gateway, request) for request in (*asked, LAST)])
+    expected = sum([_relay(gateway, request) for request in (*requests, LAST)])
     rows = gateway.new_rows(expected)
 
     assert gateway.take_faults() == []
@@ -143,7 +145,7 @@ def test_any_request_is_answered_forwarded_unchanged_unless_edited_and_charged_o
 
 
 def _relay(gateway: FuzzedGateway, request: FuzzedRequest) -> bool:
-    """Send a request, check what becomes of it, and tell whether the call is charged."""
+    """Send a request, check the result, and tell whether the call is charged."""
     gateway.gateway.failed_steps.clear()
     gateway.upstream.requests.clear()
     # Nobody waits for the rest of a body that is cut off.
@@ -182,7 +184,7 @@ def _check_forwarded(gateway: FuzzedGateway, request: FuzzedRequest, forwarded: 
         return
     before, after = (json.loads(data.decode("utf-8-sig", "replace")) for data in (request.body, forwarded))
     if not gateway.edits:
-        assert _door(request.path).api_format is Format.CHAT
+        assert _find_endpoint(request.path).api_format is Format.CHAT
         assert after.pop("stream_options")["include_usage"] is True
         before.pop("stream_options", None)
         assert before == after
@@ -190,7 +192,7 @@ def _check_forwarded(gateway: FuzzedGateway, request: FuzzedRequest, forwarded: 
 
 
 def _is_charged(request: FuzzedRequest, forwarded: bytes, *, is_read: bool) -> bool:
-    asks = _door(request.path).operation
+    asks = _find_endpoint(request.path).operation
     if asks is Operation.EMBEDDINGS:
         try:
             read_embeddings_request(forwarded)

@@ -1,4 +1,4 @@
-"""Bytes that are hardly HTTP, at a gateway's socket: nothing is smuggled, and the next client is served."""
+"""Malformed HTTP on the socket of a gateway: nothing is smuggled, and the next client is served."""
 
 import json
 import os
@@ -45,8 +45,8 @@ def gateway(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
     assert [found for found in running.failed_steps if found.step != "read"] == []
 
 
-def said_to(gateway: RunningGateway, data: bytes, *, patience_seconds: float = 0.3) -> bytes:
-    """All that comes back to some bytes, until the connection is closed or nothing comes any more."""
+def send_bytes(gateway: RunningGateway, data: bytes, *, patience_seconds: float = 0.3) -> bytes:
+    """Send bytes and return everything received until the connection closes or times out."""
     pieces: list[bytes] = []
     with connect(gateway.url, timeout_seconds=patience_seconds) as connection, suppress(OSError):
         connection.sendall(data)
@@ -91,11 +91,11 @@ SMUGGLING = {
 
 
 @pytest.mark.parametrize("name", SMUGGLING)
-def test_what_can_be_read_in_two_ways_is_refused_and_reaches_no_provider(
+def test_ambiguous_requests_are_rejected_and_reach_no_provider(
     gateway: RunningGateway, upstream: ScriptedUpstream, name: str
 ) -> None:
     upstream.requests.clear()
-    data = said_to(gateway, SMUGGLING[name])
+    data = send_bytes(gateway, SMUGGLING[name])
 
     assert (parse_response(data).status, data.count(b"HTTP/1.1 ")) == (400, 1)
     assert upstream.requests == []
@@ -114,14 +114,14 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_is_odd_reaches_the_provider_as_one_plain_request(
+def test_unusual_requests_reach_the_provider_as_one_plain_request(
     gateway: RunningGateway, upstream: ScriptedUpstream, name: str
 ) -> None:
-    """Defect: of a request that asked for another protocol the body was lost."""
+    """Regression: a request with an Upgrade header lost its body."""
     upstream.requests.clear()
-    found = parse_response(said_to(gateway, ODD[name], patience_seconds=1))
-    (asked,) = upstream.requests
-    head, _, body = asked.lower().partition(b"\r\n\r\n")
+    found = parse_response(send_bytes(gateway, ODD[name], patience_seconds=1))
+    (sent_requests,) = upstream.requests
+    head, _, body = sent_requests.lower().partition(b"\r\n\r\n")
 
     assert found.status == 200
     assert body == ODD[name].lower().partition(b"\r\n\r\n")[2]
@@ -133,17 +133,17 @@ def test_what_is_odd_reaches_the_provider_as_one_plain_request(
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/realtime?model=gpt-realtime", "/anything"])
-def test_a_websocket_is_refused_at_once_and_nothing_is_sent(
+def test_a_websocket_is_rejected_at_once_and_nothing_is_sent(
     gateway: RunningGateway, upstream: ScriptedUpstream, path: str
 ) -> None:
-    """Defect: it went to the provider as a plain GET, and its client tried for seconds before it fell back."""
+    """Regression: it was forwarded as a plain GET, and the client retried for seconds before it fell back."""
     upstream.requests.clear()
     handshake = (
         f"GET {path} HTTP/1.1\r\nhost: here\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n"
         "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     )
 
-    found = parse_response(said_to(gateway, handshake.encode(), patience_seconds=1))
+    found = parse_response(send_bytes(gateway, handshake.encode(), patience_seconds=1))
 
     assert found.status == 426
     assert b"use the API over plain HTTP" in found.body
@@ -151,13 +151,13 @@ def test_a_websocket_is_refused_at_once_and_nothing_is_sent(
     assert serves(gateway)
 
 
-def test_requests_on_one_connection_are_answered_in_their_order(
+def test_requests_on_one_connection_are_answered_in_order(
     gateway: RunningGateway, upstream: ScriptedUpstream
 ) -> None:
     upstream.requests.clear()
-    asked = [HEAD + b"x-number: %d\r\n" % number + LENGTH + b"\r\n" + BODY for number in range(8)]
+    sent_requests = [HEAD + b"x-number: %d\r\n" % number + LENGTH + b"\r\n" + BODY for number in range(8)]
     with connect(gateway.url) as connection:
-        connection.sendall(b"".join(asked))
+        connection.sendall(b"".join(sent_requests))
         data = b""
         while data.count(b"Well") < 8:
             data += connection.recv(65_536)
@@ -178,8 +178,10 @@ def test_a_body_in_any_chunks_is_one_body(gateway: RunningGateway, upstream: Scr
 
 @pytest.mark.parametrize(("size", "status"), [(1_000, 200), (50_000, 200), (1_000_000, 400)])
 @pytest.mark.parametrize("is_slow", [True, False])
-def test_a_head_has_a_limit(gateway: RunningGateway, size: int, status: int, is_slow: bool) -> None:
-    """Defect: a head without an end was read and kept without an end."""
+def test_the_size_of_a_request_head_is_limited(
+    gateway: RunningGateway, size: int, status: int, is_slow: bool
+) -> None:
+    """Regression: an endless request head was buffered without a limit."""
     data = HEAD + b"x-long: " + b"y" * size + b"\r\nconnection: close\r\n" + LENGTH + b"\r\n" + BODY
     with connect(gateway.url) as connection, suppress(BrokenPipeError, ConnectionResetError):
         step = 10_000 if is_slow else len(data)
@@ -189,9 +191,9 @@ def test_a_head_has_a_limit(gateway: RunningGateway, size: int, status: int, is_
     assert serves(gateway)
 
 
-def test_many_headers_are_taken_or_refused(gateway: RunningGateway) -> None:
+def test_many_headers_are_accepted_or_rejected(gateway: RunningGateway) -> None:
     found = parse_response(
-        said_to(gateway, HEAD + b"a: b\r\n" * 5_000 + LENGTH + b"\r\n" + BODY, patience_seconds=2)
+        send_bytes(gateway, HEAD + b"a: b\r\n" * 5_000 + LENGTH + b"\r\n" + BODY, patience_seconds=2)
     )
 
     assert found.status in (0, 200, 400, 431)
@@ -207,13 +209,13 @@ def test_many_headers_are_taken_or_refused(gateway: RunningGateway) -> None:
 @example(b"")
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 def test_any_bytes_do_no_harm(gateway: RunningGateway, data: bytes) -> None:
-    found = parse_response(said_to(gateway, data, patience_seconds=0.1))
+    found = parse_response(send_bytes(gateway, data, patience_seconds=0.1))
 
     assert found.status < 500
     assert serves(gateway)
 
 
-def test_clients_that_say_nothing_or_half_a_request_harm_nobody_and_leave_nothing(
+def test_silent_clients_and_partial_requests_harm_nobody_and_leak_nothing(
     gateway: RunningGateway,
 ) -> None:
     sockets = open_sockets()

@@ -1,4 +1,4 @@
-"""A long session of a client of Gemini: compacted, with results cut, and within its window."""
+"""A long Gemini session: compacted, with truncated results, and within its window."""
 
 import asyncio
 import json
@@ -26,21 +26,21 @@ SUMMARY = (
 
 
 def read_files(url: str, sandbox: RunningSandbox, turns: int, *, listing_lines: int = 26) -> list[int]:
-    """An agent that reads one file after the other; the prompt tokens of each call."""
+    """Run an agent that reads file after file; return the prompt tokens of each call."""
     contents: list[Any] = [{"role": "user", "parts": [{"text": "Find the slow parser."}]}]
     prompts = []
     with httpx.Client(base_url=url, timeout=30, headers={"x-goog-api-key": "AIzaOfATest"}) as client:
         for number in range(turns):
             sandbox.clock.now += 20
             step = {"text": f"I look into part {number}.", "tools": [{"name": "read", "input": {"path": "a"}}]}
-            asked = {"contents": contents, "tools": TOOLS, "generationConfig": {"maxOutputTokens": 500}}
-            answered = client.post(ROUTE, json=asked, headers={STEP_HEADER: json.dumps(step)})
+            request_body = {"contents": contents, "tools": TOOLS, "generationConfig": {"maxOutputTokens": 500}}
+            answered = client.post(ROUTE, json=request_body, headers={STEP_HEADER: json.dumps(step)})
             assert answered.status_code == 200, answered.text
-            said = answered.json()
-            prompts.append(said["usageMetadata"]["promptTokenCount"])
+            response = answered.json()
+            prompts.append(response["usageMetadata"]["promptTokenCount"])
             listing = "\n".join(f"def parse_{number}_{line}(text): return 1" for line in range(listing_lines))
             contents += [
-                said["candidates"][0]["content"],
+                response["candidates"][0]["content"],
                 {
                     "role": "user",
                     "parts": [{"functionResponse": {"name": "read", "response": {"output": listing}}}],

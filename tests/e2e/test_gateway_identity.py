@@ -33,8 +33,8 @@ def gateway(sandbox: RunningSandbox, tmp_path: Path) -> Iterator[RunningGateway]
         assert running.failed_steps == []
 
 
-def stored(folder: Path) -> Sequence[tuple[Session, int]]:
-    """The sessions that were billed, and how many calls each has, once the gateway has ended."""
+def read_sessions(folder: Path) -> Sequence[tuple[Session, int]]:
+    """Charged sessions and their number of calls, read after the gateway stops."""
 
     async def read() -> list[tuple[Session, int]]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
@@ -48,13 +48,13 @@ def stored(folder: Path) -> Sequence[tuple[Session, int]]:
 def ask(
     gateway: RunningGateway,
     headers: Mapping[str, str],
-    *said: str,
+    *texts: str,
     system: str = RULES,
     key: str = KEY,
     model: str = "claude-sonnet-5",
 ) -> None:
-    """A request that says all of this, user and model in turn."""
-    messages: Any = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(said)]
+    """Send a request with these texts, from user and model in turn."""
+    messages: Any = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
     with anthropic.Anthropic(base_url=gateway.url, api_key=key, max_retries=0) as client:
         client.messages.create(
             model=model, max_tokens=50, system=system, messages=messages, extra_headers=dict(headers)
@@ -64,7 +64,7 @@ def ask(
 def test_agents_that_name_their_conversations_have_one_session_each(
     sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
-    """With one prompt, one key, side calls, a compaction of their own, and sub-agents."""
+    """They share a prompt and a key, and have side calls, their own compaction, and sub-agents."""
     with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
         for name in ("one", "two"):
             main = CLAUDE | {"x-claude-code-session-id": name}
@@ -75,7 +75,7 @@ def test_agents_that_name_their_conversations_have_one_session_each(
             ask(gateway, main, "A summary of all this.")
         assert gateway.cache_misses == []
 
-    found = stored(tmp_path)
+    found = read_sessions(tmp_path)
     mains = {session.id for session, _ in found if session.parent_id is None}
     assert sorted((count, session.parent_id in mains) for session, count in found) == [
         *[(1, True)] * 2,
@@ -89,14 +89,14 @@ def test_conversations_without_names_have_one_session_each(sandbox: RunningSandb
             with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=0) as client:
                 messages: list[Any] = [{"role": "user", "content": "hello"}]
                 for _ in range(4):
-                    said = client.chat.completions.create(model="gpt-4.1", messages=messages, stream=True)
-                    answer = "".join(chunk.choices[0].delta.content or "" for chunk in said if chunk.choices)
+                    texts = client.chat.completions.create(model="gpt-4.1", messages=messages, stream=True)
+                    answer = "".join(chunk.choices[0].delta.content or "" for chunk in texts if chunk.choices)
                     messages += [
                         {"role": "assistant", "content": answer},
                         {"role": "user", "content": "go on"},
                     ]
 
-    assert [count for _, count in stored(tmp_path)] == [4, 4, 4]
+    assert [count for _, count in read_sessions(tmp_path)] == [4, 4, 4]
     keys = Counter(json.loads(heard.body)["prompt_cache_key"] for heard in sandbox.requests)
     assert sorted(keys.values()) == [4, 4, 4]
 
@@ -112,7 +112,7 @@ def test_previous_responses_are_one_session(sandbox: RunningSandbox, tmp_path: P
                     )
                     previous = answer.id
 
-    assert [count for _, count in stored(tmp_path)] == [3, 3]
+    assert [count for _, count in read_sessions(tmp_path)] == [3, 3]
 
 
 def test_a_key_or_an_agent_does_not_reach_the_session_of_another_one(
@@ -124,4 +124,4 @@ def test_a_key_or_an_agent_does_not_reach_the_session_of_another_one(
         for _ in range(2):
             ask(gateway, {"x-foveate-agent": "ana"}, "hello")
 
-    assert [count for _, count in stored(tmp_path)] == [1, 1, 1, 1]
+    assert [count for _, count in read_sessions(tmp_path)] == [1, 1, 1, 1]

@@ -1,4 +1,4 @@
-"""Requests that a gateway as a user starts it has sent, and kept whole or not, explained afterwards."""
+"""Explanations of requests that a gateway sent, with and without stored bodies."""
 
 import asyncio
 import json
@@ -25,17 +25,17 @@ ON = "keep_requests: {enabled: true, days: 3, most_bytes: 1000000}\n"
 
 
 @dataclass
-class Kept:
-    """A folder in which a gateway has kept requests, of which some came before that was turned on."""
+class StoredRequests:
+    """A folder in which a gateway stored requests, some of them sent before storing was enabled."""
 
     folder: Path
     requests: list[ArchivedRequest]
 
 
 @pytest.fixture
-def explain(kept: Kept, run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    """`foveate explain` with the store of that gateway."""
-    monkeypatch.setenv("FOVEATE_HOME", str(kept.folder))
+def explain(stored: StoredRequests, run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Run `foveate explain` with the store of that gateway."""
+    monkeypatch.setenv("FOVEATE_HOME", str(stored.folder))
 
     def call(*arguments: str, cache: bool = True) -> Outcome:
         return run("explain", *(["--cache"] if cache else []), *arguments)  # type: ignore[no-any-return]
@@ -53,7 +53,7 @@ def ask(client: anthropic.Anthropic, second: int, messages: list[Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoredRequests]:
     folder = tmp_path_factory.mktemp("home")
     config = folder / "foveate.yaml"
     with running_sandbox() as sandbox:
@@ -62,20 +62,20 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
             with anthropic.Anthropic(base_url=served.url, api_key=KEY, max_retries=0) as client:
                 messages: list[Any] = [{"role": "user", "content": "Find the slow parser."}]
                 ask(client, 1, messages)
-                settled(folder, 1)
+                wait_for_requests(folder, 1)
                 write_config(config, sandbox.url, ON)
                 time.sleep(CHECK_INTERVAL_SECONDS)
                 for second in (1, 1, 2, 2):
                     ask(client, second, messages)
-                settled(folder, 5, kept=4)
+                wait_for_requests(folder, 5, stored=4)
                 write_config(config, sandbox.url)
                 time.sleep(CHECK_INTERVAL_SECONDS)
                 ask(client, 3, messages)
-            yield Kept(folder, settled(folder, 6, kept=4))
+            yield StoredRequests(folder, wait_for_requests(folder, 6, stored=4))
 
 
-def settled(folder: Path, calls: int, *, kept: int = 0) -> list[ArchivedRequest]:
-    """The kept requests, once so many calls are booked and traced and so many kept, behind the answers."""
+def wait_for_requests(folder: Path, calls: int, *, stored: int = 0) -> list[ArchivedRequest]:
+    """Wait until this many calls are charged and this many requests stored; return the requests."""
 
     async def found() -> tuple[int, list[ArchivedRequest]]:
         async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
@@ -89,28 +89,30 @@ def settled(folder: Path, calls: int, *, kept: int = 0) -> list[ArchivedRequest]
     deadline = time.monotonic() + 20
     while True:
         booked, requests = asyncio.run(found())
-        if booked >= calls and len(requests) >= kept:
+        if booked >= calls and len(requests) >= stored:
             return requests
         assert time.monotonic() < deadline, f"{booked} booked, {len(requests)} kept"
         time.sleep(0.05)
 
 
-def test_what_went_out_while_it_was_on_is_kept_with_its_bill_and_without_a_key(kept: Kept) -> None:
-    assert len(kept.requests) == 4
-    for one in kept.requests:
+def test_requests_are_stored_with_usage_and_without_keys_while_storing_is_enabled(
+    stored: StoredRequests,
+) -> None:
+    assert len(stored.requests) == 4
+    for one in stored.requests:
         assert one.usage is not None
         assert b"cache_control" in one.request_body
         assert one.original_body is not None
         assert b"cache_control" not in one.original_body
         assert KEY.encode() not in one.request_body
-    for path in kept.folder.glob("foveate.sqlite*"):
+    for path in stored.folder.glob("foveate.sqlite*"):
         assert KEY.encode() not in path.read_bytes()
 
 
-def test_the_last_break_of_a_kept_session_is_explained_by_its_id(
-    kept: Kept, explain: Callable[..., Outcome]
+def test_the_last_cache_break_of_a_stored_session_is_explained_by_its_id(
+    stored: StoredRequests, explain: Callable[..., Outcome]
 ) -> None:
-    newest, after, before, _ = kept.requests
+    newest, after, before, _ = stored.requests
     done = explain(newest.session_id[:12])
 
     assert done.code == 0, done.err
@@ -126,8 +128,10 @@ def test_the_last_break_of_a_kept_session_is_explained_by_its_id(
     assert shown["lost_dollars"]
 
 
-def test_one_request_is_explained_by_its_own_id(kept: Kept, explain: Callable[..., Outcome]) -> None:
-    newest, after, *_, first = kept.requests
+def test_one_request_is_explained_by_its_own_id(
+    stored: StoredRequests, explain: Callable[..., Outcome]
+) -> None:
+    newest, after, *_, first = stored.requests
 
     assert json.loads(explain(newest.id, "--json").out)["broken"] is False
     assert json.loads(explain(after.id, "--json").out)["cause"] == "timestamp"
@@ -144,7 +148,7 @@ def test_one_request_is_explained_by_its_own_id(kept: Kept, explain: Callable[..
         (["x", "--gap", "5m"], "--gap and --model are for files"),
     ],
 )
-def test_what_cannot_be_explained_is_told(
+def test_invalid_cache_arguments_are_reported(
     explain: Callable[..., Outcome], arguments: list[str], reason: str
 ) -> None:
     done = explain(*arguments)
@@ -153,7 +157,7 @@ def test_what_cannot_be_explained_is_told(
     assert reason in " ".join(done.err.split())
 
 
-def test_sessions_their_requests_and_every_edit_are_shown_without_anything_kept_whole(
+def test_sessions_requests_and_edits_are_shown_without_stored_bodies(
     explain: Callable[..., Outcome],
 ) -> None:
     """Also of requests that were sent while `keep_requests` was off."""
@@ -187,7 +191,7 @@ def test_sessions_their_requests_and_every_edit_are_shown_without_anything_kept_
         (["--request", "2"], "--request needs the id of a session"),
     ],
 )
-def test_what_cannot_be_shown_is_told(
+def test_invalid_arguments_are_reported(
     explain: Callable[..., Outcome], arguments: list[str], reason: str
 ) -> None:
     done = explain(*arguments, cache=False)
@@ -196,7 +200,9 @@ def test_what_cannot_be_shown_is_told(
     assert reason in " ".join(done.err.split())
 
 
-def test_a_number_that_a_session_has_not_is_told(kept: Kept, explain: Callable[..., Outcome]) -> None:
-    done = explain(kept.requests[0].session_id, "--request", "7", cache=False)
+def test_a_request_number_out_of_range_is_reported(
+    stored: StoredRequests, explain: Callable[..., Outcome]
+) -> None:
+    done = explain(stored.requests[0].session_id, "--request", "7", cache=False)
 
     assert (done.code, "--request takes 1 to 6" in done.err) == (2, True)
