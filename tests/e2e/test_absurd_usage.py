@@ -9,7 +9,7 @@ import pytest
 
 from foveate.cost.ledger import AccountBalance
 from tests.e2e.test_kill_in_flight import CAP, UPSTREAMS, total_standing
-from tests.e2e.test_serve_spool import booked
+from tests.e2e.test_serve_spool import recorded_charges
 from tests.support.clients.raw_http import chat_request, claude_request, connect
 from tests.support.oracles.system_state import wait_until
 from tests.support.servers.gateway_process import gateway_process
@@ -80,7 +80,7 @@ def test_absurd_usage_is_recorded_as_unknown_and_charged_as_its_ceiling(tmp_path
                     assert b" 200 " in connection.recv(65_536)[:20]
                     while connection.recv(65_536):
                         pass
-            found = wait_until(lambda: booked(tmp_path), lambda found: len(found) == len(requests))
+            found = wait_until(lambda: recorded_charges(tmp_path), lambda found: len(found) == len(requests))
     assert len(found) == len(requests)
     for one in found:
         assert one.dollars is None

@@ -1,4 +1,4 @@
-"""Large bodies: who may not ask is not heard out, and all bodies together stay within their memory."""
+"""Large bodies: unauthorised bodies are not read, and all bodies together stay within a memory limit."""
 
 import gzip
 import json
@@ -46,7 +46,7 @@ def gateway(tmp_path: Path) -> Iterator[RunningGateway]:
 
 
 def large_request(key: str, size: int = BODY_BYTES) -> bytes:
-    """The head of a request, whose body is to come."""
+    """Return the head of a request whose body follows."""
     return build_post("/v1/messages", b"", **ANTHROPIC, x_api_key=key, content_length=str(size))
 
 
@@ -61,7 +61,7 @@ def connections(url: str, number: int) -> Iterator[list[socket.socket]]:
 
 
 def test_connections_with_an_invalid_key_do_not_have_their_bodies_read(gateway: RunningGateway) -> None:
-    """Defect: 20 of them took 1.1 GB, since a key was looked at only once the body was there."""
+    """Regression: 20 of them took 1.1 GB, since the key was checked only after the body arrived."""
     piece = bytes(MEGABYTE)
     with connections(gateway.url, CONNECTIONS) as clients:
         before = resident_bytes()
@@ -78,7 +78,7 @@ def test_connections_with_an_invalid_key_do_not_have_their_bodies_read(gateway: 
 
 
 @pytest.mark.parametrize("size", [BODY_BYTES, 100 * MEGABYTE])
-def test_a_request_that_is_refused_by_its_headers_is_answered_before_its_body_comes(
+def test_a_request_rejected_by_its_headers_is_answered_before_its_body_arrives(
     gateway: RunningGateway, size: int
 ) -> None:
     key = "fov-is-none-of-them" if size == BODY_BYTES else KEY
@@ -91,7 +91,7 @@ def test_a_request_that_is_refused_by_its_headers_is_answered_before_its_body_co
 
 @contextmanager
 def crowded_gateway(folder: Path, *, wait_seconds: float) -> Iterator[tuple[RunningGateway, Event]]:
-    """A gateway with memory for three bodies, whose provider answers once it is let go."""
+    """A gateway with memory for three bodies, whose provider responds once it is released."""
     let_go = Event()
 
     def behave(talk: UpstreamConnection) -> None:
@@ -107,14 +107,14 @@ def crowded_gateway(folder: Path, *, wait_seconds: float) -> Iterator[tuple[Runn
         yield gateway, let_go
 
 
-def asked(gateway: RunningGateway, size: int, **headers: str) -> RawResponse:
-    said = {
+def post_message(gateway: RunningGateway, size: int, **headers: str) -> RawResponse:
+    request_body = {
         "model": "claude-opus-4-5",
         "max_tokens": 9,
         "messages": [{"role": "user", "content": "Hello"}],
         "metadata": {"user_id": "x" * size},
     }
-    body = json.dumps(said).encode()
+    body = json.dumps(request_body).encode()
     if headers:
         body = gzip.compress(body)
     request = build_post("/v1/messages", body, **ANTHROPIC, x_api_key=KEY, **headers)
@@ -123,12 +123,12 @@ def asked(gateway: RunningGateway, size: int, **headers: str) -> RawResponse:
 
 def test_bodies_together_stay_within_the_memory_limit(tmp_path: Path) -> None:
     with crowded_gateway(tmp_path, wait_seconds=0.3) as (gateway, let_go), ThreadPoolExecutor(12) as clients:
-        large = [clients.submit(asked, gateway, 3 * MEGABYTE) for _ in range(8)]
+        large = [clients.submit(post_message, gateway, 3 * MEGABYTE) for _ in range(8)]
         refused = wait_until(
             lambda: [one.result() for one in large if one.done()], lambda found: len(found) >= 5, 30
         )
-        small = clients.submit(asked, gateway, KILOBYTE)
-        packed = clients.submit(asked, gateway, 3 * MEGABYTE, content_encoding="gzip").result()
+        small = clients.submit(post_message, gateway, KILOBYTE)
+        packed = clients.submit(post_message, gateway, 3 * MEGABYTE, content_encoding="gzip").result()
         assert not small.done()  # it is at the provider, and not refused
         let_go.set()
 
@@ -139,36 +139,40 @@ def test_bodies_together_stay_within_the_memory_limit(tmp_path: Path) -> None:
         assert packed.status == 503
         assert small.result().status == 200
         assert sorted(one.result().status for one in large) == [200] * (8 - len(refused)) + [503] * len(refused)
-        assert asked(gateway, 3 * MEGABYTE).status == 200
+        assert post_message(gateway, 3 * MEGABYTE).status == 200
 
 
 def test_a_request_that_waits_for_memory_is_served_once_others_end(tmp_path: Path) -> None:
     with crowded_gateway(tmp_path, wait_seconds=60) as (gateway, let_go), ThreadPoolExecutor(8) as clients:
         let_go.set()
-        found = [clients.submit(asked, gateway, 3 * MEGABYTE) for _ in range(8)]
+        found = [clients.submit(post_message, gateway, 3 * MEGABYTE) for _ in range(8)]
 
         assert {one.result().status for one in found} == {200}
 
 
-def answered(gateway: RunningGateway, body: bytes, path: str = "/v1/messages") -> RawResponse:
+def post_body(gateway: RunningGateway, body: bytes, path: str = "/v1/messages") -> RawResponse:
     return send_raw(gateway.url, build_post(path, body, **ANTHROPIC, x_api_key=KEY), timeout_seconds=60)
 
 
 def request_with(**members: object) -> bytes:
-    said = {"model": "claude-opus-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
-    return json.dumps(said | members).encode()
+    request_body = {
+        "model": "claude-opus-4-5",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "Hello"}],
+    }
+    return json.dumps(request_body | members).encode()
 
 
 def nested(levels: int) -> bytes:
     return b'{"metadata":' + b"[" * levels + b"]" * levels + b"," + request_with()[1:]
 
 
-def test_a_million_messages_are_refused_and_leave_no_memory_behind(gateway: RunningGateway) -> None:
-    """Defect: such a request had no answer in 120 seconds, and 5.8 GB were held 15 seconds later."""
+def test_a_million_messages_are_rejected_and_their_memory_is_freed(gateway: RunningGateway) -> None:
+    """Regression: such a request got no response in 120 seconds, and still used 5.8 GB 15 seconds later."""
     body = request_with(messages=[{"role": "user", "content": "a"}] * 1_000_000)
     before = resident_bytes()
 
-    found = answered(gateway, body)
+    found = post_body(gateway, body)
 
     assert found.status == 400
     assert (
@@ -210,17 +214,17 @@ TOOL = {"name": "look", "input_schema": {"type": "object"}}
     ],
     ids=["tools", "levels", "a level", "two million levels", "values", "chat", "responses", "embeddings"],
 )
-def test_a_request_beyond_a_limit_is_refused_with_the_number_and_the_limit(
+def test_a_request_above_a_limit_is_rejected_with_the_number_and_the_limit(
     gateway: RunningGateway, path: str, body: bytes, reason: str
 ) -> None:
-    found = answered(gateway, body, path)
+    found = post_body(gateway, body, path)
 
     assert found.status == 400
     assert reason in found.body.decode()
 
 
-def test_a_request_at_its_limits_is_sent(gateway: RunningGateway) -> None:
+def test_a_request_exactly_at_its_limits_is_sent(gateway: RunningGateway) -> None:
     tools = [TOOL | {"name": f"look_{number}"} for number in range(2_000)]
 
-    assert answered(gateway, request_with(tools=tools)).status == 200
-    assert answered(gateway, nested(99)).status == 200
+    assert post_body(gateway, request_with(tools=tools)).status == 200
+    assert post_body(gateway, nested(99)).status == 200

@@ -1,4 +1,4 @@
-"""Sessions through two gateways whose settings change at random: none is stuck, and each answer is booked."""
+"""Sessions through two gateways whose settings change at random: none gets stuck, every response is charged."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 ROUNDS = 40
 ANSWER_TOKENS = 1_500
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
-FOLDING = AgentOptions(
+COMPACTING = AgentOptions(
     compaction=True,
     window_tokens=7_000,
     compaction_options=CompactionOptions(extractive=True, tail_keep_tokens=1_500, min_turns_between=3),
@@ -37,7 +37,7 @@ SUMMARY = (
     "The user looks for the slow parser. All files so far were read, with parse_ functions in each. Go on."
 )
 # How thinking is asked for, or not, while a turn is under way.
-THINKS: list[dict[str, Any]] = [
+THINKING: list[dict[str, Any]] = [
     {"thinking": {"type": "adaptive"}},
     {"thinking": {"type": "adaptive"}},
     {"thinking": {"type": "disabled"}},
@@ -50,35 +50,35 @@ def listing(number: int) -> str:
 
 
 class Talk(Protocol):
-    """A conversation that goes on with each answer."""
+    """A conversation that continues with each response."""
 
     def step(self, gateway: "Clients", number: int, random: Random) -> tuple[int, int]:
-        """One more answer: its input and output tokens, as they are billed."""
+        """Send one more turn; return the reported input and output tokens."""
 
 
 @dataclass
 class Claude:
-    """Reads one file after the other, and thinks about it now and then."""
+    """Reads one file after the other, and sometimes thinks."""
 
     messages: list[Any] = field(default_factory=lambda: [{"role": "user", "content": "Find the slow parser."}])
 
     def step(self, gateway: "Clients", number: int, random: Random) -> tuple[int, int]:
-        asked: Any = {
+        request: Any = {
             "model": "claude-opus-5-5",
             "max_tokens": ANSWER_TOKENS,
             "tools": [{"name": "read", "description": "Reads a file.", "input_schema": SCHEMA}],
             "messages": self.messages,
-            **random.choice(THINKS),
+            **random.choice(THINKING),
         }
         says = random.choice([{"text": f"So far so good, {number}."}, {"tools": [{"name": "read"}]}])
         headers = {"x-sandbox-answer": json.dumps(says)}
         client = gateway.anthropic.messages
         if random.random() < 0.5:
-            with client.stream(**asked, extra_headers=headers) as stream:
+            with client.stream(**request, extra_headers=headers) as stream:
                 reply: Any = stream.get_final_message()
         else:
-            reply = client.create(**asked, extra_headers=headers)
-        content = [block.model_dump(include=_KEPT, exclude_none=True) for block in reply.content]
+            reply = client.create(**request, extra_headers=headers)
+        content = [block.model_dump(include=_RESENT_FIELDS, exclude_none=True) for block in reply.content]
         results = [
             {"type": "tool_result", "tool_use_id": block["id"], "content": listing(number)}
             for block in content
@@ -89,12 +89,12 @@ class Claude:
             {"role": "assistant", "content": content},
             {"role": "user", "content": results or f"Go on. {listing(number)}"},
         ]
-        bill = reply.usage
-        cached = (bill.cache_read_input_tokens or 0) + (bill.cache_creation_input_tokens or 0)
-        return bill.input_tokens + cached, bill.output_tokens
+        usage = reply.usage
+        cached = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+        return usage.input_tokens + cached, usage.output_tokens
 
 
-_KEPT = {"type", "text", "thinking", "signature", "id", "name", "input"}
+_RESENT_FIELDS = {"type", "text", "thinking", "signature", "id", "name", "input"}
 
 
 @dataclass
@@ -108,8 +108,8 @@ class Gpt:
         reply = gateway.openai.chat.completions.create(
             model="gpt-4o", max_completion_tokens=ANSWER_TOKENS, messages=self.messages
         )
-        said = {"role": "assistant", "content": reply.choices[0].message.content}
-        self.messages = [*self.messages, said, {"role": "user", "content": f"Go on. {listing(number)}"}]
+        request = {"role": "assistant", "content": reply.choices[0].message.content}
+        self.messages = [*self.messages, request, {"role": "user", "content": f"Go on. {listing(number)}"}]
         assert reply.usage is not None
         return reply.usage.prompt_tokens, reply.usage.completion_tokens
 
@@ -125,11 +125,11 @@ class Clients:
 
 @dataclass
 class Site:
-    """Two gateways on one store, whose settings are as they are now."""
+    """Two gateways on one store, with their current settings."""
 
     sandbox: RunningSandbox
     folder: Path
-    options: AgentOptions = FOLDING
+    options: AgentOptions = COMPACTING
     running: list[tuple[ExitStack, Clients]] = field(default_factory=list)
 
     def start(self, place: int) -> None:
@@ -139,9 +139,9 @@ class Site:
                 self.sandbox.url, self.folder, clock=self.sandbox.clock, options=lambda: self.options
             )
         )
-        asks: Any = {"api_key": KEY, "max_retries": 0, "default_headers": {"connection": "close"}}
-        claude = anthropic.Anthropic(base_url=gateway.url, **asks)
-        gpt = openai.OpenAI(base_url=gateway.openai_url, **asks)
+        request_options: Any = {"api_key": KEY, "max_retries": 0, "default_headers": {"connection": "close"}}
+        claude = anthropic.Anthropic(base_url=gateway.url, **request_options)
+        gpt = openai.OpenAI(base_url=gateway.openai_url, **request_options)
         for client in (claude, gpt):
             stack.callback(client.close)
         self.running.insert(place, (stack, Clients(gateway, claude, gpt)))
@@ -152,7 +152,7 @@ class Site:
         assert {problem.step for problem in clients.gateway.failed_steps} <= {"sections/room"}
 
     def change(self, random: Random, sections: SectionOptions) -> None:
-        """Something is set, undone or begun anew."""
+        """Change a setting, undo a compaction or restart a gateway, at random."""
         match random.randrange(8):
             case 0 | 1:
                 self.options = replace(self.options, compaction=not self.options.compaction)
@@ -161,7 +161,7 @@ class Site:
             case 5:
                 self.options = replace(self.options, sections=random.choice([sections, None]))
             case 6:
-                at_store(self.folder, undone)
+                run_with_store(self.folder, undo_compactions)
             case _:
                 place = random.randrange(2)
                 self.end(place)
@@ -179,27 +179,27 @@ def site(folder: Path) -> Iterator[Site]:
             found.end(0)
 
 
-def at_store(folder: Path, work: Any) -> Any:
+def run_with_store(folder: Path, callback: Any) -> Any:
     async def do() -> Any:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            return await work(store)
+            return await callback(store)
 
     return asyncio.run(do())
 
 
-async def undone(store: Store) -> None:
-    for fold in await store.compactions.list_compactions(limit=5):
-        if fold.outcome is CompactionOutcome.OK and fold.undone_at is None:
-            await store.compactions.undo(fold.id, now=1.0)
+async def undo_compactions(store: Store) -> None:
+    for compaction in await store.compactions.list_compactions(limit=5):
+        if compaction.outcome is CompactionOutcome.OK and compaction.undone_at is None:
+            await store.compactions.undo(compaction.id, now=1.0)
 
 
-async def booked(store: Store) -> list[tuple[int, int]]:
+async def read_charges(store: Store) -> list[tuple[int, int]]:
     entries = [entry async for entry in store.ledger.list_charges() if entry.call.category is Category.MAIN]
     return [(entry.usage.cache.input_tokens, entry.usage.output_tokens) for entry in entries]
 
 
-def answered(talk: Talk, gateway: Clients, number: int, random: Random) -> tuple[int, int]:
-    """One more answer; thoughts that no longer fit are refused once, and not again."""
+def send_turn(talk: Talk, gateway: Clients, number: int, random: Random) -> tuple[int, int]:
+    """Send one more turn; thinking blocks that no longer match are rejected at most once."""
     before = random.getstate()
     try:
         return talk.step(gateway, number, random)
@@ -211,14 +211,14 @@ def answered(talk: Talk, gateway: Clients, number: int, random: Random) -> tuple
 
 
 @pytest.mark.parametrize("seed", [2, 7])
-def test_no_session_is_stuck_whatever_is_changed_and_each_answer_is_booked_once(
+def test_no_session_gets_stuck_when_settings_change_and_each_response_is_charged_once(
     tmp_path: Path, seed: int
 ) -> None:
-    random, bills = Random(seed), list[tuple[int, int]]()
+    random, usages = Random(seed), list[tuple[int, int]]()
     sections = garden_sections(tmp_path / "garden", memory_limit_tokens=150)
     talks: list[Talk] = [Claude(), Claude(), Gpt()]
     with site(tmp_path) as found:
-        found.options = replace(FOLDING, on_overflow=OnOverflow.MAKE_ROOM)
+        found.options = replace(COMPACTING, on_overflow=OnOverflow.MAKE_ROOM)
         for number in range(ROUNDS):
             found.sandbox.clock.now += 20
             if random.random() < 0.4:
@@ -226,10 +226,10 @@ def test_no_session_is_stuck_whatever_is_changed_and_each_answer_is_booked_once(
             talk = random.choice(talks)
             _, gateway = random.choice(found.running)
             for step in range(random.randrange(1, 4)):
-                bill = answered(talk, gateway, 10 * number + step, random)
-                bills.append(bill)
+                usage = send_turn(talk, gateway, 10 * number + step, random)
+                usages.append(usage)
                 limit = found.options.window_tokens
                 # A count is an estimate, and may be a little too low.
-                assert limit is None or bill[0] <= 1.02 * (limit - ANSWER_TOKENS)
+                assert limit is None or usage[0] <= 1.02 * (limit - ANSWER_TOKENS)
 
-    assert Counter(at_store(tmp_path, booked)) == Counter(bills)
+    assert Counter(run_with_store(tmp_path, read_charges)) == Counter(usages)

@@ -1,4 +1,4 @@
-"""What the input of an agent costs through the gateway, beside the same calls made without it."""
+"""Input costs of agents through the gateway, compared with the same calls made directly."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
 
 
 class Texts:
-    """Texts of about so many tokens, each another one."""
+    """Different texts of about the requested number of tokens."""
 
     def __init__(self) -> None:
         self._random = random.Random(7)
@@ -46,13 +46,13 @@ _WORDS = [
 def body(*messages: str, system: str = "", tools: Sequence[str] = (), content: Sequence[str] = ()) -> Body:
     """A request whose messages come from the user and the assistant in turn; the last may have blocks."""
     roles = ("user", "assistant")
-    said: list[Any] = [{"role": roles[at % 2], "content": text} for at, text in enumerate(messages)]
+    conversation: list[Any] = [{"role": roles[at % 2], "content": text} for at, text in enumerate(messages)]
     if content:
-        said.append({"role": "user", "content": [{"type": "text", "text": text} for text in content]})
+        conversation.append({"role": "user", "content": [{"type": "text", "text": text} for text in content]})
     return {
         "model": MODEL,
         "max_tokens": 8,
-        "messages": said,
+        "messages": conversation,
         **({"system": [{"type": "text", "text": system}]} if system else {}),
         **({"tools": [_tool(f"tool_{at}", text) for at, text in enumerate(tools)]} if tools else {}),
     }
@@ -172,12 +172,15 @@ def with_usual_breakpoints(request: Body) -> Body:
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
     blocks[-1] = {**blocks[-1], "cache_control": CACHED}
     system = [{**block, "cache_control": CACHED} for block in request.get("system", [])]
-    marked = {**request, "messages": [*messages, {**last, "content": blocks}]}
-    return {**marked, "system": system} if system else marked
+    changed = {**request, "messages": [*messages, {**last, "content": blocks}]}
+    return {**changed, "system": system} if system else changed
 
 
-def billed(
-    url: str, sandbox: RunningSandbox, workload: Workload, change: Callable[[Body], Body] = lambda said: said
+def input_cost(
+    url: str,
+    sandbox: RunningSandbox,
+    workload: Workload,
+    change: Callable[[Body], Body] = lambda conversation: conversation,
 ) -> tuple[float, float]:
     """The input cost of a workload, in uncached tokens, and that of its five largest prompts."""
     cost, sizes = 0.0, []
@@ -205,7 +208,7 @@ def billed(
 
 
 def saved_tokens(folder: Path, category: str = "main") -> float:
-    """What the ledger says that Foveate saved, in uncached input tokens."""
+    """Return the savings in the ledger, in uncached input tokens."""
 
     async def read() -> ChargeTotal:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
@@ -221,43 +224,45 @@ def saved_tokens(folder: Path, category: str = "main") -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: str(workload.__name__))
-def test_a_workload_never_costs_more_through_the_gateway_and_savings_are_the_measured_ones(
+def test_a_workload_never_costs_more_through_the_gateway_and_savings_match_measurements(
     workload: Workload, tmp_path: Path
 ) -> None:
     """The better of no breakpoints and the usual ones, plus what five wasted writes cost; the client's are kept
     and added to, or replaced.
     """
     with running_sandbox() as sandbox:
-        none, largest = billed(sandbox.url, sandbox, workload)
+        none, largest = input_cost(sandbox.url, sandbox, workload)
     with running_sandbox() as sandbox:
-        usual, _ = billed(sandbox.url, sandbox, workload, with_usual_breakpoints)
+        usual, _ = input_cost(sandbox.url, sandbox, workload, with_usual_breakpoints)
     placed = through_gateway(tmp_path / "placed", workload, without=none)
-    kept = through_gateway(tmp_path / "kept", workload, with_usual_breakpoints, without=usual)
+    with_client_breakpoints = through_gateway(
+        tmp_path / "kept", workload, with_usual_breakpoints, without=usual
+    )
     replaced = through_gateway(
         tmp_path / "replaced", workload, with_usual_breakpoints, without=usual, replaces=True
     )
 
     assert placed <= 1.02 * min(none, usual) + 0.25 * largest
-    assert kept <= 1.02 * usual
+    assert with_client_breakpoints <= 1.02 * usual
     assert replaced <= 1.02 * usual + 0.25 * largest
 
 
 def through_gateway(
     folder: Path,
     workload: Workload,
-    change: Callable[[Body], Body] = lambda said: said,
+    change: Callable[[Body], Body] = lambda conversation: conversation,
     *,
     without: float,
     replaces: bool = False,
 ) -> float:
-    """The input cost of a workload through a gateway, whose ledger has to say what it saved of `without`."""
+    """Return the input cost through a gateway; check the savings in its ledger against `without`."""
     with (
         running_sandbox() as sandbox,
         running_gateway(
             sandbox.url, folder, clock=sandbox.clock, options=AgentOptions(replace_breakpoints=replaces)
         ) as gateway,
     ):
-        cost, _ = billed(gateway.url, sandbox, workload, change)
+        cost, _ = input_cost(gateway.url, sandbox, workload, change)
         assert gateway.failed_steps == []
         assert max(ask.body.count(b'"cache_control":{') for ask in sandbox.requests) <= 4
     assert saved_tokens(folder) == pytest.approx(without - cost, abs=0.001 * without)
@@ -265,19 +270,19 @@ def through_gateway(
 
 
 @pytest.mark.slow
-def test_after_a_restart_the_gateway_still_knows_that_an_agent_repeats_nothing(tmp_path: Path) -> None:
+def test_the_gateway_remembers_after_a_restart_that_an_agent_repeats_nothing(tmp_path: Path) -> None:
     with running_sandbox() as sandbox:
         with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
-            billed(gateway.url, sandbox, oneshot)
+            input_cost(gateway.url, sandbox, oneshot)
         with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
-            again, _ = billed(gateway.url, sandbox, oneshot)
+            again, _ = input_cost(gateway.url, sandbox, oneshot)
     with running_sandbox() as sandbox:
-        none, _ = billed(sandbox.url, sandbox, oneshot)
+        none, _ = input_cost(sandbox.url, sandbox, oneshot)
 
     assert again == none
 
 
-def test_replaced_breakpoints_are_gone_from_every_place_a_client_may_set_them(tmp_path: Path) -> None:
+def test_replaced_breakpoints_are_removed_everywhere_a_client_can_set_them(tmp_path: Path) -> None:
     text, long = Texts(), {**CACHED, "ttl": "1h"}
     tool = {**_tool("look", text(40)), "cache_control": long}
     result = [{"type": "tool_result", "tool_use_id": "t1", "content": "seen", "cache_control": long}]
@@ -311,11 +316,11 @@ def test_replaced_breakpoints_are_gone_from_every_place_a_client_may_set_them(tm
     assert sent["messages"][1]["content"][0]["input"] == {"cache_control": 1}
 
 
-def test_long_instructions_of_a_response_bear_no_breakpoint_and_cost_no_other_edit(tmp_path: Path) -> None:
-    """Defect: the breakpoint on the plain string could not be written, and with it went all other edits."""
+def test_long_instructions_of_a_response_get_no_breakpoint_and_other_edits_remain(tmp_path: Path) -> None:
+    """Regression: a breakpoint on the plain string could not be written, and all other edits were lost."""
     text = Texts()
-    said = [{"role": "user", "content": text(2000)}]
-    request = {"model": "gpt-5.6", "instructions": text(4000), "input": said}
+    conversation = [{"role": "user", "content": text(2000)}]
+    request = {"model": "gpt-5.6", "instructions": text(4000), "input": conversation}
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
@@ -324,7 +329,7 @@ def test_long_instructions_of_a_response_bear_no_breakpoint_and_cost_no_other_ed
         for _ in range(3):
             found = client.post("/v1/responses", json=request)
             assert found.status_code == 200, found.text
-            said += [{"role": "assistant", "content": text(20)}, {"role": "user", "content": text(300)}]
+            conversation += [{"role": "assistant", "content": text(20)}, {"role": "user", "content": text(300)}]
         assert gateway.failed_steps == []
         sent = json.loads(sandbox.requests[-1].body)
 

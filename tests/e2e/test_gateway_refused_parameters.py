@@ -1,4 +1,4 @@
-"""Optional parameters that the gateway adds are left out for an upstream that refuses them."""
+"""Optional parameters that the gateway adds are omitted for an upstream that rejects them."""
 
 import json
 import threading
@@ -15,21 +15,23 @@ from tests.support.servers.gateway import running_gateway
 CHAT = {"model": "gpt-5.2", "messages": [{"role": "user", "content": "Hi"}]}
 
 
-def _is_said(said: Any, name: str) -> bool:
-    """Whether a key stands anywhere in what was sent, with a value."""
-    inner = said.values() if isinstance(said, dict) else said if isinstance(said, list) else ()
-    return (isinstance(said, dict) and said.get(name) is not None) or any(_is_said(one, name) for one in inner)
+def _contains_key(value: Any, name: str) -> bool:
+    """Tell whether a request contains a key with a value at any depth."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (isinstance(value, dict) and value.get(name) is not None) or any(
+        _contains_key(one, name) for one in inner
+    )
 
 
 @contextmanager
 def strict_provider(unknown: Collection[str]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A provider that refuses parameters by name, one at a time, and what it was sent."""
+    """A provider that rejects parameters by name, one at a time, and the bodies it received."""
     heard: list[dict[str, Any]] = []
 
     class Answers(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             heard.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-            refused = [name for name in unknown if name in heard[-1] or _is_said(heard[-1], name)]
+            refused = [name for name in unknown if name in heard[-1] or _contains_key(heard[-1], name)]
             if refused:
                 error = {"message": f"Unknown parameter: '{refused[0]}'.", "param": refused[0]}
                 self._say(400, "application/json", json.dumps({"error": error}).encode())
@@ -42,12 +44,12 @@ def strict_provider(unknown: Collection[str]) -> Iterator[tuple[str, list[dict[s
                 usage = {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8}
                 self._say(200, "application/json", json.dumps({"choices": [], "usage": usage}).encode())
 
-        def _say(self, status: int, kind: str, said: bytes) -> None:
+        def _respond(self, status: int, kind: str, value: bytes) -> None:
             self.send_response(status)
             self.send_header("content-type", kind)
-            self.send_header("content-length", str(len(said)))
+            self.send_header("content-length", str(len(value)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(value)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -61,11 +63,11 @@ def strict_provider(unknown: Collection[str]) -> Iterator[tuple[str, list[dict[s
         server.server_close()
 
 
-def post(url: str, said: dict[str, Any]) -> int:
+def post(url: str, value: dict[str, Any]) -> int:
     headers = {"content-type": "application/json", "authorization": "Bearer sk-x"}
     try:
         with urllib.request.urlopen(
-            urllib.request.Request(url, json.dumps(said).encode(), headers), timeout=30
+            urllib.request.Request(url, json.dumps(value).encode(), headers), timeout=30
         ) as answer:
             answer.read()
             return int(answer.status)
@@ -73,8 +75,8 @@ def post(url: str, said: dict[str, Any]) -> int:
         return error.code
 
 
-def test_refused_parameters_are_left_out_and_the_client_notices_nothing(tmp_path: Path) -> None:
-    """Defect: a `prompt_cache_key` that an upstream refused was never left out."""
+def test_rejected_parameters_are_omitted_and_the_client_sees_no_error(tmp_path: Path) -> None:
+    """Regression: a `prompt_cache_key` that an upstream rejected was never omitted."""
     streamed = {**CHAT, "stream": True}
     with (
         strict_provider(["prompt_cache_key", "stream_options"]) as (url, heard),
@@ -84,29 +86,29 @@ def test_refused_parameters_are_left_out_and_the_client_notices_nothing(tmp_path
         statuses = [post(chat_url, streamed), post(chat_url, streamed), post(chat_url, CHAT)]
 
     assert statuses == [200, 200, 200]
-    ours = [{"prompt_cache_key", "stream_options"} & said.keys() for said in heard]
+    ours = [{"prompt_cache_key", "stream_options"} & value.keys() for value in heard]
     assert ours == [{"prompt_cache_key", "stream_options"}, {"stream_options"}, set(), set(), set()]
     assert heard[2:] == [streamed, streamed, CHAT]
 
 
-def test_a_refused_parameter_of_the_client_is_the_clients_own_matter(tmp_path: Path) -> None:
+def test_an_error_about_a_parameter_of_the_client_reaches_the_client(tmp_path: Path) -> None:
     own = {**CHAT, "prompt_cache_key": "mine"}
     with strict_provider(["prompt_cache_key"]) as (url, heard), running_gateway(url, tmp_path) as gateway:
-        statuses = [post(f"{gateway.openai_url}/chat/completions", said) for said in (own, own, CHAT)]
+        statuses = [post(f"{gateway.openai_url}/chat/completions", value) for value in (own, own, CHAT)]
 
     assert statuses == [400, 400, 200]
     assert heard[:2] == [own, own]
 
 
-def test_only_what_is_refused_is_left_out(tmp_path: Path) -> None:
+def test_only_rejected_parameters_are_omitted(tmp_path: Path) -> None:
     with strict_provider(["prompt_cache_key"]) as (url, heard), running_gateway(url, tmp_path) as gateway:
         chat_url = f"{gateway.openai_url}/chat/completions"
         statuses = [post(chat_url, {**CHAT, "stream": True}) for _ in range(2)]
         other = post(chat_url, {**CHAT, "model": "gpt-5.1"})
 
     assert (statuses, other) == ([200, 200], 200)
-    assert [said.get("stream_options") for said in heard[:3]] == [{"include_usage": True}] * 3
-    assert ["prompt_cache_key" in said for said in heard] == [True, False, False, True, False]
+    assert [value.get("stream_options") for value in heard[:3]] == [{"include_usage": True}] * 3
+    assert ["prompt_cache_key" in value for value in heard] == [True, False, False, True, False]
 
 
 CLIENTS_OWN = {
@@ -116,14 +118,14 @@ CLIENTS_OWN = {
 }
 
 
-def test_breakpoints_of_a_client_are_left_out_for_an_upstream_that_refuses_them(tmp_path: Path) -> None:
-    """Defect: only Foveate's own were, so that the client got the error."""
+def test_breakpoints_of_a_client_are_omitted_for_an_upstream_that_rejects_them(tmp_path: Path) -> None:
+    """Regression: only Foveate's own were omitted, so the client got the error."""
     with strict_provider(["cache_control"]) as (url, heard), running_gateway(url, tmp_path) as gateway:
         body = {"model": "claude-sonnet-4-5", **CLIENTS_OWN}
         assert post(f"{gateway.url}/v1/messages", body) == 200
         tried = len(heard)
         assert tried > 1
-        assert not _is_said(heard[-1], "cache_control")
+        assert not _contains_key(heard[-1], "cache_control")
 
         assert post(f"{gateway.url}/v1/messages", body) == 200
         assert len(heard) == tried + 1, "it is remembered"

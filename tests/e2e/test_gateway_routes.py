@@ -1,4 +1,4 @@
-"""Requests go where their model's name leads, under the name that it has there."""
+"""Requests are routed by model name, and renamed to the name of the model at the upstream."""
 
 import json
 import threading
@@ -19,7 +19,7 @@ from foveate.gateway.routing import Route, Upstream
 from tests.support.oracles.system_state import wait_for_agent_sums
 from tests.support.servers.gateway import RunningGateway, running_gateway
 
-SAID = {
+RESPONSES = {
     "/v1/messages": {
         "id": "m",
         "type": "message",
@@ -57,7 +57,7 @@ Heard = list[tuple[str, dict[str, Any]]]
 
 @contextmanager
 def provider() -> Iterator[tuple[str, Heard]]:
-    """A provider that says hello to everybody, and what it was asked."""
+    """A provider that answers every request, and the requests it received."""
     heard: Heard = []
 
     class Answers(BaseHTTPRequestHandler):
@@ -65,12 +65,12 @@ def provider() -> Iterator[tuple[str, Heard]]:
             body = self.rfile.read(int(self.headers["content-length"]))
             is_form = self.headers["content-type"].startswith("multipart/")
             heard.append((self.path, {} if is_form else json.loads(body)))
-            said = json.dumps(SAID.get(self.path, {})).encode()
+            response = json.dumps(RESPONSES.get(self.path, {})).encode()
             self.send_response(200)
             self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(said)))
+            self.send_header("content-length", str(len(response)))
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(response)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -86,8 +86,8 @@ def provider() -> Iterator[tuple[str, Heard]]:
 
 @pytest.fixture
 def routed(tmp_path: Path) -> Iterator[tuple[RunningGateway, Heard, Heard]]:
-    """A gateway, what its usual providers heard, and what another one did."""
-    with provider() as (usual, at_usual), provider() as (other, at_other):
+    """A gateway, and the requests received by its default providers and by another one."""
+    with provider() as (default, default_requests), provider() as (other, other_requests):
         upstreams = [
             Upstream(name="other", base_url=f"{other}/v1", family=ApiFamily.OPENAI, provider="other"),
             Upstream(name="claude", base_url=other, family=ApiFamily.ANTHROPIC, provider="anthropic"),
@@ -98,87 +98,87 @@ def routed(tmp_path: Path) -> Iterator[tuple[RunningGateway, Heard, Heard]]:
             Route(models="vectors", upstream="other", model="text-embedding-3-small"),
             Route(models="best", upstream="claude", model="claude-opus-4-5"),
         ]
-        with running_gateway(usual, tmp_path, upstreams=upstreams, routes=routes) as gateway:
-            yield gateway, at_usual, at_other
+        with running_gateway(default, tmp_path, upstreams=upstreams, routes=routes) as gateway:
+            yield gateway, default_requests, other_requests
 
 
-def test_a_chat_goes_to_the_upstream_of_its_model_under_its_name_there(
+def test_a_chat_goes_to_the_upstream_of_its_model_with_the_upstreams_model_name(
     routed: tuple[RunningGateway, Heard, Heard],
 ) -> None:
-    gateway, at_usual, at_other = routed
+    gateway, default_requests, other_requests = routed
     with openai.OpenAI(base_url=gateway.openai_url, api_key="sk-x") as client:
         for model in ("fast", "gpt-4.1"):
             client.chat.completions.create(model=model, messages=[{"role": "user", "content": "Hi"}])
 
-    assert [body["model"] for _, body in at_other] == ["gpt-4.1-mini"]
-    assert [body["model"] for _, body in at_usual] == ["gpt-4.1"]
+    assert [body["model"] for _, body in other_requests] == ["gpt-4.1-mini"]
+    assert [body["model"] for _, body in default_requests] == ["gpt-4.1"]
 
 
-def test_a_renamed_request_that_is_not_read_is_held_to_the_limits_too(
+def test_limits_also_apply_to_a_renamed_request_that_is_not_parsed(
     routed: tuple[RunningGateway, Heard, Heard],
 ) -> None:
-    """Defect: to rename its model, 300,000 messages were read on the event loop, which took seconds."""
-    gateway, at_usual, at_other = routed
+    """Regression: to rename its model, 300,000 messages were read on the event loop, which took seconds."""
+    gateway, default_requests, other_requests = routed
     body = {"model": "fast", "messages": [{"role": "user", "content": "a"}] * 20_001}
     found = httpx.post(f"{gateway.openai_url}/completions", json=body, headers={"authorization": "Bearer sk-x"})
 
     assert found.status_code == 400
     assert "20,001 messages" in found.json()["error"]["message"]
-    assert at_usual == at_other == []
+    assert default_requests == other_requests == []
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions", "embeddings"])
-def test_a_name_that_is_too_long_for_a_model_is_not_repeated_in_the_error(
+def test_an_overlong_model_name_is_not_repeated_in_the_error(
     routed: tuple[RunningGateway, Heard, Heard], path: str
 ) -> None:
-    """Defect: the name of a model that no upstream serves was in the answer and the log, whatever its size."""
-    gateway, at_usual, at_other = routed
+    """Regression: the name of an unknown model was repeated in the response and the log, at any length."""
+    gateway, default_requests, other_requests = routed
     body = {"model": "text-" * 1_000, "messages": [], "input": "Hi"}
     found = httpx.post(f"{gateway.openai_url}/{path}", json=body, headers={"authorization": "Bearer sk-x"})
 
     assert found.status_code == 400
     assert found.json()["error"]["message"] == "the name of its model has 5,000 characters"
-    assert at_usual == at_other == []
+    assert default_requests == other_requests == []
 
 
-def test_embeddings_are_routed_as_all_else_is(routed: tuple[RunningGateway, Heard, Heard]) -> None:
-    """Defect: they went to the usual provider, whatever the routes said."""
-    gateway, at_usual, at_other = routed
+def test_embeddings_are_routed_like_other_requests(routed: tuple[RunningGateway, Heard, Heard]) -> None:
+    """Regression: they went to the default provider, whatever the routes."""
+    gateway, default_requests, other_requests = routed
     with openai.OpenAI(base_url=gateway.openai_url, api_key="sk-x") as client:
         for model in ("text-embedding-3-large", "vectors", "other-model"):
             client.embeddings.create(model=model, input="Hi", encoding_format="float")
 
-    assert [body["model"] for _, body in at_other] == ["text-embedding-3-large", "text-embedding-3-small"]
-    assert [(path, body["model"]) for path, body in at_usual] == [("/v1/embeddings", "other-model")]
+    assert [body["model"] for _, body in other_requests] == ["text-embedding-3-large", "text-embedding-3-small"]
+    assert [(path, body["model"]) for path, body in default_requests] == [("/v1/embeddings", "other-model")]
 
 
-def test_a_route_leads_only_to_an_upstream_that_speaks_the_clients_language(
+def test_a_route_only_leads_to_an_upstream_with_the_clients_api_format(
     routed: tuple[RunningGateway, Heard, Heard],
 ) -> None:
-    """Defect: a request went to the usual provider, with its key, where that of its route spoke another API."""
-    gateway, at_usual, at_other = routed
+    """Regression: if its route used another API format, it went to the default provider with its key."""
+    gateway, default_requests, other_requests = routed
     with anthropic.Anthropic(base_url=gateway.url, api_key="sk-x") as client:
         client.messages.create(model="best", max_tokens=9, messages=[{"role": "user", "content": "Hi"}])
         with pytest.raises(anthropic.BadRequestError, match="does not speak the API of anthropic"):
             client.messages.create(model="fast", max_tokens=9, messages=[{"role": "user", "content": "Hi"}])
 
-    assert [body["model"] for _, body in at_other] == ["claude-opus-4-5"]
-    assert at_usual == []
+    assert [body["model"] for _, body in other_requests] == ["claude-opus-4-5"]
+    assert default_requests == []
 
 
-def test_what_only_passes_is_routed_by_its_model_too(routed: tuple[RunningGateway, Heard, Heard]) -> None:
-    """Defect: all but answers and embeddings went to the usual provider, whatever model they named."""
-    gateway, at_usual, at_other = routed
+def test_forwarded_requests_are_also_routed_by_their_model(routed: tuple[RunningGateway, Heard, Heard]) -> None:
+    """Regression: all but chats and embeddings went to the default provider, whatever their model."""
+    gateway, default_requests, other_requests = routed
     with openai.OpenAI(base_url=gateway.openai_url, api_key="sk-x") as client:
         for model in ("fast", "gpt-4.1"):
             client.completions.create(model=model, prompt="Hi")
 
-    assert [(path, body["model"]) for path, body in at_other] == [("/v1/completions", "gpt-4.1-mini")]
-    assert [(path, body["model"]) for path, body in at_usual] == [("/v1/completions", "gpt-4.1")]
+    assert [(path, body["model"]) for path, body in other_requests] == [("/v1/completions", "gpt-4.1-mini")]
+    assert [(path, body["model"]) for path, body in default_requests] == [("/v1/completions", "gpt-4.1")]
 
 
-def test_a_base_url_with_the_version_missing_or_doubled_leads_to_the_same_and_is_booked(tmp_path: Path) -> None:
-    """Defect: chats of a client that was not given `/v1` were answered, and not in the ledger."""
+def test_a_base_url_with_a_missing_or_doubled_version_works_and_calls_are_charged(tmp_path: Path) -> None:
+    """Regression: chats of a client without `/v1` in its base URL were answered, but not charged."""
     with provider() as (url, heard), running_gateway(url, tmp_path) as gateway:
         for base_url in (gateway.url, f"{gateway.url}/v1/v1", f"{gateway.url}//v1"):
             with openai.OpenAI(base_url=base_url, api_key="sk-x", max_retries=0) as client:
@@ -191,39 +191,43 @@ def test_a_base_url_with_the_version_missing_or_doubled_leads_to_the_same_and_is
     assert found.calls == 4
 
 
-def test_a_form_goes_to_the_upstream_of_the_model_that_it_names(
+def test_a_form_goes_to_the_upstream_of_its_model(
     routed: tuple[RunningGateway, Heard, Heard],
 ) -> None:
-    gateway, at_usual, at_other = routed
+    gateway, default_requests, other_requests = routed
     audio = b'\r\nContent-Disposition: form-data; name="model"\r\n\r\ntext-1\r\n' * 100_000
     with httpx.Client(base_url=gateway.openai_url) as client:
         for model in ("text-1", "whisper-1"):
             form: list[tuple[str, Any]] = [("file", audio), ("model", (None, model))]
             client.post("/audio/transcriptions", files=form).raise_for_status()
 
-    assert [path for path, _ in at_other] == [path for path, _ in at_usual] == ["/v1/audio/transcriptions"]
+    assert (
+        [path for path, _ in other_requests]
+        == [path for path, _ in default_requests]
+        == ["/v1/audio/transcriptions"]
+    )
 
 
-def test_a_form_that_names_two_models_is_refused(routed: tuple[RunningGateway, Heard, Heard]) -> None:
-    gateway, at_usual, at_other = routed
+def test_a_form_with_two_models_is_rejected(routed: tuple[RunningGateway, Heard, Heard]) -> None:
+    gateway, default_requests, other_requests = routed
 
-    said = httpx.post(
+    response = httpx.post(
         f"{gateway.openai_url}/audio/transcriptions",
         files={"file": b"x"},
         data={"model": ["text-1", "whisper-1"]},
     )
 
-    assert said.status_code == 400
-    assert "'model' 2 times" in said.json()["error"]["message"]
-    assert said.headers["x-should-retry"] == "false"
-    assert not at_usual
-    assert not at_other
+    assert response.status_code == 400
+    assert "'model' 2 times" in response.json()["error"]["message"]
+    assert response.headers["x-should-retry"] == "false"
+    assert not default_requests
+    assert not other_requests
 
 
-def test_a_multipart_body_of_repeated_names_does_not_freeze_the_gateway(
+def test_a_multipart_body_with_repeated_names_does_not_block_the_gateway(
     routed: tuple[RunningGateway, Heard, Heard],
 ) -> None:
-    """Defect: 48 KB of them kept the event loop busy for 1.5 seconds, 168 KB for 16.7."""
+    """Regression: 48 KB of them kept the event loop busy for 1.5 seconds, 168 KB for 16.7."""
     gateway, _, _ = routed
     headers = {"content-type": "multipart/form-data; boundary=b"}
 

@@ -1,4 +1,4 @@
-"""What the ledger says that Foveate saved, beside what was measured with and without the gateway."""
+"""Savings in the ledger, compared with costs measured with and without the gateway."""
 
 import asyncio
 import json
@@ -20,8 +20,8 @@ from tests.e2e.test_gateway_placement import (
     Body,
     Step,
     Texts,
-    billed,
     body,
+    input_cost,
     with_usual_breakpoints,
 )
 from tests.support.servers.gateway import running_gateway
@@ -67,12 +67,12 @@ def test_compaction_is_credited_with_exactly_what_it_saved(
         compaction=True, prompt_cache=prompt_cache, window_tokens=24_000, compaction_options=EXTRACTIVE
     )
     with running_sandbox() as sandbox:
-        without, _ = billed(sandbox.url, sandbox, long_session, change)
+        without, _ = input_cost(sandbox.url, sandbox, long_session, change)
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
-        ours, _ = billed(gateway.url, sandbox, with_pauses, change)
+        ours, _ = input_cost(gateway.url, sandbox, with_pauses, change)
         assert gateway.failed_steps == []
         causes = {seen.verdict.cause.value for seen in gateway.cache_misses}
     found = sums(tmp_path)["main"]
@@ -110,7 +110,7 @@ def test_a_session_that_would_not_fit_without_compaction_is_credited_with_nothin
 
     assert 0 < main.would_not_fit_calls == main.calls - main.compared_calls
     assert main.would_not_fit_dollars > 0
-    told = spawn("cost", "--store", url, "--by", "agent", "--json")
-    total = json.loads(told.out)["total"]
+    outcome = spawn("cost", "--store", url, "--by", "agent", "--json")
+    total = json.loads(outcome.out)["total"]
     assert total["would_not_fit_calls"] >= main.would_not_fit_calls
     assert "would not fit" in spawn("cost", "--store", url, "--by", "agent").out

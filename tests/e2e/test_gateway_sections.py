@@ -1,4 +1,4 @@
-"""A thin client gets the whole context engine: what arrives at the provider, byte by byte, in every format."""
+"""Context sections for clients of every API format: the exact bytes that arrive at the provider."""
 
 import json
 import time
@@ -62,8 +62,8 @@ def gpt(gateway: RunningGateway) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def arrived(sandbox: RunningSandbox) -> dict[str, Any]:
-    """The body that the provider got last, of a client whose headers said nothing of us."""
+def last_request_body(sandbox: RunningSandbox) -> dict[str, Any]:
+    """Return the last body the provider received; check that no gateway header was forwarded."""
     ask = sandbox.requests[-1]
     assert not any("foveate" in name for name in ask.headers)
     found: dict[str, Any] = json.loads(ask.body)
@@ -74,14 +74,14 @@ def arrived(sandbox: RunningSandbox) -> dict[str, Any]:
 def test_anthropics_client_gets_every_section(
     claude: anthropic.Anthropic, sandbox: RunningSandbox, streams: bool
 ) -> None:
-    asked: Any = {"model": CLAUDE, "max_tokens": 100, "system": "Be kind.", "messages": HELLO}
+    request: Any = {"model": CLAUDE, "max_tokens": 100, "system": "Be kind.", "messages": HELLO}
     if streams:
-        with claude.messages.stream(**asked, extra_headers=SLACK) as stream:
+        with claude.messages.stream(**request, extra_headers=SLACK) as stream:
             assert stream.get_final_text()
     else:
-        assert claude.messages.create(**asked, extra_headers=SLACK).content
+        assert claude.messages.create(**request, extra_headers=SLACK).content
 
-    body = arrived(sandbox)
+    body = last_request_body(sandbox)
     system = [block["text"] for block in body["system"]]
     turn = [block["text"] for block in body["messages"][0]["content"]]
     assert system[:2] == ["Be kind.", "You are Ana, who keeps the garden."]
@@ -102,7 +102,7 @@ def test_a_chat_gets_every_section(gpt: openai.OpenAI, sandbox: RunningSandbox, 
     reply = gpt.chat.completions.create(model=GPT, messages=HELLO, stream=streams, extra_headers=ENCODED)
     assert list(reply) if streams else reply
 
-    messages = arrived(sandbox)["messages"]
+    messages = last_request_body(sandbox)["messages"]
     assert [message["role"] for message in messages] == ["system", "user"]
     assert messages[0]["content"].startswith("You are Ana, who keeps the garden.\n\n# Bob\n\nHas roses.")
     assert messages[1]["content"].startswith(
@@ -116,12 +116,12 @@ def test_responses_get_every_section(gpt: openai.OpenAI, sandbox: RunningSandbox
     reply = gpt.responses.create(model=GPT, input="Hello", stream=streams, extra_headers=ENCODED)
     assert list(reply) if streams else reply
 
-    body = arrived(sandbox)
+    body = last_request_body(sandbox)
     assert body["instructions"].startswith("You are Ana")
     assert body["input"].startswith(f"Hello\n\n{HEADING}")
 
 
-def test_a_chat_with_tools_is_taken_with_sections_behind_a_result(
+def test_a_chat_with_tools_is_accepted_with_sections_after_a_tool_result(
     gpt: openai.OpenAI, sandbox: RunningSandbox
 ) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -134,12 +134,12 @@ def test_a_chat_with_tools_is_taken_with_sections_behind_a_result(
 
     gpt.chat.completions.create(model=GPT, messages=messages, tools=tools)
 
-    sent = arrived(sandbox)["messages"]
+    sent = last_request_body(sandbox)["messages"]
     assert sent[1:4] == messages
     assert sent[4]["content"].startswith(HEADING)
 
 
-def test_responses_with_tools_are_taken_with_sections_behind_a_result(
+def test_responses_with_tools_are_accepted_with_sections_after_a_tool_result(
     gpt: openai.OpenAI, sandbox: RunningSandbox
 ) -> None:
     items: Any = [
@@ -150,26 +150,28 @@ def test_responses_with_tools_are_taken_with_sections_behind_a_result(
 
     gpt.responses.create(model=GPT, input=items)
 
-    sent = arrived(sandbox)["input"]
+    sent = last_request_body(sandbox)["input"]
     assert sent[:3] == items
     assert HEADING in json.dumps(sent[3])
 
 
 @pytest.mark.parametrize("kind", ["heartbeat", "delegation"])
-def test_a_heartbeat_and_a_delegation_go_without_the_memory(
+def test_heartbeats_and_delegations_are_sent_without_the_memory(
     claude: anthropic.Anthropic, sandbox: RunningSandbox, kind: str
 ) -> None:
     claude.messages.create(model=CLAUDE, max_tokens=100, messages=HELLO, extra_headers={"x-foveate-kind": kind})
 
-    body = json.dumps(arrived(sandbox))
+    body = json.dumps(last_request_body(sandbox))
     assert "## Memory" not in body
     assert "You are Ana" in body
 
 
-def test_a_count_is_of_what_would_be_sent(claude: anthropic.Anthropic, sandbox: RunningSandbox) -> None:
+def test_a_token_count_covers_the_request_that_would_be_sent(
+    claude: anthropic.Anthropic, sandbox: RunningSandbox
+) -> None:
     claude.messages.count_tokens(model=CLAUDE, messages=HELLO)
 
-    assert "You are Ana" in json.dumps(arrived(sandbox))
+    assert "You are Ana" in json.dumps(last_request_body(sandbox))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_a_count_is_of_what_would_be_sent(claude: anthropic.Anthropic, sandbox: 
         ("/v1/responses", {"model": GPT, "input": "Hello"}, "invalid_request_error"),
     ],
 )
-def test_required_sections_that_do_not_fit_are_refused_in_the_providers_format(
+def test_required_sections_that_do_not_fit_are_rejected_in_the_providers_format(
     sandbox: RunningSandbox, tmp_path: Path, path: str, body: dict[str, Any], kind: str
 ) -> None:
     sections = replace(garden_sections(tmp_path / "garden"), limits=Budget(total_tokens=10))
@@ -196,7 +198,7 @@ def test_required_sections_that_do_not_fit_are_refused_in_the_providers_format(
 
 
 @pytest.mark.parametrize("on_overflow", list(OnOverflow))
-def test_room_for_required_sections_is_made_as_for_the_request_itself(
+def test_history_is_cut_for_required_sections_as_for_the_request_itself(
     sandbox: RunningSandbox, tmp_path: Path, on_overflow: OnOverflow
 ) -> None:
     made = garden_sections(tmp_path / "garden")
@@ -204,8 +206,11 @@ def test_room_for_required_sections_is_made_as_for_the_request_itself(
     (Path(made.workspace.root) / "IDENTITY.md").write_text("You are Ana.\n" * 300)
     sections = only_sections(made, workspace=made.workspace)
     options = AgentOptions(sections=sections, window_tokens=4_000, on_overflow=on_overflow)
-    said = [{"role": "user", "content": "one two three " * 250}, {"role": "assistant", "content": "Yes."}]
-    body = {"model": CLAUDE, "max_tokens": 100, "messages": [*said * 4, *HELLO]}
+    conversation = [
+        {"role": "user", "content": "one two three " * 250},
+        {"role": "assistant", "content": "Yes."},
+    ]
+    body = {"model": CLAUDE, "max_tokens": 100, "messages": [*conversation * 4, *HELLO]}
     with running_gateway(sandbox.url, tmp_path, options=options) as gateway:
         response = httpx.post(gateway.url + "/v1/messages", json=body, headers=HEADERS)
 
@@ -216,13 +221,13 @@ def test_room_for_required_sections_is_made_as_for_the_request_itself(
         assert "required sections take" in message
     else:
         assert response.status_code == 200, response.text
-        sent = arrived(sandbox)
+        sent = last_request_body(sandbox)
         assert sent["system"][0]["text"].count("You are Ana.") == 300
         assert ("[left out: " in json.dumps(sent["messages"])) is (on_overflow is OnOverflow.MAKE_ROOM)
 
 
 @pytest.mark.process
-def test_sections_take_effect_change_and_go_with_the_configuration(
+def test_sections_appear_change_and_disappear_with_the_configuration(
     tmp_path: Path, sandbox: RunningSandbox
 ) -> None:
     garden_sections(tmp_path / "garden")
@@ -234,19 +239,19 @@ def test_sections_take_effect_change_and_go_with_the_configuration(
         anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
     ):
 
-        def saying(sections: str) -> str:
+        def config_with(sections: str) -> str:
             write_config(config, sandbox.url, f"agents:\n- id: ana\n  sections: {sections}\n")
             client.messages.create(
                 model=CLAUDE, max_tokens=50, messages=HELLO, extra_headers={"x-foveate-agent": "ana"}
             )
             return sandbox.requests[-1].body.decode()
 
-        workspace = saying("{workspace: {root: $GARDEN/workspace}}")
-        memory = saying(
+        workspace = config_with("{workspace: {root: $GARDEN/workspace}}")
+        memory = config_with(
             "{memory: {paths: [$GARDEN/notes]}, time: {format: natural}, limits: {total_tokens: 900}}"
         )
-        broken = saying("{memory: {paths: []}}")
-        nothing = saying("null")
+        broken = config_with("{memory: {paths: []}}")
+        nothing = config_with("null")
 
     assert "You are Ana" in workspace
     assert "You are Ana" not in memory

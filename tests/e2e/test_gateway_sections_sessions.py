@@ -1,4 +1,4 @@
-"""Long sessions with all sections on: read from the cache, within the window, and no thought refused."""
+"""Long sessions with all sections: read from the cache, within the window, no thinking block rejected."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ EACH = 10  # so many requests are one turn of the user's
 
 @dataclass
 class Session:
-    """An agent that reads one file after the other, is spoken to now and then, and resends all of it."""
+    """An agent that reads files in turn, gets occasional user messages, and resends its whole history."""
 
     client: anthropic.Anthropic
     sandbox: RunningSandbox
@@ -42,7 +42,7 @@ class Session:
     messages: list[Any] = field(default_factory=lambda: [{"role": "user", "content": "When gets bed 7 water?"}])
     inputs: list[int] = field(default_factory=list)
     reads: list[int] = field(default_factory=list)
-    thoughts: int = 0
+    thinking_blocks: int = 0
 
     def go_on(self, count: int) -> None:
         for _ in range(count):
@@ -50,7 +50,7 @@ class Session:
 
     def _ask(self) -> None:
         number = len(self.inputs)
-        asked: dict[str, Any] = {"thinking": self.thinking} if self.thinking else {}
+        request: dict[str, Any] = {"thinking": self.thinking} if self.thinking else {}
         reply = self.client.messages.create(
             model=self.model,
             max_tokens=3000,
@@ -58,18 +58,23 @@ class Session:
             tools=TOOLS,
             messages=self.messages,
             extra_headers={"x-foveate-channel": "slack", "x-foveate-sender": f"U{number % 3}"},
-            **asked,
+            **request,
         )
         usage = reply.usage
         read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
         self.inputs.append(usage.input_tokens + read + written)
         self.reads.append(read)
         self.sandbox.clock.now += 20
-        said = [block.model_dump(exclude_none=True) for block in reply.content if block.type == "thinking"]
-        self.thoughts += len(said)
+        new_blocks = [
+            block.model_dump(exclude_none=True) for block in reply.content if block.type == "thinking"
+        ]
+        self.thinking_blocks += len(new_blocks)
         if number % EACH == EACH - 1:
             self.messages += [
-                {"role": "assistant", "content": [*said, {"type": "text", "text": f"Part {number} is done."}]},
+                {
+                    "role": "assistant",
+                    "content": [*new_blocks, {"type": "text", "text": f"Part {number} is done."}],
+                },
                 {"role": "user", "content": f"Now look at bed {number % 20}."},
             ]
             return
@@ -77,7 +82,7 @@ class Session:
         listing = "\n".join(f"def parse_{number}_{line}(text): return text.split({line})" for line in range(26))
         result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": listing}
         self.messages += [
-            {"role": "assistant", "content": [*said, {"type": "text", "text": "I look."}, call]},
+            {"role": "assistant", "content": [*new_blocks, {"type": "text", "text": "I look."}, call]},
             {"role": "user", "content": [result]},
         ]
 
@@ -87,12 +92,12 @@ class Session:
 
     @property
     def sent(self) -> str:
-        """What arrived last."""
+        """Return the last request body that arrived."""
         return self.sandbox.requests[-1].body.decode()
 
 
 @contextmanager
-def talking(
+def running_session(
     sandbox: RunningSandbox, folder: Path, options: AgentOptions
 ) -> Iterator[tuple[anthropic.Anthropic, RunningGateway]]:
     with (
@@ -116,33 +121,33 @@ def sections(tmp_path: Path) -> SectionOptions:
         ("claude-opus-5-5", ADAPTIVE),
     ],
 )
-def test_thirty_requests_of_a_tool_user_are_read_from_the_cache(
+def test_thirty_requests_of_an_agent_with_tools_are_read_from_the_cache(
     tmp_path: Path, sections: SectionOptions, model: str, thinking: dict[str, Any] | None
 ) -> None:
     with (
         running_sandbox() as sandbox,
-        talking(sandbox, tmp_path, AgentOptions(sections=sections)) as (client, gateway),
+        running_session(sandbox, tmp_path, AgentOptions(sections=sections)) as (client, gateway),
     ):
         session = Session(client, sandbox, model, thinking)
         session.go_on(30)
 
     assert gateway.failed_steps == []
     assert session.hit_ratio > 0.9
-    assert session.thoughts == (30 if thinking else 0)
+    assert session.thinking_blocks == (30 if thinking else 0)
     assert session.sent.count('"type":"thinking"') == (29 if thinking else 0)
     # Where a model has thought after a text, it stays: once for each turn of the user's.
     assert session.sent.count(HEADING) == (1 if model == "claude-sonnet-4-6" else 3)
 
 
-def test_another_gateway_goes_on_with_a_session_whose_thoughts_stand_after_what_it_does_not_know(
+def test_another_gateway_continues_a_session_with_thinking_blocks_after_unknown_content(
     tmp_path: Path, sections: SectionOptions
 ) -> None:
     options = AgentOptions(sections=sections)
     with running_sandbox() as sandbox:
-        with talking(sandbox, tmp_path, options) as (client, _):
+        with running_session(sandbox, tmp_path, options) as (client, _):
             session = Session(client, sandbox, "claude-opus-5-5", ADAPTIVE)
             session.go_on(5)
-        with talking(sandbox, tmp_path, options) as (client, gateway):
+        with running_session(sandbox, tmp_path, options) as (client, gateway):
             session.client = client
             session.go_on(10)
 
@@ -151,12 +156,12 @@ def test_another_gateway_goes_on_with_a_session_whose_thoughts_stand_after_what_
     assert session.sent.count('"type":"thinking"') >= 9  # those of before are left out, all since are there
 
 
-def test_an_edit_of_the_workspace_is_sent_at_once_and_no_thought_is_refused(
+def test_a_workspace_edit_is_sent_at_once_and_no_thinking_block_is_rejected(
     tmp_path: Path, sections: SectionOptions
 ) -> None:
     with (
         running_sandbox() as sandbox,
-        talking(sandbox, tmp_path, AgentOptions(sections=sections)) as (client, gateway),
+        running_session(sandbox, tmp_path, AgentOptions(sections=sections)) as (client, gateway),
     ):
         session = Session(client, sandbox, "claude-opus-5-5", ADAPTIVE)
         session.go_on(5)
@@ -172,7 +177,7 @@ def test_an_edit_of_the_workspace_is_sent_at_once_and_no_thought_is_refused(
     assert session.sent.count('"type":"thinking"') == 5
 
 
-def test_folds_go_on_with_sections_and_nothing_overflows(tmp_path: Path, sections: SectionOptions) -> None:
+def test_compaction_works_with_sections_and_nothing_overflows(tmp_path: Path, sections: SectionOptions) -> None:
     window_tokens = 14_000
     options = AgentOptions(
         sections=sections,
@@ -182,7 +187,7 @@ def test_folds_go_on_with_sections_and_nothing_overflows(tmp_path: Path, section
     )
     with (
         running_sandbox() as sandbox,
-        talking(sandbox, tmp_path, options) as (client, gateway),
+        running_session(sandbox, tmp_path, options) as (client, gateway),
     ):
         session = Session(client, sandbox, "claude-opus-5-5", ADAPTIVE)
         session.go_on(25)

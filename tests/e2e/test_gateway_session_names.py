@@ -1,4 +1,4 @@
-"""Which sessions the names of clients lead to, through the gateway."""
+"""Mapping of session names sent by clients to sessions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ UUID = "69247677-d38f-483f-bfd0-64031bf6f175"
 
 
 def sessions_of(folder: Path, requests: Sequence[dict[str, str]]) -> list[int]:
-    """Send requests with these headers; how many of them are in each session, the most first."""
+    """Send requests with these headers; return the number in each session, largest first."""
     body = {"model": "claude-opus-4-5", "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]}
     with running_sandbox() as sandbox, running_gateway(sandbox.url, folder) as gateway:
         for headers in requests:
@@ -31,7 +31,7 @@ def sessions_of(folder: Path, requests: Sequence[dict[str, str]]) -> list[int]:
     return sorted((one.calls for one in asyncio.run(read())), reverse=True)
 
 
-def test_a_plain_name_leads_to_one_session_for_each_key(tmp_path: Path) -> None:
+def test_a_plain_name_selects_one_session_per_key(tmp_path: Path) -> None:
     main = {"x-foveate-session": "main"}
     requests = [
         {**main, "x-api-key": KEY},
@@ -44,7 +44,7 @@ def test_a_plain_name_leads_to_one_session_for_each_key(tmp_path: Path) -> None:
     assert sessions_of(tmp_path, requests) == [2, 1, 1, 1]
 
 
-def test_a_unique_name_leads_to_one_session_whatever_the_key(tmp_path: Path) -> None:
+def test_a_unique_name_selects_one_session_for_all_keys(tmp_path: Path) -> None:
     requests = [{"x-session-id": UUID, "x-api-key": key} for key in (KEY, OTHER_KEY)]
 
     assert sessions_of(tmp_path, requests) == [2]

@@ -1,4 +1,4 @@
-"""A long session of an agent through the gateway: cheap, within its window, and nothing of it refused."""
+"""A long agent session through the gateway: cached, within its window, and without rejected requests."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -28,8 +28,8 @@ SYSTEM = "You are a careful engineer. Never push to the main branch. " * 60
 
 
 @dataclass
-class Bill:
-    """All that a session was billed."""
+class UsageTotal:
+    """Total usage reported for a session."""
 
     inputs: list[int] = field(default_factory=list)
     read: int = 0
@@ -45,15 +45,15 @@ class Bill:
         return self.read / sum(self.inputs)
 
 
-def turns(client: anthropic.Anthropic, sandbox: Any, count: int, model: str) -> Bill:
+def turns(client: anthropic.Anthropic, sandbox: Any, count: int, model: str) -> UsageTotal:
     """An agent that reads one file after the other, and resends all of it each time."""
-    bill = Bill()
+    total = UsageTotal()
     messages: list[Any] = [{"role": "user", "content": "Find the slow parser. Never push to the main branch."}]
     for number in range(count):
         reply = client.messages.create(
             model=model, max_tokens=500, system=SYSTEM, tools=TOOLS, messages=messages
         )
-        bill.add(reply.usage)
+        total.add(reply.usage)
         sandbox.clock.now += 20
         call = {
             "type": "tool_use",
@@ -69,7 +69,7 @@ def turns(client: anthropic.Anthropic, sandbox: Any, count: int, model: str) -> 
                 "content": [{"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": listing}],
             },
         ]
-    return bill
+    return total
 
 
 @pytest.mark.parametrize("model", ["claude-opus-4-5", "claude-opus-5-5"])
@@ -84,22 +84,22 @@ def test_sixty_turns_of_an_agent_stay_within_the_window_and_are_read_from_the_ca
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
         anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
     ):
-        bill = turns(client, sandbox, 60, model)
+        total = turns(client, sandbox, 60, model)
 
     assert gateway.failed_steps == []
-    assert max(bill.inputs) <= WINDOW_TOKENS - 500
-    assert bill.hit_ratio > 0.9
-    report, folds = booked(tmp_path, "main"), booked(tmp_path, "compaction")
+    assert max(total.inputs) <= WINDOW_TOKENS - 500
+    assert total.hit_ratio > 0.9
+    report, summary_report = read_report(tmp_path, "main"), read_report(tmp_path, "compaction")
     assert report.calls == 60
     # The first try reads what is cached. Since the sandbox cannot sum up, the next is shown it as data.
-    assert folds.read > folds.uncached
+    assert summary_report.read > summary_report.uncached
     assert report.savings.breakpoints is not None
     assert report.savings.breakpoints > report.dollars  # nearly all is read at a tenth of the price
     assert report.savings.compaction
     assert report.savings.simulation_error == 0
 
 
-def booked(folder: Path, category: str) -> ChargeTotal:
+def read_report(folder: Path, category: str) -> ChargeTotal:
     async def read() -> ChargeTotal:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
             found = await store.ledger.sum_charges([GroupBy.CATEGORY])

@@ -1,4 +1,4 @@
-"""OpenAI's stored conversations through the gateway: their size is known by usage, or unknown, never small."""
+"""OpenAI's stored conversations through the gateway: their size comes from usage or is unknown."""
 
 import json
 import sqlite3
@@ -25,7 +25,7 @@ def client_of(gateway: RunningGateway) -> openai.OpenAI:
     return openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0)
 
 
-def counted(folder: Path, calls: int) -> list[tuple[int | None, str]]:
+def read_counts(folder: Path, calls: int) -> list[tuple[int | None, str]]:
     """The counted tokens and the session of each request, those of unknown size first."""
 
     def look() -> list[tuple[int | None, str]]:
@@ -36,15 +36,15 @@ def counted(folder: Path, calls: int) -> list[tuple[int | None, str]]:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_what_a_seen_response_continues_is_counted_whole(tmp_path: Path, streams: bool) -> None:
+def test_a_request_that_continues_a_known_response_is_counted_completely(tmp_path: Path, streams: bool) -> None:
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
         client_of(gateway) as client,
     ):
 
-        def respond(said: str, previous: str | None) -> Any:
-            asking: Any = {"model": MODEL, "input": said, "previous_response_id": previous}
+        def respond(text: str, previous: str | None) -> Any:
+            asking: Any = {"model": MODEL, "input": text, "previous_response_id": previous}
             if not streams:
                 return client.responses.create(**asking)
             events: list[Any] = list(client.responses.create(**asking, stream=True))
@@ -53,13 +53,13 @@ def test_what_a_seen_response_continues_is_counted_whole(tmp_path: Path, streams
         first = respond(LONG, None)
         second = respond("More", first.id)
         respond("And more", second.id)
-        found = counted(tmp_path, 3)
+        found = read_counts(tmp_path, 3)
 
     assert gateway.failed_steps == []
     assert min(tokens or 0 for tokens, _ in found) > STORED_TOKENS
     assert len({session for _, session in found}) == 1
-    billed = second.usage.input_tokens
-    assert 0.99 * billed < (found[1][0] or 0) < 1.01 * billed
+    reported_tokens = second.usage.input_tokens
+    assert 0.99 * reported_tokens < (found[1][0] or 0) < 1.01 * reported_tokens
 
 
 def test_a_gateway_that_did_not_see_the_response_shows_the_size_as_unknown(tmp_path: Path) -> None:
@@ -70,15 +70,15 @@ def test_a_gateway_that_did_not_see_the_response_shows_the_size_as_unknown(tmp_p
             first = client.responses.create(model=MODEL, input=LONG)
         with running_gateway(sandbox.url, folder) as gateway, client_of(gateway) as client:
             second = client.responses.create(model=MODEL, input="More", previous_response_id=first.id)
-            assert [tokens for tokens, _ in counted(folder, 1)] == [None]
+            assert [tokens for tokens, _ in read_counts(folder, 1)] == [None]
             client.responses.create(model=MODEL, input="More", previous_response_id=second.id)
-            found = counted(folder, 2)
+            found = read_counts(folder, 2)
 
     assert found[0][0] is None
     assert (found[1][0] or 0) > STORED_TOKENS, "the usage of the unknown one has told"
 
 
-def test_a_cap_refuses_what_is_unknown_and_reserves_for_what_is_known(tmp_path: Path) -> None:
+def test_a_cap_rejects_requests_of_unknown_size_and_reserves_for_known_ones(tmp_path: Path) -> None:
     call, day = Cap(scope=CapScope.CALL, dollars=Decimal("0.05")), Cap(scope=CapScope.DAY, dollars=Decimal(100))
     asking: Any = {"model": MODEL, "input": "More", "max_output_tokens": 1000}
     with (
@@ -101,7 +101,7 @@ def test_a_cap_refuses_what_is_unknown_and_reserves_for_what_is_known(tmp_path: 
         assert "its size is not known here; send the whole conversation" in str(refused.value)
 
 
-def test_a_cap_that_allows_what_is_unknown_reserves_the_window(tmp_path: Path) -> None:
+def test_a_cap_that_allows_unknown_sizes_reserves_the_context_window(tmp_path: Path) -> None:
     caps = [Cap(scope=CapScope.DAY, dollars=Decimal(1), unknown=UnknownPricePolicy.ALLOW)]
     with (
         running_sandbox() as sandbox,
@@ -113,7 +113,7 @@ def test_a_cap_that_allows_what_is_unknown_reserves_the_window(tmp_path: Path) -
 
 
 def test_the_size_of_a_conversation_is_known_until_its_items_change(tmp_path: Path) -> None:
-    said = {
+    text = {
         "id": "resp_1",
         "object": "response",
         "status": "completed",
@@ -122,7 +122,7 @@ def test_the_size_of_a_conversation_is_known_until_its_items_change(tmp_path: Pa
         "usage": {"input_tokens": 7000, "output_tokens": 100, "total_tokens": 7100},
     }
     with (
-        running_upstream(respond_always(http_response(json.dumps(said).encode()))) as upstream,
+        running_upstream(respond_always(http_response(json.dumps(text).encode()))) as upstream,
         running_gateway(upstream.url, tmp_path) as gateway,
         client_of(gateway) as client,
     ):
@@ -131,7 +131,7 @@ def test_the_size_of_a_conversation_is_known_until_its_items_change(tmp_path: Pa
         client.responses.create(**asking | {"conversation": "conv_1"})
         client.post("/conversations/conv_1/items", body={"items": []}, cast_to=object)
         client.responses.create(**asking)
-        found = counted(tmp_path, 3)
+        found = read_counts(tmp_path, 3)
 
     assert [tokens for tokens, _ in found[:2]] == [None, None]
     assert 7100 < (found[2][0] or 0) < 7150

@@ -1,4 +1,4 @@
-"""Summaries of long sessions through the gateway: in the client's own API, from its cache, failures shown."""
+"""Summaries of long sessions through the gateway: in the client's API, read from its cache, failures listed."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ def post(url: str, body: dict[str, Any]) -> None:
 
 
 def compactions(folder: Path, count: int) -> tuple[Sequence[Compaction], ChargeTotal | None]:
-    """The rows of a session once there are so many, and what its summaries cost."""
+    """Wait for this number of compactions; return them and the cost of their summaries."""
 
     async def read() -> tuple[Sequence[Compaction], ChargeTotal | None]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
@@ -72,7 +72,7 @@ def claude_with_system_messages(steps: int) -> dict[str, Any]:
     ],
     ids=["Responses", "Responses with breakpoints", "chat", "a system message at the end"],
 )
-def test_a_summary_is_asked_for_in_the_clients_api_and_reads_its_cache(
+def test_a_summary_is_requested_in_the_clients_api_and_reads_its_cache(
     tmp_path: Path, body: dict[str, Any], path: str
 ) -> None:
     options = AgentOptions(
@@ -83,18 +83,18 @@ def test_a_summary_is_asked_for_in_the_clients_api_and_reads_its_cache(
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
         post(f"{gateway.url}{path}", body)
-        (fold, *_), cost = compactions(tmp_path, 1)
+        (compaction, *_), cost = compactions(tmp_path, 1)
 
     assert gateway.failed_steps == []
-    assert fold.outcome is CompactionOutcome.OK, fold.reason
-    assert (fold.model, fold.summary) == (body["model"], GOOD)
+    assert compaction.outcome is CompactionOutcome.OK, compaction.reason
+    assert (compaction.model, compaction.summary) == (body["model"], GOOD)
     assert {heard.path.removesuffix("/count_tokens") for heard in sandbox.requests} == {path}
     assert cost is not None
     assert cost.read > 9 * (cost.uncached + cost.written_5m + cost.written_1h)
 
 
-def test_a_summary_from_an_upstream_without_reuse_has_a_connection_of_its_own(tmp_path: Path) -> None:
-    """Defect: only the requests of clients heeded `reuse: false`."""
+def test_a_summary_from_an_upstream_without_reuse_opens_its_own_connection(tmp_path: Path) -> None:
+    """Regression: only requests of clients respected `reuse: false`."""
     options = AgentOptions(
         compaction=True, window_tokens=16_000, compaction_options=CompactionOptions(tail_keep_tokens=1_000)
     )
@@ -110,9 +110,9 @@ def test_a_summary_from_an_upstream_without_reuse_has_a_connection_of_its_own(tm
             sandbox.url, tmp_path, clock=sandbox.clock, options=options, upstreams=[upstream]
         ) as gateway:
             post(f"{gateway.url}/v1/messages", claude_body(38, model="claude-opus-4-8"))
-            (fold, *_), _ = compactions(tmp_path, 1)
+            (compaction, *_), _ = compactions(tmp_path, 1)
 
-    assert fold.outcome is CompactionOutcome.OK, fold.reason
+    assert compaction.outcome is CompactionOutcome.OK, compaction.reason
     assert {heard.headers.get("connection") for heard in sandbox.requests} == {"close"}
 
 
@@ -124,7 +124,7 @@ FORCED = {"tool_choice": "required"}
 
 
 @pytest.mark.parametrize(
-    ("body", "path", "sent_path"),
+    ("body", "path", "upstream_path"),
     [
         (
             chat_body(60),
@@ -141,10 +141,10 @@ FORCED = {"tool_choice": "required"}
     ],
     ids=["deployment", "v1 chat as data", "v1 Responses", "Responses as data"],
 )
-def test_azure_is_asked_for_a_summary_at_the_deployment_that_the_session_uses(
-    tmp_path: Path, body: dict[str, Any], path: str, sent_path: str
+def test_a_summary_from_azure_is_requested_at_the_deployment_of_the_session(
+    tmp_path: Path, body: dict[str, Any], path: str, upstream_path: str
 ) -> None:
-    """Defect: summaries named the model, or the alias of a route, where only the deployment is known."""
+    """Regression: summaries named the model, or the alias of a route, where only the deployment is known."""
     options = AgentOptions(
         compaction=True, window_tokens=16_000, compaction_options=CompactionOptions(tail_keep_tokens=1_000)
     )
@@ -166,12 +166,14 @@ def test_azure_is_asked_for_a_summary_at_the_deployment_that_the_session_uses(
             caps=[Cap(scope=CapScope.TOTAL, dollars=Decimal(10))],
         ) as gateway:
             post(f"{gateway.url}{path}", body | {"model": "gpt"})
-            (fold, *_), cost = compactions(tmp_path, 1)
+            (compaction, *_), cost = compactions(tmp_path, 1)
 
     assert gateway.failed_steps == []
-    assert (fold.outcome, fold.model) == (CompactionOutcome.OK, "gpt-4.1"), fold.reason
+    assert (compaction.outcome, compaction.model) == (CompactionOutcome.OK, "gpt-4.1"), compaction.reason
     assert len(sandbox.requests) >= 2
-    assert {(heard.path, heard.query) for heard in sandbox.requests} == {(sent_path, path.partition("?")[2])}
+    assert {(heard.path, heard.query) for heard in sandbox.requests} == {
+        (upstream_path, path.partition("?")[2])
+    }
     if "/deployments/" not in path:
         assert {json.loads(heard.body)["model"] for heard in sandbox.requests} == {"house"}
     assert cost is not None
@@ -189,8 +191,8 @@ def test_a_summary_that_fails_is_listed_with_its_reason(tmp_path: Path) -> None:
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
         post(f"{gateway.url}/v1/responses", responses_body(60))
-        (fold, *_), _ = compactions(tmp_path, 1)
+        (compaction, *_), _ = compactions(tmp_path, 1)
 
-    assert fold.outcome is CompactionOutcome.FAILED
-    assert "401" in fold.reason
-    assert fold.model != EXTRACTIVE_MODEL
+    assert compaction.outcome is CompactionOutcome.FAILED
+    assert "401" in compaction.reason
+    assert compaction.model != EXTRACTIVE_MODEL

@@ -1,4 +1,4 @@
-"""Thoughts of a model that binds them, behind a fold and after its undo, through two gateways in turn."""
+"""Signed thinking blocks after a compaction and after its undo, through two gateways in turn."""
 
 import asyncio
 import itertools
@@ -26,12 +26,12 @@ from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 MODEL = "claude-opus-5-5"
 TOOLS: Any = [{"name": "read", "description": "Reads a file.", "input_schema": {"type": "object"}}]
-FOLDING = AgentOptions(
+COMPACTING = AgentOptions(
     compaction=True,
     window_tokens=9_000,
     compaction_options=CompactionOptions(extractive=True, tail_keep_tokens=1_500, min_turns_between=4),
 )
-ROOMY = replace(FOLDING, window_tokens=None)
+ROOMY = replace(COMPACTING, window_tokens=None)
 ADAPTIVE: Any = {"type": "adaptive"}
 ENABLED: Any = {"type": "enabled", "budget_tokens": 1024}
 TIGHT = AgentOptions(compaction=False, on_overflow=OnOverflow.MAKE_ROOM, window_tokens=9_000)
@@ -43,7 +43,7 @@ SUMMARY = b"were folded into this summary"
 
 @dataclass
 class Agent:
-    """Reads one file after the other, thinks before each, and asks one gateway after the other."""
+    """An agent that reads files in turn, thinks before each, and alternates between gateways."""
 
     sandbox: RunningSandbox
     thinking: Any
@@ -51,7 +51,7 @@ class Agent:
     messages: list[Any] = field(default_factory=lambda: [{"role": "user", "content": "Find the slow parser."}])
 
     def step(self) -> tuple[bool, list[str]]:
-        """One more answer: whether the provider was sent a summary for it, and which thoughts."""
+        """Send one more turn; tell whether a summary was sent, and which thinking texts."""
         number = len(self.messages)
         listing = "\n".join(f"def parse_{number}_{line}(text): return text" for line in range(12))
         # Now and then a turn comes to its end.
@@ -73,23 +73,25 @@ class Agent:
             {"role": "assistant", "content": content},
             {"role": "user", "content": results or f"Go on. {listing}"},
         ]
-        return SUMMARY in sent, thoughts_in(json.loads(sent)["messages"])
+        return SUMMARY in sent, thinking_in(json.loads(sent)["messages"])
 
 
-def thoughts_in(messages: list[Any]) -> list[str]:
-    said = [message["content"] for message in messages if isinstance(message["content"], list)]
-    return [block["thinking"] for content in said for block in content if block["type"] == "thinking"]
+def thinking_in(messages: list[Any]) -> list[str]:
+    contents = [message["content"] for message in messages if isinstance(message["content"], list)]
+    return [block["thinking"] for content in contents for block in content if block["type"] == "thinking"]
 
 
 @contextmanager
-def agent_of(thinking: Any) -> Iterator[Agent]:
+def running_agent(thinking: Any) -> Iterator[Agent]:
     with running_sandbox() as sandbox:
         yield Agent(sandbox, thinking)
 
 
 @contextmanager
-def two_gateways(agent: Agent, folder: Path, options: AgentOptions = FOLDING) -> Iterator[list[RunningGateway]]:
-    """The agent asks both in turn, on one store."""
+def two_gateways(
+    agent: Agent, folder: Path, options: AgentOptions = COMPACTING
+) -> Iterator[list[RunningGateway]]:
+    """Run two gateways on one store; the agent alternates between them."""
     with ExitStack() as stack:
         running = [
             stack.enter_context(
@@ -112,101 +114,102 @@ def two_gateways(agent: Agent, folder: Path, options: AgentOptions = FOLDING) ->
         assert [problem for one in running for problem in one.failed_steps] == []
 
 
-def at_store(folder: Path, work: Any) -> Any:
+def run_with_store(folder: Path, callback: Any) -> Any:
     async def do() -> Any:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            return await work(store)
+            return await callback(store)
 
     return asyncio.run(do())
 
 
-async def made(store: Store) -> list[Compaction]:
+async def successful_compactions(store: Store) -> list[Compaction]:
     return [one for one in await store.compactions.list_compactions() if one.outcome is CompactionOutcome.OK]
 
 
-def folded_for(agent: Agent, steps: int) -> list[list[str]]:
-    """The thoughts that were sent with the last fold: in the first request that had it, and each one since."""
+def run_until_compacted_for(agent: Agent, steps: int) -> list[list[str]]:
+    """Return the thinking texts sent in each request since the last compaction."""
     sent: list[list[str]] = []
     for _ in range(40):
-        is_folded, thoughts = agent.step()
-        sent = [*sent, thoughts] if is_folded else []
+        is_compacted, thinking_texts = agent.step()
+        sent = [*sent, thinking_texts] if is_compacted else []
         if len(sent) == steps:
             return sent
     pytest.fail("it was never folded for so long")
 
 
 @pytest.mark.parametrize("thinking", [ADAPTIVE, ENABLED], ids=["adaptive", "enabled"])
-def test_what_is_thought_behind_a_summary_is_sent_back_by_either_gateway(tmp_path: Path, thinking: Any) -> None:
-    """Was left out again with each request."""
-    with agent_of(thinking) as agent, two_gateways(agent, tmp_path):
-        sent = folded_for(agent, 8)
+def test_thinking_blocks_after_a_summary_are_sent_back_by_both_gateways(tmp_path: Path, thinking: Any) -> None:
+    """Regression: they were omitted from each request."""
+    with running_agent(thinking) as agent, two_gateways(agent, tmp_path):
+        sent = run_until_compacted_for(agent, 8)
 
         for before, after in itertools.pairwise(sent[1:]):
             assert after[: len(before)] == before
         assert len(sent[-1]) > 3
-        assert len(at_store(tmp_path, made)) == 1
+        assert len(run_with_store(tmp_path, successful_compactions)) == 1
 
 
-def test_after_an_undo_only_what_was_thought_behind_the_summary_is_left_out(tmp_path: Path) -> None:
-    """Was all left out that had been thought since the fold."""
+def test_after_an_undo_only_thinking_blocks_after_the_summary_are_omitted(tmp_path: Path) -> None:
+    """Regression: all thinking blocks since the compaction were omitted."""
 
     async def undo(store: Store) -> None:
-        for fold in await made(store):
-            assert await store.compactions.undo(fold.id, now=1.0)
+        for compaction in await successful_compactions(store):
+            assert await store.compactions.undo(compaction.id, now=1.0)
 
-    with agent_of(ADAPTIVE) as agent:
+    with running_agent(ADAPTIVE) as agent:
         with two_gateways(agent, tmp_path):
-            folded_for(agent, 5)
+            run_until_compacted_for(agent, 5)
             under = {f"thought {len(agent.messages) - 2 * back}" for back in range(1, 6)}
-        at_store(tmp_path, undo)
-        everything = thoughts_in(agent.messages)
+        run_with_store(tmp_path, undo)
+        everything = thinking_in(agent.messages)
         with two_gateways(agent, tmp_path, ROOMY):
             sent = [agent.step() for _ in range(4)]
 
-    assert not any(is_folded for is_folded, _ in sent)
-    kept = [thought for thought in everything if thought not in under]
-    assert sent[0][1] == kept
-    assert len(kept) > 5
+    assert not any(is_compacted for is_compacted, _ in sent)
+    expected = [thinking_text for thinking_text in everything if thinking_text not in under]
+    assert sent[0][1] == expected
+    assert len(expected) > 5
     new = [f"thought {len(agent.messages) - 2 * back}" for back in (4, 3, 2)]
-    assert sent[-1][1] == [*kept, *new]
+    assert sent[-1][1] == [*expected, *new]
 
 
-def test_where_somebody_was_mistaken_about_a_fold_one_request_is_refused_and_not_the_next(
+def test_a_wrong_record_of_a_compaction_causes_only_one_rejected_request(
     tmp_path: Path,
 ) -> None:
-    with agent_of(ADAPTIVE) as agent, two_gateways(agent, tmp_path):
-        folded_for(agent, 3)
+    with running_agent(ADAPTIVE) as agent, two_gateways(agent, tmp_path):
+        run_until_compacted_for(agent, 3)
         chain = compute_chain(formats.parse_request({"model": MODEL, "messages": agent.messages}))
 
         async def mistake(store: Store) -> None:
-            (fold,) = await made(store)
-            early = fold.messages + 1
+            (compaction,) = await successful_compactions(store)
+            early = compaction.messages + 1
             use = ApplicationChange(
-                compaction_id=fold.id, last_hash=chain.hashes[early - 1], messages=early, is_applied=True
+                compaction_id=compaction.id, last_hash=chain.hashes[early - 1], messages=early, is_applied=True
             )
             await store.compactions.record_application_changes([use])
 
-        at_store(tmp_path, mistake)
+        run_with_store(tmp_path, mistake)
         with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
             agent.step()
 
         async def is_doubted(store: Store) -> bool:
-            (fold,) = await made(store)
+            (compaction,) = await successful_compactions(store)
             return any(
-                use.is_applied is None for use in await store.compactions.list_application_changes([fold.id])
+                use.is_applied is None
+                for use in await store.compactions.list_application_changes([compaction.id])
             )
 
         deadline = time.monotonic() + 10
-        while not at_store(tmp_path, is_doubted):  # behind the answer
+        while not run_with_store(tmp_path, is_doubted):  # behind the answer
             assert time.monotonic() < deadline, "nobody has doubted it"
             time.sleep(0.02)
-        is_folded, thoughts = agent.step()
-        assert (is_folded, thoughts) == (True, [])
+        is_compacted, thinking_texts = agent.step()
+        assert (is_compacted, thinking_texts) == (True, [])
         assert len(agent.step()[1]) == 1
 
 
-def made_room_for(agent: Agent, folder: Path) -> None:
-    """Have some of what the agent thinks stand after messages that were left out."""
+def run_with_cut_history(agent: Agent, folder: Path) -> None:
+    """Run the agent so that some thinking blocks follow messages that were cut."""
     with two_gateways(agent, folder, TIGHT):
         while not agent.sandbox.requests or LEFT_OUT not in agent.sandbox.requests[-1].body:
             agent.step()
@@ -215,12 +218,12 @@ def made_room_for(agent: Agent, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("thinking", [ADAPTIVE, ENABLED], ids=["adaptive", "enabled"])
-def test_what_was_thought_while_room_was_made_is_refused_once_where_there_is_room_again(
+def test_thinking_blocks_after_cut_history_are_rejected_only_once_when_it_fits_again(
     tmp_path: Path, thinking: Any
 ) -> None:
-    """Was refused for ever."""
-    with agent_of(thinking) as agent:
-        made_room_for(agent, tmp_path)
+    """Regression: they were rejected forever."""
+    with running_agent(thinking) as agent:
+        run_with_cut_history(agent, tmp_path)
         with two_gateways(agent, tmp_path, replace(TIGHT, window_tokens=None)):
             for _ in range(2):  # each gateway has to find out
                 with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
@@ -230,7 +233,7 @@ def test_what_was_thought_while_room_was_made_is_refused_once_where_there_is_roo
                 assert DROPS in agent.sandbox.requests[-1].body
 
 
-def test_a_client_that_wants_its_thoughts_refused_has_them_refused(tmp_path: Path) -> None:
+def test_a_client_that_wants_thinking_blocks_rejected_gets_the_error(tmp_path: Path) -> None:
     strict = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}}
     beta = {"anthropic-beta": BETA}
     with running_sandbox() as sandbox, running_gateway(sandbox.url, tmp_path) as gateway:
@@ -244,30 +247,35 @@ def test_a_client_that_wants_its_thoughts_refused_has_them_refused(tmp_path: Pat
                     agent.step()
 
 
-@pytest.mark.parametrize("said", [{}, {"thinking": {"type": "disabled"}}], ids=["unasked", "switched off"])
-def test_thoughts_are_refused_once_however_little_is_said_of_thinking(
-    tmp_path: Path, said: dict[str, Any]
+@pytest.mark.parametrize("contents", [{}, {"thinking": {"type": "disabled"}}], ids=["unasked", "switched off"])
+def test_thinking_blocks_are_rejected_only_once_whatever_the_thinking_parameter(
+    tmp_path: Path, contents: dict[str, Any]
 ) -> None:
-    """Was refused for ever: the provider was asked only by who asked for thinking."""
-    with agent_of(ADAPTIVE) as agent:
-        made_room_for(agent, tmp_path)
-        asks: dict[str, Any] = {"model": MODEL, "tools": TOOLS, "messages": agent.messages, **said}
+    """Regression: without a thinking parameter they were rejected forever."""
+    with running_agent(ADAPTIVE) as agent:
+        run_with_cut_history(agent, tmp_path)
+        request_options: dict[str, Any] = {
+            "model": MODEL,
+            "tools": TOOLS,
+            "messages": agent.messages,
+            **contents,
+        }
         with two_gateways(agent, tmp_path, replace(TIGHT, window_tokens=None)):
             client = next(agent.clients)
             with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
-                client.messages.create(max_tokens=1500, **asks)
-            assert client.messages.create(max_tokens=1500, **asks).content
-            assert client.messages.count_tokens(**asks).input_tokens > 0
+                client.messages.create(max_tokens=1500, **request_options)
+            assert client.messages.create(max_tokens=1500, **request_options).content
+            assert client.messages.count_tokens(**request_options).input_tokens > 0
             sent = agent.sandbox.requests[-1].body
 
-    assert bool(thoughts_in(json.loads(sent)["messages"])) is (DROPS in sent) is not bool(said)
+    assert bool(thinking_in(json.loads(sent)["messages"])) is (DROPS in sent) is not bool(contents)
 
 
-def test_after_a_refusal_of_something_else_thoughts_behind_a_fold_are_trusted_still(tmp_path: Path) -> None:
-    """Was all left out, for ever, that had been thought behind the fold."""
-    with agent_of(ADAPTIVE) as agent:
+def test_thinking_blocks_after_a_compaction_stay_trusted_after_an_unrelated_error(tmp_path: Path) -> None:
+    """Regression: all thinking blocks after the compaction were omitted forever."""
+    with running_agent(ADAPTIVE) as agent:
         with two_gateways(agent, tmp_path):
-            before = folded_for(agent, 4)[-1]
+            before = run_until_compacted_for(agent, 4)[-1]
             with pytest.raises(anthropic.BadRequestError, match="top_k"):
                 next(agent.clients).messages.create(
                     model=MODEL,
@@ -278,23 +286,23 @@ def test_after_a_refusal_of_something_else_thoughts_behind_a_fold_are_trusted_st
                     extra_body={"top_k": 5},
                 )
         with two_gateways(agent, tmp_path):  # all is kept by then
-            is_folded, thoughts = agent.step()
+            is_compacted, thinking_texts = agent.step()
 
-    assert is_folded
+    assert is_compacted
     assert len(before) > 1
-    assert thoughts[: len(before)] == before
+    assert thinking_texts[: len(before)] == before
 
 
-def test_whoever_else_is_sent_what_the_provider_is_to_leave_out_is_asked_for_that_beta(tmp_path: Path) -> None:
-    """Was: a summary that reads the cache was refused, and asked for once more at its full price."""
-    with agent_of(ENABLED) as agent:
-        made_room_for(agent, tmp_path)
+def test_every_request_with_thinking_blocks_to_drop_has_the_beta_header(tmp_path: Path) -> None:
+    """Regression: a summary that reads the cache was rejected, and repeated at full price."""
+    with running_agent(ENABLED) as agent:
+        run_with_cut_history(agent, tmp_path)
         before = len(agent.sandbox.requests)
-        with two_gateways(agent, tmp_path, replace(FOLDING, window_tokens=25_000)):
+        with two_gateways(agent, tmp_path, replace(COMPACTING, window_tokens=25_000)):
             for _ in range(2):
                 with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
                     agent.step()
-            folded_for(agent, 1)
+            run_until_compacted_for(agent, 1)
         dropping = [ask for ask in agent.sandbox.requests[before:] if DROPS in ask.body]
 
     assert [ask for ask in dropping if "x-sandbox-answer" not in ask.headers]  # who asks for a summary

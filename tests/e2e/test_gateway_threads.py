@@ -1,4 +1,4 @@
-"""Message threads through the gateway, with the official SDK: held, refused and passed on."""
+"""Message threads through the gateway, with the official SDK: stored, rejected and forwarded."""
 
 import json
 import sqlite3
@@ -56,7 +56,7 @@ def read_file(path: str) -> str:
 
 @dataclass
 class Recorded:
-    """A client, and what went over the wire."""
+    """A client and its recorded requests."""
 
     client: anthropic.Anthropic
     sent: list[dict[str, Any]] = field(default_factory=list)
@@ -84,7 +84,7 @@ def recording(url: str, key: str = KEY) -> Iterator[Recorded]:
 
 
 def run(recorded: Recorded, *, streams: bool = False, after: Any = None, **more: Any) -> list[Any]:
-    """Have the SDK's tool runner run to its end; `after` is called with the number of each answer."""
+    """Run the SDK's tool runner to its end; call `after` with the number of each response."""
     asking: Any = {
         "model": "claude-opus-4-5",
         "max_tokens": 4000,
@@ -106,17 +106,17 @@ def messages_in(body: bytes) -> bytes:
     return find_members(body, value_span(body)).values["messages"].read(body)[1:-1]
 
 
-def billed(usage: Any) -> tuple[int, ...]:
+def usage_counts(usage: Any) -> tuple[int, ...]:
     """Uncached, read, written and output tokens."""
     written = usage.cache_creation_input_tokens
     return usage.input_tokens, usage.cache_read_input_tokens, written, usage.output_tokens
 
 
-def heard_by(sandbox: RunningSandbox) -> list[Any]:
+def received_bodies(sandbox: RunningSandbox) -> list[Any]:
     return [json.loads(ask.body) for ask in sandbox.requests]
 
 
-def traced(folder: Path, calls: int) -> list[tuple[int | None, str]]:
+def read_traces(folder: Path, calls: int) -> list[tuple[int | None, str]]:
     """The counted tokens and the session of each request."""
 
     def look() -> list[tuple[int | None, str]]:
@@ -150,11 +150,11 @@ def error_code(response: httpx2.Response) -> tuple[int, str]:
 
 @pytest.mark.parametrize("thinks", [False, True], ids=["plain", "thinking"])
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
-def test_a_held_thread_sends_and_costs_what_the_whole_conversation_does(
+def test_a_stored_thread_sends_and_costs_the_same_as_the_complete_conversation(
     tmp_path: Path, streams: bool, thinks: bool
 ) -> None:
     more = {"thinking": {"type": "enabled", "budget_tokens": 1024}} if thinks else {}
-    bodies, bills = [], []
+    bodies, usages = [], []
     for name, thread in (("threaded", {}), ("whole", {"thread": False})):
         folder = tmp_path / name
         folder.mkdir()
@@ -164,9 +164,9 @@ def test_a_held_thread_sends_and_costs_what_the_whole_conversation_does(
             recording(gateway.url) as recorded,
         ):
             answers = run(recorded, streams=streams, **more, **thread)
-            bodies.append(heard_by(sandbox))
-            bills.append([billed(answer.usage) for answer in answers])
-            counted = traced(folder, 4)
+            bodies.append(received_bodies(sandbox))
+            usages.append([usage_counts(answer.usage) for answer in answers])
+            counted = read_traces(folder, 4)
         assert gateway.failed_steps == []
         assert recorded.statuses == [200] * 4
         assert recorded.threads == (["create", *["continue"] * 3] if name == "threaded" else [None] * 4)
@@ -175,8 +175,8 @@ def test_a_held_thread_sends_and_costs_what_the_whole_conversation_does(
         assert len({tokens for tokens, _ in counted}) == 4
 
     assert bodies[0] == bodies[1]
-    assert bills[0] == bills[1]
-    assert sum(read for _, read, _, _ in bills[0]) > 0
+    assert usages[0] == usages[1]
+    assert sum(read for _, read, _, _ in usages[0]) > 0
 
 
 def test_the_bytes_of_a_turn_are_the_same_in_every_later_request(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_the_bytes_of_a_turn_are_the_same_in_every_later_request(tmp_path: Path)
     assert all("anthropic-beta" not in ask.headers for ask in sandbox.requests)
 
 
-def test_a_client_sends_everything_again_after_a_restart(tmp_path: Path) -> None:
+def test_a_client_resends_the_complete_conversation_after_a_restart(tmp_path: Path) -> None:
     with (
         running_sandbox(LOOK, LOOK, LOOK) as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as second,
@@ -210,11 +210,11 @@ def test_a_client_sends_everything_again_after_a_restart(tmp_path: Path) -> None
 
     assert recorded.threads == ["create", "continue", "continue", "create", "continue"]
     assert recorded.statuses == [200, 200, 404, 200, 200]
-    assert [len(body["messages"]) for body in heard_by(sandbox)] == [1, 3, 5, 7]
+    assert [len(body["messages"]) for body in received_bodies(sandbox)] == [1, 3, 5, 7]
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
-def test_an_answer_that_ends_with_an_error_cannot_be_continued(tmp_path: Path, streams: bool) -> None:
+def test_a_response_that_ends_with_an_error_cannot_be_continued(tmp_path: Path, streams: bool) -> None:
     fault = (
         ScriptStep(text="Two, " * 50, fail_after=6) if streams else ScriptStep(text="Two", disconnect_after=1)
     )
@@ -232,7 +232,7 @@ def test_an_answer_that_ends_with_an_error_cannot_be_continued(tmp_path: Path, s
         assert wait_until(lambda: post(gateway, continuing(first)).status_code, lambda status: status == 200)
 
 
-def test_a_stream_that_broke_off_cannot_be_continued(tmp_path: Path) -> None:
+def test_an_interrupted_stream_cannot_be_continued(tmp_path: Path) -> None:
     with (
         running_sandbox(ScriptStep(text="One."), ScriptStep(text="Two, " * 50, disconnect_after=6)) as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
@@ -253,12 +253,12 @@ def test_a_stream_that_broke_off_cannot_be_continued(tmp_path: Path) -> None:
 
     assert recorded.threads == ["create", "continue", "create"]
     assert recorded.statuses == [200] * 3
-    assert [message["role"] for message in heard_by(sandbox)[-1]["messages"]] == [
+    assert [message["role"] for message in received_bodies(sandbox)[-1]["messages"]] == [
         *("user", "assistant", "user", "assistant", "user")
     ]
 
 
-def test_of_parallel_requests_one_continues_and_all_are_answered_in_the_end(tmp_path: Path) -> None:
+def test_one_of_several_parallel_requests_continues_and_all_are_answered(tmp_path: Path) -> None:
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
@@ -274,7 +274,7 @@ def test_of_parallel_requests_one_continues_and_all_are_answered_in_the_end(tmp_
     assert later == (400, "thread_already_continued")
 
 
-def test_a_thread_is_the_callers_own_and_its_system_prompt_stays(tmp_path: Path) -> None:
+def test_a_thread_belongs_to_its_caller_and_keeps_its_system_prompt(tmp_path: Path) -> None:
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
@@ -286,10 +286,10 @@ def test_a_thread_is_the_callers_own_and_its_system_prompt_stays(tmp_path: Path)
         assert post(gateway, CREATE | {"thread": {"type": "join"}}).status_code == 400
         assert post(gateway, continuing(first)).status_code == 200
 
-    assert [body["system"] for body in heard_by(sandbox)] == ["Be kind."] * 2
+    assert [body["system"] for body in received_bodies(sandbox)] == ["Be kind."] * 2
 
 
-def test_an_answer_that_failed_can_be_asked_for_again(tmp_path: Path) -> None:
+def test_a_failed_request_can_be_repeated(tmp_path: Path) -> None:
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
@@ -300,48 +300,52 @@ def test_an_answer_that_failed_can_be_asked_for_again(tmp_path: Path) -> None:
         assert second.status_code == 200
         assert post(gateway, continuing(second.json()["id"])).status_code == 200
 
-    assert [len(body["messages"]) for body in heard_by(sandbox)] == [1, 3, 3, 5]
+    assert [len(body["messages"]) for body in received_bodies(sandbox)] == [1, 3, 3, 5]
 
 
 @pytest.mark.slow
-def test_a_large_message_and_many_turns_stay_whole(tmp_path: Path) -> None:
+def test_a_large_message_and_many_turns_stay_complete(tmp_path: Path) -> None:
     large, options = "A sentence of a large file. " * 40_000, AgentOptions(prompt_cache=False)
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
-        said = {"role": "user", "content": large}
+        request_body = {"role": "user", "content": large}
         model = {"model": "claude-opus-4-6"}
-        last = post(gateway, CREATE | model | {"messages": [said]}).json()["id"]
+        last = post(gateway, CREATE | model | {"messages": [request_body]}).json()["id"]
         for _ in range(10):
             answer = post(gateway, continuing(last, **model))
             assert answer.status_code == 200, answer.text
             last = answer.json()["id"]
 
-    assert all(body["messages"][0] == said for body in heard_by(sandbox))
-    assert len(heard_by(sandbox)[-1]["messages"]) == 21
+    assert all(body["messages"][0] == request_body for body in received_bodies(sandbox))
+    assert len(received_bodies(sandbox)[-1]["messages"]) == 21
 
 
-def test_a_count_is_that_of_the_whole_conversation_and_continues_nothing(tmp_path: Path) -> None:
+def test_a_token_count_covers_the_complete_conversation_and_continues_nothing(tmp_path: Path) -> None:
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
     ):
         large = {"role": "user", "content": "Be kind. " * 1000}
         first = post(gateway, CREATE | {"messages": [large]}).json()["id"]
-        asked = {name: said for name, said in continuing(first).items() if name != "max_tokens"}
+        first_request = {
+            name: request_body for name, request_body in continuing(first).items() if name != "max_tokens"
+        }
         url = f"{gateway.url}/v1/messages/count_tokens"
-        counted = httpx2.post(url, json=asked, headers=HEADERS)
+        counted = httpx2.post(url, json=first_request, headers=HEADERS)
         usage = post(gateway, continuing(first)).json()["usage"]
 
     assert counted.json()["input_tokens"] > 2000
-    billed = usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"]
-    assert counted.json()["input_tokens"] == billed
+    usage_counts = (
+        usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"]
+    )
+    assert counted.json()["input_tokens"] == usage_counts
 
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_several_workers_refuse_threads_and_the_client_goes_on_without(tmp_path: Path) -> None:
+def test_several_workers_reject_threads_and_the_client_continues_without_them(tmp_path: Path) -> None:
     with running_sandbox(LOOK, LOOK) as sandbox:
         write_config(tmp_path / "foveate.yaml", sandbox.url, "server: {workers: 2}\n")
         with (
@@ -352,10 +356,10 @@ def test_several_workers_refuse_threads_and_the_client_goes_on_without(tmp_path:
 
     assert recorded.threads == ["create", None, None, None]
     assert recorded.statuses == [400, 200, 200, 200]
-    assert [len(body["messages"]) for body in heard_by(sandbox)] == [1, 3, 5]
+    assert [len(body["messages"]) for body in received_bodies(sandbox)] == [1, 3, 5]
 
 
-def test_a_passed_thread_is_kept_by_its_provider_and_not_changed(tmp_path: Path) -> None:
+def test_a_forwarded_thread_is_stored_by_its_provider_and_not_changed(tmp_path: Path) -> None:
     with (
         running_sandbox(LOOK, LOOK) as sandbox,
         running_gateway(
@@ -364,18 +368,18 @@ def test_a_passed_thread_is_kept_by_its_provider_and_not_changed(tmp_path: Path)
         recording(gateway.url) as recorded,
     ):
         run(recorded)
-        counted = traced(tmp_path, 3)
+        counted = read_traces(tmp_path, 3)
 
     assert gateway.failed_steps == []
     assert recorded.threads == ["create", "continue", "continue"]
     assert recorded.statuses == [200] * 3
-    assert heard_by(sandbox) == recorded.sent
+    assert received_bodies(sandbox) == recorded.sent
     assert sorted(tokens is None for tokens, _ in counted) == [False, True, True]
     assert len({session for _, session in counted}) == 1
 
 
 @pytest.mark.parametrize("unknown", list(UnknownPricePolicy))
-def test_a_cap_refuses_a_thread_of_unknown_size(tmp_path: Path, unknown: UnknownPricePolicy) -> None:
+def test_a_cap_rejects_a_thread_of_unknown_size(tmp_path: Path, unknown: UnknownPricePolicy) -> None:
     caps: Sequence[Cap] = [Cap(scope=CapScope.DAY, dollars=Decimal(100), unknown=unknown)]
     with (
         running_sandbox() as sandbox,
@@ -398,8 +402,8 @@ def test_a_cap_refuses_a_thread_of_unknown_size(tmp_path: Path, unknown: Unknown
         assert "send the whole conversation" in second.json()["error"]["message"]
 
 
-def test_a_cap_reserves_for_the_whole_of_a_held_thread(tmp_path: Path) -> None:
-    """Was: the 8 tokens of the new message, however long the conversation."""
+def test_a_cap_reserves_for_the_complete_stored_thread(tmp_path: Path) -> None:
+    """Regression: only the 8 tokens of the new message were reserved, however long the conversation."""
     caps = [Cap(scope=CapScope.CALL, dollars=Decimal("0.1"))]
     large = {"role": "user", "content": "Be kind. " * 2500}
     with (
@@ -413,7 +417,7 @@ def test_a_cap_reserves_for_the_whole_of_a_held_thread(tmp_path: Path) -> None:
     assert second.status_code == 402
 
 
-def test_a_thread_is_held_for_a_server_without_threads(llama_server: LlamaServer, tmp_path: Path) -> None:
+def test_a_thread_is_stored_for_a_server_without_threads(llama_server: LlamaServer, tmp_path: Path) -> None:
     local = Upstream(
         name="llama.cpp",
         base_url=llama_server.base_url,

@@ -15,7 +15,7 @@ import pytest
 
 from foveate.cost.ledger import AccountBalance, Charge
 from foveate.store import open_store
-from tests.e2e.test_serve_spool import booked, until_it_ends_with
+from tests.e2e.test_serve_spool import recorded_charges, until_it_ends_with
 from tests.support.clients.raw_http import claude_request, connect
 from tests.support.oracles.system_state import wait_until
 from tests.support.processes.forked_commands import COMMAND
@@ -46,11 +46,11 @@ CAP = "cost: {caps: [{scope: total, dollars: 5}]}\n"
 
 def stalling(talk: UpstreamConnection) -> None:
     """Streams begin and never end, other requests are answered whole, and one is refused."""
-    asked = talk.read_request()
-    if b'"stream": true' in asked:
+    request = talk.read_request()
+    if b'"stream": true' in request:
         talk.send(STREAM_HEAD, *map(http_chunk, EVENTS[:3]))
         talk.send(b"", b"", pause_seconds=120)
-    elif b"refuse me" in asked:
+    elif b"refuse me" in request:
         talk.send(
             http_response(b'{"type": "error", "error": {"type": "invalid_request_error"}}', "400 Bad Request")
         )
@@ -125,7 +125,7 @@ def test_streams_in_flight_at_kill_9_are_recorded_once_as_possibly_charged(tmp_p
             served.process.wait()
         for _ in range(2):  # the second start finds nothing more to record
             with gateway_process(tmp_path, "--config", str(config), forked=False) as served:
-                found = wait_until(lambda: booked(tmp_path), lambda found: len(found) > STREAMS)
+                found = wait_until(lambda: recorded_charges(tmp_path), lambda found: len(found) > STREAMS)
                 served.process.send_signal(signal.SIGTERM)
                 assert served.wait_for_exit()[0] == 0
             check_recorded(tmp_path, found)
@@ -140,5 +140,7 @@ def test_streams_of_a_killed_worker_are_recorded_by_another(tmp_path: Path) -> N
             in_flight(served, stack, tmp_path)
             for pid in served.workers():
                 os.kill(pid, signal.SIGKILL)
-            found = wait_until(lambda: booked(tmp_path), lambda found: len(found) > STREAMS, within_seconds=60)
+            found = wait_until(
+                lambda: recorded_charges(tmp_path), lambda found: len(found) > STREAMS, within_seconds=60
+            )
             check_recorded(tmp_path, found)

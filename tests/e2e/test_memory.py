@@ -43,14 +43,14 @@ def test_hidden_notes_are_mentioned_without_details(run: Any, tmp_path: Path, co
         outcomes.append(
             (run("memory", command, note).err, json.loads(run("memory", command, note, "--json").out))
         )
-    (before, bare), (one, said), (two, _) = outcomes
+    (before, bare), (one, message), (two, _) = outcomes
 
     assert LEFT_OUT not in before
     assert one.startswith(LEFT_OUT)
     assert one == two
     assert "week" not in one
     assert "forge" not in one
-    assert (bare["private_left_out"], said["private_left_out"], said["problems"]) == (False, True, [])
+    assert (bare["private_left_out"], message["private_left_out"], message["problems"]) == (False, True, [])
 
 
 def private_words(shown: str) -> list[str]:
@@ -150,7 +150,7 @@ def test_tokens_are_counted_for_the_model(run: Any, notes: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("query", "found"),
     [
         (("--tag", "project"), ["glasshouse", "order-glass", "spring-sowing"]),
         (("--type", "project"), ["glasshouse", "spring-sowing"]),
@@ -165,16 +165,16 @@ def test_tokens_are_counted_for_the_model(run: Any, notes: Path) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_query_finds_nodes_that_match_all_conditions(
-    run: Any, notes: Path, asked: tuple[str, ...], found: list[str]
+    run: Any, notes: Path, query: tuple[str, ...], found: list[str]
 ) -> None:
     """By id if they have their own."""
-    outcome = run("memory", "query", notes, *asked, "--json")
+    outcome = run("memory", "query", notes, *query, "--json")
     nodes = json.loads(outcome.out)["nodes"]
 
     assert outcome.code == 0
     named = [node["id"] if node["id"] in found else node["title"] for node in nodes]
     assert [name for name in named if name in found] == found
-    assert len(named) == len(found) or asked == ("--tag", "project")
+    assert len(named) == len(found) or query == ("--tag", "project")
 
 
 def test_a_query_prints_one_line_per_node(run: Any, notes: Path) -> None:

@@ -32,12 +32,12 @@ def notes(tmp_path: Path) -> Path:
 
 def works(outcome: Outcome, *, notes: int = 1) -> bool:
     """Tell whether the good node is shown, and one line besides the summary reports the problem."""
-    *told, summary = outcome.err.splitlines()
+    *problems, summary = outcome.err.splitlines()
     return (
         outcome.code == 0
         and "The rest still works." in outcome.out
-        and len(told) == notes
-        and all(line.startswith("foveate: ") for line in told)
+        and len(problems) == notes
+        and all(line.startswith("foveate: ") for line in problems)
         and " tokens, gpt-4o, exact; of " in summary
     )
 
@@ -128,8 +128,10 @@ def test_a_focus_whose_title_does_not_fit_is_exit_code_3_with_numbers(run: Any, 
 @pytest.mark.parametrize("suffix", ["org", "md"])
 def test_a_heading_40_levels_deep_is_shown_with_its_ancestors(run: Any, notes: Path, suffix: str) -> None:
     """Markdown has six levels, of which the first is the title of the file."""
-    mark, deepest, below_file = ("*", 40, 1) if suffix == "org" else ("#", 6, 0)
-    deep = "".join(f"{mark * level} Level {level}\nText {level}.\n" for level in range(1, deepest + 1))
+    heading_prefix, deepest, below_file = ("*", 40, 1) if suffix == "org" else ("#", 6, 0)
+    deep = "".join(
+        f"{heading_prefix * level} Level {level}\nText {level}.\n" for level in range(1, deepest + 1)
+    )
     (notes / f"deep.{suffix}").write_text(deep, encoding="utf-8")
     outcome = run("memory", "render", notes, "--focus", f"Level {deepest}")
     lines = outcome.out.splitlines()
@@ -156,8 +158,8 @@ def test_a_heading_2000_levels_deep_gives_no_traceback(run: Any, notes: Path) ->
 @pytest.mark.parametrize("suffix", ["org", "md"])
 def test_a_file_of_50_mb_is_read_like_any_other(run: Any, notes: Path, suffix: str) -> None:
     line = "The river was high again and nobody could cross it before the evening came.\n"
-    mark = "*" if suffix == "org" else "#"
-    chapters = [f"{mark} Chapter {number}\n{line * 6600}" for number in range(100)]
+    heading_prefix = "*" if suffix == "org" else "#"
+    chapters = [f"{heading_prefix} Chapter {number}\n{line * 6600}" for number in range(100)]
     chapters[70] += "A heron stood on the weir.\n"
     large = notes / f"large.{suffix}"
     large.write_text("".join(chapters), encoding="utf-8")
@@ -248,7 +250,7 @@ def test_ten_of_hundreds_of_problems_are_printed_and_json_has_all(run: Any, note
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             ("render", "--limit-tokens", "0"),
@@ -271,13 +273,13 @@ def test_ten_of_hundreds_of_problems_are_printed_and_json_has_all(run: Any, note
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
 def test_invalid_options_are_one_line_and_exit_code_2(
-    run: Any, notes: Path, arguments: tuple[str, ...], said: str
+    run: Any, notes: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     command, *options = arguments
     outcome = run("memory", command, notes, *options)
 
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
-    assert said in outcome.err
+    assert message in outcome.err
 
 
 def test_an_invalid_threshold_in_the_environment_is_one_line(
@@ -293,10 +295,10 @@ def test_an_invalid_threshold_in_the_environment_is_one_line(
 @pytest.mark.process
 def test_an_unusable_vector_cache_is_reported_and_everything_works(root: Path) -> None:
     arguments = ("memory", "render", root / "examples" / "notes", "--query", "watering")
-    kept, without = spawn(*arguments), spawn(*arguments, env={"FOVEATE_HOME": "/dev/null/\x1b[31m"})
+    with_cache, without = spawn(*arguments), spawn(*arguments, env={"FOVEATE_HOME": "/dev/null/\x1b[31m"})
 
-    assert (without.code, without.out) == (0, kept.out)
+    assert (without.code, without.out) == (0, with_cache.out)
     assert without.err.splitlines()[-1].startswith(
         "foveate: /dev/null/\\x1b[31m/vectors.sqlite: vectors are not kept ("
     )
-    assert "not kept" not in kept.err
+    assert "not kept" not in with_cache.err

@@ -90,8 +90,8 @@ def test_colors_are_only_for_terminals_that_support_them(many: Path, command: st
 @pytest.mark.parametrize("command", ["query", "outline", "query --json", "outline --json", "render"])
 def test_a_closed_pipe_is_not_an_error(many: Path, command: str) -> None:
     word, *options = command.split()
-    asked = f'"$@" memory {word} "{many}" {" ".join(options)}'
-    line = f"{asked} 2>/dev/null | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}"
+    script = f'"$@" memory {word} "{many}" {" ".join(options)}'
+    line = f"{script} 2>/dev/null | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}"
 
     assert spawn(command=["bash", "-c", line, "bash", *COMMAND]) == Outcome(0, "", "")
 
@@ -113,13 +113,15 @@ def test_an_outline_stops_counting_after_a_closed_pipe(many: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["render", "query", "outline", "outline --json"])
-@pytest.mark.parametrize(("where", "said"), [(">/dev/full", "No space left on device"), (">&-", "is closed")])
-def test_a_failed_write_is_one_line_and_exit_code_1(root: Path, command: str, where: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "message"), [(">/dev/full", "No space left on device"), (">&-", "is closed")]
+)
+def test_a_failed_write_is_one_line_and_exit_code_1(root: Path, command: str, where: str, message: str) -> None:
     word, *options = command.split()
     line = f'"$@" memory {word} "{root}/examples/notes" {" ".join(options)} {where}'
     outcome = spawn(command=["sh", "-c", line, "sh", *COMMAND])
 
-    assert outcome == Outcome(1, "", f"foveate: standard output: {said}\n")
+    assert outcome == Outcome(1, "", f"foveate: standard output: {message}\n")
 
 
 @pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])

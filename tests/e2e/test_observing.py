@@ -1,4 +1,4 @@
-"""A gateway as it is watched: its numbers, its health, its log, and no key in any of them."""
+"""Metrics, health and log of a gateway, none of which contains a key."""
 
 import json
 import os
@@ -32,8 +32,8 @@ SECRETS = (
 TEXT = "the words of a message"
 
 
-def got(url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """A status and a body."""
+def fetch(url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Return the status and body of a response."""
     request = urllib.request.Request(url, data=body, headers=dict(headers or {}))
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
@@ -44,20 +44,20 @@ def got(url: str, body: bytes | None = None, headers: Mapping[str, str] | None =
 
 
 def health(url: str) -> dict[str, Any]:
-    status, body = got(f"{url}/health")
+    status, body = fetch(f"{url}/health")
     assert status == 200
     found: dict[str, Any] = json.loads(body)
     return found
 
 
-def numbers(url: str, *, calls: int = 0) -> dict[str, float]:
-    """Every sample by its name and labels, once no request is open and so many calls were billed.
+def read_metrics(url: str, *, calls: int = 0) -> dict[str, float]:
+    """Return every sample by name and labels, once no request is open and this number of calls is charged.
 
-    Bills are written a moment after answers.
+    Charges are written shortly after responses.
     """
     deadline = time.monotonic() + 20
     while True:
-        _, body = got(f"{url}/metrics")
+        _, body = fetch(f"{url}/metrics")
         found = {
             sample.name
             + "".join(f" {name}={value}" for name, value in sorted(sample.labels.items())): sample.value
@@ -79,7 +79,7 @@ def ask(url: str, agent: str = "ana", text: str = TEXT) -> anthropic.types.Messa
         )
 
 
-def test_numbers_health_and_log_follow_requests_and_a_configuration_that_turns_invalid(tmp_path: Path) -> None:
+def test_metrics_health_and_log_reflect_requests_and_an_invalid_configuration(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     with running_sandbox() as sandbox:
         write_config(config, sandbox.url, "server: {log: json}\n")
@@ -91,18 +91,18 @@ def test_numbers_health_and_log_follow_requests_and_a_configuration_that_turns_i
                         model="gpt-4.1", messages=[{"role": "user", "content": TEXT}], stream=True
                     )
                 )
-            assert got(f"{served.url}/ready")[0] == 200
+            assert fetch(f"{served.url}/ready")[0] == 200
             assert health(served.url)["status"] == "ok"
-            before = numbers(served.url, calls=2)
+            before = read_metrics(served.url, calls=2)
 
             write_config(config, sandbox.url, "server: {log: jsn}\n")
             ask(served.url)
-            told = health(served.url)
-            assert numbers(served.url)["foveate_config_valid"] == 0
+            report = health(served.url)
+            assert read_metrics(served.url)["foveate_config_valid"] == 0
 
             write_config(config, sandbox.url, "server: {log: json, log_level: error}\n")
             ask(served.url, agent="not in the log")
-            assert numbers(served.url)["foveate_config_valid"] == 1
+            assert read_metrics(served.url)["foveate_config_valid"] == 1
             assert health(served.url)["status"] == "ok"
 
             (store,) = tmp_path.rglob("*.sqlite")
@@ -127,8 +127,8 @@ def test_numbers_health_and_log_follow_requests_and_a_configuration_that_turns_i
     assert before["foveate_config_valid"] == before["foveate_store_up"] == 1
     assert (before["foveate_open_requests"], before["foveate_open_streams"]) == (0, 0)
 
-    assert (told["status"], told["config"]["valid"], told["config"]["line"]) == ("degraded", False, 4)
-    assert "foveate.yaml:4: log is one of" in told["config"]["problem"]
+    assert (report["status"], report["config"]["valid"], report["config"]["line"]) == ("degraded", False, 4)
+    assert "foveate.yaml:4: log is one of" in report["config"]["problem"]
 
     assert without_store["store"]["reachable"] is False
     assert "deleted or replaced" in without_store["store"]["problem"]
@@ -146,7 +146,7 @@ def test_numbers_health_and_log_follow_requests_and_a_configuration_that_turns_i
     assert TEXT not in errors
 
 
-def test_no_key_is_in_any_output_wherever_a_client_puts_it(tmp_path: Path) -> None:
+def test_no_output_contains_a_key_wherever_the_client_sends_it(tmp_path: Path) -> None:
     body = json.dumps(
         {"model": "claude-opus-4-5", "max_tokens": 5, "messages": [{"role": "user", "content": TEXT}]}
     ).encode()
@@ -170,19 +170,19 @@ def test_no_key_is_in_any_output_wherever_a_client_puts_it(tmp_path: Path) -> No
             ):
                 for path in ("/v1/messages", "/v1/models", "/v1/chat/completions", "/v1/embeddings", "/x"):
                     query = f"?key={SECRETS[3]}&api_key={SECRETS[1]}"
-                    got(f"{served.url}{path}{query}", body, headers)
-                    got(f"{served.url}{path}{query}", b'{"model": [', headers)
-            said = got(f"{served.url}/health")[1] + got(f"{served.url}/metrics")[1]
+                    fetch(f"{served.url}{path}{query}", body, headers)
+                    fetch(f"{served.url}{path}{query}", b'{"model": [', headers)
+            output = fetch(f"{served.url}/health")[1] + fetch(f"{served.url}/metrics")[1]
             served.process.send_signal(signal.SIGTERM)
-            said += served.wait_for_exit()[1]
+            output += served.wait_for_exit()[1]
 
-    assert "bad_key" in said
-    assert "upstream_unreachable" in said
+    assert "bad_key" in output
+    assert "upstream_unreachable" in output
     for secret in (*SECRETS, "sk-ant-of-the-server", TEXT):
-        assert secret not in said
+        assert secret not in output
 
 
-def test_files_of_a_workspace_are_counted_and_so_are_open_streams_and_answers_that_break_off(
+def test_workspace_files_open_streams_and_interrupted_responses_are_counted(
     tmp_path: Path,
 ) -> None:
     config, root = tmp_path / "foveate.yaml", tmp_path / "workspace"
@@ -195,7 +195,7 @@ def test_files_of_a_workspace_are_counted_and_so_are_open_streams_and_answers_th
             ask(served.url)
             ask(served.url)
             deadline = time.monotonic() + 20
-            while f"workspace_cache_misses_total path={root}" not in (found := numbers(served.url)):
+            while f"workspace_cache_misses_total path={root}" not in (found := read_metrics(served.url)):
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
             assert found[f"workspace_cache_misses_total path={root}"] == 1
@@ -204,7 +204,7 @@ def test_files_of_a_workspace_are_counted_and_so_are_open_streams_and_answers_th
 
             (root / "IDENTITY.md").write_text("I am still Ana.\n")
             deadline = time.monotonic() + 20
-            while numbers(served.url)[f"workspace_cache_invalidations_total path={root}"] != 1:
+            while read_metrics(served.url)[f"workspace_cache_invalidations_total path={root}"] != 1:
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
 
@@ -218,8 +218,8 @@ def test_files_of_a_workspace_are_counted_and_so_are_open_streams_and_answers_th
                 ) as stream,
             ):
                 next(iter(stream.text_stream))
-                assert "\nfoveate_open_streams 1.0" in got(f"{served.url}/metrics")[1]
-            assert numbers(served.url)["foveate_open_streams"] == 0
+                assert "\nfoveate_open_streams 1.0" in fetch(f"{served.url}/metrics")[1]
+            assert read_metrics(served.url)["foveate_open_streams"] == 0
             served.process.send_signal(signal.SIGTERM)
             _, errors = served.wait_for_exit()
 
@@ -227,7 +227,7 @@ def test_files_of_a_workspace_are_counted_and_so_are_open_streams_and_answers_th
     assert (line["status"], line["broken"]) == (200, True)
 
 
-def test_any_worker_shows_what_all_have_counted(tmp_path: Path) -> None:
+def test_every_worker_shows_the_metrics_of_all_workers(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     with running_sandbox() as sandbox:
         write_config(config, sandbox.url)
@@ -238,7 +238,7 @@ def test_any_worker_shows_what_all_have_counted(tmp_path: Path) -> None:
             deadline = time.monotonic() + 15
             seen: list[float | None] = []
             while seen[-6:] != [8] * 6 and time.monotonic() < deadline:  # whichever of the two answers
-                seen.append(numbers(served.url).get(name))
+                seen.append(read_metrics(served.url).get(name))
                 time.sleep(0.1)
             assert seen[-6:] == [8] * 6
 
@@ -251,7 +251,7 @@ def test_any_worker_shows_what_all_have_counted(tmp_path: Path) -> None:
             seen = []
             deadline = time.monotonic() + 15
             while seen[-6:] != [9] * 6 and time.monotonic() < deadline:
-                seen.append(numbers(served.url).get(name))
+                seen.append(read_metrics(served.url).get(name))
                 time.sleep(0.1)
             assert seen[-6:] == [9] * 6
             assert health(served.url)["status"] == "ok"

@@ -1,4 +1,4 @@
-"""OpenTelemetry from a gateway as a user starts it: switched on while it runs, and sent to its end."""
+"""OpenTelemetry from a gateway as a user starts it: enabled while it runs, and flushed at exit."""
 
 import signal
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ TEXT = "the words of a message"
 
 @contextmanager
 def collecting() -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Where a collector is, and what it was sent, by path."""
+    """Run a collector; yield its address and the bodies it received, by path."""
     sent: dict[str, bytes] = {}
 
     class Collector(BaseHTTPRequestHandler):
@@ -49,7 +49,7 @@ def ask(url: str, model: str) -> None:
         client.messages.create(model=model, max_tokens=50, messages=[{"role": "user", "content": TEXT}])
 
 
-def test_calls_are_sent_to_a_collector_once_that_is_switched_on(tmp_path: Path) -> None:
+def test_calls_are_sent_to_a_collector_once_it_is_enabled(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     with running_sandbox() as sandbox, collecting() as (collector, sent):
         write_config(config, sandbox.url)

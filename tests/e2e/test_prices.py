@@ -1,4 +1,4 @@
-"""`foveate prices`: what is shown of a model, and price files that running gateways use at once."""
+"""`foveate prices`: details of a model, and price files that running gateways use at once."""
 
 import http.client
 import json
@@ -30,7 +30,7 @@ def price_list(folder: Path, output_dollars: int, model: str = "claude-opus-9") 
     return path
 
 
-def test_a_model_is_shown_with_where_its_prices_come_from(tmp_path: Path) -> None:
+def test_a_model_is_shown_with_the_source_of_its_prices(tmp_path: Path) -> None:
     shown = prices(tmp_path, "show", "claude-haiku-5-5")
 
     assert shown.code == 0
@@ -47,7 +47,7 @@ def test_a_model_is_shown_with_where_its_prices_come_from(tmp_path: Path) -> Non
     assert found["cache"]["binds_thinking"] is True
 
 
-def test_what_a_model_inherits_is_marked(tmp_path: Path) -> None:
+def test_inherited_prices_are_labelled(tmp_path: Path) -> None:
     shown = prices(tmp_path, "show", "claude-opus-9")
     found = json.loads(prices(tmp_path, "show", "claude-opus-9", "--json").out)
 
@@ -59,7 +59,7 @@ def test_what_a_model_inherits_is_marked(tmp_path: Path) -> None:
     assert (unknown.code, json.loads(unknown.out)["price"]) == (0, None)
 
 
-def test_a_price_file_is_read_and_what_it_changes_is_shown(tmp_path: Path) -> None:
+def test_a_price_file_is_read_and_its_changes_are_shown(tmp_path: Path) -> None:
     done = prices(tmp_path, "update", price_list(tmp_path, 7), "--date", "2026-11-17", "--json")
     found = json.loads(done.out)
 
@@ -75,7 +75,7 @@ def test_a_price_file_is_read_and_what_it_changes_is_shown(tmp_path: Path) -> No
     assert "before: input 1" in again.out
 
 
-def test_prices_of_the_configuration_go_over_a_price_file(tmp_path: Path) -> None:
+def test_prices_in_the_configuration_override_a_price_file(tmp_path: Path) -> None:
     prices(tmp_path, "update", price_list(tmp_path, 7), "--date", "2026-11-17")
     config = tmp_path / "foveate.yaml"
     config.write_text("cost: {prices: [{model: claude-opus-9, input: 1, output: 2}]}\n")
@@ -113,7 +113,7 @@ def test_a_bad_price_file_changes_nothing(tmp_path: Path, text: str | None, opti
     assert (tmp_path / "prices.json").read_bytes() == before
 
 
-def test_a_price_file_that_cannot_be_kept_says_so(tmp_path: Path) -> None:
+def test_a_price_file_that_cannot_be_stored_is_reported(tmp_path: Path) -> None:
     home = tmp_path / "taken"
     home.write_text("a file, not a folder")
 
@@ -136,7 +136,7 @@ def ask(url: str, model: str = "claude-opus-9") -> int:
 
 
 def rows(folder: Path, calls: int) -> list[dict[str, str]]:
-    """All calls, once so many are there."""
+    """Wait for this number of calls, and return them."""
     deadline = time.monotonic() + 30
     while True:
         out = spawn("cost", "export", env={"FOVEATE_HOME": str(folder)}).out
@@ -147,7 +147,7 @@ def rows(folder: Path, calls: int) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_running_gateway_uses_a_price_file_from_the_next_request_on(tmp_path: Path, workers: int) -> None:
+def test_a_running_gateway_uses_a_price_file_from_the_next_request(tmp_path: Path, workers: int) -> None:
     with running_sandbox() as sandbox:
         write_config(tmp_path / "foveate.yaml", sandbox.url, f"server: {{workers: {workers}}}\n")
         with gateway_process(tmp_path, forked=workers == 1) as served:
@@ -164,7 +164,7 @@ def test_a_running_gateway_uses_a_price_file_from_the_next_request_on(tmp_path: 
     assert all(Decimal(row["dollars"]) > 100 * first for row in found[1:])
 
 
-def test_an_unknown_model_of_a_family_is_let_through_under_a_cap(tmp_path: Path) -> None:
+def test_an_unknown_model_of_a_known_family_passes_a_cap(tmp_path: Path) -> None:
     cap = "cost: {caps: [{scope: day, dollars: 5}]}\n"
     with running_sandbox() as sandbox:
         write_config(tmp_path / "foveate.yaml", sandbox.url, cap)

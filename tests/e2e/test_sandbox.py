@@ -19,7 +19,7 @@ from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND
 pytestmark = pytest.mark.process
 
 HEADERS = {"x-api-key": "any", "anthropic-version": "2023-06-01"}
-ASKED = {"model": "claude-opus-5-5", "max_tokens": 100, "messages": [{"role": "user", "content": "Hello"}]}
+REQUEST = {"model": "claude-opus-5-5", "max_tokens": 100, "messages": [{"role": "user", "content": "Hello"}]}
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def test_the_sandbox_prints_its_address_answers_and_exits_cleanly(number: signal
         ready = json.loads(line)
         assert ready.keys() == {"url", "providers"}
         assert ready["providers"] == ["anthropic", "google", "openai"]
-        status, response = post(f"{ready['url']}/v1/messages", ASKED)
+        status, response = post(f"{ready['url']}/v1/messages", REQUEST)
         assert (status, response["type"]) == (200, "message")
         process.send_signal(number)
         out, err = process.communicate(timeout=20)
@@ -75,7 +75,7 @@ def test_the_output_explains_how_to_connect_a_client(tmp_path: Path) -> None:
         url = line.split()[4].rstrip(".")
         assert process.stdout is not None
         assert process.stdout.readline() == f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=sandbox\n"
-        _, response = post(f"{url}/v1/messages", ASKED)
+        _, response = post(f"{url}/v1/messages", REQUEST)
         assert response["content"] == [{"type": "text", "text": "By the script."}]
         status, error = post(f"{url}/v1/chat/completions", {}, HEADERS)
         assert (status, error["type"]) == (404, "error")

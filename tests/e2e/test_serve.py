@@ -1,4 +1,4 @@
-"""`foveate serve` as a user starts it: it serves, takes a new configuration at once, and ends well."""
+"""`foveate serve` as a user starts it: it serves, applies a new configuration at once, and exits cleanly."""
 
 import json
 import os
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 
 
 def ask(url: str, step: ScriptStep | None = None) -> int:
-    """How many tokens the answer to a request has."""
+    """Return the number of output tokens of a response."""
     with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client:
         reply = client.messages.create(
             model="claude-opus-4-5",
@@ -30,7 +30,7 @@ def ask(url: str, step: ScriptStep | None = None) -> int:
     return reply.usage.output_tokens
 
 
-def test_a_gateway_serves_holds_a_new_configuration_at_once_and_ends_well(tmp_path: Path) -> None:
+def test_a_gateway_serves_applies_a_new_configuration_at_once_and_exits_cleanly(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     with running_sandbox() as sandbox:
         write_config(config, sandbox.url)
@@ -70,7 +70,7 @@ def test_a_gateway_serves_holds_a_new_configuration_at_once_and_ends_well(tmp_pa
     assert json.loads(report.stdout)["total"]["calls"] == 3  # the one that came too late may be billed
 
 
-def test_a_configuration_that_is_wrong_at_the_start_is_told_and_nothing_is_served(tmp_path: Path) -> None:
+def test_an_invalid_configuration_at_start_is_reported_and_nothing_is_served(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     config.write_text("server:\n  prot: 1\n")
 
@@ -83,7 +83,7 @@ def test_a_configuration_that_is_wrong_at_the_start_is_told_and_nothing_is_serve
     assert json.loads(done.stdout)["error"]["code"] == "bad_setting"
 
 
-def test_a_port_that_is_taken_is_told_with_who_knows_by_whom(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_with_a_way_to_find_its_user(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         done = subprocess.run(
@@ -101,16 +101,16 @@ def test_a_port_that_is_taken_is_told_with_who_knows_by_whom(tmp_path: Path) -> 
     assert not done.stdout
 
 
-def test_a_gateway_takes_its_keys_and_its_configuration_from_where_they_usually_are(tmp_path: Path) -> None:
+def test_a_gateway_reads_keys_and_configuration_from_their_default_places(tmp_path: Path) -> None:
     (tmp_path / "foveate.yaml").write_text("agents: [{id: ana}]\n")
     (tmp_path / ".env").write_text("OPENROUTER_API_KEY=sk-hush\nDEEPSEEK_API_KEY=sk-hush\n")
 
     with gateway_process(
         tmp_path, DEEPSEEK_API_KEY="", ANTHROPIC_API_KEY="sk-hush", OPENAI_API_KEY="", forked=False
     ) as served:
-        told = served.ready_object
+        ready = served.ready_object
 
-    assert told["config"] == "foveate.yaml"
-    assert told["store"] == f"sqlite:///{tmp_path}/foveate.sqlite"
-    assert told["keys"] == ["anthropic", "openrouter"]  # what the environment says goes over the file
-    assert "hush" not in json.dumps(told)
+    assert ready["config"] == "foveate.yaml"
+    assert ready["store"] == f"sqlite:///{tmp_path}/foveate.sqlite"
+    assert ready["keys"] == ["anthropic", "openrouter"]  # what the environment says goes over the file
+    assert "hush" not in json.dumps(ready)

@@ -1,4 +1,4 @@
-"""A gateway that is ended: answers under way are finished, and what is broken off is booked."""
+"""Shutdown of a gateway: responses in flight are finished, and interrupted ones are charged."""
 
 import asyncio
 import signal
@@ -64,7 +64,7 @@ class Reading:
 
 
 def is_refused(url: str) -> bool:
-    """Whether nobody takes connections there."""
+    """Tell whether connections to this address are refused."""
     try:
         connect(url).close()
     except ConnectionRefusedError:
@@ -72,7 +72,7 @@ def is_refused(url: str) -> bool:
     return False
 
 
-def calls_booked(folder: Path) -> int:
+def recorded_calls(folder: Path) -> int:
     async def read() -> int:
         async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
             return sum(row.calls for row in await store.ledger.sum_charges(()))
@@ -81,7 +81,7 @@ def calls_booked(folder: Path) -> int:
 
 
 @pytest.mark.parametrize(("workers", "number", "code"), [("1", signal.SIGINT, 130), ("2", signal.SIGTERM, 0)])
-def test_a_stream_under_way_is_finished_and_booked(
+def test_a_stream_in_flight_is_finished_and_charged(
     workers: str, number: signal.Signals, code: int, sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     write_config(tmp_path / "foveate.yaml", sandbox.url)
@@ -98,10 +98,10 @@ def test_a_stream_under_way_is_finished_and_booked(
     assert reading.failed is None
     assert reading.text.split() == ["word"] * 12
     wait_until_gone(pids, within_seconds=1)
-    assert calls_booked(tmp_path) == 1
+    assert recorded_calls(tmp_path) == 1
 
 
-def test_a_second_signal_ends_at_once_and_what_was_broken_off_is_booked(
+def test_a_second_signal_exits_at_once_and_interrupted_calls_are_charged(
     sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     write_config(tmp_path / "foveate.yaml", sandbox.url)
@@ -118,10 +118,10 @@ def test_a_second_signal_ends_at_once_and_what_was_broken_off_is_booked(
     assert seconds < 20  # far less than its grace, and than the answer would take
     assert "Traceback" not in errors
     assert reading.over().failed is not None
-    assert calls_booked(tmp_path) == 1
+    assert recorded_calls(tmp_path) == 1
 
 
-def test_after_the_time_of_grace_what_is_under_way_is_broken_off(
+def test_requests_in_flight_are_interrupted_after_the_grace_period(
     sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     write_config(tmp_path / "foveate.yaml", sandbox.url, "server: {grace_seconds: 1}\n")
@@ -133,12 +133,10 @@ def test_after_the_time_of_grace_what_is_under_way_is_broken_off(
     assert code == 0
     assert "Traceback" not in errors
     assert reading.over().failed is not None
-    assert calls_booked(tmp_path) == 1
+    assert recorded_calls(tmp_path) == 1
 
 
-def test_a_client_that_only_keeps_its_connection_is_not_waited_for(
-    sandbox: RunningSandbox, tmp_path: Path
-) -> None:
+def test_shutdown_does_not_wait_for_idle_connections(sandbox: RunningSandbox, tmp_path: Path) -> None:
     write_config(tmp_path / "foveate.yaml", sandbox.url)
     with (
         gateway_process(tmp_path, forked=False) as served,

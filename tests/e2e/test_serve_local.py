@@ -1,4 +1,4 @@
-"""`foveate serve --local`: a real small model on this machine, through both doors, without a key."""
+"""`foveate serve --local`: a real small model on this machine, through both APIs, without a key."""
 
 import json
 import os
@@ -70,23 +70,23 @@ def test_both_official_clients_talk_to_it_without_a_providers_key(url: str) -> N
     assert chat.usage.prompt_tokens
 
 
-def test_the_list_of_models_shows_it(url: str) -> None:
-    """Defect: where it was answered here, nobody could find it in the log, since it had no id."""
-    asked = subprocess.run(["curl", "-si", f"{url}/v1/models"], capture_output=True, text=True, check=True)
-    head, _, body = asked.stdout.replace("\r", "").partition("\n\n")
+def test_the_list_of_models_includes_the_local_model(url: str) -> None:
+    """Regression: the response had no request id, so it could not be found in the log."""
+    completed = subprocess.run(["curl", "-si", f"{url}/v1/models"], capture_output=True, text=True, check=True)
+    head, _, body = completed.stdout.replace("\r", "").partition("\n\n")
     assert [model["id"] for model in json.loads(body)["data"]] == ["local"]
     assert "\nx-foveate-request-id: req_" in head
 
-    asked = subprocess.run(
+    completed = subprocess.run(
         ["curl", "-s", "-H", "anthropic-version: 2023-06-01", f"{url}/v1/models"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert json.loads(asked.stdout)["data"][0]["type"] == "model"
+    assert json.loads(completed.stdout)["data"][0]["type"] == "model"
 
 
-def test_the_line_on_the_screen_works_as_it_is_printed_and_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_the_printed_command_works_and_leaves_no_process(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "foveate", "serve", "--local", "--port", "0"],
         stdout=subprocess.PIPE,
@@ -102,13 +102,13 @@ def test_the_line_on_the_screen_works_as_it_is_printed_and_nothing_is_left_behin
             lines.append(process.stdout.readline())
             assert lines[-1], lines
         curl = next(line.strip() for line in lines if line.strip().startswith("curl"))
-        said = subprocess.run(curl, shell=True, capture_output=True, text=True, check=True, timeout=60)
+        response = subprocess.run(curl, shell=True, capture_output=True, text=True, check=True, timeout=60)
         models = child_pids(process.pid)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
 
-    assert json.loads(said.stdout)["content"][0]["text"]
+    assert json.loads(response.stdout)["content"][0]["text"]
     assert not re.search("\x1b", "".join(lines))  # no terminal, so no colours
     assert len(models) == 1
     wait_until_gone(models, within_seconds=10)

@@ -1,4 +1,4 @@
-"""A gateway that is killed at the worst moment: what it was billed is booked by the next one."""
+"""A gateway that is killed at the worst moment: the next one records its charges."""
 
 import asyncio
 import socket
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.process
 
 
 def ask(url: str, *, seconds: float = 0.0) -> None:
-    """A question that the provider answers after so long."""
+    """Send a request that the provider answers after this time."""
     with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0, timeout=60) as client:
         client.messages.create(
             model="claude-opus-4-5",
@@ -42,7 +42,7 @@ def ask(url: str, *, seconds: float = 0.0) -> None:
         )
 
 
-def test_a_bill_outlives_kill_9_of_its_gateway_while_the_store_is_locked(tmp_path: Path) -> None:
+def test_a_charge_survives_kill_9_of_its_gateway_while_the_store_is_locked(tmp_path: Path) -> None:
     config, spool = tmp_path / "foveate.yaml", tmp_path / "spool"
     with running_sandbox() as sandbox:
         write_config(config, sandbox.url)
@@ -61,17 +61,17 @@ def test_a_bill_outlives_kill_9_of_its_gateway_while_the_store_is_locked(tmp_pat
                     time.sleep(0.05)
                 served.process.kill()
                 served.process.wait()
-        assert len(booked(tmp_path)) == 1
+        assert len(recorded_charges(tmp_path)) == 1
         with gateway_process(tmp_path, "--config", str(config), forked=False):
-            assert len(booked(tmp_path)) == 2
+            assert len(recorded_charges(tmp_path)) == 2
             assert not any(path.stat().st_size for path in spool.glob("*/*"))
 
 
 STREAM = claude_events("Hello")
 
 
-def unhurried(talk: UpstreamConnection) -> None:
-    """A provider that answers whole at once, and closes a stream only long after its last event."""
+def slow_close(talk: UpstreamConnection) -> None:
+    """A provider that sends a complete response at once, and closes a stream only long after its last event."""
     if b'"stream": true' not in talk.read_request():
         talk.send(http_response(claude_response("Hello")))
         return
@@ -79,10 +79,10 @@ def unhurried(talk: UpstreamConnection) -> None:
     talk.send(b"", LAST_CHUNK, pause_seconds=30)
 
 
-def test_bills_outlive_kill_9_of_a_gateway_whose_clients_have_just_had_their_answers(tmp_path: Path) -> None:
-    """Defect: they were jotted down only after the clients had the last byte."""
+def test_charges_survive_kill_9_of_a_gateway_right_after_its_responses(tmp_path: Path) -> None:
+    """Regression: charges were spooled only after the clients had the last byte."""
     config = tmp_path / "foveate.yaml"
-    with running_upstream(unhurried) as upstream:
+    with running_upstream(slow_close) as upstream:
         write_config(config, upstream.url)
         with (
             gateway_process(tmp_path, "--config", str(config), forked=False) as served,
@@ -96,13 +96,13 @@ def test_bills_outlive_kill_9_of_a_gateway_whose_clients_have_just_had_their_ans
             served.process.kill()
             served.process.wait()
         with gateway_process(tmp_path, "--config", str(config), forked=False):
-            found = wait_until(lambda: booked(tmp_path), lambda found: len(found) >= 2)
+            found = wait_until(lambda: recorded_charges(tmp_path), lambda found: len(found) >= 2)
     assert len(found) == 2
     assert all(one.estimated_dollars for one in found)
 
 
 def until_it_ends_with(connection: socket.socket, end: bytes) -> None:
-    """Read until some bytes have come."""
+    """Read until the response ends with these bytes."""
     heard = b""
     while end not in heard:
         piece = connection.recv(65_536)
@@ -110,7 +110,7 @@ def until_it_ends_with(connection: socket.socket, end: bytes) -> None:
         heard += piece
 
 
-def booked(folder: Path) -> list[Charge]:
+def recorded_charges(folder: Path) -> list[Charge]:
     async def read() -> list[Charge]:
         async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
             return [one async for one in store.ledger.list_charges()]

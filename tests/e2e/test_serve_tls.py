@@ -1,4 +1,4 @@
-"""A gateway over TLS that pages of listed origins may call, and whose own pages are looked after."""
+"""A gateway over TLS: trust, CORS for listed origins, and access to its own pages."""
 
 import http.client
 import json
@@ -30,7 +30,7 @@ BODY = {"model": "claude-opus-4-5", "max_tokens": 50, "messages": [{"role": "use
 
 @dataclass(frozen=True)
 class Secure:
-    """Where a gateway is, and who trusts it."""
+    """Address of a gateway, and the certificate authority that clients trust."""
 
     url: str
     trust: ssl.SSLContext
@@ -38,13 +38,13 @@ class Secure:
     def ask(
         self, method: str, path: str, body: object = None, **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
-        """A status, headers and a body."""
-        named = {name.replace("_", "-"): said for name, said in headers.items()}
+        """Return the status, headers and body of a response."""
+        named = {name.replace("_", "-"): values for name, values in headers.items()}
         connection = http.client.HTTPSConnection(urlsplit(self.url).netloc, context=self.trust, timeout=30)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), named)
             answer = connection.getresponse()
-            return answer.status, {name.lower(): said for name, said in answer.getheaders()}, answer.read()
+            return answer.status, {name.lower(): values for name, values in answer.getheaders()}, answer.read()
         finally:
             connection.close()
 
@@ -75,7 +75,7 @@ def secure(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> I
             yield Secure(served.url, trust)
 
 
-def test_official_clients_that_trust_it_get_their_answers(secure: Secure) -> None:
+def test_official_clients_that_trust_the_certificate_get_responses(secure: Secure) -> None:
     with anthropic.Anthropic(
         base_url=secure.url, api_key=KEY, http_client=anthropic.DefaultHttpxClient(verify=secure.trust)
     ) as client:
@@ -91,14 +91,14 @@ def test_official_clients_that_trust_it_get_their_answers(secure: Secure) -> Non
     assert chat.choices[0].message.content
 
 
-def test_who_does_not_trust_it_gets_nothing(secure: Secure) -> None:
+def test_clients_that_do_not_trust_the_certificate_get_no_response(secure: Secure) -> None:
     stranger = Secure(secure.url, ssl.create_default_context())
 
     with pytest.raises(ssl.SSLCertVerificationError):
         stranger.ask("GET", "/health")
 
 
-def test_a_page_of_a_listed_origin_may_ask_before_and_read_what_it_gets(secure: Secure) -> None:
+def test_a_page_of_a_listed_origin_may_send_preflights_and_read_responses(secure: Secure) -> None:
     status, headers, _ = secure.ask(
         "OPTIONS",
         "/v1/messages",
@@ -129,7 +129,7 @@ def test_a_page_of_a_listed_origin_may_ask_before_and_read_what_it_gets(secure: 
     assert "x-foveate-request-id" in headers["access-control-expose-headers"]
 
 
-def test_a_page_of_another_origin_is_refused_before_anything_is_sent_on(secure: Secure) -> None:
+def test_a_page_of_another_origin_is_rejected_before_anything_is_forwarded(secure: Secure) -> None:
     evil = "https://evil.example"
     status, headers, _ = secure.ask(
         "OPTIONS", "/v1/messages", origin=evil, access_control_request_method="POST"
@@ -148,7 +148,7 @@ def test_a_page_of_another_origin_is_refused_before_anything_is_sent_on(secure: 
     assert not [name for name in headers if name.startswith("access-control")]
 
 
-def test_its_own_pages_need_a_key_beyond_loopback_and_tell_machines_whether_it_is_well(secure: Secure) -> None:
+def test_the_gateways_pages_need_a_key_beyond_loopback_but_health_does_not(secure: Secure) -> None:
     assert secure.ask("GET", "/health")[0] == 200
     assert secure.ask("GET", "/ready")[0] == 200
     assert secure.ask("GET", "/metrics")[0] == 401
@@ -159,8 +159,8 @@ def test_its_own_pages_need_a_key_beyond_loopback_and_tell_machines_whether_it_i
     assert b"llm_" in body or b"foveate" in body
 
 
-def test_what_browsers_ask_for_beside_its_own_pages_never_goes_to_a_provider(secure: Secure) -> None:
-    """Defect: the icon, and a page with a slash at its end, went to the provider with the page's password."""
+def test_browser_requests_for_other_pages_are_never_forwarded_to_a_provider(secure: Secure) -> None:
+    """Regression: the icon and pages with a trailing slash went to the provider with the page's password."""
     password = "Basic " + b64encode(f"x:{GATEWAY_KEY}".encode()).decode()
 
     assert secure.ask("GET", "/favicon.ico", authorization=password)[0] == 404
@@ -179,7 +179,7 @@ def test_what_browsers_ask_for_beside_its_own_pages_never_goes_to_a_provider(sec
         ("own.pem", None, "--tls-certificate and --tls-key go together"),
     ],
 )
-def test_a_certificate_that_cannot_be_used_is_told_at_the_start(
+def test_an_unusable_certificate_is_reported_at_start(
     certificate: str, key: str | None, wanted: str, authority: trustme.CA, tmp_path: Path
 ) -> None:
     own, other = authority.issue_cert("localhost"), authority.issue_cert("localhost")
@@ -209,7 +209,7 @@ def test_a_certificate_that_cannot_be_used_is_told_at_the_start(
     assert wanted in done.stderr
 
 
-def test_a_certificate_in_the_file_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_certificate_in_the_configuration_is_reported_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "foveate.yaml").write_text("server:\n  tls:\n    certificate: none.pem\n    key: none.key\n")
 
     done = subprocess.run(SERVE_COMMAND, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)

@@ -1,4 +1,4 @@
-"""Several processes that serve at one socket: they share the work, and none is left behind."""
+"""Several worker processes on one socket: they share requests, and none outlives the gateway."""
 
 import http.client
 import json
@@ -57,7 +57,7 @@ def served(config: Path) -> Iterator[GatewayProcess]:
 
 
 def ask(url: str) -> int:
-    """The status of one request, on a connection of its own."""
+    """Send one request on its own connection, and return its status."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
     try:
         connection.request("POST", "/v1/messages", BODY, HEADERS)
@@ -66,7 +66,7 @@ def ask(url: str) -> int:
         connection.close()
 
 
-def waited_for(what: Callable[[], bool], *, within_seconds: float) -> None:
+def wait_for(what: Callable[[], bool], *, within_seconds: float) -> None:
     deadline = time.monotonic() + within_seconds
     while not what():
         assert time.monotonic() < deadline
@@ -79,7 +79,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="how busy a process is, is read from /proc")
-def test_both_workers_have_a_share_of_the_work(served: GatewayProcess) -> None:
+def test_both_workers_serve_requests(served: GatewayProcess) -> None:
     first, second = served.workers()
     before = cpu_seconds(first), cpu_seconds(second)
     statuses: list[int] = []
@@ -104,7 +104,7 @@ def test_both_workers_have_a_share_of_the_work(served: GatewayProcess) -> None:
     assert min(busy) > 0.1 * sum(busy), busy
 
 
-def test_one_that_is_killed_is_replaced_and_nobody_is_left_without_an_answer(served: GatewayProcess) -> None:
+def test_a_killed_worker_is_replaced_and_every_request_is_answered(served: GatewayProcess) -> None:
     assert served.ready_object["workers"] == 2
     victim, other = served.workers()
     os.kill(victim, signal.SIGKILL)
@@ -112,14 +112,14 @@ def test_one_that_is_killed_is_replaced_and_nobody_is_left_without_an_answer(ser
     assert [ask(served.url) for _ in range(5)] == [200] * 5
 
     wait_until_gone([victim], within_seconds=15)
-    waited_for(lambda: len(served.workers()) == 2, within_seconds=15)
+    wait_for(lambda: len(served.workers()) == 2, within_seconds=15)
     assert other in served.workers()
 
 
-def test_one_that_is_started_while_the_file_is_broken_goes_by_what_held_before(
+def test_a_worker_started_with_an_invalid_file_uses_the_previous_configuration(
     served: GatewayProcess, config: Path
 ) -> None:
-    """Defect: a replacement ended at a file that could not be used, and after seven of them all the gateway."""
+    """Regression: replacements exited at an invalid file, and after seven of them the gateway exited."""
     valid = config.read_bytes()
     config.write_text("nonsense: [")
     try:
@@ -128,11 +128,11 @@ def test_one_that_is_started_while_the_file_is_broken_goes_by_what_held_before(
 
         assert ask(served.url) == 200  # only one that was started since can answer
         with urllib.request.urlopen(f"{served.url}/health", timeout=30) as answer:
-            told = json.load(answer)["config"]
-        assert not told["valid"]
+            config_health = json.load(answer)["config"]
+        assert not config_health["valid"]
     finally:
         config.write_bytes(valid)
-    waited_for(lambda: len(served.workers()) == 2, within_seconds=15)
+    wait_for(lambda: len(served.workers()) == 2, within_seconds=15)
 
 
 def test_no_worker_outlives_a_parent_that_is_killed(sandbox: RunningSandbox, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_no_worker_outlives_a_parent_that_is_killed(sandbox: RunningSandbox, tmp
         wait_until_gone(pids, within_seconds=10)
 
 
-def test_workers_that_die_at_once_are_told_of_and_given_up(tmp_path: Path) -> None:
+def test_workers_that_die_at_once_are_reported_and_not_restarted_forever(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file, and no folder")
     url = f"sqlite:///{tmp_path}/taken/foveate.sqlite"
 
@@ -188,7 +188,7 @@ def test_workers_share_one_postgresql(
     assert json.loads(report.stdout)["total"]["calls"] == 3
 
 
-def test_the_wait_before_another_start_grows_and_ends() -> None:
+def test_the_restart_backoff_grows_and_is_limited() -> None:
     deaths = CrashHistory(was_ready=True)
     waits = []
     for _ in range(7):
@@ -200,10 +200,10 @@ def test_the_wait_before_another_start_grows_and_ends() -> None:
 
 
 @pytest.mark.parametrize("in_a_row", [7, 5000])
-def test_while_others_serve_it_is_never_given_up(in_a_row: int) -> None:
-    """Defect: the gateway ended, healthy workers and all, where the replacements of one died seven times."""
+def test_restarts_continue_while_other_workers_serve(in_a_row: int) -> None:
+    """Regression: the gateway exited, with its healthy workers, after replacements of one died seven times."""
     assert CrashHistory(consecutive=in_a_row, was_ready=True).restart_delay_seconds(others_serve=True) == 15
 
 
-def test_where_none_was_ever_ready_none_is_started_again() -> None:
+def test_no_worker_is_restarted_if_none_was_ever_ready() -> None:
     assert CrashHistory().add_crash(lived_seconds=1).restart_delay_seconds(others_serve=True) is None

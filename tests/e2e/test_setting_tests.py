@@ -1,4 +1,4 @@
-"""Every setting and every variable of the environment has a test that shows its effect."""
+"""Every setting and every environment variable has a test of its effect."""
 
 import ast
 from functools import cache
@@ -25,18 +25,18 @@ def names_in(file: str) -> frozenset[str]:
 def test_every_setting_has_a_test() -> None:
     settings = {
         path
-        for path, said in load()["settings"].items()
-        if not said.startswith("mapping") and not path.startswith(OTHER_FILES)
+        for path, entry in load()["settings"].items()
+        if not entry.startswith("mapping") and not path.startswith(OTHER_FILES)
     }
 
     assert settings - SETTINGS.keys() == set(), "name the test of a new setting in setting_tests.py"
     assert SETTINGS.keys() - settings == set(), "this is no setting any longer"
 
 
-def test_every_variable_of_the_environment_has_a_test() -> None:
+def test_every_environment_variable_has_a_test() -> None:
     assert load()["environment variables"].keys() == VARIABLES.keys() | OF_THE_SYSTEM
 
 
 @pytest.mark.parametrize(("file", "name"), sorted({*SETTINGS.values(), *VARIABLES.values()}))
-def test_the_test_of_a_setting_is_there(file: str, name: str) -> None:
+def test_the_test_of_each_setting_exists(file: str, name: str) -> None:
     assert name in names_in(file)

@@ -1,4 +1,4 @@
-"""Every setting changes what a user can see: each test changes one setting of a running gateway.
+"""Every setting has a visible effect: each test changes one setting of a running gateway.
 
 `tests/e2e/setting_tests.py` names the test of each setting.
 """
@@ -39,7 +39,7 @@ CACHED: dict[str, Any] = {"system": [{"type": "text", "text": LONG}]}
 @pytest.mark.parametrize(
     ("providers", "lives"), [("[anthropic, vertex]", "1h"), ("[]", "5m"), ("[vertex]", "5m")]
 )
-def test_an_hour_is_asked_for_only_of_long_ttl_providers(
+def test_a_ttl_of_an_hour_is_requested_only_from_long_ttl_providers(
     gateway: LiveGateway, providers: str, lives: str
 ) -> None:
     gateway.configure(f"context_optimization: {{prompt_cache: {{ttl: 1h, long_ttl_providers: {providers}}}}}\n")
@@ -51,12 +51,12 @@ def test_an_hour_is_asked_for_only_of_long_ttl_providers(
 
 
 def conversation(gateway: LiveGateway, turns: int) -> list[dict[str, Any]]:
-    """A conversation of so many questions."""
-    said = [text for number in range(1, turns) for text in (f"Answer {number}.", f"Question {number}, again?")]
-    return gateway.messages(*said)
+    """Return a conversation with this number of questions."""
+    texts = [text for number in range(1, turns) for text in (f"Answer {number}.", f"Question {number}, again?")]
+    return gateway.messages(*texts)
 
 
-def test_turns_beyond_max_turns_are_left_out_in_batches(gateway: LiveGateway) -> None:
+def test_turns_beyond_max_turns_are_dropped_in_batches(gateway: LiveGateway) -> None:
     gateway.configure("agents: [{id: ana, max_turns: 8}]\n")
     whole = conversation(gateway, 15)
     beginnings = []
@@ -96,7 +96,7 @@ def notes(gateway: LiveGateway, **texts: str) -> Path:
 
 
 def injected(sent: dict[str, Any]) -> str:
-    """What stands behind the user's words."""
+    """Return the text injected after the user's message."""
     return json.dumps(sent["messages"][-1])
 
 
@@ -116,7 +116,7 @@ def test_active_projects_are_shown_and_finished_ones_are_not(gateway: LiveGatewa
     assert "It is built." in focused
 
 
-def test_missing_notes_are_told_by_a_placeholder_and_empty_ones_are_no_failure(gateway: LiveGateway) -> None:
+def test_missing_notes_become_a_placeholder_and_empty_notes_are_not_an_error(gateway: LiveGateway) -> None:
     folder = notes(gateway)
     gateway.configure(f"agents: [{{id: ana, sections: {{memory: {{paths: ['{folder}']}}}}}}]\n")
     assert "No active projects found." in injected(gateway.send_message(x_foveate_agent="ana"))
@@ -126,7 +126,7 @@ def test_missing_notes_are_told_by_a_placeholder_and_empty_ones_are_no_failure(g
     assert "[Awareness not available]" in injected(gateway.send_message(x_foveate_agent="ana"))
 
 
-def test_notes_are_compared_by_the_embeddings_endpoint_that_is_set(gateway: LiveGateway) -> None:
+def test_notes_are_compared_by_the_configured_embeddings_endpoint(gateway: LiveGateway) -> None:
     beds = {f"bed{number}": f"Row {number} has plants. " * 20 for number in range(8)}
     folder = notes(gateway, **beds)
     memory = f"paths: ['{folder}'], limit_tokens: 200"
@@ -177,7 +177,7 @@ def test_breakpoints_are_placed_for_the_agents_that_have_the_prompt_cache_on(gat
 
 
 @pytest.mark.parametrize("ttl", ["5m", "1h"])
-def test_breakpoints_have_the_ttl_that_is_set(gateway: LiveGateway, ttl: str) -> None:
+def test_breakpoints_have_the_configured_ttl(gateway: LiveGateway, ttl: str) -> None:
     gateway.configure(f"context_optimization: {{prompt_cache: {{ttl: {ttl}}}}}\n")
 
     found = find_breakpoints(gateway.send_message(CACHED, x_foveate_agent=gateway.new_agent()))
@@ -186,18 +186,18 @@ def test_breakpoints_have_the_ttl_that_is_set(gateway: LiveGateway, ttl: str) ->
 
 
 @pytest.mark.parametrize("is_on", ["true", "false"])
-def test_tools_have_a_breakpoint_only_if_they_may(gateway: LiveGateway, is_on: str) -> None:
+def test_tools_have_a_breakpoint_only_if_it_is_enabled(gateway: LiveGateway, is_on: str) -> None:
     gateway.configure(f"context_optimization: {{prompt_cache: {{cache_tools: {is_on}}}}}\n")
     schema = {"type": "object", "properties": {}}
     tools = [{"name": f"t{at}", "description": LONG[:4_000], "input_schema": schema} for at in range(5)]
     agent = gateway.new_agent()
     # The same tools with another system prompt each time: only a breakpoint on the tools is worth anything.
-    asked = [
+    bodies = [
         gateway.send_message({"tools": tools, "system": gateway.new_words()}, x_foveate_agent=agent)
         for _ in range(4)
     ]
 
-    assert any(find_breakpoints({"tools": sent["tools"]}) for sent in asked) is (is_on == "true")
+    assert any(find_breakpoints({"tools": sent["tools"]}) for sent in bodies) is (is_on == "true")
 
 
 OWN_BREAKPOINT: dict[str, Any] = {
@@ -209,49 +209,51 @@ OWN_BREAKPOINT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "said",
+    "option_text",
     [
         "context_optimization: {prompt_cache: {client_breakpoints: replace}}\n",
         "agents: [{id: ana, context_optimization: {client_breakpoints: replace}}]\n",
     ],
 )
-def test_breakpoints_of_a_client_are_replaced_only_if_that_is_set(gateway: LiveGateway, said: str) -> None:
+def test_breakpoints_of_a_client_are_replaced_only_if_configured(
+    gateway: LiveGateway, option_text: str
+) -> None:
     gateway.configure()
-    kept = gateway.send_message(OWN_BREAKPOINT, x_foveate_agent="ana")
-    gateway.configure(said)
+    unchanged = gateway.send_message(OWN_BREAKPOINT, x_foveate_agent="ana")
+    gateway.configure(option_text)
     replaced = gateway.send_message(OWN_BREAKPOINT, x_foveate_agent="ana")
 
-    assert kept["system"][0]["cache_control"]
+    assert unchanged["system"][0]["cache_control"]
     assert not replaced["system"][0].get("cache_control")
 
 
-def test_an_agent_is_known_by_its_id_its_key_and_its_user_agent(gateway: LiveGateway) -> None:
+def test_an_agent_is_recognised_by_its_id_key_or_user_agent(gateway: LiveGateway) -> None:
     key = "fov-of-a-test-with-enough-letters"
     hashed = hash_key(key)
-    said = "sections: {binding: {language: German}}"
+    option_text = "sections: {binding: {language: German}}"
     gateway.configure(
-        f"agents:\n- {{id: ana, {said}}}\n- {{id: bob, keys: ['{hashed}'], {said}}}\n"
-        f"- {{id: cem, user_agents: ['cems-client/*'], {said}}}\n"
+        f"agents:\n- {{id: ana, {option_text}}}\n- {{id: bob, keys: ['{hashed}'], {option_text}}}\n"
+        f"- {{id: cem, user_agents: ['cems-client/*'], {option_text}}}\n"
     )
 
-    def is_told(**headers: str) -> bool:
+    def is_recognised(**headers: str) -> bool:
         return "Answer in German." in json.dumps(gateway.send_message(None, **headers))
 
-    assert not is_told()
-    assert is_told(x_foveate_agent="ana")
-    assert is_told(user_agent="cems-client/2.0")
+    assert not is_recognised()
+    assert is_recognised(x_foveate_agent="ana")
+    assert is_recognised(user_agent="cems-client/2.0")
     gateway.configure(
-        f"agents:\n- {{id: bob, keys: ['{hashed}'], {said}}}\n",
+        f"agents:\n- {{id: bob, keys: ['{hashed}'], {option_text}}}\n",
         anthropic=", key_variable: UPSTREAM_KEY",
     )
-    assert is_told(x_api_key=key, authorization="")
+    assert is_recognised(x_api_key=key, authorization="")
     assert (
         gateway.post("/v1/messages", {"model": CLAUDE}, x_api_key="fov-other", authorization="").status_code
         == 401
     )
 
 
-def test_an_upstreams_key_is_the_one_of_its_variable(gateway: LiveGateway) -> None:
+def test_an_upstreams_key_is_read_from_its_variable(gateway: LiveGateway) -> None:
     gateway.configure(anthropic=", key_variable: UPSTREAM_KEY")
     gateway.send_message()
     assert gateway.sandbox.requests[-1].headers["x-api-key"] == "sk-key-of-the-upstream"
@@ -262,7 +264,7 @@ def test_an_upstreams_key_is_the_one_of_its_variable(gateway: LiveGateway) -> No
 
 
 @pytest.mark.parametrize(
-    ("said", "status"),
+    ("option_text", "status"),
     [
         ("window_tokens: 300", 400),
         ("window_tokens: 100000", 200),
@@ -271,10 +273,10 @@ def test_an_upstreams_key_is_the_one_of_its_variable(gateway: LiveGateway) -> No
         ("window_tokens: 300, on_overflow: refuse", 400),
     ],
 )
-def test_what_does_not_fit_the_agents_window_is_treated_as_it_wishes(
-    gateway: LiveGateway, said: str, status: int
+def test_a_request_that_does_not_fit_the_window_is_handled_as_configured(
+    gateway: LiveGateway, option_text: str, status: int
 ) -> None:
-    gateway.configure(f"agents: [{{id: ana, {said}}}]\n")
+    gateway.configure(f"agents: [{{id: ana, {option_text}}}]\n")
     messages = gateway.messages("Yes. " * 300, "one two three " * 30, "Yes. " * 300, "And now?")
 
     body = {"model": CLAUDE, "max_tokens": 20, "messages": messages}
@@ -283,12 +285,12 @@ def test_what_does_not_fit_the_agents_window_is_treated_as_it_wishes(
     assert response.status_code == status, response.text
     if status == 200:
         is_shorter = len(gateway.sent()["messages"]) < len(messages)
-        assert is_shorter is ("make_room" in said)
+        assert is_shorter is ("make_room" in option_text)
 
 
-def sections(gateway: LiveGateway, said: str, **headers: str) -> tuple[str, str]:
-    """What an agent with such sections gets: in its system prompt, and behind the user's words."""
-    gateway.configure(f"agents: [{{id: ana, sections: {{{said}}}}}]\n")
+def sections(gateway: LiveGateway, option_text: str, **headers: str) -> tuple[str, str]:
+    """Return the text that these sections add to the system prompt and after the user's message."""
+    gateway.configure(f"agents: [{{id: ana, sections: {{{option_text}}}}}]\n")
     sent = gateway.send_message(None, x_foveate_agent="ana", **headers)
     return json.dumps(sent.get("system", "")), injected(sent)
 
@@ -323,7 +325,7 @@ def test_skills_and_the_binding_are_injected(gateway: LiveGateway) -> None:
     assert "Be short." not in sections(gateway, channels)[0]
 
 
-def test_notes_are_shown_as_their_settings_say(gateway: LiveGateway) -> None:
+def test_notes_are_shown_as_configured(gateway: LiveGateway) -> None:
     folder = notes(gateway, **{f"bed{at}": "A line about roses and water. " * 20 for at in range(6)})
     (folder / "hr.org").write_text("* Salaries :hr:\nSecret numbers.\n")
     memory = f"paths: ['{folder}']"
@@ -340,7 +342,7 @@ def test_notes_are_shown_as_their_settings_say(gateway: LiveGateway) -> None:
     assert "Salaries" not in hidden
 
 
-def test_links_out_of_a_folder_of_notes_are_followed_only_if_that_is_set(gateway: LiveGateway) -> None:
+def test_links_out_of_a_folder_of_notes_are_followed_only_if_configured(gateway: LiveGateway) -> None:
     outside = notes(gateway, other="Kept elsewhere.")
     folder = notes(gateway, bed="Roses.")
     (folder / "link.org").symlink_to(outside / "other.org")
@@ -352,24 +354,24 @@ def test_links_out_of_a_folder_of_notes_are_followed_only_if_that_is_set(gateway
     assert "Kept elsewhere." in followed
 
 
-def test_the_time_is_told_as_its_settings_say(gateway: LiveGateway) -> None:
+def test_the_time_is_injected_as_configured(gateway: LiveGateway) -> None:
     soon = datetime.now(UTC) + timedelta(minutes=90)
     folder = notes(gateway, due=f"Water.\n** TODO Prune\nDEADLINE: <{soon:%Y-%m-%d %a %H:%M}>\n")
     memory = f"memory: {{paths: ['{folder}']}}"
 
-    def time_of(said: str) -> str:
-        return sections(gateway, f"{memory}, {said}")[1]
+    def shown_time(option_text: str) -> str:
+        return sections(gateway, f"{memory}, {option_text}")[1]
 
-    assert "Time: 20" in time_of("time: {}")
-    assert "Time: " not in time_of("time: {enabled: false}")
-    assert "+00:00" in time_of("time: {}")
-    assert "(UTC)" in time_of("time: {format: natural}")
-    assert "+05:30" in time_of("time: {zone: Asia/Kolkata}")
-    assert "Prune (" not in time_of("time: {}").partition("Time: ")[2]
-    assert "Prune (" in time_of("time: {warning_minutes: 120}").partition("Time: ")[2]
+    assert "Time: 20" in shown_time("time: {}")
+    assert "Time: " not in shown_time("time: {enabled: false}")
+    assert "+00:00" in shown_time("time: {}")
+    assert "(UTC)" in shown_time("time: {format: natural}")
+    assert "+05:30" in shown_time("time: {zone: Asia/Kolkata}")
+    assert "Prune (" not in shown_time("time: {}").partition("Time: ")[2]
+    assert "Prune (" in shown_time("time: {warning_minutes: 120}").partition("Time: ")[2]
 
 
-def test_the_channel_and_the_budget_are_told_only_if_that_is_set(gateway: LiveGateway) -> None:
+def test_the_channel_and_the_budget_are_injected_only_if_configured(gateway: LiveGateway) -> None:
     assert "Sender: U1" in sections(gateway, "channel: true", x_foveate_sender="U1")[1]
     assert "Sender: U1" not in sections(gateway, "channel: false", x_foveate_sender="U1")[1]
     assert "## Context Budget" in sections(gateway, "budget: true")[1]
@@ -389,7 +391,7 @@ def test_the_channel_and_the_budget_are_told_only_if_that_is_set(gateway: LiveGa
         ("{total_tokens: 200, sections: {skills: {keep: whole}}}", False, False),
     ],
 )
-def test_the_limits_of_sections_hold(gateway: LiveGateway, limits: str, has_all: bool, has_some: bool) -> None:
+def test_section_limits_are_enforced(gateway: LiveGateway, limits: str, has_all: bool, has_some: bool) -> None:
     skills = gateway.folder / f"skills-{gateway.new_agent()}"
     skills.mkdir()
     for at in range(30):
@@ -397,9 +399,9 @@ def test_the_limits_of_sections_hold(gateway: LiveGateway, limits: str, has_all:
 
     shown, _ = sections(gateway, f"skills: '{skills}', limits: {limits}")
 
-    told = sum(f"does thing {at} well" in shown for at in range(30))
-    assert (told == 30) is has_all
-    assert (told > 0) is has_some
+    shown_tokens = sum(f"does thing {at} well" in shown for at in range(30))
+    assert (shown_tokens == 30) is has_all
+    assert (shown_tokens > 0) is has_some
 
 
 def test_a_priority_decides_which_section_is_cut(gateway: LiveGateway) -> None:
@@ -445,7 +447,7 @@ def test_requests_are_routed_by_model_and_renamed(gateway: LiveGateway) -> None:
 
 
 @pytest.mark.parametrize("api", ["anthropic", "both"])
-def test_an_upstream_is_spoken_to_in_its_api(gateway: LiveGateway, api: str) -> None:
+def test_requests_use_the_api_format_of_the_upstream(gateway: LiveGateway, api: str) -> None:
     gateway.configure(
         "routes: [{models: '*', upstream: mine}]\n",
         upstreams=f"  mine: {{base_url: '{gateway.sandbox.url}', api: {api}, provider: anthropic}}\n",
@@ -456,9 +458,9 @@ def test_an_upstream_is_spoken_to_in_its_api(gateway: LiveGateway, api: str) -> 
     assert chat.status_code == (200 if api == "both" else 400)
 
 
-@pytest.mark.parametrize(("provider", "is_marked"), [("anthropic", True), ("llama.cpp", False)])
-def test_an_upstreams_provider_decides_the_rules_of_its_cache(
-    gateway: LiveGateway, provider: str, is_marked: bool
+@pytest.mark.parametrize(("provider", "has_breakpoint"), [("anthropic", True), ("llama.cpp", False)])
+def test_the_provider_of_an_upstream_decides_its_cache_rules(
+    gateway: LiveGateway, provider: str, has_breakpoint: bool
 ) -> None:
     gateway.configure(
         "routes: [{models: '*', upstream: mine}]\n",
@@ -466,15 +468,16 @@ def test_an_upstreams_provider_decides_the_rules_of_its_cache(
     )
 
     assert (
-        bool(find_breakpoints(gateway.send_message(CACHED, x_foveate_agent=gateway.new_agent()))) is is_marked
+        bool(find_breakpoints(gateway.send_message(CACHED, x_foveate_agent=gateway.new_agent())))
+        is has_breakpoint
     )
 
 
-def test_a_deployment_is_the_model_that_it_is_said_to_be(gateway: LiveGateway) -> None:
+def test_a_deployment_maps_to_its_configured_model(gateway: LiveGateway) -> None:
     body = {"model": "gpt-4.1", "messages": gateway.messages()}
     path = "/openai/deployments/gpt-4.1/chat/completions?api-version=2025-01-01-preview"
-    for said, model in (("", "gpt-4.1"), (", deployments: {gpt-4.1: gpt-5.1}", "gpt-5.1")):
-        gateway.configure(upstreams=f"  azure: {{base_url: '{gateway.sandbox.url}'{said}}}\n")
+    for option_text, model in (("", "gpt-4.1"), (", deployments: {gpt-4.1: gpt-5.1}", "gpt-5.1")):
+        gateway.configure(upstreams=f"  azure: {{base_url: '{gateway.sandbox.url}'{option_text}}}\n")
         agent = gateway.new_agent()
         response = gateway.post(
             path, body, api_key=KEY, authorization="", x_api_key="", anthropic_version="", x_foveate_agent=agent
@@ -487,7 +490,7 @@ def test_a_deployment_is_the_model_that_it_is_said_to_be(gateway: LiveGateway) -
 @pytest.mark.parametrize(
     ("mode", "status", "is_passed"), [("hold", 200, False), ("refuse", 400, None), ("pass", 200, True)]
 )
-def test_message_threads_are_held_refused_or_passed_as_is_set(
+def test_message_threads_are_stored_rejected_or_forwarded_as_configured(
     gateway: LiveGateway, mode: str, status: int, is_passed: bool | None
 ) -> None:
     gateway.configure(anthropic=f", threads: {mode}")

@@ -1,4 +1,4 @@
-"""Settings of the server, the store and the environment: each test changes one, and sees the difference."""
+"""Settings of the server, the store and the environment: each test changes one and checks its effect."""
 
 import asyncio
 import json
@@ -45,8 +45,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
 
 
 def status(gateway: LiveGateway, body: dict[str, Any]) -> int:
-    said = {"model": CLAUDE, "max_tokens": 10, "messages": gateway.messages(), **body}
-    return gateway.post("/v1/messages", said).status_code
+    request = {"model": CLAUDE, "max_tokens": 10, "messages": gateway.messages(), **body}
+    return gateway.post("/v1/messages", request).status_code
 
 
 NESTED: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "object", "properties": {}}}}
@@ -62,7 +62,7 @@ TOOLS = [{"name": f"t{at}", "description": "Does.", "input_schema": NESTED} for 
         ("max_depth: 4", {"tools": TOOLS}, 400),
     ],
 )
-def test_requests_beyond_a_limit_of_the_server_are_refused(
+def test_requests_above_a_server_limit_are_rejected(
     gateway: LiveGateway, setting: str, body: dict[str, Any], refused: int
 ) -> None:
     gateway.configure()
@@ -72,7 +72,7 @@ def test_requests_beyond_a_limit_of_the_server_are_refused(
 
 
 def half_sent(gateway: LiveGateway, size_bytes: int = 500) -> socket.socket:
-    """A request of which only the head and a part of the body have come."""
+    """Send the head and only a part of the body of a request."""
     connection = socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2])))
     connection.settimeout(20)
     head = f"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\nx-api-key: {KEY}\r\n"
@@ -82,7 +82,7 @@ def half_sent(gateway: LiveGateway, size_bytes: int = 500) -> socket.socket:
     return connection
 
 
-def test_a_body_has_to_arrive_in_the_time_that_is_set(gateway: LiveGateway) -> None:
+def test_a_body_must_arrive_within_the_configured_time(gateway: LiveGateway) -> None:
     gateway.configure("server: {body_timeout_seconds: 0.2}\n")
     with half_sent(gateway) as connection:
         assert b" 408 " in connection.recv(200)
@@ -94,7 +94,7 @@ def test_a_body_has_to_arrive_in_the_time_that_is_set(gateway: LiveGateway) -> N
             connection.recv(200)
 
 
-def test_all_bodies_together_have_the_memory_that_is_set(gateway: LiveGateway) -> None:
+def test_all_bodies_together_stay_within_the_configured_memory(gateway: LiveGateway) -> None:
     """A body waits for the memory that others hold."""
 
     def post(seconds: float) -> int:
@@ -105,17 +105,17 @@ def test_all_bodies_together_have_the_memory_that_is_set(gateway: LiveGateway) -
             timeout=seconds,
         ).status_code
 
-    with ExitStack() as held:
+    with ExitStack() as stack:
         gateway.configure("server: {body_limit_bytes: 800000}\n")
         for _ in range(3):
-            held.enter_context(half_sent(gateway, 790_000))
+            stack.enter_context(half_sent(gateway, 790_000))
         assert post(30) in (200, 400)  # it is read, whatever the provider says of it
         gateway.configure("server: {body_limit_bytes: 800000, body_memory_bytes: 2400000}\n")
         with pytest.raises(httpx.ReadTimeout):
             post(1)
 
 
-def test_pages_of_listed_origins_may_ask(gateway: LiveGateway) -> None:
+def test_pages_of_listed_origins_may_send_requests(gateway: LiveGateway) -> None:
     headers = {"origin": "https://app.example", "access-control-request-method": "POST"}
     gateway.configure("server: {cors_origins: ['https://app.example']}\n")
     allowed = httpx.options(f"{gateway.url}/v1/messages", headers=headers)
@@ -126,20 +126,20 @@ def test_pages_of_listed_origins_may_ask(gateway: LiveGateway) -> None:
     assert "access-control-allow-origin" not in forbidden.headers
 
 
-def test_a_gateway_on_loopback_is_asked_by_listed_names(gateway: LiveGateway) -> None:
-    def asked() -> int:
+def test_a_gateway_on_loopback_accepts_listed_host_names(gateway: LiveGateway) -> None:
+    def send() -> int:
         body = {"model": CLAUDE, "max_tokens": 10, "messages": gateway.messages()}
         return gateway.post(
             "/v1/messages", body, host="gateway.example", origin="http://gateway.example"
         ).status_code
 
     gateway.configure()
-    assert asked() != 200
+    assert send() != 200
     gateway.configure("server: {host_names: [gateway.example]}\n")
-    assert asked() == 200
+    assert send() == 200
 
 
-def test_the_gateways_pages_are_shown_only_if_they_are_on(gateway: LiveGateway) -> None:
+def test_the_gateways_pages_are_shown_only_if_enabled(gateway: LiveGateway) -> None:
     gateway.configure()
     assert httpx.get(gateway.url).status_code == 200
     gateway.configure("server: {page: false}\n")
@@ -153,7 +153,7 @@ def test_the_gateways_pages_are_shown_only_if_they_are_on(gateway: LiveGateway) 
         ("total_seconds: 0.2", {"delay_seconds": 3}),
     ],
 )
-def test_an_upstream_is_waited_for_as_long_as_is_set(
+def test_an_upstream_has_the_configured_timeout(
     gateway: LiveGateway, setting: str, answer: dict[str, Any]
 ) -> None:
     gateway.configure(f"server: {{timeouts: {{{setting}}}}}\n")
@@ -164,13 +164,13 @@ def test_an_upstream_is_waited_for_as_long_as_is_set(
     assert "0.2 s" in late.text
 
 
-def test_a_connection_is_waited_for_as_long_as_is_set(gateway: LiveGateway) -> None:
-    with ExitStack() as held:
-        full = held.enter_context(socket.socket())
+def test_a_connection_has_the_configured_timeout(gateway: LiveGateway) -> None:
+    with ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         for _ in range(4):  # nobody accepts them, so that further ones have to wait
-            waiting = held.enter_context(socket.socket())
+            waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(full.getsockname())
         gateway.configure(
@@ -189,25 +189,25 @@ def rows(folder: Path, sql: str) -> list[Any]:
         return connection.execute(sql).fetchall()
 
 
-KEPT = "SELECT count(*) FROM requests_v1"
+STORED_REQUESTS_SQL = "SELECT count(*) FROM requests_v1"
 
 
-def test_requests_are_kept_only_if_that_is_on_and_within_days_and_bytes(gateway: LiveGateway) -> None:
-    def kept(settings: str, times: int = 3) -> int:
+def test_requests_are_stored_only_if_enabled_and_within_days_and_bytes(gateway: LiveGateway) -> None:
+    def stored_requests(settings: str, times: int = 3) -> int:
         gateway.configure(f"keep_requests: {{{settings}}}\n")
         for _ in range(times):
             gateway.send_message()
         time.sleep(0.5)
-        return int(rows(gateway.folder, KEPT)[0][0])
+        return int(rows(gateway.folder, STORED_REQUESTS_SQL)[0][0])
 
-    assert kept("enabled: false") == 0
-    assert kept("enabled: true") == 3
-    assert kept("enabled: true, most_bytes: 1") < 2
-    assert kept("enabled: true, days: 0.000001, most_bytes: 2000") < 6
+    assert stored_requests("enabled: false") == 0
+    assert stored_requests("enabled: true") == 3
+    assert stored_requests("enabled: true, most_bytes: 1") < 2
+    assert stored_requests("enabled: true, days: 0.000001, most_bytes: 2000") < 6
 
 
 def started(folder: Path, settings: str, *options: str) -> tuple[dict[str, Any], str]:
-    """What a gateway with such a configuration tells when it is ready, and on standard error."""
+    """Start a gateway with these settings; return its ready object and its standard error."""
     with running_sandbox() as sandbox:
         write_config(folder / "foveate.yaml", sandbox.url, settings)
         with gateway_process(folder, *options) as served:
@@ -220,7 +220,7 @@ def started(folder: Path, settings: str, *options: str) -> tuple[dict[str, Any],
             return served.ready_object, served.wait_for_exit()[1]
 
 
-def test_the_log_is_written_as_is_set(tmp_path: Path) -> None:
+def test_the_log_is_written_as_configured(tmp_path: Path) -> None:
     def log(settings: str) -> list[str]:
         return started(tmp_path, f"server: {{{settings}}}\n")[1].splitlines()
 
@@ -232,7 +232,7 @@ def test_the_log_is_written_as_is_set(tmp_path: Path) -> None:
     assert not quiet
 
 
-def test_the_gateway_listens_and_keeps_its_store_where_is_set(tmp_path: Path) -> None:
+def test_the_gateway_uses_the_configured_address_and_store(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.2", 0))
         port = free.getsockname()[1]
@@ -248,17 +248,17 @@ def test_the_gateway_listens_and_keeps_its_store_where_is_set(tmp_path: Path) ->
         env={"FOVEATE_HOME": str(tmp_path), "PATH": ""},
     ) as process:
         assert process.stdout is not None
-        told = json.loads(process.stdout.readline())
+        ready = json.loads(process.stdout.readline())
         process.terminate()
         process.communicate()
 
-    assert told["url"] == f"http://127.0.0.2:{port}"
+    assert ready["url"] == f"http://127.0.0.2:{port}"
     assert store.exists()
 
 
-@pytest.mark.parametrize(("days", "is_kept"), [(3, False), (30, True)])
-async def test_what_was_not_seen_for_so_many_days_is_forgotten(
-    tmp_path: Path, days: int, is_kept: bool
+@pytest.mark.parametrize(("days", "is_stored"), [(3, False), (30, True)])
+async def test_sessions_unused_for_the_configured_days_are_deleted(
+    tmp_path: Path, days: int, is_stored: bool
 ) -> None:
     store = ensure_store(tmp_path / "foveate.sqlite")
     (tmp_path / "foveate.yaml").write_text(f"store: {{url: '{store}', keep_days: {days}}}\n")
@@ -277,11 +277,11 @@ async def test_what_was_not_seen_for_so_many_days_is_forgotten(
     ):
         await asyncio.sleep(0.5)
 
-    assert bool(rows(tmp_path, "SELECT id FROM sessions_v1")) is is_kept
+    assert bool(rows(tmp_path, "SELECT id FROM sessions_v1")) is is_stored
 
 
 @pytest.mark.parametrize("is_signed", [True, False])
-def test_requests_to_bedrock_are_signed_only_if_that_is_set(
+def test_requests_to_bedrock_are_signed_only_if_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_signed: bool
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -304,11 +304,11 @@ def test_requests_to_bedrock_are_signed_only_if_that_is_set(
 
 
 @contextmanager
-def gateway_for(folder: Path, provider: ScriptedUpstream, said: str) -> Iterator[str]:
-    """A gateway with a key of its own for one upstream, of which the configuration says more."""
+def gateway_for(folder: Path, provider: ScriptedUpstream, text: str) -> Iterator[str]:
+    """Run a gateway with its own key for one upstream that has these additional settings."""
     store = ensure_store(folder / "foveate.sqlite")
     (folder / "foveate.yaml").write_text(
-        f"upstreams: {{anthropic: {{base_url: '{provider.url}'{said}}}}}\nstore: {{url: '{store}'}}\n"
+        f"upstreams: {{anthropic: {{base_url: '{provider.url}'{text}}}}}\nstore: {{url: '{store}'}}\n"
         f"agents: [{{id: ana, keys: ['{hash_key(GATEWAY_KEY)}']}}]\n"
     )
     environment = {"ANTHROPIC_API_KEY": "key-of-its-own"}
@@ -321,22 +321,22 @@ GATEWAY_KEY = "fov-key-of-a-test-with-enough-letters"
 SHOWN = {"x-api-key": GATEWAY_KEY, "anthropic-version": "2023-06-01"}
 
 
-@pytest.mark.parametrize(("said", "status"), [("", 403), (", allow: ['GET /v1/files*']", 200)])
-def test_the_gateways_key_is_used_for_what_is_allowed(tmp_path: Path, said: str, status: int) -> None:
+@pytest.mark.parametrize(("text", "status"), [("", 403), (", allow: ['GET /v1/files*']", 200)])
+def test_the_gateways_key_is_used_only_where_allowed(tmp_path: Path, text: str, status: int) -> None:
     with (
         running_upstream(respond_always(http_response(b"{}"))) as provider,
-        gateway_for(tmp_path, provider, said) as url,
+        gateway_for(tmp_path, provider, text) as url,
     ):
         assert httpx.get(f"{url}/v1/files", headers=SHOWN).status_code == status
 
 
-@pytest.mark.parametrize(("said", "connections"), [("", 1), (", reuse: false", 3)])
-def test_connections_to_an_upstream_are_reused_only_if_that_is_on(
-    tmp_path: Path, said: str, connections: int
+@pytest.mark.parametrize(("text", "connections"), [("", 1), (", reuse: false", 3)])
+def test_connections_to_an_upstream_are_reused_only_if_enabled(
+    tmp_path: Path, text: str, connections: int
 ) -> None:
     with (
         running_upstream(respond_always(http_response(b"{}"))) as provider,
-        gateway_for(tmp_path, provider, said) as url,
+        gateway_for(tmp_path, provider, text) as url,
     ):
         for _ in range(3):
             assert httpx.get(f"{url}/v1/models", headers=SHOWN).status_code == 200
@@ -344,7 +344,7 @@ def test_connections_to_an_upstream_are_reused_only_if_that_is_on(
 
 
 @pytest.mark.parametrize(("share", "level"), [("0", "near"), ("0.9", "fine")])
-def test_a_cap_is_near_from_the_share_on_that_is_set(tmp_path: Path, share: str, level: str) -> None:
+def test_a_cap_warns_from_the_configured_share(tmp_path: Path, share: str, level: str) -> None:
     caps = f"[{{scope: agent, agent: ana, dollars: 5, warn_at: {share}}}]"
     store = ensure_store(tmp_path / "foveate.sqlite")
     (tmp_path / "foveate.yaml").write_text(f"cost: {{caps: {caps}}}\nstore: {{url: '{store}'}}\n")
@@ -367,7 +367,7 @@ CLEAN = {name: value for name, value in os.environ.items() if not name.startswit
 
 
 def sent_with(folder: Path, settings: str, **environment: str) -> SandboxRequest:
-    """What arrives at the provider through a gateway that is started with such variables."""
+    """Return the request that a gateway started with these variables sends to the provider."""
     with running_sandbox() as sandbox:
         write_config(folder / "foveate.yaml", sandbox.url, settings)
         with gateway_process(folder, forked=True, **environment) as served:
@@ -379,7 +379,7 @@ def sent_with(folder: Path, settings: str, **environment: str) -> SandboxRequest
 
 
 @pytest.mark.parametrize("is_set", [True, False])
-def test_variables_of_the_environment_change_what_is_sent(tmp_path: Path, is_set: bool) -> None:
+def test_environment_variables_change_the_sent_request(tmp_path: Path, is_set: bool) -> None:
     (tmp_path / "watch.log").write_text("".join(f"line {number} of it\n" for number in range(30)))
     soon = datetime.now(UTC) + timedelta(minutes=90)
     (tmp_path / "notes.org").write_text(f"* TODO Prune\nDEADLINE: <{soon:%Y-%m-%d %a %H:%M}>\n")
@@ -396,17 +396,17 @@ def test_variables_of_the_environment_change_what_is_sent(tmp_path: Path, is_set
 
     ask = sent_with(tmp_path, settings, **(variables if is_set else {}))
 
-    said = ask.body.decode()
-    assert (said.count(" of it") == 3) is is_set
-    assert ("(UTC)" in said) is is_set
-    assert ("Deadline in " in said) is is_set
+    text = ask.body.decode()
+    assert (text.count(" of it") == 3) is is_set
+    assert ("(UTC)" in text) is is_set
+    assert ("Deadline in " in text) is is_set
     assert (ask.headers.get("anthropic-beta") == "prompt-caching-of-a-test") is is_set
 
 
 @pytest.mark.parametrize(
     ("variable", "value"), [("TIME_AWARENESS", "false"), ("CONTEXT_MAX_TOKENS", "30"), ("", "")]
 )
-def test_variables_of_the_environment_take_sections_away(tmp_path: Path, variable: str, value: str) -> None:
+def test_environment_variables_remove_sections(tmp_path: Path, variable: str, value: str) -> None:
     settings = "agents: [{id: ana, sections: {time: {}, limits: {total_tokens: 500}}}]\n"
 
     ask = sent_with(tmp_path, settings, **({variable: value} if variable else {}))
@@ -414,7 +414,7 @@ def test_variables_of_the_environment_take_sections_away(tmp_path: Path, variabl
     assert ("Time: " in ask.body.decode()) is (variable == "")
 
 
-def test_the_similarity_from_which_on_notes_are_shown_is_a_variable(tmp_path: Path) -> None:
+def test_a_variable_sets_the_minimum_similarity_of_notes(tmp_path: Path) -> None:
     (tmp_path / "notes.org").write_text("* Roses\nRoses need water.\n* Pumps\nPumps move water.\n")
     shown = {}
     for threshold in ("0", "1"):
@@ -467,7 +467,7 @@ def test_keys_of_upstreams_come_from_their_variables(
     assert key.encode() not in heard
 
 
-def test_the_store_and_the_data_folder_are_variables(tmp_path: Path) -> None:
+def test_variables_set_the_store_and_the_data_folder(tmp_path: Path) -> None:
     home, store = tmp_path / "home", tmp_path / "other.sqlite"
     home.mkdir()
     sent_with(tmp_path, "", FOVEATE_HOME=str(home))

@@ -217,8 +217,8 @@ async def test_a_store_can_be_closed_while_its_server_does_not_respond(
     processes = stop_server_processes(own_server)
     try:
         began = time.monotonic()
-        asked = [store.sessions.get_session(f"s{number}") for number in range(12)]
-        raised = await asyncio.gather(*asked, return_exceptions=True)
+        reads = [store.sessions.get_session(f"s{number}") for number in range(12)]
+        raised = await asyncio.gather(*reads, return_exceptions=True)
         assert StoreUnavailable in {type(error) for error in raised}
         async with asyncio.timeout(20):
             await store.close()
@@ -315,8 +315,8 @@ async def test_opening_a_store_waits_for_a_server_that_has_just_started(short_pa
         connections += 1
         if connections == 1:
             await reader.read(65536)
-            said = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is not yet accepting connections\0\0"
-            writer.write(b"E" + struct.pack("!i", len(said) + 4) + said)
+            message = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is not yet accepting connections\0\0"
+            writer.write(b"E" + struct.pack("!i", len(message) + 4) + message)
             writer.close()
             return
         into = await asyncio.open_unix_connection(f"{there['host']}/.s.PGSQL.5432")

@@ -113,12 +113,12 @@ def test_any_number_of_readers_of_a_locked_file_get_an_error_in_time(path: Path)
             locks.execute("PRAGMA locking_mode = EXCLUSIVE")
             locks.execute("BEGIN EXCLUSIVE")
             began = time.monotonic()
-            asked = [store.sessions.get_session(f"s{number}") for number in range(60)]
-            told = await asyncio.gather(*asked, return_exceptions=True)
+            reads = [store.sessions.get_session(f"s{number}") for number in range(60)]
+            results = await asyncio.gather(*reads, return_exceptions=True)
             took = time.monotonic() - began
             locks.close()
 
-            assert {type(error) for error in told} == {StoreUnavailable}
+            assert {type(error) for error in results} == {StoreUnavailable}
             assert took < 8  # in sequential groups it would be 15
             await check_unharmed(store)
 
@@ -131,15 +131,15 @@ def test_writers_wait_for_a_briefly_locked_file(path: Path) -> None:
     async def use() -> None:
         async with await open_store(f"sqlite:///{path}", wait_seconds=30.0) as store:
             with locked_by_another_process(path) as process:
-                kept = asyncio.ensure_future(
+                confirmed = asyncio.ensure_future(
                     store.sessions.save(
                         [SessionUpdate(session=make_session("s", 2), turns=make_turns("s", 0, 2))]
                     )
                 )
                 await asyncio.sleep(0.2)
-                assert not kept.done()
+                assert not confirmed.done()
                 process.kill()
-                await kept
+                await confirmed
 
     asyncio.run(make(path))
     asyncio.run(use())
@@ -160,28 +160,28 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
 
 async def fill(store: Store) -> list[str]:
     """Record compactions until there is no space left, and return their ids."""
-    kept: list[str] = []
+    confirmed: list[str] = []
     why = ""
-    while len(kept) < 100:
+    while len(confirmed) < 100:
         try:
-            await store.compactions.record(make_compaction(f"f{len(kept)}"), LARGE, lease=None)
+            await store.compactions.record(make_compaction(f"f{len(confirmed)}"), LARGE, lease=None)
         except StoreUnavailable as error:
             why = error.reason
             break
-        kept.append(f"f{len(kept)}")
+        confirmed.append(f"f{len(confirmed)}")
     assert re.search("no room left|disk is full", why)
-    return kept
+    return confirmed
 
 
-async def check_full(store: Store, kept: list[str]) -> None:
+async def check_full(store: Store, confirmed: list[str]) -> None:
     """Check that every confirmed compaction is complete, and that nothing of the others is stored."""
-    assert 0 < len(kept) < 100
+    assert 0 < len(confirmed) < 100
     assert sorted(compaction_ids(await store.compactions.list_compactions(limit=1000))) == sorted(
-        [COMPACTION.id, *kept]
+        [COMPACTION.id, *confirmed]
     )
-    for id_ in kept:
+    for id_ in confirmed:
         assert await store.compactions.load_messages(id_) == LARGE
-    assert await store.compactions.load_messages(f"f{len(kept)}") == []
+    assert await store.compactions.load_messages(f"f{len(confirmed)}") == []
 
 
 @pytest.mark.process
@@ -191,12 +191,12 @@ def test_a_full_disk_loses_nothing_and_writes_continue_once_there_is_space(tmp_p
         ballast.write_bytes(bytes(3_000_000))
         await make(disk / "foveate.sqlite")
         async with await open_store(f"sqlite:///{disk / 'foveate.sqlite'}") as store:
-            kept = await fill(store)
-            await check_full(store, kept)
+            confirmed = await fill(store)
+            await check_full(store, confirmed)
             ballast.unlink()
             await check_unharmed(store)
         async with await open_store(f"sqlite:///{disk / 'foveate.sqlite'}") as store:
-            await check_full(store, kept)
+            await check_full(store, confirmed)
 
     with small_disk(tmp_path / "disk", 10) as disk:
         asyncio.run(use(disk))
@@ -246,14 +246,14 @@ def test_a_failed_job_does_not_affect_others_in_its_transaction(path: Path) -> N
     async def use() -> None:
         database = SQLiteDatabase.open(path, wait_seconds=5.0)
         store = Store(database)
-        kept = [
+        confirmed = [
             store.sessions.save(
                 [SessionUpdate(session=make_session(f"s{n}", 2), turns=make_turns(f"s{n}", 0, 2))]
             )
             for n in range(40)
         ]
         wrong = [database.write(fail, is_idempotent=True) for _ in range(10)]
-        mixed = [job for pair in zip(kept[:10], wrong, strict=True) for job in pair] + kept[10:]
+        mixed = [job for pair in zip(confirmed[:10], wrong, strict=True) for job in pair] + confirmed[10:]
 
         done = await asyncio.gather(*mixed, return_exceptions=True)
 
@@ -325,10 +325,10 @@ def test_a_store_can_be_used_from_several_event_loops(path: Path) -> None:
 def test_a_file_that_is_not_a_database_is_reported_and_unchanged(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
-    with pytest.raises(StoreUnavailable, match="no SQLite database, or damaged") as told:
+    with pytest.raises(StoreUnavailable, match="no SQLite database, or damaged") as results:
         asyncio.run(open_store(f"sqlite:///{path}"))
 
-    assert told.value.where == str(path)
+    assert results.value.where == str(path)
     assert path.read_bytes() == content
 
 
@@ -409,10 +409,10 @@ async def test_a_disk_error_is_reported_as_one_even_with_concurrent_writes(path:
         before = asyncio.ensure_future(database.write(lambda _: time.sleep(0.1), is_idempotent=True))
         await asyncio.sleep(0.02)
         writes = (database.write(write, is_idempotent=True) for _ in range(number))
-        told = await asyncio.gather(*writes, return_exceptions=True)
+        results = await asyncio.gather(*writes, return_exceptions=True)
         await before
         assert await database.write(lambda _: "kept", is_idempotent=True) == "kept"
     finally:
         await database.close()
 
-    assert [type(error) for error in told] == [StoreUnavailable] * number
+    assert [type(error) for error in results] == [StoreUnavailable] * number

@@ -29,7 +29,7 @@ PARENT = make_session("parent", 2, seen_at=1 * DAY)
 CHILD = make_session("child", 4, seen_at=1 * DAY, parent=PARENT)
 GRANDCHILD = make_session("grandchild", 6, seen_at=10 * DAY, parent=CHILD)
 
-Deed = Callable[[Store], Awaitable[bool]]
+Interference = Callable[[Store], Awaitable[bool]]
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ class InterferingDatabase:
 
     database: PostgresDatabase
     url: str
-    deed: Deed
-    came: bool | None = None
+    deed: Interference
+    has_run: bool | None = None
 
     @property
     def location(self) -> str:
@@ -55,7 +55,7 @@ class InterferingDatabase:
 
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
         return await self.database.write(
-            lambda rows: callback(MeddledRows(rows, self)), is_idempotent=is_idempotent
+            lambda rows: callback(InterferingRows(rows, self)), is_idempotent=is_idempotent
         )
 
     async def size_bytes(self) -> int:
@@ -67,24 +67,24 @@ class InterferingDatabase:
     async def close(self) -> None:
         await self.database.close()
 
-    def meddle(self) -> None:
+    def interfere(self) -> None:
         async def done() -> bool:
             async with await open_store(self.url) as other:
                 return await self.deed(other)
 
-        if self.came is None:
-            self.came = asyncio.run(done())
+        if self.has_run is None:
+            self.has_run = asyncio.run(done())
 
 
 @dataclass
-class MeddledRows:
+class InterferingRows:
     rows: Transaction
     meddled: InterferingDatabase
 
     def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         found = self.rows.fetch_all(statement, values)
         if found:
-            self.meddled.meddle()
+            self.meddled.interfere()
         return found
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
@@ -104,14 +104,16 @@ async def forks_the_child(other: Store) -> bool:
     return True
 
 
-async def comes_to_stand_on_the_child(other: Store) -> bool:
+async def continues_from_the_child(other: Store) -> bool:
     moved = replace(make_session("named", 4, seen_at=10 * DAY, parent=CHILD), tip=CHILD.tip)
     await other.sessions.save([SessionUpdate(session=moved)])
     return True
 
 
-@pytest.mark.parametrize("deed", [sees_the_child, forks_the_child, comes_to_stand_on_the_child])
-async def test_a_session_that_is_seen_while_its_parents_are_pruned_keeps_them(url: str, deed: Deed) -> None:
+@pytest.mark.parametrize("deed", [sees_the_child, forks_the_child, continues_from_the_child])
+async def test_a_session_that_is_seen_while_its_parents_are_pruned_keeps_them(
+    url: str, deed: Interference
+) -> None:
     async with await open_store(url) as store:
         await store.sessions.save([SessionUpdate(session=PARENT, turns=make_turns("parent", 0, 2))])
         await store.sessions.save([SessionUpdate(session=CHILD, turns=make_turns("child", 2, 4))])
@@ -120,10 +122,10 @@ async def test_a_session_that_is_seen_while_its_parents_are_pruned_keeps_them(ur
         )
         row = make_compaction("of the parent", session_id="parent", boundary=PARENT.tip, at=1 * DAY)
         await store.compactions.record(row, COMPACTED_MESSAGES, lease=None)
-        await forget_beside(url, deed)
+        await prune_concurrently(url, deed)
 
-        for kept in (PARENT, CHILD):
-            assert await store.sessions.get_session(kept.id)
+        for session_id in (PARENT, CHILD):
+            assert await store.sessions.get_session(session_id.id)
         assert (
             len(
                 await store.sessions.find_turns(
@@ -137,11 +139,11 @@ async def test_a_session_that_is_seen_while_its_parents_are_pruned_keeps_them(ur
         ]
 
 
-async def forget_beside(url: str, deed: Deed) -> None:
+async def prune_concurrently(url: str, deed: Interference) -> None:
     database = PostgresDatabase.open(url, wait_seconds=10.0)
     meddled = InterferingDatabase(database, url, deed)
     try:
         await prune(meddled, keep_days=5, now=10 * DAY)
     finally:
         await database.close()
-    assert meddled.came, "it was kept"
+    assert meddled.has_run, "it was kept"

@@ -60,7 +60,7 @@ def cost(folder: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def waited(found: Callable[[], dict[str, Any]], is_there: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+def wait_for(found: Callable[[], dict[str, Any]], is_there: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     deadline = time.monotonic() + 30
     while not is_there(known := found()):
         assert time.monotonic() < deadline, known
@@ -74,11 +74,11 @@ def metrics(url: str) -> str:
         return text
 
 
-def test_a_gateway_key_goes_beside_a_subscription_and_no_further(tmp_path: Path) -> None:
+def test_a_gateway_key_beside_a_subscription_is_not_forwarded(tmp_path: Path) -> None:
     with gateway(tmp_path) as (served, sandbox):
         assert message(served.url, SUBSCRIPTION) == 200
         assert message(served.url, SUBSCRIPTION | {"x-foveate-key": "fov-nobodys"}) == 401
-        found = waited(lambda: cost(tmp_path, "--by", "agent"), lambda known: bool(known["rows"]))
+        found = wait_for(lambda: cost(tmp_path, "--by", "agent"), lambda known: bool(known["rows"]))
         served.process.terminate()
         log = served.wait_for_exit()[1]
 
@@ -88,9 +88,9 @@ def test_a_gateway_key_goes_beside_a_subscription_and_no_further(tmp_path: Path)
     assert [row["agent"] for row in found["rows"]] == ["ana"]
     assert GATEWAY_KEY not in log
     assert OAUTH not in log
-    kept = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
-    assert GATEWAY_KEY.encode() not in kept
-    assert OAUTH.encode() not in kept
+    stored_bytes = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    assert GATEWAY_KEY.encode() not in stored_bytes
+    assert OAUTH.encode() not in stored_bytes
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -98,8 +98,8 @@ def test_dollars_of_a_subscription_are_list_price_equivalents(tmp_path: Path, st
     with gateway(tmp_path) as (served, _):
         assert message(served.url, SUBSCRIPTION, stream=stream) == 200
         assert message(served.url, {"x-api-key": KEY}, stream=stream) == 200
-        found = waited(lambda: cost(tmp_path, "--by", "agent"), lambda known: known["total"]["calls"] == 2)
-        told = spawn("cost", env={"FOVEATE_HOME": str(tmp_path)})
+        found = wait_for(lambda: cost(tmp_path, "--by", "agent"), lambda known: known["total"]["calls"] == 2)
+        outcome = spawn("cost", env={"FOVEATE_HOME": str(tmp_path)})
         shown = metrics(served.url)
 
     rows = {row["agent"]: row for row in found["rows"]}
@@ -108,7 +108,7 @@ def test_dollars_of_a_subscription_are_list_price_equivalents(tmp_path: Path, st
     assert Decimal(mine["subscription_dollars"]) == Decimal(mine["dollars"]) > 0
     assert Decimal(others["subscription_dollars"]) == 0
     assert found["total"]["subscription_dollars"] == mine["subscription_dollars"]
-    assert "list-price equivalents: 1 call that a subscription pays for" in told.err
+    assert "list-price equivalents: 1 call that a subscription pays for" in outcome.err
     assert (
         'foveate_subscription_dollars_total{agent="ana",model="claude-opus-5-5",provider="anthropic"}' in shown
     )
@@ -119,18 +119,18 @@ def test_limits_of_a_subscription_are_shown(tmp_path: Path) -> None:
     with gateway(tmp_path) as (served, _):
         for _ in range(3):
             assert message(served.url, SUBSCRIPTION) == 200
-        found = waited(
+        found = wait_for(
             lambda: cost(tmp_path),
             lambda known: [limit["used"] for limit in known["rate_limits"]] == [0.03, 0.003],
         )
-        told = spawn("cost", env={"FOVEATE_HOME": str(tmp_path)})
+        outcome = spawn("cost", env={"FOVEATE_HOME": str(tmp_path)})
         shown = metrics(served.url)
 
     five_hours, week = found["rate_limits"]
     assert (five_hours["agent"], five_hours["provider"], five_hours["limit"]) == ("ana", "anthropic", "5h")
     assert (week["limit"], week["status"]) == ("7d", "allowed")
     assert five_hours["resets_at"] > time.time()
-    assert "subscription of ana at anthropic: 3% of its 5h limit used, reset 20" in told.err
+    assert "subscription of ana at anthropic: 3% of its 5h limit used, reset 20" in outcome.err
     labels = 'agent="ana",limit="5h",provider="anthropic"'
     assert f"foveate_rate_limit_used_ratio{{{labels}}} 0.03" in shown
     assert f"foveate_rate_limit_reset_timestamp_seconds{{{labels}}} " in shown
@@ -146,7 +146,7 @@ def test_a_subscription_to_chatgpt_is_recognised(tmp_path: Path) -> None:
     body = {"model": "gpt-6-sol", "input": "Hi", "max_output_tokens": 50}
     with gateway(tmp_path) as (served, _):
         assert ask(served.url, "/v1/responses", body, headers)[0] == 200
-        found = waited(
+        found = wait_for(
             lambda: cost(tmp_path), lambda known: bool(known["rate_limits"]) and known["total"]["calls"] == 1
         )
 
@@ -157,7 +157,7 @@ def test_a_subscription_to_chatgpt_is_recognised(tmp_path: Path) -> None:
 def test_a_plain_key_has_no_limits(tmp_path: Path) -> None:
     with gateway(tmp_path) as (served, _):
         assert message(served.url, {"x-api-key": KEY}) == 200
-        found = waited(lambda: cost(tmp_path), lambda known: known["total"]["calls"] == 1)
+        found = wait_for(lambda: cost(tmp_path), lambda known: known["total"]["calls"] == 1)
         shown = metrics(served.url)
 
     assert found["rate_limits"] == []
@@ -172,12 +172,12 @@ def test_list_price_equivalents_count_against_caps(tmp_path: Path) -> None:
     assert not sandbox.requests
 
 
-def test_charges_at_the_price_of_a_family_are_marked(tmp_path: Path) -> None:
+def test_charges_at_the_price_of_a_family_are_labelled(tmp_path: Path) -> None:
     with gateway(tmp_path) as (served, _):
         assert message(served.url, {"x-api-key": KEY}, model="claude-opus-9") == 200
         assert message(served.url, {"x-api-key": KEY}) == 200
-        found = waited(lambda: cost(tmp_path, "--by", "model"), lambda known: known["total"]["calls"] == 2)
-        told = spawn("cost", env={"FOVEATE_HOME": str(tmp_path)})
+        found = wait_for(lambda: cost(tmp_path, "--by", "model"), lambda known: known["total"]["calls"] == 2)
+        outcome = spawn("cost", env={"FOVEATE_HOME": str(tmp_path)})
         exported = spawn("cost", "export", env={"FOVEATE_HOME": str(tmp_path)}).out.splitlines()
         sessions = json.loads(spawn("explain", "--json", env={"FOVEATE_HOME": str(tmp_path)}).out)
         shown = metrics(served.url)
@@ -186,19 +186,19 @@ def test_charges_at_the_price_of_a_family_are_marked(tmp_path: Path) -> None:
     assert rows["claude-opus-9"]["inherited_calls"] == 1
     assert rows["claude-opus-9"]["inherited_dollars"] == rows["claude-opus-9"]["dollars"]
     assert rows["claude-opus-5-5"]["inherited_calls"] == 0
-    assert "inherited: 1 call to models without a price of their own" in told.err
+    assert "inherited: 1 call to models without a price of their own" in outcome.err
     calls = csv.DictReader(exported)
-    marks = {call["model"]: (call["is_inherited"], call["is_subscription"]) for call in calls}
-    assert marks == {"claude-opus-9": ("true", "false"), "claude-opus-5-5": ("false", "false")}
+    price_labels = {call["model"]: (call["is_inherited"], call["is_subscription"]) for call in calls}
+    assert price_labels == {"claude-opus-9": ("true", "false"), "claude-opus-5-5": ("false", "false")}
     assert 'foveate_inherited_dollars_total{agent="default",model="claude-opus-9"' in shown
     assert len(sessions["sessions"]) >= 1
 
 
-def test_the_page_shows_limits_and_marks_dollars(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_shows_limits_and_labels_dollars(browser: Browser, tmp_path: Path) -> None:
     with gateway(tmp_path) as (served, _):
         assert message(served.url, SUBSCRIPTION) == 200
         assert message(served.url, {"x-api-key": KEY}, model="claude-opus-9") == 200
-        waited(
+        wait_for(
             lambda: cost(tmp_path), lambda known: known["total"]["calls"] == 2 and bool(known["rate_limits"])
         )
         with open_page(browser, served.url) as page:
@@ -221,7 +221,7 @@ def test_the_page_shows_limits_and_marks_dollars(browser: Browser, tmp_path: Pat
 def test_without_subscriptions_the_page_has_no_such_part(browser: Browser, tmp_path: Path) -> None:
     with gateway(tmp_path) as (served, _):
         assert message(served.url, {"x-api-key": KEY}) == 200
-        waited(lambda: cost(tmp_path), lambda known: known["total"]["calls"] == 1)
+        wait_for(lambda: cost(tmp_path), lambda known: known["total"]["calls"] == 1)
         with open_page(browser, served.url) as page:
             page.goto("/")
             expect(page.locator("[data-part=agents]")).to_be_visible()

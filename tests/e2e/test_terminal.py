@@ -29,13 +29,13 @@ def sections(tmp_path: Path) -> Path:
     return write(tmp_path / "sections.json", SECTIONS)
 
 
-def test_colours_are_for_terminals_that_want_them(text_file: Path) -> None:
+def test_colours_are_only_for_terminals_that_support_them(text_file: Path) -> None:
     assert ESCAPE in on_terminal("count", str(text_file))
     assert ESCAPE not in on_terminal("count", str(text_file), env={"NO_COLOR": "1"})
     assert ESCAPE not in spawn("count", text_file, env={"TERM": "xterm"}).out
 
 
-def test_a_person_is_told_when_counting_takes_long(text_file: Path) -> None:
+def test_a_terminal_shows_progress_when_counting_takes_long(text_file: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         shown = on_terminal("count", str(text_file), "--endpoint", url, "--timeout", "1.5")
@@ -44,7 +44,7 @@ def test_a_person_is_told_when_counting_takes_long(text_file: Path) -> None:
     assert "no answer within 1.5 s" in shown
 
 
-def test_a_reader_that_has_gone_is_no_error(text_file: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(text_file: Path) -> None:
     for command in ("count", "--json"), ("count",):
         line = f'"$@" {" ".join(command)} "{text_file}" | head -0; exit ${{PIPESTATUS[0]}}'
         outcome = spawn(command=["bash", "-c", line, "bash", *COMMAND])
@@ -75,7 +75,7 @@ def test_a_closed_standard_input_is_one_line() -> None:
     assert outcome == Outcome(2, "", "foveate: standard input: is closed\n")
 
 
-def test_a_narrow_encoding_is_no_error(tmp_path: Path) -> None:
+def test_a_narrow_encoding_is_not_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "naïve.txt", "one two")
     outcome = spawn("count", path, env={"PYTHONIOENCODING": "ascii"})
 
@@ -83,7 +83,7 @@ def test_a_narrow_encoding_is_no_error(tmp_path: Path) -> None:
     assert "na\\xefve.txt" in outcome.out
 
 
-def test_a_wrong_option_is_no_traceback(run: Any) -> None:
+def test_an_invalid_option_gives_no_traceback(run: Any) -> None:
     outcome = run("count", "--nonsense")
 
     assert outcome.code == 2
@@ -91,7 +91,7 @@ def test_a_wrong_option_is_no_traceback(run: Any) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["count", "count --json", "--version", "--help"])
-def test_an_output_that_takes_no_more_is_one_line_and_exit_code_1(text_file: Path, arguments: str) -> None:
+def test_a_full_output_is_one_line_and_exit_code_1(text_file: Path, arguments: str) -> None:
     """A full disk was once a traceback, and its exit code 120."""
     files = f'"{text_file}"' if "count" in arguments else ""
     outcome = spawn(command=["sh", "-c", f'"$@" {arguments} {files} >/dev/full', "sh", *COMMAND])
@@ -108,14 +108,14 @@ def test_a_closed_output_is_one_line_and_exit_code_1(text_file: Path, arguments:
 
 
 @pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
-def test_where_notes_cannot_be_written_the_rest_is_counted_all_the_same(text_file: Path, where: str) -> None:
+def test_counting_continues_if_standard_error_cannot_be_written(text_file: Path, where: str) -> None:
     outcome = spawn(command=["sh", "-c", f'"$@" count "{text_file}" missing {where}', "sh", *COMMAND])
 
     assert outcome.code == 1
     assert outcome.rows["total"] == "6"
 
 
-def test_what_a_request_says_cannot_reach_the_terminal(run: Any, tmp_path: Path) -> None:
+def test_control_characters_in_a_request_cannot_reach_the_terminal(run: Any, tmp_path: Path) -> None:
     """A line end in a role once broke the table, and an escape coloured the rest of the session."""
     body = {
         "model": "gpt\x1b]0;owned\x07\n-4o",
@@ -130,7 +130,7 @@ def test_what_a_request_says_cannot_reach_the_terminal(run: Any, tmp_path: Path)
     assert r"gpt\x1b]0;owned\x07\n-4o" in outcome.out
 
 
-def test_a_name_in_a_note_cannot_reach_the_terminal_either(run: Any, tmp_path: Path) -> None:
+def test_control_characters_in_a_file_name_cannot_reach_the_terminal(run: Any, tmp_path: Path) -> None:
     outcome = run("count", tmp_path / "missing\x1b[31m")
 
     assert outcome.err == f"foveate: {tmp_path}/missing\\x1b[31m: No such file or directory\n"
@@ -147,7 +147,7 @@ def test_a_name_in_a_note_cannot_reach_the_terminal_either(run: Any, tmp_path: P
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_with_json_an_error_is_an_object_beside_its_line(
+def test_an_error_with_json_is_also_an_object(
     run: Any, text_file: Path, arguments: tuple[str, ...], code: str
 ) -> None:
     """`code` was promised to whoever reads JSON, who got nothing."""
@@ -160,7 +160,7 @@ def test_with_json_an_error_is_an_object_beside_its_line(
     assert outcome.err.splitlines()[-1] == f"foveate: {error['message']}"
 
 
-def test_a_backend_that_does_not_count_texts_says_so(text_file: Path) -> None:
+def test_a_backend_that_cannot_count_texts_is_reported(text_file: Path) -> None:
     """The count was once made here without a word."""
     outcome = spawn("count", text_file, "--backend", "openai_api", env={"OPENAI_API_KEY": "sk-none"})
 
@@ -182,7 +182,7 @@ def test_a_picture_is_as_wide_as_the_terminal(sections: Path, columns: int, widt
     assert row.startswith("📚 本棚")
 
 
-def test_columns_in_the_environment_have_the_last_word(sections: Path) -> None:
+def test_columns_in_the_environment_take_precedence(sections: Path) -> None:
     def widest(**env: str) -> int:
         without_notes = {"CONTEXT_MAX_TOKENS": "4000", "NO_COLOR": "1"}
         shown = on_terminal("assemble", "--sections", str(sections), env=env | without_notes, columns=60)
@@ -193,7 +193,7 @@ def test_columns_in_the_environment_have_the_last_word(sections: Path) -> None:
     assert widest(COLUMNS="9" * 5000) <= 60
 
 
-def test_a_picture_has_colours_only_for_terminals_that_want_them(sections: Path) -> None:
+def test_a_picture_has_colours_only_for_terminals_that_support_them(sections: Path) -> None:
     assert ESCAPE in on_terminal("assemble", "--sections", str(sections))
     for plain in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
         assert ESCAPE not in on_terminal("assemble", "--sections", str(sections), env=plain)
@@ -206,7 +206,7 @@ def test_a_prompt_on_a_terminal_ends_its_line_before_the_picture(sections: Path)
     assert re.search(r"one two \r\n\d+ of 128,000 tokens", shown)
 
 
-def test_where_blocks_cannot_be_shown_a_picture_is_drawn_without(sections: Path) -> None:
+def test_a_picture_is_drawn_in_ascii_if_blocks_cannot_be_shown(sections: Path) -> None:
     shown = spawn("assemble", "--sections", sections, env={"PYTHONIOENCODING": "ascii"}).out
 
     assert "##" in shown
@@ -214,7 +214,7 @@ def test_where_blocks_cannot_be_shown_a_picture_is_drawn_without(sections: Path)
     assert shown.isascii()
 
 
-def test_a_models_name_cannot_reach_the_terminal(run: Any, sections: Path) -> None:
+def test_control_characters_in_a_model_name_cannot_reach_the_terminal(run: Any, sections: Path) -> None:
     outcome = run("assemble", "--sections", sections, "--model", "gpt\x1b]0;owned\x07\n-4o")
 
     assert outcome.code == 0
@@ -223,7 +223,7 @@ def test_a_models_name_cannot_reach_the_terminal(run: Any, sections: Path) -> No
 
 
 @pytest.mark.parametrize("options", ["", "--json", "--output -"])
-def test_a_prompt_for_which_there_is_no_room_is_one_line_and_exit_code_1(sections: Path, options: str) -> None:
+def test_a_prompt_that_cannot_be_written_is_one_line_and_exit_code_1(sections: Path, options: str) -> None:
     line = f'"$@" assemble --sections "{sections}" {options}'
     full = spawn(command=["sh", "-c", f"{line} >/dev/full", "sh", *COMMAND])
     closed = spawn(command=["sh", "-c", f"{line} >&-", "sh", *COMMAND])
@@ -233,7 +233,7 @@ def test_a_prompt_for_which_there_is_no_room_is_one_line_and_exit_code_1(section
 
 
 @pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
-def test_a_picture_that_cannot_be_shown_beside_the_prompt_is_no_error(sections: Path, where: str) -> None:
+def test_a_picture_that_cannot_be_shown_is_not_an_error(sections: Path, where: str) -> None:
     line = f'"$@" assemble --sections "{sections}" --output - {where}'
     outcome = spawn(command=["sh", "-c", line, "sh", *COMMAND])
 
@@ -242,13 +242,13 @@ def test_a_picture_that_cannot_be_shown_beside_the_prompt_is_no_error(sections: 
 
 
 @pytest.mark.parametrize("options", ["", "--json", "--output -"])
-def test_a_reader_of_the_prompt_that_has_gone_is_no_error(sections: Path, options: str) -> None:
+def test_a_closed_pipe_for_the_prompt_is_not_an_error(sections: Path, options: str) -> None:
     line = f'"$@" assemble --sections "{sections}" {options} 2>/dev/null | head -0; exit ${{PIPESTATUS[0]}}'
 
     assert spawn(command=["bash", "-c", line, "bash", *COMMAND]) == Outcome(0, "", "")
 
 
-def test_sections_are_waited_for_at_a_terminal_until_control_c() -> None:
+def test_reading_sections_from_a_terminal_ends_with_control_c() -> None:
     controller, terminal = pty.openpty()
     with subprocess.Popen(
         [*COMMAND, "assemble", "--sections", "-"], stdin=terminal, stderr=subprocess.PIPE, env=WITHOUT_KEYS
@@ -264,7 +264,7 @@ def test_sections_are_waited_for_at_a_terminal_until_control_c() -> None:
     assert (code, b"Traceback" in rest) == (130, False)
 
 
-def test_sections_from_a_closed_standard_input_are_one_line() -> None:
+def test_a_closed_standard_input_for_sections_is_one_line() -> None:
     outcome = spawn(command=["sh", "-c", '"$@" assemble --sections - <&-', "sh", *COMMAND])
 
     assert outcome == Outcome(2, "", "foveate: standard input: is closed\n")

@@ -1,4 +1,4 @@
-"""Who may see the page: on loopback whoever is there, elsewhere by a key, and nobody where it is off."""
+"""Access to the pages: open on loopback, by key elsewhere, and not found when they are disabled."""
 
 import http.client
 import signal
@@ -40,8 +40,8 @@ def served(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
-def open_one(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway that other machines reach."""
+def public_gateway(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A gateway that other machines can reach."""
     folder = tmp_path_factory.mktemp("open")
     write_config(
         folder / "foveate.yaml", sandbox.url, f"agents: [{{id: ana, keys: ['{hash_key(GATEWAY_KEY)}']}}]\n"
@@ -50,24 +50,24 @@ def open_one(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) 
         yield f"http://127.0.0.1:{urlsplit(found.url).port}"
 
 
-def asked(
+def fetch(
     url: str, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
 ) -> tuple[int, Mapping[str, str], str]:
-    """A status, headers, and a body; of one that streams, its beginning."""
+    """Return the status, headers and body of a response; of a stream, its beginning."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
     try:
         connection.request(method, path, headers=dict(headers or {}))
         answer = connection.getresponse()
         is_stream = answer.getheader("content-type", "").startswith("text/event-stream")
         body = answer.read1() if is_stream else answer.read()
-        return answer.status, {name.lower(): said for name, said in answer.getheaders()}, body.decode()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, body.decode()
     finally:
         connection.close()
 
 
 @pytest.mark.parametrize("path", [*SHOWN, *MISSING, *FILES, "/-/events"])
-def test_every_answer_forbids_scripts_of_others_and_being_framed(path: str, served: GatewayProcess) -> None:
-    _, headers, _ = asked(served.url, path)
+def test_every_response_forbids_foreign_scripts_and_framing(path: str, served: GatewayProcess) -> None:
+    _, headers, _ = fetch(served.url, path)
 
     policy = headers["content-security-policy"].split("; ")
     assert {"default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'"} <= {
@@ -82,19 +82,19 @@ def test_every_answer_forbids_scripts_of_others_and_being_framed(path: str, serv
 
 @pytest.mark.parametrize("path", SHOWN)
 def test_a_page_is_shown_on_loopback_without_a_key(path: str, served: GatewayProcess) -> None:
-    status, headers, body = asked(served.url, path)
+    status, headers, body = fetch(served.url, path)
 
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "<h1" in body
 
 
 @pytest.mark.parametrize("path", MISSING)
-def test_what_there_is_not_is_said_to_be_missing_and_asked_of_nobody(
+def test_unknown_pages_are_not_found_and_not_forwarded(
     path: str, served: GatewayProcess, sandbox: RunningSandbox
 ) -> None:
     heard = len(sandbox.requests)
 
-    status, _, body = asked(served.url, path)
+    status, _, body = fetch(served.url, path)
 
     assert status == (400 if "?" in path else 404)
     assert body
@@ -105,37 +105,37 @@ def test_what_there_is_not_is_said_to_be_missing_and_asked_of_nobody(
 def test_nothing_can_be_posted(path: str, served: GatewayProcess, sandbox: RunningSandbox) -> None:
     heard = len(sandbox.requests)
 
-    status, headers, _ = asked(served.url, path, method="POST")
+    status, headers, _ = fetch(served.url, path, method="POST")
 
     assert status == 405
     assert "content-security-policy" in headers
     assert len(sandbox.requests) == heard
 
 
-def test_a_page_of_another_name_that_leads_to_loopback_sees_nothing(served: GatewayProcess) -> None:
+def test_another_host_name_that_resolves_to_loopback_is_rejected(served: GatewayProcess) -> None:
     for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
-        status, _, body = asked(served.url, "/", headers=headers)
+        status, _, body = fetch(served.url, "/", headers=headers)
 
         assert status == 403
         assert "<h1" not in body
 
 
 @pytest.mark.parametrize("path", [*SHOWN, "/-/events", FILES[0], "/-/nothing"])
-def test_beyond_loopback_nothing_is_shown_without_a_key(path: str, open_one: str) -> None:
+def test_beyond_loopback_nothing_is_shown_without_a_key(path: str, public_gateway: str) -> None:
     wrong = b64encode(b"me:fov-this-is-none").decode()
 
     for headers in ({}, {"authorization": f"Basic {wrong}"}, {"authorization": "Bearer sk-of-a-provider"}):
-        status, said, body = asked(open_one, path, headers=headers)
+        status, response_headers, body = fetch(public_gateway, path, headers=headers)
         assert status == 401
-        assert said["www-authenticate"].startswith("Basic ")
-        assert "default-src 'none'" in said["content-security-policy"]
+        assert response_headers["www-authenticate"].startswith("Basic ")
+        assert "default-src 'none'" in response_headers["content-security-policy"]
         assert "<h1" not in body
 
 
-def test_a_browser_shows_the_key_as_a_password_and_is_told_of_changes_too(
-    browser: Browser, open_one: str
+def test_a_browser_can_send_the_key_as_a_password_and_gets_live_updates(
+    browser: Browser, public_gateway: str
 ) -> None:
-    with open_page(browser, open_one, http_credentials={"username": "", "password": GATEWAY_KEY}) as page:
+    with open_page(browser, public_gateway, http_credentials={"username": "", "password": GATEWAY_KEY}) as page:
         page.goto("/")
         expect(page.locator("#live")).to_have_text("Live")
         page.get_by_role("link", name="Sessions").first.click()
@@ -143,7 +143,7 @@ def test_a_browser_shows_the_key_as_a_password_and_is_told_of_changes_too(
 
     with open_page(
         browser,
-        open_one,
+        public_gateway,
         allowed_console_errors="401",
         http_credentials={"username": "", "password": "fov-wrong"},
     ) as page:
@@ -152,7 +152,7 @@ def test_a_browser_shows_the_key_as_a_password_and_is_told_of_changes_too(
         assert answer.status == 401
 
 
-def test_the_page_can_be_switched_off_and_on_while_the_gateway_runs(
+def test_the_page_can_be_disabled_and_enabled_while_the_gateway_runs(
     browser: Browser, sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     config = tmp_path / "foveate.yaml"
@@ -169,18 +169,18 @@ def test_the_page_can_be_switched_off_and_on_while_the_gateway_runs(
         expect(page.locator("#live")).to_contain_text("Not connected")  # who looks is told no more
         heard = len(sandbox.requests)
         for path in ("/", "/-/sessions", FILES[0], "/-/events"):
-            status, _, body = asked(served.url, path)
+            status, _, body = fetch(served.url, path)
             assert status == 404
             assert "server.page is off" in body
         assert len(sandbox.requests) == heard
-        assert asked(served.url, "/health")[0] == 200
+        assert fetch(served.url, "/health")[0] == 200
 
         write_config(config, sandbox.url)
-        assert asked(served.url, "/")[0] == 200
+        assert fetch(served.url, "/")[0] == 200
         expect(page.locator("#live")).to_have_text("Live")
 
 
-def test_a_gateway_ends_within_seconds_though_pages_are_open(
+def test_a_gateway_exits_within_seconds_while_pages_are_open(
     browser: Browser, sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     write_config(tmp_path / "foveate.yaml", sandbox.url)
@@ -205,15 +205,17 @@ def test_a_gateway_ends_within_seconds_though_pages_are_open(
         expect(page.locator("#live")).to_contain_text("Not connected")
 
 
-def test_the_address_on_the_page_is_the_one_that_a_proxy_before_the_gateway_was_asked_by(
-    open_one: str,
+def test_the_page_shows_the_public_address_behind_a_proxy(
+    public_gateway: str,
 ) -> None:
     headers = {"host": "localhost", "authorization": f"Bearer {GATEWAY_KEY}"}
 
-    assert "https://localhost" in asked(open_one, "/", headers={**headers, "x-forwarded-proto": "https"})[2]
-    assert "https://localhost" not in asked(open_one, "/", headers=headers)[2]
+    assert (
+        "https://localhost" in fetch(public_gateway, "/", headers={**headers, "x-forwarded-proto": "https"})[2]
+    )
+    assert "https://localhost" not in fetch(public_gateway, "/", headers=headers)[2]
 
 
-def test_a_proxy_on_this_machine_makes_nobody_local(served: GatewayProcess) -> None:
+def test_requests_through_a_local_proxy_are_not_treated_as_local(served: GatewayProcess) -> None:
     for headers in ({"x-forwarded-for": "127.0.0.1"}, {"forwarded": "for=127.0.0.1"}, {"via": "1.1 proxy"}):
-        assert asked(served.url, "/", headers={"host": "localhost", **headers})[0] == 401
+        assert fetch(served.url, "/", headers={"host": "localhost", **headers})[0] == 401

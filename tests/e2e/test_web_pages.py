@@ -1,4 +1,4 @@
-"""Each page in a real browser, with what real clients have done through a gateway: as the store has it."""
+"""Each page in a real browser shows the stored data of real clients of a gateway."""
 
 import re
 from urllib.parse import quote
@@ -27,7 +27,7 @@ PAGE_ROWS = 50
 
 
 def tile(page: Page, name: str) -> Locator:
-    """What a tile says, by what it is called."""
+    """Return the text of a tile by its name."""
     return (
         page.locator(".tiles > div")
         .filter(has=page.locator("dt", has_text=re.compile(f"^{name}$")))
@@ -41,16 +41,18 @@ def table_row(page: Page, part: str, heading: str) -> Locator:
     return rows.filter(has=page.locator("th", has_text=heading))
 
 
-def test_the_overview_tells_what_the_store_adds_up_to(browser: Browser, shown: DashboardGateway) -> None:
+def test_the_overview_shows_the_totals_of_the_store(browser: Browser, shown: DashboardGateway) -> None:
     totals = shown.totals()
-    asked = dict(read_store(shown.folder, lambda store: store.totals.sum_totals([TotalsGroup.CATEGORY])))
+    category_totals = dict(
+        read_store(shown.folder, lambda store: store.totals.sum_totals([TotalsGroup.CATEGORY]))
+    )
     with open_page(browser, shown.url) as page:
         page.goto("/")
 
         expect(tile(page, "Last 7 days").first).to_have_text(format_money(totals.dollars))
         expect(tile(page, "Requests").first).to_have_text(format_number(totals.requests))
         expect(tile(page, "Requests").nth(1)).to_contain_text("1 failed")
-        expect(tile(page, "Hit ratio").first).to_have_text(format_percent(asked[("main",)].hit_ratio))
+        expect(tile(page, "Hit ratio").first).to_have_text(format_percent(category_totals[("main",)].hit_ratio))
         expect(tile(page, "Breaks lost").first).to_have_text(format_money(totals.lost_dollars))
         expect(page.locator("figure.chart canvas[data-drawn]")).to_have_count(
             page.locator("figure.chart").count()
@@ -103,7 +105,7 @@ def test_sessions_are_listed_filtered_and_paged_by_the_database(
         expect(page.locator("main")).to_contain_text("No session is of this kind")
 
 
-def test_a_session_shows_its_window_its_requests_its_folds_and_why_its_cache_broke(
+def test_a_session_shows_its_window_requests_compactions_and_cache_misses(
     browser: Browser, shown: DashboardGateway
 ) -> None:
     session_id = session_id_by_name(REVIEWER, REVIEW)
@@ -120,12 +122,12 @@ def test_a_session_shows_its_window_its_requests_its_folds_and_why_its_cache_bro
 
         # What the chart draws can be read as a table, and stacks up to what was counted.
         page.get_by_text("as a table").first.click()
-        told = page.locator("figure.chart tbody > tr")
-        expect(told).to_have_count(11)
+        chart_rows = page.locator("figure.chart tbody > tr")
+        expect(chart_rows).to_have_count(11)
         names = page.locator("figure.chart thead th").all_inner_texts()
         assert {"tools", "system", "summary", "tool results"} <= {name.strip().lower() for name in names}
         parts = [name.strip().lower() in {one.name for one in traced[0].trace.sections} for name in names[1:]]
-        cells = told.last.locator("td").all_inner_texts()
+        cells = chart_rows.last.locator("td").all_inner_texts()
         tokens = [
             int(cell.replace(",", "") or 0) for cell, is_part in zip(cells, parts, strict=False) if is_part
         ]
@@ -138,15 +140,15 @@ def test_a_session_shows_its_window_its_requests_its_folds_and_why_its_cache_bro
         expect(edits.locator("table")).to_be_visible()
         expect(edits).to_contain_text("mark")
 
-        fold = page.locator("details[data-name^=fold-]").last  # the first that was made
-        fold.locator("summary").click()
-        expect(fold.get_by_role("heading", name="What was folded")).to_be_visible()
-        expect(fold.locator("pre").first).to_contain_text("parser")
-        fold.get_by_role("link", name="all of it").click()
+        compaction = page.locator("details[data-name^=fold-]").last  # the first that was made
+        compaction.locator("summary").click()
+        expect(compaction.get_by_role("heading", name="What was folded")).to_be_visible()
+        expect(compaction.locator("pre").first).to_contain_text("parser")
+        compaction.get_by_role("link", name="all of it").click()
         expect(page.locator("main")).to_contain_text("Find the slow parser and make it fast.")
 
 
-def test_agents_show_their_switches_budgets_and_what_is_injected(
+def test_agents_show_their_settings_budgets_and_injected_sections(
     browser: Browser, shown: DashboardGateway
 ) -> None:
     with open_page(browser, shown.url) as page:
@@ -162,7 +164,7 @@ def test_agents_show_their_switches_budgets_and_what_is_injected(
         expect(page.locator("main")).to_contain_text("$0.01")
 
 
-def test_the_memory_shows_what_a_model_would_see_for_a_focus_and_a_limit(
+def test_the_memory_page_shows_the_view_for_a_focus_and_a_limit(
     browser: Browser, shown: DashboardGateway
 ) -> None:
     with open_page(browser, shown.url) as page:
@@ -178,7 +180,7 @@ def test_the_memory_shows_what_a_model_would_see_for_a_focus_and_a_limit(
         expect(page.get_by_role("region", name="The text that a model would see")).to_contain_text("Monday")
 
 
-def test_the_configuration_shows_what_is_in_force_and_from_where(
+def test_the_configuration_page_shows_effective_settings_and_their_sources(
     browser: Browser, shown: DashboardGateway
 ) -> None:
     with open_page(browser, shown.url) as page:
@@ -208,14 +210,14 @@ def hostile_pages() -> list[str]:
     ]
 
 
-def test_what_users_and_models_say_is_text_and_never_markup(browser: Browser, shown: DashboardGateway) -> None:
-    folds = read_store(
+def test_text_of_users_and_models_is_never_markup(browser: Browser, shown: DashboardGateway) -> None:
+    compactions = read_store(
         shown.folder,
         lambda store: store.compactions.list_compactions(session_id=session_id_by_name(HOSTILE, HOSTILE)),
     )
     with open_page(browser, shown.url, allowed_console_errors="400|404") as page:
         page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
-        for path in [*hostile_pages(), *(f"/-/folds/{fold.id}" for fold in folds)]:
+        for path in [*hostile_pages(), *(f"/-/folds/{compaction.id}" for compaction in compactions)]:
             page.goto(path)
             for details in page.locator("main details").all()[:30]:
                 details.evaluate("element => { element.open = true; }")
@@ -225,10 +227,10 @@ def test_what_users_and_models_say_is_text_and_never_markup(browser: Browser, sh
             )
             assert str(7 * 191) not in page.content()
             typed = [field.input_value() for field in page.locator("main input").all()]
-            assert any("<script>" in said for said in [page.locator("body").inner_text(), *typed]), path
+            assert any("<script>" in text for text in [page.locator("body").inner_text(), *typed]), path
 
 
-def test_everything_is_readable_without_scripts(browser: Browser, shown: DashboardGateway) -> None:
+def test_every_page_is_readable_without_scripts(browser: Browser, shown: DashboardGateway) -> None:
     with open_page(browser, shown.url, java_script_enabled=False) as page:
         page.goto(f"/-/sessions/{session_id_by_name(REVIEWER, REVIEW)}")
         page.locator("figure.chart summary").first.click()

@@ -1,4 +1,4 @@
-"""Pages for everybody: by the keyboard alone, read aloud, in light and dark, on a phone."""
+"""Accessibility of pages: keyboard, screen reader, light and dark, phone."""
 
 from itertools import pairwise
 from typing import Any
@@ -48,13 +48,13 @@ FOCUSED = """
 
 def places(shown: DashboardGateway) -> list[str]:
     """Every page, with something to show."""
-    (fold, *_) = read_store(
+    (compaction, *_) = read_store(
         shown.folder,
         lambda store: store.compactions.list_compactions(session_id=session_id_by_name(REVIEWER, REVIEW)),
     )
     names = {
         "/-/sessions/{id:path}": f"/-/sessions/{session_id_by_name(REVIEWER, REVIEW)}",
-        "/-/folds/{id:path}": f"/-/folds/{fold.id}",
+        "/-/folds/{id:path}": f"/-/folds/{compaction.id}",
         "/-/agents/{name:path}": f"/-/agents/{INTERN}",
         "/-/memory": f"/-/memory?agent={GARDENER}&query=water",
     }
@@ -63,7 +63,7 @@ def places(shown: DashboardGateway) -> list[str]:
     return [*found, "/-/nothing"]
 
 
-def opened(page: Page, path: str) -> None:
+def open_and_expand(page: Page, path: str) -> None:
     page.goto(path)
     page.locator("main").evaluate(
         "main => main.querySelectorAll('details').forEach(one => { one.open = true; })"
@@ -79,7 +79,7 @@ def test_axe_finds_nothing_serious_on_any_page(
         for path in places(shown):
             if rules and path in ALIKE:
                 continue
-            opened(page, path)
+            open_and_expand(page, path)
             found += [f"{path}: {problem}" for problem in find_accessibility_violations(page, *rules)]
 
     assert not found, "\n".join(found)
@@ -90,13 +90,11 @@ def test_no_page_is_wider_than_a_small_phone(browser: Browser, shown: DashboardG
         browser, shown.url, allowed_console_errors="404", viewport={"width": 320, "height": 640}
     ) as page:
         for path in places(shown):
-            opened(page, path)
+            open_and_expand(page, path)
             assert page.evaluate("document.documentElement.scrollWidth") <= 320, path
 
 
-def test_every_page_can_be_walked_through_by_the_tabulator_in_its_order(
-    browser: Browser, shown: DashboardGateway
-) -> None:
+def test_the_tab_key_visits_every_page_element_in_order(browser: Browser, shown: DashboardGateway) -> None:
     with open_page(
         browser, shown.url, allowed_console_errors="404", viewport={"width": 1280, "height": 900}
     ) as page:
@@ -118,7 +116,7 @@ def test_every_page_can_be_walked_through_by_the_tabulator_in_its_order(
             assert after is None or after["place"] < before, f"{path}: {after['said']} keeps the focus"
 
 
-def test_by_the_keyboard_alone_one_skips_to_the_content_opens_what_is_folded_and_asks(
+def test_the_keyboard_alone_can_skip_to_content_open_details_and_search(
     browser: Browser, shown: DashboardGateway
 ) -> None:
     with open_page(browser, shown.url) as page:
@@ -129,15 +127,15 @@ def test_by_the_keyboard_alone_one_skips_to_the_content_opens_what_is_folded_and
         page.keyboard.press("Enter")
         expect(page.locator("main")).to_be_focused()
 
-        fold = page.locator("details[data-name^=fold-]").first
+        compaction = page.locator("details[data-name^=fold-]").first
         for _ in range(50):
             page.keyboard.press("Tab")
-            if fold.locator("summary").evaluate("one => one === document.activeElement"):
+            if compaction.locator("summary").evaluate("one => one === document.activeElement"):
                 break
         page.keyboard.press("Enter")
-        expect(fold.locator("pre").first).to_be_visible()
+        expect(compaction.locator("pre").first).to_be_visible()
         page.keyboard.press("Enter")
-        expect(fold.locator("pre").first).to_be_hidden()
+        expect(compaction.locator("pre").first).to_be_hidden()
 
         page.goto("/-/configuration")
         page.get_by_label("Find").focus()
@@ -146,12 +144,12 @@ def test_by_the_keyboard_alone_one_skips_to_the_content_opens_what_is_folded_and
         expect(page.locator("[data-part=settings] tbody > tr")).to_have_count(1)
 
 
-def test_pages_are_read_aloud_in_order(browser: Browser, shown: DashboardGateway) -> None:
+def test_screen_readers_read_pages_in_order(browser: Browser, shown: DashboardGateway) -> None:
     """One title, headings that leave out no level, names for all that can be entered, and where one is."""
     with open_page(browser, shown.url, allowed_console_errors="404") as page:
         titles = set()
         for path in places(shown):
-            opened(page, path)
+            open_and_expand(page, path)
             titles.add(page.title())
             levels = page.evaluate(
                 "[...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map(one => +one.tagName[1])"

@@ -1,8 +1,8 @@
-"""The pictures of pages in the documentation: made anew from real work, and still of what the pages show.
+"""Screenshots in the documentation: taken from real traffic, and still up to date.
 
-Pictures are not compared, since fonts differ from machine to machine. Beside each stands what a reader is told
-of that page, each line once and without its numbers. Where a page tells something else by now, a new picture is
-due:
+Pictures are not compared, since fonts differ from machine to machine. A text file beside each holds the
+visible text of that page, each line once and without its numbers. If the text of a page changes, take a new
+screenshot:
 
     FOVEATE_SCREENSHOTS=1 ./test tests/e2e/test_web_pictures.py
 """
@@ -23,7 +23,7 @@ from tests.support.clients.browser import open_page
 from tests.support.scenarios.week_of_traffic import REVIEW, WeekGateway, gateway_after_week
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
-MOST_BYTES = 150_000
+MAX_BYTES = 150_000
 WIDTH = 1280
 IS_DUE = bool(os.environ.get("FOVEATE_SCREENSHOTS"))
 # What is another each time, and what differs from day to day; the words around it stay.
@@ -60,8 +60,8 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WeekGateway]:
         yield found
 
 
-def told(page: Page) -> str:
-    """What a reader is told of a page, without what is another each time."""
+def visible_text(page: Page) -> str:
+    """Return the visible text of a page, without parts that change each time."""
     # The slowest step comes first, and is another each time.
     page.locator("[data-part=latency] tbody").evaluate_all("found => found.forEach(one => one.remove())")
     text = page.locator("body").aria_snapshot()
@@ -70,8 +70,8 @@ def told(page: Page) -> str:
     return "".join(f"{line}\n" for line in dict.fromkeys(text.splitlines()))
 
 
-def taken(page: Page) -> bytes:
-    """A picture of a page, in few colours."""
+def take_screenshot(page: Page) -> bytes:
+    """Take a screenshot of a page, in few colours."""
     image = Image.open(io.BytesIO(page.screenshot(animations="disabled"))).convert("RGB")
     file = io.BytesIO()
     # Those that are rare are signs: they stay what they are.
@@ -80,24 +80,24 @@ def taken(page: Page) -> bytes:
     return file.getvalue()
 
 
-def test_pictures_in_the_documentation_are_of_what_the_pages_show(browser: Browser, week: WeekGateway) -> None:
+def test_screenshots_in_the_documentation_match_the_pages(browser: Browser, week: WeekGateway) -> None:
     different: list[str] = []
     for name, picture in PICTURES.items():
         size = {"width": WIDTH, "height": picture.height}
         with open_page(browser, week.url, viewport=size, color_scheme="light", reduced_motion="reduce") as page:
             page.goto(picture.path)
             page.wait_for_selector("#live[data-state=live]")
-            image, text = taken(page), told(page)
-        kept, kept_text = FOLDER / f"web-{name}.png", FOLDER / f"web-{name}.txt"
+            image, text = take_screenshot(page), visible_text(page)
+        picture_file, text_file = FOLDER / f"web-{name}.png", FOLDER / f"web-{name}.txt"
         if IS_DUE:
-            kept.write_bytes(image)
-            kept_text.write_text(text, encoding="utf-8")
+            picture_file.write_bytes(image)
+            text_file.write_text(text, encoding="utf-8")
 
-        before = kept_text.read_text(encoding="utf-8").splitlines()
-        different += unified_diff(before, text.splitlines(), kept.name, "the page", lineterm="", n=1)
-        with Image.open(kept) as opened:
+        before = text_file.read_text(encoding="utf-8").splitlines()
+        different += unified_diff(before, text.splitlines(), picture_file.name, "the page", lineterm="", n=1)
+        with Image.open(picture_file) as opened:
             assert opened.size == (WIDTH, picture.height)
-        for one in (kept.read_bytes(), image):
-            assert 10_000 < len(one) < MOST_BYTES
+        for one in (picture_file.read_bytes(), image):
+            assert 10_000 < len(one) < MAX_BYTES
 
     assert not different, "\n".join([*different, __doc__])

@@ -1,4 +1,4 @@
-"""Who sees what of the gateway's own pages: an agent's key that agent alone, an admin key and loopback all.
+"""Access to the gateway's pages: an agent's key shows that agent only, an admin key and loopback show all.
 
 Every route of the application is in the table below. A new page fails here until it is decided who sees it.
 """
@@ -81,11 +81,11 @@ class Watched:
     limit: str
     key: str = field(default_factory=generate_key)
     session_id: str = ""
-    fold_ids: Sequence[str] = ()
+    compaction_ids: Sequence[str] = ()
     request_ids: Sequence[str] = ()
 
     @property
-    def marks(self) -> Sequence[str]:
+    def own_strings(self) -> Sequence[str]:
         """Strings that only this agent's data contains."""
         return (
             self.name,
@@ -95,14 +95,14 @@ class Watched:
             self.limit,
             self.session_id,
             self.session_id[:12],
-            *self.fold_ids,
+            *self.compaction_ids,
             *self.request_ids,
         )
 
     def addresses(self, route: str) -> list[str]:
         """The addresses of a page that are about this agent: by its path, and by all parameters of queries."""
         session, agent = quote(self.session_id, safe=""), quote(self.name, safe="")
-        path = route.replace("{id:path}", self.fold_ids[-1] if "folds" in route else session)
+        path = route.replace("{id:path}", self.compaction_ids[-1] if "folds" in route else session)
         path = path.replace("{name:path}", agent).replace("{name}", next(iter(load_assets())))
         path = path.replace("{rest:path}", "nothing")
         request = quote(self.request_ids[-1], safe="")
@@ -181,9 +181,9 @@ def watching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watching]:
             wait_until_stored(folder, _are_written(agents))
             wait_until_quiet(folder)
             for one in agents:
-                one.fold_ids = read_store(folder, _fold_ids(one.session_id))
+                one.compaction_ids = read_store(folder, _compaction_ids(one.session_id))
                 one.request_ids = read_store(folder, _request_ids(one.session_id))
-                assert one.fold_ids
+                assert one.compaction_ids
             # From now on only its keys name an agent.
             write_config(config, sandbox.url, _configuration(agents, admin_key, with_keys=True))
             reached = f"http://127.0.0.1:{urlsplit(public.url).port}"
@@ -198,11 +198,11 @@ def _are_written(agents: Sequence[Watched]) -> Callable[[Store], Awaitable[bool]
     return are_written
 
 
-def _fold_ids(session_id: str) -> Callable[[Store], Awaitable[list[str]]]:
-    async def fold_ids(store: Store) -> list[str]:
-        return [fold.id for fold in await store.compactions.list_compactions(session_id=session_id)]
+def _compaction_ids(session_id: str) -> Callable[[Store], Awaitable[list[str]]]:
+    async def compaction_ids(store: Store) -> list[str]:
+        return [compaction.id for compaction in await store.compactions.list_compactions(session_id=session_id)]
 
-    return fold_ids
+    return compaction_ids
 
 
 def _request_ids(session_id: str) -> Callable[[Store], Awaitable[list[str]]]:
@@ -222,10 +222,12 @@ def look(url: str, address: str, key: str | None) -> tuple[int, str]:
         return answer.status_code, answer.text
 
 
-def marks_in(body: str, address: str, agent: Watched) -> list[str]:
-    """What a page shows of an agent; what its address names itself is only repeated."""
-    asked_for = unquote_plus(address)
-    return [mark for mark in agent.marks if mark in body and mark not in asked_for]
+def own_strings_in(body: str, address: str, agent: Watched) -> list[str]:
+    """Return the agent's own strings in a page, except those that its address contains."""
+    requested = unquote_plus(address)
+    return [
+        own_string for own_string in agent.own_strings if own_string in body and own_string not in requested
+    ]
 
 
 async def _routes(folder: Path) -> set[str]:
@@ -260,7 +262,7 @@ async def _routes(folder: Path) -> set[str]:
     return set(build_health_pages(vitals, list)) | {route.path for route in below.routes}
 
 
-def test_it_is_decided_of_every_route_who_sees_it(tmp_path: Path) -> None:
+def test_every_route_has_an_access_rule(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as thread:
         routes = thread.submit(lambda: asyncio.run(_routes(tmp_path))).result()
 
@@ -277,7 +279,7 @@ def test_a_key_never_sees_anything_of_another_agent(
         for address in [*another.addresses(route), *watching.agents[own].addresses(route)]:
             status, body = look(url, address, key)
 
-            assert marks_in(body, address, another) == [], address
+            assert own_strings_in(body, address, another) == [], address
             assert status < 500, address
 
 
@@ -288,7 +290,7 @@ def test_a_key_sees_its_own_agent(route: str, watching: Watching) -> None:
         status, body = look(watching.public, address, one.key)
 
         assert status == 200
-        assert route in _QUIET or marks_in(body, address, one)
+        assert route in _QUIET or own_strings_in(body, address, one)
 
 
 @pytest.mark.parametrize("route", ACCESS)
@@ -304,7 +306,7 @@ def test_an_admin_key_and_loopback_see_all_agents(route: str, watching: Watching
 
             assert status == (404 if route in ("/favicon.ico", "/-/{rest:path}") else 200)
             shows_agents = ACCESS[route] in (Access.OWN_AGENT, Access.ADMIN) and route not in _QUIET
-            assert not shows_agents or marks_in(body, address, one)
+            assert not shows_agents or own_strings_in(body, address, one)
 
 
 @pytest.mark.parametrize("route", ACCESS)
@@ -313,7 +315,7 @@ def test_beyond_loopback_nobody_without_a_key_sees_anything(route: str, watching
         for address in one.addresses(route):
             status, body = look(watching.public, address, None)
 
-            assert marks_in(body, address, one) == []
+            assert own_strings_in(body, address, one) == []
             assert (status == 401) == (ACCESS[route] is not Access.EVERYBODY)
 
 
@@ -327,7 +329,7 @@ def test_pages_of_the_whole_gateway_need_an_admin_key_and_say_so(route: str, wat
 
 
 @pytest.mark.parametrize("route", ["/", "/-/sessions", "/-/agents/{name:path}", "/-/memory"])
-def test_to_ask_for_another_agent_is_refused_with_the_reason(route: str, watching: Watching) -> None:
+def test_a_request_for_another_agent_is_rejected_with_the_reason(route: str, watching: Watching) -> None:
     own, other = watching.agents
     address = other.addresses(route)["{" not in route]
 
@@ -338,7 +340,7 @@ def test_to_ask_for_another_agent_is_refused_with_the_reason(route: str, watchin
 
 
 @pytest.mark.parametrize("route", ["/-/sessions/{id:path}", "/-/folds/{id:path}"])
-def test_ids_of_another_agent_are_answered_like_ids_of_nobody(route: str, watching: Watching) -> None:
+def test_ids_of_another_agent_are_answered_like_unknown_ids(route: str, watching: Watching) -> None:
     own, other = watching.agents
     address = other.addresses(route)[0]
     unknown = f"{address[:-8]}00000000"
@@ -355,7 +357,7 @@ def test_the_stream_of_another_agents_session_is_not_found(watching: Watching) -
     assert look(watching.public, f"/-/events?session={own.session_id}", own.key)[0] == 200
 
 
-def test_a_page_is_not_told_of_changes_that_another_agent_made(watching: Watching) -> None:
+def test_a_page_gets_no_updates_about_another_agents_changes(watching: Watching) -> None:
     own, other = watching.agents
 
     def pulse() -> str:
