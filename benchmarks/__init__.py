@@ -1,5 +1,5 @@
-"""What is measured, beside those who do the same.
+"""Benchmarks of Foveate and of comparable libraries.
 
-A benchmark is a module here with a docstring, whose first line says what it measures, and a
-function `run(data: Path | None) -> Report`. `count_accuracy.py` is called `count-accuracy`.
+A benchmark is a module in this package with a function `run(data: Path | None) -> Report` and a docstring whose
+first line describes the measurement. `count_accuracy.py` is called `count-accuracy`.
 """

@@ -10,7 +10,7 @@ from benchmarks.harness import BadData, as_json, as_text, discover, table, undec
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Return the exit code."""
     benchmarks = discover()
     parser = argparse.ArgumentParser(prog="./bench", description=__doc__)
     parser.add_argument("name", nargs="?", metavar="NAME", help="which to run; none lists them")
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name not in benchmarks[options.name].options:
             parser.error(f"{options.name} has no --{name}")
 
-    # Else litellm waits for a list of prices from the network, which is not what is measured.
+    # Otherwise litellm waits for a price list from the network, which would distort the times.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
         report = benchmarks[options.name].run(options.data, **benchmark)

@@ -1,9 +1,9 @@
 """How long others wait while a gateway reads a large body, and how much memory stays, beside LiteLLM's proxy.
 
-One process asks for the server's health every two milliseconds, while another sends a body. `<body>_wait_ms` is
-the longest wait for an answer, the median of three trials, above the longest wait with no body at all;
-`<body>_seconds` how long the body's own answer took, and `<body>_kept_mb` how much larger the server is some
-seconds later. `--only foveate` leaves LiteLLM out.
+One process requests the server's health every two milliseconds while another sends a body. `<body>_wait_ms` is
+the longest wait for a response, as the median of three trials, minus the longest wait without a body.
+`<body>_seconds` is the response time of the body itself, and `<body>_kept_mb` is the growth of the server's
+memory some seconds later. `--only foveate` leaves LiteLLM out.
 """
 
 import http.client
@@ -33,7 +33,7 @@ FIGURES = ("<body>_kept_mb", "<body>_seconds", "<body>_status", "<body>_wait_ms"
 
 
 def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
-    """Every kind of body before each contender; `only` one of them."""
+    """Send every kind of body to each contender, or only to those in `only`."""
     if only and only not in CONTENDERS:
         raise BadData(f"--only takes one of {', '.join(CONTENDERS)}, not {only}")
     rows: list[dict[str, Cell]] = []
@@ -69,7 +69,7 @@ def _image(number: int) -> bytes:
     return _request(messages=[{"role": "user", "content": [{"type": "image", "source": source}]}])
 
 
-# A new text in each trial: what was read before is read faster.
+# New text in each trial: caches would make repeated text faster.
 BODIES: Mapping[str, Callable[[int], bytes]] = {
     "words_30mb": lambda number: _chat_body(f"{number} " + "lorem ipsum dolor " * (30 * MEGABYTE // 18)),
     "one_word_30mb": lambda number: _chat_body(str(number) + "x" * (30 * MEGABYTE)),
@@ -123,14 +123,14 @@ def _measure(server: Server, trials: int) -> list[dict[str, Cell]]:
                 seconds = time.monotonic() - started
                 waits.append(longest_wait())
             time.sleep(_SETTLE_SECONDS)
-            kept = max(0, resident_bytes(server.pid) - before)
+            growth_bytes = max(0, resident_bytes(server.pid) - before)
             rows.append(
                 {
                     "contender": server.name,
                     "body": name,
                     "wait_ms": round(1e3 * max(0.0, median(waits) - idle), 1),
                     "seconds": round(seconds, 2),
-                    "kept_mb": round(kept / MEGABYTE, 1),
+                    "kept_mb": round(growth_bytes / MEGABYTE, 1),
                     "status": status,
                 }
             )
@@ -141,7 +141,7 @@ def _measure(server: Server, trials: int) -> list[dict[str, Cell]]:
 
 
 def _response_status(server: Server, body: bytes) -> int:
-    """The status of the answer to a body; 0 if there is none within two minutes."""
+    """Return the status of the response to a body; 0 if there is none within two minutes."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     headers = {
         "authorization": f"Bearer {KEY}",
@@ -160,7 +160,7 @@ def _response_status(server: Server, body: bytes) -> int:
 
 
 def _probe(port: int, path: str, pipe: Connection) -> None:
-    """Ask for the server's health again and again; tell the longest wait since it was last asked for."""
+    """Request the server's health repeatedly, and report the longest wait since the last report."""
     request = f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
     longest = 0.0
     with socket.create_connection(("127.0.0.1", port)) as connection:

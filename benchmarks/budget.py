@@ -1,7 +1,7 @@
 """Putting a prompt together under a limit: time beside others, growth, what counted texts save, budget used.
 
-Every text is new, and the same for all. Ours is `cold` where it has not counted the texts before, and `warm`
-where it has. Peers do not remember, so there is one time of each.
+Every text is new, and the same for all contenders. Foveate is `cold` if it has not counted the texts before,
+and `warm` if it has. Peers have no cache, so there is one time of each.
 """
 
 import os
@@ -21,7 +21,7 @@ from benchmarks.tiktoken_peer import o200k
 from foveate.budget import Budget
 
 _PEERS = ("cutoff_search", "popping_lines", "trim_messages")
-# What is still called linear: 8 MB of text do not fit into a processor's caches, 40 KB do.
+# Exponent that still counts as linear: 8 MB of text do not fit into the CPU caches, 40 KB do.
 _LINEAR_EXPONENT = 1.1
 _COUNTED_TEXTS, _COUNTED_TOKENS, _COUNTED_ROUNDS = 100, 100_000, 15
 
@@ -47,7 +47,7 @@ FIGURES = (
 
 
 def run(data: Path | None) -> Report:
-    """Ratios, exponents and shares; the aims are rows."""
+    """Return ratios, exponents and shares; the targets are rows."""
     load = os.getloadavg()[0]
     encode = o200k()
 
@@ -78,7 +78,7 @@ def run(data: Path | None) -> Report:
 
 
 def _speedups(cells: Sequence[Cell]) -> dict[str, float]:
-    """The least over all sizes; where a peer was stopped, the ratio is at least that."""
+    """Return the minimum over all sizes; if a peer was stopped, the ratio is a lower bound."""
     found = {}
     for peer in _PEERS:
         for of in ("cold", "warm"):
@@ -89,7 +89,7 @@ def _speedups(cells: Sequence[Cell]) -> dict[str, float]:
 
 
 def _growth(cells: Sequence[Cell]) -> dict[str, float]:
-    """How time grows from the smallest size to the largest; of 10, 100 and 1,000 texts the worst."""
+    """Measure how time grows from the smallest to the largest size; the worst of 10, 100 and 1,000 texts."""
     smallest, largest = min(SIZES), max(SIZES)
     exponents: dict[str, list[float]] = {}
     ratios: dict[str, list[float]] = {}
@@ -108,10 +108,10 @@ def _growth(cells: Sequence[Cell]) -> dict[str, float]:
 
 
 def _reuse_of_counts(windows: Windows, count: Count) -> dict[str, float]:
-    """The time of assembling texts that were counted before over that of tokenising as many new ones.
+    """Compare assembling texts that were counted before with tokenizing as many new ones.
 
-    The texts are copies, as if they had been read again; `kept` are the very same ones as before. The median
-    round is told, as a busy moment hits both.
+    The texts are copies, as if they had been read again; `kept` are the identical objects. The result is the
+    median round, since other load affects both.
     """
     ways: Mapping[str, Callable[[str], object]] = {
         "tokenising": lambda text: foveate.count(text, MODEL),
@@ -163,7 +163,7 @@ def _join_figures(windows: Windows, count: Count) -> dict[str, float]:
 
 
 def _aims(figures: Mapping[str, float]) -> list[dict[str, harness.Cell]]:
-    """What was asked for beside what was found."""
+    """Return each target and the measured value."""
     at_most = {
         "worst_growth_exponent": _LINEAR_EXPONENT,
         **{f"counted_before_{limit}_over_tokenising": 0.05 for limit in (*LIMITS, "fits_kept", "cut_kept")},
@@ -184,7 +184,7 @@ def _aim(name: str, met: bool, bound: str) -> dict[str, harness.Cell]:
 
 
 def _peers(cells: Sequence[Cell]) -> dict[str, dict[str, object]]:
-    """Milliseconds of each; one that was stopped would have taken longer."""
+    """Return milliseconds of each peer; a lower bound for peers that were stopped."""
     found: dict[str, dict[str, object]] = {"priompt": {"not_run": budget_peers.PRIOMPT_NOT_RUN}}
     for peer in _PEERS:
         found[peer] = {"stopped_after_seconds": budget_peers.TIMEOUT_SECONDS}
@@ -199,7 +199,7 @@ def _ms(cell: Cell, who: str) -> float:
 
 
 def _rows(cell: Cell) -> Iterator[dict[str, harness.Cell]]:
-    """Beside each peer: milliseconds, how many times as fast ours is cold, the share of the limit used."""
+    """Return a row for each peer: milliseconds, speed-up of a cold run, and share of the limit used."""
     for peer in (peer for peer in _PEERS if peer in cell.seconds):
         left_out, stopped = peer in cell.left_out, peer in cell.stopped
         used = cell.used.get(peer)

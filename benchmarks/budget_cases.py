@@ -1,4 +1,4 @@
-"""Prompts to put together: windows of real text that nobody has seen before, the same for all who take part."""
+"""Prompts to assemble: new windows of real text, the same for all contenders."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,26 +11,26 @@ from foveate.budget import Priority, Section
 
 Count = Callable[[str], int]
 
-# Of every ten sections; a third of the whole is then all that is low and a part of what is medium.
+# Of every ten sections. A third of the whole then covers all low ones and some of the medium ones.
 _PRIORITIES = (
     *(Priority.MEDIUM, Priority.HIGH, Priority.LOW, Priority.MEDIUM, Priority.REQUIRED),
     *(Priority.HIGH, Priority.MEDIUM, Priority.LOW, Priority.HIGH, Priority.MEDIUM),
 )
 _KINDS = ("prose", "code", "prose", "json")
-# As much as there is of the scarcest, and more than the largest case takes of any.
+# All text of the scarcest kind, and more than the largest case takes of any kind.
 _POOL_BYTES = 7_000_000
 _BLOCK_CHARS = 20_000
 _SEED = 20261115
 
 
 class Windows:
-    """Texts cut one after the other out of each kind; once around, the next ones start elsewhere."""
+    """Cuts consecutive texts from each kind; later passes start at other offsets."""
 
     def __init__(self, sources: Mapping[str, Source], count: Count) -> None:
         self._chance = random.Random(_SEED)
         self._pools = {kind: sources[kind].take(_POOL_BYTES) for kind in dict.fromkeys(_KINDS)}
         self._positions = dict.fromkeys(self._pools, 0)
-        # Tokens per character of each block, so that sizes come out as asked for.
+        # Tokens per character of each block, to get texts of the requested sizes.
         self._density = {
             kind: [
                 count(pool[at : at + _BLOCK_CHARS]) / _BLOCK_CHARS for at in range(0, len(pool), _BLOCK_CHARS)
@@ -39,7 +39,7 @@ class Windows:
         }
 
     def take(self, kind: str, tokens: float) -> str:
-        """About so many tokens of a kind."""
+        """Return about this many tokens of a kind."""
         start = self._positions[kind]
         end = self._end(kind, start, tokens)
         if end is None:
@@ -50,11 +50,11 @@ class Windows:
         return self._pools[kind][start:end]
 
     def texts(self, number: int, tokens: int) -> list[str]:
-        """`number` texts of all kinds, together about so many tokens."""
+        """Return `number` texts of all kinds, together about this many tokens."""
         return [self.take(kind, tokens / number) for kind in islice(cycle(_KINDS), number)]
 
     def _end(self, kind: str, start: int, tokens: float) -> int | None:
-        """Where so many tokens end; None where the kind does first."""
+        """Return the position after this many tokens; None if the kind has fewer."""
         end, left = start, tokens
         while left > 0:
             if end >= len(self._pools[kind]):
@@ -68,26 +68,26 @@ class Windows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Texts that are to become one prompt, what they are in tokens when joined, and how many there may be."""
+    """Texts for one prompt, their token count when joined, and the limit."""
 
     texts: tuple[str, ...]
     tokens: int
     limit_tokens: int
 
     def sections(self) -> list[Section]:
-        """The texts as sections of all priorities; strings of their own, as if they had been read again."""
+        """Return the texts as sections of all priorities; the strings are copies, as if read again."""
         return [
             Section(f"part {number}", _copy(text), priority=priority)
             for number, (text, priority) in enumerate(zip(self.texts, cycle(_PRIORITIES), strict=False))
         ]
 
     def history(self) -> list[Section]:
-        """The texts as one section that grew by an entry at a time."""
+        """Return the texts as one section that grew entry by entry."""
         return [Section("history", items=list(map(_copy, self.texts)), keep="newest")]
 
 
 def cases(windows: Windows, *, texts: int, tokens: int, share: float, count: Count) -> Iterator[Case]:
-    """New cases of one size without end; the limit is `share` of the whole."""
+    """Yield new cases of one size without end; the limit is `share` of the whole."""
     while True:
         given = tuple(windows.texts(texts, tokens))
         whole = count("\n\n".join(given))
@@ -95,7 +95,7 @@ def cases(windows: Windows, *, texts: int, tokens: int, share: float, count: Cou
 
 
 def service_order(sections: Sequence[Section]) -> list[int]:
-    """The sections' places, the one that is cut last first."""
+    """Return the positions of the sections, starting with the one that is cut last."""
     ranks = {priority: rank for rank, priority in enumerate(Priority)}
     return sorted(range(len(sections)), key=lambda place: ranks[sections[place].priority])
 

@@ -1,10 +1,10 @@
-"""How others make a prompt fit: a search for the cutoff, a loop that pops lines, LangChain's `trim_messages`.
+"""Peers that fit a prompt into a limit: a cutoff search, popping lines, and LangChain's `trim_messages`.
 
-The search is what Priompt publishes (its README, `renderBinarySearch`): every line has a priority, the levels
-are searched by halves, and at each step the whole prompt is rendered and counted. It is written here because
-Priompt itself could not be installed: on 2026-11-15 npm answered 404 for `@anysphere/priompt`, and its
-tokenizer, which could be, had no binary for 64-bit ARM. Rendering is slicing strings here, where Priompt walks
-a tree of scopes: priompt 0.1.2, a port of it to Python, took 3.5 to 28 times as long for the same search.
+The search is the algorithm that Priompt publishes (`renderBinarySearch` in its README): every line has a
+priority, a binary search over the levels finds the cutoff, and each step renders and counts the whole prompt.
+It is reimplemented because Priompt could not be installed: on 2026-11-15 npm returned 404 for
+`@anysphere/priompt`, and its tokenizer had no binary for 64-bit ARM. Rendering slices strings, while Priompt
+walks a tree of scopes: priompt 0.1.2, a Python port, took 3.5 to 28 times as long for the same search.
 """
 
 import time
@@ -20,7 +20,7 @@ PRIOMPT_NOT_RUN = (
     "npm answered 404 for @anysphere/priompt (2026-11-15); "
     "cutoff_search is its published approach, written here"
 )
-# Whoever takes longer is stopped, and left out at larger sizes.
+# Slower peers are stopped, and left out at larger sizes.
 TIMEOUT_SECONDS = 4.0
 
 Given = TypeVar("Given")
@@ -30,18 +30,18 @@ Peer = Callable[[Given, int, Count], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """How long a peer took, and what it kept; None where it was stopped."""
+    """Time of a peer, and the prompt that it returned; None if it was stopped."""
 
     seconds: float
-    kept: list[str] | None
+    retained: list[str] | None
 
 
 class _TimedOut(Exception):
-    """It takes too long."""
+    """The peer takes too long."""
 
 
 def time_peer(peer: Peer[Given], given: Given, limit_tokens: int, count: Count) -> Finish:
-    """Lets a peer work until it is done, or wants one more count when patience has ended."""
+    """Run a peer until it finishes, or until it requests a count after its time is up."""
     started = time.perf_counter()
 
     def impatient(text: str) -> int:
@@ -49,24 +49,26 @@ def time_peer(peer: Peer[Given], given: Given, limit_tokens: int, count: Count) 
             raise _TimedOut
         return count(text)
 
-    kept: list[str] | None
+    retained: list[str] | None
     try:
-        kept = peer(given, limit_tokens, impatient)
+        retained = peer(given, limit_tokens, impatient)
     except _TimedOut:
-        kept = None
-    return Finish(time.perf_counter() - started, kept)
+        retained = None
+    return Finish(time.perf_counter() - started, retained)
 
 
 def cutoff_search(sections: Sequence[Section], limit_tokens: int, count: Count) -> list[str]:
-    """The largest prompt that fits and that a cutoff gives; every line is a level."""
+    """Return the largest prompt that fits and that a cutoff produces; every line is a level."""
     order = service_order(sections)
     ends = [list(accumulate(map(len, section.text.splitlines(keepends=True)))) for section in sections]
     levels = [(place, end) for place in order for end in ends[place]]
 
     def rendered(level: int) -> str:
         place, end = levels[level]
-        kept = {p: sections[p].text for p in order[: order.index(place)]} | {place: sections[place].text[:end]}
-        return "\n\n".join(kept[p] for p in sorted(kept))
+        retained = {p: sections[p].text for p in order[: order.index(place)]} | {
+            place: sections[place].text[:end]
+        }
+        return "\n\n".join(retained[p] for p in sorted(retained))
 
     fits, too_much = -1, len(levels)
     found = ""
@@ -81,10 +83,10 @@ def cutoff_search(sections: Sequence[Section], limit_tokens: int, count: Count) 
 
 
 def popping_lines(sections: Sequence[Section], limit_tokens: int, count: Count) -> list[str]:
-    """The prompt that is left when lines are popped, lowest priority first, until a recount fits."""
+    """Pop lines, lowest priority first, until a recount fits; return the remaining prompt."""
     lines = [section.text.splitlines(keepends=True) for section in sections]
     order = service_order(sections)
-    while count(prompt := "\n\n".join("".join(kept) for kept in lines if kept)) > limit_tokens:
+    while count(prompt := "\n\n".join("".join(retained) for retained in lines if retained)) > limit_tokens:
         while not lines[order[-1]]:
             order.pop()
         lines[order[-1]].pop()
@@ -92,7 +94,7 @@ def popping_lines(sections: Sequence[Section], limit_tokens: int, count: Count) 
 
 
 def messages(texts: Sequence[str]) -> list[Any]:
-    """The texts as messages of LangChain's, a user's and a model's in turns."""
+    """Return the texts as LangChain messages, alternating between user and model."""
     from langchain_core.messages import AIMessage, HumanMessage
 
     makers: Sequence[Callable[[str], Any]] = (HumanMessage, AIMessage)
@@ -100,12 +102,12 @@ def messages(texts: Sequence[str]) -> list[Any]:
 
 
 def trim_messages(history: Sequence[Any], limit_tokens: int, count: Count) -> list[str]:
-    """The newest messages that LangChain keeps; it asks for the tokens of a message at a time."""
+    """Return the newest messages that LangChain retains; it counts one message at a time."""
     from langchain_core.messages import BaseMessage
     from langchain_core.messages import trim_messages as trim
 
     def counter(message: BaseMessage) -> int:
         return count(str(message.content))
 
-    kept = trim(history, max_tokens=limit_tokens, token_counter=counter, strategy="last")
-    return [str(message.content) for message in kept]
+    retained = trim(history, max_tokens=limit_tokens, token_counter=counter, strategy="last")
+    return [str(message.content) for message in retained]

@@ -1,4 +1,4 @@
-"""Times of putting a prompt together: ours, cold and warm, and those of the peers on the same texts."""
+"""Times of assembling a prompt: Foveate, cold and warm, and its peers on the same texts."""
 
 import math
 import statistics
@@ -23,11 +23,11 @@ from foveate.budget import Budget, Section
 
 MODEL = "gpt-4o"
 TEXTS = (10, 100, 1000)
-# How many tokens, and how many rounds; every round has texts of its own.
+# Tokens and number of rounds; every round has its own texts.
 SIZES = {10_000: 5, 100_000: 3, 500_000: 2, 2_000_000: 2}
-# The limit over the tokens of the whole: nothing has to go, or a third.
+# Limit as a share of all tokens: everything fits, or a third does.
 LIMITS = {"fits": 1.01, "cut": 2 / 3}
-# A peer that takes longer than this runs in one round only.
+# A slower peer runs in one round only.
 _SLOW_SECONDS = 1.0
 
 
@@ -35,8 +35,9 @@ _SLOW_SECONDS = 1.0
 class Cell:
     """One size and limit: seconds of each contender by round, and the share of the limit that it used.
 
-    Ours is `cold` where no text was seen before, and `warm` where all of them were. Who was `stopped` took
-    longer than is told, and who was stopped at a smaller size is `left_out`: it would take longer than that.
+    Foveate is `cold` if it has seen none of the texts, and `warm` if it has seen all. Contenders in `stopped`
+    took longer than recorded. Contenders that were stopped at a smaller size are in `left_out`: they would take
+    longer than that.
     """
 
     measure: str
@@ -49,22 +50,22 @@ class Cell:
     left_out: set[str] = field(default_factory=set)
 
     def median(self, who: str) -> float:
-        """The usual seconds of one."""
+        """Return the median seconds of a contender."""
         return statistics.median(self.seconds[who])
 
     def speedup(self, over: str, *, of: str) -> float:
-        """How many times as fast ours is in the median round; at least, where the other was stopped."""
+        """Return how many times as fast Foveate is in the median round; at least, if the peer was stopped."""
         pairs = zip(self.seconds[over], self.seconds[of], strict=False)
         return statistics.median(theirs / ours for theirs, ours in pairs)
 
 
 def measure_cells(windows: Windows, count: Count) -> list[Cell]:
-    """A cell for every number of texts, size and limit: as sections, and as one history."""
+    """Measure a cell for every number of texts, size and limit: as sections, and as one history."""
     found: list[Cell] = []
     for measure, one_round in {"sections": _sections_round, "history": _history_round}.items():
         _fill(
             Cell(measure=measure, texts=10, tokens=1000, limit="cut"), one_round, 1, windows, count
-        )  # warms up
+        )  # warm-up
         for texts in TEXTS:
             for limit in LIMITS:
                 too_slow: set[str] = set()
@@ -77,7 +78,7 @@ def measure_cells(windows: Windows, count: Count) -> list[Cell]:
 
 
 def time_assembly(cell: Cell, who: str, sections: Sequence[Section], limit_tokens: int) -> None:
-    """Notes how long ours takes."""
+    """Record how long Foveate takes."""
     budget = Budget(total_tokens=limit_tokens)
     started = time.perf_counter()
     prompt = foveate.assemble(sections, budget, model=MODEL)
@@ -86,7 +87,7 @@ def time_assembly(cell: Cell, who: str, sections: Sequence[Section], limit_token
 
 
 def growth_exponent(cells: Sequence[Cell], who: str) -> float:
-    """The power of the size that time grows with: the slope of the line through their logarithms."""
+    """Return the exponent with which time grows with size: the slope of a line through the logarithms."""
     sizes = [math.log(cell.tokens) for cell in cells]
     times = [math.log(cell.median(who)) for cell in cells]
     return statistics.linear_regression(sizes, times).slope
@@ -103,7 +104,7 @@ def _fill(
 
 def _sections_round(cell: Cell, case: Case, count: Count) -> None:
     time_assembly(cell, "cold", case.sections(), case.limit_tokens)
-    time_assembly(cell, "warm", case.sections(), case.limit_tokens - 1)  # another prompt of the same texts
+    time_assembly(cell, "warm", case.sections(), case.limit_tokens - 1)  # another prompt with the same texts
     for peer in (cutoff_search, popping_lines):
         _contend(cell, peer, case.sections(), case.limit_tokens, count)
 
@@ -122,7 +123,7 @@ def _contend(cell: Cell, peer: Peer[Given], given: Given, limit_tokens: int, cou
     elif max(taken, default=0) < _SLOW_SECONDS:
         finish = time_peer(peer, given, limit_tokens, count)
         taken.append(finish.seconds)
-        if finish.kept is None:
+        if finish.retained is None:
             cell.stopped.add(who)
         elif len(taken) == 1:
-            cell.used[who] = sum(map(count, finish.kept)) / limit_tokens
+            cell.used[who] = sum(map(count, finish.retained)) / limit_tokens

@@ -1,4 +1,4 @@
-"""How full a prompt is that had to be cut, and how often the tokens of two joined texts do not add up."""
+"""Fill level of prompts that were cut, and how often the token counts of two joined texts do not add up."""
 
 import random
 import statistics
@@ -20,14 +20,14 @@ _BLANK_LINE = "\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """Tokens over limit of each prompt that was cut, and the share of prompts that tiktoken finds right."""
+    """Tokens divided by the limit for each cut prompt, and the share of counts that match tiktoken's."""
 
     used: Sequence[float]
     right: float
 
 
 def budget_use(windows: Windows, count: Count, *, lines: bool) -> Use:
-    """Random sections under random limits; without `lines` every text is one line, to be cut anywhere."""
+    """Measure random sections under random limits; without `lines`, each text is one long line."""
     chance = random.Random(_SEED)
     used: list[float] = []
     right: list[bool] = []
@@ -49,7 +49,7 @@ def _random_cases(
 
 
 def _random_section(windows: Windows, chance: random.Random, number: int, lines: bool) -> Section:
-    """Anything but required, which could not be cut, and whole, which could only be dropped."""
+    """Return a section that is neither required, so that it can be cut, nor whole, so that parts can remain."""
     kind = chance.choice(("prose", "code")) if lines else "prose"
     text = windows.take(kind, chance.choice((100, 300, 1000, 3000)))
     priority = chance.choice((Priority.HIGH, Priority.MEDIUM, Priority.LOW))
@@ -63,10 +63,10 @@ def _random_section(windows: Windows, chance: random.Random, number: int, lines:
 
 
 def nonadditive_join_share(windows: Windows, kind: str, count: Count) -> tuple[float, float]:
-    """Of joins by a blank line, the share in which the whole is not the sum of its parts.
+    """Return the share of joins by a blank line in which the whole is not the sum of its parts.
 
-    First with the blank line as a part of its own, then as the end of what stands before it: a full stop or a
-    bracket makes one token with the line breaks after it.
+    First with the blank line as its own part, then as the end of the preceding text: a full stop or a bracket
+    forms one token with the line breaks after it.
     """
     blank = count(_BLANK_LINE)
     texts = [_lines(windows.take(kind, _JOINED_TOKENS)) for _ in range(2 * _JOINS)]
@@ -80,5 +80,5 @@ def nonadditive_join_share(windows: Windows, kind: str, count: Count) -> tuple[f
 
 
 def _lines(text: str) -> str:
-    """Whole lines of a text, as sections are; all of it where there is no whole one."""
+    """Return the whole lines of a text; the entire text if it has none."""
     return text[text.find("\n") + 1 : text.rfind("\n")].strip() or text.strip()

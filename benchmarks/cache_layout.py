@@ -1,10 +1,10 @@
 """What the input of recorded agents costs under each way of marking it, beside who knows the future.
 
-Costs are in uncached input tokens, per input token, over all requests to models that keep what is marked.
+Costs are in uncached input tokens per input token, over all requests to models with cache breakpoints.
 
-The figures `wl_<workload>_<policy>` are the same of generated workloads of one agent (`cache_workloads.py`):
-of one that the gateway does not know (`ours_cold`), or knows (`ours_warm`). Their `optimum` is a
-lower bound: each token is written, kept, read or paid for again as is cheapest for it alone.
+The figures `wl_<workload>_<policy>` are the same for generated workloads of one agent (`cache_workloads.py`):
+an agent that the gateway does not know (`ours_cold`) or knows (`ours_warm`). Their `optimum` is a lower bound:
+each token is written, retained, read or paid for again, whichever is cheapest for it alone.
 """
 
 import math
@@ -69,13 +69,13 @@ FIGURES = (
 
 
 def run(data: Path | None) -> Report:
-    """Each policy's share, and how far ours are from the optimum."""
+    """Return the cost of each policy, and the distance of Foveate's from the optimum."""
     figures = trace_figures(data) | _workload_figures()
     return Report(figures={name: round(figure, 5) for name, figure in figures.items()})
 
 
 def trace_figures(data: Path | None) -> dict[str, float]:
-    """The figures of the recorded requests alone."""
+    """Return only the figures of the recorded requests."""
     path = (data or DATA) / TRACES if (data or DATA).is_dir() else data
     assert path is not None
     every = read_lines(path)
@@ -109,7 +109,7 @@ def trace_figures(data: Path | None) -> dict[str, float]:
 
 
 def _workload_figures() -> dict[str, float]:
-    """The cost of each generated workload under each policy, per input token."""
+    """Return the cost of each generated workload under each policy, per input token."""
     found: dict[str, float] = {}
     for name, make in WORKLOADS.items():
         workload = make()
@@ -123,7 +123,7 @@ def _uses_breakpoints(rules: CacheRules) -> bool:
 
 
 def _fixed_breakpoints_cost(line: Line, rules: CacheRules, ttl: Ttl) -> float:
-    """A mark on the system prompt and one on the last message, always of one lifetime."""
+    """Place a breakpoint on the system prompt and one on the last message, always with the same TTL."""
     cache, cost = SimulatedCache(), 0.0
     for request in line:
         served = cache.serve(
@@ -135,7 +135,7 @@ def _fixed_breakpoints_cost(line: Line, rules: CacheRules, ttl: Ttl) -> float:
 
 
 def _gateway_cost(line: Line, rules: CacheRules, *, pings: bool) -> float:
-    """Breakpoints as the gateway places them for an agent that it does not know."""
+    """Place breakpoints as the gateway does for an agent that it does not know."""
     cache, cost, rhythm, log = SimulatedCache(), 0.0, NO_GAPS, PrefixLog()
     for number, request in enumerate(line):
         if number:
@@ -171,7 +171,7 @@ def _cost_of_keepalives(
     rhythm: GapHistogram,
     until: float,
 ) -> tuple[SimulatedCache, float]:
-    """What pings cost until the next request comes, which they are not told, and the cache then."""
+    """Return the cost of keep-alives until the next request, whose time is unknown, and the cache then."""
     expected = forecast_next_request(rhythm)
     now, spent, sent = request.at, 0.0, 0
     while True:

@@ -1,11 +1,13 @@
-"""What the input of recorded sessions costs who knows every request before it comes.
+"""Minimum input cost of recorded sessions if every request is known in advance.
 
-`optimum` goes from request to request: each may read all that it has in common with the one before it, if that
-was kept, and pays what it writes at the cheapest lifetime, or ping, that keeps it until the next one comes.
+`optimum` goes from request to request. Each can read the prefix that it shares with the previous one if that is
+still cached, and pays for its writes at the cheapest TTL, or keep-alive, that retains them until the next
+request.
 
-`bound` is lower still. It takes a prompt token by token: one that stands at the same place behind the same
-beginning in several requests, of whatever branch, is written, kept, read or paid again as is cheapest for it.
-No token minds what is done with another, so no way of marking whole blocks can do better, or even as well.
+`bound` is lower still. It considers each token of a prompt separately: a token at the same position after the
+same prefix in several requests, of any branch, is written, retained, read or paid for again, whichever is
+cheapest for it. Tokens do not depend on each other, so no placement of breakpoints on whole blocks can be
+cheaper.
 """
 
 import math
@@ -25,9 +27,10 @@ from foveate.prompt_cache.rules import CacheRules
 
 
 def optimum(line: Line, rules: CacheRules, *, pings: bool) -> float:
-    """What a line of requests costs, by going through it backwards."""
+    """Return the cost of a sequence of requests, by dynamic programming from its end."""
     prices = _Prices.from_rules(rules, pings=pings)
-    kept = lost = 0.0  # what the rest costs if the next request finds what it repeats, and if it does not
+    # Cost of the remaining requests if the next one hits the cache, and if it misses.
+    hit_cost = miss_cost = 0.0
     for number in reversed(range(len(line))):
         request, after = line[number], line[number + 1] if number + 1 < len(line) else None
         repeated = _repeated_tokens(line[number - 1], request) if number else 0
@@ -41,9 +44,9 @@ def optimum(line: Line, rules: CacheRules, *, pings: bool) -> float:
                 if after
                 else math.inf
             )
-            costs.append(read * prices.read + (request.tokens - read) + min(lost, keeping + kept))
-        kept, lost = costs
-    return lost
+            costs.append(read * prices.read + (request.tokens - read) + min(miss_cost, keeping + hit_cost))
+        hit_cost, miss_cost = costs
+    return miss_cost
 
 
 def _repeated_tokens(asked: TracedRequest, after: TracedRequest) -> int:
@@ -51,7 +54,7 @@ def _repeated_tokens(asked: TracedRequest, after: TracedRequest) -> int:
 
 
 def bound(line: Line, rules: CacheRules, *, pings: bool) -> float:
-    """What no way of marking can be below, for a line of requests, in uncached tokens."""
+    """Return a lower bound for the cost of any placement for a sequence of requests, in uncached tokens."""
     roots: dict[int, _Node] = {}
     rest = 0
     for request in line:
@@ -65,7 +68,7 @@ def bound(line: Line, rules: CacheRules, *, pings: bool) -> float:
 
 @dataclass(slots=True)
 class _Node:
-    """A stretch of blocks that the same requests have, at the same place behind the same beginning."""
+    """A run of blocks that the same requests share, at the same position after the same prefix."""
 
     runs: Runs
     times: list[float]
@@ -118,28 +121,30 @@ class _Prices:
         )
 
     def min_cost(self, times: Sequence[float]) -> float:
-        """The least for a token that is asked for at `times`, by going through them backwards."""
-        kept = lost = 0.0  # what the rest costs if it is still kept when the next request comes, and if not
+        """Return the minimum cost of a token that is needed at `times`, by dynamic programming from the end."""
+        # Remaining cost if the token is still cached at the next request, and if not.
+        hit_cost = miss_cost = 0.0
         for number in reversed(range(len(times))):
             gap = times[number + 1] - times[number] if number + 1 < len(times) else math.inf
-            read = self.read + min(self._keep_cost(gap) + kept, lost)
-            paid = min([1 + lost, *(price + pinged + kept for price, pinged in self.write_cost(gap))])
-            kept, lost = read, paid
-        return lost
+            read = self.read + min(self._keep_cost(gap) + hit_cost, miss_cost)
+            paid = min([1 + miss_cost, *(price + pinged + hit_cost for price, pinged in self.write_cost(gap))])
+            hit_cost, miss_cost = read, paid
+        return miss_cost
 
     def _keep_cost(self, gap: float) -> float:
-        """What it costs to keep a token that was just read: nothing for the long time.
+        """Return the cost of retaining a token that was just read: nothing for the long TTL.
 
-        A long-lived mark on whatever is new behind it keeps it whole, so this is a bound and no promise.
+        A long-lived breakpoint on new content after it retains it, so this is only a bound.
         """
         return self._keepalive_cost(gap, self.long_seconds)
 
     def write_cost(self, gap: float) -> Iterator[tuple[float, float]]:
-        """The price of writing a token, and of the pings that then keep it over `gap`, in each way there is."""
+        """Return the minimum price of writing a token, and of keep-alives that retain it over `gap`."""
         yield self.short_write, self._keepalive_cost(gap, self.short_seconds)
         yield self.long_write, self._keepalive_cost(gap, self.long_seconds)
         if self.pings and gap > self.short_seconds:
-            # The first ping can write the answer for the long time, and with it keep all before it.
+            # The first keep-alive can write the response with the long TTL, which retains everything before
+            # it.
             yield (
                 self.short_write,
                 self.read + self._keepalive_cost(gap - self.short_seconds, self.long_seconds),

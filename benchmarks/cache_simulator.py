@@ -1,13 +1,14 @@
 """The cache simulator beside recorded bills: how often reads and writes are those billed, and why one missed.
 
-Each request of a log is served by the simulator in the order of time, sub-agents among them, as replay does it
-(`foveate.replay.simulator.reconstruct`). What is scored is what it expected before it looked at how the bill
-divides its sum: it knows what the log shows, the sums, and what earlier bills told. The first request of a
-conversation is not scored: what it reads is what of the system prompt was kept from before.
+The simulator serves each request of a log in order of time, including sub-agents, as replay does
+(`foveate.replay.simulator.reconstruct`). The score compares the reported usage with what the simulator predicts
+before it sees how the input divides into reads and writes: it knows the log, the total, and the usage of
+earlier requests. The first request of a conversation is not scored: its reads depend on the system prompts of
+earlier conversations.
 
-Not in the log, and so assumed: where the agents put their marks (the ends of the system prompt, the last
-message of the model, the last of the user), and that a turn is one with thinking if one of its answers shows
-some.
+The log does not contain everything, so two things are assumed: agents put their breakpoints on the end of the
+system prompt, the last message of the model and the last of the user; and a turn uses thinking if one of its
+responses contains some.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,9 +23,9 @@ from foveate.replay.recording import Recording
 from foveate.replay.recording_files import find_files, group_sessions, read_session
 from foveate.replay.simulator.reconstruct import ReconstructedCall, UsageFinding, reconstruct_calls
 
-# A read or a write agrees when it is off by no more than this share of the request's input tokens.
+# A read or a write agrees if its error is at most this share of the request's input tokens.
 TOLERANCE = 0.02
-# Misses of which a log has no trace; by what was read, the bill tells from where on the prompt was another.
+# Misses without a trace in the log; the tokens read show where the prompt changed.
 _UNSEEN_START = "not in the log: all was another, system prompt and tools too"
 _UNSEEN_LATER = "not in the log: what comes after the system prompt was another"
 _UNSEEN = (_UNSEEN_START, _UNSEEN_LATER)
@@ -32,7 +33,7 @@ _UNSEEN = (_UNSEEN_START, _UNSEEN_LATER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A request, what was billed for it, and what was to be expected; `cause` where the peer's read is off."""
+    """A request, its reported usage, and the predicted usage; `cause` is set if the peer's read is wrong."""
 
     recording: Recording
     is_agent: bool
@@ -43,12 +44,12 @@ class Prediction:
 
     @property
     def is_ours(self) -> bool:
-        """Whether our reads and writes are those billed."""
+        """Return whether Foveate's reads and writes agree with the usage."""
         return _agree(self.ours, self.reported)
 
     @property
     def is_peers(self) -> bool:
-        """Whether the peer's are."""
+        """Return whether the peer's reads and writes agree with the usage."""
         return _agree(self.peer, self.reported)
 
 
@@ -66,10 +67,10 @@ FIGURES = (
 
 
 def run(data: Path | None) -> Report:
-    """`within_2pct` is the share of scored requests whose read and written tokens both agree with the bill.
+    """`within_2pct` is the share of scored requests whose read and written tokens both agree with the usage.
 
-    Hard are those of which the peer's read is off. `where_the_log_shows_why` leaves out the hard ones of which
-    the log has no trace, so it is chosen after the fact.
+    Hard requests are those whose read the peer predicts wrongly. `where_the_log_shows_why` leaves out hard ones
+    without a trace in the log, so it is selected after the fact.
     """
     recordings = _read_recordings(data or DATA / "sessions")
     scored = [prediction for recording in recordings for prediction in _predict(recording)]
@@ -145,7 +146,7 @@ def _peer(last: CacheUsage, billed: CacheUsage) -> CacheUsage:
 
 
 def _cause(before: ReconstructedCall, sent: ReconstructedCall, billed: CacheUsage) -> str:
-    """Why less was to be read than the last request of the conversation left behind, by what the log shows."""
+    """Return why a request reads less than the previous one left in the cache, as far as the log shows."""
     if before.call.model != sent.call.model:
         return "another model"
     if sent.rules.ttls and sent.call.at - before.call.at > sent.rules.ttls[0].seconds:

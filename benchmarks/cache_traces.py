@@ -1,8 +1,8 @@
-"""Recorded sessions of agents as the prompts that a provider's cache would have seen.
+"""Recorded agent sessions as the prompts that a provider's cache received.
 
-A trace holds no texts, only the ids of blocks of 64 tokens, so where a message ends is read off what happened:
-a request's last message ends where the next request goes on, the model's answer is as long as was billed, and
-tools and system prompt are as long as the trace says.
+A trace contains no text, only ids of blocks of 64 tokens, so message boundaries are inferred: a request's last
+message ends where the next request continues, the response has the length that the usage reports, and the trace
+gives the length of tools and system prompt.
 """
 
 import gzip
@@ -22,9 +22,9 @@ from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece,
 
 Runs = Sequence[Sequence[int]]
 
-# A request ends with what asks for the answer, a few tokens that belong to no message and that the next request
-# does not repeat: at most so many blocks. Where more is not repeated, but no more than a short text, a block of
-# the last message begins there, which takes a mark like any other.
+# A request ends with a few tokens that prompt the response, belong to no message, and are not repeated by the
+# next request: at most this many blocks. If more is not repeated, but no more than a short text, a block of
+# the last message starts there, which can have a breakpoint like any other.
 _ASKING_BLOCKS = 1
 _LAST_BLOCKS = 4
 _ANSWER = "tool_use"
@@ -33,9 +33,9 @@ BLOCK_TOKENS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedRequest:
-    """One request of a line: its prompt, when it was sent, and the ids of its blocks.
+    """One request of a sequence: its prompt, its time, and the ids of its blocks.
 
-    `answer` is the model's answer as the next request brings it.
+    `answer` is the response as the next request contains it.
     """
 
     at: float
@@ -45,7 +45,7 @@ class TracedRequest:
 
     @property
     def tokens(self) -> int:
-        """Those of the whole prompt."""
+        """Token count of the whole prompt."""
         return self.prompt.tokens
 
 
@@ -53,7 +53,7 @@ Line = tuple[TracedRequest, ...]
 
 
 def read_lines(path: Path) -> list[Line]:
-    """The requests of each session and each of its models: what can share cache entries."""
+    """Return the requests of each session and each of its models, which can share cache entries."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             traces = [json.loads(line) for line in file if line.strip()]
@@ -68,7 +68,7 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def _sessions(trace: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The trace itself, and every sub-agent in it."""
+    """Yield the trace itself, and every sub-agent in it."""
     yield trace
     for request in trace["requests"]:
         if "requests" in request:
@@ -85,7 +85,7 @@ def _lines(session: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def _add_answers(line: Sequence[TracedRequest]) -> Iterator[TracedRequest]:
-    """Each request with its answer as the next one brings it, where that can be told apart."""
+    """Add to each request its response as the next one contains it, if that can be identified."""
     for request, after in pairwise(line):
         going_on = request.prompt.pieces[:-1]
         comes = after.prompt.pieces[len(going_on) : len(going_on) + 1]
@@ -124,7 +124,7 @@ def _make_requests(
 
 
 class _PieceCutter:
-    """The pieces of a line's prompts, those that go on from request to request kept as they are."""
+    """Cuts the prompts of a sequence into pieces, and retains pieces that continue across requests."""
 
     def __init__(self, block_tokens: int, borders: tuple[int, int]) -> None:
         self._block_tokens = block_tokens
@@ -135,23 +135,25 @@ class _PieceCutter:
     def advance(
         self, runs: Runs, repeated: int, repeats: int, length: int, tokens: int, answer_tokens: int
     ) -> tuple[PromptPiece, ...]:
-        """The pieces of the next request: its first `repeated` blocks are of the last one, `repeats` go on."""
+        """Return the pieces of the next request: `repeated` blocks are of the last one, `repeats` go on."""
         goes_on = bool(self._ends) and repeated == self._ends[-1]
         while self._ends and self._ends[-1] > repeated:
             self._ends.pop()
             self._pieces.pop()
-        said = length - _ASKING_BLOCKS if repeats == length - _ASKING_BLOCKS else length
+        message_blocks = length - _ASKING_BLOCKS if repeats == length - _ASKING_BLOCKS else length
         answer = repeated + -(-answer_tokens // self._block_tokens) if goes_on else 0
-        cuts = {*self._borders, repeated, answer, said}
+        cuts = {*self._borders, repeated, answer, message_blocks}
         if length - _LAST_BLOCKS <= repeats:
             cuts.add(repeats)
-        for to in sorted(cut for cut in cuts if (self._ends or [0])[-1] < cut <= said):
+        for to in sorted(cut for cut in cuts if (self._ends or [0])[-1] < cut <= message_blocks):
             start = (self._ends or [0])[-1]
             kind = "text" if to in self._borders else _ANSWER if to == answer else "tool_result"
             self._pieces.append(self._piece(runs, start, to, kind))
             self._ends.append(to)
-        rest = max(0, tokens - said * self._block_tokens)
-        asks = structs.replace(self._piece(runs, said, length, "asks"), tokens=rest, accepts_breakpoint=False)
+        rest = max(0, tokens - message_blocks * self._block_tokens)
+        asks = structs.replace(
+            self._piece(runs, message_blocks, length, "asks"), tokens=rest, accepts_breakpoint=False
+        )
         return (*self._pieces, asks)
 
     def _piece(self, runs: Runs, start: int, end: int, kind: str) -> PromptPiece:
@@ -167,12 +169,12 @@ class _PieceCutter:
 
 
 def count_blocks(runs: Runs) -> int:
-    """How many blocks there are in runs of ids, each from its first id to its last."""
+    """Count the blocks in runs of ids, each from its first id to its last."""
     return sum(last - first + 1 for first, last in runs)
 
 
 def slice_runs(runs: Runs, start: int, end: int) -> list[list[int]]:
-    """The runs of the blocks from `start` up to, not with, `end`."""
+    """Return the runs of the blocks from `start` up to, but excluding, `end`."""
     found: list[list[int]] = []
     passed = 0
     for first, last in runs:
@@ -185,7 +187,7 @@ def slice_runs(runs: Runs, start: int, end: int) -> list[list[int]]:
 
 
 def common_blocks(first_runs: Runs, second_runs: Runs) -> int:
-    """How many blocks two prompts have in common from their beginnings."""
+    """Return the length of the common prefix of two prompts, in blocks."""
     shared = 0
     left, right = iter(first_runs), iter(second_runs)
     a, b = list(next(left, ())), list(next(right, ()))

@@ -1,7 +1,7 @@
-"""Generated workloads of one agent, and what their input costs under each policy of placing breakpoints.
+"""Generated workloads of one agent, and their input cost under each policy of placing breakpoints.
 
-The requests of a workload share one provider cache, as those of one API key do. A response begins two seconds
-after its request, so that requests sent together cannot read what one of them writes.
+The requests of a workload share one provider cache, like those of one API key. A response starts two seconds
+after its request, so concurrent requests cannot read what one of them writes.
 """
 
 import random
@@ -30,13 +30,11 @@ from foveate.prompt_cache.simulator import SimulatedCache
 MODEL = "claude-sonnet-4-6"
 RESPONSE_SECONDS = 2.0
 
-_Segment = tuple[Area, int, Sequence[int]]  # the area, the message, and the ids of its blocks of tokens
+_Segment = tuple[Area, int, Sequence[int]]  # the area, the message, and the ids of its token blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request of a session."""
-
     session: int
     request: TracedRequest
 
@@ -45,7 +43,7 @@ Workload = tuple[Call, ...]
 
 
 class Builder:
-    """Makes prompts of text that nobody else has, unless it is passed on."""
+    """Builds prompts of unique text, unless text is passed on."""
 
     def __init__(self, seed: int = 0) -> None:
         self.random = random.Random(seed)
@@ -54,11 +52,11 @@ class Builder:
         self.calls: list[Call] = []
 
     def text(self, tokens: int) -> list[int]:
-        """So many tokens that no other text has."""
+        """Return unique text of this many tokens."""
         return [next(self._ids) for _ in range(max(1, tokens // BLOCK_TOKENS))]
 
     def session(self) -> int:
-        """A new session."""
+        """Start a new session."""
         return next(self._sessions)
 
     def call(
@@ -70,7 +68,7 @@ class Builder:
         system: Sequence[Sequence[int]] = (),
         messages: Sequence[Sequence[int]] = (),
     ) -> None:
-        """Send a request; each text is a block, and each of `messages` a message of its own."""
+        """Send a request; each text is a block, and each of `messages` is a message."""
         segments: list[_Segment] = [
             *((Area.TOOLS, number, ids) for number, ids in enumerate(tools)),
             *((Area.SYSTEM, number, ids) for number, ids in enumerate(system)),
@@ -84,7 +82,7 @@ class Builder:
         )
 
     def workload(self) -> Workload:
-        """The calls in the order of time."""
+        """Return the calls in order of time."""
         return tuple(sorted(self.calls, key=lambda call: call.request.at))
 
 
@@ -127,7 +125,7 @@ def rag() -> Workload:
 
 
 def classification() -> Workload:
-    """The same examples as messages, and a distinct text to be classified."""
+    """The same examples as messages, and a distinct text to classify."""
     build = Builder()
     system, examples = build.text(256), [build.text(256) for _ in range(32)]
     for number in range(400):
@@ -152,7 +150,7 @@ def agent_loop() -> Workload:
 
 
 def agent_loop_pauses() -> Workload:
-    """The same with a pause of twenty minutes after every fifth call."""
+    """Like `agent_loop`, with a pause of twenty minutes after every fifth call."""
     build = Builder()
     tools, system = build.text(8192), build.text(4096)
     _loops(build, sessions=15, calls=20, tools=lambda _: [tools], system=lambda: [system], pause_every=5)
@@ -175,7 +173,7 @@ def changing_tools() -> Workload:
 
 
 def subagent_fanout() -> Workload:
-    """Eight sub-agents started together, each with a task of its own."""
+    """Eight sub-agents that start together, each with its own task."""
     build = Builder()
     tools, system = build.text(8192), build.text(4096)
     for number in range(10):
@@ -227,7 +225,7 @@ RULES = rules_for(MODEL)
 
 
 def cost(usage: CacheUsage, rules: CacheRules) -> float:
-    """The price of a request's input, in uncached tokens."""
+    """Return the price of a request's input, in uncached tokens."""
     return (
         usage.uncached
         + usage.read * rules.read_price
@@ -237,7 +235,7 @@ def cost(usage: CacheUsage, rules: CacheRules) -> float:
 
 
 def client_breakpoints(prompt: CachedPrompt, ttl: Ttl) -> list[CacheBreakpoint]:
-    """A breakpoint on the system prompt and one on the last message, always of one lifetime."""
+    """Place a breakpoint on the system prompt and one on the last message, always with the same TTL."""
     places = [piece.place for piece in prompt.pieces if piece.accepts_breakpoint and piece.place]
     system = [place for place in places if place.area is not Area.MESSAGES]
     chosen = dict.fromkeys([*system[-1:], *places[-1:]])
@@ -245,7 +243,7 @@ def client_breakpoints(prompt: CachedPrompt, ttl: Ttl) -> list[CacheBreakpoint]:
 
 
 def fixed_costs(workload: Workload, ttl: Ttl | None, rules: CacheRules = RULES) -> list[float]:
-    """What each call costs without breakpoints, or with the usual ones."""
+    """Return the cost of each call without breakpoints, or with the default ones."""
     cache, found = SimulatedCache(), []
     for call in workload:
         request = call.request
@@ -261,7 +259,7 @@ def fixed_costs(workload: Workload, ttl: Ttl | None, rules: CacheRules = RULES) 
 
 
 class Gateway:
-    """One agent's requests with the breakpoints that the gateway places. `log` is what it knows of it."""
+    """One agent's requests with the breakpoints that the gateway places. `log` is its agent history."""
 
     def __init__(self, reuse: AgentReuse | None = None, rules: CacheRules = RULES) -> None:
         self.log = PrefixLog(reuse or AgentReuse())
@@ -272,7 +270,7 @@ class Gateway:
         self._under_way: list[_Sent] = []
 
     def cost(self, call: Call, client_ttl: Ttl | None = None) -> float:
-        """Send a call, with the usual breakpoints as the client's own if it sets some."""
+        """Send a call, with the default breakpoints as the client's own if it sets some."""
         rules, now = self._rules, call.request.at
         self._finish(now)
         cache, rhythm, before = self._sessions.get(call.session, (SimulatedCache(), NO_GAPS, None))
@@ -297,7 +295,7 @@ class Gateway:
         return cost(served.usage, rules)
 
     def _finish(self, now: float) -> None:
-        """Note what the requests whose responses have begun left at the provider."""
+        """Record what the requests whose responses have started left in the provider's cache."""
         while self._under_way and self._under_way[0].at + RESPONSE_SECONDS <= now:
             done = self._under_way.pop(0)
             cache, rhythm, before = self._sessions[done.session]
@@ -321,13 +319,13 @@ def gateway_costs(
     client_ttl: Ttl | None = None,
     rules: CacheRules = RULES,
 ) -> tuple[list[float], AgentReuse]:
-    """What each call costs with Foveate's placement, and what it has learnt of the agent."""
+    """Return the cost of each call with Foveate's placement, and what it has learnt about the agent."""
     gateway = Gateway(reuse, rules)
     return [gateway.cost(call, client_ttl) for call in workload], gateway.log.reuse
 
 
 def costs(workload: Workload) -> dict[str, list[float]]:
-    """What each call costs under each policy; the optimum is one sum."""
+    """Return the cost of each call under each policy; the optimum is one sum."""
     cold, learnt = gateway_costs(workload)
     return {
         "none": fixed_costs(workload, None),

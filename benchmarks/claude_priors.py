@@ -1,18 +1,18 @@
-"""What is believed of Claude's tokenizers before any bill is looked at, and how wide the margins are."""
+"""Prior values of the constants of Claude's tokenizers, and the widths of their margins."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What a constant is believed to be, and between which bounds it must lie."""
+    """Prior value of a constant, and its bounds."""
 
     value: float
     minimum: float
     maximum: float
 
 
-# Tokens of Claude for one token of o200k of the class. Claude's vocabulary is smaller: rare words cost more.
+# Claude tokens per o200k token of the class. Claude's vocabulary is smaller, so rare words cost more.
 TEXT = {
     "word_common": Prior(1.0, 0.95, 1.05),
     "word_usual": Prior(1.05, 0.97, 1.4),
@@ -58,9 +58,9 @@ LATER_STRUCTURE = {
     "deferred": Prior(20, 0, 80),
     "deferred_any": Prior(40, 0, 120),
 }
-# The later tokenizer cuts letters finer and leaves digits, marks, blanks and other scripts as they were: a
-# factor for each group of classes. So few of its bills are recorded that three published comparisons of
-# Anthropic's own counter, 4.7 against 4.6, are fitted in (prose, code, identifiers).
+# The later tokenizer splits letters more finely and treats digits, punctuation, whitespace and other scripts
+# as before: a factor for each group of classes. Few of its usages are recorded, so the fit includes three
+# published comparisons by Anthropic's own counter, 4.7 against 4.6 (prose, code, identifiers).
 LATER_FACTORS = {
     "common": (Prior(1.1, 1.0, 1.4), ("word_common",)),
     "usual": (Prior(1.5, 1.0, 2.2), ("word_usual",)),
@@ -71,8 +71,8 @@ LATER_FACTORS = {
 ANCHORS = {"prose": 1.42, "code": 1.24, "identifiers": 1.065}
 ACCENTED_LATER = 1.3
 
-# How much longer, relative, what each class and piece contributes may be: chosen by hand, wide enough that the
-# bound held in 99% of the recorded requests.
+# Relative margin of what each class and piece contributes: chosen by hand, so that the bound held in 99% of
+# the recorded requests.
 TEXT_SPREAD = {
     "word_less": 0.22, "word_rare": 0.35, "hump_rare": 0.35, "accented": 0.4, "cjk": 0.4, "other_script": 1.0,
     "symbols": 0.6, "digit": 0.15, "digits_2": 0.2, "digits_3": 0.5, "mixed": 0.25, "blanks": 0.2,

@@ -1,7 +1,8 @@
 """How well Claude's constants predict the bills of recordings that were kept out of their fit.
 
-Eight times an eighth of the recordings (whole files, so that the requests of one recording stay together) is
-kept out, the constants are fitted on the rest and on the sessions, and the bills kept out are predicted.
+In each of eight rounds, an eighth of the recordings is held out (whole files, so that the requests of one
+recording stay together). The constants are fitted on the rest and on the sessions, and predict the usage that
+was held out.
 """
 
 import statistics
@@ -25,7 +26,7 @@ FIGURES = (
 
 
 def run(data: Path | None) -> Report:
-    """Errors on bills that the fit had not seen."""
+    """Return the errors on usage that the fit has not seen."""
     folder = data or DEFAULT_DATA
     if not (folder / "usage_pairs.jsonl.gz").exists():
         raise BadData(f"there is no usage_pairs.jsonl.gz in {folder}")

@@ -1,4 +1,4 @@
-"""Text to count: prose, code, JSON and CJK, handed out piece by piece so that nothing is counted twice."""
+"""Text to count: prose, code, JSON and CJK, in pieces that never repeat."""
 
 import gzip
 import random
@@ -14,7 +14,7 @@ _SEED = 20261115
 _MIN_BYTES = 12_000_000
 _PROSE = Path("knowledge") / "worg.tar.gz"
 
-# Common words, so that pieces are as long as in real text; drawn the more often the earlier they stand.
+# Common words, so that pieces are as long as in real text; earlier ones are drawn more often.
 _COMMON = """
 的 是 在 了 我们 不 有 和 他 这 中国 一个 人 上 问题 时间 可以 因为 没有 工作 使用 系统 数据 模型 如果
 但是 发展 开始 需要 方法 结果 文件 信息 其中 现在 北京 学习 研究 程序 语言 网络 服务 用户 管理 经济 社会
@@ -25,7 +25,7 @@ _STOPS = "，，，。。、；：？！\n"
 
 
 class Source:
-    """One kind of text, read from the front and never twice."""
+    """One kind of text, read once from start to end."""
 
     def __init__(self, kind: str, data: bytes) -> None:
         self.kind = kind
@@ -33,7 +33,7 @@ class Source:
         self._position = 0
 
     def take(self, size_bytes: int) -> str:
-        """The next `size_bytes` of it, but for characters that stand on the cuts.
+        """Return the next `size_bytes`, without characters that are cut at the ends.
 
         Raises:
             BadData: it is used up.
@@ -46,10 +46,10 @@ class Source:
 
 
 def sources(data: Path | None) -> Mapping[str, Source]:
-    """A fresh source of each kind.
+    """Return a fresh source of each kind.
 
     Raises:
-        BadData: the recorded data is not there.
+        BadData: the recorded data is missing.
     """
     where = data or DATA
     made: dict[str, Callable[[], list[bytes]]] = {
@@ -70,7 +70,7 @@ def sources(data: Path | None) -> Mapping[str, Source]:
 
 
 def cjk(characters: int, *, stops: bool = True) -> str:
-    """Chinese, Japanese and Korean words in a row, the same at every call."""
+    """Return a sequence of Chinese, Japanese and Korean words, the same at every call."""
     chance = random.Random(_SEED)
     common = _COMMON.split()
     words = chance.choices(common, [1 / rank for rank in range(2, len(common) + 2)], k=characters)

@@ -1,7 +1,7 @@
 """Calls a second for which dollars are reserved under caps and then settled, on both databases.
 
-Each call is on five accounts, two of which have a cap. Each process has many calls under way at once, as a
-gateway has, and 64 sessions of 8 agents.
+Each call is on five accounts, two of which have a cap. Each process has many calls in flight, like a gateway,
+and 64 sessions of 8 agents.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _SAVINGS = Savings(breakpoints=Decimal("0.153"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerTiming:
-    """What one process measured."""
+    """Measurements of one process."""
 
     started_at: float
     ended_at: float
@@ -60,7 +60,7 @@ FIGURES = (
 
 
 def run(_data: Path | None) -> Report:
-    """Reserve and settle, as often as it goes."""
+    """Reserve and settle as fast as possible."""
     load = os.getloadavg()[0]
     rows: list[dict[str, Cell]] = []
     with tempfile.TemporaryDirectory() as folder, running_postgres() as server:
@@ -77,8 +77,8 @@ def run(_data: Path | None) -> Report:
 
 def _row(database: str, url: str, processes: int) -> dict[str, Cell]:
     timed = _measure(url, processes)
-    seconds = sorted(second for one in timed for second in one.seconds)
-    elapsed = max(one.ended_at for one in timed) - min(one.started_at for one in timed)
+    seconds = sorted(second for timing in timed for second in timing.seconds)
+    elapsed = max(timing.ended_at for timing in timed) - min(timing.started_at for timing in timed)
     asyncio.run(_check(url, len(seconds)))
     return {
         "database": database,
@@ -88,12 +88,12 @@ def _row(database: str, url: str, processes: int) -> dict[str, Cell]:
         "at_once": _CONCURRENCY * processes,
         "median_ms": round(statistics.median(seconds) * 1e3, 2),
         "p99_ms": round(seconds[int(len(seconds) * 0.99)] * 1e3, 2),
-        "cpu_us_a_call": round(sum(one.cpu_seconds for one in timed) / len(seconds) * 1e6, 1),
+        "cpu_us_a_call": round(sum(timing.cpu_seconds for timing in timed) / len(seconds) * 1e6, 1),
     }
 
 
 async def _check(url: str, calls: int) -> None:
-    """See that what was measured was done: every bill is there, and nothing is reserved any longer."""
+    """Check that all work was done: every charge is stored, and no reservation is left."""
     async with await open_store(url) as store:
         (added,) = await store.ledger.sum_charges([])
         (stands,) = (await store.ledger.get_balances(["total"], now=0.0)).values()
@@ -102,7 +102,7 @@ async def _check(url: str, calls: int) -> None:
 
 
 def _measure(url: str, processes: int) -> list[LedgerTiming]:
-    """What each of so many processes measured; they begin together."""
+    """Return the measurements of each process; all start together."""
     return run_together(_time_calls, url, processes)
 
 

@@ -1,10 +1,10 @@
 """What calls cost by our prices, beside what genai-prices and an agent's own log say of the same bills.
 
-Every bill that genai-prices has a price for is read by our own reader and priced by us, for each provider and
-route that it has one for; and every call of a session log that carries the agent's own cost. Equal is equal to
-the last digit (a log's costs are floats: to a billionth of a dollar). A difference has a reason, and that is
-checked: what they read in a bill must cost the same by our rules as by their tables, as now installed,
-so that what is left is the reading, or a change of the tables. What has no reason is counted as unexplained.
+Every usage that genai-prices has a price for is parsed and priced by Foveate, for each provider and route that
+it lists; so is every call of a session log that contains the agent's own cost. Equal means equal to the last
+digit (costs in logs are floats: to a billionth of a dollar). Each difference has a reason, which is checked:
+the counts that genai-prices extracts must cost the same by our rules as by its installed tables, so that the
+remaining cause is the extraction, or a change of the tables. Differences without a reason count as unexplained.
 """
 
 import gzip
@@ -30,7 +30,7 @@ from foveate.model import CacheUsage, Format, Usage
 
 USAGES = "priced_usages.json.gz"
 LOGS = "sessions/pi"
-# Their prices are those of this moment, whenever the call was made: the script that wrote them says so.
+# genai-prices uses today's prices, whenever the call was made: the script that wrote the data says so.
 PEER_PRICES_AT = datetime(2025, 11, 6, 12, tzinfo=UTC).timestamp()
 CENT_THOUSANDTH = Decimal("0.00001")
 FLOAT_NOISE = Decimal("1e-9")
@@ -41,7 +41,7 @@ UNEXPLAINED = "unexplained"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceComparison:
-    """One price of ours beside theirs, and why they differ."""
+    """One price of Foveate and of the peer, and why they differ."""
 
     where: str
     ours: Decimal | None
@@ -72,21 +72,21 @@ FIGURES = (
 
 
 def run(data: Path | None) -> Report:
-    """The shares of prices that are equal, that are explained, and that are neither."""
+    """Return the shares of prices that are equal, explained, and neither."""
     where = data or DATA
     usages, logs = list(_files(where, ".json", USAGES)), list(_files(where, ".jsonl", f"{LOGS}/*.jsonl*"))
     if not usages and not logs:
         raise BadData(f"no priced usages ({USAGES}) and no session logs ({LOGS}) in {where}")
     book = PriceBook()
-    bills = [row for path in usages for row in _rows(path)]
-    prices = [compared for row in bills for compared in _compare_usage(book, row)]
+    usage_rows = [row for path in usages for row in _rows(path)]
+    prices = [compared for row in usage_rows for compared in _compare_usage(book, row)]
     logged = [compared for path in logs for compared in _compare_log(book, path)]
     figures = _figures("", prices) if prices else {}
     figures |= _figures("log_", logged) if logged else {}
-    unpriced = sum("input_price" not in way for row in bills for way in _ways(row))
+    unpriced = sum("input_price" not in way for row in usage_rows for way in _ways(row))
     return Report(
         figures=figures
-        | ({"bills": len(bills), "readings_without_a_price_of_theirs": unpriced} if bills else {}),
+        | ({"bills": len(usage_rows), "readings_without_a_price_of_theirs": unpriced} if usage_rows else {}),
         rows=[*_reasons("bills", prices), *_reasons("logs", logged)],
     )
 
@@ -111,7 +111,7 @@ def _figures(prefix: str, found: list[PriceComparison]) -> dict[str, float]:
 
 
 def _reasons(kind: str, found: list[PriceComparison]) -> Iterator[dict[str, Cell]]:
-    """A row a reason, with the largest difference and where it is."""
+    """Return a row for each reason, with the largest difference and its location."""
     for reason, count in Counter(compared.reason for compared in found).most_common():
         of_it = [compared for compared in found if compared.reason == reason]
         most = max(of_it, key=lambda compared: abs((compared.ours or Decimal(0)) - compared.theirs))
@@ -126,7 +126,7 @@ def _reasons(kind: str, found: list[PriceComparison]) -> Iterator[dict[str, Cell
 
 
 def _compare_usage(book: PriceBook, row: Mapping[str, Any]) -> Iterator[PriceComparison]:
-    """Our price of a bill beside each of theirs."""
+    """Compare our price of a usage with each price of genai-prices."""
     body = {name: value for name, value in row["body"].items() if name != "file"}
     reply = json.dumps(body).encode()
     for entry in row["extracted"]:
@@ -157,7 +157,7 @@ def _compare_usage(book: PriceBook, row: Mapping[str, Any]) -> Iterator[PriceCom
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerPrice:
-    """Their price of a bill, and the counts that they read in it."""
+    """Price of a usage by genai-prices, and the counts that it extracts."""
 
     input: Decimal
     output: Decimal
@@ -172,7 +172,7 @@ class PeerPrice:
         )
 
     def usage(self) -> Usage:
-        """What they read, as a usage of ours."""
+        """Return the extracted counts as a `Usage`."""
         counts = Counter(self.counts)
         read, written = counts["cache_read_tokens"], counts["cache_write_tokens"]
         long = counts["cache_write_1h_tokens"]
@@ -192,7 +192,7 @@ class PeerPrice:
 def _reason(
     book: PriceBook, model: str, provider: str, usage: Usage, price: Price | None, theirs: PeerPrice
 ) -> str:
-    """Why the prices differ, where that can be shown."""
+    """Return why the prices differ, if that can be shown."""
 
     def at_our_prices(read: Usage) -> Price | None:
         return book.price(model, read, provider=provider, at=PEER_PRICES_AT)
@@ -206,7 +206,7 @@ def _reason(
         return _unknown_reason(at_our_prices, usage)
     installed = _installed_price(model, provider, theirs)
     if installed is None or installed != _sums(at_our_prices(theirs.usage())):
-        return UNEXPLAINED  # what they read has another price by our rules than by theirs
+        return UNEXPLAINED  # the extracted counts have another price by our rules than by theirs
     reasons = [*_find_misread(usage, theirs)]
     if installed != (theirs.input, theirs.output):
         reasons.append("the tables have changed since theirs was made")
@@ -222,7 +222,7 @@ def _unknown_reason(at_our_prices: Callable[[Usage], Price | None], usage: Usage
 
 
 def _find_misread(usage: Usage, theirs: PeerPrice) -> Iterator[str]:
-    """What their reading leaves out of a bill."""
+    """Return what their extraction omits from a usage."""
     counts = Counter(theirs.counts)
     cache = usage.cache
     calls = split_usage(usage)
@@ -244,7 +244,7 @@ def _find_misread(usage: Usage, theirs: PeerPrice) -> Iterator[str]:
 
 
 def _installed_price(model: str, provider: str, theirs: PeerPrice) -> tuple[Decimal, Decimal] | None:
-    """What the tables that are installed now say of what they read; None where they say nothing."""
+    """Return the price of their counts by the tables now installed; None if there is none."""
     moment = datetime.fromtimestamp(PEER_PRICES_AT, UTC)
     usage = genai_prices.Usage(**theirs.counts)
     try:
@@ -259,7 +259,7 @@ def _sums(price: Price | None) -> tuple[Decimal, Decimal] | None:
 
 
 def _compare_log(book: PriceBook, path: Path) -> Iterator[PriceComparison]:
-    """Our price of each call in a log of pi beside its own."""
+    """Compare our price of each call in a pi log with the logged one."""
     for line in _lines(path):
         message = as_dict(line.get("message"))
         usage = as_dict(message.get("usage"))
@@ -291,15 +291,15 @@ def _logged_reason(
         return EQUAL
     one_by_one = Decimal(0)
     for usage, count in _one_of_each(billed):
-        one = book.price(model, usage, provider=provider, at=at)
-        one_by_one += one.dollars * count if one else 0
+        price_row = book.price(model, usage, provider=provider, at=at)
+        one_by_one += price_row.dollars * count if price_row else 0
     if abs(one_by_one - theirs) < FLOAT_NOISE:
         return "theirs leaves out what a long input costs more"
     return UNEXPLAINED
 
 
 def _one_of_each(billed: Usage) -> Iterator[tuple[Usage, int]]:
-    """A usage of one token of each kind, and how many of them were billed."""
+    """Return a usage of one token of each kind, and the reported number of each."""
     cache = billed.cache
     yield Usage(cache=CacheUsage(uncached=1)), cache.uncached
     yield Usage(cache=CacheUsage(read=1)), cache.read
@@ -308,7 +308,7 @@ def _one_of_each(billed: Usage) -> Iterator[tuple[Usage, int]]:
 
 
 def _format(provider: str, flavour: str) -> Format:
-    """The wire format that a route of genai-prices speaks."""
+    """Return the API format of a genai-prices route."""
     match provider, flavour:
         case ("anthropic" | "minimax", "default") | (_, "anthropic"):
             return Format.ANTHROPIC

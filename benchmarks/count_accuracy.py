@@ -1,10 +1,10 @@
 """Offline counts of recorded requests beside what was billed for them, and beside litellm's.
 
-An error is the distance from the bill as a share of it. Rows are left out by a rule on the request, never on
-the bill: what we name as unexplained by it, and calls that do not hand a model messages to read. `held_out_*`
-figures judge the calls of each source by evidence from the other sources, so they say more about requests that
-nobody has seen than the others, whose rules and evidence come from the same recordings. Calls to a provider's
-own system, such as a preset, are compared but have no bound.
+An error is the distance from the reported usage as a share of it. A rule on the request, never on the usage,
+leaves rows out: requests that the count names as unexplained, and calls that do not give a model messages to
+read. `held_out_*` figures judge the calls of each source by evidence from the other sources, so they say more
+about new requests than the others, whose rules and evidence come from the same recordings. Calls to a
+provider's own system, such as a preset, are compared but have no bound.
 """
 
 from collections import Counter, defaultdict
@@ -29,7 +29,7 @@ _ENDPOINTS = "counting endpoints"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedRequest:
-    """One request: what was billed, what we say, and what litellm says; None where it raises."""
+    """One request: its usage, our count, and litellm's count; None if litellm raises."""
 
     group: str
     is_claude: bool
@@ -64,7 +64,7 @@ FIGURES = (
 
 
 def run(data: Path | None) -> Report:
-    """Errors by provider and by whether there are tools."""
+    """Return errors by provider and by use of tools."""
     from benchmarks import litellm_peer
 
     pairs = recorded.read_pairs(data)
@@ -94,8 +94,12 @@ def run(data: Path | None) -> Report:
 
 
 def _held_out_figures(calls: Sequence[RecordedCall]) -> dict[str, float]:
-    """Figures of calls judged by evidence from other sources than their own."""
-    counted = [one for call in calls if (one := count_evidence.count(call)) and not one.raw.unexplained]
+    """Return figures of calls judged by evidence from other sources."""
+    counted = [
+        counted_call
+        for call in calls
+        if (counted_call := count_evidence.count(call)) and not counted_call.raw.unexplained
+    ]
     judged = list(count_evidence.judge_held_out(counted))
     if not judged:
         return {}
@@ -138,7 +142,7 @@ def _count_call(call: RecordedCall) -> tuple[Request, RequestCount] | tuple[None
 
 
 def _left_out_reason(call: RecordedCall, count: RequestCount | None) -> str:
-    """Why a call is not compared; nothing where it is."""
+    """Return why a call is not compared; empty if it is."""
     if not call.asks_to_read:
         return f"no messages to read: {call.route}"
     if count is None:
@@ -153,7 +157,7 @@ def _left_out_error(call: RecordedCall, count: RequestCount | None) -> float | N
 
 
 def _groups(rows: Sequence[CountedRequest]) -> dict[str, list[CountedRequest]]:
-    """The rows of each provider, and those with and without tools."""
+    """Return the rows of each provider, and those with and without tools."""
     sources = {name: [row for row in rows if row.group == name] for name in (*_PROVIDERS, "other hosts")}
     sources["claude anywhere"] = [row for row in rows if row.is_claude]
     sources["all"] = list(rows)
@@ -208,7 +212,7 @@ def _report(
 
 
 def _exact_figures(rows: Sequence[CountedRequest]) -> dict[str, float]:
-    """How often we call a count exact, and how often that is right."""
+    """Return how often a count is called exact, and how often that is right."""
     called = [row for row in rows if row.ours.total.exact]
     found = {"called_exact_share": len(called) / len(rows) if rows else 0.0}
     if called:
@@ -229,7 +233,7 @@ def _figures(pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
 
 
 def _upper(rows: Sequence[CountedRequest]) -> dict[str, float]:
-    """How often there is a bound, how often the bill stays under it, and how far above the bill it is."""
+    """Return how often there is an upper bound, how often it holds, and its distance from the usage."""
     bounds = [(row.ours.upper, row.billed) for row in rows if row.ours.upper is not None]
     return {"upper_given_share": len(bounds) / len(rows), **_upper_figures(bounds)}
 
@@ -248,7 +252,7 @@ def _error(tokens: int, billed: int) -> float:
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of them lie, between neighbours in proportion."""
+    """Return the quantile, interpolated between neighbours."""
     ordered = sorted(values)
     position = share * (len(ordered) - 1)
     low = int(position)

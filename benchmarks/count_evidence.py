@@ -1,7 +1,7 @@
-"""The evidence table of the token counter: made from recorded calls, and validated on sources left out.
+"""Evidence table of the token counter: built from recorded calls, and validated on held-out sources.
 
-A source is a repository whose test suite recorded the calls. Calls of one source say nothing about how a rule
-fares elsewhere, so a table is always tested on calls of a source that it was not made from.
+A source is a repository whose test suite recorded the calls. Calls of one source do not show how a rule works
+elsewhere, so a table is always tested on calls of a source that it was not built from.
 """
 
 import json
@@ -33,25 +33,26 @@ AS_OF = "2026-11"
 TABLE = Path(foveate.tokens.__file__).parent / "data" / "evidence.json"
 _MIN_SOURCES = 2
 _MIN_RIGHT_SHARE = 0.98
-# One wrong recording alone does not refute a feature that this many confirm: its usage may have been edited.
+# A single wrong recording does not refute a feature that this many confirm: its usage may have been edited.
 _MIN_RIGHT_CALLS = 10
 _COVERAGE = 0.99
-# A bound for a group of requests needs this many recordings; a wider group stands in for it otherwise.
+# A bound for a group of requests needs this many recordings; otherwise a wider group is used.
 _MIN_CALLS = 20
-# A source that nobody has seen may be farther off than those recorded.
+# Errors on an unseen source may be larger than on recorded ones.
 _UNSEEN_FACTOR = 1.2
-# A margin that has to be taken more often than this says nothing about usage.
+# A margin that is exceeded more often than this says nothing about usage.
 _MAX_MARGIN_FACTOR = 4.0
-# A token is at least a byte, and no provider was seen to add more than this: such usage was edited by hand.
+# A token has at least one byte, and no provider is known to add more than this: such usage was edited by
+# hand.
 _MAX_ADDED_TOKENS = 3000
-# Recorded tests are short; what agents send is about this long.
+# Recorded tests are short; agents send requests of about this length.
 _LONG_TOKENS = 10_000
 _UNREAD_FIELDS = frozenset(("stream", "stream_options", "store", "include", "user", "metadata"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedCall:
-    """A recorded call as it was counted, before any evidence."""
+    """A recorded call with its count, before any evidence."""
 
     call: RecordedCall
     request: Request
@@ -60,28 +61,28 @@ class CountedCall:
 
     @property
     def keys(self) -> frozenset[str]:
-        """Features and generation, as the table spells them."""
+        """Return features and generation, as the table spells them."""
         return self.raw.profile.keys | {self.raw.profile.origin.generation_key}
 
     @property
     def is_right(self) -> bool:
-        """Whether the count is what the provider reported."""
+        """Return whether the count equals the reported usage."""
         return self.raw.rounded_tokens == self.used_tokens
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The model, where it runs, and what it is given to read."""
+        """Return the model, its host, and its input."""
         read = {name: given for name, given in self.call.body.items() if name not in _UNREAD_FIELDS}
         return self.call.host, self.call.model, json.dumps(read, sort_keys=True)
 
     @property
     def is_plausible(self) -> bool:
-        """Whether the usage can come from this request."""
+        """Return whether the usage can result from this request."""
         return self.used_tokens <= len(self.request.body) + _MAX_ADDED_TOKENS
 
 
 def count(call: RecordedCall) -> CountedCall | None:
-    """A call as it is counted; None if it does not hand a model messages in a known format, or has no usage."""
+    """Count a call; None if it has no messages in a known format, or no usage."""
     if not call.asks_to_read or not call.input_tokens:
         return None
     try:
@@ -93,7 +94,7 @@ def count(call: RecordedCall) -> CountedCall | None:
 
 
 def judge_held_out(calls: Sequence[CountedCall]) -> Iterator[tuple[CountedCall, TokenCount]]:
-    """Each call as a table judges it that was made from the other sources."""
+    """Judge each call by a table that was built from the other sources."""
     for source in sorted({counted.call.source for counted in calls}):
         table = make_table(counted for counted in calls if counted.call.source != source)
         for counted in calls:
@@ -102,7 +103,7 @@ def judge_held_out(calls: Sequence[CountedCall]) -> Iterator[tuple[CountedCall, 
 
 
 def make_table(calls: Iterable[CountedCall]) -> AccuracyEvidence:
-    """The table that these calls support. Calls with input that the request does not show are left out."""
+    """Build the table that these calls support. Leaves out calls with hidden input."""
     usable = [counted for counted in calls if not counted.raw.unexplained and counted.is_plausible]
     certain = [counted for counted in _drop_inconsistent(usable) if counted.raw.profile.certain]
     dropped = _find_error_causes(certain)
@@ -122,14 +123,14 @@ def make_table(calls: Iterable[CountedCall]) -> AccuracyEvidence:
 
 
 def render_table(table: AccuracyEvidence) -> str:
-    """The table as it is stored: sorted, so that a change shows what changed."""
+    """Serialize the table, sorted, so that diffs are small."""
     found = msgspec.to_builtins(table)
     found["confirmed"], found["refuted"] = sorted(found["confirmed"]), sorted(found["refuted"])
     return json.dumps(found, indent=1, sort_keys=True) + "\n"
 
 
 def _drop_inconsistent(calls: Sequence[CountedCall]) -> list[CountedCall]:
-    """Without recordings of one request that differ in their usage: no count could be right for all of them."""
+    """Drop recordings of one request that differ in their usage: no count could be right for all of them."""
     usages: dict[tuple[str, ...], set[int]] = defaultdict(set)
     for counted in calls:
         usages[counted.identity].add(counted.used_tokens)
@@ -137,10 +138,10 @@ def _drop_inconsistent(calls: Sequence[CountedCall]) -> list[CountedCall]:
 
 
 def _find_error_causes(calls: Sequence[CountedCall]) -> frozenset[str]:
-    """Features and generations that are taken for the cause of wrong counts.
+    """Find features and generations that cause wrong counts.
 
-    The one with the largest share of wrong counts is dropped, with every call that has it, until each that is
-    left is right often enough. Then those are restored whose wrong counts another one explains as well.
+    Drops the key with the largest share of wrong counts, with every call that has it, until each remaining key
+    is right often enough. Then restores keys whose wrong counts another key explains as well.
     """
     frequency = Counter(key for counted in calls for key in counted.keys)
     dropped: set[str] = set()
@@ -153,7 +154,7 @@ def _find_error_causes(calls: Sequence[CountedCall]) -> frozenset[str]:
 
 
 def _failure_shares(calls: Sequence[CountedCall], dropped: Collection[str]) -> dict[str, float]:
-    """The share of wrong counts of each key that has too many in calls without any of the dropped ones."""
+    """Return each key with too large a share of wrong counts, in calls without any dropped key."""
     left = [counted for counted in calls if counted.keys.isdisjoint(dropped)]
     total = Counter(key for counted in left for key in counted.keys)
     wrong = Counter(key for counted in left if not counted.is_right for key in counted.keys)
@@ -176,7 +177,7 @@ def _bounds(
 
 
 def _bound(group: Collection[CountedCall]) -> UsageBound:
-    """The form of bound that costs least on average, with the conformal quantile of its factor."""
+    """Return the form of bound with the least mean cost, with the conformal quantile of its factor."""
     forms = [_quantile_bound(form, group) for form in BOUND_FORMS]
     usable = [bound for bound in forms if bound.form != "margin" or bound.factor <= _MAX_MARGIN_FACTOR]
     return min(usable, key=lambda bound: _mean_excess(bound, group))
@@ -191,7 +192,7 @@ def _quantile_bound(form: str, group: Collection[CountedCall]) -> UsageBound:
 
 
 def _mean_excess(bound: UsageBound, group: Collection[CountedCall]) -> float:
-    """The share that a bound adds on average, to the recordings and to long requests of their kind."""
+    """Return the mean share that a bound adds, to the recordings and to long requests of their kind."""
     raws = [counted.raw for counted in group if counted.raw.rounded_tokens]
     shares = [
         (bound.tokens_above(raw) / raw.rounded_tokens, bound.tokens_above(_lengthen(raw)) / _LONG_TOKENS)

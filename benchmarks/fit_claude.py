@@ -1,4 +1,4 @@
-"""Fits the constants of Claude's tokenizers on recorded bills, and makes the table of token classes.
+"""Fit the constants of Claude's tokenizers on recorded usage, and build the table of token classes.
 
     python -m benchmarks.fit_claude [--data PATH] [--out PATH]
 
@@ -70,7 +70,7 @@ _SESSION_WEIGHT, _OTHER_HOST_WEIGHT, _ANCHOR_WEIGHT = 0.4, 0.5, 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """A bill, what of it is documented, and how often each constant counts in the rest."""
+    """A usage, its documented part, and how often each constant counts in the rest."""
 
     times: Mapping[str, float]
     tokens: float
@@ -81,7 +81,7 @@ class Example:
 
 
 def text_times(texts: Sequence[str]) -> dict[str, float]:
-    """The tokens of each class in `texts`."""
+    """Count the tokens of each class in `texts`."""
     vocabulary = bundled_vocabulary("o200k_base")
     found = dict.fromkeys(claude.TOKEN_CLASSES, 0.0)
     for text in texts:
@@ -93,7 +93,7 @@ def text_times(texts: Sequence[str]) -> dict[str, float]:
 
 
 def _zero_except(**given: float) -> ClaudeConstants:
-    """Constants that are all zero but for those `given`."""
+    """Return constants that are all zero except `given`."""
     text = dict.fromkeys(claude.TOKEN_CLASSES, 0.0)
     structure = dict.fromkeys((*STRUCTURE, *LATER_STRUCTURE), 0.0)
     return ClaudeConstants(
@@ -106,14 +106,14 @@ def _zero_except(**given: float) -> ClaudeConstants:
 
 
 def count_with_constants(model: str, request: Request, constants: ClaudeConstants) -> RequestCount:
-    """What the product counts with other constants than those it ships."""
+    """Count with other constants than the shipped ones."""
     ruler = ClaudeTokenizer(claude_family(model), bundled_vocabulary("o200k_base"), constants)
     rules = ClaudeRules(claude_model_figures(model), constants)
     return RequestCounter(model=model, backend="probe", tokenizer=ruler, rules=rules).count_request(request)
 
 
 def request_times(model: str, request: Request, documented: int) -> dict[str, float]:
-    """How often each constant counts in a request."""
+    """Return how often each constant counts in a request."""
     times = {}
     for name in (*TEXT, *STRUCTURE, *LATER_STRUCTURE):
         # A thousand instead of one, since totals are whole tokens.
@@ -123,7 +123,7 @@ def request_times(model: str, request: Request, documented: int) -> dict[str, fl
 
 
 def message_times(model: str, messages: Sequence[Message]) -> dict[str, float]:
-    """How often each constant counts in some messages of a session."""
+    """Return how often each constant counts in some messages of a session."""
     rules = ClaudeRules(claude_model_figures(model), _zero_except())
     renderings = [rules.render_message(message) for message in messages]
     times = text_times([text for rendering in renderings for text in rendering.texts])
@@ -140,7 +140,7 @@ _USAGE_FIELDS = (
 
 
 def usage_rows(data: Path) -> Iterator[tuple[str, Request, float, float, str]]:
-    """Model, request, bill, weight and origin of every recorded request to a Claude model."""
+    """Yield model, request, usage, weight and origin of every recorded request to a Claude model."""
     with gzip.open(data / "usage_pairs.jsonl.gz") as lines:
         rows = [json.loads(line) for line in lines]
     for row in rows:
@@ -167,7 +167,7 @@ def _route(row: Mapping[str, Any]) -> tuple[Format, str]:
 
 
 def examples(data: Path) -> list[Example]:
-    """The recorded requests that explain their bill alone."""
+    """Return the recorded requests whose usage the request alone explains."""
     found: list[Example] = []
     for model, request, billed, weight, recording in usage_rows(data):
         count = count_with_constants(model, request, _zero_except())
@@ -189,7 +189,7 @@ def examples(data: Path) -> list[Example]:
 
 
 def _downweight_copies(examples_given: Sequence[Example]) -> list[Example]:
-    """Copies of one request count little more than one of it."""
+    """Reduce the weights of copies, so that all copies of a request weigh little more than one."""
     keys = [(e.tokens, tuple(sorted(e.times.items()))) for e in examples_given]
     copies = Counter(keys)
     return [
@@ -198,7 +198,7 @@ def _downweight_copies(examples_given: Sequence[Example]) -> list[Example]:
 
 
 def session_examples(some: Sequence[Increment]) -> list[Example]:
-    """What each step of a recorded session added to its input, and what its answer was billed."""
+    """Return what each step of a recorded session added to its input, and the usage of its response."""
     found: list[Example] = []
     for step in some:
         times = message_times("claude-sonnet-4-5", (step.answer, *step.results))
@@ -212,7 +212,7 @@ def session_examples(some: Sequence[Increment]) -> list[Example]:
 
 
 def solve(given: Sequence[Example], priors: Mapping[str, Prior]) -> dict[str, float]:
-    """The constants that explain the bills best."""
+    """Return the constants that fit the usages best."""
     names = list(priors)
     matrix = np.array([[e.times.get(name, 0.0) for name in names] for e in given])
     target = np.array([e.tokens for e in given])
@@ -243,7 +243,7 @@ def _stiffness(name: str, prior: Prior, number: int) -> float:
 def fit_later(
     some: Sequence[Example], first: Mapping[str, float], steps: Sequence[Increment]
 ) -> dict[str, float]:
-    """The later tokenizer, as factors on the first."""
+    """Fit the later tokenizer, as factors on the first."""
     group_of = {name: group for group, (_, names) in LATER_FACTORS.items() for name in names}
     grouped: list[Example] = []
     for e in (*some, *_anchors(first, steps)):
@@ -280,7 +280,7 @@ def _anchors(first: Mapping[str, float], steps: Sequence[Increment]) -> list[Exa
 
 
 def to_constants(family: str, solved: Mapping[str, float]) -> ClaudeConstants:
-    """The solution in the form that is shipped."""
+    """Convert the solution to the shipped form."""
     structure = {name: value for name, value in solved.items() if name not in TEXT}
     usual = DEFAULT_TEXT_SPREAD[family]
     return ClaudeConstants(
@@ -295,7 +295,7 @@ def to_constants(family: str, solved: Mapping[str, float]) -> ClaudeConstants:
 def fit(
     usage_examples: Sequence[Example], steps: Sequence[Increment], grown: Sequence[Example]
 ) -> dict[str, ClaudeConstants]:
-    """All families, from recorded bills and from the steps of sessions (`grown`: the steps as examples)."""
+    """Fit all families, on recorded usage and on the steps of sessions (`grown`: the steps as examples)."""
     by_family = {f: _downweight_copies([e for e in usage_examples if e.family == f]) for f in ENVELOPE_TOKENS}
     first = solve([*by_family["claude-3"], *grown], TEXT | STRUCTURE)
     later = fit_later(by_family["claude-4.7"], first, steps)
@@ -305,7 +305,7 @@ def fit(
 
 
 def class_table() -> bytes:
-    """The class of every token of o200k."""
+    """Return the class of every o200k token."""
     import splintr
 
     engine = splintr.Tokenizer.from_pretrained("o200k_base")
@@ -313,7 +313,7 @@ def class_table() -> bytes:
     known = (
         numbers[claude.classify_token(rank, engine.decode_token_bytes(rank))] for rank in range(_O200K_TOKENS)
     )
-    # Ids above are special tokens, which no text becomes.
+    # Higher ids are special tokens, which no text produces.
     return bytes(known) + bytes([numbers["mixed"]]) * 100
 
 

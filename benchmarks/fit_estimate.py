@@ -1,4 +1,4 @@
-"""Fits what each class of characters is worth to each bundled vocabulary, and measures it on texts kept apart.
+"""Fit the weight of each character class for each bundled vocabulary, and validate it on held-out texts.
 
     python -m benchmarks.fit_estimate [--data PATH] [--out PATH]
 
@@ -32,17 +32,18 @@ FITTED = "2026-11-15"
 _SEED = 20261115
 _TEXTS_PER_KIND = 1500
 _MIN_CHARS, _MAX_CHARS = 40, 12_000
-# Below this many tokens, being off by one is no error to speak of.
+# Below this many tokens, an error of one token does not matter.
 _SMALL_TOKENS = 10
-# Each fifth of the documents is measured with weights that were fitted on the others.
+# Cross-validation: each fifth of the documents is measured with weights fitted on the others.
 _FOLDS = 5
 _COVERED = 0.99
 _SCRIPTS = Path(__file__).parent / "scripts.txt"
-# Pictures in base64 are no text to a model.
+# Images in base64 are not text to a model.
 _BASE64 = re.compile(r"[A-Za-z0-9+/=_-]{120,}")
 
-# The least that one of each is worth: vocabularies merge at most about 16 of the same mark or letter, 64 or 128
-# blanks, three digits, three or four letters of other scripts. In runs, what is counted is every second one.
+# Minimum value of each feature: vocabularies merge at most about 16 equal punctuation characters or letters,
+# 64 or 128 blanks, three digits, three or four letters of other scripts. In runs, every second one is
+# counted.
 _MIN_WEIGHTS = {
     "words": 0.0,
     "lower": 1 / 16,
@@ -63,7 +64,7 @@ _MIN_WEIGHTS = {
 
 
 def documents(data: Path) -> dict[str, list[str]]:
-    """Whole texts by kind, in an order that does not change."""
+    """Return whole texts by kind, in a fixed order."""
     with tarfile.open(data / "knowledge" / "worg.tar.gz") as archive:
         members = sorted((m for m in archive if m.name.endswith(".org")), key=lambda member: member.name)
         read = [found.read() for member in members if (found := archive.extractfile(member)) is not None]
@@ -78,7 +79,7 @@ def documents(data: Path) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excerpt:
-    """A stretch of a document, and the fold that the document is in."""
+    """A part of a document, and the cross-validation fold of the document."""
 
     kind: str
     fold: int
@@ -86,7 +87,7 @@ class Excerpt:
 
 
 def excerpts(data: Path) -> list[Excerpt]:
-    """Stretches of all lengths from anywhere in the documents, short ones as often as long ones."""
+    """Return excerpts of all lengths from anywhere in the documents, short ones as often as long ones."""
     chance = random.Random(_SEED)
     taken: list[Excerpt] = []
     for kind, found in documents(data).items():
@@ -102,7 +103,7 @@ def excerpts(data: Path) -> list[Excerpt]:
 
 
 def solve(matrix: NDArray[np.float64], tokens: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What each of `FEATURES` is worth, rounded as it is shipped."""
+    """Return the weight of each of `FEATURES`, rounded as it is shipped."""
     scale = 1 / np.maximum(tokens, _SMALL_TOKENS)
     least = np.array([_MIN_WEIGHTS[name] for name in TEXT_FEATURES])
     solved = lsq_linear(matrix * scale[:, None], tokens * scale, bounds=(least, np.inf)).x
@@ -113,7 +114,7 @@ def solve(matrix: NDArray[np.float64], tokens: NDArray[np.float64]) -> NDArray[n
 def held_out_errors(
     matrix: NDArray[np.float64], tokens: NDArray[np.float64], folds: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """By how much, relative to the estimate, each text is longer than what the others make it."""
+    """Return by how much, relative to the estimate, each text is longer than the other folds predict."""
     longer = np.zeros(len(tokens))
     for fold in range(_FOLDS):
         apart = folds == fold

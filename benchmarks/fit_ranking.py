@@ -1,11 +1,11 @@
-"""Fits the weights by which a fold ranks facts, on recorded sessions folded at several windows.
+"""Fit the weights that rank facts for compaction, on recorded sessions compacted at several windows.
 
     python -m benchmarks.fit_ranking [--data PATH]
 
 Prints the table `fold/ranking.toml`. A fact that is needed later (mentioned before any tool has shown it again)
 counts whole, one that is only shown again a quarter. Each session, and all of each source, are also judged with
 weights fitted on all others: how much of what is needed, and of what is mentioned at all, has room in 6.5% of
-what a fold takes out. `./bench fold-carry` says what comes of such weights in whole summaries.
+the compacted text. `./bench fold-carry` measures such weights in whole summaries.
 """
 
 import argparse
@@ -27,7 +27,7 @@ WINDOWS_TOKENS = (8_000, 12_000, 20_000, 30_000, 40_000)
 SHOWN_AGAIN = 0.25
 STIFFNESS = 100.0
 ROUNDS = 30
-# What the sections of a summary leave to names.
+# Share that the sections of a summary leave to names.
 NAMES_SHARE = 0.065
 
 Numbers = NDArray[np.float64]
@@ -35,7 +35,7 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactExample:
-    """A fact at a fold, and what became of it."""
+    """A fact at a compaction, and its later use."""
 
     session: str
     source: str
@@ -48,7 +48,7 @@ class FactExample:
 
 
 def cases(sessions: Sequence[RecordedSession]) -> list[FactExample]:
-    """Every name at every fold that does not stand in the tail."""
+    """Yield every name at every compaction that is not in the tail."""
     found: list[FactExample] = []
     compactions = 0
     for session in sessions:
@@ -93,7 +93,7 @@ def _cases_at(point: CompactionPoint, compaction: int, alone: Sequence[Sequence[
 
 
 def fit(matrix: Numbers, wanted: Numbers, weights: Numbers) -> Numbers:
-    """The logistic regression, held near nothing; by Newton's method."""
+    """Fit a logistic regression with L2 regularization, by Newton's method."""
     found = np.zeros(matrix.shape[1])
     for _ in range(ROUNDS):
         chances = 1 / (1 + np.exp(-matrix @ found))
@@ -104,22 +104,22 @@ def fit(matrix: Numbers, wanted: Numbers, weights: Numbers) -> Numbers:
 
 
 def recall(some: Sequence[FactExample], chances: Numbers) -> tuple[float, float]:
-    """How much of what is needed, and of what is mentioned at all, has room."""
+    """Return how much of what is needed, and of what is mentioned at all, has room."""
     tokens = [COUNTER.text(f" {case.fact.text}").tokens for case in some]
     order = sorted(
         zip(some, chances, tokens, strict=True),
         key=lambda each: -value_per_token(RankedFact(each[0].fact, float(each[1])), each[2]),
     )
     used: Counter[int] = Counter()
-    kept = []
+    retained = []
     for case, _, taken in order:
         used[case.compaction] += taken
         if used[case.compaction] <= case.room_tokens:
-            kept.append(case)
+            retained.append(case)
     needed, shown = sum(case.needed for case in some), sum(case.shown for case in some)
     return (
-        sum(case.needed for case in kept) / max(needed, 1),
-        sum(case.shown for case in kept) / max(shown, 1),
+        sum(case.needed for case in retained) / max(needed, 1),
+        sum(case.shown for case in retained) / max(shown, 1),
     )
 
 
@@ -132,17 +132,18 @@ class RankingFit:
         self._matrix = np.array([[case.features.get(name, 0.0) for name in self.names] for case in every])
         self._wanted = np.array([max(case.needed, SHOWN_AGAIN * case.shown) for case in every])
         self.folds = Counter(session for session, _ in {(case.session, case.compaction) for case in every})
-        weights = np.array([self.folds[case.session] ** -0.5 for case in every])  # a long session is not all
+        # Long sessions must not dominate.
+        weights = np.array([self.folds[case.session] ** -0.5 for case in every])
         self._weights = weights / weights.mean()
 
     def weights_without(self, left_out: Sequence[bool]) -> dict[str, float]:
-        """The weights fitted on all other cases."""
-        kept = ~np.array(left_out)
-        found = fit(self._matrix[kept], self._wanted[kept], self._weights[kept])
+        """Return the weights fitted on all other cases."""
+        retained = ~np.array(left_out)
+        found = fit(self._matrix[retained], self._wanted[retained], self._weights[retained])
         return dict(zip(self.names, found.tolist(), strict=True))
 
     def judge(self, own: Sequence[bool]) -> str:
-        """How well those cases do with weights fitted on the others."""
+        """Judge these cases with weights fitted on the others."""
         weights = np.array(list(self.weights_without(own).values()))
         chances = 1 / (1 + np.exp(-self._matrix[np.array(own)] @ weights))
         needed, shown = recall([case for case, is_own in zip(self._every, own, strict=True) if is_own], chances)
@@ -150,7 +151,7 @@ class RankingFit:
 
 
 def held_out_weights(sessions: Sequence[RecordedSession]) -> dict[str, dict[str, float]]:
-    """For each source the weights that were fitted on all others."""
+    """Return for each source the weights fitted on all others."""
     every = cases(sessions)
     fitted = RankingFit(every)
     sources = sorted({session.source for session in sessions})
@@ -158,7 +159,7 @@ def held_out_weights(sessions: Sequence[RecordedSession]) -> dict[str, dict[str,
 
 
 def main() -> None:
-    """Print the table, and how well weights do on a session that they were not fitted on."""
+    """Print the table, and how well weights do on sessions that they were not fitted on."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DATA)
     every = cases(recorded_sessions(parser.parse_args().data))

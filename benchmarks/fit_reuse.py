@@ -27,7 +27,7 @@ Row = tuple[tuple[float, ...], bool]
 
 
 def main() -> None:
-    """Print the weights and how well they predict what they have not seen."""
+    """Print the weights and how well they predict unseen data."""
     data = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA
     sources = {**_suites(data), "coding agents": list(_traces(data)), "single calls": list(_single_calls())}
     for name, rows in sources.items():
@@ -53,18 +53,20 @@ def _suites(data: Path) -> dict[str, list[Row]]:
                     files[row["repo"], row["file"]].append((row["idx"], row["request"]))
     for (repo, _), rows in files.items():
         requests = [request for _, request in sorted(rows, key=lambda row: row[0])]
-        told = [_messages(request) for request in requests]
-        for at, (request, messages) in enumerate(zip(requests, told, strict=True)):
-            if not messages or any(_continues(messages, before) for before in told[:at]):
+        conversations = [_messages(request) for request in requests]
+        for at, (request, messages) in enumerate(zip(requests, conversations, strict=True)):
+            if not messages or any(_continues(messages, before) for before in conversations[:at]):
                 continue
-            said = json.dumps(request)
+            serialized = json.dumps(request)
             features = _features(
                 bool(request.get("tools")),
                 len(messages) > 1,
-                "cache_control" in said,
-                len(said) / _CHARS_PER_TOKEN,
+                "cache_control" in serialized,
+                len(serialized) / _CHARS_PER_TOKEN,
             )
-            found[repo].append((features, any(_continues(after, messages) for after in told[at + 1 :])))
+            found[repo].append(
+                (features, any(_continues(after, messages) for after in conversations[at + 1 :]))
+            )
     return found
 
 
@@ -83,7 +85,7 @@ def _continues(messages: Sequence[str], before: Sequence[str]) -> bool:
 
 
 def _traces(data: Path) -> Iterator[Row]:
-    """Coding agents, which set breakpoints of their own; their clients are not in the traces."""
+    """Yield requests of coding agents, which set their own breakpoints; the traces do not name the clients."""
     with gzip.open(data / "agent_cache_traces.jsonl.gz", "rt", encoding="utf-8") as lines:
         for line in lines:
             trace = json.loads(line)
@@ -101,7 +103,7 @@ def _single_calls() -> Iterator[Row]:
 
 
 def _fit(sources: Sequence[Sequence[Row]]) -> list[float]:
-    """Logistic regression by gradient descent, all sources weighing the same."""
+    """Fit a logistic regression by gradient descent, with equal weight for all sources."""
     weights = [0.0] * len(_NAMES)
     counted: list[dict[Row, int]] = []
     for rows in sources:

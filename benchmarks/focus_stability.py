@@ -1,6 +1,6 @@
 """How much of a view changes when the focus moves to the next heading, and where the change begins.
 
-Notes are the real ones of worg, views are of 8,000 tokens. Both headings have under 500 tokens of their own.
+Notes are the real ones of worg, views have 8,000 tokens. Both headings have under 500 tokens of their own.
 """
 
 import os
@@ -25,13 +25,13 @@ _SEED = 20261115
 _PAIRS = 120
 _LIMIT_TOKENS = 8000
 _MAX_FOCUS_TOKENS = 500
-# One query for all, as in a conversation that stays with its subject while the focus moves.
+# One query for all, as in a conversation on one subject while the focus moves.
 _QUERY = "how do I schedule a repeating task and see it in the agenda?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """From the view of one focus to that of the next, in bytes."""
+    """Change from the view of one focus to that of the next, in bytes."""
 
     size: int
     changed_share: float
@@ -119,7 +119,7 @@ FIGURES = (
 
 
 def run(data: Path | None) -> Report:
-    """Shares of the bytes, over pairs of headings drawn from all."""
+    """Return shares of the bytes, over random pairs of headings."""
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         for name, _, content in read_archive((data or DATA) / WORG):
@@ -185,13 +185,13 @@ def _measure_move(memory: Memory, pair: tuple[Node, Node], format: str, query: s
 
 
 def _common_prefix(first: bytes, second: bytes) -> int:
-    """How many bytes both begin with."""
+    """Return the length of the common prefix in bytes."""
     size = min(len(first), len(second))
     return next((at for at in range(size) if first[at] != second[at]), size)
 
 
 def _changed_lines(before: bytes, after: bytes) -> tuple[int, list[tuple[int, int]]]:
-    """How many bytes of lines are gone, and where those stand that are new."""
+    """Return the number of bytes in removed lines, and the positions of new lines."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     starts = [0]
     for line in new:

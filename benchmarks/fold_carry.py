@@ -1,19 +1,18 @@
 """How much of what later turns mention again is still sent after a fold, on recorded sessions.
 
-Each session is folded wherever a window of 40,000 tokens would have it folded, with what stood before the fold
-replaced by the fold's summary from then on. Of the paths, identifiers and numbers that stood in what was ever
-folded, those count that anybody mentions later, results of tools included (`any`), and apart from them those
-that the user or the model mentions before any tool's result has shown them again (`needed`). `odd_words` is
-`any` by another yardstick: words that are no plain language. All look at what is sent, summary and tail;
-`…_by_summary` leaves out of the question what stands in the tail anyway. Of the user's constraints, all that
-were folded count.
+Each session is compacted whenever it fills a window of 40,000 tokens; from then on the summary replaces the
+messages before that point. The candidates are the paths, identifiers and numbers in all compacted messages.
+`any` counts those that anybody mentions later, including tool results; `needed` counts those that the user or
+the model mentions before a tool result has shown them again. `odd_words` is `any` by another measure: words
+that are not plain language. All of them look at what is sent, summary and tail; `…_by_summary` leaves out what
+is in the tail anyway. Of the user's constraints, all compacted ones count.
 
-A summary may have a tenth of all that it stands for. `tight` is the same with a tenth of what each fold takes
-out of what was sent, however much the summary has to tell of what went before. `held out` folds the sessions of
-each source with weights that were fitted on those of the others.
+A summary may have a tenth of the tokens that it replaces in total. `tight` allows a tenth of what each
+compaction removes from the request, however long the earlier history is. `held out` compacts the sessions of
+each source with weights fitted on those of the other sources.
 
-The small local model reads some dozen tokens a second, so folds by it, and LangChain's with it, are measured at
-a window of 8,000, at the smallest folds, as far as the time goes.
+The small local model reads a few dozen tokens a second, so compactions by it, and LangChain's with it, are
+measured at a window of 8,000, at the smallest compactions, as far as time permits.
 """
 
 import time
@@ -62,14 +61,14 @@ MODEL_COMPACTIONS = 1
 MODEL_SECONDS = 560.0
 COMPACTION_SECONDS = 280.0
 MIN_SECONDS = 20.0
-# LangChain keeps the last 20 messages, so there must be more; and something has to be wanted later.
+# LangChain retains the last 20 messages, so there must be more; and something must be needed later.
 MIN_MESSAGES = 24
 MIN_WANTED = 5
 
 
 @dataclass(slots=True)
 class CarryTally:
-    """What was wanted and what was still there, over folds."""
+    """Facts that were needed and facts that were still present, over compactions."""
 
     wanted: Counter[str] = field(default_factory=Counter)
     carried: Counter[str] = field(default_factory=Counter)
@@ -79,7 +78,7 @@ class CarryTally:
     compactions: int = 0
 
     def add(self, point: CompactionPoint) -> dict[str, Cell]:
-        """Count one fold; a row of it."""
+        """Count one compaction and return its row."""
         tokens = count_tokens_upper(point.summary)
         self.compactions += 1
         self.compacted_tokens += point.span.compacted_tokens
@@ -113,7 +112,7 @@ class CarryTally:
         self.carried[name] += len(carried)
 
     def figures(self) -> dict[str, float]:
-        """All of it, by name; without what nothing was wanted of."""
+        """Return all figures by name, without those that have no cases."""
         shares = {name: self.carried[name] / wanted for name, wanted in self.wanted.items() if wanted}
         return {
             "folds": self.compactions,
@@ -128,18 +127,18 @@ def _text(messages: Sequence[Message]) -> str:
 
 
 def _wanted_mentions(point: CompactionPoint) -> Mapping[str, set[Mention]]:
-    """What should still be there: mentioned by anybody, needed by who goes on, and the user's constraints."""
+    """Return what must still be present: facts mentioned by anybody, facts needed later, and constraints."""
     stood: set[Mention] = set()
     for message in point.span.compacted:
         stood |= mentions(spoken_texts(message)) | mentions(result_texts(message))
     needed: set[Mention] = set()
     shown: set[Mention] = set()
     for message in point.later:
-        said = mentions(spoken_texts(message))
-        needed |= said - shown
-        shown |= said | mentions(result_texts(message))
-    said_so = {constraint for message in point.span.compacted for constraint in constraints(message)}
-    return {"any": shown & stood, "needed": needed & stood, "constraints": said_so}
+        mentioned = mentions(spoken_texts(message))
+        needed |= mentioned - shown
+        shown |= mentioned | mentions(result_texts(message))
+    stated_constraints = {constraint for message in point.span.compacted for constraint in constraints(message)}
+    return {"any": shown & stood, "needed": needed & stood, "constraints": stated_constraints}
 
 
 def _odd_words(point: CompactionPoint) -> set[str]:
@@ -149,7 +148,7 @@ def _odd_words(point: CompactionPoint) -> set[str]:
 def measure(
     sessions: Iterable[RecordedSession], summarise: Summarise, window_tokens: int = WINDOW_TOKENS
 ) -> tuple[CarryTally, list[dict[str, Cell]]]:
-    """All folds of all sessions, counted."""
+    """Count all compactions of all sessions."""
     tally = CarryTally()
     points = (
         point for session in sessions for point in find_compaction_points(session, summarise, window_tokens)
@@ -163,13 +162,13 @@ def _by_source(sessions: Sequence[RecordedSession]) -> Iterator[tuple[str, Seque
 
 
 def _sources(sessions: Sequence[RecordedSession]) -> dict[str, Mapping[str, object]]:
-    """The figures of each source that has folds."""
+    """Return the figures of each source that has compactions."""
     tallies = {source: measure(own, extractive())[0] for source, own in _by_source(sessions)}
     return {f"only {source}": tally.figures() for source, tally in tallies.items() if tally.compactions}
 
 
 def _held_out_figures(sessions: Sequence[RecordedSession]) -> dict[str, Mapping[str, object]]:
-    """The figures with weights that know nothing of the source they are used on."""
+    """Return the figures with weights that were not fitted on the source."""
     found: dict[str, Mapping[str, object]] = {}
     weights = held_out_weights(sessions)
     for name, summarise in (("held out", extractive), ("held out, tight", extractive_tight)):
@@ -183,7 +182,7 @@ def _held_out_figures(sessions: Sequence[RecordedSession]) -> dict[str, Mapping[
 
 
 def _model_figures(sessions: Sequence[RecordedSession]) -> dict[str, Mapping[str, object]]:
-    """Folds by the small model, by LangChain with it, by rules, and the tail alone, at the same places."""
+    """Compare the small model, LangChain with it, rules, and the tail alone, at the same points."""
     every = (
         point
         for session in sessions
@@ -199,7 +198,7 @@ def _model_figures(sessions: Sequence[RecordedSession]) -> dict[str, Mapping[str
         with small_model() as base_url:
             for point in smallest:
                 if ends - time.monotonic() < MIN_SECONDS:
-                    break  # `folds` of the rules says how many were tried
+                    break  # `folds` of the rules is the number of attempts
                 tallies["rules"].add(point)
                 tallies["tail"].add(_print_progress(point, no_summary(point.span)))
                 for name, compact in (
@@ -229,8 +228,8 @@ def _summarize_with_model(base_url: str, point: CompactionPoint, seconds: float)
 
 def _summarize_with_langchain(base_url: str, point: CompactionPoint, seconds: float) -> CompactionPoint:
     messages = point.session.messages[: point.sent]
-    summary, kept = summarize_with_langchain(base_url, messages, seconds)
-    head, tail = messages[: len(messages) - kept], messages[len(messages) - kept :]
+    summary, retained = summarize_with_langchain(base_url, messages, seconds)
+    head, tail = messages[: len(messages) - retained], messages[len(messages) - retained :]
     tokens = sum(COUNTER.count_message(message).tokens for message in head)
     span = replace(point.span, compacted=head, compacted_tokens=tokens, tail=tail, replaced_tokens=tokens)
     return CompactionPoint(session=point.session, sent=point.sent, span=span, summary=summary)
@@ -250,7 +249,7 @@ FIGURES = (
 
 
 def run(data: Path | None) -> Report:
-    """The report of one run; `data` is a folder of sessions."""
+    """Return the report; `data` is a folder of sessions."""
     sessions = recorded_sessions(data or DATA)
     ours, rows = measure(sessions, extractive())
     peers: dict[str, Mapping[str, object]] = {

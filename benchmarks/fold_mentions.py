@@ -1,7 +1,7 @@
-"""What a text mentions, by two yardsticks of `fold_carry` that know nothing of what they measure.
+"""Mentions in a text, by two measures of `fold_carry` that are independent of the product.
 
-One finds paths, identifiers and numbers by a few plain patterns (`mentions`). The other takes every word
-that does not look like plain language (`odd_words`), whatever it is.
+`mentions` finds paths, identifiers and numbers by a few plain patterns. `odd_words` takes every word that does
+not look like plain language.
 """
 
 import re
@@ -13,7 +13,7 @@ from foveate.model import Message, Part, Text, Thinking, ToolCall, ToolResult
 
 
 class Kind(StrEnum):
-    """What is looked for."""
+    """Kind of a mention."""
 
     PATH = "paths"
     IDENTIFIER = "identifiers"
@@ -23,8 +23,6 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """One thing that was mentioned."""
-
     kind: Kind
     text: str
 
@@ -43,27 +41,27 @@ _IDENTIFIER = re.compile(
 _NUMBER = re.compile(
     r"(?<![\w.#/-])#?\$?\d[\d,]*(?:\.\d+)*(?:\s?(?:%|(?:ms|s|px|r?em|x|k|[KMG]i?B|kb|mb|bytes|tokens|lines)\b))?(?!\w|\.\d)"
 )
-# The numbers of lines before the lines of a file that a tool shows: nobody has to know these.
+# Line numbers that a tool puts before the lines of a file: nobody needs them later.
 _GUTTER = re.compile(r"^\s*\d+[\t→|]", re.MULTILINE)
 _CONSTRAINT = re.compile(
     r"[^.!?\n]*\b(?:never|must|(?<!\bi )(?:do not|don't|dont)|always|only|should not|shouldn't|make sure)\b"
     r"[^.!?\n]*(?!\?)(?=[.!\n]|$)",
     re.IGNORECASE,
 )
-# A slash, an underscore, a capital inside, a digit beside a letter, or nothing but capitals.
+# A slash, an underscore, an inner capital, a digit beside a letter, or only capitals.
 _ODD = re.compile(r"[/_]|[a-z][A-Z]|[a-zA-Z]\d|\d[a-zA-Z]|^[A-Z]{3,}$")
 _WORD = re.compile(r"[\w./@~#-]{3,80}")
 
 
 def spoken_texts(message: Message) -> str:
-    """What the user or the model says in a message: texts, thinking and the arguments of calls."""
+    """Yield what the user or the model writes in a message: texts, thinking and tool arguments."""
     return "\n".join(
         text for part in message.parts if not isinstance(part, ToolResult) for text in _texts(part)
     )
 
 
 def result_texts(message: Message) -> str:
-    """What tools say in it."""
+    """Yield the texts of tool results in a message."""
     return "\n".join(text for part in message.parts if isinstance(part, ToolResult) for text in _texts(part))
 
 
@@ -82,7 +80,7 @@ def _texts(part: Part) -> Iterator[str]:
 
 
 def mentions(text: str) -> set[Mention]:
-    """The paths, identifiers and numbers in a text."""
+    """Return the paths, identifiers and numbers in a text."""
     found = set()
     text = _GUTTER.sub("", text)
     for match in _PATH.finditer(text):
@@ -98,13 +96,13 @@ def mentions(text: str) -> set[Mention]:
 
 
 def odd_words(text: str) -> set[str]:
-    """The words that are no plain language, without marks at their ends."""
+    """Return the words that are not plain language, without punctuation at their ends."""
     bare = (word.rstrip("./-").lstrip("-.") for word in _WORD.findall(text))
     return {word for word in bare if len(word) > 2 and _ODD.search(word)}
 
 
 def constraints(message: Message) -> set[Mention]:
-    """What a user tells a model to keep to."""
+    """Return the constraints that a user states in a message."""
     if message.role != "user":
         return set()
     return {
@@ -115,7 +113,7 @@ def constraints(message: Message) -> set[Mention]:
 
 
 def is_mentioned(mention: Mention, text: str) -> bool:
-    """Whether a text holds it, and not merely something longer that begins or ends so."""
+    """Return whether a text contains the mention as a whole word, not as a part of a longer one."""
     if mention.kind is Kind.CONSTRAINT:
         return " ".join(mention.text.split()) in " ".join(text.split())
     at = text.find(mention.text)

@@ -1,4 +1,4 @@
-"""Folds by a small local model: our own, and those of LangChain's SummarizationMiddleware with its defaults."""
+"""Compactions by a small local model: Foveate's, and LangChain's SummarizationMiddleware with its defaults."""
 
 import asyncio
 import json
@@ -22,31 +22,31 @@ from foveate.http import JsonClient, JsonReply
 from foveate.model import Format, Message, Text, ToolCall, ToolResult
 from tests.support.servers.llama import LlamaUnavailable, running_llama_server
 
-# The model was trained with so many; the middleware's prompt and what it asks to be summed up fill half of it.
+# Context length of the model; the middleware's prompt and the text to summarize fill half of it.
 CONTEXT_TOKENS = 8192
-# It would go on until its context is full: it was not trained to stop in time.
+# Without a limit it continues until its context is full.
 ANSWER_TOKENS = 400
 MODEL = "smollm2"
-# Left to itself it says the same line again and again, and never ends.
+# Without a penalty it repeats the same line endlessly.
 SAMPLING = {"temperature": 0.3, "seed": 1, "repeat_penalty": 1.15, "repeat_last_n": 512}
-# As in a gateway: so much of a summary's tokens goes to the facts that the model is told to name.
+# As in the gateway: share of a summary's tokens for the facts that the model must name.
 FACTS_SHARE = 0.25
 
 
 class ModelUnavailable(Exception):
-    """The small model cannot be run here; the message says why."""
+    """The small model cannot run; the message says why."""
 
 
 class SummaryFailed(Exception):
-    """There was no summary, or not in time; the message says why."""
+    """There is no summary, or not in time; the message says why."""
 
 
 @contextmanager
 def small_model() -> Iterator[str]:
-    """The address of a llama.cpp server with a small model, while it serves.
+    """Run a llama.cpp server with a small model until the end of the block; yields its URL.
 
     Raises:
-        NoModel: it is not installed, or did not start.
+        ModelUnavailable: it is not installed, or did not start.
     """
     try:
         with running_llama_server(CONTEXT_TOKENS) as server:
@@ -56,17 +56,21 @@ def small_model() -> Iterator[str]:
 
 
 def summarize_with_model(base_url: str, span: Span, seconds: float) -> str:
-    """What stands for the head after a fold by the small model: its summary, and a list of what that left out.
+    """Return what replaces the head: the small model's summary, and a list of the facts that it omits.
 
     Raises:
-        NoFold: the model gave no summary, or none within `seconds`.
+        SummaryFailed: the model gave no summary, or none within `seconds`.
     """
     limit = summary_limit_tokens(span.compacted_tokens)
     there = {fact.text for fact in extract_facts(span.tail)}
     facts = rank_facts(extract_facts(span.compacted), len(span.compacted))
-    ranked = [one for one in facts if one.fact.kind in ALWAYS_CARRIED or one.fact.text not in there]
+    ranked = [
+        ranked_fact
+        for ranked_fact in facts
+        if ranked_fact.fact.kind in ALWAYS_CARRIED or ranked_fact.fact.text not in there
+    ]
     named = select_missing_facts("", ranked, limit_tokens=int(limit * FACTS_SHARE), count=count_tokens_upper)
-    asked = summarizer.SummaryInput(
+    summary_input = summarizer.SummaryInput(
         request=formats.parse_request({"model": "another", "messages": [{"role": "user", "content": "-"}]}),
         request_tokens=span.compacted_tokens,
         head=tuple(span.compacted),
@@ -75,7 +79,7 @@ def summarize_with_model(base_url: str, span: Span, seconds: float) -> str:
         replaced_tokens=span.replaced_tokens,
         facts=tuple(fact.text for fact in named),
     )
-    made = asyncio.run(_summarize(base_url, asked, limit, seconds))
+    made = asyncio.run(_summarize(base_url, summary_input, limit, seconds))
     left_out = find_missing_facts(
         made, ranked, limit_tokens=limit, count=count_tokens_upper, max_tokens=span.replaced_tokens // 2
     )
@@ -83,10 +87,10 @@ def summarize_with_model(base_url: str, span: Span, seconds: float) -> str:
 
 
 class _SampledClient(JsonClient):
-    """A client that has the small model come to an end."""
+    """A client with sampling parameters that make the small model stop."""
 
     async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> JsonReply:
-        """What is answered, with our way of sampling."""
+        """Return the response, with our sampling parameters."""
         return await super().post_json(url, json.dumps(json.loads(body) | SAMPLING).encode(), headers)
 
 
@@ -124,11 +128,11 @@ def _answer(base_url: str, prompt: str, seconds: float) -> str:
 
 
 def summarize_with_langchain(base_url: str, messages: Sequence[Message], seconds: float) -> tuple[str, int]:
-    """What the middleware puts in the place of the head, and how many messages it keeps.
+    """Return the middleware's replacement of the head, and how many messages it retains.
 
     Raises:
-        NoFold: no summary within `seconds`.
-        NoModel: the model does not answer.
+        SummaryFailed: no summary within `seconds`.
+        ModelUnavailable: the model does not respond.
     """
     from langchain.agents.middleware import SummarizationMiddleware
     from langchain_core.language_models import BaseChatModel
@@ -139,7 +143,7 @@ def summarize_with_langchain(base_url: str, messages: Sequence[Message], seconds
     ends = time.monotonic() + seconds
 
     class SmallModel(BaseChatModel):
-        """The small model as LangChain asks one."""
+        """The small model as a LangChain chat model."""
 
         @property
         def _llm_type(self) -> str:
@@ -147,23 +151,23 @@ def summarize_with_langchain(base_url: str, messages: Sequence[Message], seconds
 
         def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
             left = ends - time.monotonic()
-            if left <= 0:  # it asks again and again
+            if left <= 0:  # LangChain retries
                 raise SummaryFailed("not in time")
             prompt = "\n\n".join(str(message.content) for message in messages)
             answer = AIMessage(_answer(base_url, prompt, left))
             return ChatResult(generations=[ChatGeneration(message=answer)])
 
-    # The fold is asked for here, at the same place as the others; all else is as it comes.
+    # The compaction is triggered at the same point as the others; all other options are defaults.
     middleware: Any = SummarizationMiddleware(model=SmallModel(), trigger=("tokens", 1))
     changed = middleware.before_model({"messages": _to_langchain(messages)}, Runtime())
     if changed is None:
         return "", len(messages)
-    _, summary, *kept = changed["messages"]
-    return str(summary.content), len(kept)
+    _, summary, *retained = changed["messages"]
+    return str(summary.content), len(retained)
 
 
 def _to_langchain(messages: Sequence[Message]) -> list[Any]:
-    """The same conversation as LangChain's messages, one for each of ours."""
+    """Convert the conversation to LangChain's messages, one for each of ours."""
     from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
     found: list[Any] = []
@@ -171,10 +175,10 @@ def _to_langchain(messages: Sequence[Message]) -> list[Any]:
         results = [part for part in message.parts if isinstance(part, ToolResult)]
         calls = [part for part in message.parts if isinstance(part, ToolCall)]
         if message.role == "assistant":
-            said = "\n".join(part.text for part in message.parts if isinstance(part, Text))
+            content = "\n".join(part.text for part in message.parts if isinstance(part, Text))
             found.append(
                 AIMessage(
-                    content=said,
+                    content=content,
                     tool_calls=[
                         {"name": call.name, "args": _arguments(call), "id": call.id or call.name}
                         for call in calls

@@ -1,4 +1,4 @@
-"""Where recorded sessions would be folded, and into what."""
+"""Points at which recorded sessions are compacted, and the summaries."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +13,17 @@ from foveate.tokens import counter_for
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "sessions"
 WINDOW_TOKENS = 40_000
-# Sessions are counted with one vocabulary, whichever model they were recorded with.
+# All sessions are counted with one vocabulary, whichever model recorded them.
 COUNTER = counter_for("gpt-4o")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What is to be summarised, and what stays after it.
+    """The part to summarize, and the tail after it.
 
-    `folded_tokens` is all that the summary stands for, `replaced_tokens` what this fold takes out of what was
-    sent: the turns that go now, and the summary of those before. No summary is longer than `most_tokens`.
+    `compacted_tokens` is everything that the summary stands for, `replaced_tokens` what this compaction removes
+    from the request: the turns that it replaces, and the summary of earlier ones. `max_tokens` limits the
+    summary.
     """
 
     compacted: Sequence[Message]
@@ -37,7 +38,7 @@ Summarise = Callable[[Span], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPoint:
-    """A session folded when `sent` of its messages were there, and the summary that stands for what went."""
+    """A session compacted after `sent` of its messages, and the summary that replaces the head."""
 
     session: RecordedSession
     sent: int
@@ -46,14 +47,14 @@ class CompactionPoint:
 
     @property
     def later(self) -> Sequence[Message]:
-        """What was said after the fold."""
+        """Messages after the compaction."""
         return self.session.messages[self.sent :]
 
 
 def find_compaction_points(
     session: RecordedSession, summarise: Summarise, window_tokens: int = WINDOW_TOKENS
 ) -> Iterator[CompactionPoint]:
-    """Where the session would be folded, each time after the one before has taken effect."""
+    """Yield the points at which the session is compacted, each after the previous one has taken effect."""
     trigger = compaction_threshold_tokens(window_tokens, 0)
     tokens = [COUNTER.count_message(message).tokens for message in session.messages]
     cut = summary_tokens = 0
@@ -69,14 +70,14 @@ def find_compaction_points(
         if found is None:
             continue
         cut = found
-        folded = set(TurnStructure(messages).replaced_messages(cut))
-        replaced = sum(tokens[place] for place in folded - compacted_count) + summary_tokens
-        compacted_count = folded
-        head = [message for place, message in enumerate(messages) if place in folded]
-        tail = [message for place, message in enumerate(messages) if place not in folded]
+        compacted_places = set(TurnStructure(messages).replaced_messages(cut))
+        replaced = sum(tokens[place] for place in compacted_places - compacted_count) + summary_tokens
+        compacted_count = compacted_places
+        head = [message for place, message in enumerate(messages) if place in compacted_places]
+        tail = [message for place, message in enumerate(messages) if place not in compacted_places]
         span = Span(
             compacted=head,
-            compacted_tokens=sum(tokens[place] for place in folded),
+            compacted_tokens=sum(tokens[place] for place in compacted_places),
             tail=tail,
             replaced_tokens=replaced,
             max_tokens=max_summary_tokens(trigger),
@@ -87,10 +88,10 @@ def find_compaction_points(
 
 
 def extractive(weighed: Mapping[str, float] | None = None) -> Summarise:
-    """Summaries by rules, as long as a gateway lets them be: a tenth of all that they stand for.
+    """Summarize by rules with the gateway's limit: a tenth of all replaced tokens.
 
-    Of a head that was folded before, at most half of what is sent of it, since else nothing would be won; and
-    never more than a part of what triggers a fold.
+    If the head was compacted before, at most half of its current size, since otherwise nothing would be saved;
+    and never more than a part of the trigger size.
     """
     return lambda span: _extract(
         span,
@@ -100,7 +101,7 @@ def extractive(weighed: Mapping[str, float] | None = None) -> Summarise:
 
 
 def extractive_tight(weighed: Mapping[str, float] | None = None) -> Summarise:
-    """Summaries by rules of a tenth of what each fold takes out of what was sent, however much went before."""
+    """Summarize by rules, with a tenth of what each compaction removes from the request."""
     return lambda span: _extract(span, summary_limit_tokens(span.replaced_tokens), weighed)
 
 
@@ -115,10 +116,10 @@ def _extract(span: Span, limit_tokens: int, weighed: Mapping[str, float] | None)
 
 
 def no_summary(_: Span) -> str:
-    """No summary: only the tail is kept."""
+    """Return no summary, so that only the tail is sent."""
     return ""
 
 
 def count_tokens_upper(text: str) -> int:
-    """As many tokens as a text may have."""
+    """Return an upper bound of a text's tokens."""
     return COUNTER.text(text).upper

@@ -1,4 +1,4 @@
-"""Recorded sessions of coding agents as plain conversations, each whole from its first message to its last."""
+"""Recorded sessions of coding agents as plain conversations, complete from first to last message."""
 
 import gzip
 import json
@@ -15,7 +15,7 @@ from foveate.model import Format, Message, Part, Text, Thinking, ToolCall, ToolR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSession:
-    """One session: who recorded it, and all that was said in it."""
+    """One session: its recorder, and all of its messages."""
 
     kind: str
     name: str
@@ -23,12 +23,12 @@ class RecordedSession:
 
     @property
     def source(self) -> str:
-        """Whose work it was: sessions of one source speak of the same files."""
+        """Author of the work: sessions of one source mention the same files."""
         return self.name.partition("_")[0] if self.kind == "claude-code" else self.kind
 
 
 def recorded_sessions(folder: Path) -> list[RecordedSession]:
-    """Every session below `folder`, in a fixed order: Claude Code and pi logs, SWE-agent trajectories.
+    """Return every session below `folder`, in a fixed order: Claude Code and pi logs, SWE-agent trajectories.
 
     Raises:
         BadData: there are none.
@@ -43,7 +43,7 @@ def recorded_sessions(folder: Path) -> list[RecordedSession]:
 
 
 def _read_logs(paths: list[Path]) -> Iterator[RecordedSession]:
-    """A log's conversations. Of one that was compacted on the way, the stretches between are put together."""
+    """Read a log's conversations. The parts of one that was compacted meanwhile are joined."""
     requests: dict[tuple[str, str], list[LoggedRequest]] = {}
     for request in read_logs(paths).requests:
         requests.setdefault((request.log, request.sequence), []).append(request)
@@ -54,11 +54,11 @@ def _read_logs(paths: list[Path]) -> Iterator[RecordedSession]:
 
 
 def _join_messages(requests: list[LoggedRequest]) -> tuple[Message, ...]:
-    """All messages that were ever sent, in order: each request goes on from the last of those before."""
+    """Return all messages that were ever sent, in order: each request continues from the previous one."""
     whole = list(requests[0].messages)
     for request in requests[1:]:
         openings = [message.blocks[0].raw for message in request.messages]
-        if not whole:  # what was asked first is not in the log
+        if not whole:  # the first question is not in the log
             whole = list(request.messages)
             continue
         known = whole[-1].blocks[0].raw
@@ -73,22 +73,24 @@ def _message(logged: LoggedMessage) -> Message:
 
 
 def _parts(block: LoggedBlock) -> list[Part]:
-    said = json.loads(block.raw)
+    parsed = json.loads(block.raw)
     match block.kind:
         case "text":
             return [Text(block.text)]
         case "thinking":
             return [Thinking(block.text)]
         case "tool_use":
-            name = str(said.get("name", ""))
+            name = str(parsed.get("name", ""))
             return [ToolCall(name=name, arguments=block.text or "{}", format=Format.ANTHROPIC, id=block.call)]
         case "tool_result":
-            content = said.get("content")
+            content = parsed.get("content")
             texts = [content] if isinstance(content, str) else [
                 str(inner["text"]) for inner in content or () if isinstance(inner, dict) and "text" in inner
             ]  # fmt: skip
             return [
-                ToolResult(parts=tuple(map(Text, texts)), id=block.call, is_error=said.get("is_error") is True)
+                ToolResult(
+                    parts=tuple(map(Text, texts)), id=block.call, is_error=parsed.get("is_error") is True
+                )
             ]
         case _:
             return []

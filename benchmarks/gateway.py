@@ -1,27 +1,25 @@
 """What the gateway adds to a call, in latency, CPU and memory, beside LiteLLM's proxy and the direct call.
 
-All talk to one provider on this machine that answers at once, in turns of a second or so, so that a busy
-moment hits all alike. Each is a process of its own: the provider, what stands before it, and the one that
-sends and times. `relay` is the gateway's server and its connections with no engine between them: the floor.
-`foveate` has all mechanisms on: prompt cache, compaction, counting, workspace cache, and two caps; one-shot
-calls and streams are measured with `foveate-usual` too, as it is by default: no compaction, no caps. CPU is
-that of the gateway's processes as the kernel counts it: look at it, and at p10, the answers of quiet moments,
-where a machine has other work to do.
+All talk to one provider on this machine that responds at once, in turns of about a second, so that other load
+affects all alike. The provider, the gateway and the load generator are separate processes. `relay` is the
+gateway's server and its connections without the engine: the lower bound. `foveate` has all mechanisms on:
+prompt cache, compaction, counting, workspace cache, and two caps; one-shot calls and streams are also measured
+with `foveate-usual`, the default: no compaction, no caps. CPU is the time of the gateway's processes as the
+kernel counts it. On a busy machine, look at CPU and at p10, the responses of quiet moments.
 
 - `small`: one-shot calls in Anthropic's format, 160 bytes, each a session of its own; `small chat` in OpenAI's
-- `session`: an agent with 16 tools and 200 turns behind it, 300 KB, each request a turn longer than the last
-- `small paced`, `session paced`: the same with 10 ms between an answer and the next request
-- `same`: one such request again and again
-- `folded`: such a session whose head gave way to a summary, as its window is only 100,000 tokens
-- `stream`: one-shot calls that are answered in 500 pieces, which the provider writes as fast as it can
-- `stream paced`: one-shot calls that are answered in 20 pieces, 2 ms apart as a model writes them, with 10 ms
-  between an answer and the next request; `piece` is how long each was under way. Where there are fewer cores
-  than processes, whoever times the first byte of `stream` waits for a core, since the provider is busy with the
-  pieces behind it, as no model is: here there is one for everybody
-- `memory`: 10,000 requests of 25 to 40 KB, of sessions of 20 turns, to one that was started for it
-- `steps`: where the time goes, one request after the other, in a gateway that tells; CPU is that of its event
-  loop, of the first step with the HTTP before it, of `settle` with writing, sending and answering before it;
-  by the clock `settle` is mostly the 20 ms after which calls are booked together, and which nobody waits for
+- `session`: an agent with 16 tools and 200 previous turns, 300 KB, each request a turn longer than the last
+- `small paced`, `session paced`: the same with 10 ms between a response and the next request
+- `same`: one such request, repeated
+- `folded`: such a session, compacted because its window has only 100,000 tokens
+- `stream`: one-shot calls with responses of 500 pieces, which the provider writes as fast as it can
+- `stream paced`: one-shot calls with responses of 20 pieces, 2 ms apart like a model's, with 10 ms between a
+  response and the next request; `piece` is the transit time of each. With fewer cores than processes, the first
+  byte of `stream` waits for a core, since the provider is busy with later pieces; this case avoids that
+- `memory`: 10,000 requests of 25 to 40 KB, of sessions of 20 turns, to a newly started gateway
+- `steps`: time of each step of sequential requests, in an instrumented gateway; CPU is that of its event loop.
+  The first step includes the HTTP before it, and `settle` includes writing, sending and responding. The wall
+  time of `settle` is mostly the 20 ms in which charges are batched, and which no client waits for
 """
 
 import os
@@ -66,9 +64,9 @@ GATEWAYS: Mapping[str, Callable[[Path, int], AbstractContextManager[Server]]] = 
     WORKERS: partial(foveate, name=WORKERS, workers=2),
     USUAL: partial(foveate, name=USUAL, is_default=True),
 }
-# A call is settled behind its answer; this long after it, that is over.
+# A call is settled after its response; it is settled after this time.
 _SHORT_PAUSE_SECONDS = 0.05
-# An agent does not send its next request in the moment in which it has an answer.
+# An agent does not send its next request immediately after a response.
 _PAUSE_SECONDS = 0.01
 CASES = (
     LoadCase(kind="small", connections=1, seconds=1.0, others=(USUAL,)),
@@ -100,7 +98,7 @@ MEMORY_REQUESTS, QUICK_MEMORY_REQUESTS = 10_000, 640
 # LiteLLM would take many minutes for as many.
 _MEMORY_SECONDS, _PEER_MEMORY_SECONDS, _QUICK_MEMORY_SECONDS = 600.0, 90.0, 5.0
 
-# What is aimed at: the figure, the number, and whether it is the most or the least.
+# Targets: the figure, the number, and whether it is a maximum or a minimum.
 AIMS = (
     ("usual_small_1_added_p50_ms", 0.6, "at most"),
     ("usual_small_paced_1_added_p50_ms", 0.6, "at most"),
@@ -133,14 +131,14 @@ FIGURES = (
 
 
 def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
-    """Every case, every contender, round by round; `only` some of either, by their names."""
+    """Run every case with every contender, round by round; `only` selects some of either by name."""
     parts, gateways = _parse_only(only)
     if not Path("/proc/self/stat").exists():
         raise BadData("the CPU time of processes is read from /proc, as Linux has it")
     load_before = os.getloadavg()[0]
     found: list[dict[str, Cell]] = []
     streams: list[dict[str, Cell]] = []
-    kept: list[dict[str, Cell]] = []
+    memory_rows: list[dict[str, Cell]] = []
     steps: list[dict[str, Cell]] = []
     with _exit_on_signal(), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foveate-bench-")))
@@ -151,25 +149,25 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
         for case in CASES:
             if case.kind in parts:
                 extra = {WORKERS, USUAL}.difference(case.others)
-                measured = [one for one in servers if one.name not in extra]
+                measured = [server for server in servers if server.name not in extra]
                 case = replace(case, seconds=case.seconds * _QUICK_SHARE) if quick else case
-                came = run_rounds(load, [provider, *measured], case, QUICK_ROUNDS if quick else ROUNDS)
-                found += rows(case, came)
-                streams += stream_rows(case, came) if case.kind in STREAMS else []
+                results = run_rounds(load, [provider, *measured], case, QUICK_ROUNDS if quick else ROUNDS)
+                found += rows(case, results)
+                streams += stream_rows(case, results) if case.kind in STREAMS else []
         if STEPS in parts and OURS in gateways:
-            with stepped_gateway(folder, provider.port) as told:
+            with stepped_gateway(folder, provider.port) as stepped:
                 kinds = {case.kind for case in CASES}.intersection(parts) or {case.kind for case in CASES}
                 cases = [case for case in STEP_CASES if case.kind in kinds]
-                steps = [row for case in cases for row in _measure_steps(load, told, case, quick=quick)]
+                steps = [row for case in cases for row in _measure_steps(load, stepped, case, quick=quick)]
         if MEMORY in parts:
             requests = QUICK_MEMORY_REQUESTS if quick else MEMORY_REQUESTS
             for name in (name for name in gateways if name not in (WORKERS, USUAL)):
                 seconds = _PEER_MEMORY_SECONDS if name == PEER else _MEMORY_SECONDS
                 seconds = _QUICK_MEMORY_SECONDS if quick else seconds
                 with GATEWAYS[name](Path(tempfile.mkdtemp(dir=folder)), provider.port) as fresh:
-                    kept.append(measure_memory(load, fresh, requests, seconds=seconds))
-    figures = _figures(found, streams, kept)
-    tables = {"streams": streams, "where the time goes": steps, "memory": kept, "aims": _aims(figures)}
+                    memory_rows.append(measure_memory(load, fresh, requests, seconds=seconds))
+    figures = _figures(found, streams, memory_rows)
+    tables = {"streams": streams, "where the time goes": steps, "memory": memory_rows, "aims": _aims(figures)}
     return Report(
         figures={**figures, "load_before": round(load_before, 2), "cores": os.cpu_count() or 0},
         peers={PEER: _rows_of(PEER, found)} if PEER in gateways and found else {},
@@ -179,7 +177,7 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
 
 
 def _parse_only(only: str) -> tuple[Sequence[str], Sequence[str]]:
-    """The parts and the gateways that are measured: those that are named, all where none of either is."""
+    """Return the selected parts and gateways; all of either if none of it is named."""
     names = {name.strip() for name in only.split(",") if name.strip()}
     if unknown := names - {*PARTS, *GATEWAYS}:
         raise BadData(f"--only: no {', '.join(sorted(unknown))}; there are: {', '.join((*PARTS, *GATEWAYS))}")
@@ -190,7 +188,7 @@ def _parse_only(only: str) -> tuple[Sequence[str], Sequence[str]]:
 
 @contextmanager
 def _exit_on_signal() -> Iterator[None]:
-    """What `kill` sends ends the block as Ctrl-C does, so that no process stays behind."""
+    """Let SIGTERM end the block like Ctrl-C, so that no process remains."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
         sys.exit(143)
@@ -203,16 +201,16 @@ def _exit_on_signal() -> Iterator[None]:
 
 
 def _measure_steps(
-    load: LoadGenerator, told: SteppedGateway, case: LoadCase, *, quick: bool
+    load: LoadGenerator, stepped: SteppedGateway, case: LoadCase, *, quick: bool
 ) -> Iterator[dict[str, Cell]]:
-    """What each part of the way took, where one request comes after the other."""
+    """Measure each step of sequential requests."""
     seconds = case.seconds * _QUICK_SHARE if quick else case.seconds
-    load.measure(told.server, case, seconds=seconds / 4)
+    load.measure(stepped.server, case, seconds=seconds / 4)
     time.sleep(_SHORT_PAUSE_SECONDS)
-    told.read_durations()
-    load.measure(told.server, case, seconds=seconds)
+    stepped.read_durations()
+    load.measure(stepped.server, case, seconds=seconds)
     time.sleep(_SHORT_PAUSE_SECONDS)
-    durations = told.read_durations()
+    durations = stepped.read_durations()
     usual = {part: statistics.median(ms for ms, _ in pairs) for part, pairs in durations.items()}
     for part, pairs in durations.items():
         cpu = [ms for _, ms in pairs if ms is not None]
@@ -231,9 +229,9 @@ def _measure_steps(
 def _figures(
     found: Sequence[Mapping[str, Cell]],
     streams: Sequence[Mapping[str, Cell]],
-    kept: Sequence[Mapping[str, Cell]],
+    memory_rows: Sequence[Mapping[str, Cell]],
 ) -> dict[str, float]:
-    """What is looked at first."""
+    """Return the main figures."""
     by = {(_case_name(row), row["who"]): row for row in found}
     named = {OURS: "", USUAL: "usual_"}
     figures = {
@@ -252,7 +250,7 @@ def _figures(
             for key in ("first_byte_added_p50_ms", "piece_added_p50_ms", "chunks_per_second"):
                 if key in row:
                     figures[f"{named[str(row['who'])]}{_case_name(row)}_{key}"] = float(row[key] or 0)
-    for row in kept:
+    for row in memory_rows:
         if row["who"] == OURS:
             figures["memory_after_mb"] = float(row["after_mb"] or 0)
             figures["memory_growth_of_second_half_mb"] = float(row["growth_of_second_half_mb"] or 0)
@@ -260,7 +258,7 @@ def _figures(
 
 
 def _rows_of(who: str, found: Sequence[Mapping[str, Cell]]) -> dict[str, float]:
-    """What was measured of one."""
+    """Return the measurements of one contender."""
     return {
         f"{_case_name(row)}_{key}": float(row[key] or 0)
         for row in found
@@ -278,7 +276,7 @@ def _ratio(ours: Mapping[str, Cell], theirs: Mapping[str, Cell], key: str) -> fl
 
 
 def _aims(figures: Mapping[str, float]) -> list[dict[str, Cell]]:
-    """What was aimed at, beside what was measured."""
+    """Return each target and the measured value."""
     return [
         {
             "aim": name,

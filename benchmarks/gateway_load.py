@@ -1,8 +1,8 @@
-"""Sends requests and times the answers, as a process of its own, for the benchmark of the gateway.
+"""Load generator of the gateway benchmark, a separate process that sends requests and times responses.
 
-It reads one job a line from its standard input, a JSON object, and prints what it measured, another one. Its
-connections are raw and kept, and of an answer it reads only the status and where it ends, so that it is not
-what is measured.
+It reads jobs from standard input, one JSON object per line, and prints a JSON object of measurements for each.
+It uses raw persistent connections, and reads only the status and the end of a response to keep its own cost
+low.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ _END = b"0\r\n\r\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadJob:
-    """What to send where, for how long: until `seconds` are over, or each connection has sent `most` requests.
+    """Request kind, target and duration: until `seconds` are over, or each connection has sent `most` requests.
 
-    After each answer a connection pauses, so that whatever is done behind an answer is no part of the next one.
-    Sessions that a job has begun go on in the next one of that kind at that port, with as many connections.
-    `measured` are the processes whose CPU time is wanted, each with all that it has started.
+    After each response a connection pauses, so that background work after a response does not delay the next
+    one. Sessions of a job continue in the next job of that kind at that port, with as many connections.
+    `measured` are the processes whose CPU time is reported, each with its descendants.
     """
 
     port: int
@@ -43,10 +43,10 @@ class LoadJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """What came of a job: the milliseconds of each answer, those of its first byte, and who used how much CPU.
+    """Result of a job: milliseconds to the end and to the first byte of each response, and CPU time.
 
-    `cold_ms` are the first requests of sessions, which are sent before the clock runs; `piece_ms` is how long
-    pieces were under way, where they say when they were written.
+    `cold_ms` are the first requests of sessions, sent before the measurement starts; `piece_ms` is the transit
+    time of pieces that contain the time at which they were written.
     """
 
     answer_ms: list[float] = field(repr=False)
@@ -60,11 +60,11 @@ class LoadResult:
 
 
 class UnexpectedResponse(Exception):
-    """An answer that is none."""
+    """The response is not a successful one."""
 
 
 class _Connection(asyncio.Protocol):
-    """One kept connection: a request, and when its answer's first byte and its end came."""
+    """A persistent connection: sends a request and times the first byte and the end of its response."""
 
     def __init__(self, *, is_slow: bool = False) -> None:
         self.answer_bytes = 0
@@ -78,7 +78,8 @@ class _Connection(asyncio.Protocol):
         self._is_chunked = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are of no class of asyncio's
+        # uvloop's transports are not subclasses of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._answered is not None and not self._answered.done():
@@ -87,7 +88,7 @@ class _Connection(asyncio.Protocol):
             )
 
     def send(self, request: bytes) -> "asyncio.Future[tuple[float, float]]":
-        """The seconds until its answer has begun, and has ended."""
+        """Return the seconds until the response has started, and has ended."""
         assert self._transport is not None
         self._came, self._left, self._first, self._is_chunked = b"", None, 0.0, False
         answered = self._answered = asyncio.get_running_loop().create_future()
@@ -130,15 +131,15 @@ class _Connection(asyncio.Protocol):
 
     def _fail(self) -> None:
         if self._answered is not None and not self._answered.done():
-            said = self._came[:1000].decode("latin-1")
-            self._answered.set_exception(UnexpectedResponse(f"it answered: {said}"))
+            received = self._came[:1000].decode("latin-1")
+            self._answered.set_exception(UnexpectedResponse(f"it answered: {received}"))
 
 
 OpenSessions = dict[tuple[int, str, int], list[Iterator[bytes]]]
 
 
 async def measure(job: LoadJob, open_sessions: OpenSessions) -> LoadResult:
-    """Do a job; `begun` are the sessions of earlier ones."""
+    """Run a job; `begun` are the sessions of earlier ones."""
     cold: list[float] = []
     key = (job.port, job.kind, job.connections)
     if key in open_sessions:
@@ -181,7 +182,7 @@ async def measure(job: LoadJob, open_sessions: OpenSessions) -> LoadResult:
 
 
 async def _start_session(port: int, stream: Iterator[bytes]) -> float:
-    """How many milliseconds the first request of a session takes."""
+    """Return the milliseconds of the first request of a session."""
     connection = await _connect(port)
     try:
         _, seconds = await connection.send(next(stream))
@@ -215,7 +216,7 @@ async def _send(
 
 
 def _write_line(line: bytes) -> None:
-    """Write a line whole, also to a pipe that is full and not waited for."""
+    """Write a complete line, also to a full non-blocking pipe."""
     while line:
         try:
             line = line[os.write(sys.stdout.fileno(), line) :]
@@ -224,7 +225,7 @@ def _write_line(line: bytes) -> None:
 
 
 def main() -> None:
-    """Do jobs until there are no more."""
+    """Run jobs until standard input ends."""
     import uvloop
 
     open_sessions: OpenSessions = {}

@@ -1,4 +1,4 @@
-"""The servers that the benchmark of the gateway runs: started, waited for, looked at, and ended again."""
+"""Server processes of the gateway benchmark: start, wait, measure and stop."""
 
 import json
 import os
@@ -20,14 +20,14 @@ from benchmarks.harness import BadData
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _ROOT = Path(__file__).parents[1]
-# LiteLLM loads for long.
+# LiteLLM takes long to load.
 _START_SECONDS = 180.0
 _CONFIG = "foveate.yaml"
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One that runs: where it is, the process that all of its own belong to, and what that tells."""
+    """A running server: its address, its main process, and the output of that."""
 
     name: str
     port: int
@@ -36,26 +36,26 @@ class Server:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The CPU time of a process and of all that it has started, of what has ended there too."""
+    """Return the CPU time of a process and all its descendants, including those that have ended."""
     return sum(sum(int(field) for field in stat[11:15]) for stat in _stats(pid)) / _TICKS
 
 
 def resident_bytes(pid: int) -> int:
-    """The memory of a process and of all that it has started; what they share counts for each."""
+    """Return the memory of a process and all its descendants; shared memory counts for each."""
     return sum(int(stat[21]) * _PAGE_BYTES for stat in _stats(pid))
 
 
 def _stats(pid: int) -> list[list[str]]:
-    """The fields of /proc/PID/stat from the state on, of a process and of all that it has started."""
+    """Return the fields of /proc/PID/stat from the state on, of a process and all its descendants."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
             found[int(path.parent.name)] = path.read_text(encoding="latin-1").rpartition(") ")[2].split()
-    return [fields for one, fields in found.items() if pid in _ancestors(one, found)]
+    return [fields for process_id, fields in found.items() if pid in _ancestors(process_id, found)]
 
 
 def _ancestors(pid: int, found: Mapping[int, Sequence[str]]) -> Iterator[int]:
-    """A process, whoever started it, and so on."""
+    """Yield a process and its ancestors."""
     while pid in found:
         yield pid
         pid = int(found[pid][1])
@@ -65,7 +65,7 @@ def _ancestors(pid: int, found: Mapping[int, Sequence[str]]) -> Iterator[int]:
 def start_process(
     command: Sequence[str], *, log: Path, environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process, in a session of its own, that is gone after the block with all that it has started."""
+    """Run a process in its own session; the end of the block stops it with all its descendants."""
     with log.open("w", encoding="utf-8") as told:
         process = subprocess.Popen(
             command,
@@ -84,7 +84,7 @@ def start_process(
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """Ask it to end, and make it."""
+    """Terminate the process, and kill it if it does not end."""
     for sent, seconds in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, sent)
@@ -101,7 +101,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def upstream(folder: Path) -> Iterator[Server]:
-    """The provider that answers at once."""
+    """Run the provider that responds at once."""
     log = folder / "upstream.log"
     with start_process([sys.executable, "-m", "benchmarks.gateway_upstream"], log=log) as process:
         yield Server("direct", int(_read_line(process, log)), process.pid, log)
@@ -109,7 +109,7 @@ def upstream(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def relay(folder: Path, upstream_port: int) -> Iterator[Server]:
-    """The gateway's server and its connections with no engine between them."""
+    """Run the gateway's server and its connections without the engine."""
     log = folder / "relay.log"
     command = [sys.executable, "-m", "benchmarks.gateway_relay", str(upstream_port)]
     with start_process(command, log=log) as process:
@@ -126,9 +126,9 @@ def foveate(
     is_default: bool = False,
     more: str = "",
 ) -> Iterator[Server]:
-    """`foveate serve` with every mechanism on, or as it usually is, and with data of its own.
+    """Run `foveate serve` with every mechanism on, or with defaults, and with its own data.
 
-    `more` is what its configuration says beside that.
+    `more` is additional configuration.
     """
     home = _make_home(folder, name, upstream_port, is_default=is_default, more=more)
     options = ("--port", "0", "--workers", str(workers), "--json")
@@ -140,14 +140,14 @@ def foveate(
 
 
 class SteppedGateway:
-    """A gateway that tells how long its parts take."""
+    """A gateway that reports the duration of its steps."""
 
     def __init__(self, server: Server, process: subprocess.Popen[str]) -> None:
         self.server = server
         self._process = process
 
     def read_durations(self) -> dict[str, list[tuple[float, float | None]]]:
-        """The milliseconds of each part of the way, and those of CPU, of every request since the last time."""
+        """Return wall and CPU milliseconds of each step, for every request since the last call."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -159,7 +159,7 @@ class SteppedGateway:
 
 @contextmanager
 def stepped_gateway(folder: Path, upstream_port: int) -> Iterator[SteppedGateway]:
-    """The same gateway, with a watch on its steps."""
+    """Run the same gateway with a stopwatch on its steps."""
     name = "steps"
     home = _make_home(folder, name, upstream_port)
     log = home / "log"
@@ -170,7 +170,7 @@ def stepped_gateway(folder: Path, upstream_port: int) -> Iterator[SteppedGateway
 
 @contextmanager
 def litellm(folder: Path, upstream_port: int) -> Iterator[Server]:
-    """LiteLLM's proxy as it is by default, with one worker and two models."""
+    """Run LiteLLM's proxy with defaults, one worker and two models."""
     port = _free_port()
     config = folder / "litellm.yaml"
     config.write_text(_litellm_configuration(upstream_port), encoding="utf-8")
@@ -179,7 +179,7 @@ def litellm(folder: Path, upstream_port: int) -> Iterator[Server]:
         *("--num_workers", "1"),
     ]
     log = folder / "litellm.log"
-    # Without a network its list of prices is the one that it brings; all else is as it is by default.
+    # Without a network it uses its bundled price list; everything else is the default.
     environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MASTER_KEY": KEY}
     with start_process(
         ["sh", "-c", 'exec "$@" >&2', "sh", *command], log=log, environment=environment
@@ -191,7 +191,7 @@ def litellm(folder: Path, upstream_port: int) -> Iterator[Server]:
 def _make_home(
     folder: Path, name: str, upstream_port: int, *, is_default: bool = False, more: str = ""
 ) -> Path:
-    """A folder with a configuration in it, for data too."""
+    """Create a folder with a configuration, which also holds data."""
     home = folder / name
     home.mkdir()
     config = _upstreams(upstream_port) + ("" if is_default else _ALL_ON) + more
@@ -239,7 +239,7 @@ model_list:
 
 
 def _find_command(name: str) -> str:
-    """A command of this environment."""
+    """Find a command of this environment."""
     found = Path(sys.executable).with_name(name)
     if not found.exists():
         raise BadData(f"there is no {name} in this environment; ./bench has it")
@@ -271,5 +271,5 @@ def _wait_for(url: str, process: subprocess.Popen[str], log: Path) -> None:
 
 
 def log_tail(log: Path) -> str:
-    """The end of what a process told."""
+    """Return the end of a process's log."""
     return log.read_text(encoding="utf-8", errors="replace")[-2000:].strip()

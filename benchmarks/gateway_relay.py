@@ -1,6 +1,6 @@
-"""The gateway's server and its connections to a provider with no engine between them, as a process of its own.
+"""The gateway's server and its connections to a provider without the engine, as a separate process.
 
-What it takes is the least that a gateway of this make could take; what Foveate takes beyond it is the engine's.
+Its cost is a lower bound for this architecture; the difference to Foveate is the cost of the engine.
 """
 
 import sys
@@ -13,14 +13,13 @@ _DROPPED_HEADERS = frozenset((b"host", b"content-length", b"connection", b"trans
 
 
 class Relay:
-    """An ASGI app that passes on what comes, both ways."""
+    """An ASGI app that forwards requests and responses unchanged."""
 
     def __init__(self, pool: ConnectionPool, base_url: str) -> None:
         self._pool = pool
         self._base_url = base_url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one request on, and its answer back."""
         message = await receive()
         body = message["body"]
         while message.get("more_body"):

@@ -1,7 +1,7 @@
-"""The requests that the benchmark of the gateway sends: one-shot calls, agents' sessions, streams.
+"""Requests of the gateway benchmark: one-shot calls, agent sessions, streams.
 
-What they say is code of Python's own library, so that it is counted as real text is. No two of them say the
-same unless that is meant, so that what a gateway remembers of one helps it with no other.
+Their text is code of Python's standard library, so that it is counted like real text. No two requests share
+text unless intended, so that a gateway's caches for one do not help with another.
 """
 
 import hashlib
@@ -18,15 +18,15 @@ from benchmarks.gateway_upstream import SLOWLY
 from foveate.gateway.request import AGENT_HEADER
 
 MODEL, CHAT_MODEL = "claude-opus-5-5", "gpt-5.2"
-# LiteLLM does not start without a key of its own, and wants it from clients; the others pass it on.
+# LiteLLM does not start without its own key, and requires it from clients; the others pass it on.
 KEY = "sk-" + hashlib.sha256(b"benchmark").hexdigest()
-# Has a window that a session does not fit into for long.
+# Has a window that a session soon exceeds.
 COMPACTING_AGENT, COMPACTING_WINDOW_TOKENS = "folding", 100_000
 SESSION_TURNS = 200
 SESSION_BYTES = 300_000
 _TOOLS = 16
 _SYSTEM_BYTES = 12_000
-# What a turn says beside its JSON, so that a session of SESSION_TURNS has SESSION_BYTES.
+# Text of a turn without its JSON, so that a session of SESSION_TURNS has SESSION_BYTES.
 _CALL_BYTES, _RESULT_BYTES = 150, 915
 
 _HEADERS = {
@@ -51,9 +51,9 @@ _PATHS = {"anthropic": "/v1/messages", "chat": "/v1/chat/completions"}
 
 @dataclass(frozen=True, slots=True)
 class RequestKind:
-    """What is sent over and over. `is_cold_first`: the first request of each session is told apart.
+    """Kind of request to repeat. `is_cold_first`: the first request of each session is reported separately.
 
-    `is_slow`: its answer comes piece by piece, as a model writes it.
+    `is_slow`: the response arrives in pieces, at the pace of a model.
     """
 
     name: str
@@ -79,7 +79,7 @@ KINDS = {
 
 
 def requests(kind: str, seed: str) -> Iterator[bytes]:
-    """Requests of a kind as they go over the wire, one after the other; `seed` makes them unlike others."""
+    """Yield requests of a kind as bytes on the wire; `seed` makes them differ from others."""
     api_format, agent = KINDS[kind].api_format, KINDS[kind].agent
     headers = (*_HEADERS[api_format], *(((AGENT_HEADER, agent),) if agent else ()))
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
@@ -111,21 +111,20 @@ def _bodies(kind: str, seed: str) -> Iterator[bytes]:
 def _small_bodies(
     seed: str, *, model: str = MODEL, stream: bool = False, asking: str = "Answer with the number alone."
 ) -> Iterator[bytes]:
-    """One-shot calls."""
     number = 0
     while True:
         number += 1
-        said = f"What is the sum of {number} and 17? It is question {seed}. {asking}"
+        message = f"What is the sum of {number} and 17? It is question {seed}. {asking}"
         body: dict[str, Any] = {"model": model, "max_tokens": 100}
         if stream:
             body["stream"] = True
-        yield _encode(body | {"messages": [{"role": "user", "content": said}]})
+        yield _encode(body | {"messages": [{"role": "user", "content": message}]})
 
 
 def _session_bodies(
     seed: str, turns: int = SESSION_TURNS, result_bytes: int = _RESULT_BYTES
 ) -> Iterator[bytes]:
-    """The requests of one agent after `turns` turns, each a turn longer: a call of a tool, and its result."""
+    """Yield the requests of one agent after `turns` turns, each longer by a tool call and its result."""
     rng = random.Random(seed)
     messages = [_encode({"role": "user", "content": f"Task {seed}. {_text(rng, 400)}"})]
     for number in range(turns):
@@ -138,14 +137,14 @@ def _session_bodies(
 
 
 def _repeated_bodies(seed: str) -> Iterator[bytes]:
-    """A request of that size again and again."""
+    """Yield a request of that size repeatedly."""
     body = next(_session_bodies(seed))
     while True:
         yield body
 
 
 def _many_session_bodies(seed: str) -> Iterator[bytes]:
-    """Session after session, each of 20 turns."""
+    """Yield session after session, each of 20 turns."""
     number = 0
     while True:
         number += 1
@@ -161,17 +160,17 @@ def _turn(rng: random.Random, number: int, result_bytes: int) -> list[bytes]:
         "name": f"tool_{rng.randrange(_TOOLS)}",
         "input": {"path": f"src/module_{rng.randrange(100)}.py", "line": rng.randrange(1000)},
     }
-    said = {"type": "text", "text": _text(rng, _CALL_BYTES)}
+    message = {"type": "text", "text": _text(rng, _CALL_BYTES)}
     result = {"type": "tool_result", "tool_use_id": call_id, "content": f"{number} {_text(rng, result_bytes)}"}
     return [
-        _encode({"role": "assistant", "content": [said, call]}),
+        _encode({"role": "assistant", "content": [message, call]}),
         _encode({"role": "user", "content": [result]}),
     ]
 
 
 @cache
 def _opening() -> bytes:
-    """What every session begins with: parameters, tools and system prompt."""
+    """Return the start of every session: parameters, tools and system prompt."""
     rng = random.Random("opening")
     tools = [
         {
@@ -205,7 +204,7 @@ def _text(rng: random.Random, size: int) -> str:
 
 @cache
 def _library() -> str:
-    """Code and its comments, in ASCII."""
+    """Return code and its comments, in ASCII."""
     files = sorted(Path(os.__file__).parent.glob("[a-m]*.py"))
     texts = (path.read_text(encoding="utf-8", errors="ignore") for path in files)
     return "".join(texts).encode("ascii", "ignore").decode()

@@ -1,4 +1,4 @@
-"""Who sends, what is sent to whom, and what came of it, for the benchmark of the gateway."""
+"""Load cases, the load generator and result rows of the gateway benchmark."""
 
 import json
 import statistics
@@ -20,7 +20,7 @@ from benchmarks.harness import BadData, Cell
 DIRECT = "direct"
 _PACED = " paced"
 
-# Which times of those that were measured.
+# Selects which measured times to use.
 _Times = Callable[[LoadResult], Sequence[float]]
 _ANSWERS: _Times = attrgetter("answer_ms")
 _FIRST_BYTES: _Times = attrgetter("first_byte_ms")
@@ -29,9 +29,9 @@ _PIECES: _Times = attrgetter("piece_ms")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadCase:
-    """What is sent by how many at once, for how long in each round; `others` are measured in it too.
+    """Request kind, concurrency and seconds per round; `others` are measured in it too.
 
-    Only the first `most` requests of each connection are sent, with a pause after each answer.
+    Each connection sends only its first `most` requests, with a pause after each response.
     """
 
     kind: str
@@ -43,19 +43,19 @@ class LoadCase:
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """Name in reports."""
         return self.kind.removesuffix(_PACED) + _PACED if self.pause_seconds else self.kind
 
 
 class LoadGenerator:
-    """The process that sends."""
+    """The process that sends requests."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self._process, self._log = process, log
         self._jobs = 0
 
     def measure(self, server: Server, case: LoadCase, *, seconds: float | None = None) -> LoadResult:
-        """What it measures of one server in one case; no two times are the requests the same."""
+        """Measure one server in one case; requests differ each time."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._jobs += 1
@@ -80,7 +80,7 @@ class LoadGenerator:
 
 @contextmanager
 def load_generator(folder: Path) -> Iterator[LoadGenerator]:
-    """The process that sends, until the end of the block."""
+    """Run the load generator until the end of the block."""
     log = folder / "load.log"
     with start_process([sys.executable, "-m", "benchmarks.gateway_load"], log=log) as process:
         yield LoadGenerator(process, log)
@@ -89,7 +89,7 @@ def load_generator(folder: Path) -> Iterator[LoadGenerator]:
 def run_rounds(
     load: LoadGenerator, servers: Sequence[Server], case: LoadCase, count: int
 ) -> dict[str, list[LoadResult]]:
-    """What was measured of each server in so many rounds; a first, shorter one warms up."""
+    """Measure each server in this many rounds, after a shorter one as warm-up."""
     found: dict[str, list[LoadResult]] = {server.name: [] for server in servers}
     order = list(servers)
     for turn in range(count + 1):
@@ -104,15 +104,15 @@ def run_rounds(
 
 
 def rows(case: LoadCase, found: Mapping[str, Sequence[LoadResult]]) -> list[dict[str, Cell]]:
-    """What a case came to, one row a server."""
+    """Return the results of a case, one row per server."""
     return [_row(case, name, measured, found[DIRECT]) for name, measured in found.items()]
 
 
 def _row(
     case: LoadCase, name: str, measured: Sequence[LoadResult], direct: Sequence[LoadResult]
 ) -> dict[str, Cell]:
-    answers = sum(len(one.answer_ms) for one in measured)
-    elapsed = sum(one.elapsed_seconds for one in measured)
+    answers = sum(len(result.answer_ms) for result in measured)
+    elapsed = sum(result.elapsed_seconds for result in measured)
     return {
         "case": case.name,
         "at_once": case.connections,
@@ -123,22 +123,22 @@ def _row(
         "added_p50_ms": round(_added_ms(measured, direct, 0.5), 3) if name != DIRECT else None,
         "added_p99_ms": round(_added_ms(measured, direct, 0.99), 3) if name != DIRECT else None,
         "per_second": round(answers / elapsed, 1),
-        "cpu_us": round(sum(one.gateway_cpu_seconds for one in measured) / answers * 1e6, 1),
+        "cpu_us": round(sum(result.gateway_cpu_seconds for result in measured) / answers * 1e6, 1),
         "requests": answers,
-        "load_cpu": round(sum(one.load_cpu_seconds for one in measured) / elapsed, 2),
+        "load_cpu": round(sum(result.load_cpu_seconds for result in measured) / elapsed, 2),
     }
 
 
 def stream_rows(case: LoadCase, found: Mapping[str, Sequence[LoadResult]]) -> list[dict[str, Cell]]:
-    """When the first byte of an answer comes, how fast its pieces do, and how long each is under way.
+    """Return times to first byte, the rate of pieces, and their transit times.
 
-    The last is known of those that are written slowly: of the others, most wait for those before them.
+    Transit times are known for slow streams only: in fast ones, most pieces wait for those before them.
     """
     table: list[dict[str, Cell]] = []
     is_slow = KINDS[case.kind].is_slow
     for name, measured in found.items():
-        answers = sum(len(one.first_byte_ms) for one in measured)
-        elapsed = sum(one.elapsed_seconds for one in measured)
+        answers = sum(len(result.first_byte_ms) for result in measured)
+        elapsed = sum(result.elapsed_seconds for result in measured)
         direct = found[DIRECT] if name != DIRECT else None
         table.append(
             {
@@ -148,7 +148,7 @@ def stream_rows(case: LoadCase, found: Mapping[str, Sequence[LoadResult]]) -> li
                 **_delays("first_byte", measured, direct, _FIRST_BYTES),
                 **(_delays("piece", measured, direct, _PIECES) if is_slow else {}),
                 "chunks_per_second": round(answers * (SLOW_CHUNKS if is_slow else STREAMED_CHUNKS) / elapsed),
-                "answer_kb": round(sum(one.answer_bytes for one in measured) / answers / 1e3, 1),
+                "answer_kb": round(sum(result.answer_bytes for result in measured) / answers / 1e3, 1),
             }
         )
     return table
@@ -167,17 +167,17 @@ def _delays(
 
 
 def _median_quantile(measured: Sequence[LoadResult], share: float, read_times: _Times = _ANSWERS) -> float:
-    """The quantile of a round, in the middle of all rounds."""
+    """Return the median over rounds of a quantile."""
     return statistics.median(_quantile(read_times(result), share) for result in measured)
 
 
 def _added_ms(
     measured: Sequence[LoadResult], direct: Sequence[LoadResult], share: float, read_times: _Times = _ANSWERS
 ) -> float:
-    """How much longer it takes than the direct call; the median over rounds, as a busy moment hits both."""
+    """Return the extra time over a direct call; the median over rounds, since other load affects both."""
     pairs = zip(measured, direct, strict=True)
     return statistics.median(
-        _quantile(read_times(one), share) - _quantile(read_times(other), share) for one, other in pairs
+        _quantile(read_times(result), share) - _quantile(read_times(other), share) for result, other in pairs
     )
 
 
@@ -186,9 +186,9 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 
 def measure_memory(load: LoadGenerator, server: Server, requests: int, *, seconds: float) -> dict[str, Cell]:
-    """The memory of a server before, half-way through and after requests of many sessions, 16 at once.
+    """Measure a server's memory before, midway through and after requests of many sessions, 16 at once.
 
-    Whoever is too slow for all of them is looked at after as many as there was time for.
+    A server that is too slow for all of them is measured after as many as time permits.
     """
     case = LoadCase(kind="many", connections=16, seconds=seconds / 2, max_requests=requests // 32)
     before = resident_bytes(server.pid)
@@ -211,5 +211,4 @@ def measure_memory(load: LoadGenerator, server: Server, requests: int, *, second
 
 
 def print_progress(text: str) -> None:
-    """Say how far it has come."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

@@ -1,9 +1,9 @@
-"""A gateway that tells how long each of its steps takes, as a process of its own, for the gateway's benchmark.
+"""A gateway that reports the duration of each of its steps, as a separate process.
 
-It is put together as `foveate serve` does, with a watch of its own. It prints its port; for each line of its
-standard input it prints what requests took since the last one, by part of the way: pairs of milliseconds, by
-the clock and of CPU. The latter is that of the event loop since the part before; for the first step that is all
-since the end of the request before it, and for `settle`, the last, all since the last step.
+It is built as `foveate serve` does, with its own stopwatch. It prints its port. For each line of its standard
+input it prints the durations of requests since the last line, by step: pairs of wall and CPU milliseconds. CPU
+is that of the event loop since the previous step; for the first step, it is everything since the end of the
+previous request, and for `settle`, the last, everything since the last step.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ READ_AND_WRITE, PROVIDER, SETTLE = "read and write", "provider and answer", "set
 
 
 class Stopwatch(NullObserver):
-    """What each part of the way took, of every request."""
+    """Durations of each step of every request."""
 
     def __init__(self) -> None:
         self._took: dict[str, list[tuple[float, float | None]]] = {}
@@ -31,19 +31,18 @@ class Stopwatch(NullObserver):
         self._cpu_seconds = 0.0
 
     def on_step(self, step: str, seconds: float) -> None:
-        """A step is done."""
         self._record(step, seconds, self._cpu())
         self._steps_seconds += seconds
 
     def on_finished(self, exchange: Exchange) -> None:
-        """A request is done. One comes after the other, so all steps since the last one are its own."""
+        """Record the steps since the last request. All belong to this one, as requests are sequential."""
         self._record(READ_AND_WRITE, exchange.sent_at - exchange.received_at - self._steps_seconds)
         self._record(PROVIDER, exchange.ended_at - exchange.sent_at)
         self._record(SETTLE, time.time() - exchange.ended_at, self._cpu())
         self._steps_seconds = 0.0
 
     def take_durations(self) -> dict[str, list[tuple[float, float | None]]]:
-        """All of it, and none of it any more."""
+        """Return all durations and forget them."""
         took, self._took = self._took, {}
         return took
 

@@ -1,9 +1,9 @@
-"""A provider that answers at once, as a process of its own, for the benchmark of the gateway.
+"""A provider that responds at once, as a separate process, for the gateway benchmark.
 
-It speaks just enough of Anthropic's and OpenAI's chat API for both proxies. Of a request it reads the path, the
-length, and whether it is to be streamed, so that it is far faster than what stands before it. Who asks it to
-answer slowly gets a stream as a model writes it, piece by piece, each with the time at which it was written. It
-prints its port, and ends when its standard input does.
+It implements just enough of Anthropic's and OpenAI's chat APIs for both proxies. Of a request it reads the
+path, the length, and whether to stream, so that it is far faster than the gateways. On request, it streams
+slowly, piece by piece like a model, each with the time at which it was written. It prints its port, and ends
+when its standard input does.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ WRITTEN_AT = re.compile(rb" @([0-9]+\.[0-9]+)@")
 """When a piece of a slow answer was written, by the clock that all processes of a machine share."""
 _SLOW_SECONDS = 0.002
 _BUFFER_BYTES = 256 * 1024
-# Long requests are not searched: none of those that are sent here is to be streamed.
+# Long requests are not searched: none of them asks for a stream.
 _SEARCHED_BYTES = 64 * 1024
 _LENGTH = re.compile(rb"\r\ncontent-length:\s*([0-9]+)", re.IGNORECASE)
 _STREAMS = re.compile(rb'"stream":\s*true')
 
 _MODEL = "claude-opus-5-5"
-# A bill says about as much as was sent, since gateways learn from it.
+# Usage is about the size of the request, since gateways learn from it.
 _BYTES_A_TOKEN = 3.5
 _CACHED_BYTES = 16 * 1024
 _NEW_TOKENS = 400
@@ -34,25 +34,25 @@ _CHAT_USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
 
 
 class InstantProvider(asyncio.BufferedProtocol):
-    """One connection: a request, its answer, the next request."""
+    """One connection: request, response, next request."""
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._came = bytearray()
-        self._body_left = -1  # of which the head has not come yet
+        self._body_left = -1  # bytes whose head is not complete yet
         self._size = 0
         self._waiting: list[bytes] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember whom to answer."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are of no class of asyncio's
+        # uvloop's transports are not subclasses of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        """Where the next bytes are put."""
+        """Return the buffer for the next bytes."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Answer, if that was the end of a request."""
+        """Respond if a request is complete."""
         if self._body_left > nbytes and len(self._came) > _SEARCHED_BYTES:
             self._body_left -= nbytes  # the middle of a long body is only counted
             return
@@ -81,17 +81,16 @@ class InstantProvider(asyncio.BufferedProtocol):
             self._transport.write(_CHAT_ANSWER if is_chat else _anthropic_answer(self._size))
 
     def pause_writing(self) -> None:
-        """The reader is behind."""
+        """Stop writing until the client has read more."""
         self._waiting = []
 
     def resume_writing(self) -> None:
-        """Go on with what waited."""
         waiting, self._waiting = self._waiting, None
         for piece in waiting or ():
             self._transport.write(piece)
 
     def _write_next(self, pieces: Iterator[bytes], wait_seconds: float = 0.0) -> None:
-        """Each piece in a turn of the loop of its own, so that it is sent by itself."""
+        """Write each piece in its own turn of the event loop, so that it is sent separately."""
         piece = next(pieces, None)
         if piece is None or self._transport.is_closing():
             return
@@ -113,7 +112,7 @@ def _complete_response(answer: object) -> bytes:
 
 
 def _stream_pieces(events: Iterable[bytes]) -> Iterator[bytes]:
-    """An answer of events, each an HTTP chunk of its own; the first goes with the head."""
+    """Yield a response of events, each in its own HTTP chunk; the first is sent with the head."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     for event in events:
         yield b"%s%x\r\n%s\r\n" % (head, len(event), event)
@@ -122,7 +121,7 @@ def _stream_pieces(events: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _slow_pieces() -> Iterator[bytes]:
-    """An answer whose pieces say when they were written: when they are asked for."""
+    """Yield pieces that contain the time at which they are generated."""
     return _stream_pieces(_anthropic_events(f" word @{time.monotonic():.6f}@" for _ in range(SLOW_CHUNKS)))
 
 
@@ -147,12 +146,12 @@ def _anthropic_events(words: Iterable[str]) -> Iterator[bytes]:
     yield _event("message_stop")
 
 
-def _event(kind: str, **said: Any) -> bytes:
-    return f"event: {kind}\ndata: {json.dumps({'type': kind, **said})}\n\n".encode()
+def _event(kind: str, **events_data: Any) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **events_data})}\n\n".encode()
 
 
 def _chat_events() -> list[bytes]:
-    said = [
+    events_data = [
         {
             "id": "chatcmpl-1",
             "object": "chat.completion.chunk",
@@ -162,11 +161,11 @@ def _chat_events() -> list[bytes]:
         }
         for number in range(STREAMED_CHUNKS)
     ]
-    return [f"data: {json.dumps(event)}\n\n".encode() for event in said] + [b"data: [DONE]\n\n"]
+    return [f"data: {json.dumps(event)}\n\n".encode() for event in events_data] + [b"data: [DONE]\n\n"]
 
 
 def _anthropic_answer(size: int) -> bytes:
-    """The answer to a request of so many bytes; a long one gets what could be a summary of it."""
+    """Return the response to a request of this size; a long one gets a plausible summary."""
     tokens = int(size / _BYTES_A_TOKEN)
     is_cached = size > _CACHED_BYTES
     read, written = (tokens - _NEW_TOKENS, _NEW_TOKENS) if is_cached else (0, 0)
@@ -178,7 +177,7 @@ def _anthropic_answer(size: int) -> bytes:
 
 
 def _anthropic_body(text: str) -> bytes:
-    """An answer, with gaps for the tokens that were uncached, written and read."""
+    """Return a response with placeholders for the uncached, written and read tokens."""
     usage = b'"input_tokens":%d,"cache_creation_input_tokens":%d,"cache_read_input_tokens":%d,"output_tokens":3'
     message = {
         "id": "msg_1",

@@ -1,7 +1,7 @@
-"""A session that grows by a message a turn and is counted after each: ours, and how others do it.
+"""A session that grows by a message per turn and is counted after each: Foveate and its peers.
 
-The first two count every turn of it. The others read the whole session again at each turn, so they are measured
-at a few lengths and the total is the area under the line through these.
+The first two methods count every turn. The others read the whole session again at each turn, so they are
+measured at a few lengths, and the total is the area under the line through these.
 """
 
 import itertools
@@ -23,13 +23,13 @@ WINDOWS = (10, 100, 1000, 2000)
 _LENGTHS = (1, 10, 100, 500, 1000, 2000)
 _ROUNDS = 3
 _MODEL = "gpt-4o"
-# What each turn adds, over and over: who speaks, and of what. A question, calls of tools, an answer.
+# Repeated pattern of turns: role and kind of text. A question, tool calls, an answer.
 _ROUND = (
     ("user", "prose"),
     *((role, kind) for kind in ("json", "code", "json", "code") for role in ("call", "tool")),
     ("assistant", "prose"),
 )
-# How long: all the same chance, and the same sizes in every cycle, so that one can be compared with another.
+# Lengths with equal probability, and the same sizes in every cycle, so that cycles are comparable.
 _CYCLE_TURNS = 2 * len(_ROUND)
 _MIN_BYTES, _MAX_BYTES = 200, 3000
 _SEED = 2000
@@ -39,7 +39,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTimings:
-    """Total seconds of each way to count it, by name, and our seconds per turn at each of `WINDOWS`."""
+    """Total seconds of each method by name, and Foveate's seconds per turn at each of `WINDOWS`."""
 
     total_seconds: Mapping[str, float]
     turn_seconds: Mapping[int, float]
@@ -49,7 +49,7 @@ class SessionTimings:
 def time_growing_session(
     sources: Mapping[str, Source], encode: Callable[[str], Sequence[int]]
 ) -> SessionTimings:
-    """Counts one session in every way; `encode` is tiktoken's."""
+    """Count one session by every method; `encode` is tiktoken's."""
     body = _opening()
     ours: list[list[float]] = []
     memoed: list[list[float]] = []
@@ -128,7 +128,7 @@ def _text(message: Message) -> str:
 
 
 def _conversation(body: dict[str, Any], messages: Sequence[Message]) -> list[float]:
-    """Seconds of each turn: the message added, and the whole counted."""
+    """Return seconds of each turn: append the message and count the whole."""
     conversation = Conversation(body)
     conversation.count()
     seconds = []
@@ -141,7 +141,7 @@ def _conversation(body: dict[str, Any], messages: Sequence[Message]) -> list[flo
 
 
 def _with_memo(messages: Sequence[Message], encode: Callable[[str], Sequence[int]]) -> list[float]:
-    """Seconds of each turn: every text tokenised once, and all of them added up again."""
+    """Return seconds of each turn: tokenize every text once, and add all of them up again."""
     memo: dict[str, int] = {}
     texts: list[str] = []
     seconds = []
@@ -180,7 +180,7 @@ def _langchain(messages: Sequence[Message]) -> Callable[[int], None]:
 
 
 def _request(body: dict[str, Any], messages: Sequence[Message]) -> Callable[[int], None]:
-    """The body of the turn before is counted when this one comes, as it is in a session."""
+    """Count a request after the body of the previous turn, as in a session."""
 
     def count(turns: int) -> None:
         foveate.count_request({**body, "messages": messages[:turns]})
@@ -189,7 +189,7 @@ def _request(body: dict[str, Any], messages: Sequence[Message]) -> Callable[[int
 
 
 def _seconds_at(count: Callable[[int], None]) -> list[tuple[int, float]]:
-    """Seconds of one count at each of `_LENGTHS`; the turn before it comes first, and is not timed."""
+    """Return seconds of one count at each of `_LENGTHS`; the previous turn is counted first, untimed."""
     found = []
     for length in _LENGTHS:
         taken = []
@@ -202,18 +202,18 @@ def _seconds_at(count: Callable[[int], None]) -> list[tuple[int, float]]:
 
 
 def _area(points: Sequence[tuple[int, float]]) -> float:
-    """The sum over all turns, in straight lines between those that were measured."""
+    """Return the sum over all turns, interpolated between those that were measured."""
     pairs = itertools.pairwise(points)
     between = sum((right - left) * (low + high) / 2 for (left, low), (right, high) in pairs)
     return points[0][1] + between
 
 
 def _median_turns(rounds: Sequence[Sequence[float]]) -> list[float]:
-    """Of each turn, the middle one of its rounds."""
+    """Return the median of the rounds for each turn."""
     return [statistics.median(turn) for turn in zip(*rounds, strict=True)]
 
 
 def _mean_around(seconds: Sequence[float], turn: int) -> float:
-    """The mean of the cycle around `turn`, so that every window holds the same kinds of messages."""
+    """Return the mean of the cycle around `turn`, so that every window contains the same kinds of messages."""
     last = min(max(turn + _CYCLE_TURNS // 2, _CYCLE_TURNS), len(seconds))
     return statistics.mean(seconds[last - _CYCLE_TURNS : last])

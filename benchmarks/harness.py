@@ -1,4 +1,4 @@
-"""What benchmarks share: the report they give, finding them, and timing side by side."""
+"""Shared parts of benchmarks: reports, discovery, and timing side by side."""
 
 import ast
 import importlib
@@ -17,14 +17,14 @@ Cell = str | int | float | bool | None
 
 
 class BadData(Exception):
-    """A benchmark was pointed at data that it cannot read; the message says why."""
+    """The data cannot be read; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a benchmark found: our figures, the peers' of the same run, and the rows behind them.
+    """Result of a benchmark: our figures, the peers' of the same run, and the underlying rows.
 
-    `tables` are more rows, of other kinds, by their titles.
+    `tables` are rows of other kinds, by title.
     """
 
     figures: Mapping[str, float]
@@ -35,9 +35,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """One that can be run by name.
+    """A benchmark that can be run by name.
 
-    `figures` are the names that its report can have; `<word>` in one stands for what depends on data or cases.
+    `figures` are the possible figure names of its report; `<word>` stands for a part that depends on data or
+    cases.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Benchmark:
     figures: tuple[str, ...] = ()
 
     def run(self, data: Path | None, **options: object) -> Report:
-        """The report of one run; what the benchmark or its peers print goes to standard error."""
+        """Run the benchmark; output of the benchmark or its peers goes to standard error."""
         with stdout_on_stderr():
             report = importlib.import_module(self.module).run(data, **options)
         assert isinstance(report, Report)
@@ -55,7 +56,7 @@ class Benchmark:
 
 
 def discover() -> dict[str, Benchmark]:
-    """Every benchmark by its name, found without importing any."""
+    """Return every benchmark by name, without importing any."""
     found = {}
     for path in sorted(Path(__file__).parent.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -95,20 +96,20 @@ def undeclared_figures(benchmark: Benchmark, report: Report) -> list[str]:
 
 @contextmanager
 def stdout_on_stderr() -> Iterator[None]:
-    """Sends standard output to standard error, also what other languages and processes write."""
+    """Redirect standard output to standard error, including output of native code and child processes."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    saved_stdout = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
         sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(saved_stdout, 1)
+        os.close(saved_stdout)
 
 
 def as_json(name: str, report: Report) -> str:
-    """One object on one line."""
+    """Format a report as one JSON object on one line."""
     content = {
         "bench": name,
         "figures": dict(report.figures),
@@ -124,7 +125,7 @@ def as_json(name: str, report: Report) -> str:
 
 
 def as_text(name: str, report: Report) -> str:
-    """The same, to be read."""
+    """Format a report for readers."""
     blocks = [name, table([{"figure": key, "": value} for key, value in report.figures.items()])]
     for peer, figures in report.peers.items():
         blocks.append(table([{f"peer: {peer}": k, "": _format_cell(v)} for k, v in figures.items()]))
@@ -134,7 +135,7 @@ def as_text(name: str, report: Report) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Cell]]) -> str:
-    """Rows under their keys, numbers to the right; nothing where there are no rows."""
+    """Format rows under their keys, numbers right-aligned; empty if there are no rows."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     cells = [columns] + [[_format_cell(row.get(column)) for column in columns] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -164,7 +165,7 @@ def _format_cell(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds of one call, by contender and round; rounds of the same number ran side by side."""
+    """Seconds per call, by contender and round; rounds of the same number ran side by side."""
 
     seconds: Mapping[str, Sequence[float]]
 
@@ -172,12 +173,12 @@ class Timings:
         return statistics.median(self.seconds[name])
 
     def speedup(self, name: str, *, over: str) -> float:
-        """How many times as fast `name` is; the median over rounds, as a busy moment hits both."""
+        """Return how many times as fast `name` is; the median over rounds, since other load affects both."""
         pairs = zip(self.seconds[over], self.seconds[name], strict=True)
         return statistics.median(theirs / ours for theirs, ours in pairs)
 
     def difference_seconds(self, name: str, *, over: str) -> float:
-        """How much longer `name` takes; the median over rounds."""
+        """Return how much longer `name` takes; the median over rounds."""
         pairs = zip(self.seconds[name], self.seconds[over], strict=True)
         return statistics.median(ours - theirs for ours, theirs in pairs)
 
@@ -185,9 +186,9 @@ class Timings:
 def time_side_by_side(
     contenders: Mapping[str, Callable[[], object]], *, rounds: int = 7, calls: int = 1
 ) -> Timings:
-    """The time of one call of each contender, measured in turns.
+    """Measure the time of one call of each contender, in turns.
 
-    A first round warms up and is not counted. Who begins changes from round to round.
+    A first round is a warm-up and is not counted. The order changes from round to round.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     order = list(contenders)

@@ -1,6 +1,6 @@
 """Wall time of `import foveate` above bare Python, and of `foveate count` on a small file.
 
-Every figure is the median over fresh processes that run in turns with the others.
+Every figure is the median over fresh processes, interleaved with the others.
 """
 
 import subprocess
@@ -23,7 +23,7 @@ FIGURES = (
 
 
 def run(data: Path | None) -> Report:
-    """Milliseconds of fresh processes."""
+    """Return milliseconds of fresh processes."""
     if data is not None:
         raise BadData("this benchmark reads no recorded data")
 

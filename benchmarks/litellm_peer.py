@@ -1,8 +1,8 @@
-"""litellm's `token_counter` on request bodies of every format, with the best chance that can be given to it.
+"""litellm's `token_counter` on request bodies of every format, under the best conditions for it.
 
-It takes messages and tools in the shape of OpenAI chat, and Anthropic's content blocks too; everything else is
-put into the shape of chat first. Where it would download a tokenizer it is told at once that there is no
-network, and falls back to the one it ships.
+It accepts messages and tools in OpenAI chat format, and Anthropic's content blocks; everything else is
+converted to chat format first. If it tries to download a tokenizer, it fails at once for lack of a network, and
+falls back to its bundled one.
 """
 
 import base64
@@ -35,12 +35,12 @@ import litellm  # noqa: E402
 
 litellm.suppress_debug_info = True
 
-# litellm prices a picture whose detail is not said without looking at it; what stands here does not matter.
+# litellm prices an image without a stated detail without decoding it, so the data does not matter.
 _IMAGE = "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 
 
 def count(call: RecordedCall, request: Request) -> int | None:
-    """What litellm counts for a recorded call, None where it raises."""
+    """Return litellm's count for a recorded call; None if it raises."""
     messages, tools = _chat(call, request)
     choice = call.body.get("tool_choice")
     named = isinstance(choice, dict) and isinstance(choice.get("function"), dict)
@@ -57,14 +57,14 @@ def count(call: RecordedCall, request: Request) -> int | None:
 
 
 def _litellm_name(model: str) -> str:
-    """The name under which litellm knows `model`, so that it picks the tokenizer meant for it."""
+    """Return litellm's name for `model`, so that it selects the right tokenizer."""
     bare = model.rpartition("/")[2]
     known = bare in litellm.open_ai_chat_completion_models or bare in litellm.anthropic_models
     return bare if known else model
 
 
 def _chat(call: RecordedCall, request: Request) -> tuple[list[Chat], list[Any]]:
-    """Messages and tools, with the system prompt among the messages."""
+    """Return messages and tools, with the system prompt among the messages."""
     body = call.body
     if request.format is Format.CHAT:
         functions = [{"type": "function", "function": entry} for entry in body.get("functions") or ()]
@@ -86,7 +86,7 @@ def _function(tool: Tool) -> Chat:
 
 
 def _messages(message: Message) -> Iterable[Chat]:
-    """A message in the shape of chat: its results each stand alone, its calls beside what it says."""
+    """Convert a message to chat format: separate messages for results, calls next to the text."""
     for part in message.parts:
         if isinstance(part, ToolResult):
             yield {"role": "tool", "tool_call_id": part.id, "content": _content(part.parts)}

@@ -12,7 +12,7 @@ from foveate.model import CacheUsage
 from foveate.replay.recording import RecordedCall, RecordedMessage, RecordingSource
 from foveate.replay.recording_files import peek_file, read_recordings
 
-# Where in a block the text stands that a model reads.
+# Keys of a block that hold the text for the model.
 _TEXTS: Mapping[str, str] = {
     "text": "text",
     "thinking": "thinking",
@@ -24,7 +24,7 @@ _AGENTS = (RecordingSource.CLAUDE_CODE, RecordingSource.PI)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedBlock:
-    """One block of a message: what it is, all that the log has of it, and the text that a model reads."""
+    """One block of a message: its kind, everything that the log has of it, and the text for the model."""
 
     kind: str
     raw: str
@@ -34,7 +34,7 @@ class LoggedBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedMessage:
-    """Blocks that one speaker said in a row, as they were sent; `latest` is the one that was logged last."""
+    """Consecutive blocks of one role, as they were sent; `latest` is the one that was logged last."""
 
     role: str
     blocks: tuple[LoggedBlock, ...]
@@ -42,13 +42,13 @@ class LoggedMessage:
 
     @property
     def opens_turn(self) -> bool:
-        """Whether the user speaks in it, and not tools alone."""
+        """Return whether it contains more than tool results."""
         return self.role == "user" and any(block.kind != "tool_result" for block in self.blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRequest:
-    """One request and its bill; `sequence` tells the conversations of a log apart."""
+    """One request and its usage; `sequence` identifies its conversation in a log."""
 
     client: str
     log: str
@@ -64,14 +64,14 @@ class LoggedRequest:
 
 @dataclass(slots=True)
 class Logs:
-    """What was read: the requests of every log in the order of time, and how many lines were no good."""
+    """Requests of every log in order of time, and the number of invalid lines."""
 
     requests: list[LoggedRequest] = field(default_factory=list)
     broken_lines: int = 0
 
 
 def read_logs(paths: Iterable[Path]) -> Logs:
-    """The requests of all logs at `paths` that an agent has left there, each with its bill."""
+    """Read the requests of all agent logs at `paths`, each with its usage."""
     logs = Logs()
     for path in paths:
         if peek_file(path).source not in _AGENTS:
@@ -112,12 +112,12 @@ def _request(
 
 
 def _messages(last: RecordedMessage, seen: dict[RecordedMessage, LoggedMessage]) -> Iterator[LoggedMessage]:
-    for said in last.history():
-        known = seen.get(said)
+    for message in last.history():
+        known = seen.get(message)
         if known is None:
-            blocks = tuple(map(_block, msgspec.json.decode(said.raw)["content"]))
-            known = seen[said] = LoggedMessage(
-                role=said.role, blocks=blocks, latest=said.last_logged_block % (len(blocks) or 1)
+            blocks = tuple(map(_block, msgspec.json.decode(message.raw)["content"]))
+            known = seen[message] = LoggedMessage(
+                role=message.role, blocks=blocks, latest=message.last_logged_block % (len(blocks) or 1)
             )
         if known.blocks:
             yield known

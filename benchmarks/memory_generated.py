@@ -1,4 +1,4 @@
-"""Notes of any number, half in Org and half in Markdown, of the words of real notes."""
+"""Generated notes of any number, half Org and half Markdown, with the words of real notes."""
 
 import random
 import re
@@ -13,14 +13,14 @@ NODES_A_FILE = 100
 _FILES_A_FOLDER = 50
 _SEED = 20261115
 _MAX_LEVEL = 4
-# With its heading a node is about 230 bytes.
+# With its heading, a node has about 230 bytes.
 _WORDS = (12, 48)
 _PLAIN = re.compile(r"[\w'.,-]*\w[\w'.,-]*")
 _TAGS = ("work", "garden", "reading", "emacs", "project", "idea")
 
 
 def vocabulary(data: Path | None) -> list[str]:
-    """The words of real notes as often as they stand there, without what would be markup.
+    """Return the words of real notes with their frequencies, without markup.
 
     Raises:
         BadData: there are none.
@@ -36,7 +36,7 @@ def vocabulary(data: Path | None) -> list[str]:
 
 
 def write(folder: Path, nodes: int, words: Sequence[str]) -> int:
-    """Write notes with so many nodes, a file being one too; gives how many bytes they are."""
+    """Write notes with this many nodes, where a file is also a node; return their size in bytes."""
     size = 0
     for number in range(nodes // NODES_A_FILE):
         chance = random.Random(_SEED + number)
@@ -51,7 +51,7 @@ def write(folder: Path, nodes: int, words: Sequence[str]) -> int:
 
 
 def sentences(chance: random.Random, words: Sequence[str], count: int) -> str:
-    """So many words, in lines and sentences of some length."""
+    """Return this many words, in lines and sentences."""
     taken = chance.choices(words, k=count)
     return "\n".join(" ".join(taken[at : at + 12]) + "." for at in range(0, count, 12))
 

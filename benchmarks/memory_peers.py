@@ -1,4 +1,4 @@
-"""What else could be put into a prompt for a question: the best documents by BM25 or embedding, the newest."""
+"""Other ways to select context for a question: documents ranked by BM25, by embedding, or newest first."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,12 +10,12 @@ Ranking = Callable[[str], Sequence[int]]
 """The numbers of the texts for a query, the best first."""
 
 _SEPARATOR = "\n\n"
-# Texts one after the other can be a few tokens fewer than each alone.
+# Consecutive texts can have a few tokens fewer than separate ones.
 _JOIN_TOKENS = 2
 
 
 class TokenWindow:
-    """A window of gpt-4o, filled by the tokens that tiktoken counts."""
+    """A gpt-4o context window, filled by tiktoken's counts."""
 
     def __init__(self) -> None:
         self._encode = o200k()
@@ -24,11 +24,10 @@ class TokenWindow:
         self._decode = tiktoken.get_encoding("o200k_base").decode
 
     def count(self, text: str) -> int:
-        """How many tokens a text is."""
         return len(self._encode(text))
 
     def pack(self, texts: Sequence[str], sizes: Sequence[int], ranked: Sequence[int], limit_tokens: int) -> str:
-        """The texts in their ranking, whole as long as there is room, the last one cut to fit exactly."""
+        """Return whole texts in ranked order while there is room, the last one cut to fit exactly."""
         taken: list[str] = []
         tokens = 0
         for number in ranked:
@@ -41,7 +40,7 @@ class TokenWindow:
 
 
 def bm25_ranking(texts: Sequence[str], *, stemmed: bool) -> Ranking:
-    """bm25s as it comes, with its English stop words; with or without stems."""
+    """Rank by bm25s with defaults and English stop words; with or without stemming."""
     import bm25s
     import Stemmer
 
@@ -64,7 +63,7 @@ def bm25_ranking(texts: Sequence[str], *, stemmed: bool) -> Ranking:
 
 
 def embedding_ranking(texts: Sequence[str]) -> Ranking:
-    """By the cosine of the product's own embedder, of whole texts to the whole query."""
+    """Rank by cosine similarity of the product's own embedder, whole texts to the whole query."""
     from foveate.memory.search.embeddings import default_embedder
 
     embedder = default_embedder()
@@ -73,7 +72,7 @@ def embedding_ranking(texts: Sequence[str]) -> Ranking:
 
 
 def newest_ranking(modified: Sequence[float]) -> Ranking:
-    """Whatever is asked; of the same age the first goes first."""
+    """Rank newest first, whatever the query; equal ages in the given order."""
     ranked = _best_first(np.asarray(modified))
     return lambda _: ranked
 

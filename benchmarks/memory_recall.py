@@ -1,8 +1,8 @@
 """How much of the text that a task needs is in a view of the memory, beside BM25, embedding and newest-first.
 
-Four sets: the manuals of a bank with 97 tasks, headings of notes asked for one by one and four at once, and
-dialogues. The shares are those of the characters of the required lines that stand in the text, whatever the
-blanks and heading marks around them. All have the same limits, in gpt-4o's tokens as tiktoken counts them.
+Four sets: the manuals of a bank with 97 tasks, headings of notes queried one at a time and four at once, and
+dialogues. The figures are the share of characters of the required lines that are in the text, ignoring
+whitespace and heading markers. All methods have the same limits, in gpt-4o tokens as tiktoken counts them.
 """
 
 import math
@@ -24,7 +24,7 @@ from foveate.memory.memory import Memory
 _OURS = "org"
 _FORMATS = ("org", "markdown")
 _PEERS = ("bm25", "bm25_stemmed", "embedding", "newest")
-# A shorter line says little: it counts only where it is a line of its own.
+# A shorter line is ambiguous: it counts only as a complete line.
 _TELLING_CHARS = 12
 _BEFORE = re.compile(r"^\\?[*#]+ ")
 _AFTER = re.compile(r"(?: <<[^<>]*>>| \{#[^{}]*\})?(?: :[\w@:]+:)?(?: \{#[^{}]*\})?$")
@@ -35,7 +35,7 @@ Fill = Callable[[Task, int], str]
 
 @dataclass(slots=True)
 class MethodResult:
-    """What a method put into a window of one size, task by task."""
+    """Text that a method put into a window of one size, by task."""
 
     shares: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -46,13 +46,13 @@ class MethodResult:
         return statistics.mean(self.shares)
 
     def ahead_of(self, other: "MethodResult") -> list[float]:
-        """By how much, task by task."""
+        """Return the difference for each task."""
         return [mine - theirs for mine, theirs in zip(self.shares, other.shares, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetResult:
-    """What was found in one set, by method and limit."""
+    """Results of one set, by method and limit."""
 
     notes: NoteSet
     found: Mapping[tuple[str, int], MethodResult]
@@ -71,7 +71,7 @@ FIGURES = (
 
 
 def run(data: Path | None) -> Report:
-    """Shares, and how they compare."""
+    """Return shares, and how they compare."""
     load = os.getloadavg()[0]
     window = TokenWindow()
     results = [_measure(notes, window) for notes in note_sets(data)]
@@ -98,7 +98,7 @@ def _measure(notes: NoteSet, window: TokenWindow) -> SetResult:
     sizes = [window.count(text) for text in texts]
     wanted = [_required_lines(notes.pieces, task) for task in notes.tasks]
     found: dict[tuple[str, int], MethodResult] = {}
-    # Vectors that were kept at home would make the first question quicker than it is.
+    # Cached vectors would make the first query too fast.
     with tempfile.TemporaryDirectory() as folder:
         notes.write(Path(folder))
         memory = Memory.load(folder)
@@ -155,13 +155,13 @@ def _required_lines(pieces: Sequence[Piece], task: Task) -> list[str]:
 
 
 def bare_lines(text: str) -> list[str]:
-    """The lines that are not blank, with single blanks and without the marks of a heading or list."""
+    """Return non-blank lines with normalized whitespace and without heading or list markers."""
     spaced = (" ".join(line.split()) for line in text.splitlines())
     return [bare for line in spaced if (bare := _BEFORE.sub("", line))]
 
 
 def found_share(wanted: Sequence[str], text: str) -> float:
-    """The share of the characters of some bare lines that stand in a text."""
+    """Return the share of the characters of these lines that a text contains."""
     lines = bare_lines(text)
     whole = {*lines, *(_AFTER.sub("", line) for line in lines if line.endswith((">", "}", ":")))}
     joined = "\n".join(lines)
@@ -183,7 +183,7 @@ def _figures(result: SetResult) -> dict[str, float]:
 
 
 def _rows(result: SetResult) -> Iterator[dict[str, Cell]]:
-    """Every method, and by how much ours is ahead of it: in shares, in standard errors, in tasks."""
+    """Return every method and our lead over it: in shares, in standard errors, in tasks."""
     for (method, limit), found in result.found.items():
         ahead = result.found[_OURS, limit].ahead_of(found)
         row: dict[str, Cell] = {
@@ -222,7 +222,7 @@ def _aims(results: Sequence[SetResult]) -> Iterator[dict[str, Cell]]:
 
 
 def _count_over_limit(result: SetResult) -> int:
-    """How many of our texts are longer than they may be."""
+    """Count our texts that exceed the limit."""
     return sum(
         tokens > limit
         for (method, limit), found in result.found.items()

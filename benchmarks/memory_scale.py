@@ -1,7 +1,7 @@
 """Memories of 1k, 10k and 100k nodes: load, render, reload after a change, bytes a node; beside others.
 
-Each size is measured in a process of its own, with notes that were never seen before: the first render is told
-with the embedding of all of them, later ones without. And the real notes of worg are loaded whole.
+Each size is measured in a separate process with new notes: the first render includes embedding all of them,
+later ones do not. The real notes of worg are also loaded in full.
 """
 
 import json
@@ -25,7 +25,7 @@ SIZES = (1_000, 10_000, 100_000)
 _MAX_SIZE = SIZES[-1]
 _TRACED = 10_000
 _MAX_SECONDS = 300
-# What is still called linear.
+# Exponent that still counts as linear.
 _LINEAR_EXPONENT = 1.1
 _GROWING = (
     "load",
@@ -66,7 +66,7 @@ FIGURES = (
 
 
 def run(data: Path | None) -> Report:
-    """Seconds, bytes and exponents; the aims are rows."""
+    """Return seconds, bytes and exponents; the targets are rows."""
     load = os.getloadavg()[0]
     words = memory_generated.vocabulary(data)
     ours: dict[int, Trial] = {}
@@ -108,7 +108,7 @@ def run(data: Path | None) -> Report:
 
 
 def _trial(kind: str, folder: str, home: str) -> dict[str, Any]:
-    """What a process of its own found.
+    """Return the result of a separate process.
 
     Raises:
         BadData: it failed, or took too long.
@@ -150,7 +150,7 @@ def _figures(nodes: int, trial: Trial) -> Iterator[tuple[str, float]]:
 
 
 def _exponent(trials: Mapping[int, Trial], name: str) -> float:
-    """By which power of the number of nodes something grows, as the line through all sizes has it."""
+    """Return the exponent of growth with the number of nodes, fitted over all sizes."""
     points = [(math.log(nodes), math.log(max(trial[name], 1e-6))) for nodes, trial in trials.items()]
     mean_x = sum(x for x, _ in points) / len(points)
     mean_y = sum(y for _, y in points) / len(points)
@@ -158,7 +158,7 @@ def _exponent(trials: Mapping[int, Trial], name: str) -> float:
 
 
 def _worg(path: Path) -> dict[str, float]:
-    """The real notes, loaded whole."""
+    """Load all of the real notes."""
     files = [(name, content) for name, _, content in read_archive(path) if name.endswith(".org")]
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files:

@@ -1,6 +1,6 @@
-"""Notes with questions of which it is known what answers them: manuals, headings of notes, dialogues.
+"""Notes with questions and known answers: manuals, headings of notes, dialogues.
 
-A question never stands in the notes itself: what it is made from is taken out of them.
+A question never occurs in the notes: the text that it is made from is removed.
 """
 
 import gzip
@@ -24,7 +24,7 @@ _TAU2 = KNOWLEDGE / "tau2_banking.tar.gz"
 _SESSIONS = Path("sessions")
 _SEED = 20261115
 _HEADINGS_ASKED = 120
-# So many questions are asked at once in the second set of headings.
+# Number of questions per query in the second set of headings.
 _TOGETHER = 4
 
 _HEADING = re.compile(r"^\*+ .*$", re.MULTILINE)
@@ -38,7 +38,7 @@ _MAX_ANSWER_CHARS = 24_000
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a peer can pick: a document, a heading with its own text, a turn."""
+    """Unit that a peer can select: a document, a heading with its own text, a turn."""
 
     title: str
     text: str
@@ -55,7 +55,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteSet:
-    """Files of notes, the pieces they are made of, and the questions."""
+    """Note files, the pieces that they consist of, and the questions."""
 
     name: str
     files: Mapping[str, str]
@@ -65,7 +65,7 @@ class NoteSet:
     limits: tuple[int, ...] = (1000, 2000, 4000, 8000)
 
     def write(self, folder: Path) -> None:
-        """Put the files into a folder, as old as they are."""
+        """Write the files into a folder, with their modification times."""
         for name, text in self.files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,10 +74,10 @@ class NoteSet:
 
 
 def note_sets(data: Path | None) -> Iterator[NoteSet]:
-    """All of them, one after the other.
+    """Yield all sets.
 
     Raises:
-        BadData: the data is not there, or cannot be read.
+        BadData: the data is missing, or cannot be read.
     """
     where = data or DATA
     yield _manuals(where / _TAU2)
@@ -87,10 +87,10 @@ def note_sets(data: Path | None) -> Iterator[NoteSet]:
 
 
 def read_archive(path: Path) -> list[tuple[str, float, bytes]]:
-    """Every file of an archive in the order of their names: its name, when it was changed, what it holds.
+    """Yield every file of an archive, sorted by name: its name, modification time and content.
 
     Raises:
-        BadData: it is not there, or cannot be read.
+        BadData: it is missing, or cannot be read.
     """
     try:
         with tarfile.open(path) as archive:
@@ -106,7 +106,7 @@ def read_archive(path: Path) -> list[tuple[str, float, bytes]]:
 
 
 def _manuals(path: Path) -> NoteSet:
-    """The documents of a help desk, and what a customer brings: each task names the documents it needs."""
+    """Documents of a help desk, and customer tasks that name the documents they need."""
     pieces: list[Piece] = []
     numbers: dict[str, int] = {}
     tasks: list[dict[str, Any]] = []
@@ -140,19 +140,19 @@ def _manuals(path: Path) -> NoteSet:
 
 
 def _headings(path: Path, name: str, *, together: int) -> NoteSet:
-    """Notes in Org. A question is the first sentence of a heading's text; what answers it is the rest."""
+    """Notes in Org. A question is the first sentence of a heading's text; the rest of it is the answer."""
     pieces: list[Piece] = []
     queries: dict[int, str] = {}
     files: dict[str, str] = {}
     modified: dict[str, float] = {}
     sources = {name: (when, content) for name, when, content in read_archive(path) if name.endswith(".org")}
     texts = {name: content.decode("utf-8") for name, (_, content) in sources.items()}
-    asked = _pick_questions(texts)
+    questions_asked = _pick_questions(texts)
     for file, text in texts.items():
         modified[file] = sources[file][0]
         kept, at = [], 0
         for start, heading, body in _split_headings(text):
-            sentence = asked.get((file, start))
+            sentence = questions_asked.get((file, start))
             if sentence is not None:
                 cut = text.index(sentence, start)
                 kept.append(text[at:cut])
@@ -175,7 +175,7 @@ def _headings(path: Path, name: str, *, together: int) -> NoteSet:
 
 
 def _split_headings(text: str) -> Iterator[tuple[int, str, str]]:
-    """Where each heading's own text starts, its title, and the text; first what stands above all headings."""
+    """Return start, title and own text of each heading; first the text above all headings."""
     found = [
         (0, 0, ""),
         *((each.start(), each.end(), _HEADING_MARKUP.sub("", each[0])) for each in _HEADING.finditer(text)),
@@ -186,17 +186,19 @@ def _split_headings(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _pick_questions(texts: Mapping[str, str]) -> dict[tuple[str, int], str]:
-    """The sentences that are taken out, by file and place: of headings with enough text behind them."""
+    """Choose the sentences to remove, by file and position, from headings with enough text after them."""
     fit: dict[tuple[str, int], str] = {}
     for file, text in texts.items():
         for start, title, body in _split_headings(text):
-            said = _DRAWER.sub("", body)
-            first = _SENTENCE.match(said.split("\n\n")[0].strip() + "\n")
-            if not title or first is None or not 50 <= len(said.split()) <= 400:
+            content = _DRAWER.sub("", body)
+            first = _SENTENCE.match(content.split("\n\n")[0].strip() + "\n")
+            if not title or first is None or not 50 <= len(content.split()) <= 400:
                 continue
             sentence = first[1]
             plain = (
-                "#+" not in sentence and "[" not in sentence and len(said.split()) - len(sentence.split()) >= 30
+                "#+" not in sentence
+                and "[" not in sentence
+                and len(content.split()) - len(sentence.split()) >= 30
             )
             if plain and 6 <= len(sentence.split()) <= 60 and body.count(sentence) == 1:
                 fit[file, start] = sentence
@@ -212,12 +214,12 @@ class _DialogueTurn:
 
 
 def _dialogues(folder: Path) -> NoteSet:
-    """Sessions, a file each with a heading a turn. A question is what a user said, its answer what came."""
+    """Sessions, a file each with a heading per turn. A user message is a question, the response its answer."""
     sessions = {path.name.split(".")[0]: _turns(path) for path in sorted(folder.glob("[cp]*/*.jsonl.gz"))}
     if not sessions:
         raise BadData(f"there are no recorded sessions in {folder}")
     steps = {path.name.split(".")[0]: _steps(path) for path in sorted(folder.glob("swe_agent/*.gz"))}
-    asked = {turn.text for turns in sessions.values() for turn in turns if _is_question(turn)}
+    questions_asked = {turn.text for turns in sessions.values() for turn in turns if _is_question(turn)}
     pieces: list[Piece] = []
     answers: dict[str, set[int]] = {}
     files: dict[str, str] = {}
@@ -227,7 +229,7 @@ def _dialogues(folder: Path) -> NoteSet:
         question: str | None = None
         for turn in turns:
             if turn.who == "User":
-                question = turn.text if turn.text in asked else None
+                question = turn.text if turn.text in questions_asked else None
                 if question is not None:
                     continue
             elif question is not None and len(turn.text) >= 100:
@@ -252,12 +254,12 @@ def _dialogues(folder: Path) -> NoteSet:
 
 
 def _is_question(turn: _DialogueTurn) -> bool:
-    said = turn.text
-    return turn.who == "User" and 5 <= len(said.split()) <= 400 and not said.startswith(("<", "Caveat"))
+    content = turn.text
+    return turn.who == "User" and 5 <= len(content.split()) <= 400 and not content.startswith(("<", "Caveat"))
 
 
 def _lower_headings(text: str) -> str:
-    """With its headings two levels lower, so that they stand below that of the turn."""
+    """Move headings two levels down, below that of the turn."""
     parts = _FENCED.split(text)
     return "".join(
         part if number % 2 else re.sub(r"^(#{1,4})(?= )", r"\1##", part, flags=re.MULTILINE)
@@ -272,10 +274,10 @@ def _turns(path: Path) -> list[_DialogueTurn]:
             message = entry.get("message")
             if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
                 continue
-            said = _content_text(message.get("content")).strip()[:_MAX_TURN_CHARS]
-            if said and not entry.get("isMeta"):
+            content = _content_text(message.get("content")).strip()[:_MAX_TURN_CHARS]
+            if content and not entry.get("isMeta"):
                 when = datetime.fromisoformat(entry["timestamp"])
-                found.append(_DialogueTurn(message["role"].capitalize(), said, when))
+                found.append(_DialogueTurn(message["role"].capitalize(), content, when))
     return found
 
 

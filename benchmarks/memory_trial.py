@@ -1,4 +1,4 @@
-"""One trial with a folder of notes, in a process of its own so that its memory can be told.
+"""One trial with a folder of notes, in a separate process so that its memory can be measured.
 
 `python -m benchmarks.memory_trial KIND FOLDER` prints one JSON object. Kinds: `ours`, `ours_kept`,
 `ours_traced`, `bm25s`, `parsers`.
@@ -27,7 +27,7 @@ _TIMES = 11
 _CHANGES = 5
 _SHORT_WORDS, _LONG_WORDS = 8, 500
 _LIMIT_TOKENS = 2000
-# Whoever reads a file sooner after a change cannot be sure to have seen all of it.
+# A file read sooner after a change may not be complete.
 _SETTLED_SECONDS = 0.1
 _HEADING = re.compile(r"^(?=(?:\*+|#+) )", re.MULTILINE)
 
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def measure_memory(folder: Path) -> dict[str, object]:
-    """Seconds and bytes of the product: load, render, change a file, find what is new."""
+    """Measure seconds and bytes of the product: load, render, change a file, find the changes."""
     found: dict[str, object] = {}
     opened = _watch_opening(folder)
     chance = random.Random(_SEED)
@@ -99,13 +99,13 @@ def measure_memory(folder: Path) -> dict[str, object]:
 
 
 def _changes(memory: Memory, folder: Path, opened: list[str], chance: random.Random) -> dict[str, object]:
-    """Change a file, look again, ask for what is new; several times, each another file."""
+    """Change a file, refresh and render; several times, each time another file."""
     refreshed, rendered, read_again, were_found = [], [], [], []
     for number, path in enumerate(chance.sample(sorted(folder.rglob("*.[om]*")), _CHANGES)):
-        marks = "*" if path.suffix == ".org" else "#"
+        heading_prefix = "*" if path.suffix == ".org" else "#"
         secret = f"zyxomma{number} quandrel{number}"
         with path.open("a", encoding="utf-8") as file:
-            file.write(f"\n{marks} A thought about {secret}\n\nThe {secret} was seen in the garden.\n")
+            file.write(f"\n{heading_prefix} A thought about {secret}\n\nThe {secret} was seen in the garden.\n")
         opened.clear()
         seconds, changes = _time_call(memory.refresh)
         refreshed.append(seconds)
@@ -113,13 +113,13 @@ def _changes(memory: Memory, folder: Path, opened: list[str], chance: random.Ran
         rendered.append(seconds)
         were_found.append(f"The {secret} was seen" in view.text)
         others = {each for each in opened if Path(each).resolve() != path.resolve()}
-        # What is read while it is being written is looked at once more, later: that is not what is asked here.
+        # A file that is read while it is being written is checked again later, which is not measured.
         time.sleep(_SETTLED_SECONDS)
         memory.refresh()
         read_again.append(
             len(others) + len([each for each in changes.read if Path(each).resolve() != path.resolve()])
         )
-    together = [one + other for one, other in zip(refreshed, rendered, strict=True)]
+    together = [refresh_time + other for refresh_time, other in zip(refreshed, rendered, strict=True)]
     return {
         "refresh_changed_seconds": statistics.median(refreshed),
         "render_changed_seconds": statistics.median(rendered),
@@ -131,7 +131,7 @@ def _changes(memory: Memory, folder: Path, opened: list[str], chance: random.Ran
 
 
 def measure_cached_vectors(folder: Path) -> dict[str, object]:
-    """Seconds of the first render in a process that has no vectors to make, since another one kept them."""
+    """Measure the first render in a process that finds all vectors in the cache."""
     _start()
     memory = Memory.load(folder)
     seconds, _ = _time_call(lambda: memory.render(query="a note about the garden", limit_tokens=_LIMIT_TOKENS))
@@ -139,7 +139,7 @@ def measure_cached_vectors(folder: Path) -> dict[str, object]:
 
 
 def measure_traced_bytes(folder: Path) -> dict[str, object]:
-    """Bytes that Python and numpy hold for a memory, which are fewer than the process has."""
+    """Return the bytes that Python and numpy hold for a memory, which are fewer than those of the process."""
     _start()
     gc.collect()
     tracemalloc.start()
@@ -158,7 +158,7 @@ def measure_traced_bytes(folder: Path) -> dict[str, object]:
 
 
 def bm25s_index(folder: Path) -> dict[str, object]:
-    """Seconds of bm25s for the same texts: read and split by headings, index, ask; a change is a new index."""
+    """Time bm25s on the same texts: read and split by headings, index, query; a change needs a new index."""
     import bm25s
 
     before = _resident_bytes()
@@ -194,7 +194,7 @@ def bm25s_index(folder: Path) -> dict[str, object]:
 
 
 def parsers(folder: Path) -> dict[str, object]:
-    """Seconds of orgparse for the files in Org, and of markdown-it for the others."""
+    """Time orgparse on the Org files, and markdown-it on the others."""
     import markdown_it
     import orgparse
 
@@ -214,7 +214,7 @@ def parsers(folder: Path) -> dict[str, object]:
 
 
 def _start() -> None:
-    """Load what every memory has, whatever its size: libraries, the embedder's weights, the tokenizer."""
+    """Load what every memory needs at any size: libraries, embedder weights, tokenizer."""
     with tempfile.TemporaryDirectory() as other:
         (Path(other) / "one.md").write_text("# One\n\nA note.\n", encoding="utf-8")
         Memory.load(other).render(query="a note")
@@ -227,7 +227,7 @@ def _time_call(call: Callable[[], _Result]) -> tuple[float, _Result]:
 
 
 def _resident_bytes() -> int:
-    """How many bytes of this process are in memory."""
+    """Return the resident bytes of this process."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
@@ -240,7 +240,7 @@ def _max_resident_bytes() -> int:
 
 
 def _watch_opening(folder: Path) -> list[str]:
-    """A list to which the path of every file in `folder` is added that this process opens from now on."""
+    """Return a list that collects the path of every file in `folder` that this process opens from now on."""
     opened: list[str] = []
     inside = str(folder.resolve())
 

@@ -1,4 +1,4 @@
-"""Recorded calls of providers' APIs: what was asked, by which route, and what was billed for it."""
+"""Recorded calls of provider APIs: request, route and reported usage."""
 
 import base64
 import binascii
@@ -22,7 +22,7 @@ COUNTED_CALLS = "count_tokens.jsonl.gz"
 
 Body = Mapping[str, Any]
 
-# The first that fits the path says the format; None stands for routes that carry more than one.
+# The first that matches the path gives the format; None stands for routes with several formats.
 _ROUTES: tuple[tuple[str, Format | None], ...] = (
     (r"/messages(/count_tokens)?$|:(stream)?rawPredict$", Format.ANTHROPIC),
     (r"/chat/completions$|/v[12]/chat$", Format.CHAT),
@@ -33,7 +33,7 @@ _ROUTES: tuple[tuple[str, Format | None], ...] = (
 )
 _MODEL_IN_PATH = re.compile(r"/(?:model|models|deployments)/([^/]+?)(?::[a-z]+[A-Za-z]*)?(?:/|$)")
 _MESSAGES = {"messages", "input", "contents", "generateContentRequest"}
-# What a provider calls the input it counted; the parts of one tuple add up, the first that is there counts.
+# Usage fields of the input; the parts of a tuple add up, and the first tuple that is present counts.
 _INPUT_TOKEN_FIELDS = (
     ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"),
     ("prompt_tokens",),
@@ -47,8 +47,9 @@ _INPUT_TOKEN_FIELDS = (
 class RecordedCall:
     """One recorded call.
 
-    `source` is the repository that recorded it. `asks_to_read`: it hands a model messages to read, and not,
-    say, texts to embed. `format` is None if the route leaves it open, `billed` if the provider did not say.
+    `source` is the repository that recorded it. `asks_to_read`: it gives a model messages to read, and not, for
+    example, texts to embed. `format` is None if the route allows several, `billed` if the provider reported
+    nothing.
     """
 
     source: str
@@ -63,10 +64,10 @@ class RecordedCall:
 
 
 def read_pairs(data: Path | None) -> list[RecordedCall]:
-    """The calls and their bills in `data`, a folder or a file; by default those beside the project.
+    """Return the calls and their usage in `data`, a folder or a file; by default those next to the project.
 
     Raises:
-        BadData: there is no such file, or it does not hold recorded calls.
+        BadData: there is no such file, or it does not contain recorded calls.
     """
     where = data or DATA
     files = _pairs_in(where) if where.is_dir() else [where]
@@ -78,10 +79,10 @@ def read_pairs(data: Path | None) -> list[RecordedCall]:
 
 
 def read_counted(data: Path | None) -> list[RecordedCall]:
-    """The calls of the providers' own counting endpoints; none where `data` has no such file.
+    """Return calls of the providers' counting endpoints; empty if `data` has no such file.
 
     Raises:
-        BadData: the file does not hold recorded calls.
+        BadData: the file does not contain recorded calls.
     """
     where = (data or DATA) / COUNTED_CALLS
     if not where.is_file():
@@ -93,7 +94,7 @@ def read_counted(data: Path | None) -> list[RecordedCall]:
 
 
 def _rows(path: Path, *, needs: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Every recorded call in `path`; a line that is none is told of and passed over."""
+    """Yield every recorded call in `path`; invalid lines are reported and skipped."""
     passed_over = found = 0
     for line in _lines(path):
         try:
@@ -121,7 +122,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _pairs_in(folder: Path) -> list[Path]:
-    """The files of pairs in a folder, whatever their names are."""
+    """Find the files of pairs in a folder, whatever their names."""
     return sorted(folder.glob("*pairs*.jsonl*")) or [folder / PAIRS]
 
 
@@ -147,12 +148,12 @@ def _make_call(row: Mapping[str, Any], *, provider: str, usage: object) -> Recor
 
 
 def _kind(path: str) -> str:
-    """The last word of a route, which says what was asked for."""
+    """Return the last word of a route, which names the operation."""
     return re.split(r"[/:]", path.rstrip("/"))[-1]
 
 
 def _unwrap(body: Body, api_format: Format | None) -> tuple[Body, Format | None]:
-    """The request that Bedrock's counting endpoint was asked to count, or `body` as it is."""
+    """Return the request inside a call of Bedrock's counting endpoint, or `body` unchanged."""
     wrapped = body.get("input")
     if api_format is not None or not isinstance(wrapped, dict):
         return body, api_format
@@ -170,7 +171,7 @@ def _unwrap(body: Body, api_format: Format | None) -> tuple[Body, Format | None]
 
 def _input_tokens(usage: object) -> int | None:
     given: dict[str, Any] = usage if isinstance(usage, dict) else {}
-    found = given.get("billed_units") or given  # Cohere: what is paid for, beside what the model reads
+    found = given.get("billed_units") or given  # Cohere: billed units, as opposed to what the model reads
     for first, *more in _INPUT_TOKEN_FIELDS:
         if isinstance(found.get(first), int | float):
             return int(found[first] + sum(found.get(name) or 0 for name in more)) or None

@@ -1,4 +1,4 @@
-"""Recorded sessions, step by step: what an answer and the results after it added to the next request."""
+"""Recorded sessions by step: what a response and the results after it added to the next request."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ from foveate.model import Format, Message, Part, Text, ToolCall, ToolResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Increment:
-    """One step: the answer, what followed it, and by how many tokens the input grew."""
+    """One step: the response, what followed it, and by how many tokens the input grew."""
 
     answer: Message
     results: tuple[Message, ...]
@@ -23,17 +23,16 @@ class Increment:
 
     @property
     def result_texts(self) -> list[Text]:
-        """The texts of tool results."""
         parts = [part for message in self.results for part in message.parts if isinstance(part, ToolResult)]
         return [inner for part in parts for inner in part.parts if isinstance(inner, Text)]
 
 
 class _UnreadableBlock(Exception):
-    """A block whose tokens cannot be told from the log."""
+    """A block whose tokens cannot be determined from the log."""
 
 
 def increments(folder: Path) -> list[Increment]:
-    """Every step of the recorded Claude sessions that the log shows whole."""
+    """Yield every step of the recorded Claude sessions that the log contains completely."""
     found: list[Increment] = []
     for path in sorted((folder / "pi").glob("*.gz")):
         found += _pi(_lines(path))
@@ -49,7 +48,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 @dataclass(slots=True)
 class _LoggedStep:
-    """A request of a session as it is pieced together from the log."""
+    """A request of a session, reconstructed from the log."""
 
     input_tokens: int
     output_tokens: int | None
@@ -133,7 +132,7 @@ def _input_tokens(usage: Mapping[str, Any]) -> int:
 
 
 def _read_content(content: object) -> tuple[list[Part], bool]:
-    """The parts of a log's content, and whether all of them could be read."""
+    """Return the parts of a log's content, and whether all of them could be read."""
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     assert isinstance(blocks, list)
     parts: list[Part] = []

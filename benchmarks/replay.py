@@ -1,10 +1,9 @@
 """Recorded sessions replayed: sessions and megabytes of log a second, read alone and under every policy.
 
-The logs are repeated, each time under other names, until there is something to measure. One more is generated,
-a session of 2,000 calls: what a call costs must not grow with its history. The floor is `json.loads` of the
-same lines, less than anybody does who looks into them. Times are those of the processor, in one process, but
-for rows that say how many processes: these are as the command does it, by the clock on the wall, in one process
-and in as many as there are cores.
+The logs are repeated under new names until there is enough to measure. One more is generated, a session of
+2,000 calls: the cost of a call must not grow with its history. The lower bound is `json.loads` of the same
+lines. Times are CPU times in one process, except in rows with a number of processes: these run like the command
+and are wall times, in one process and in one per core.
 """
 
 import gzip
@@ -32,8 +31,8 @@ _Result = TypeVar("_Result")
 _MEGABYTE = 1_000_000
 _MIN_BYTES, _QUICK_BYTES = 24 * _MEGABYTE, 1 * _MEGABYTE
 _LONG_CALLS, _QUICK_CALLS = 2_000, 300
-# What stands before the names that a session, a request and a line of Claude Code are known by; a call of pi is
-# known by the thousandth of a second at which it was made.
+# Prefixes of the ids of Claude Code sessions, requests and lines; a pi call is identified by its time in
+# milliseconds.
 _NAMES = (b'"sessionId":"', b'"requestId":"', b'"uuid":"', b'"parentUuid":"')
 _SENT_AT = re.compile(rb'("timestamp":)(\d{13})')
 _SETS: dict[str, tuple[Policy, ...]] = {
@@ -64,9 +63,9 @@ FIGURES = (
 
 
 def run(data: Path | None, *, quick: bool = False) -> Report:
-    """`mb_per_second` is of all policies, with reading; `within_3pct` is the share so near its bill.
+    """`mb_per_second` is of all policies, with reading; `within_3pct` is the share so near its usage.
 
-    The figures by format are of the sessions with logged usage or a logged cost, in every format there is.
+    The figures by format are of the sessions with logged usage or a logged cost, in every format.
     """
     where = data or DATA / "sessions"
     logs = _logs(where)
@@ -110,7 +109,7 @@ def _logs(where: Path) -> list[bytes]:
 
 
 def _write_repeated(logs: Sequence[bytes], folder: Path, least_bytes: int) -> Path:
-    """The logs in a folder, again and again under other names, each session and request its own."""
+    """Write the logs into a folder repeatedly under new names, each session and request distinct."""
     folder.mkdir()
     written = turn = 0
     while written < least_bytes:
@@ -126,7 +125,7 @@ def _write_repeated(logs: Sequence[bytes], folder: Path, least_bytes: int) -> Pa
 
 
 def _write_long(folder: Path, calls: int) -> Path:
-    """One session of Claude Code, each call of which reads a file."""
+    """Write one Claude Code session in which each call reads a file."""
     folder.mkdir()
     with (folder / "long.jsonl").open("w", encoding="utf-8") as file:
         for line in _long_lines(calls):
@@ -141,7 +140,7 @@ def _long_lines(calls: int) -> Iterator[dict[str, object]]:
     def line(kind: str, message: Mapping[str, object], at: int, **more: object) -> dict[str, object]:
         nonlocal parent, number
         number += 1
-        told = {
+        record = {
             "parentUuid": parent,
             "uuid": f"u{number}",
             "sessionId": "long",
@@ -149,7 +148,7 @@ def _long_lines(calls: int) -> Iterator[dict[str, object]]:
             "message": message,
         }
         parent = f"u{number}"
-        return told | {"timestamp": f"2026-11-02T{at // 3600:02}:{at // 60 % 60:02}:{at % 60:02}.000Z"} | more
+        return record | {"timestamp": f"2026-11-02T{at // 3600:02}:{at // 60 % 60:02}:{at % 60:02}.000Z"} | more
 
     yield line("user", {"role": "user", "content": "Read every file, and tell me what is in it."}, 0)
     for call in range(calls):
@@ -207,14 +206,14 @@ def _replay(
 
 
 def _measure_wall_time(folder: Path, processes: int) -> dict[str, Cell]:
-    """All policies as the command replays them, in so many processes, by the clock on the wall."""
+    """Replay all policies like the command, in this many processes, and measure wall time."""
     files = find_files([folder]).files
     size = sum(path.stat().st_size for path in files)
     started = time.perf_counter()
     done = list(replay_sessions(group_sessions(files)[0], ReplayOptions(), processes=processes))
     took = time.perf_counter() - started
-    replayed = [one for session in done for one in session.replayed]
-    calls = sum(one.calls for one in replayed)
+    replayed = [item for session in done for item in session.replayed]
+    calls = sum(item.calls for item in replayed)
     return {
         "of": "recorded logs",
         "what": f"all, in {processes} process{'es' * (processes != 1)}",
@@ -234,22 +233,22 @@ def _mb_per_second(row: Mapping[str, Cell]) -> float:
 
 
 def _checks(folder: Path, book: PriceBook) -> list[float]:
-    """How far each session is from its bill, those of the first round."""
+    """Return each session's deviation from its usage, in the first round."""
     files = find_files([folder]).files
     read, _ = group_sessions([path for path in files if path.name.startswith("0-")])
     recordings = [recording for session in read for recording in read_session(session)]
     replayed = _replay(recordings, book, (Policy.RECORDED,))
-    return [one.check.off for one in replayed if one.check.off is not None]
+    return [item.check.off for item in replayed if item.check.off is not None]
 
 
 def _checks_by_format(where: Path, book: PriceBook) -> dict[str, float]:
-    """How far the sessions of each format are from what was logged for them."""
+    """Return the deviation of the sessions of each format from the logged usage."""
     by_format: dict[str, list[float]] = {}
     for session in group_sessions(find_files([where]).files)[0]:
         recordings = read_session(session) if session.source is not None else []
-        for one in _replay(recordings, book, (Policy.RECORDED,)):
-            if one.check.off is not None:
-                by_format.setdefault(one.source.replace("-", "_"), []).append(one.check.off)
+        for item in _replay(recordings, book, (Policy.RECORDED,)):
+            if item.check.off is not None:
+                by_format.setdefault(item.source.replace("-", "_"), []).append(item.check.off)
     figures: dict[str, float] = {}
     for name, offs in sorted(by_format.items()):
         figures[f"sessions_{name}"] = len(offs)

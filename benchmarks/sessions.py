@@ -1,8 +1,8 @@
 """Requests a second that the session step sustains, at 10, 200 and 2,000 turns, on both databases.
 
-The step is all that is done with a request to know its session: its messages hashed, the session found, the new
-turns kept, and the whole counted. Each request says two messages more than the one before it; each process has
-several sessions under way at once, as a gateway has. Databases keep what they are told as they do by default.
+The step does everything that is needed to identify the session of a request: hash its messages, find the
+session, store the new turns, and count the whole. Each request has two messages more than the previous one;
+each process has several concurrent sessions, like a gateway. Databases have their default durability.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _NEW_MESSAGES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLoad:
-    """What each process does: so many sessions at once, each of them with so many requests around `turns`."""
+    """Load of each process: concurrent sessions, each with this many requests around `turns`."""
 
     turns: int
     concurrency: int
@@ -47,7 +47,7 @@ class SessionLoad:
 
     @property
     def first(self) -> int:
-        """How many messages a session has when it begins to be timed."""
+        """Number of messages of a session when timing starts."""
         return self.turns - _NEW_MESSAGES * ((self.requests + 1) // 2)
 
 
@@ -60,7 +60,7 @@ LOADS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTiming:
-    """What one process measured."""
+    """Measurements of one process."""
 
     started_at: float
     ended_at: float
@@ -76,7 +76,7 @@ FIGURES = (
 
 
 def run(_data: Path | None) -> Report:
-    """Requests a second, and how long one takes, also where nothing is remembered of its session."""
+    """Return requests per second and latency, also if nothing about the session is cached."""
     load = os.getloadavg()[0]
     rows: list[dict[str, Cell]] = []
     with tempfile.TemporaryDirectory() as folder, running_postgres() as server:
@@ -96,8 +96,8 @@ def run(_data: Path | None) -> Report:
 
 def _row(database: str, url: str, load: SessionLoad, processes: int) -> dict[str, Cell]:
     timed = _measure(url, load, processes)
-    seconds = sorted(second for one in timed for second in one.seconds)
-    elapsed = max(one.ended_at for one in timed) - min(one.started_at for one in timed)
+    seconds = sorted(second for item in timed for second in item.seconds)
+    elapsed = max(item.ended_at for item in timed) - min(item.started_at for item in timed)
     return {
         "database": database,
         "processes": processes,
@@ -107,18 +107,18 @@ def _row(database: str, url: str, load: SessionLoad, processes: int) -> dict[str
         "at_once": load.concurrency * processes,
         "median_ms": round(statistics.median(seconds) * 1e3, 2),
         "p99_ms": round(seconds[int(len(seconds) * 0.99)] * 1e3, 2),
-        "hashing_ms": round(statistics.median(one.chain_seconds for one in timed) * 1e3, 2),
-        "cold_ms": round(statistics.median(one.cold_seconds for one in timed) * 1e3, 2),
+        "hashing_ms": round(statistics.median(item.chain_seconds for item in timed) * 1e3, 2),
+        "cold_ms": round(statistics.median(item.cold_seconds for item in timed) * 1e3, 2),
     }
 
 
 def _measure(url: str, load: SessionLoad, processes: int) -> list[SessionTiming]:
-    """What each of so many processes measured; they begin together."""
+    """Return the measurements of each process; all start together."""
     return run_together(partial(_time_requests, load), url, processes)
 
 
 async def _time_requests(load: SessionLoad, number: int, url: str, barrier: Barrier) -> SessionTiming:
-    sessions = [_make_session(load, f"{number}-{one}") for one in range(load.sessions)]
+    sessions = [_make_session(load, f"{number}-{index}") for index in range(load.sessions)]
     seconds: list[float] = []
     async with await open_store(url, wait_seconds=60.0) as store:
         process = _Process(store)
@@ -148,7 +148,7 @@ async def _time_requests(load: SessionLoad, number: int, url: str, barrier: Barr
 
 
 class _Process:
-    """What a gateway's process holds for its sessions."""
+    """State of a gateway process for its sessions."""
 
     def __init__(self, store: Store) -> None:
         self._turns = store.sessions
@@ -171,7 +171,7 @@ def _chain_seconds(session: Request) -> float:
 
 
 async def _cold_seconds(store: Store, session: Request) -> float:
-    """The same in a process that has never seen the session; the database has."""
+    """Measure the step in a process that has never seen the session; the database has."""
     drop_caches()
     process = _Process(store)
     counter_for(_MODEL).text("warm")
@@ -181,7 +181,7 @@ async def _cold_seconds(store: Store, session: Request) -> float:
 
 
 def _make_session(load: SessionLoad, name: str) -> Request:
-    """All that a session will ever say."""
+    """Return all messages that a session will contain."""
     chance = random.Random(name)
     length = load.first + _NEW_MESSAGES * load.requests
     messages = tuple(json.dumps(_message(at, name, chance)).encode() for at in range(length))

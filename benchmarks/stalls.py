@@ -1,8 +1,8 @@
-"""How long another thread, or the event loop, is kept waiting while something is counted.
+"""Stalls of another thread, or of the event loop, during counting.
 
-A heartbeat that wants to run every millisecond notes its longest gap in a trial. What is told is how much
-longer it is than with nothing else going on, in the quietest trial of each, since whatever else runs on the
-machine can only add to it. A tight Python loop is measured too: that is what a turn of the interpreter takes.
+A heartbeat that should run every millisecond records its longest gap in a trial. The result is how much longer
+that is than on an idle process, in the quietest trial of each, since other load can only lengthen it. A tight
+Python loop is measured too, as the baseline of the interpreter's switch interval.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _TRIAL_SECONDS = 0.25
 
 
 def longest_stalls_ms(works: Mapping[str, Callable[[int], object]]) -> dict[str, float]:
-    """The longest stall under each of `works`, which are called with a new number each time."""
+    """Return the longest stall under each of `works`, which are called with a new number each time."""
     gaps: dict[str, list[float]] = {name: [] for name in ("idle", *works)}
     number = iter(range(10**9))
     for _ in range(_TRIALS):
@@ -29,7 +29,7 @@ def longest_stalls_ms(works: Mapping[str, Callable[[int], object]]) -> dict[str,
 def longest_loop_stalls_ms(
     works: Mapping[str, Callable[[int], Coroutine[object, object, object]]],
 ) -> dict[str, float]:
-    """The same for tasks of the event loop."""
+    """Like `longest_stalls_ms`, for tasks of the event loop."""
     gaps: dict[str, list[float]] = {name: [] for name in ("idle", *works)}
     number = iter(range(10**9))
     for _ in range(_TRIALS):
@@ -39,7 +39,7 @@ def longest_loop_stalls_ms(
 
 
 def python_loop(_: int) -> None:
-    """Nothing but interpreter, for a tenth of a second."""
+    """Run only the interpreter, for a tenth of a second."""
     ends = time.perf_counter() + 0.1
     while time.perf_counter() < ends:
         pass

@@ -1,4 +1,4 @@
-"""tiktoken, which needs its ranks from somewhere."""
+"""tiktoken with local ranks."""
 
 import importlib.util
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def o200k() -> Callable[[str], list[int]]:
-    """The encoding of gpt-4o as tiktoken has it, from the ranks that litellm brings along."""
+    """Return tiktoken's gpt-4o encoding, from the ranks that litellm bundles."""
     found = importlib.util.find_spec("litellm")
     assert found is not None
     assert found.origin is not None

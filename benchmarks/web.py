@@ -1,16 +1,15 @@
 """How long the gateway's pages take to load in Chromium on a month of work, and what that costs agents.
 
-The store has 10,000 sessions with 1,000,000 rows in its ledger and 500,000 traces, as SQLite keeps them. A real
-`foveate serve` shows it. Each page is opened 20 times in one tab of a browser, which has the files beside pages
-by then:
+The store has 10,000 sessions with 1,000,000 rows in its ledger and 500,000 traces, in SQLite. A real
+`foveate serve` shows it. Each page is opened 20 times in one tab of a browser that has cached the static files:
 
 - `first_byte`: from the start of the navigation to the first byte of the page
 - `load`: to the end of the browser's load event; charts are drawn by then
-- `painted`: to the second frame after that, when all of it is on the screen
-- `first_visit`: the load in a new tab of a browser that has none of the files yet
+- `painted`: to the second frame after that, when everything is on the screen
+- `first_visit`: the load in a new tab of a browser with an empty cache
 
-Then small requests are sent, one after the other with 10 ms between an answer and the next, while nobody looks
-and while a page is open that follows them, in turns. Browser, gateway and provider share the machine's cores.
+Then small requests are sent sequentially, with 10 ms between a response and the next request, in turns without
+an open page and with a page that follows them. Browser, gateway and provider share the machine's cores.
 """
 
 import os
@@ -38,7 +37,7 @@ LOAD_AIM_MS = 300.0
 _FIRST_VISITS, _QUICK_FIRST_VISITS = 5, 1
 _ROUNDS, _QUICK_ROUNDS = 3, 1
 SMALL = LoadCase(kind="small", connections=1, seconds=4.0, pause_seconds=0.01)
-# Two frames after the load event all that was drawn is on the screen.
+# Two frames after the load event, everything is on the screen.
 _PAINT_SCRIPT = """
 addEventListener("load", () =>
   requestAnimationFrame(() => requestAnimationFrame(() => { window.paintedMs = performance.now(); })));
@@ -71,9 +70,9 @@ FIGURES = (
 
 
 def run(data: Path | None, *, quick: bool = False) -> Report:
-    """Every page, one load after the other in turns, then requests beside an idle and an open page.
+    """Load every page in turns, then send requests with an idle and an open page.
 
-    `data` is a store to show in the place of one that is filled for it.
+    `data` is an existing store to show instead of a generated one.
     """
     load_before = os.getloadavg()[0]
     with ExitStack() as stack:
@@ -132,7 +131,7 @@ def _fill(store: Path, sessions: int, rows: int) -> None:
 
 
 def _pages(store: Path) -> tuple[dict[str, str], dict[str, int]]:
-    """Each page by a name, with the longest session and one of usual length; and how large the store is."""
+    """Return each page by name, with the longest session and a typical one; and the size of the store."""
     with closing(sqlite3.connect(store)) as connection:
         by_length = connection.execute(
             "SELECT session_id FROM traces_v1 GROUP BY session_id ORDER BY count(*) DESC"
@@ -160,7 +159,7 @@ def _pages(store: Path) -> tuple[dict[str, str], dict[str, int]]:
 def _time_loads(
     browser: Browser, server: Server, pages: Mapping[str, str], count: int
 ) -> dict[str, list[Mapping[str, float]]]:
-    """What each load of each page took; the first of each warms up."""
+    """Return the time of each load of each page; the first of each is a warm-up."""
     found: dict[str, list[Mapping[str, float]]] = {name: [] for name in pages}
     context = _context(browser, server)
     page = context.new_page()
@@ -174,7 +173,7 @@ def _time_loads(
 
 
 def _first_visit(browser: Browser, server: Server, path: str, count: int) -> float:
-    """The usual load by a browser that has nothing of the gateway yet."""
+    """Return the median load time in a browser with an empty cache."""
     took = []
     for _ in range(count):
         context = _context(browser, server)
@@ -204,7 +203,7 @@ def _row(name: str, took: Sequence[Mapping[str, float]], first_visit_ms: float) 
     row: dict[str, Cell] = {"page": name}
     for what in ("first_byte", "load", "painted"):
         for share in (50, 95):
-            row[f"{what}_p{share}_ms"] = round(_percentile([one[what] for one in took], share), 1)
+            row[f"{what}_p{share}_ms"] = round(_percentile([times[what] for times in took], share), 1)
     print_progress(f"{name}: {row['load_p50_ms']} ms")
     return row | {
         "first_visit_p50_ms": round(first_visit_ms, 1),
@@ -217,7 +216,7 @@ def _row(name: str, took: Sequence[Mapping[str, float]], first_visit_ms: float) 
 def _request_times_with_page(
     browser: Browser, server: Server, load: LoadGenerator, pages: Mapping[str, str], rounds: int, *, quick: bool
 ) -> list[dict[str, Cell]]:
-    """What a small request takes while nobody looks, and while a page is open that follows it."""
+    """Measure a small request without an open page, and with a page that follows it."""
     looked = {"nobody looks": None, "overview": pages["overview"], "sessions": pages["sessions"]}
     answer_ms: dict[str, list[float]] = {name: [] for name in looked}
     cpu: dict[str, list[float]] = {name: [] for name in looked}
@@ -242,7 +241,7 @@ def _request_times_with_page(
 
 @contextmanager
 def _open_page(browser: Browser, server: Server, path: str | None) -> Iterator[None]:
-    """A page that follows what happens, until the end of the block; none without a path."""
+    """Open a page with live updates until the end of the block; none without a path."""
     if path is None:
         yield
         return
@@ -255,7 +254,7 @@ def _open_page(browser: Browser, server: Server, path: str | None) -> Iterator[N
 
 
 def _added(beside: Sequence[Mapping[str, Cell]]) -> float:
-    """How much longer a request usually takes with the overview open."""
+    """Return how much longer a median request takes with the overview open."""
     by = {row["while"]: float(row["p50_ms"] or 0) for row in beside}
     return round(by["overview"] - by["nobody looks"], 3)
 

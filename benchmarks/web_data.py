@@ -1,7 +1,6 @@
-"""A store as a busy gateway has it after a month, for pages to be measured on.
+"""A store like that of a busy gateway after a month, to measure pages on.
 
-The rows are made by what makes them in a gateway, added to the totals by what does that there, and written in
-bulk.
+The gateway's own code creates the rows and adds them to the totals; they are written in bulk.
 """
 
 import asyncio
@@ -45,7 +44,7 @@ _COMPACTED_EVERY = 8
 _KEEPALIVE_SHARE, _MISS_SHARE, _FAILED_SHARE, _UNPRICED_SHARE = 0.02, 0.03, 0.01, 0.004
 _DOLLARS_PER_LOST_TOKEN = Decimal("0.0000045")
 
-# Who asks which model, and for how much of all; prices in picodollars: uncached, read, written, output.
+# Agents, their models and their shares; prices in picodollars: uncached, read, written, output.
 _AGENTS = (
     ("support", "claude-sonnet-5", 30),
     ("coder", "claude-opus-5-5", 24),
@@ -96,9 +95,9 @@ class _GeneratedSession:
 
 
 def fill_store(url: str, sessions: int = 10_000, rows: int = 1_000_000, *, now: float | None = None) -> None:
-    """Fill the SQLite store at `url`, which must be new, with so many sessions, whose calls are so many rows.
+    """Fill the new SQLite store at `url` with this many sessions, whose calls are this many rows.
 
-    They are of the 30 days up to `now`, and with them are traces of the newest 500,000 requests, and folds.
+    They cover the 30 days up to `now`, with traces of the newest 500,000 requests, and compactions.
     """
     path = Path(url.removeprefix("sqlite:///"))
     until = time.time() if now is None else now
@@ -111,17 +110,17 @@ def fill_store(url: str, sessions: int = 10_000, rows: int = 1_000_000, *, now: 
         connection.execute("BEGIN")
         _write(connection, made, chance)
         connection.execute("COMMIT")
-    asyncio.run(_record_compactions(url, [one for one in made if one.is_compacted]))
+    asyncio.run(_record_compactions(url, [session for session in made if session.is_compacted]))
 
 
-async def _record_compactions(url: str, folded: Iterable[_GeneratedSession]) -> None:
+async def _record_compactions(url: str, compacted: Iterable[_GeneratedSession]) -> None:
     async with await open_store(url) as store:
-        for compaction in map(_make_compaction, folded):
+        for compaction in map(_make_compaction, compacted):
             await store.compactions.record(compaction, _messages(compaction), lease=None)
 
 
 def _sessions(chance: random.Random, number: int, rows: int, until: float) -> list[_GeneratedSession]:
-    """So many sessions, with as many calls as there are to be rows; some have ten times as many as others."""
+    """Return this many sessions with a total of `rows` calls; some have ten times as many as others."""
     weights = [chance.paretovariate(1.6) for _ in range(number)]
     whole = sum(weights)
     sizes = [max(1, int(rows * weight / whole)) for weight in weights]
@@ -131,7 +130,7 @@ def _sessions(chance: random.Random, number: int, rows: int, until: float) -> li
         ((agent, model, _share),) = chance.choices(_AGENTS, [share for *_, share in _AGENTS])
         gaps = [chance.expovariate(1 / 45.0) for _ in range(size)]
         began = until - chance.random() * DAYS * _DAY_SECONDS
-        if began + sum(gaps) > until:  # it is under way
+        if began + sum(gaps) > until:  # still active
             began = max(until - DAYS * _DAY_SECONDS, until - sum(gaps))
         times = []
         for gap in gaps:
@@ -145,34 +144,46 @@ def _sessions(chance: random.Random, number: int, rows: int, until: float) -> li
 
 
 def _write(connection: sqlite3.Connection, made: Sequence[_GeneratedSession], chance: random.Random) -> None:
-    order = sorted((at, number, turn) for number, one in enumerate(made) for turn, at in enumerate(one.times))
+    order = sorted(
+        (at, number, turn) for number, session in enumerate(made) for turn, at in enumerate(session.times)
+    )
     first_traced = len(order) - MAX_TRACES
     ledger_values = ", ".join("?" * (LEDGER_COLUMNS.count(",") + 2))
-    insert_bills = f"INSERT INTO ledger_v1 (day, {LEDGER_COLUMNS}) VALUES ({ledger_values})"
+    insert_charges = f"INSERT INTO ledger_v1 (day, {LEDGER_COLUMNS}) VALUES ({ledger_values})"
     insert_traces = (
         f"INSERT INTO traces_v1 ({TRACE_COLUMNS}) VALUES ({', '.join('?' * (TRACE_COLUMNS.count(',') + 1))})"
     )
     rows = SQLiteTransaction(connection)
     spent: Counter[str] = Counter()
     for first in range(0, len(order), _BATCH_ROWS):
-        bills, told, additions = [], [], []
+        charge_rows, trace_rows, additions = [], [], []
         for place, (at, number, turn) in enumerate(order[first : first + _BATCH_ROWS], start=first):
             entry = _make_charge(made[number], turn, at, chance)
-            bills.append(to_ledger_row(entry))
+            charge_rows.append(to_ledger_row(entry))
             amount = to_picodollars(entry.dollars or Decimal(0))
             spent.update(dict.fromkeys(list_accounts(entry.call), amount))
             if place >= first_traced and entry.call.category is Category.MAIN:
                 trace = _make_trace(made[number], turn, entry, chance)
-                told.append(to_trace_row(trace))
-                additions.append(to_totals_delta(trace, told[-1]))
-        connection.executemany(insert_bills, bills)
-        connection.executemany(insert_traces, told)
-        add_charges(rows, bills)
+                trace_rows.append(to_trace_row(trace))
+                additions.append(to_totals_delta(trace, trace_rows[-1]))
+        connection.executemany(insert_charges, charge_rows)
+        connection.executemany(insert_traces, trace_rows)
+        add_charges(rows, charge_rows)
         add_requests(rows, additions)
     connection.executemany("INSERT INTO accounts_v1 (name, spent, reserved) VALUES (?, ?, 0)", spent.items())
     connection.executemany(
         "INSERT INTO sessions_v1 (id, agent, tip, messages, created_at, seen_at) VALUES (?, ?, ?, ?, ?, ?)",
-        ((one.id, one.agent, one.tip, 2 * len(one.times), one.times[0], one.times[-1]) for one in made),
+        (
+            (
+                session.id,
+                session.agent,
+                session.tip,
+                2 * len(session.times),
+                session.times[0],
+                session.times[-1],
+            )
+            for session in made
+        ),
     )
 
 
@@ -189,7 +200,7 @@ def _make_charge(session: _GeneratedSession, turn: int, at: float, chance: rando
     uncached, read, written, out = _PRICES[model]
     amount = 12 * uncached + before * read + cache.written_5m * written + output * out
     saved = before * (uncached - read) - cache.written_5m * (written - uncached)
-    folded = (
+    compaction_savings = (
         (_COMPACT_AT_TOKENS - _COMPACTED_TOKENS) * read
         if session.is_compacted and turn > _COMPACTION_TURN
         else 0
@@ -208,9 +219,9 @@ def _make_charge(session: _GeneratedSession, turn: int, at: float, chance: rando
     if category is Category.MAIN and price is not None:
         savings = replace(
             savings,
-            without=to_dollars(amount + saved + folded),
+            without=to_dollars(amount + saved + compaction_savings),
             breakpoints=to_dollars(saved),
-            compaction=to_dollars(folded),
+            compaction=to_dollars(compaction_savings),
         )
     return Charge(
         call=call,
@@ -225,14 +236,14 @@ def _make_charge(session: _GeneratedSession, turn: int, at: float, chance: rando
 def _make_trace(session: _GeneratedSession, turn: int, entry: Charge, chance: random.Random) -> Trace:
     tokens = _tokens(session, turn)
     summary = 2_400 if session.is_compacted and turn > _COMPACTION_TURN else 0
-    said = tokens - _SYSTEM_TOKENS - summary
+    message_tokens = tokens - _SYSTEM_TOKENS - summary
     sizes = {
         "system": 3_800,
         "tools": _SYSTEM_TOKENS - 3_800,
         "summary": summary,
-        "user": said // 9,
-        "assistant": said // 4,
-        "tool results": said - said // 9 - said // 4,
+        "user": message_tokens // 9,
+        "assistant": message_tokens // 4,
+        "tool results": message_tokens - message_tokens // 9 - message_tokens // 4,
     }
     has_broken = bool(turn) and entry.usage.cache.read <= _SYSTEM_TOKENS
     return Trace(
@@ -262,7 +273,7 @@ def _make_cache_miss(tokens: int, chance: random.Random) -> CacheMiss:
 
 
 def _tokens(session: _GeneratedSession, turn: int) -> int:
-    """How full the window is at a turn: it grows, and where it was folded, from there on anew."""
+    """Return the tokens in the window at a turn: they grow, and start over after a compaction."""
     if session.is_compacted and turn > _COMPACTION_TURN:
         return min(_COMPACTED_TOKENS + (turn - _COMPACTION_TURN) * _GROWTH_TOKENS, _WINDOW_TOKENS - 8_000)
     return min(_FIRST_TOKENS + turn * _GROWTH_TOKENS, _WINDOW_TOKENS - 8_000)
@@ -293,5 +304,5 @@ def _make_compaction(session: _GeneratedSession) -> Compaction:
 
 
 def _messages(compaction: Compaction) -> list[bytes]:
-    said = {"role": "user", "content": [{"type": "text", "text": "And what does the next test say? " * 40}]}
-    return [json.dumps(said).encode()] * compaction.messages
+    message = {"role": "user", "content": [{"type": "text", "text": "And what does the next test say? " * 40}]}
+    return [json.dumps(message).encode()] * compaction.messages

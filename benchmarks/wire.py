@@ -1,9 +1,10 @@
 """Read, mark and write a request of 100 KB to 10 MB, beside parsing it and writing it anew.
 
-And the same with one emoji that a client cut in half, which msgspec does not read and providers take.
+The same is measured with one emoji that a client cut in half, which msgspec rejects and providers accept.
 
-What is timed is a gateway's whole work on the bytes of a request that gets four cache marks: ours reads it and
-writes the marks into what came; the peers decode all of it, set the same marks, and encode all of it.
+The time covers all work of a gateway on the bytes of a request that gets four cache breakpoints: Foveate scans
+it and inserts the breakpoints into the original bytes; the peers decode all of it, set the same breakpoints,
+and encode all of it.
 """
 
 import json
@@ -21,7 +22,7 @@ from foveate import formats
 from foveate.model import Area, CacheBreakpoint, Edit, Place
 
 SEED = 20261115
-# (bytes, messages); the second is the one that the figures are of.
+# (bytes, messages); the figures are of the second.
 SIZES = ((100_000, 50), (1_000_000, 500), (1_000_000, 2_000), (10_000_000, 5_000))
 MAIN = (1_000_000, 500)
 CACHE_CONTROL = {"type": "ephemeral"}
@@ -50,7 +51,7 @@ FIGURES = (
 
 
 def run(data: Path | None) -> Report:
-    """Our time as a share of the peers'."""
+    """Return Foveate's time as a share of the peers'."""
     if data is not None:
         raise BadData("this benchmark reads no recorded data")
     timings = {size: _time_edits(*size) for size in SIZES}
@@ -139,7 +140,7 @@ def _dump(request: Any) -> bytes:
 
 
 def _make_session(size_bytes: int, messages: int) -> dict[str, Any]:
-    """A coding agent's request: calls of tools and their results, code, escapes, several scripts."""
+    """Return a coding agent's request: tool calls and results, code, escapes, several scripts."""
     dice = random.Random(SEED)
     share = size_bytes * 2 // messages - 350
     content: list[dict[str, Any]] = []

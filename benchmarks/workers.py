@@ -1,9 +1,9 @@
 """How many agents at once one, two, four and eight workers carry, on both databases, beside LiteLLM's proxy.
 
-48 agents each wait 300 ms for their model and think for 100 ms, in sessions of ten turns that send the whole
-history each time. `direct` is the same load without a gateway: what is offered. A figure such as
-`sqlite_4_share` is what four workers on SQLite carry of it, and `sqlite_4_p99_times_direct` how much longer the
-slowest hundredth takes. `--only direct,sqlite-4` runs some of the contenders.
+48 agents each wait 300 ms for their model and pause for 100 ms, in sessions of ten turns that send the whole
+history each time. `direct` is the same load without a gateway. A figure such as `sqlite_4_share` is the share
+of that load that four workers on SQLite sustain, and `sqlite_4_p99_times_direct` is the factor by which the
+99th percentile is longer. `--only direct,sqlite-4` runs some of the contenders.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ DIRECT, PEER = "direct", "litellm"
 CONTENDERS = (DIRECT, *(f"{kind}-{count}" for kind in ("sqlite", "postgres") for count in WORKERS), PEER)
 _TURNS, _FIRST_WORDS = 10, 300
 _REPLY = "ok " * 40
-_WORDS = [f"{chr(97 + one) * 2}{chr(97 + two) * 2}" for one in range(26) for two in range(26)]
+_WORDS = [f"{chr(97 + first) * 2}{chr(97 + second) * 2}" for first in range(26) for second in range(26)]
 
 FIGURES = (
     "<contender>_cpu_ms",
@@ -42,12 +42,12 @@ FIGURES = (
     "<contender>_share",
 )
 
-# When a call ended (by the clock that all processes share), how long it took, and whether it was answered.
+# End of a call (by the clock that all processes share), its duration, and whether it succeeded.
 Call = tuple[float, float, bool]
 
 
 def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
-    """Every contender, one after the other; `only` some, by their names."""
+    """Run every contender in turn; `only` selects some by name."""
     chosen = [name.strip() for name in only.split(",") if name.strip()] or list(CONTENDERS)
     if unknown := set(chosen) - set(CONTENDERS):
         raise BadData(f"--only takes {', '.join(CONTENDERS)}, not {', '.join(sorted(unknown))}")
@@ -58,7 +58,7 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
         if any(name.startswith("postgres") for name in chosen):
             server = stack.enter_context(running_postgres())
         with _provider(folder) as provider:
-            for name in [DIRECT, *(one for one in CONTENDERS if one in chosen and one != DIRECT)]:
+            for name in [DIRECT, *(other for other in CONTENDERS if other in chosen and other != DIRECT)]:
                 if name.startswith("postgres") and server is None:
                     continue
                 print(f"{name} …", file=sys.stderr, flush=True)
@@ -97,7 +97,7 @@ def _contender(name: str, folder: Path, provider: Server, postgres: object | Non
 
 
 def _measure(name: str, server: Server, seconds: float) -> dict[str, Cell]:
-    """What one contender carries; what came in the first seconds does not count."""
+    """Measure one contender; the first seconds are not counted."""
     context = multiprocessing.get_context("spawn")
     started, cpu = time.monotonic(), cpu_seconds(server.pid)
     with context.Pool(PROCESSES) as pool:
@@ -120,14 +120,14 @@ def _measure(name: str, server: Server, seconds: float) -> dict[str, Cell]:
 
 
 def _agents(port: int, number: int, agents: int, seconds: float) -> list[Call]:
-    """The calls of some agents, in a process of their own."""
+    """Return the calls of some agents, in a separate process."""
     import uvloop
 
     calls: list[Call] = []
 
     async def all_agents() -> None:
         until = time.monotonic() + seconds
-        await asyncio.gather(*(_agent(port, 1_000 * number + one, until, calls) for one in range(agents)))
+        await asyncio.gather(*(_agent(port, 1_000 * number + index, until, calls) for index in range(agents)))
 
     uvloop.run(all_agents())
     return calls
@@ -162,7 +162,7 @@ async def _agent(port: int, seed: int, until: float, calls: list[Call]) -> None:
 
 
 async def _read_response(reader: asyncio.StreamReader) -> int:
-    """The status of an answer, once all of it is here."""
+    """Return the status of a response once it is complete."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     _, is_sized, rest = head.partition(b"content-length:")
     if is_sized:
@@ -176,7 +176,7 @@ async def _read_response(reader: asyncio.StreamReader) -> int:
 
 @contextmanager
 def _provider(folder: Path) -> Iterator[Server]:
-    """A provider whose model takes its time."""
+    """Run a provider whose model takes some time."""
     log = folder / "provider.log"
     with start_process([sys.executable, "-m", "benchmarks.workers"], log=log) as process:
         assert process.stdout is not None
@@ -184,7 +184,7 @@ def _provider(folder: Path) -> Iterator[Server]:
 
 
 class _SlowProvider(asyncio.Protocol):
-    """One connection to it."""
+    """One connection to the slow provider."""
 
     def __init__(self) -> None:
         self._received = bytearray()

@@ -71,19 +71,19 @@ def open_context(
     problems: list[str] = []
     own = urlsplit(url).netloc
 
-    def asked(request: Request) -> None:
+    def check_request(request: Request) -> None:
         parts = urlsplit(request.url)
         if parts.scheme not in ("data", "blob", "about") and parts.netloc != own:
             problems.append(f"asked for {request.url[:200]}")
 
-    def told(message: ConsoleMessage) -> None:
+    def check_console(message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not re.search(allowed_console_errors, message.text):
             problems.append(f"console: {message.text[:500]}")
 
     context = browser.new_context(base_url=url, **options)
     context.set_default_timeout(_TIMEOUT_MS)
-    context.on("request", asked)
-    context.on("console", told)
+    context.on("request", check_request)
+    context.on("console", check_console)
     context.on("weberror", lambda error: problems.append(f"script: {error.error}"))
     try:
         yield context

@@ -125,12 +125,12 @@ class Terminal:
             data = self.process.read_nonblocking(65_536, timeout=0.05)
         except (pexpect.TIMEOUT, pexpect.EOF):
             return
-        is_asked = (
+        is_query = (
             _CURSOR_POSITION_QUERY in self.raw[1 - len(_CURSOR_POSITION_QUERY) :] + data
         )  # the query may be split
         self.raw += data
         self._stream.feed(data)
-        if is_asked:  # answer the query as a terminal does
+        if is_query:  # answer the query as a terminal does
             self.process.send(f"\x1b[{self.screen.cursor.y + 1};{self.screen.cursor.x + 1}R")
 
 

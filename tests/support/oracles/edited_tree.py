@@ -38,7 +38,7 @@ class EditedTree:
 
     def apply(self, edits: list[Edit]) -> TreeNode:
         rows: dict[tuple[Area, int | None], dict[str, Any]] = defaultdict(
-            lambda: {"texts": {}, "marks": {}, "inserts": defaultdict(list)}
+            lambda: {"texts": {}, "breakpoints": {}, "inserts": defaultdict(list)}
         )
         messages: list[Edit] = []
         parameters: list[SetParameter] = []
@@ -52,7 +52,7 @@ class EditedTree:
                     row = rows[place.area, place.index if in_message else None]
                     block = place.block if in_message else place.index
                     if isinstance(edit, CacheBreakpoint):
-                        row["marks"][block] = edit
+                        row["breakpoints"][block] = edit
                     elif isinstance(edit, ReplaceText):
                         row["texts"][block] = edit.text
                     else:
@@ -69,7 +69,7 @@ class EditedTree:
                 self.edit_system(row)
             elif area is Area.MESSAGES and index is not None:
                 self.edit_message(index, row, bool(messages))
-        self.edit_tools(rows[Area.TOOLS, None]["marks"], order)
+        self.edit_tools(rows[Area.TOOLS, None]["breakpoints"], order)
         self.edit_messages(messages)
         for parameter in parameters:  # new members are appended last
             self.set_parameter(parameter)
@@ -177,7 +177,7 @@ class EditedTree:
         """Edit a message that is a tool result."""
         content = message.get(name)
         assert content is not None
-        text, cache_breakpoint = row["texts"].get(0), row["marks"].get(0)
+        text, cache_breakpoint = row["texts"].get(0), row["breakpoints"].get(0)
         if cache_breakpoint is not None and self.has_breakpoint(message):
             message.put(self.breakpoint_key, self.breakpoint_value(cache_breakpoint))
             cache_breakpoint = None
@@ -212,14 +212,14 @@ class EditedTree:
         elif present.first_char == '"':
             text = row["texts"].get(0, present)
             is_empty = not (text.value() if isinstance(text, TreeNode) else text).strip()
-            if new and is_empty and not row["marks"]:
+            if new and is_empty and not row["breakpoints"]:
                 owner.put(name, [*new.get(0, []), *new.get(1, [])])
                 return
-            if not new and not row["marks"]:
+            if not new and not row["breakpoints"]:
                 owner.put(name, text)
                 return
             listed: list[Any] = [self.text_block(text, role)]
-            if cache_breakpoint := row["marks"].get(0):
+            if cache_breakpoint := row["breakpoints"].get(0):
                 if self.style is BreakpointStyle.CACHE_POINT:
                     listed.append(self.breakpoint_value(cache_breakpoint))
                 else:
@@ -236,16 +236,16 @@ class EditedTree:
         """Put the breakpoint of the last block on the message if the message had one and the block none."""
         last = len(content.entries) - 1 if content.first_char == "[" else 0
         own = content.entries[last].current.value() if content.first_char == "[" and content.entries else {}
-        if last in row["marks"] and all(own.get(name) is None for name in BREAKPOINT_KEYS):
-            message.put(self.breakpoint_key, self.breakpoint_value(row["marks"].pop(last)))
+        if last in row["breakpoints"] and all(own.get(name) is None for name in BREAKPOINT_KEYS):
+            message.put(self.breakpoint_key, self.breakpoint_value(row["breakpoints"].pop(last)))
 
     def edit_blocks(self, present: TreeNode, row: dict[str, Any], new: dict[int, list[Any]]) -> None:
         blocks = [entry for entry in present.entries if not is_cache_point(entry.current)]
         for block, entry in enumerate(blocks):
             if block in row["texts"]:
                 self.replace_text(entry.current, row["texts"][block])
-            if block in row["marks"]:
-                self.add_breakpoint(present, entry, row["marks"][block])
+            if block in row["breakpoints"]:
+                self.add_breakpoint(present, entry, row["breakpoints"][block])
         for block, inserted in new.items():
             where = present.entries.index(blocks[block]) if block < len(blocks) else len(present.entries)
             present.entries[where:where] = [TreeEntry(None, one) for one in inserted]

@@ -1,11 +1,11 @@
-"""Whether the event loop goes on while something is waited for."""
+"""Detect whether a wait blocks the event loop."""
 
 import asyncio
 from collections.abc import Awaitable
 
 
 async def turns_while(waited: Awaitable[object]) -> int:
-    """How many turns the loop makes until `waited` is there; 0 where nothing is done beside it."""
+    """Return the number of turns of the event loop until `waited` completes; 0 if it blocks the loop."""
     turns = 0
 
     async def count_turns() -> None:

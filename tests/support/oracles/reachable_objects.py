@@ -7,7 +7,7 @@ _ELSEWHERE = (type, ModuleType, FunctionType, CodeType, FrameType)
 
 
 def held(*roots: object) -> set[str]:
-    """Every text reachable from `roots`, except through classes, functions and modules."""
+    """Return every text reachable from `roots`, except through classes, functions and modules."""
     texts: set[str] = set()
     seen: set[int] = set()
     waiting = list(roots)
@@ -20,5 +20,5 @@ def held(*roots: object) -> set[str]:
             texts.add(found)
         waiting += gc.get_referents(found)
         if isinstance(found, dict):
-            waiting += found  # of keys that are texts the collector knows nothing
+            waiting += found  # the garbage collector does not report keys that are texts
     return texts

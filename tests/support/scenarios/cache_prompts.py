@@ -1,4 +1,4 @@
-"""Prompts made by hand, for tests of what a cache does with them."""
+"""Prompts for tests of the provider cache."""
 
 from collections.abc import Iterable, Sequence
 
@@ -38,7 +38,7 @@ def prompt(*pieces: PromptPiece, model: str = MODEL) -> CachedPrompt:
 
 
 def opening(tools_tokens: int = 4000, system_tokens: int = 3000) -> list[PromptPiece]:
-    """Tools and a system prompt."""
+    """Return tools and a system prompt."""
     return [
         piece("tools", tools_tokens, kind="tool", area=Area.TOOLS),
         piece("system", system_tokens, area=Area.SYSTEM),
@@ -46,19 +46,19 @@ def opening(tools_tokens: int = 4000, system_tokens: int = 3000) -> list[PromptP
 
 
 def turns(*tokens: int, start: int = 0) -> list[PromptPiece]:
-    """Messages of one block each, the user's and the model's in turn."""
+    """Return messages of one block each, alternating between user and model."""
     return [piece(f"turn {index}", size, index=index) for index, size in enumerate(tokens, start=start)]
 
 
 def results(count: int, tokens: int, *, index: int, kind: str = "tool_result") -> list[PromptPiece]:
-    """One message of many blocks."""
+    """Return one message of many blocks."""
     return [piece(f"{kind} {index} {n}", tokens, kind=kind, index=index, block=n) for n in range(count)]
 
 
 def with_breakpoints(
     pieces: Sequence[PromptPiece], breakpoints: Iterable[tuple[int, Ttl]]
 ) -> list[PromptPiece]:
-    """The pieces, some with a mark of the client's own."""
+    """Return the pieces, some with a client breakpoint."""
     found = list(pieces)
     for at, ttl in breakpoints:
         found[at] = replace(found[at], breakpoint_ttl=ttl)

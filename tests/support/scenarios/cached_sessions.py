@@ -1,4 +1,4 @@
-"""Sessions in the formats that providers speak, long enough to be cached, and what explains them."""
+"""Sessions in all API formats, long enough to be cached, and helpers that explain cache misses."""
 
 import copy
 from collections.abc import Callable
@@ -39,7 +39,7 @@ CONVERSATION = [
 
 
 def claude() -> Body:
-    """Marked on the last tool, the system prompt and the last message."""
+    """Return a request with breakpoints on the last tool, the system prompt and the last message."""
     tools = [{"name": n, "description": d, "input_schema": schema("bay", "what")} for n, d in TOOLS.items()]
     messages: list[Body] = [{"role": role, "content": text} for role, text in CONVERSATION]
     messages[3]["content"] = [
@@ -117,7 +117,7 @@ def explain(
     usage: CacheUsage | None = None,
     price_per_token: Decimal | None = None,
 ) -> ExplainedMiss | NoMiss:
-    """What is said of two requests that follow each other."""
+    """Explain the difference between two consecutive requests."""
     one, other = (snapshot_of(body, keep_contents=keep_contents, model=model) for body in (before, after))
     rules = rules_for(other.prompt.model)
     return explain_miss(
@@ -126,14 +126,14 @@ def explain(
 
 
 def explain_cache_miss(before: Body, after: Body, **given: Any) -> ExplainedMiss:
-    """The break between two requests, of which there is one."""
+    """Return the only cache miss between two requests."""
     found = explain(before, after, **given)
     assert isinstance(found, ExplainedMiss), found
     return found
 
 
 def next_turn(body: Body) -> Body:
-    """The session a turn later; marks of Anthropic's kind have moved to the new end."""
+    """Return the session one turn later; Anthropic breakpoints move to the new end."""
     later = copy.deepcopy(body)
     if "input" in later:
         later["input"] += [{"role": "assistant", "content": "It is on."}, {"role": "user", "content": "Good."}]
@@ -153,7 +153,7 @@ def next_turn(body: Body) -> Body:
 
 
 def changed(change: Callable[[Body], object], body: Body | None = None) -> Body:
-    """A session a turn later, with something changed in it."""
+    """Return the session one turn later, with a change."""
     found = next_turn(body or claude())
     change(found)
     return found

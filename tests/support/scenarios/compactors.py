@@ -1,4 +1,4 @@
-"""Folders for tests, and what they are told."""
+"""Compaction runners, and summaries for them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -50,7 +50,7 @@ async def run_compaction(
 
 
 def extend_conversation(body: Body, model_turns: int) -> Body:
-    """The conversation after the model has spoken so many times more."""
+    """Return the conversation after this many more responses of the model."""
     more: list[Body] = []
     for number in range(model_turns):
         more += [

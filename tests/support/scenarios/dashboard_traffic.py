@@ -117,7 +117,7 @@ def send_review(
     `extra_text` is in every tool result and in the question. The store of the gateway is in `folder`.
     """
 
-    async def is_folded(store: Store) -> bool:
+    async def is_compacted(store: Store) -> bool:
         return bool(await store.compactions.list_compactions(session_id=session_id_by_name(agent, name)))
 
     messages: list[Any] = [{"role": "user", "content": f"Find the slow parser and make it fast. {extra_text}"}]
@@ -140,7 +140,7 @@ def send_review(
                 ),
             )
             if turn == _COMPACTED_AFTER_TURN:
-                wait_until_stored(folder, is_folded)
+                wait_until_stored(folder, is_compacted)
             (call,) = [block for block in reply.content if block.type == "tool_use"]
             found = f"{extra_text}\n" + "".join(f"def part_{turn}_{line}(text): ...\n" for line in range(64))
             messages += [

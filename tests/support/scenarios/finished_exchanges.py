@@ -1,4 +1,4 @@
-"""Exchanges as they end, for those that watch them, and the numbers of a page of metrics."""
+"""Finished exchanges for observers, and a parser of metrics pages."""
 
 from decimal import Decimal
 
@@ -32,7 +32,7 @@ MARK = CacheBreakpoint(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
 
 
 def numbers(metrics: MetricsCollector) -> dict[str, float]:
-    """Every sample of a page of metrics, by its name and labels as they are written there."""
+    """Return every sample of a metrics page, by its name and labels as written."""
     written, _ = render_metrics(metrics.samples())
     return {
         sample.name + "".join(f" {name}={value}" for name, value in sorted(sample.labels.items())): sample.value
@@ -42,7 +42,7 @@ def numbers(metrics: MetricsCollector) -> dict[str, float]:
 
 
 def entry(*, dollars: str | None = "0.5", agent: str = "ana", model: str = "claude-opus-4-5") -> Charge:
-    """A bill."""
+    """Build a charge."""
     call = Call(
         id="r", agent=agent, session_id="s", provider="anthropic", model=model, category=Category.MAIN, at=0.0
     )
@@ -73,7 +73,7 @@ async def ended(
     problems: tuple[StepFailure, ...] = (),
     cut_results: int = 0,
 ) -> Exchange:
-    """An exchange that came to its end: 100 tokens in, 80 of them read, 10 written; 7 out."""
+    """Build a finished exchange: 100 tokens in, 80 of them read, 10 written; 7 out."""
     times = iter([100.001, 100.5, 102.0])
     body = wire_body(model)
     incoming = RoutedRequest(
@@ -110,7 +110,7 @@ async def ended(
 
 
 def wire_body(model: str) -> bytes:
-    """A small request for a model."""
+    """Build a small request for a model."""
     return b'{"model": "%s", "max_tokens": 9, "messages": [{"role":"user","content":"SECRET TEXT"}]}' % (
         model.encode()
     )

@@ -114,6 +114,6 @@ def sent_body(context: RequestContext) -> dict[str, Any]:
 
 
 def only_sections(options: SectionOptions, **kept: Any) -> SectionOptions:
-    """Return options with only the sections in `kept`."""
+    """Return options with only the given sections."""
     bare = SectionOptions(privacy_tags=options.privacy_tags, workspace_cache=options.workspace_cache)
     return replace(bare, **kept)

@@ -1,4 +1,4 @@
-"""Nodes for tests of what looks at them: made without a parser, and through the gate."""
+"""Memory nodes built without a parser, passed through the privacy gate."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ LONG_AGO = datetime(2020, 1, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """What a node is to be; `level` 0 is the file, which comes first."""
+    """Properties of a node; `level` 0 is the file, which comes first."""
 
     title: str = ""
     content: str = ""
@@ -28,7 +28,7 @@ class NodeSpec:
 def build_test_nodes(
     *sown: NodeSpec, file: NodeSpec | None = None, modified: datetime = LONG_AGO
 ) -> list[Node]:
-    """A file with these headings, as nodes; the file itself is the first of them."""
+    """Build the nodes of a file with these headings; the file itself is the first."""
     text, entries = "", []
     for each in (file or NodeSpec(title="notes", level=0), *sown):
         start, heading = len(text), f"{'*' * each.level} {each.title}\n"

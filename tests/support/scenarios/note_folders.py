@@ -1,4 +1,4 @@
-"""Folders of notes for tests, on a real disk, and what of them is opened."""
+"""Folders of notes on a real disk, and a record of the files that are opened."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ _is_hooked = False
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> Path:
-    """The folder, with these files in it."""
+    """Write these files into a folder and return the folder."""
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,23 +32,23 @@ def load_library(*paths: Path | str, gate: Gate | None = None) -> Library:
 
 
 def node_ids(library: Library) -> dict[str, str]:
-    """The ids by title; for files in which no two headings have the same."""
+    """Return ids by title, for files without duplicate headings."""
     return {node.title: node.id for document in library.documents for node in document.nodes}
 
 
 def all_nodes(library: Library) -> Iterator[Node]:
-    """All of them, file by file."""
+    """Return all nodes, file by file."""
     for document in library.documents:
         yield from document.nodes
 
 
 def problem_lines(library: Library) -> list[str]:
-    """What is wrong, without the folder in which it is."""
+    """Return the problems, without the path of the folder."""
     return [f"{Path(problem.path).name}: {problem.reason}" for problem in library.problems]
 
 
 def wait_until_settled(library: Library) -> None:
-    """Wait until a file that is written now has another time than when it was read."""
+    """Wait until a new write gets another modification time than the last read."""
     for _ in range(1000):
         with opened_files() as opened:
             library.refresh()
@@ -59,7 +59,7 @@ def wait_until_settled(library: Library) -> None:
 
 @contextmanager
 def opened_files() -> Iterator[list[str]]:
-    """The names of the files that Python opens meanwhile, in any thread."""
+    """Record the names of files that Python opens meanwhile, in any thread."""
     global _is_hooked
     if not _is_hooked:
         sys.addaudithook(_note)
@@ -80,7 +80,7 @@ def _note(event: str, arguments: tuple[object, ...]) -> None:
 
 @contextmanager
 def folder_for_everybody() -> Iterator[Path]:
-    """A folder that other users can look into."""
+    """Create a folder that other users can read."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -88,7 +88,7 @@ def folder_for_everybody() -> Iterator[Path]:
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """As a user to whom permissions mean something, also where tests run as root."""
+    """Run as a user whom permissions apply to, even if tests run as root."""
     if os.geteuid():
         yield
         return

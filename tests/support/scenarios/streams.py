@@ -1,4 +1,4 @@
-"""Streams for tests, whole and in pieces."""
+"""Streams, whole and in pieces."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -9,14 +9,14 @@ cuts = st.lists(st.integers(0, 10_000), max_size=20)
 
 
 def cut(stream: bytes, at: list[int]) -> Iterator[bytes]:
-    """`stream` in the pieces that it falls into when it is cut at these places."""
+    """Cut `stream` into pieces at these positions."""
     places = sorted({0, len(stream), *(place % (len(stream) + 1) for place in at)})
     for start, end in pairwise(places):
         yield stream[start:end]
 
 
 def frame(name: bytes, payload: bytes, kind: bytes = b":event-type") -> bytes:
-    """A frame as Bedrock streams it, without real checksums."""
+    """Build a Bedrock stream frame without valid checksums."""
     headers = _header(kind, name) + _header(b":content-type", b"application/json")
     size = 12 + len(headers) + len(payload) + 4
     return size.to_bytes(4) + len(headers).to_bytes(4) + b"sums" + headers + payload + b"sums"

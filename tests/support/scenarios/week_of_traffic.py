@@ -55,8 +55,8 @@ _BEDS = (
 )
 _WORK = ("Soil", "Pests", "Harvest")
 _NOTES = "* Beds\n" + "".join(
-    f"** {bed}\n{said}\n" + "".join(f"*** {bed}: {work.lower()}\nSee the book of {year}.\n" for work in _WORK)
-    for year, (bed, said) in enumerate(_BEDS, 2021)
+    f"** {bed}\n{note}\n" + "".join(f"*** {bed}: {work.lower()}\nSee the book of {year}.\n" for work in _WORK)
+    for year, (bed, note) in enumerate(_BEDS, 2021)
 )
 _NOTES += "* Watering\nThe pump goes on at six, and off with the tank at a quarter.\n* Diary :private:\nNo.\n"
 _CONFIGURATION = """\
@@ -98,7 +98,7 @@ def gateway_after_week(folder: Path) -> Iterator[WeekGateway]:
         started = time.perf_counter()
 
         def clock() -> float:
-            """As a test has moved it, and a little further: what the gateway adds takes its time."""
+            """Return the time set by the test plus the elapsed time since then."""
             return sandbox.clock() + time.perf_counter() - started
 
         with running_gateway(sandbox.url, folder, clock=clock, config=config_now) as gateway:

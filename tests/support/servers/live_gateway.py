@@ -90,23 +90,23 @@ class LiveGateway:
         for line in httpx.get(f"{self.url}/metrics").text.splitlines():
             series, _, value = line.rpartition(" ")
             if series.partition("{")[0] == name and all(
-                f'{key}="{said}"' in series for key, said in labels.items()
+                f'{key}="{value}"' in series for key, value in labels.items()
             ):
                 total += float(value)
         return total
 
     def send_message(self, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
         """Send a message to Claude, and return what arrives at the provider."""
-        said = {"model": CLAUDE, "max_tokens": 100, "messages": self.messages(), **(body or {})}
-        response = self.post("/v1/messages", said, **headers)
+        payload = {"model": CLAUDE, "max_tokens": 100, "messages": self.messages(), **(body or {})}
+        response = self.post("/v1/messages", payload, **headers)
         assert response.status_code == 200, response.text
         return self.sent()
 
     def messages(self, *more: str) -> list[dict[str, Any]]:
         """Build a conversation of user messages with answers in between."""
-        said = [self.new_words(), *more]
+        texts = [self.new_words(), *more]
         roles = ("user", "assistant")
-        return [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
+        return [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
 
     def sent(self) -> dict[str, Any]:
         """Return the last body that the provider received."""

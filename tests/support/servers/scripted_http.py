@@ -1,4 +1,4 @@
-"""A server that says what a test tells it to, and what came to it."""
+"""A server that sends scripted bytes and records requests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,7 +14,7 @@ HELLO = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
 
 @dataclass
 class Server:
-    """A server that says what it is told to, and what came to it: a list of requests for each connection."""
+    """A scripted server, and its requests: a list for each connection."""
 
     url: str = ""
     heard: list[list[bytes]] = field(default_factory=list)
@@ -61,18 +61,18 @@ async def _request(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(int(rest.split(b"\r\n")[0])) if rest else head
 
 
-def saying(*said: bytes) -> Talk:
+def saying(*pieces: bytes) -> Talk:
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for piece in said:
+        for piece in pieces:
             writer.write(piece)
             await writer.drain()
 
     return talk
 
 
-def closing(*said: bytes) -> Talk:
+def closing(*pieces: bytes) -> Talk:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await saying(*said)(reader, writer)
+        await saying(*pieces)(reader, writer)
         writer.close()
 
     return talk

@@ -1,4 +1,4 @@
-"""A journal in memory, and summarisers that do as they are told."""
+"""A compaction store in memory, and scripted summarizers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from foveate.model import Usage
 
 
 class InMemoryCompactionStore:
-    """Implements `Journal`. What is in `gone` raises as a database does that is not there."""
+    """Implements `CompactionStore`. Operations in `gone` raise like an unreachable database."""
 
     def __init__(self, *, unavailable: Sequence[str] = ()) -> None:
         self.compactions: list[Compaction] = []
@@ -114,7 +114,7 @@ class InMemoryCompactionStore:
 
 
 class SlowCompactionStore(InMemoryCompactionStore):
-    """Gives and takes back the right to fold only after a while, and whether or not anybody still waits."""
+    """Acquires and releases the lease with a delay, even if the caller has been cancelled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,9 +134,9 @@ class SlowCompactionStore(InMemoryCompactionStore):
 
 
 class ScriptedSummarizer:
-    """Implements `Summariser`: gives one summary after the other, a text for one that goes well.
+    """Implements `Summarizer`: returns the given summaries in order; a text stands for a success.
 
-    Each takes so many `calls` at the price of `usage`; one that takes `seconds` hangs in the call after them.
+    Each takes this many `calls` at the price of `usage`; one that takes `seconds` hangs in the call after them.
     """
 
     model = "a model"

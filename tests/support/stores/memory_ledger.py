@@ -1,4 +1,4 @@
-"""A ledger in memory that comes and goes, and an admission over it whose pauses last as long as a test says."""
+"""An in-memory ledger that can become unreachable, and sleeps that a test controls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
@@ -22,9 +22,9 @@ from tests.support.stores.ledger_records import NOON, make_standing
 
 @dataclass
 class Books:
-    """A ledger in memory; `gone` is how many times more it cannot be reached.
+    """A ledger in memory; `gone` is the number of further operations that fail as unreachable.
 
-    The bills of `never` cannot be kept, and those of `unpriced` only without their dollars.
+    Charges in `never` cannot be stored, and those in `unpriced` only without their dollars.
     """
 
     gone: float = 0
@@ -44,8 +44,8 @@ class Books:
             raise StoreUnavailable("/data/foveate.sqlite", "is locked by another process")
 
     def _standing(self, account: str) -> AccountBalance:
-        spent = [one.dollars for one in self.entries_ if one.dollars and account in list_accounts(one.call)]
-        held = [one.dollars for one in self.reserved.values() if account in one.accounts]
+        spent = [item.dollars for item in self.entries_ if item.dollars and account in list_accounts(item.call)]
+        held = [item.dollars for item in self.reserved.values() if account in item.accounts]
         return make_standing(sum(spent, Decimal(0)), sum(held, Decimal(0)))
 
     async def reserve(
@@ -69,7 +69,7 @@ class Books:
             return self.never[entry.call.id]
         if entry.call.id in self.unpriced and entry.dollars is not None:
             return BadOption("that is no price")
-        if any(one.call.id == entry.call.id for one in self.entries_):
+        if any(item.call.id == entry.call.id for item in self.entries_):
             return False
         self.entries_.append(entry)
         self.reserved.pop(entry.call.id, None)
@@ -82,29 +82,29 @@ class Books:
     async def renew(self, call_ids: Sequence[str], *, expires_at: float) -> Set[str]:
         await self._reach(f"renew {' '.join(sorted(call_ids))}")
         there = {call_id: self.reserved[call_id] for call_id in call_ids if call_id in self.reserved}
-        self.reserved |= {call_id: replace(one, expires_at=expires_at) for call_id, one in there.items()}
+        self.reserved |= {call_id: replace(item, expires_at=expires_at) for call_id, item in there.items()}
         return there.keys()
 
     async def get_balances(self, accounts: Sequence[str], *, now: float) -> Mapping[str, AccountBalance]:
         return {account: self._standing(account) for account in accounts}
 
     async def sum_charges(
-        self, group_by: Sequence[GroupBy], *, since: float | None = None, **_asked: object
+        self, group_by: Sequence[GroupBy], *, since: float | None = None, **_filters: object
     ) -> Sequence[ChargeTotal]:
         return []
 
-    async def list_charges(self, **_asked: object) -> AsyncIterator[Charge]:
-        for one in self.entries_:
-            yield one
+    async def list_charges(self, **_filters: object) -> AsyncIterator[Charge]:
+        for item in self.entries_:
+            yield item
 
     @property
     def booked(self) -> list[str]:
-        return [one.call.id for one in self.entries_]
+        return [item.call.id for item in self.entries_]
 
 
 @dataclass
 class Naps:
-    """Sleeps that last as long as a test says."""
+    """Sleeps that end when a test says so."""
 
     asked: list[float] = field(default_factory=list)
     over: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
@@ -114,7 +114,7 @@ class Naps:
         await self.over.acquire()
 
     async def end(self) -> None:
-        """One of them ends, and what comes of it is done."""
+        """End one sleep, and wait until its consequences are processed."""
         self.over.release()
         for _ in range(50):
             await asyncio.sleep(0)

@@ -23,12 +23,12 @@ class InMemory:
         self.sessions: dict[str, Session] = {}
         self.answers: dict[tuple[bytes, str], AnswerRecord] = {}
         self.counted: dict[tuple[str, bytes, str], bytes] = {}
-        self.asked = 0  # how often it was asked for sessions, turns or answers
-        self.asked_for_counts: list[int] = []
+        self.asked = 0  # number of queries for sessions, turns or answers
+        self.count_query_sizes: list[int] = []
 
     async def find_turns(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
         self.asked += 1
-        return {one: self.turns[agent, one] for one in hashes if (agent, one) in self.turns}
+        return {item: self.turns[agent, item] for item in hashes if (agent, item) in self.turns}
 
     async def get_session(self, session_id: str) -> Session | None:
         self.asked += 1
@@ -36,25 +36,25 @@ class InMemory:
 
     async def find_answers(self, digests: Sequence[bytes]) -> Sequence[tuple[AnswerRecord, Session]]:
         self.asked += 1
-        rows = [row for (mark, _), row in self.answers.items() if mark in digests]
+        rows = [row for (digest, _), row in self.answers.items() if digest in digests]
         return [(row, self.sessions[row.session_id]) for row in rows if row.session_id in self.sessions]
 
     async def find_sessions_ending_at(
         self, agent: str, caller: str, tips: Sequence[bytes]
     ) -> Sequence[tuple[Session, bool]]:
         self.asked += 1
-        own = [one for one in self.sessions.values() if one.agent == agent and one.caller in (None, caller)]
+        own = [item for item in self.sessions.values() if item.agent == agent and item.caller in (None, caller)]
         answered = {(row.session_id, row.tip) for row in self.answers.values()}
-        return [(one, (one.id, one.tip) in answered) for one in own if one.tip in tips]
+        return [(item, (item.id, item.tip) in answered) for item in own if item.tip in tips]
 
     async def save(self, rows: Sequence[SessionWrite]) -> None:
-        for one in rows:
-            if isinstance(one, CountUpdate):
-                await self.save_counts(one.agent, one.counts, one.counter)
-            elif isinstance(one, AnswerUpdate):
-                self.answers |= {(row.digest, row.session_id): row for row in one.rows}
+        for item in rows:
+            if isinstance(item, CountUpdate):
+                await self.save_counts(item.agent, item.counts, item.counter)
+            elif isinstance(item, AnswerUpdate):
+                self.answers |= {(row.digest, row.session_id): row for row in item.rows}
             else:
-                self._move(one)
+                self._move(item)
 
     def _move(self, move: SessionUpdate) -> None:
         there = self.sessions.get(move.session.id)
@@ -64,19 +64,19 @@ class InMemory:
             self.turns.setdefault((move.session.agent, turn.hash), turn)
 
     async def get_counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
-        self.asked_for_counts.append(len(hashes))
-        found = {one: self.counted.get((agent, one, counter)) for one in hashes}
-        return {one: counted for one, counted in found.items() if counted is not None}
+        self.count_query_sizes.append(len(hashes))
+        found = {item: self.counted.get((agent, item, counter)) for item in hashes}
+        return {item: counted for item, counted in found.items() if counted is not None}
 
     async def save_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
-        for one, counted in counts.items():
-            self.counted[agent, one, counter] = counted
+        for item, counted in counts.items():
+            self.counted[agent, item, counter] = counted
 
 
-def words(*said: str) -> HashChain:
-    """The chain of a conversation in which each message is a word."""
+def words(*message_words: str) -> HashChain:
+    """Return the hash chain of a conversation in which each message is a word."""
     hashes = [b"\0" * HASH_BYTES]
-    for word in said:
+    for word in message_words:
         hashes.append(hash_bytes(hashes[-1], word.encode())[:HASH_BYTES])
-    spellings = b"".join(hash_bytes(word.encode())[:HASH_BYTES] for word in said)
+    spellings = b"".join(hash_bytes(word.encode())[:HASH_BYTES] for word in message_words)
     return HashChain(leading_system_messages=0, hashes=tuple(hashes[1:]), spellings=spellings)

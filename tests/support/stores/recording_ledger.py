@@ -1,4 +1,4 @@
-"""A ledger in memory, as small as it can be, that remembers all that it is asked to do."""
+"""A minimal in-memory ledger that records all operations."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from dataclasses import replace
@@ -10,7 +10,7 @@ ZERO = Decimal(0)
 
 
 class InMemory:
-    """Implements `Ledger`; what an account is charged for a call of unknown price is as the protocol says."""
+    """Implements `Ledger`; charges of unknown price count as the protocol requires."""
 
     def __init__(self) -> None:
         self.reserved: list[Reservation] = []
@@ -50,7 +50,9 @@ class InMemory:
 
     async def renew(self, call_ids: Sequence[str], *, expires_at: float) -> Set[str]:
         there = {call_id: self.open[call_id] for call_id in call_ids if call_id in self.open}
-        self.open |= {call_id: replace(one, expires_at=expires_at) for call_id, one in there.items()}
+        self.open |= {
+            call_id: replace(reservation, expires_at=expires_at) for call_id, reservation in there.items()
+        }
         return there.keys()
 
     async def get_balances(self, accounts: Sequence[str], *, now: float) -> Mapping[str, AccountBalance]:
@@ -78,5 +80,5 @@ class InMemory:
         raise NotImplementedError
 
     def _standing(self, account: str) -> AccountBalance:
-        held = (one.dollars for one in self.open.values() if account in one.accounts)
+        held = (reservation.dollars for reservation in self.open.values() if account in reservation.accounts)
         return AccountBalance(spent=self.spent.get(account, ZERO), reserved=sum(held, ZERO))

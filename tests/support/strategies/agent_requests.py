@@ -21,7 +21,7 @@ words = st.text(max_size=30) | st.sampled_from(
 )
 arguments = st.dictionaries(st.sampled_from(("city", "days")), words | st.integers(), max_size=2)
 
-_said = st.builds(lambda text: {"type": "text", "text": text}, words)
+_text_blocks = st.builds(lambda text: {"type": "text", "text": text}, words)
 _seen = st.just({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_PNG}"}})
 _call = st.builds(
     lambda given: {
@@ -34,7 +34,7 @@ _call = st.builds(
 chat_messages = st.one_of(
     st.builds(lambda text: {"role": "user", "content": text}, words),
     st.builds(lambda text: {"role": "user", "name": "ada", "content": text}, words),
-    st.builds(lambda parts: {"role": "user", "content": parts}, st.lists(_said | _seen, max_size=3)),
+    st.builds(lambda parts: {"role": "user", "content": parts}, st.lists(_text_blocks | _seen, max_size=3)),
     st.builds(lambda text: {"role": "assistant", "content": text}, words),
     st.builds(
         lambda text, calls: {"role": "assistant", "content": text, "tool_calls": calls},
@@ -50,11 +50,11 @@ _properties = st.dictionaries(
     max_size=3,
 )
 _tool = st.builds(
-    lambda name, said, properties: {
+    lambda name, description, properties: {
         "type": "function",
         "function": {
             "name": name,
-            "description": said,
+            "description": description,
             "parameters": {"type": "object", "properties": properties},
         },
     },
@@ -69,7 +69,7 @@ chat_bodies = st.builds(
 )
 
 _block = st.one_of(
-    _said,
+    _text_blocks,
     st.builds(lambda given: {"type": "tool_use", "id": "t", "name": "weather", "input": given}, arguments),
     st.builds(lambda text: {"type": "tool_result", "tool_use_id": "t", "content": text}, words),
     st.just({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": _PNG}}),

@@ -81,8 +81,8 @@ class Talk:
         if not self.turns:
             return []
         *earlier, last = self.turns
-        asked = [place for place in last if self.lines[place].is_question]
-        held = {*asked[-1:], last[-1]}
+        questions = [place for place in last if self.lines[place].is_question]
+        held = {*questions[-1:], last[-1]}
         if self.opens_with_question(last):
             held.add(last[0])
         return earlier + [step for step in self.steps if not held & set(step)]
@@ -141,15 +141,15 @@ class _Writer:
         self._open += calls
         if self._draw(_RARELY):
             calls.append(self._new_call("lost", len(calls)))
-        thoughts = self._draw(st.lists(_THOUGHTS | _WORDS, max_size=2))
+        thinking_parts = self._draw(st.lists(_THOUGHTS | _WORDS, max_size=2))
         if self._format is Format.RESPONSES:
-            for thought in thoughts:
-                self._say(self._model, (thought,))
+            for thinking_part in thinking_parts:
+                self._say(self._model, (thinking_part,))
             for number, call in calls:
                 self._say(self._model, (_as_item(call),), calls=(number,))
         else:
             numbers = tuple(number for number, _ in calls)
-            self._say(self._model, (*thoughts, *(call for _, call in calls)), calls=numbers)
+            self._say(self._model, (*thinking_parts, *(call for _, call in calls)), calls=numbers)
 
     def answer(self, *, leave: int = 0) -> None:
         """The results of open calls, in one or more messages, except the last `leave` of them."""

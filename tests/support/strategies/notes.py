@@ -1,11 +1,11 @@
-"""Random notes: texts full of what is hard to read, and forests of which it is known what is private."""
+"""Random notes: texts that are hard to parse, and note trees with known private parts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-# Words that no other ends with, so that with a number behind it none is found inside another.
+# No word is a suffix of another, so that with a number appended none is found inside another.
 _STEMS = (
     "anchor", "basket", "copper", "dolphin", "ember", "falcon", "garden", "harvest", "island", "jacket",
     "kettle", "lantern", "marble", "needle", "orchid", "pepper", "quarry", "river", "saddle", "timber",
@@ -15,7 +15,7 @@ _STEMS = (
 
 @dataclass(frozen=True, slots=True)
 class NoteFile:
-    """A file of notes, by its path from the folder that it is in."""
+    """A file of notes, with its path relative to the folder."""
 
     path: str
     text: str
@@ -23,7 +23,7 @@ class NoteFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteFolder:
-    """Files, and every word of them that may be seen or may not; no word occurs twice, or inside another."""
+    """Files, and their visible and private words; no word occurs twice, or inside another."""
 
     files: tuple[NoteFile, ...]
     public: frozenset[str]
@@ -33,12 +33,12 @@ class NoteFolder:
     """What was given as `ID`, of public and private entries; each is one of the words."""
 
     def leaked_words(self, text: str) -> set[str]:
-        """The private words that are in `text`."""
+        """Return the private words that are in `text`."""
         return {word for word in self.private if word in text}
 
 
 class _Words:
-    """Words that have not been used yet, and whether those given may be seen."""
+    """Generates unused words, and records whether they are visible."""
 
     def __init__(self) -> None:
         self.public: set[str] = set()
@@ -87,7 +87,7 @@ _PRIVATE_HEADINGS = (":private:", ":PRIVATE:", ":{}:Private:", ":@personal:{}:",
 
 @dataclass(frozen=True, slots=True)
 class _NoteSyntax:
-    """How one kind of file is written."""
+    """Syntax of one kind of file."""
 
     suffixes: tuple[str, ...]
     star: str
@@ -150,7 +150,7 @@ _MARKDOWN = _NoteSyntax(
 
 
 def _filled(template: str, word: _Words) -> str:
-    """The template with a new word for each {} and a new id for {id}."""
+    """Return the template with a new word for each {} and a new id for {id}."""
     pieces = template.replace("{id}", "{}\0").split("{}")
     text = pieces[0]
     for piece in pieces[1:]:
@@ -172,12 +172,12 @@ def _files(draw: st.DrawFn, word: _Words, number: int) -> NoteFile:
         if is_tagged and hidden_level is None:
             hidden_level = level
         word.is_private = all_private or hidden_level is not None
-        marks = kind.private_headings if is_tagged else ("", "", ":{}:", ":{}:{}:")
+        tag_templates = kind.private_headings if is_tagged else ("", "", ":{}:", ":{}:{}:")
         state = draw(st.sampled_from(("", "", "TODO ", "DONE ", "TODO [#A] ")))
-        mark = _filled(draw(st.sampled_from(marks)), word)
+        tags_text = _filled(draw(st.sampled_from(tag_templates)), word)
         planning = _filled(draw(st.sampled_from(kind.planning)), word)
-        # Below a line of tags there is a blank one, or it and the planning would be a paragraph.
-        text += f"{kind.star * level} {state}{word.some(2)} {mark}\n{planning}"
+        # A blank line follows a line of tags; otherwise it and the planning would be a paragraph.
+        text += f"{kind.star * level} {state}{word.some(2)} {tags_text}\n{planning}"
         for body in draw(st.lists(st.sampled_from(kind.bodies), max_size=3)):
             text += f"{body(word)}\n\n"
     return NoteFile(f"note-{number}{draw(st.sampled_from(kind.suffixes))}", text)
@@ -185,7 +185,7 @@ def _files(draw: st.DrawFn, word: _Words, number: int) -> NoteFile:
 
 @st.composite
 def note_folders(draw: st.DrawFn, max_files: int = 4) -> NoteFolder:
-    """Up to so many files with nested headings, tags and planning, whole files and branches of them private."""
+    """Up to this many files with nested headings, tags and planning; some files and branches are private."""
     word = _Words()
     files = tuple(draw(_files(word, number)) for number in range(draw(st.integers(1, max_files))))
     return NoteFolder(
@@ -237,7 +237,7 @@ note_texts = st.one_of(org_texts, markdown_texts, st.text())
 
 
 def each_line(text: str) -> Iterator[str]:
-    """The lines with their ends, where a line ends at LF, CR LF and CR and nowhere else."""
+    """Return the lines with their ends, where only LF, CR LF and CR end a line."""
     start = 0
     while start < len(text):
         ends = [at for at in (text.find("\n", start), text.find("\r", start)) if at >= 0]

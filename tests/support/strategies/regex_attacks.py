@@ -145,18 +145,18 @@ class _Writer:
 
     def text(self, nodes: Iterable[Node], *, times: int = 1) -> str:
         """Write a text that a sequence matches, with repeats `times` times if possible."""
-        return "".join(self._node(kind, said, times) for kind, said in nodes)
+        return "".join(self._node(kind, argument, times) for kind, argument in nodes)
 
     def repeats(self, nodes: Sequence[Node], before: str) -> Iterator[tuple[str, str]]:
         """Yield the prefix of each repeat, and what it repeats."""
-        for at, (kind, said) in enumerate(nodes):
+        for at, (kind, argument) in enumerate(nodes):
             ahead = before + self.text(list(nodes)[:at])
             if kind in _REPEATS:
-                _, most, inner = said
+                _, most, inner = argument
                 if most > 1:
                     yield from self._repeat_unit(inner, ahead)
                 yield from self.repeats(inner, ahead)
-            for inner in _inner_sequences(kind, said):
+            for inner in _inner_sequences(kind, argument):
                 yield from self.repeats(inner, ahead)
 
     def pieces(self, nodes: Sequence[Node]) -> Iterator[str]:
@@ -165,21 +165,21 @@ class _Writer:
             for at in range(len(nodes)):
                 yield self.text(list(nodes)[: at + 1], times=times)
                 yield self.text(list(nodes)[at:], times=times)
-        for kind, said in nodes:
+        for kind, argument in nodes:
             if kind in _REPEATS:
-                yield from self.pieces(said[2])
-            for inner in _inner_sequences(kind, said):
+                yield from self.pieces(argument[2])
+            for inner in _inner_sequences(kind, argument):
                 yield from self.pieces(inner)
 
     def chars(self, nodes: Sequence[Node]) -> Iterator[str]:
         """Yield characters that are relevant to the expression, alone and on lines of their own."""
-        for kind, said in nodes:
-            if (accepts := self._accepts(kind, said)) is not None:
+        for kind, argument in nodes:
+            if (accepts := self._accepts(kind, argument)) is not None:
                 for char in islice(filter(accepts, _ALPHABET), 3):
                     yield from (char, f"{char}\n", f" {char}", f"{char} ")
             if kind in _REPEATS:
-                yield from self.chars(said[2])
-            for inner in _inner_sequences(kind, said):
+                yield from self.chars(argument[2])
+            for inner in _inner_sequences(kind, argument):
                 yield from self.chars(inner)
 
     def _repeat_unit(self, inner: Sequence[Node], ahead: str) -> Iterator[tuple[str, str]]:
@@ -192,62 +192,62 @@ class _Writer:
             for char in islice(filter(accepts, _ALPHABET), 6):
                 yield ahead, char
 
-    def _node(self, kind: Any, said: Any, times: int) -> str:
+    def _node(self, kind: Any, argument: Any, times: int) -> str:
         if kind is op.LITERAL:
-            return chr(said)
-        if (accepts := self._accepts(kind, said)) is not None:
+            return chr(argument)
+        if (accepts := self._accepts(kind, argument)) is not None:
             return next(filter(accepts, _ALPHABET), "")
         if kind in _REPEATS:
-            least, most, inner = said
+            least, most, inner = argument
             count: int = min(max(least, times), most, 64)
             return self.text(inner, times=times) * count
         if kind is op.BRANCH:
-            return self.text(said[1][0], times=times)
+            return self.text(argument[1][0], times=times)
         if kind is op.SUBPATTERN:
-            text = self.text(said[3], times=times)
-            self._groups[said[0]] = text
+            text = self.text(argument[3], times=times)
+            self._groups[argument[0]] = text
             return text
         if kind is op.ATOMIC_GROUP:
-            return self.text(said, times=times)
+            return self.text(argument, times=times)
         if kind is op.GROUPREF:
-            return self._groups.get(said, "")
+            return self._groups.get(argument, "")
         if kind is op.GROUPREF_EXISTS:
-            return self.text(said[1], times=times)
+            return self.text(argument[1], times=times)
         return ""  # lookarounds
 
-    def _accepts(self, kind: Any, said: Any) -> Callable[[str], bool] | None:
+    def _accepts(self, kind: Any, argument: Any) -> Callable[[str], bool] | None:
         """Return a predicate for nodes that match one character; None for other nodes."""
         if kind is op.LITERAL:
-            return lambda char: char == chr(said)
+            return lambda char: char == chr(argument)
         if kind is op.NOT_LITERAL:
-            return lambda char: char != chr(said)
+            return lambda char: char != chr(argument)
         if kind is op.ANY:
             return lambda char: char != "\n" or bool(self._flags & re.DOTALL)
         if kind is op.IN:
-            return lambda char: self._is_in(said, char)
+            return lambda char: self._is_in(argument, char)
         return None
 
     def _is_in(self, members: Sequence[Node], char: str) -> bool:
         is_negated = members[0][0] is op.NEGATE
         found = any(
-            (kind is op.LITERAL and ord(char) == said)
-            or (kind is op.RANGE and said[0] <= ord(char) <= said[1])
-            or (kind is op.CATEGORY and re.match(_CATEGORIES[said], char) is not None)
-            for kind, said in members
+            (kind is op.LITERAL and ord(char) == argument)
+            or (kind is op.RANGE and argument[0] <= ord(char) <= argument[1])
+            or (kind is op.CATEGORY and re.match(_CATEGORIES[argument], char) is not None)
+            for kind, argument in members
         )
         return found != is_negated
 
 
-def _inner_sequences(kind: Any, said: Any) -> Sequence[Sequence[Node]]:
+def _inner_sequences(kind: Any, argument: Any) -> Sequence[Sequence[Node]]:
     """Yield the sequences inside a node, unless it repeats one."""
     if kind is op.BRANCH:
-        return list(said[1])
+        return list(argument[1])
     if kind is op.SUBPATTERN:
-        return [said[3]]
+        return [argument[3]]
     if kind is op.ATOMIC_GROUP:
-        return [said]
+        return [argument]
     if kind in (op.ASSERT, op.ASSERT_NOT):
-        return [said[1]]
+        return [argument[1]]
     if kind is op.GROUPREF_EXISTS:
-        return [branch for branch in said[1:] if branch is not None]
+        return [branch for branch in argument[1:] if branch is not None]
     return []

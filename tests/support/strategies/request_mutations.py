@@ -1,7 +1,7 @@
-"""Requests changed in known ways, so that what is said of a change can be checked.
+"""Requests changed in known ways, to check explanations of the change.
 
-A kind takes a pair of equal bodies and changes the second one, or both, and gives the causes that are right and
-the place where they are; or nothing, where a body has nothing to be changed in that way.
+A mutation takes a pair of equal bodies, changes the second one or both, and returns the correct causes and
+their position; or None, if the body has nothing to change in that way.
 """
 
 import copy
@@ -24,7 +24,7 @@ class Expected:
 
 Kind = Callable[[Body, Body], Expected | None]
 
-# What stands in a text and is another one each time; the causes that may be named for it.
+# Parts of a text that differ each time, and the causes that may be named for them.
 CHANGING: dict[str, tuple[str, str, str]] = {
     "an ISO timestamp": ("2026-11-15T10:00:00Z", "2026-11-15T10:00:07Z", "timestamp"),
     "a timestamp with a blank": ("2026-11-15 09:59:59.120", "2026-11-15 10:00:03.455", "timestamp"),
@@ -76,7 +76,7 @@ def messages(body: Body) -> list[Any]:
 
 
 def text_slots(body: Body) -> Iterator[tuple[Any, Any, Area, int]]:
-    """Where plain texts stand: what holds each, under which key, and its place."""
+    """Yield the positions of plain texts: the container of each, its key, and its place."""
     for name in ("system", "instructions"):
         if isinstance(body.get(name), str):
             yield body, name, Area.SYSTEM, 0
@@ -102,7 +102,7 @@ def text_slots(body: Body) -> Iterator[tuple[Any, Any, Area, int]]:
 
 
 def in_text(before: str, after: str, *causes: str, last: bool = False) -> Kind:
-    """Both bodies get a line in their first text, or their last; it is not the same line."""
+    """Add a different line to the first or last text of both bodies."""
 
     def change(one: Body, other: Body) -> Expected | None:
         slots = list(text_slots(one))
@@ -119,7 +119,7 @@ def in_text(before: str, after: str, *causes: str, last: bool = False) -> Kind:
 
 
 def of_tools(least: int, act: Callable[[list[Any]], int], *causes: str) -> Kind:
-    """The second body's tools are changed; `act` gives the number of the first that differs."""
+    """Change the tools of the second body; `act` returns the index of the first that differs."""
 
     def change(one: Body, other: Body) -> Expected | None:
         tools = lists_of_tools(other)
@@ -129,7 +129,7 @@ def of_tools(least: int, act: Callable[[list[Any]], int], *causes: str) -> Kind:
             return None
         try:
             return Expected(causes, Area.TOOLS, act(tools))
-        except KeyError:  # a tool of the provider's own, without what is to be changed
+        except KeyError:  # a provider tool without the part to change
             return None
 
     return change
@@ -195,24 +195,24 @@ def drop_head(_: Body, other: Body) -> Expected | None:
     return _cut_messages(other, drop, "messages_dropped")
 
 
-def fold_head(_: Body, other: Body) -> Expected | None:
-    def fold(first: int, found: list[Any]) -> None:
-        summary = _said(other, "user", "What happened so far: we looked at the lamp.")
+def compact_head(_: Body, other: Body) -> Expected | None:
+    def compact(first: int, found: list[Any]) -> None:
+        summary = _message(other, "user", "What happened so far: we looked at the lamp.")
         found[first : first + 3] = [summary]
 
-    return _cut_messages(other, fold, "messages_replaced")
+    return _cut_messages(other, compact, "messages_replaced")
 
 
 def insert(_: Body, other: Body) -> Expected | None:
     def put(first: int, found: list[Any]) -> None:
-        found.insert(first, _said(other, "user", "By the way, the lamp is green."))
+        found.insert(first, _message(other, "user", "By the way, the lamp is green."))
 
     return _cut_messages(other, put, "messages_inserted")
 
 
 def _cut_messages(other: Body, act: Callable[[int, list[Any]], None], cause: str) -> Expected | None:
     found = messages(other)
-    first = _first_spoken(other)
+    first = _first_message_index(other)
     api_format = [json.dumps(message) for message in found]
     if len(found) - first < 5 or len(set(api_format)) < len(api_format):
         return None
@@ -222,23 +222,23 @@ def _cut_messages(other: Body, act: Callable[[int, list[Any]], None], cause: str
     return Expected((cause,), Area.MESSAGES, first)
 
 
-def _first_spoken(body: Body) -> int:
+def _first_message_index(body: Body) -> int:
     roles = [message.get("role") for message in messages(body)]
     return next((at for at, role in enumerate(roles) if role not in ("system", "developer")), 0)
 
 
-def _said(body: Body, role: str, text: str) -> Body:
+def _message(body: Body, role: str, text: str) -> Body:
     if messages_name(body) == "contents":
         return {"role": "model" if role == "assistant" else role, "parts": [{"text": text}]}
     return {"role": role, "content": text}
 
 
 def go_on(body: Body) -> None:
-    """What every next request does: the answer, and another question."""
+    """Continue the conversation: the response, and another question."""
     if messages(body):
         body[messages_name(body)] += [
-            _said(body, "assistant", "It is on."),
-            _said(body, "user", "And the other one?"),
+            _message(body, "assistant", "It is on."),
+            _message(body, "user", "And the other one?"),
         ]
 
 
@@ -315,7 +315,7 @@ KINDS: dict[str, Kind] = {
     "a property more": of_tools(1, _property, "tool_changed"),
     "the keys of a schema in another order": of_tools(1, _keys, "key_order"),
     "the head dropped": drop_head,
-    "the head folded": fold_head,
+    "the head folded": compact_head,
     "a message put in": insert,
     "another model": change_model,
 }

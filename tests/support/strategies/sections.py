@@ -126,7 +126,7 @@ COUNTERS = (
     "claude-sonnet-4-5",
     "gemini-2.5-flash",
     "mistral-7b",
-    "mixtral-8x7b",  # the only vocabulary that comes along and has no seams
+    "mixtral-8x7b",  # the only bundled vocabulary without safe boundaries
     "qwen3-32b",
     "nobody/knows",
     "estimated",

@@ -1,4 +1,4 @@
-"""Random requests with turns of many steps, calls side by side and thoughts, that their providers take."""
+"""Random valid requests with turns of many steps, parallel calls and thinking."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from tests.support.strategies.claude_requests import sign_as_sandbox
 
 Body = dict[str, Any]
 
-# Those that bind thinking to what stands before it, and those that do not.
+# Models that bind thinking to the content before it, and models that do not.
 CLAUDES = ("claude-opus-5-5", "claude-fable-5-1", "claude-sonnet-4-5", "claude-opus-4-6", "claude-opus-4-8")
 _SYSTEM_MESSAGE_MODELS = ("claude-opus-5-5", "claude-fable-5-1", "claude-opus-4-8")
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -25,7 +25,7 @@ _SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
 
 @st.composite
 def claude_tool_loops(draw: st.DrawFn) -> Body:
-    """A request to Claude that ends with a question, or in the midst of a turn, with results."""
+    """A request to Claude that ends with a question, or within a turn, with results."""
     body: Body = {
         "model": draw(st.sampled_from(CLAUDES)),
         "max_tokens": 4096,
@@ -45,14 +45,14 @@ def claude_tool_loops(draw: st.DrawFn) -> Body:
             _claude_step(draw, body, f"t{turn}_{step}", thinks=bool(thinking))
             _add_system_message(draw, body)
         if turn < turns - 1:
-            thought = _thinking_blocks(draw, body) if thinking else []
-            body["messages"].append({"role": "assistant", "content": [*thought, _text(draw)]})
+            thinking_blocks = _thinking_blocks(draw, body) if thinking else []
+            body["messages"].append({"role": "assistant", "content": [*thinking_blocks, _text(draw)]})
             _set_effort(draw, body)
     return body
 
 
 def _add_system_message(draw: st.DrawFn, body: Body) -> None:
-    """Perhaps a system message or two, where the model takes any and is the next to speak."""
+    """Perhaps add one or two system messages, if the model accepts them and responds next."""
     if body["model"] in _SYSTEM_MESSAGE_MODELS and draw(st.integers(0, 4)) == 0:
         message = draw(st.lists(_WORDS, min_size=1, max_size=2))
         body["messages"] += [{"role": "system", "content": words} for words in message]
@@ -60,7 +60,7 @@ def _add_system_message(draw: st.DrawFn, body: Body) -> None:
 
 
 def _set_effort(draw: st.DrawFn, body: Body) -> None:
-    """Perhaps a system message that says nothing: such a one may stand anywhere."""
+    """Perhaps add an empty system message, which is valid anywhere."""
     if body["model"] in _SYSTEM_MESSAGE_MODELS and draw(st.integers(0, 4)) == 0:
         body["messages"].append({"role": "system", "content": [], "output_config": {"effort": "low"}})
 
@@ -74,10 +74,10 @@ def _questions(draw: st.DrawFn) -> list[Body]:
 
 def _claude_step(draw: st.DrawFn, body: Body, name: str, *, thinks: bool) -> None:
     ids = [f"toolu_{name}_{number}" for number in range(draw(st.integers(1, 3)))]
-    thought = _thinking_blocks(draw, body) if thinks else []
+    thinking_blocks = _thinking_blocks(draw, body) if thinks else []
     message = [_text(draw)] if draw(st.booleans()) else []
     calls = [{"type": "tool_use", "id": given, "name": "read", "input": {"path": "/a"}} for given in ids]
-    body["messages"].append({"role": "assistant", "content": [*thought, *message, *calls]})
+    body["messages"].append({"role": "assistant", "content": [*thinking_blocks, *message, *calls]})
     results = [_result(draw, given) for given in ids]
     at = draw(st.integers(0, len(results)))
     closing = [_text(draw)] if draw(st.integers(0, 3)) == 0 else []
@@ -110,7 +110,7 @@ def _text(draw: st.DrawFn) -> Body:
 
 @st.composite
 def chat_requests(draw: st.DrawFn) -> Body:
-    """A chat completion with calls side by side, and system messages anywhere between turns."""
+    """A chat completion with parallel calls, and system messages anywhere between turns."""
     messages: list[Body] = []
     if draw(st.booleans()):
         messages.append({"role": draw(st.sampled_from(("system", "developer"))), "content": "Be brief."})
@@ -137,7 +137,7 @@ def chat_requests(draw: st.DrawFn) -> Body:
 
 @st.composite
 def responses_requests(draw: st.DrawFn) -> Body:
-    """A request for a response, with thoughts that are sent back before the calls they led to."""
+    """A Responses request, with reasoning items before the calls that they led to."""
     given: list[Body] = []
     turns = draw(st.integers(1, 3))
     for turn in range(turns):
@@ -157,12 +157,11 @@ def responses_requests(draw: st.DrawFn) -> Body:
 
 
 def any_requests() -> st.SearchStrategy[Body]:
-    """Any of them."""
     return st.one_of(claude_tool_loops(), chat_requests(), responses_requests())
 
 
 def claude_turn(model: str, thinking: Body | None, *, steps: int = 2) -> Body:
-    """One question to Claude and some steps, each thought after what stands before it."""
+    """One question to Claude and some steps, each with thinking that is bound to the content before it."""
     body: Body = {"model": model, "max_tokens": 4096, "messages": [{"role": "user", "content": "Q"}]}
     if thinking:
         body["thinking"] = thinking
@@ -172,12 +171,12 @@ def claude_turn(model: str, thinking: Body | None, *, steps: int = 2) -> Body:
 
 
 def add_thinking_step(body: Body, number: int) -> None:
-    """Add one more step, thought after what is there."""
-    thought = {"type": "thinking", "thinking": "hm", "signature": sign_as_sandbox(body, "hm")}
+    """Append a step with thinking that is bound to the content before it."""
+    thinking = {"type": "thinking", "thinking": "hm", "signature": sign_as_sandbox(body, "hm")}
     call = {"type": "tool_use", "id": f"t{number}", "name": "read", "input": {}}
     result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "done"}
     body["messages"] += [
-        {"role": "assistant", "content": [thought, call]},
+        {"role": "assistant", "content": [thinking, call]},
         {"role": "user", "content": [result]},
     ]
 
@@ -193,7 +192,7 @@ COMPACTION = replace(
 
 
 def make_compaction_at(request: Request, cut: int, **changes: Any) -> Compaction:
-    """A fold of the first `cut` messages of a request."""
+    """Build a compaction of the first `cut` messages of a request."""
     chain = compute_chain(request)
     position = cut - chain.leading_system_messages
     return replace(
@@ -202,6 +201,6 @@ def make_compaction_at(request: Request, cut: int, **changes: Any) -> Compaction
 
 
 def find_cuts(request: Request) -> list[int]:
-    """All places at which its head could be folded."""
+    """Return all positions at which the head can be compacted."""
     history = TurnStructure([formats.parse_message(request.format, raw) for raw in request.messages])
     return [cut for cut in history.cut_points() if history.replaced_messages(cut)]

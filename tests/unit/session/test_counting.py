@@ -244,13 +244,13 @@ async def test_nothing_is_asked_of_turns_that_are_new() -> None:
     early = with_model(formats.parse_request({"n": 1, "messages": messages[:20]}), "gpt-4o")
     await TurnCounter(store).count("agent", early, compute_chain(early), counter, known=0)
 
-    assert store.asked_for_counts == []
+    assert store.count_query_sizes == []
     drop_caches()  # as in another process
     counts = TurnCounter(store)
     for known in (20, 30):  # the second time all is remembered
         found = await counts.count("agent", whole, compute_chain(whole), counter, known=known)
         assert found.total == recounted(whole.body, "gpt-4o")[0]
-    assert store.asked_for_counts == [20]
+    assert store.count_query_sizes == [20]
     assert len(store.counted) == 30
 
 
