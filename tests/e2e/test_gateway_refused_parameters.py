@@ -34,15 +34,15 @@ def strict_provider(unknown: Collection[str]) -> Iterator[tuple[str, list[dict[s
             refused = [name for name in unknown if name in heard[-1] or _contains_key(heard[-1], name)]
             if refused:
                 error = {"message": f"Unknown parameter: '{refused[0]}'.", "param": refused[0]}
-                self._say(400, "application/json", json.dumps({"error": error}).encode())
+                self._respond(400, "application/json", json.dumps({"error": error}).encode())
             elif heard[-1].get("stream"):
                 chunk = {"choices": [{"delta": {"content": "Hello"}, "finish_reason": "stop"}]}
-                self._say(
+                self._respond(
                     200, "text/event-stream", b"data: %b\n\ndata: [DONE]\n\n" % json.dumps(chunk).encode()
                 )
             else:
                 usage = {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8}
-                self._say(200, "application/json", json.dumps({"choices": [], "usage": usage}).encode())
+                self._respond(200, "application/json", json.dumps({"choices": [], "usage": usage}).encode())
 
         def _respond(self, status: int, kind: str, value: bytes) -> None:
             self.send_response(status)
