@@ -11,7 +11,7 @@ pytestmark = pytest.mark.process
 
 TOOLS = ("ruff", "mypy", "lint-imports", "mkdocs", "pytest")
 CORES = os.cpu_count() or 1
-PARALLEL = f"pytest -n {2 * CORES} --dist worksteal"
+PARALLEL = f"pytest -n {5 * CORES // 2} --dist worksteal"
 
 
 @pytest.fixture
