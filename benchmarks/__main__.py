@@ -19,10 +19,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a short run, where a benchmark has one")
     parser.add_argument("--only", metavar="NAMES", help="parts of it, with commas between, where it has parts")
     options = parser.parse_args(arguments)
-    benchmark = {name: output for name in ("quick", "only") if (output := getattr(options, name))}
+    benchmark_options = {name: value for name in ("quick", "only") if (value := getattr(options, name))}
 
     if options.name is None:
-        if options.data or options.json or benchmark:
+        if options.data or options.json or benchmark_options:
             parser.error("--data, --json, --quick and --only need the NAME of a benchmark")
         print(table([{"benchmark": b.name, "measures": b.measures} for b in benchmarks.values()]))
         return 0
@@ -31,14 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.data and not options.data.exists():
         parser.error(f"--data: there is nothing at {options.data}")
 
-    for name in benchmark:
+    for name in benchmark_options:
         if name not in benchmarks[options.name].options:
             parser.error(f"{options.name} has no --{name}")
 
     # Otherwise litellm waits for a price list from the network, which would distort the times.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
-        report = benchmarks[options.name].run(options.data, **benchmark)
+        report = benchmarks[options.name].run(options.data, **benchmark_options)
     except BadData as error:
         print(f"./bench {options.name}: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""How long others wait while a gateway reads a large body, and how much memory stays, beside LiteLLM's proxy.
+"""Delay of other requests and memory growth while a gateway reads a large body, compared with LiteLLM.
 
 One process requests the server's health every two milliseconds while another sends a body. `<body>_wait_ms` is
 the longest wait for a response, as the median of three trials, minus the longest wait without a body.
@@ -44,8 +44,8 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
         if only != OURS:
             with litellm(Path(name), provider.port) as server:
                 rows += _measure(server, QUICK_TRIALS)
-    found = {str(row["contender"]): _figures(rows, str(row["contender"])) for row in rows}
-    return Report(figures=found.pop(OURS, {}), peers=found, rows=rows)
+    figures = {str(row["contender"]): _figures(rows, str(row["contender"])) for row in rows}
+    return Report(figures=figures.pop(OURS, {}), peers=figures, rows=rows)
 
 
 def _figures(rows: list[dict[str, Cell]], contender: str) -> dict[str, float]:
@@ -174,9 +174,9 @@ def _probe(port: int, path: str, pipe: Connection) -> None:
             connection.sendall(request)
             received = b""
             while b"\r\n\r\n" not in received:
-                piece = connection.recv(65_536)
-                if not piece:
+                chunk = connection.recv(65_536)
+                if not chunk:
                     raise BadData("the server closed the connection of the health check")
-                received += piece
+                received += chunk
             longest = max(longest, time.perf_counter() - started)
             time.sleep(_PAUSE_SECONDS)

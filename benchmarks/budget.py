@@ -1,4 +1,4 @@
-"""Putting a prompt together under a limit: time beside others, growth, what counted texts save, budget used.
+"""Time to assemble a prompt under a limit, compared with peers; growth, savings by cached counts, budget use.
 
 Every text is new, and the same for all contenders. Foveate is `cold` if it has not counted the texts before,
 and `warm` if it has. Peers have no cache, so there is one time of each.
@@ -73,19 +73,19 @@ def run(data: Path | None) -> Report:
     return Report(
         figures=figures,
         peers=_peers(cells),
-        rows=[*(row for cell in cells for row in _rows(cell)), *_aims(figures)],
+        rows=[*(row for cell in cells for row in _rows(cell)), *_targets(figures)],
     )
 
 
 def _speedups(cells: Sequence[Cell]) -> dict[str, float]:
     """Return the minimum over all sizes; if a peer was stopped, the ratio is a lower bound."""
-    found = {}
+    figures = {}
     for peer in _PEERS:
-        for of in ("cold", "warm"):
-            ratios = [cell.speedup(peer, of=of) for cell in cells if peer in cell.seconds]
-            found[f"least_speedup_over_{peer}_{of}"] = min(ratios)
-            found[f"median_speedup_over_{peer}_{of}"] = statistics.median(ratios)
-    return found
+        for state in ("cold", "warm"):
+            ratios = [cell.speedup(peer, of=state) for cell in cells if peer in cell.seconds]
+            figures[f"least_speedup_over_{peer}_{state}"] = min(ratios)
+            figures[f"median_speedup_over_{peer}_{state}"] = statistics.median(ratios)
+    return figures
 
 
 def _growth(cells: Sequence[Cell]) -> dict[str, float]:
@@ -95,15 +95,15 @@ def _growth(cells: Sequence[Cell]) -> dict[str, float]:
     ratios: dict[str, list[float]] = {}
     for measure, limit, texts in dict.fromkeys((cell.measure, cell.limit, cell.texts) for cell in cells):
         line = [cell for cell in cells if (cell.measure, cell.limit, cell.texts) == (measure, limit, texts)]
-        for who in ("cold", "warm"):
-            each = {cell.tokens: cell.median(who) / cell.tokens for cell in line}
-            name = f"{measure}_{limit}_{who}"
-            exponents.setdefault(name, []).append(budget_times.growth_exponent(line, who))
-            ratios.setdefault(name, []).append(each[largest] / each[smallest])
+        for state in ("cold", "warm"):
+            seconds_per_token = {cell.tokens: cell.median(state) / cell.tokens for cell in line}
+            name = f"{measure}_{limit}_{state}"
+            exponents.setdefault(name, []).append(budget_times.growth_exponent(line, state))
+            ratios.setdefault(name, []).append(seconds_per_token[largest] / seconds_per_token[smallest])
     return {
         "worst_growth_exponent": max(map(max, exponents.values())),
-        **{f"growth_exponent_{name}": max(found) for name, found in exponents.items()},
-        **{f"time_per_token_2m_over_10k_{name}": max(found) for name, found in ratios.items()},
+        **{f"growth_exponent_{name}": max(values) for name, values in exponents.items()},
+        **{f"time_per_token_2m_over_10k_{name}": max(values) for name, values in ratios.items()},
     }
 
 
@@ -113,89 +113,89 @@ def _reuse_of_counts(windows: Windows, count: Count) -> dict[str, float]:
     The texts are copies, as if they had been read again; `kept` are the identical objects. The result is the
     median round, since other load affects both.
     """
-    ways: Mapping[str, Callable[[str], object]] = {
+    counters: Mapping[str, Callable[[str], object]] = {
         "tokenising": lambda text: foveate.count(text, MODEL),
         "tiktoken": count,
     }
-    taken = Cell(measure="counted before", texts=_COUNTED_TEXTS, tokens=_COUNTED_TOKENS, limit="")
-    made = cases(windows, texts=_COUNTED_TEXTS, tokens=_COUNTED_TOKENS, share=1, count=count)
+    cell = Cell(measure="counted before", texts=_COUNTED_TEXTS, tokens=_COUNTED_TOKENS, limit="")
+    new_cases = cases(windows, texts=_COUNTED_TEXTS, tokens=_COUNTED_TOKENS, share=1, count=count)
     for _ in range(_COUNTED_ROUNDS):
-        fresh, known = next(made), next(made)
-        kept = known.sections()
-        foveate.assemble(kept, Budget(total_tokens=2 * known.tokens), model=MODEL)
+        new_case, counted_case = next(new_cases), next(new_cases)
+        same_sections = counted_case.sections()
+        foveate.assemble(same_sections, Budget(total_tokens=2 * counted_case.tokens), model=MODEL)
         for limit, share in LIMITS.items():
-            budget_times.time_assembly(taken, limit, known.sections(), int(known.tokens * share))
-            budget_times.time_assembly(taken, f"{limit}_kept", kept, int(known.tokens * share))
-        for name, way in ways.items():
+            budget_times.time_assembly(cell, limit, counted_case.sections(), int(counted_case.tokens * share))
+            budget_times.time_assembly(cell, f"{limit}_kept", same_sections, int(counted_case.tokens * share))
+        for name, counter in counters.items():
             started = time.perf_counter()
-            for text in fresh.texts:
-                way(text)
-            taken.seconds.setdefault(name, []).append(time.perf_counter() - started)
+            for text in new_case.texts:
+                counter(text)
+            cell.seconds.setdefault(name, []).append(time.perf_counter() - started)
     return {
         **{
-            f"counted_before_{limit}_over_{name}": 1 / taken.speedup(name, of=limit)
+            f"counted_before_{limit}_over_{name}": 1 / cell.speedup(name, of=limit)
             for limit in (*LIMITS, *(f"{limit}_kept" for limit in LIMITS))
-            for name in ways
+            for name in counters
         },
-        **{f"{name}_100k_ms": taken.median(name) * 1000 for name in ways},
+        **{f"{name}_100k_ms": cell.median(name) * 1000 for name in counters},
     }
 
 
 def _use_figures(uses: Mapping[str, Use]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name, use in uses.items():
-        found |= {
+        figures |= {
             f"used_mean_{name}": statistics.mean(use.used),
             f"used_p5_{name}": statistics.quantiles(use.used, n=20)[0],
             f"used_min_{name}": min(use.used),
             f"used_cases_{name}": len(use.used),
         }
-    return {"right_by_tiktoken_share": min(use.right for use in uses.values()), **found}
+    return {"right_by_tiktoken_share": min(use.right for use in uses.values()), **figures}
 
 
 def _join_figures(windows: Windows, count: Count) -> dict[str, float]:
-    found = {}
+    figures = {}
     for kind in ("prose", "code", "json"):
-        three, two = budget_use.nonadditive_join_share(windows, kind, count)
-        found[f"joins_not_additive_{kind}"] = three
-        found[f"joins_not_additive_{kind}_blank_line_with_what_is_before"] = two
-    return found
+        separate, with_preceding = budget_use.nonadditive_join_share(windows, kind, count)
+        figures[f"joins_not_additive_{kind}"] = separate
+        figures[f"joins_not_additive_{kind}_blank_line_with_what_is_before"] = with_preceding
+    return figures
 
 
-def _aims(figures: Mapping[str, float]) -> list[dict[str, harness.Cell]]:
+def _targets(figures: Mapping[str, float]) -> list[dict[str, harness.Cell]]:
     """Return each target and the measured value."""
-    at_most = {
+    maximums = {
         "worst_growth_exponent": _LINEAR_EXPONENT,
         **{f"counted_before_{limit}_over_tokenising": 0.05 for limit in (*LIMITS, "fits_kept", "cut_kept")},
     }
-    at_least = {
+    minimums = {
         **{f"least_speedup_over_{peer}_cold": 1.0 for peer in _PEERS},
         "used_mean_cut_anywhere": 0.99,
         "right_by_tiktoken_share": 1.0,
     }
     return [
-        *(_aim(name, figures[name] <= most, f"at most {most}") for name, most in at_most.items()),
-        *(_aim(name, figures[name] >= least, f"at least {least}") for name, least in at_least.items()),
+        *(_target(name, figures[name] <= maximum, f"at most {maximum}") for name, maximum in maximums.items()),
+        *(_target(name, figures[name] >= minimum, f"at least {minimum}") for name, minimum in minimums.items()),
     ]
 
 
-def _aim(name: str, met: bool, bound: str) -> dict[str, harness.Cell]:
+def _target(name: str, met: bool, bound: str) -> dict[str, harness.Cell]:
     return {"measure": "aim", "met": met, "note": f"{name} {bound}"}
 
 
 def _peers(cells: Sequence[Cell]) -> dict[str, dict[str, object]]:
     """Return milliseconds of each peer; a lower bound for peers that were stopped."""
-    found: dict[str, dict[str, object]] = {"priompt": {"not_run": budget_peers.PRIOMPT_NOT_RUN}}
+    peers: dict[str, dict[str, object]] = {"priompt": {"not_run": budget_peers.PRIOMPT_NOT_RUN}}
     for peer in _PEERS:
-        found[peer] = {"stopped_after_seconds": budget_peers.TIMEOUT_SECONDS}
+        peers[peer] = {"stopped_after_seconds": budget_peers.TIMEOUT_SECONDS}
         for cell in cells:
             if peer in cell.seconds and peer not in cell.left_out:
-                found[peer][f"ms_{cell.measure}_{cell.texts}_{cell.tokens}_{cell.limit}"] = _ms(cell, peer)
-    return found
+                peers[peer][f"ms_{cell.measure}_{cell.texts}_{cell.tokens}_{cell.limit}"] = _ms(cell, peer)
+    return peers
 
 
-def _ms(cell: Cell, who: str) -> float:
-    return round(cell.median(who) * 1000, 3)
+def _ms(cell: Cell, contender: str) -> float:
+    return round(cell.median(contender) * 1000, 3)
 
 
 def _rows(cell: Cell) -> Iterator[dict[str, harness.Cell]]:

@@ -55,14 +55,14 @@ class Windows:
 
     def _end(self, kind: str, start: int, tokens: float) -> int | None:
         """Return the position after this many tokens; None if the kind has fewer."""
-        end, left = start, tokens
-        while left > 0:
+        end, remaining = start, tokens
+        while remaining > 0:
             if end >= len(self._pools[kind]):
                 return None
             density = self._density[kind][end // _BLOCK_CHARS]
-            step = min(ceil(left / density), _BLOCK_CHARS - end % _BLOCK_CHARS)
+            step = min(ceil(remaining / density), _BLOCK_CHARS - end % _BLOCK_CHARS)
             end += step
-            left -= step * density
+            remaining -= step * density
         return end
 
 
@@ -89,9 +89,9 @@ class Case:
 def cases(windows: Windows, *, texts: int, tokens: int, share: float, count: Count) -> Iterator[Case]:
     """Yield new cases of one size without end; the limit is `share` of the whole."""
     while True:
-        given = tuple(windows.texts(texts, tokens))
-        whole = count("\n\n".join(given))
-        yield Case(texts=given, tokens=whole, limit_tokens=ceil(whole * share))
+        texts_ = tuple(windows.texts(texts, tokens))
+        whole_tokens = count("\n\n".join(texts_))
+        yield Case(texts=texts_, tokens=whole_tokens, limit_tokens=ceil(whole_tokens * share))
 
 
 def service_order(sections: Sequence[Section]) -> list[int]:

@@ -23,9 +23,9 @@ PRIOMPT_NOT_RUN = (
 # Slower peers are stopped, and left out at larger sizes.
 TIMEOUT_SECONDS = 4.0
 
-Given = TypeVar("Given")
-Peer = Callable[[Given, int, Count], list[str]]
-"""From what is given, a limit and a way to count, to what is kept: texts that are each counted by itself."""
+Input = TypeVar("Input")
+Peer = Callable[[Input, int, Count], list[str]]
+"""Takes an input, a limit and a counter; returns the retained texts, each of which is counted by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,18 @@ class _TimedOut(Exception):
     """The peer takes too long."""
 
 
-def time_peer(peer: Peer[Given], given: Given, limit_tokens: int, count: Count) -> Finish:
+def time_peer(peer: Peer[Input], value: Input, limit_tokens: int, count: Count) -> Finish:
     """Run a peer until it finishes, or until it requests a count after its time is up."""
     started = time.perf_counter()
 
-    def impatient(text: str) -> int:
+    def count_in_time(text: str) -> int:
         if time.perf_counter() - started > TIMEOUT_SECONDS:
             raise _TimedOut
         return count(text)
 
     retained: list[str] | None
     try:
-        retained = peer(given, limit_tokens, impatient)
+        retained = peer(value, limit_tokens, count_in_time)
     except _TimedOut:
         retained = None
     return Finish(time.perf_counter() - started, retained)
@@ -63,7 +63,7 @@ def cutoff_search(sections: Sequence[Section], limit_tokens: int, count: Count) 
     ends = [list(accumulate(map(len, section.text.splitlines(keepends=True)))) for section in sections]
     levels = [(place, end) for place in order for end in ends[place]]
 
-    def rendered(level: int) -> str:
+    def render(level: int) -> str:
         place, end = levels[level]
         retained = {p: sections[p].text for p in order[: order.index(place)]} | {
             place: sections[place].text[:end]
@@ -71,15 +71,15 @@ def cutoff_search(sections: Sequence[Section], limit_tokens: int, count: Count) 
         return "\n\n".join(retained[p] for p in sorted(retained))
 
     fits, too_much = -1, len(levels)
-    found = ""
+    best = ""
     while too_much - fits > 1:
         level = (fits + too_much) // 2
-        prompt = rendered(level)
+        prompt = render(level)
         if count(prompt) <= limit_tokens:
-            fits, found = level, prompt
+            fits, best = level, prompt
         else:
             too_much = level
-    return [found]
+    return [best]
 
 
 def popping_lines(sections: Sequence[Section], limit_tokens: int, count: Count) -> list[str]:

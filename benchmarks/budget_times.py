@@ -11,7 +11,7 @@ import foveate
 from benchmarks.budget_cases import Case, Count, Windows, cases
 from benchmarks.budget_peers import (
     TIMEOUT_SECONDS,
-    Given,
+    Input,
     Peer,
     cutoff_search,
     messages,
@@ -49,9 +49,9 @@ class Cell:
     stopped: set[str] = field(default_factory=set)
     left_out: set[str] = field(default_factory=set)
 
-    def median(self, who: str) -> float:
+    def median(self, contender: str) -> float:
         """Return the median seconds of a contender."""
-        return statistics.median(self.seconds[who])
+        return statistics.median(self.seconds[contender])
 
     def speedup(self, over: str, *, of: str) -> float:
         """Return how many times as fast Foveate is in the median round; at least, if the peer was stopped."""
@@ -61,7 +61,7 @@ class Cell:
 
 def measure_cells(windows: Windows, count: Count) -> list[Cell]:
     """Measure a cell for every number of texts, size and limit: as sections, and as one history."""
-    found: list[Cell] = []
+    cells: list[Cell] = []
     for measure, one_round in {"sections": _sections_round, "history": _history_round}.items():
         _fill(
             Cell(measure=measure, texts=10, tokens=1000, limit="cut"), one_round, 1, windows, count
@@ -73,23 +73,23 @@ def measure_cells(windows: Windows, count: Count) -> list[Cell]:
                     cell = Cell(measure=measure, texts=texts, tokens=tokens, limit=limit, left_out=too_slow)
                     _fill(cell, one_round, rounds, windows, count)
                     too_slow = too_slow | cell.stopped
-                    found.append(cell)
-    return found
+                    cells.append(cell)
+    return cells
 
 
-def time_assembly(cell: Cell, who: str, sections: Sequence[Section], limit_tokens: int) -> None:
+def time_assembly(cell: Cell, contender: str, sections: Sequence[Section], limit_tokens: int) -> None:
     """Record how long Foveate takes."""
     budget = Budget(total_tokens=limit_tokens)
     started = time.perf_counter()
     prompt = foveate.assemble(sections, budget, model=MODEL)
-    cell.seconds.setdefault(who, []).append(time.perf_counter() - started)
-    cell.used[who] = prompt.tokens / limit_tokens
+    cell.seconds.setdefault(contender, []).append(time.perf_counter() - started)
+    cell.used[contender] = prompt.tokens / limit_tokens
 
 
-def growth_exponent(cells: Sequence[Cell], who: str) -> float:
+def growth_exponent(cells: Sequence[Cell], contender: str) -> float:
     """Return the exponent with which time grows with size: the slope of a line through the logarithms."""
     sizes = [math.log(cell.tokens) for cell in cells]
-    times = [math.log(cell.median(who)) for cell in cells]
+    times = [math.log(cell.median(contender)) for cell in cells]
     return statistics.linear_regression(sizes, times).slope
 
 
@@ -97,8 +97,8 @@ def _fill(
     cell: Cell, one_round: Callable[[Cell, Case, Count], None], rounds: int, windows: Windows, count: Count
 ) -> None:
     share = LIMITS[cell.limit]
-    made = cases(windows, texts=cell.texts, tokens=cell.tokens, share=share, count=count)
-    for case in islice(made, rounds):
+    new_cases = cases(windows, texts=cell.texts, tokens=cell.tokens, share=share, count=count)
+    for case in islice(new_cases, rounds):
         one_round(cell, case, count)
 
 
@@ -106,24 +106,24 @@ def _sections_round(cell: Cell, case: Case, count: Count) -> None:
     time_assembly(cell, "cold", case.sections(), case.limit_tokens)
     time_assembly(cell, "warm", case.sections(), case.limit_tokens - 1)  # another prompt with the same texts
     for peer in (cutoff_search, popping_lines):
-        _contend(cell, peer, case.sections(), case.limit_tokens, count)
+        _time_contender(cell, peer, case.sections(), case.limit_tokens, count)
 
 
 def _history_round(cell: Cell, case: Case, count: Count) -> None:
     time_assembly(cell, "cold", case.history(), case.limit_tokens)
     time_assembly(cell, "warm", case.history(), case.limit_tokens - 1)
-    _contend(cell, trim_messages, messages(case.texts), case.limit_tokens, count)
+    _time_contender(cell, trim_messages, messages(case.texts), case.limit_tokens, count)
 
 
-def _contend(cell: Cell, peer: Peer[Given], given: Given, limit_tokens: int, count: Count) -> None:
-    who = peer.__name__
-    taken = cell.seconds.setdefault(who, [])
-    if who in cell.left_out:
-        taken.append(TIMEOUT_SECONDS)
-    elif max(taken, default=0) < _SLOW_SECONDS:
-        finish = time_peer(peer, given, limit_tokens, count)
-        taken.append(finish.seconds)
+def _time_contender(cell: Cell, peer: Peer[Input], value: Input, limit_tokens: int, count: Count) -> None:
+    contender = peer.__name__
+    seconds = cell.seconds.setdefault(contender, [])
+    if contender in cell.left_out:
+        seconds.append(TIMEOUT_SECONDS)
+    elif max(seconds, default=0) < _SLOW_SECONDS:
+        finish = time_peer(peer, value, limit_tokens, count)
+        seconds.append(finish.seconds)
         if finish.retained is None:
-            cell.stopped.add(who)
-        elif len(taken) == 1:
-            cell.used[who] = sum(map(count, finish.retained)) / limit_tokens
+            cell.stopped.add(contender)
+        elif len(seconds) == 1:
+            cell.used[contender] = sum(map(count, finish.retained)) / limit_tokens

@@ -68,15 +68,15 @@ def nonadditive_join_share(windows: Windows, kind: str, count: Count) -> tuple[f
     First with the blank line as its own part, then as the end of the preceding text: a full stop or a bracket
     forms one token with the line breaks after it.
     """
-    blank = count(_BLANK_LINE)
+    blank_tokens = count(_BLANK_LINE)
     texts = [_lines(windows.take(kind, _JOINED_TOKENS)) for _ in range(2 * _JOINS)]
-    three: list[bool] = []
-    two: list[bool] = []
+    separate: list[bool] = []
+    with_preceding: list[bool] = []
     for before, after in zip(texts[::2], texts[1::2], strict=True):
-        whole, end = count(before + _BLANK_LINE + after), count(after)
-        three.append(whole != count(before) + blank + end)
-        two.append(whole != count(before + _BLANK_LINE) + end)
-    return statistics.mean(three), statistics.mean(two)
+        whole, after_tokens = count(before + _BLANK_LINE + after), count(after)
+        separate.append(whole != count(before) + blank_tokens + after_tokens)
+        with_preceding.append(whole != count(before + _BLANK_LINE) + after_tokens)
+    return statistics.mean(separate), statistics.mean(with_preceding)
 
 
 def _lines(text: str) -> str:

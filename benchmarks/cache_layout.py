@@ -1,4 +1,4 @@
-"""What the input of recorded agents costs under each way of marking it, beside who knows the future.
+"""Input cost of recorded agents under each breakpoint policy, compared with the optimum.
 
 Costs are in uncached input tokens per input token, over all requests to models with cache breakpoints.
 
@@ -24,7 +24,7 @@ from foveate.prompt_cache.placement.arrival_times import (
     GapHistogram,
     estimate_returns,
     forecast_next_request,
-    soon_share,
+    short_ttl_share,
 )
 from foveate.prompt_cache.placement.breakpoints import (
     PlacementOptions,
@@ -78,9 +78,9 @@ def trace_figures(data: Path | None) -> dict[str, float]:
     """Return only the figures of the recorded requests."""
     path = (data or DATA) / TRACES if (data or DATA).is_dir() else data
     assert path is not None
-    every = read_lines(path)
-    found = [line for line in every if _uses_breakpoints(rules_for(line[0].prompt.model))]
-    if not found:
+    lines = read_lines(path)
+    cached_lines = [line for line in lines if _uses_breakpoints(rules_for(line[0].prompt.model))]
+    if not cached_lines:
         raise BadData(f"{path}: no requests to a model that keeps what is marked, for two lifetimes")
     policies: dict[str, Policy] = {
         "uncached": lambda line, _: sum(request.tokens for request in line),
@@ -93,29 +93,32 @@ def trace_figures(data: Path | None) -> dict[str, float]:
         "bound": lambda line, rules: bound(line, rules, pings=False),
         "bound_pings": lambda line, rules: bound(line, rules, pings=True),
     }
-    tokens = sum(request.tokens for line in found for request in line)
+    tokens = sum(request.tokens for line in cached_lines for request in line)
     costs = {
-        name: [cost(line, rules_for(line[0].prompt.model)) for line in found] for name, cost in policies.items()
+        name: [cost(line, rules_for(line[0].prompt.model)) for line in cached_lines]
+        for name, cost in policies.items()
     }
-    figures: dict[str, float] = {name: sum(each) / tokens for name, each in costs.items()}
+    figures: dict[str, float] = {name: sum(line_costs) / tokens for name, line_costs in costs.items()}
     figures["ours_over_optimum"] = figures["ours"] / figures["optimum"]
     figures["ours_pings_over_optimum_pings"] = figures["ours_pings"] / figures["optimum_pings"]
     figures["ours_over_bound"] = figures["ours"] / figures["bound"]
     figures["ours_pings_over_bound_pings"] = figures["ours_pings"] / figures["bound_pings"]
-    figures["sessions"] = len(found)
-    figures["requests"] = sum(map(len, found))
-    figures["requests_left_out"] = sum(map(len, every)) - figures["requests"]
+    figures["sessions"] = len(cached_lines)
+    figures["requests"] = sum(map(len, cached_lines))
+    figures["requests_left_out"] = sum(map(len, lines)) - figures["requests"]
     return figures
 
 
 def _workload_figures() -> dict[str, float]:
     """Return the cost of each generated workload under each policy, per input token."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name, make in WORKLOADS.items():
         workload = make()
         tokens = sum(call.request.tokens for call in workload)
-        found |= {f"wl_{name}_{policy}": sum(each) / tokens for policy, each in costs(workload).items()}
-    return found
+        figures |= {
+            f"wl_{name}_{policy}": sum(call_costs) / tokens for policy, call_costs in costs(workload).items()
+        }
+    return figures
 
 
 def _uses_breakpoints(rules: CacheRules) -> bool:
@@ -141,8 +144,8 @@ def _gateway_cost(line: Line, rules: CacheRules, *, pings: bool) -> float:
         if number:
             rhythm = rhythm.with_gap(request.at - line[number - 1].at)
         expected = forecast_next_request(rhythm)
-        share = soon_share(expected, rules)
-        sighting = log.observe(request.prompt, rules, cache, now=request.at, soon_share=share)
+        share = short_ttl_share(expected, rules)
+        sighting = log.observe(request.prompt, rules, cache, now=request.at, short_ttl_share=share)
         weights = estimate_returns(expected, rules, sighting.reach)
         reach, options = sighting.reach, PlacementOptions(long_ttl=sighting.reach.allows_long)
         breakpoints = place_breakpoints(
@@ -158,8 +161,8 @@ def _gateway_cost(line: Line, rules: CacheRules, *, pings: bool) -> float:
         cost += cost_of(served.usage, rules)
         if pings:
             until = line[number + 1].at if number + 1 < len(line) else math.inf
-            cache, spent = _cost_of_keepalives(cache, prompt, request, rules, rhythm, until)
-            cost += spent
+            cache, keepalive_cost = _cost_of_keepalives(cache, prompt, request, rules, rhythm, until)
+            cost += keepalive_cost
     return cost
 
 
@@ -173,9 +176,9 @@ def _cost_of_keepalives(
 ) -> tuple[SimulatedCache, float]:
     """Return the cost of keep-alives until the next request, whose time is unknown, and the cache then."""
     expected = forecast_next_request(rhythm)
-    now, spent, sent = request.at, 0.0, 0
+    now, cost, sent_count = request.at, 0.0, 0
     while True:
-        ping = plan_keepalive(
+        keepalive = plan_keepalive(
             prompt,
             rules,
             cache,
@@ -183,15 +186,15 @@ def _cost_of_keepalives(
             response_tokens=request.answer.tokens,
             last_at=request.at,
             now=now,
-            sent=sent,
+            sent_keepalives=sent_count,
         )
-        if ping is None or ping.at >= until:
-            return cache, spent
-        asks = build_keepalive_prompt(
-            prompt, ping, request.answer, rules, readable_entries(prompt, cache, ping.at)
+        if keepalive is None or keepalive.at >= until:
+            return cache, cost
+        keepalive_prompt = build_keepalive_prompt(
+            prompt, keepalive, request.answer, rules, readable_entries(prompt, cache, keepalive.at)
         )
-        served = cache.serve(asks, rules, at=ping.at)
-        cache, now, sent = served.cache, ping.at, sent + 1
-        if ping.includes_response:
-            prompt = asks
-        spent += cost_of(served.usage, rules)
+        served = cache.serve(keepalive_prompt, rules, at=keepalive.at)
+        cache, now, sent_count = served.cache, keepalive.at, sent_count + 1
+        if keepalive.includes_response:
+            prompt = keepalive_prompt
+        cost += cost_of(served.usage, rules)

@@ -32,36 +32,38 @@ def optimum(line: Line, rules: CacheRules, *, pings: bool) -> float:
     # Cost of the remaining requests if the next one hits the cache, and if it misses.
     hit_cost = miss_cost = 0.0
     for number in reversed(range(len(line))):
-        request, after = line[number], line[number + 1] if number + 1 < len(line) else None
+        request, next_request = line[number], line[number + 1] if number + 1 < len(line) else None
         repeated = _repeated_tokens(line[number - 1], request) if number else 0
-        goes_on = _repeated_tokens(request, after) if after else 0
-        gap = after.at - request.at if after else math.inf
+        continued = _repeated_tokens(request, next_request) if next_request else 0
+        gap = next_request.at - request.at if next_request else math.inf
         costs = []
         for read in (repeated, 0):
-            new = max(0, goes_on - read)
-            keeping = (
-                min(new * (price - 1) + goes_on * pinged for price, pinged in prices.write_cost(gap))
-                if after
+            new = max(0, continued - read)
+            keep_cost = (
+                min(new * (price - 1) + continued * keepalive for price, keepalive in prices.write_cost(gap))
+                if next_request
                 else math.inf
             )
-            costs.append(read * prices.read + (request.tokens - read) + min(miss_cost, keeping + hit_cost))
+            costs.append(read * prices.read + (request.tokens - read) + min(miss_cost, keep_cost + hit_cost))
         hit_cost, miss_cost = costs
     return miss_cost
 
 
-def _repeated_tokens(asked: TracedRequest, after: TracedRequest) -> int:
-    return min(common_blocks(asked.runs, after.runs) * BLOCK_TOKENS, asked.tokens, after.tokens)
+def _repeated_tokens(request: TracedRequest, next_request: TracedRequest) -> int:
+    return min(
+        common_blocks(request.runs, next_request.runs) * BLOCK_TOKENS, request.tokens, next_request.tokens
+    )
 
 
 def bound(line: Line, rules: CacheRules, *, pings: bool) -> float:
     """Return a lower bound for the cost of any placement for a sequence of requests, in uncached tokens."""
     roots: dict[int, _Node] = {}
-    rest = 0
+    uncacheable_tokens = 0
     for request in line:
         _grow(roots, request.runs, request.at)
-        rest += max(0, request.tokens - count_blocks(request.runs) * BLOCK_TOKENS)
+        uncacheable_tokens += max(0, request.tokens - count_blocks(request.runs) * BLOCK_TOKENS)
     prices = _Prices.from_rules(rules, pings=pings)
-    return rest + sum(
+    return uncacheable_tokens + sum(
         count_blocks(node.runs) * BLOCK_TOKENS * prices.min_cost(node.times) for node in _nodes(roots)
     )
 
@@ -92,11 +94,11 @@ def _grow(children: dict[int, _Node], runs: Runs, at: float) -> None:
 
 
 def _nodes(roots: dict[int, _Node]) -> Iterator[_Node]:
-    waiting = list(roots.values())
-    while waiting:
-        node = waiting.pop()
+    pending = list(roots.values())
+    while pending:
+        node = pending.pop()
         yield node
-        waiting += node.children.values()
+        pending += node.children.values()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +129,10 @@ class _Prices:
         for number in reversed(range(len(times))):
             gap = times[number + 1] - times[number] if number + 1 < len(times) else math.inf
             read = self.read + min(self._keep_cost(gap) + hit_cost, miss_cost)
-            paid = min([1 + miss_cost, *(price + pinged + hit_cost for price, pinged in self.write_cost(gap))])
-            hit_cost, miss_cost = read, paid
+            miss = min(
+                [1 + miss_cost, *(price + keepalive + hit_cost for price, keepalive in self.write_cost(gap))]
+            )
+            hit_cost, miss_cost = read, miss
         return miss_cost
 
     def _keep_cost(self, gap: float) -> float:

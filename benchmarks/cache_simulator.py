@@ -1,4 +1,4 @@
-"""The cache simulator beside recorded bills: how often reads and writes are those billed, and why one missed.
+"""Cache reads and writes that the simulator predicts, compared with recorded usage; causes of differences.
 
 The simulator serves each request of a log in order of time, including sub-agents, as replay does
 (`foveate.replay.simulator.reconstruct`). The score compares the reported usage with what the simulator predicts
@@ -77,8 +77,8 @@ def run(data: Path | None) -> Report:
     if not scored:
         raise BadData("no log shows two requests in a row")
     hard = [prediction for prediction in scored if prediction.cause]
-    named = [prediction for prediction in hard if prediction.cause not in _UNSEEN]
-    seen = [prediction for prediction in scored if prediction.cause not in _UNSEEN]
+    explained = [prediction for prediction in hard if prediction.cause not in _UNSEEN]
+    logged = [prediction for prediction in scored if prediction.cause not in _UNSEEN]
     return Report(
         figures={
             "requests": sum(len(recording.calls) for recording in recordings),
@@ -87,8 +87,8 @@ def run(data: Path | None) -> Report:
             "read_within_2pct": _share([_near(p.ours.read, p.reported) for p in scored]),
             "hard": len(hard),
             "hard_within_2pct": _share([prediction.is_ours for prediction in hard]),
-            "hard_with_a_cause": len(named),
-            "where_the_log_shows_why": _share([prediction.is_ours for prediction in seen]),
+            "hard_with_a_cause": len(explained),
+            "where_the_log_shows_why": _share([prediction.is_ours for prediction in logged]),
             "broken_lines": sum(len(recording.unreadable) for recording in recordings),
         },
         peers={
@@ -107,11 +107,11 @@ def run(data: Path | None) -> Report:
     )
 
 
-def _read_recordings(where: Path) -> list[Recording]:
-    where = where / "sessions" if (where / "sessions").is_dir() else where
+def _read_recordings(path_: Path) -> list[Recording]:
+    path_ = path_ / "sessions" if (path_ / "sessions").is_dir() else path_
     try:
-        read, _ = group_sessions([path for path in find_files([where]).files if ".jsonl" in path.name])
-        recordings = [recording for session in read for recording in read_session(session)]
+        sessions, _ = group_sessions([path for path in find_files([path_]).files if ".jsonl" in path.name])
+        recordings = [recording for session in sessions for recording in read_session(session)]
     except UnreadableInput as error:
         raise BadData(str(error)) from None
     return [recording for recording in recordings if any(call.usage is not None for call in recording.calls)]
@@ -120,19 +120,19 @@ def _read_recordings(where: Path) -> list[Recording]:
 def _predict(recording: Recording) -> Iterator[Prediction]:
     last: dict[str, ReconstructedCall] = {}
     main = recording.calls[0].conversation
-    for sent in reconstruct_calls(recording):
-        before = last.get(sent.call.conversation)
-        last[sent.call.conversation] = sent
-        if before is None or before.call.usage is None or sent.call.usage is None:
+    for call in reconstruct_calls(recording):
+        previous = last.get(call.call.conversation)
+        last[call.call.conversation] = call
+        if previous is None or previous.call.usage is None or call.call.usage is None:
             continue
-        billed, peer = sent.call.usage.cache, _peer(before.call.usage.cache, sent.call.usage.cache)
+        usage, peer = call.call.usage.cache, _peer(previous.call.usage.cache, call.call.usage.cache)
         yield Prediction(
             recording=recording,
-            is_agent=sent.call.conversation != main,
-            reported=billed,
-            ours=sent.expected,
+            is_agent=call.call.conversation != main,
+            reported=usage,
+            ours=call.expected,
             peer=peer,
-            cause="" if _near(peer.read, billed) else _cause(before, sent, billed),
+            cause="" if _near(peer.read, usage) else _cause(previous, call, usage),
         )
 
 
@@ -140,34 +140,34 @@ def _agent(prediction: Prediction) -> str:
     return f"{prediction.recording.source}{', sub-agent' * prediction.is_agent}"
 
 
-def _peer(last: CacheUsage, billed: CacheUsage) -> CacheUsage:
-    read = min(billed.input_tokens, last.input_tokens - last.uncached)
-    return CacheUsage(read=read, written_5m=billed.input_tokens - read)
+def _peer(last: CacheUsage, usage: CacheUsage) -> CacheUsage:
+    read = min(usage.input_tokens, last.input_tokens - last.uncached)
+    return CacheUsage(read=read, written_5m=usage.input_tokens - read)
 
 
-def _cause(before: ReconstructedCall, sent: ReconstructedCall, billed: CacheUsage) -> str:
+def _cause(previous: ReconstructedCall, call: ReconstructedCall, usage: CacheUsage) -> str:
     """Return why a request reads less than the previous one left in the cache, as far as the log shows."""
-    if before.call.model != sent.call.model:
+    if previous.call.model != call.call.model:
         return "another model"
-    if sent.rules.ttls and sent.call.at - before.call.at > sent.rules.ttls[0].seconds:
+    if call.rules.ttls and call.call.at - previous.call.at > call.rules.ttls[0].seconds:
         return "its time ran out"
-    if before.call.has_thinking != sent.call.has_thinking:
+    if previous.call.has_thinking != call.call.has_thinking:
         return "thinking switched on or off"
-    if sent.finding is not UsageFinding.NOTHING:
-        return _UNSEEN_LATER if billed.read else _UNSEEN_START
-    if sent.last_node.descends_from(before.last_node):
+    if call.finding is not UsageFinding.NOTHING:
+        return _UNSEEN_LATER if usage.read else _UNSEEN_START
+    if call.last_node.descends_from(previous.last_node):
         return "sent before the last one was answered"
-    return "earlier thinking left out" if before.last_node.first_thinking is not None else "edited history"
+    return "earlier thinking left out" if previous.last_node.first_thinking is not None else "edited history"
 
 
-def _agree(expected: CacheUsage, billed: CacheUsage) -> bool:
-    allowed = TOLERANCE * billed.input_tokens
-    written = expected.written_5m + expected.written_1h - billed.written_5m - billed.written_1h
-    return abs(expected.read - billed.read) <= allowed and abs(written) <= allowed
+def _agree(expected: CacheUsage, usage: CacheUsage) -> bool:
+    allowed = TOLERANCE * usage.input_tokens
+    written = expected.written_5m + expected.written_1h - usage.written_5m - usage.written_1h
+    return abs(expected.read - usage.read) <= allowed and abs(written) <= allowed
 
 
-def _near(read: int, billed: CacheUsage) -> bool:
-    return abs(read - billed.read) <= TOLERANCE * billed.input_tokens
+def _near(read: int, usage: CacheUsage) -> bool:
+    return abs(read - usage.read) <= TOLERANCE * usage.input_tokens
 
 
 def _share(agreed: Sequence[bool]) -> float:
@@ -180,27 +180,27 @@ def _shares(
     groups: dict[str, list[Prediction]] = {}
     for prediction in scored:
         groups.setdefault(name(prediction), []).append(prediction)
-    for group, own in groups.items():
+    for group, predictions in groups.items():
         yield {
             "of": key,
             "name": group,
-            "requests": len(own),
-            "ours": _share([prediction.is_ours for prediction in own]),
-            "peer": _share([prediction.is_peers for prediction in own]),
+            "requests": len(predictions),
+            "ours": _share([prediction.is_ours for prediction in predictions]),
+            "peer": _share([prediction.is_peers for prediction in predictions]),
         }
 
 
 def _misses(scored: Sequence[Prediction]) -> Iterator[Mapping[str, Cell]]:
     for prediction in scored:
-        billed, ours = prediction.reported, prediction.ours
+        usage, ours = prediction.reported, prediction.ours
         if not prediction.is_ours or prediction.cause:
             yield {
                 "of": "request",
                 "name": prediction.recording.name,
                 "cause": prediction.cause or "-",
                 "agrees": prediction.is_ours,
-                "billed_read": billed.read,
-                "billed_written": billed.written_5m + billed.written_1h,
+                "billed_read": usage.read,
+                "billed_written": usage.written_5m + usage.written_1h,
                 "read": ours.read,
                 "written": ours.written_5m + ours.written_1h,
             }

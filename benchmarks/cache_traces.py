@@ -59,12 +59,12 @@ def read_lines(path: Path) -> list[Line]:
             traces = [json.loads(line) for line in file if line.strip()]
         if any(trace["block_size"] != BLOCK_TOKENS for trace in traces):
             raise BadData(f"{path}: traces in blocks of other than {BLOCK_TOKENS} tokens")
-        found = [line for trace in traces for session in _sessions(trace) for line in _lines(session)]
+        lines = [line for trace in traces for session in _sessions(trace) for line in _lines(session)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadData(f"{path}: no traces that can be read ({error})") from None
-    if not found:
+    if not lines:
         raise BadData(f"{path}: no requests in it")
-    return found
+    return lines
 
 
 def _sessions(trace: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -86,11 +86,15 @@ def _lines(session: Mapping[str, Any]) -> Iterator[Line]:
 
 def _add_answers(line: Sequence[TracedRequest]) -> Iterator[TracedRequest]:
     """Add to each request its response as the next one contains it, if that can be identified."""
-    for request, after in pairwise(line):
+    for request, next_request in pairwise(line):
         going_on = request.prompt.pieces[:-1]
-        comes = after.prompt.pieces[len(going_on) : len(going_on) + 1]
-        goes_on = after.prompt.pieces[: len(going_on)] == going_on
-        yield replace(request, answer=comes[0]) if goes_on and comes and comes[0].kind == _ANSWER else request
+        next_runs = next_request.prompt.pieces[len(going_on) : len(going_on) + 1]
+        goes_on = next_request.prompt.pieces[: len(going_on)] == going_on
+        yield (
+            replace(request, answer=next_runs[0])
+            if goes_on and next_runs and next_runs[0].kind == _ANSWER
+            else request
+        )
     yield line[-1]
 
 
@@ -151,10 +155,10 @@ class _PieceCutter:
             self._pieces.append(self._piece(runs, start, to, kind))
             self._ends.append(to)
         rest = max(0, tokens - message_blocks * self._block_tokens)
-        asks = structs.replace(
+        uncached_tail = structs.replace(
             self._piece(runs, message_blocks, length, "asks"), tokens=rest, accepts_breakpoint=False
         )
-        return (*self._pieces, asks)
+        return (*self._pieces, uncached_tail)
 
     def _piece(self, runs: Runs, start: int, end: int, kind: str) -> PromptPiece:
         tools, system = self._borders

@@ -18,7 +18,7 @@ from foveate.prompt_cache.placement.arrival_times import (
     GapHistogram,
     estimate_returns,
     forecast_next_request,
-    soon_share,
+    short_ttl_share,
 )
 from foveate.prompt_cache.placement.breakpoints import PlacementOptions, apply_breakpoints, place_breakpoints
 from foveate.prompt_cache.placement.prefix_log import ObservedRequest, PrefixLog
@@ -280,7 +280,9 @@ class Gateway:
         if client_ttl is not None:
             prompt = apply_breakpoints(prompt, client_breakpoints(prompt, client_ttl))
         expected = forecast_next_request(rhythm, self._rhythm)
-        sighting = self.log.observe(prompt, rules, cache, now=now, soon_share=soon_share(expected, rules))
+        sighting = self.log.observe(
+            prompt, rules, cache, now=now, short_ttl_share=short_ttl_share(expected, rules)
+        )
         weights = estimate_returns(expected, rules, sighting.reach)
         options = PlacementOptions(long_ttl=sighting.reach.allows_long)
         breakpoints = place_breakpoints(

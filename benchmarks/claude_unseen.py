@@ -1,4 +1,4 @@
-"""How well Claude's constants predict the bills of recordings that were kept out of their fit.
+"""Accuracy of the constants for Claude on the usage of recordings that were held out of their fit.
 
 In each of eight rounds, an eighth of the recordings is held out (whole files, so that the requests of one
 recording stay together). The constants are fitted on the rest and on the sessions, and predict the usage that
@@ -59,13 +59,13 @@ def _predict(example: Example, constants: ClaudeConstants) -> dict[str, str | fl
     contributions = {name: number * weights.get(name, 0.0) for name, number in example.times.items()}
     predicted = sum(contributions.values())
     margin = sum(tokens * spreads.get(name, 0.0) for name, tokens in contributions.items())
-    documented = example.billed - example.tokens
+    documented = example.reported_tokens - example.tokens
     upper = documented + predicted + margin + constants.around_tokens
     return {
         "recording": example.recording,
         "family": example.family,
-        "billed": example.billed,
+        "billed": example.reported_tokens,
         "predicted": round(documented + predicted),
-        "error": abs(predicted - example.tokens) / example.billed,
-        "covered": upper >= example.billed,
+        "error": abs(predicted - example.tokens) / example.reported_tokens,
+        "covered": upper >= example.reported_tokens,
     }

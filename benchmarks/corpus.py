@@ -51,22 +51,22 @@ def sources(data: Path | None) -> Mapping[str, Source]:
     Raises:
         BadData: the recorded data is missing.
     """
-    where = data or DATA
-    made: dict[str, Callable[[], list[bytes]]] = {
-        "prose": lambda: _prose(where / _PROSE),
+    folder = data or DATA
+    readers: dict[str, Callable[[], list[bytes]]] = {
+        "prose": lambda: _prose(folder / _PROSE),
         "code": _code,
-        "json": lambda: _json(where / PAIRS, *sorted((where / "sessions").rglob("*.jsonl.gz"))),
+        "json": lambda: _json(folder / PAIRS, *sorted((folder / "sessions").rglob("*.jsonl.gz"))),
         "cjk": _cjk,
     }
-    found: dict[str, Source] = {}
-    for kind, make in made.items():
+    result: dict[str, Source] = {}
+    for kind, read in readers.items():
         try:
-            parts = make()
+            parts = read()
         except (OSError, EOFError, tarfile.TarError) as error:
             raise BadData(f"cannot read {kind} to measure with: {error}") from None
         random.Random(_SEED).shuffle(parts)
-        found[kind] = Source(kind, b"\n".join(parts)[:_MIN_BYTES])
-    return found
+        result[kind] = Source(kind, b"\n".join(parts)[:_MIN_BYTES])
+    return result
 
 
 def cjk(characters: int, *, stops: bool = True) -> str:

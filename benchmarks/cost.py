@@ -76,9 +76,9 @@ def run(_data: Path | None) -> Report:
 
 
 def _row(database: str, url: str, processes: int) -> dict[str, Cell]:
-    timed = _measure(url, processes)
-    seconds = sorted(second for timing in timed for second in timing.seconds)
-    elapsed = max(timing.ended_at for timing in timed) - min(timing.started_at for timing in timed)
+    timings = _measure(url, processes)
+    seconds = sorted(second for timing in timings for second in timing.seconds)
+    elapsed = max(timing.ended_at for timing in timings) - min(timing.started_at for timing in timings)
     asyncio.run(_check(url, len(seconds)))
     return {
         "database": database,
@@ -88,17 +88,17 @@ def _row(database: str, url: str, processes: int) -> dict[str, Cell]:
         "at_once": _CONCURRENCY * processes,
         "median_ms": round(statistics.median(seconds) * 1e3, 2),
         "p99_ms": round(seconds[int(len(seconds) * 0.99)] * 1e3, 2),
-        "cpu_us_a_call": round(sum(timing.cpu_seconds for timing in timed) / len(seconds) * 1e6, 1),
+        "cpu_us_a_call": round(sum(timing.cpu_seconds for timing in timings) / len(seconds) * 1e6, 1),
     }
 
 
 async def _check(url: str, calls: int) -> None:
     """Check that all work was done: every charge is stored, and no reservation is left."""
     async with await open_store(url) as store:
-        (added,) = await store.ledger.sum_charges([])
-        (stands,) = (await store.ledger.get_balances(["total"], now=0.0)).values()
-    if not (added.dollars == stands.spent == calls * _CHARGE_DOLLARS and not stands.reserved):
-        raise AssertionError(f"{calls} calls were made, and {added.calls} are in the ledger: {stands}")
+        (total,) = await store.ledger.sum_charges([])
+        (balance,) = (await store.ledger.get_balances(["total"], now=0.0)).values()
+    if not (total.dollars == balance.spent == calls * _CHARGE_DOLLARS and not balance.reserved):
+        raise AssertionError(f"{calls} calls were made, and {total.calls} are in the ledger: {balance}")
 
 
 def _measure(url: str, processes: int) -> list[LedgerTiming]:
@@ -111,11 +111,11 @@ async def _time_calls(_: int, url: str, barrier: Barrier) -> LedgerTiming:
     async with await open_store(url, wait_seconds=60.0) as store:
         admission = Admission(store.ledger, clock=time.time)
         await asyncio.to_thread(barrier.wait)
-        began, cpu = time.time(), time.process_time()
-        ends = time.perf_counter() + _SECONDS
+        started_at, cpu = time.time(), time.process_time()
+        deadline = time.perf_counter() + _SECONDS
 
-        async def called(number: int) -> None:
-            while (started := time.perf_counter()) < ends:
+        async def make_calls(number: int) -> None:
+            while (started := time.perf_counter()) < deadline:
                 call = _call(number)
                 await admission.admit(call, _CEILING, _CAPS)
                 await admission.settle(
@@ -130,10 +130,10 @@ async def _time_calls(_: int, url: str, barrier: Barrier) -> LedgerTiming:
                 )
                 seconds.append(time.perf_counter() - started)
 
-        await asyncio.gather(*(called(number) for number in range(_CONCURRENCY)))
-        ended, cpu = time.time(), time.process_time() - cpu
+        await asyncio.gather(*(make_calls(number) for number in range(_CONCURRENCY)))
+        ended_at, cpu = time.time(), time.process_time() - cpu
         await admission.close()
-    return LedgerTiming(started_at=began, ended_at=ended, seconds=seconds, cpu_seconds=cpu)
+    return LedgerTiming(started_at=started_at, ended_at=ended_at, seconds=seconds, cpu_seconds=cpu)
 
 
 def _call(number: int) -> Call:

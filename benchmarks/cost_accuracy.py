@@ -1,4 +1,4 @@
-"""What calls cost by our prices, beside what genai-prices and an agent's own log say of the same bills.
+"""Costs of recorded usage by our prices, compared with genai-prices and with the costs in an agent's log.
 
 Every usage that genai-prices has a price for is parsed and priced by Foveate, for each provider and route that
 it lists; so is every call of a session log that contains the agent's own cost. Equal means equal to the last
@@ -73,10 +73,10 @@ FIGURES = (
 
 def run(data: Path | None) -> Report:
     """Return the shares of prices that are equal, explained, and neither."""
-    where = data or DATA
-    usages, logs = list(_files(where, ".json", USAGES)), list(_files(where, ".jsonl", f"{LOGS}/*.jsonl*"))
+    folder = data or DATA
+    usages, logs = list(_files(folder, ".json", USAGES)), list(_files(folder, ".jsonl", f"{LOGS}/*.jsonl*"))
     if not usages and not logs:
-        raise BadData(f"no priced usages ({USAGES}) and no session logs ({LOGS}) in {where}")
+        raise BadData(f"no priced usages ({USAGES}) and no session logs ({LOGS}) in {folder}")
     book = PriceBook()
     usage_rows = [row for path in usages for row in _rows(path)]
     prices = [compared for row in usage_rows for compared in _compare_usage(book, row)]
@@ -91,37 +91,37 @@ def run(data: Path | None) -> Report:
     )
 
 
-def _figures(prefix: str, found: list[PriceComparison]) -> dict[str, float]:
-    reasons = Counter(compared.reason for compared in found)
+def _figures(prefix: str, comparisons: list[PriceComparison]) -> dict[str, float]:
+    reasons = Counter(compared.reason for compared in comparisons)
     near = sum(
         compared.ours is not None and abs(compared.ours - compared.theirs) < CENT_THOUSANDTH
-        for compared in found
+        for compared in comparisons
     )
-    known = [compared for compared in found if compared.ours is not None]
+    known = [compared for compared in comparisons if compared.ours is not None]
     return {
-        f"{prefix}prices": len(found),
-        f"{prefix}equal_share": round(reasons[EQUAL] / len(found), 4),
-        f"{prefix}equal_or_explained_share": round(1 - reasons[UNEXPLAINED] / len(found), 4),
-        f"{prefix}within_a_cent_thousandth_share": round(near / len(found), 4),
+        f"{prefix}prices": len(comparisons),
+        f"{prefix}equal_share": round(reasons[EQUAL] / len(comparisons), 4),
+        f"{prefix}equal_or_explained_share": round(1 - reasons[UNEXPLAINED] / len(comparisons), 4),
+        f"{prefix}within_a_cent_thousandth_share": round(near / len(comparisons), 4),
         f"{prefix}unexplained": reasons[UNEXPLAINED],
-        f"{prefix}unknown": len(found) - len(known),
+        f"{prefix}unknown": len(comparisons) - len(known),
         f"{prefix}dollars": float(sum(compared.ours or 0 for compared in known)),
         f"{prefix}dollars_of_theirs": float(sum(compared.theirs for compared in known)),
     }
 
 
-def _reasons(kind: str, found: list[PriceComparison]) -> Iterator[dict[str, Cell]]:
+def _reasons(kind: str, comparisons: list[PriceComparison]) -> Iterator[dict[str, Cell]]:
     """Return a row for each reason, with the largest difference and its location."""
-    for reason, count in Counter(compared.reason for compared in found).most_common():
-        of_it = [compared for compared in found if compared.reason == reason]
-        most = max(of_it, key=lambda compared: abs((compared.ours or Decimal(0)) - compared.theirs))
+    for reason, count in Counter(compared.reason for compared in comparisons).most_common():
+        group = [compared for compared in comparisons if compared.reason == reason]
+        largest = max(group, key=lambda compared: abs((compared.ours or Decimal(0)) - compared.theirs))
         yield {
             "of": kind,
             "reason": reason,
             "prices": count,
-            "most_apart": most.where,
-            "ours": None if most.ours is None else f"{most.ours:f}",
-            "theirs": f"{most.theirs:f}",
+            "most_apart": largest.where,
+            "ours": None if largest.ours is None else f"{largest.ours:f}",
+            "theirs": f"{largest.theirs:f}",
         }
 
 
@@ -136,7 +136,7 @@ def _compare_usage(book: PriceBook, row: Mapping[str, Any]) -> Iterator[PriceCom
             provider, flavour = str(way["provider_id"]), str(way["api_flavor"])
             usage = read_response_usage(_format(provider, flavour), reply)
             model = str(row.get("model", ""))
-            where = f"{model} at {provider} ({flavour})"
+            location = f"{model} at {provider} ({flavour})"
             theirs = PeerPrice(
                 input=Decimal(way["input_price"]),
                 output=Decimal(way["output_price"]),
@@ -146,12 +146,15 @@ def _compare_usage(book: PriceBook, row: Mapping[str, Any]) -> Iterator[PriceCom
                 counts=entry["usage"],
             )
             if usage is None:
-                yield PriceComparison(where=where, ours=None, theirs=theirs.total, reason=UNEXPLAINED)
+                yield PriceComparison(where=location, ours=None, theirs=theirs.total, reason=UNEXPLAINED)
                 continue
             price = book.price(model, usage, provider=provider, at=PEER_PRICES_AT)
             reason = _reason(book, model, provider, usage, price, theirs)
             yield PriceComparison(
-                where=where, ours=None if price is None else price.dollars, theirs=theirs.total, reason=reason
+                where=location,
+                ours=None if price is None else price.dollars,
+                theirs=theirs.total,
+                reason=reason,
             )
 
 
@@ -199,8 +202,8 @@ def _reason(
 
     if theirs.is_equal(price):
         return EQUAL
-    if usage.said_dollars is not None:  # as a whole
-        is_equal = usage.said_dollars == theirs.total
+    if usage.reported_dollars is not None:  # as a whole
+        is_equal = usage.reported_dollars == theirs.total
         return EQUAL if is_equal else "the provider itself says another price than the table"
     if price is None:
         return _unknown_reason(at_our_prices, usage)
@@ -267,30 +270,30 @@ def _compare_log(book: PriceBook, path: Path) -> Iterator[PriceComparison]:
             continue
         try:
             cache = CacheUsage(uncached=usage["input"], read=usage["cacheRead"], written_5m=usage["cacheWrite"])
-            billed = Usage(cache=cache, output_tokens=usage["output"])
+            reported = Usage(cache=cache, output_tokens=usage["output"])
             model, provider, at = message["model"], message["provider"], message["timestamp"] / 1000
             theirs = Decimal(str(usage["cost"]["total"]))
         except (KeyError, TypeError, ArithmeticError) as error:
             raise BadData(f"{path}: a call whose usage or cost cannot be read: {error!r}") from error
-        ours = book.price(model, billed, provider=provider, at=at)
+        ours = book.price(model, reported, provider=provider, at=at)
         yield PriceComparison(
             where=f"{model} at {provider}",
             ours=None if ours is None else ours.dollars,
             theirs=theirs,
-            reason=_logged_reason(book, model, provider, at, billed, theirs),
+            reason=_logged_reason(book, model, provider, at, reported, theirs),
         )
 
 
 def _logged_reason(
-    book: PriceBook, model: str, provider: str, at: float, billed: Usage, theirs: Decimal
+    book: PriceBook, model: str, provider: str, at: float, reported: Usage, theirs: Decimal
 ) -> str:
-    ours = book.price(model, billed, provider=provider, at=at)
+    ours = book.price(model, reported, provider=provider, at=at)
     if ours is None:
         return "unknown to us"
     if abs(ours.dollars - theirs) < FLOAT_NOISE:
         return EQUAL
     one_by_one = Decimal(0)
-    for usage, count in _one_of_each(billed):
+    for usage, count in _one_of_each(reported):
         price_row = book.price(model, usage, provider=provider, at=at)
         one_by_one += price_row.dollars * count if price_row else 0
     if abs(one_by_one - theirs) < FLOAT_NOISE:
@@ -298,13 +301,13 @@ def _logged_reason(
     return UNEXPLAINED
 
 
-def _one_of_each(billed: Usage) -> Iterator[tuple[Usage, int]]:
+def _one_of_each(reported: Usage) -> Iterator[tuple[Usage, int]]:
     """Return a usage of one token of each kind, and the reported number of each."""
-    cache = billed.cache
+    cache = reported.cache
     yield Usage(cache=CacheUsage(uncached=1)), cache.uncached
     yield Usage(cache=CacheUsage(read=1)), cache.read
     yield Usage(cache=CacheUsage(written_5m=1)), cache.written_5m
-    yield Usage(cache=CacheUsage(), output_tokens=1), billed.output_tokens
+    yield Usage(cache=CacheUsage(), output_tokens=1), reported.output_tokens
 
 
 def _format(provider: str, flavour: str) -> Format:
@@ -325,10 +328,10 @@ def _ways(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     return (way for entry in row["extracted"] for way in entry["extractors"])
 
 
-def _files(where: Path, ending: str, pattern: str) -> Iterable[Path]:
-    if where.is_dir():
-        return sorted(where.glob(pattern))
-    return [where] if where.name.removesuffix(".gz").endswith(ending) else []
+def _files(path: Path, ending: str, pattern: str) -> Iterable[Path]:
+    if path.is_dir():
+        return sorted(path.glob(pattern))
+    return [path] if path.name.removesuffix(".gz").endswith(ending) else []
 
 
 def _text(path: Path) -> str:

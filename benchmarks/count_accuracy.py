@@ -1,4 +1,4 @@
-"""Offline counts of recorded requests beside what was billed for them, and beside litellm's.
+"""Offline token counts of recorded requests, compared with their reported usage and with litellm's counts.
 
 An error is the distance from the reported usage as a share of it. A rule on the request, never on the usage,
 leaves rows out: requests that the count names as unexplained, and calls that do not give a model messages to
@@ -35,7 +35,7 @@ class CountedRequest:
     is_claude: bool
     has_tools: bool
     has_schema: bool
-    billed: int
+    reported_tokens: int
     ours: RequestCount
     litellm: int | None
 
@@ -82,7 +82,7 @@ def run(data: Path | None) -> Report:
                     is_claude=is_claude(request.model),
                     has_tools=bool(request.tools),
                     has_schema=request.schema is not None,
-                    billed=call.input_tokens,
+                    reported_tokens=call.input_tokens,
                     ours=count,
                     litellm=litellm_peer.count(call, request),
                 )
@@ -132,7 +132,7 @@ def _judged_figures(judged: Sequence[_Judged]) -> dict[str, float]:
 
 
 def _count_call(call: RecordedCall) -> tuple[Request, RequestCount] | tuple[None, None]:
-    if not call.asks_to_read:
+    if not call.has_messages:
         return None, None
     try:
         request = with_model(formats.parse_request(call.body, call.format), call.model)
@@ -143,7 +143,7 @@ def _count_call(call: RecordedCall) -> tuple[Request, RequestCount] | tuple[None
 
 def _left_out_reason(call: RecordedCall, count: RequestCount | None) -> str:
     """Return why a call is not compared; empty if it is."""
-    if not call.asks_to_read:
+    if not call.has_messages:
         return f"no messages to read: {call.route}"
     if count is None:
         return f"not in a format that is read: {call.route}"
@@ -187,15 +187,26 @@ def _report(
     table: list[dict[str, Cell]] = []
     for name, group in groups.items():
         key = name.replace("-", "_").replace(" ", "_")
-        mine = _figures([(row.ours.total.tokens, row.billed) for row in group])
+        our_figures = _figures([(row.ours.total.tokens, row.reported_tokens) for row in group])
         upper = _upper(group)
-        peer = _figures([(row.litellm, row.billed) for row in group if row.litellm is not None])
+        peer_figures = _figures(
+            [(row.litellm, row.reported_tokens) for row in group if row.litellm is not None]
+        )
         failed = sum(row.litellm is None for row in group) / len(group)
-        figures |= {f"{key}_{figure}": value for figure, value in (mine | upper).items()}
-        theirs |= {f"{key}_{figure}": value for figure, value in (peer | {"failed_share": failed}).items()}
-        beside = {f"litellm_{figure}": value for figure, value in peer.items()}
+        figures |= {f"{key}_{figure}": value for figure, value in (our_figures | upper).items()}
+        theirs |= {
+            f"{key}_{figure}": value for figure, value in (peer_figures | {"failed_share": failed}).items()
+        }
+        litellm_figures = {f"litellm_{figure}": value for figure, value in peer_figures.items()}
         table.append(
-            {"group": name, "rows": len(group), **mine, **upper, **beside, "litellm_failed_share": failed}
+            {
+                "group": name,
+                "rows": len(group),
+                **our_figures,
+                **upper,
+                **litellm_figures,
+                "litellm_failed_share": failed,
+            }
         )
     for why, errors in sorted(left_out.items(), key=lambda found: -len(found[1])):
         known = [error for error in errors if error is not None]
@@ -216,7 +227,7 @@ def _exact_figures(rows: Sequence[CountedRequest]) -> dict[str, float]:
     called = [row for row in rows if row.ours.total.exact]
     found = {"called_exact_share": len(called) / len(rows) if rows else 0.0}
     if called:
-        right = Counter(row.ours.total.tokens == row.billed for row in called)
+        right = Counter(row.ours.total.tokens == row.reported_tokens for row in called)
         found["called_exact_right_share"] = right[True] / len(called)
     return found
 
@@ -224,7 +235,7 @@ def _exact_figures(rows: Sequence[CountedRequest]) -> dict[str, float]:
 def _figures(pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
     if not pairs:
         return {}
-    errors = [_error(tokens, billed) for tokens, billed in pairs]
+    errors = [_error(tokens, reported_tokens) for tokens, reported_tokens in pairs]
     return {
         "exact_share": sum(error == 0 for error in errors) / len(errors),
         "median_error": _quantile(errors, 0.5),
@@ -234,7 +245,7 @@ def _figures(pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
 
 def _upper(rows: Sequence[CountedRequest]) -> dict[str, float]:
     """Return how often there is an upper bound, how often it holds, and its distance from the usage."""
-    bounds = [(row.ours.upper, row.billed) for row in rows if row.ours.upper is not None]
+    bounds = [(row.ours.upper, row.reported_tokens) for row in rows if row.ours.upper is not None]
     return {"upper_given_share": len(bounds) / len(rows), **_upper_figures(bounds)}
 
 
@@ -242,13 +253,15 @@ def _upper_figures(bounds: Sequence[tuple[int, int]]) -> dict[str, float]:
     if not bounds:
         return {}
     return {
-        "upper_covers": sum(upper >= billed for upper, billed in bounds) / len(bounds),
-        "upper_over_billed_median": _quantile([upper / billed for upper, billed in bounds], 0.5),
+        "upper_covers": sum(upper >= reported_tokens for upper, reported_tokens in bounds) / len(bounds),
+        "upper_over_billed_median": _quantile(
+            [upper / reported_tokens for upper, reported_tokens in bounds], 0.5
+        ),
     }
 
 
-def _error(tokens: int, billed: int) -> float:
-    return abs(tokens - billed) / billed
+def _error(tokens: int, reported_tokens: int) -> float:
+    return abs(tokens - reported_tokens) / reported_tokens
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

@@ -72,8 +72,8 @@ class CountedCall:
     @property
     def identity(self) -> tuple[str, ...]:
         """Return the model, its host, and its input."""
-        read = {name: given for name, given in self.call.body.items() if name not in _UNREAD_FIELDS}
-        return self.call.host, self.call.model, json.dumps(read, sort_keys=True)
+        inputs = {name: value for name, value in self.call.body.items() if name not in _UNREAD_FIELDS}
+        return self.call.host, self.call.model, json.dumps(inputs, sort_keys=True)
 
     @property
     def is_plausible(self) -> bool:
@@ -83,7 +83,7 @@ class CountedCall:
 
 def count(call: RecordedCall) -> CountedCall | None:
     """Count a call; None if it has no messages in a known format, or no usage."""
-    if not call.asks_to_read or not call.input_tokens:
+    if not call.has_messages or not call.input_tokens:
         return None
     try:
         request = with_model(formats.parse_request(call.body, call.format), call.model)
@@ -155,10 +155,14 @@ def _find_error_causes(calls: Sequence[CountedCall]) -> frozenset[str]:
 
 def _failure_shares(calls: Sequence[CountedCall], dropped: Collection[str]) -> dict[str, float]:
     """Return each key with too large a share of wrong counts, in calls without any dropped key."""
-    left = [counted for counted in calls if counted.keys.isdisjoint(dropped)]
-    total = Counter(key for counted in left for key in counted.keys)
-    wrong = Counter(key for counted in left if not counted.is_right for key in counted.keys)
-    shares = {key: wrong[key] / total[key] for key in wrong if wrong[key] > 1 or total[key] <= _MIN_RIGHT_CALLS}
+    remaining = [counted for counted in calls if counted.keys.isdisjoint(dropped)]
+    counts = Counter(key for counted in remaining for key in counted.keys)
+    wrong_counts = Counter(key for counted in remaining if not counted.is_right for key in counted.keys)
+    shares = {
+        key: wrong_counts[key] / counts[key]
+        for key in wrong_counts
+        if wrong_counts[key] > 1 or counts[key] <= _MIN_RIGHT_CALLS
+    }
     return {key: share for key, share in shares.items() if share > 1 - _MIN_RIGHT_SHARE}
 
 

@@ -1,4 +1,4 @@
-"""Speed of counting texts and a growing session beside tiktoken, litellm and LangChain; stalls; growth.
+"""Speed of counting texts and a growing session, compared with tiktoken, litellm, LangChain; stalls; growth.
 
 Every text is new to all contenders. The order changes from round to round, and results are of the median round.
 """
@@ -89,12 +89,12 @@ def _time_side_by_side(texts: Mapping[str, Source], contenders: Mapping[str, Cou
         for size, (size_bytes, calls) in _SIZES.items():
             seconds = timed.setdefault((kind, size), {name: [] for name in contenders})
             for _ in range(_ROUNDS):
-                given = [source.take(size_bytes) for _ in range(calls)]
+                new_texts = [source.take(size_bytes) for _ in range(calls)]
                 tokens = {}
                 for name in order:
                     count = contenders[name]
                     started = time.perf_counter()
-                    tokens[name] = [count(text) for text in given]
+                    tokens[name] = [count(text) for text in new_texts]
                     seconds[name].append(time.perf_counter() - started)
                 agreeing += [
                     ours == theirs for ours, theirs in zip(tokens["foveate"], tokens["tiktoken"], strict=True)
@@ -116,15 +116,15 @@ def _kinds(timed: Timed) -> list[str]:
 
 def _speedups(timed: Timed) -> dict[str, float]:
     """Return by size the geometric mean over kinds and the worst kind, then each kind."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for over in ("tiktoken", "litellm"):
         for size in _SIZES:
-            each = {kind: _speedup(timed, kind, size, over) for kind in _kinds(timed)}
+            speedups = {kind: _speedup(timed, kind, size, over) for kind in _kinds(timed)}
             name = f"speedup_over_{over}_{size}"
-            found[name] = statistics.geometric_mean(each.values())
-            found[f"{name}_worst_kind"] = min(each.values())
-            found |= {f"{name}_{kind}": ratio for kind, ratio in each.items()}
-    return {name: round(value, 2) for name, value in found.items()}
+            figures[name] = statistics.geometric_mean(speedups.values())
+            figures[f"{name}_worst_kind"] = min(speedups.values())
+            figures |= {f"{name}_{kind}": ratio for kind, ratio in speedups.items()}
+    return {name: round(value, 2) for name, value in figures.items()}
 
 
 def _speed_rows(timed: Timed) -> list[dict[str, Cell]]:
@@ -194,7 +194,7 @@ def _peers(timed: Timed, session: SessionTimings, waits: Mapping[str, float]) ->
 def _waits(prose: str, encode: Callable[[str], list[int]]) -> dict[str, dict[str, float]]:
     """Return the longest stalls that Foveate and tiktoken cause. A number in front makes every text new."""
     one_letter = "a" * _MEGABYTE
-    spelled = prose.replace("\n\n", "\n<|endoftext|>\n")
+    with_special_tokens = prose.replace("\n\n", "\n<|endoftext|>\n")
     messages = [{"role": "user", "content": prose[at : at + 1500]} for at in range(0, _MEGABYTE - 1500, 1500)]
     body = {"model": _MODEL, "messages": messages}
 
@@ -203,13 +203,13 @@ def _waits(prose: str, encode: Callable[[str], list[int]]) -> dict[str, dict[str
         conversation.append({"role": "user", "content": f"{number}"})
         conversation.count()
 
-    def ask(number: int) -> None:
+    def count_request(number: int) -> None:
         foveate.count_request({**body, "messages": [{"role": "user", "content": f"{number}"}, *messages]})
 
     cascade = FallbackCounter(counter_for)
     request = formats.parse_request(body)
 
-    async def ask_on_loop(number: int) -> None:
+    async def count_request_on_loop(number: int) -> None:
         first = f'{{"role": "user", "content": "{number}"}}'.encode()
         await cascade.count_request(replace(request, messages=(first, *request.messages)))
 
@@ -217,9 +217,9 @@ def _waits(prose: str, encode: Callable[[str], list[int]]) -> dict[str, dict[str
         {
             "1mb_prose": lambda number: foveate.count(f"{number}{prose}"),
             "1mb_one_letter": lambda number: foveate.count(f"{number}{one_letter}"),
-            "1mb_special_tokens": lambda number: foveate.count(f"{number}{spelled}"),
+            "1mb_special_tokens": lambda number: foveate.count(f"{number}{with_special_tokens}"),
             "conversation": converse,
-            "count_request": ask,
+            "count_request": count_request,
             "python_loop": stalls.python_loop,
         }
     )
@@ -229,7 +229,7 @@ def _waits(prose: str, encode: Callable[[str], list[int]]) -> dict[str, dict[str
             {
                 "1mb_prose": lambda number: cascade.count_text(f"{number}{prose}", _MODEL),
                 "1mb_one_letter": lambda number: cascade.count_text(f"{number}{one_letter}", _MODEL),
-                "request": ask_on_loop,
+                "request": count_request_on_loop,
             }
         ).items()
     }
@@ -267,13 +267,13 @@ def _repeat_to_size(unit: str, size_bytes: int) -> str:
 
 
 def _min_seconds(text: str) -> float:
-    taken = []
+    times = []
     for number in range(5):
         fresh = f"{number}{text}"
         started = time.perf_counter()
         foveate.count(fresh)
-        taken.append(time.perf_counter() - started)
-    return min(taken)
+        times.append(time.perf_counter() - started)
+    return min(times)
 
 
 def _growth_rows(growth: Mapping[str, tuple[float, float]]) -> Sequence[Mapping[str, Cell]]:

@@ -16,9 +16,9 @@ from typing import TypeVar
 
 from foveate.store import open_store
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 # Work of a process on a database: its number, the URL, and a barrier at which all start together.
-Work = Callable[[int, str, Barrier], Awaitable[Found]]
+WorkerFunction = Callable[[int, str, Barrier], Awaitable[T]]
 
 _MAX_SECONDS = 300
 
@@ -60,7 +60,7 @@ def new_file(folder: str) -> str:
     return f"sqlite:///{folder}/{uuid.uuid4().hex}.sqlite"
 
 
-def run_together(work: Work[Found], url: str, processes: int) -> list[Found]:
+def run_together(work: WorkerFunction[T], url: str, processes: int) -> list[T]:
     """Return the result of `work` in each of these processes; the tables exist before they start."""
     asyncio.run(_create_tables(url))
     context = multiprocessing.get_context("spawn")
@@ -89,9 +89,9 @@ async def _create_tables(url: str) -> None:
         pass
 
 
-async def _run_when_ready(work: Work[Found], number: int, url: str, barrier: Barrier) -> Found:
+async def _run_when_ready(work: WorkerFunction[T], number: int, url: str, barrier: Barrier) -> T:
     return await work(number, url, barrier)
 
 
-def _run_and_send(work: Work[Found], number: int, url: str, barrier: Barrier, sender: Connection) -> None:
+def _run_and_send(work: WorkerFunction[T], number: int, url: str, barrier: Barrier, sender: Connection) -> None:
     sender.send(asyncio.run(_run_when_ready(work, number, url, barrier)))

@@ -74,7 +74,7 @@ class Example:
 
     times: Mapping[str, float]
     tokens: float
-    billed: float
+    reported_tokens: float
     weight: float
     family: str = "claude-3"
     recording: str = ""
@@ -92,14 +92,14 @@ def text_times(texts: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def _zero_except(**given: float) -> ClaudeConstants:
+def _zero_except(**nonzero: float) -> ClaudeConstants:
     """Return constants that are all zero except `given`."""
     text = dict.fromkeys(claude.TOKEN_CLASSES, 0.0)
     structure = dict.fromkeys((*STRUCTURE, *LATER_STRUCTURE), 0.0)
     return ClaudeConstants(
-        text={name: given.get(name, 0.0) for name in text},
+        text={name: nonzero.get(name, 0.0) for name in text},
         text_spread=text,
-        structure={name: given.get(name, 0.0) for name in structure},
+        structure={name: nonzero.get(name, 0.0) for name in structure},
         structure_spread={},
         around_tokens=0.0,
     )
@@ -107,9 +107,9 @@ def _zero_except(**given: float) -> ClaudeConstants:
 
 def count_with_constants(model: str, request: Request, constants: ClaudeConstants) -> RequestCount:
     """Count with other constants than the shipped ones."""
-    ruler = ClaudeTokenizer(claude_family(model), bundled_vocabulary("o200k_base"), constants)
+    tokenizer = ClaudeTokenizer(claude_family(model), bundled_vocabulary("o200k_base"), constants)
     rules = ClaudeRules(claude_model_figures(model), constants)
-    return RequestCounter(model=model, backend="probe", tokenizer=ruler, rules=rules).count_request(request)
+    return RequestCounter(model=model, backend="probe", tokenizer=tokenizer, rules=rules).count_request(request)
 
 
 def request_times(model: str, request: Request, documented: int) -> dict[str, float]:
@@ -148,10 +148,10 @@ def usage_rows(data: Path) -> Iterator[tuple[str, Request, float, float, str]]:
             continue
         api_format, model = _route(row)
         usage = row["usage"]
-        billed = sum(usage.get(name) or 0 for name in _USAGE_FIELDS)
+        reported_tokens = sum(usage.get(name) or 0 for name in _USAGE_FIELDS)
         request = replace(formats.parse_request(row["request"], api_format), model=model)
         weight = 1.0 if api_format is Format.ANTHROPIC else _OTHER_HOST_WEIGHT
-        yield model, request, billed, weight, f"{row['provider']}:{row['file']}"
+        yield model, request, reported_tokens, weight, f"{row['provider']}:{row['file']}"
     with gzip.open(data / "count_tokens.jsonl.gz") as lines:
         counted = [json.loads(line) for line in lines]
     for row in counted:
@@ -169,17 +169,17 @@ def _route(row: Mapping[str, Any]) -> tuple[Format, str]:
 def examples(data: Path) -> list[Example]:
     """Return the recorded requests whose usage the request alone explains."""
     found: list[Example] = []
-    for model, request, billed, weight, recording in usage_rows(data):
+    for model, request, reported_tokens, weight, recording in usage_rows(data):
         count = count_with_constants(model, request, _zero_except())
-        if not billed or count.unexplained:
+        if not reported_tokens or count.unexplained:
             continue
         documented = count.total.tokens
         times = request_times(model, request, documented)
         found.append(
             Example(
                 times=times,
-                tokens=billed - documented,
-                billed=billed,
+                tokens=reported_tokens - documented,
+                reported_tokens=reported_tokens,
                 weight=weight,
                 family=claude_family(model),
                 recording=recording,
@@ -202,33 +202,44 @@ def session_examples(some: Sequence[Increment]) -> list[Example]:
     found: list[Example] = []
     for step in some:
         times = message_times("claude-sonnet-4-5", (step.answer, *step.results))
-        billed = max(step.added_tokens, 60)
-        found.append(Example(times=times, tokens=step.added_tokens, billed=billed, weight=_SESSION_WEIGHT))
+        reported_tokens = max(step.added_tokens, 60)
+        found.append(
+            Example(
+                times=times, tokens=step.added_tokens, reported_tokens=reported_tokens, weight=_SESSION_WEIGHT
+            )
+        )
         if step.output_tokens:
             times = message_times("claude-sonnet-4-5", (step.answer,))
-            billed = max(step.output_tokens, 60)
-            found.append(Example(times=times, tokens=step.output_tokens, billed=billed, weight=_SESSION_WEIGHT))
+            reported_tokens = max(step.output_tokens, 60)
+            found.append(
+                Example(
+                    times=times,
+                    tokens=step.output_tokens,
+                    reported_tokens=reported_tokens,
+                    weight=_SESSION_WEIGHT,
+                )
+            )
     return found
 
 
-def solve(given: Sequence[Example], priors: Mapping[str, Prior]) -> dict[str, float]:
+def solve(examples_: Sequence[Example], priors: Mapping[str, Prior]) -> dict[str, float]:
     """Return the constants that fit the usages best."""
     names = list(priors)
-    matrix = np.array([[e.times.get(name, 0.0) for name in names] for e in given])
-    target = np.array([e.tokens for e in given])
-    scale = np.array([max(e.billed, _SMALL_USAGE_TOKENS) for e in given])
-    weight = np.array([e.weight for e in given]) / scale
+    matrix = np.array([[e.times.get(name, 0.0) for name in names] for e in examples_])
+    target = np.array([e.tokens for e in examples_])
+    scale = np.array([max(e.reported_tokens, _SMALL_USAGE_TOKENS) for e in examples_])
+    weight = np.array([e.weight for e in examples_]) / scale
     prior_values = np.array([priors[name].value for name in names])
     minimum = np.array([priors[name].minimum for name in names])
     maximum = np.array([max(priors[name].maximum, priors[name].minimum + 1e-6) for name in names])
-    stiff = np.array([_stiffness(name, priors[name], len(given)) for name in names])
-    trust: NDArray[np.float64] = np.ones(len(given))
+    stiff = np.array([_stiffness(name, priors[name], len(examples_)) for name in names])
+    trust: NDArray[np.float64] = np.ones(len(examples_))
     solution = prior_values
     for _ in range(_ROUNDS):
-        weighed = weight * np.sqrt(trust)
-        rows = np.vstack([matrix * weighed[:, None], np.diag(stiff)])
-        aims = np.concatenate([target * weighed, prior_values * stiff])
-        solution = lsq_linear(rows, aims, bounds=(minimum, maximum)).x
+        weighted = weight * np.sqrt(trust)
+        rows = np.vstack([matrix * weighted[:, None], np.diag(stiff)])
+        targets = np.concatenate([target * weighted, prior_values * stiff])
+        solution = lsq_linear(rows, targets, bounds=(minimum, maximum)).x
         error = np.abs(matrix @ solution - target) / scale
         trust = 1 / np.maximum(1, error / _ROBUST_AT) ** 1.5
     return {name: round(float(value), 4) for name, value in zip(names, solution, strict=True)}
@@ -275,17 +286,17 @@ def _anchors(first: Mapping[str, float], steps: Sequence[Increment]) -> list[Exa
     for name, texts in (("prose", prose), ("code", code), ("identifiers", identifiers)):
         times = text_times(texts)
         tokens = ANCHORS[name] * sum(number * first[key] for key, number in times.items())
-        found.append(Example(times=times, tokens=tokens, billed=tokens, weight=_ANCHOR_WEIGHT))
+        found.append(Example(times=times, tokens=tokens, reported_tokens=tokens, weight=_ANCHOR_WEIGHT))
     return found
 
 
 def to_constants(family: str, solved: Mapping[str, float]) -> ClaudeConstants:
     """Convert the solution to the shipped form."""
     structure = {name: value for name, value in solved.items() if name not in TEXT}
-    usual = DEFAULT_TEXT_SPREAD[family]
+    default_spread = DEFAULT_TEXT_SPREAD[family]
     return ClaudeConstants(
         text={name: solved[name] for name in TEXT},
-        text_spread={name: TEXT_SPREAD.get(name, usual) for name in TEXT},
+        text_spread={name: TEXT_SPREAD.get(name, default_spread) for name in TEXT},
         structure=structure,
         structure_spread={name: STRUCTURE_SPREAD[name] for name in structure},
         around_tokens=ENVELOPE_TOKENS[family],

@@ -89,7 +89,7 @@ class Excerpt:
 def excerpts(data: Path) -> list[Excerpt]:
     """Return excerpts of all lengths from anywhere in the documents, short ones as often as long ones."""
     chance = random.Random(_SEED)
-    taken: list[Excerpt] = []
+    result: list[Excerpt] = []
     for kind, found in documents(data).items():
         whole = [text for text in found if len(text) >= _MIN_CHARS]
         chance.shuffle(whole)
@@ -98,16 +98,16 @@ def excerpts(data: Path) -> list[Excerpt]:
             length = round(_MIN_CHARS * (_MAX_CHARS / _MIN_CHARS) ** chance.random())
             start = chance.randrange(max(1, len(whole[number]) - length))
             text = whole[number][start : start + length]
-            taken.append(Excerpt(kind=kind, fold=number % _FOLDS, text=text))
-    return taken
+            result.append(Excerpt(kind=kind, fold=number % _FOLDS, text=text))
+    return result
 
 
 def solve(matrix: NDArray[np.float64], tokens: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the weight of each of `FEATURES`, rounded as it is shipped."""
     scale = 1 / np.maximum(tokens, _SMALL_TOKENS)
-    least = np.array([_MIN_WEIGHTS[name] for name in TEXT_FEATURES])
-    solved = lsq_linear(matrix * scale[:, None], tokens * scale, bounds=(least, np.inf)).x
-    shipped: NDArray[np.float64] = np.round(np.maximum(solved, least), 4)
+    min_weights = np.array([_MIN_WEIGHTS[name] for name in TEXT_FEATURES])
+    solved = lsq_linear(matrix * scale[:, None], tokens * scale, bounds=(min_weights, np.inf)).x
+    shipped: NDArray[np.float64] = np.round(np.maximum(solved, min_weights), 4)
     return shipped
 
 
@@ -117,9 +117,9 @@ def held_out_errors(
     """Return by how much, relative to the estimate, each text is longer than the other folds predict."""
     longer = np.zeros(len(tokens))
     for fold in range(_FOLDS):
-        apart = folds == fold
-        estimated = np.maximum(1, matrix[apart] @ solve(matrix[~apart], tokens[~apart]))
-        longer[apart] = (tokens[apart] - estimated) / estimated
+        is_held_out = folds == fold
+        estimated = np.maximum(1, matrix[is_held_out] @ solve(matrix[~is_held_out], tokens[~is_held_out]))
+        longer[is_held_out] = (tokens[is_held_out] - estimated) / estimated
     return longer
 
 
@@ -130,10 +130,10 @@ def main() -> int:
         "--out", type=Path, default=Path(estimate.__file__).parents[1] / "data" / "estimate.json"
     )
     options = parser.parse_args()
-    taken = excerpts(options.data)
-    texts = [excerpt.text for excerpt in taken]
-    kinds = np.array([excerpt.kind for excerpt in taken])
-    folds = np.array([excerpt.fold for excerpt in taken])
+    excerpts_ = excerpts(options.data)
+    texts = [excerpt.text for excerpt in excerpts_]
+    kinds = np.array([excerpt.kind for excerpt in excerpts_])
+    folds = np.array([excerpt.fold for excerpt in excerpts_])
     matrix = np.array([count_text_features(text) for text in texts], float)
     weights, spread = {}, {}
     rows: list[dict[str, str | float]] = []

@@ -2,10 +2,10 @@
 
     python -m benchmarks.fit_ranking [--data PATH]
 
-Prints the table `fold/ranking.toml`. A fact that is needed later (mentioned before any tool has shown it again)
-counts whole, one that is only shown again a quarter. Each session, and all of each source, are also judged with
-weights fitted on all others: how much of what is needed, and of what is mentioned at all, has room in 6.5% of
-the compacted text. `./bench fold-carry` measures such weights in whole summaries.
+Prints the table `compaction/facts/ranking.toml`. A fact that is needed later (mentioned before any tool has
+shown it again) counts as 1, one that is only shown again as 0.25. Each session, and all of each source, are
+also judged with weights fitted on all others: the share of needed facts, and of all mentioned facts, that fits
+into 6.5% of the compacted text. `./bench fold-carry` measures such weights in whole summaries.
 """
 
 import argparse
@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.fold_points import COUNTER, DATA, CompactionPoint, Span, find_compaction_points
-from benchmarks.fold_sessions import RecordedSession, recorded_sessions
-from foveate.compaction.facts.extract import Fact, Speaker, extract_facts
-from foveate.compaction.facts.ranking import ALWAYS_CARRIED, RankedFact, features
+from benchmarks.compaction_points import COUNTER, DATA, CompactionPoint, Span, find_compaction_points
+from benchmarks.compaction_sessions import RecordedSession, recorded_sessions
+from foveate.compaction.facts.extract import ALWAYS_CARRIED, Fact, RankedFact, Speaker, extract_facts, features
 from foveate.compaction.summarize.extractive import value_per_token
 
 WINDOWS_TOKENS = (8_000, 12_000, 20_000, 30_000, 40_000)
@@ -40,7 +39,7 @@ class FactExample:
     session: str
     source: str
     compaction: int
-    room_tokens: float
+    limit_tokens: float
     fact: Fact
     features: Mapping[str, float]
     needed: bool
@@ -68,55 +67,55 @@ def _cases_at(point: CompactionPoint, compaction: int, alone: Sequence[Sequence[
     needed: set[str] = set()
     shown: set[str] = set()
     for facts in alone[point.sent :]:
-        spoken_text = {
+        authored_facts = {
             fact.text
             for fact in facts
             if any(fact.count_messages_by(v) for v in Speaker if v is not Speaker.TOOL_RESULT)
         }
-        needed |= spoken_text - shown
+        needed |= authored_facts - shown
         shown |= {fact.text for fact in facts}
-    there = {fact.text for fact in extract_facts(point.span.tail)}
+    tail_facts = {fact.text for fact in extract_facts(point.span.tail)}
     return [
         FactExample(
             session=point.session.name,
             source=point.session.source,
             compaction=compaction,
-            room_tokens=point.span.replaced_tokens * NAMES_SHARE,
+            limit_tokens=point.span.replaced_tokens * NAMES_SHARE,
             fact=fact,
             features=features(fact, len(point.span.compacted)),
             needed=fact.text in needed,
             shown=fact.text in shown,
         )
         for fact in extract_facts(point.span.compacted)
-        if fact.text not in there and fact.kind not in (*ALWAYS_CARRIED, "decision", "error")
+        if fact.text not in tail_facts and fact.kind not in (*ALWAYS_CARRIED, "decision", "error")
     ]
 
 
-def fit(matrix: Numbers, wanted: Numbers, weights: Numbers) -> Numbers:
+def fit(matrix: Numbers, targets: Numbers, weights: Numbers) -> Numbers:
     """Fit a logistic regression with L2 regularization, by Newton's method."""
-    found = np.zeros(matrix.shape[1])
+    coefficients = np.zeros(matrix.shape[1])
     for _ in range(ROUNDS):
-        chances = 1 / (1 + np.exp(-matrix @ found))
-        slope = matrix.T @ (weights * (chances - wanted)) + STIFFNESS * found
+        chances = 1 / (1 + np.exp(-matrix @ coefficients))
+        slope = matrix.T @ (weights * (chances - targets)) + STIFFNESS * coefficients
         curve = (matrix * (weights * chances * (1 - chances))[:, None]).T @ matrix
-        found -= np.linalg.solve(curve + STIFFNESS * np.eye(len(found)), slope)
-    return found
+        coefficients -= np.linalg.solve(curve + STIFFNESS * np.eye(len(coefficients)), slope)
+    return coefficients
 
 
-def recall(some: Sequence[FactExample], chances: Numbers) -> tuple[float, float]:
+def recall(cases_: Sequence[FactExample], chances: Numbers) -> tuple[float, float]:
     """Return how much of what is needed, and of what is mentioned at all, has room."""
-    tokens = [COUNTER.text(f" {case.fact.text}").tokens for case in some]
+    tokens = [COUNTER.text(f" {case.fact.text}").tokens for case in cases_]
     order = sorted(
-        zip(some, chances, tokens, strict=True),
-        key=lambda each: -value_per_token(RankedFact(each[0].fact, float(each[1])), each[2]),
+        zip(cases_, chances, tokens, strict=True),
+        key=lambda item: -value_per_token(RankedFact(item[0].fact, float(item[1])), item[2]),
     )
     used: Counter[int] = Counter()
     retained = []
-    for case, _, taken in order:
-        used[case.compaction] += taken
-        if used[case.compaction] <= case.room_tokens:
+    for case, _, tokens_ in order:
+        used[case.compaction] += tokens_
+        if used[case.compaction] <= case.limit_tokens:
             retained.append(case)
-    needed, shown = sum(case.needed for case in some), sum(case.shown for case in some)
+    needed, shown = sum(case.needed for case in cases_), sum(case.shown for case in cases_)
     return (
         sum(case.needed for case in retained) / max(needed, 1),
         sum(case.shown for case in retained) / max(shown, 1),
@@ -126,51 +125,55 @@ def recall(some: Sequence[FactExample], chances: Numbers) -> tuple[float, float]
 class RankingFit:
     """Cases as numbers, and the weights that can be fitted on some of them."""
 
-    def __init__(self, every: Sequence[FactExample]) -> None:
-        self.names = sorted({name for case in every for name in case.features})
-        self._every = every
-        self._matrix = np.array([[case.features.get(name, 0.0) for name in self.names] for case in every])
-        self._wanted = np.array([max(case.needed, SHOWN_AGAIN * case.shown) for case in every])
-        self.folds = Counter(session for session, _ in {(case.session, case.compaction) for case in every})
+    def __init__(self, examples: Sequence[FactExample]) -> None:
+        self.names = sorted({name for case in examples for name in case.features})
+        self._examples = examples
+        self._matrix = np.array([[case.features.get(name, 0.0) for name in self.names] for case in examples])
+        self._targets = np.array([max(case.needed, SHOWN_AGAIN * case.shown) for case in examples])
+        self.compaction_counts = Counter(
+            session for session, _ in {(case.session, case.compaction) for case in examples}
+        )
         # Long sessions must not dominate.
-        weights = np.array([self.folds[case.session] ** -0.5 for case in every])
+        weights = np.array([self.compaction_counts[case.session] ** -0.5 for case in examples])
         self._weights = weights / weights.mean()
 
     def weights_without(self, left_out: Sequence[bool]) -> dict[str, float]:
         """Return the weights fitted on all other cases."""
         retained = ~np.array(left_out)
-        found = fit(self._matrix[retained], self._wanted[retained], self._weights[retained])
+        found = fit(self._matrix[retained], self._targets[retained], self._weights[retained])
         return dict(zip(self.names, found.tolist(), strict=True))
 
-    def judge(self, own: Sequence[bool]) -> str:
+    def judge(self, is_own_case: Sequence[bool]) -> str:
         """Judge these cases with weights fitted on the others."""
-        weights = np.array(list(self.weights_without(own).values()))
-        chances = 1 / (1 + np.exp(-self._matrix[np.array(own)] @ weights))
-        needed, shown = recall([case for case, is_own in zip(self._every, own, strict=True) if is_own], chances)
+        weights = np.array(list(self.weights_without(is_own_case).values()))
+        chances = 1 / (1 + np.exp(-self._matrix[np.array(is_own_case)] @ weights))
+        needed, shown = recall(
+            [case for case, is_own in zip(self._examples, is_own_case, strict=True) if is_own], chances
+        )
         return f"needed {needed:.2f}, mentioned {shown:.2f}"
 
 
 def held_out_weights(sessions: Sequence[RecordedSession]) -> dict[str, dict[str, float]]:
     """Return for each source the weights fitted on all others."""
-    every = cases(sessions)
-    fitted = RankingFit(every)
+    examples = cases(sessions)
+    fitted = RankingFit(examples)
     sources = sorted({session.source for session in sessions})
-    return {source: fitted.weights_without([case.source == source for case in every]) for source in sources}
+    return {source: fitted.weights_without([case.source == source for case in examples]) for source in sources}
 
 
 def main() -> None:
     """Print the table, and how well weights do on sessions that they were not fitted on."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DATA)
-    every = cases(recorded_sessions(parser.parse_args().data))
-    fitted = RankingFit(every)
-    for session in sorted({case.session for case in every if case.shown}):
-        judged = fitted.judge([case.session == session for case in every])
-        print(f"# {session}: {fitted.folds[session]} folds, {judged}")
-    for source in sorted({case.source for case in every}):
-        print(f"# all of {source}: {fitted.judge([case.source == source for case in every])}")
+    examples = cases(recorded_sessions(parser.parse_args().data))
+    fitted = RankingFit(examples)
+    for session in sorted({case.session for case in examples if case.shown}):
+        result = fitted.judge([case.session == session for case in examples])
+        print(f"# {session}: {fitted.compaction_counts[session]} folds, {result}")
+    for source in sorted({case.source for case in examples}):
+        print(f"# all of {source}: {fitted.judge([case.source == source for case in examples])}")
     print("[weights]")
-    for name, weight in fitted.weights_without([False] * len(every)).items():
+    for name, weight in fitted.weights_without([False] * len(examples)).items():
         print(f"{name} = {weight:.2f}")
 
 

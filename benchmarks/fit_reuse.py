@@ -4,7 +4,7 @@
 
 Each source weighs the same, whatever its size: recorded tests of agent frameworks by repository, traces of
 coding agents, and single calls as the generated workloads make them. The Brier score is that of each source
-predicted by a fit on all others, beside that of a constant 0.5.
+predicted by a fit on all others, compared with that of a constant 0.5.
 """
 
 import gzip

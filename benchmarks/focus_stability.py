@@ -1,4 +1,4 @@
-"""How much of a view changes when the focus moves to the next heading, and where the change begins.
+"""Share of a view that changes when the focus moves to the next heading, and position of the first change.
 
 Notes are the real ones of worg, views have 8,000 tokens. Both headings have under 500 tokens of their own.
 """
@@ -35,15 +35,15 @@ class Move:
 
     size: int
     changed_share: float
-    """Bytes of lines that are not in both, of all bytes of both."""
+    """Share of the bytes of both views in lines that only one of them has."""
     outside_share: float
-    """What lies between the part that both begin with and the part that both end with, of the new view."""
+    """Share of the new view outside the common prefix and the common suffix."""
     first_share: float
-    """Where the first changed byte lies, of the new view; 1 where nothing changes."""
+    """Position of the first changed byte as a share of the new view; 1 if nothing changes."""
     new: int
-    """Bytes of lines that were not there before."""
+    """Bytes in lines that the previous view does not have."""
     new_late: float
-    """How many of these lie in the last half."""
+    """Number of these bytes in the last half of the new view."""
     same_file: bool
     seconds: float
 

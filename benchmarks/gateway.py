@@ -1,4 +1,4 @@
-"""What the gateway adds to a call, in latency, CPU and memory, beside LiteLLM's proxy and the direct call.
+"""Latency, CPU and memory that the gateway adds to a call, compared with LiteLLM's proxy and a direct call.
 
 All talk to one provider on this machine that responds at once, in turns of about a second, so that other load
 affects all alike. The provider, the gateway and the load generator are separate processes. `relay` is the
@@ -56,32 +56,32 @@ from benchmarks.gateway_rounds import (
 )
 from benchmarks.harness import BadData, Cell, Report
 
-RELAY, OURS, PEER, WORKERS, USUAL = "relay", "foveate", "litellm", "foveate-2-workers", "foveate-usual"
+RELAY, OURS, PEER, WORKERS, DEFAULT = "relay", "foveate", "litellm", "foveate-2-workers", "foveate-usual"
 GATEWAYS: Mapping[str, Callable[[Path, int], AbstractContextManager[Server]]] = {
     RELAY: relay,
     OURS: foveate,
     PEER: litellm,
     WORKERS: partial(foveate, name=WORKERS, workers=2),
-    USUAL: partial(foveate, name=USUAL, is_default=True),
+    DEFAULT: partial(foveate, name=DEFAULT, is_default=True),
 }
 # A call is settled after its response; it is settled after this time.
 _SHORT_PAUSE_SECONDS = 0.05
 # An agent does not send its next request immediately after a response.
 _PAUSE_SECONDS = 0.01
 CASES = (
-    LoadCase(kind="small", connections=1, seconds=1.0, others=(USUAL,)),
-    LoadCase(kind="small", connections=1, seconds=2.0, pause_seconds=_PAUSE_SECONDS, others=(USUAL,)),
-    LoadCase(kind="small", connections=32, seconds=1.5, others=(WORKERS, USUAL)),
-    LoadCase(kind="small chat", connections=1, seconds=1.0, others=(USUAL,)),
-    LoadCase(kind="small chat", connections=32, seconds=1.5, others=(USUAL,)),
+    LoadCase(kind="small", connections=1, seconds=1.0, others=(DEFAULT,)),
+    LoadCase(kind="small", connections=1, seconds=2.0, pause_seconds=_PAUSE_SECONDS, others=(DEFAULT,)),
+    LoadCase(kind="small", connections=32, seconds=1.5, others=(WORKERS, DEFAULT)),
+    LoadCase(kind="small chat", connections=1, seconds=1.0, others=(DEFAULT,)),
+    LoadCase(kind="small chat", connections=32, seconds=1.5, others=(DEFAULT,)),
     LoadCase(kind="session", connections=1, seconds=2.0, max_requests=40),
     LoadCase(kind="session", connections=1, seconds=2.0, max_requests=40, pause_seconds=_PAUSE_SECONDS),
     LoadCase(kind="session", connections=32, seconds=2.0, max_requests=10, others=(WORKERS,)),
     LoadCase(kind="same", connections=1, seconds=1.0),
     LoadCase(kind="folded", connections=1, seconds=2.0, max_requests=40),
-    LoadCase(kind="stream", connections=1, seconds=1.0, others=(USUAL,)),
-    LoadCase(kind="stream paced", connections=1, seconds=1.5, pause_seconds=_PAUSE_SECONDS, others=(USUAL,)),
-    LoadCase(kind="stream", connections=32, seconds=2.0, others=(USUAL,)),
+    LoadCase(kind="stream", connections=1, seconds=1.0, others=(DEFAULT,)),
+    LoadCase(kind="stream paced", connections=1, seconds=1.5, pause_seconds=_PAUSE_SECONDS, others=(DEFAULT,)),
+    LoadCase(kind="stream", connections=32, seconds=2.0, others=(DEFAULT,)),
 )
 STREAMS, STEPS, MEMORY = ("stream", "stream paced"), "steps", "memory"
 PARTS = (*dict.fromkeys(case.kind for case in CASES), STEPS, MEMORY)
@@ -136,7 +136,7 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
     if not Path("/proc/self/stat").exists():
         raise BadData("the CPU time of processes is read from /proc, as Linux has it")
     load_before = os.getloadavg()[0]
-    found: list[dict[str, Cell]] = []
+    case_rows: list[dict[str, Cell]] = []
     streams: list[dict[str, Cell]] = []
     memory_rows: list[dict[str, Cell]] = []
     steps: list[dict[str, Cell]] = []
@@ -148,30 +148,30 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
         load = stack.enter_context(load_generator(folder))
         for case in CASES:
             if case.kind in parts:
-                extra = {WORKERS, USUAL}.difference(case.others)
+                extra = {WORKERS, DEFAULT}.difference(case.others)
                 measured = [server for server in servers if server.name not in extra]
                 case = replace(case, seconds=case.seconds * _QUICK_SHARE) if quick else case
                 results = run_rounds(load, [provider, *measured], case, QUICK_ROUNDS if quick else ROUNDS)
-                found += rows(case, results)
+                case_rows += rows(case, results)
                 streams += stream_rows(case, results) if case.kind in STREAMS else []
         if STEPS in parts and OURS in gateways:
-            with stepped_gateway(folder, provider.port) as stepped:
+            with stepped_gateway(folder, provider.port) as gateway_:
                 kinds = {case.kind for case in CASES}.intersection(parts) or {case.kind for case in CASES}
                 cases = [case for case in STEP_CASES if case.kind in kinds]
-                steps = [row for case in cases for row in _measure_steps(load, stepped, case, quick=quick)]
+                steps = [row for case in cases for row in _measure_steps(load, gateway_, case, quick=quick)]
         if MEMORY in parts:
             requests = QUICK_MEMORY_REQUESTS if quick else MEMORY_REQUESTS
-            for name in (name for name in gateways if name not in (WORKERS, USUAL)):
+            for name in (name for name in gateways if name not in (WORKERS, DEFAULT)):
                 seconds = _PEER_MEMORY_SECONDS if name == PEER else _MEMORY_SECONDS
                 seconds = _QUICK_MEMORY_SECONDS if quick else seconds
                 with GATEWAYS[name](Path(tempfile.mkdtemp(dir=folder)), provider.port) as fresh:
                     memory_rows.append(measure_memory(load, fresh, requests, seconds=seconds))
-    figures = _figures(found, streams, memory_rows)
+    figures = _figures(case_rows, streams, memory_rows)
     tables = {"streams": streams, "where the time goes": steps, "memory": memory_rows, "aims": _aims(figures)}
     return Report(
         figures={**figures, "load_before": round(load_before, 2), "cores": os.cpu_count() or 0},
-        peers={PEER: _rows_of(PEER, found)} if PEER in gateways and found else {},
-        rows=found,
+        peers={PEER: _rows_of(PEER, case_rows)} if PEER in gateways and case_rows else {},
+        rows=case_rows,
         tables={name: table for name, table in tables.items() if table},
     )
 
@@ -211,45 +211,47 @@ def _measure_steps(
     load.measure(stepped.server, case, seconds=seconds)
     time.sleep(_SHORT_PAUSE_SECONDS)
     durations = stepped.read_durations()
-    usual = {part: statistics.median(ms for ms, _ in pairs) for part, pairs in durations.items()}
+    medians = {part: statistics.median(ms for ms, _ in pairs) for part, pairs in durations.items()}
     for part, pairs in durations.items():
         cpu = [ms for _, ms in pairs if ms is not None]
         yield {
             "case": case.kind,
             "part": part,
-            "p50_us": round(usual[part] * 1e3, 1),
+            "p50_us": round(medians[part] * 1e3, 1),
             "mean_us": round(statistics.fmean(ms for ms, _ in pairs) * 1e3, 1),
-            "share": round(usual[part] / (sum(usual.values()) or 1), 3),
+            "share": round(medians[part] / (sum(medians.values()) or 1), 3),
             "loop_cpu_p50_us": round(statistics.median(cpu) * 1e3, 1) if cpu else None,
             "requests": len(pairs),
         }
-    print_progress(f"steps of {case.kind}: {sum(usual.values()):.2f} ms")
+    print_progress(f"steps of {case.kind}: {sum(medians.values()):.2f} ms")
 
 
 def _figures(
-    found: Sequence[Mapping[str, Cell]],
+    case_rows: Sequence[Mapping[str, Cell]],
     streams: Sequence[Mapping[str, Cell]],
     memory_rows: Sequence[Mapping[str, Cell]],
 ) -> dict[str, float]:
     """Return the main figures."""
-    by = {(_case_name(row), row["who"]): row for row in found}
-    named = {OURS: "", USUAL: "usual_"}
+    by_case = {(_case_name(row), row["who"]): row for row in case_rows}
+    prefixes = {OURS: "", DEFAULT: "usual_"}
     figures = {
-        **_rows_of(OURS, found),
-        **{f"usual_{name}": said for name, said in _rows_of(USUAL, found).items()},
+        **_rows_of(OURS, case_rows),
+        **{f"usual_{name}": value for name, value in _rows_of(DEFAULT, case_rows).items()},
     }
-    for (case, who), row in by.items():
-        if who not in named:
+    for (case, contender), row in by_case.items():
+        if contender not in prefixes:
             continue
         for other, times in ((PEER, "times_litellm"), (RELAY, "times_relay")):
-            if (theirs := by.get((case, other))) is not None:
-                figures[f"{named[str(who)]}{case}_{times}_per_second"] = _ratio(row, theirs, "per_second")
-                figures[f"{named[str(who)]}{case}_{times}_cpu"] = _ratio(row, theirs, "cpu_us")
+            if (theirs := by_case.get((case, other))) is not None:
+                figures[f"{prefixes[str(contender)]}{case}_{times}_per_second"] = _ratio(
+                    row, theirs, "per_second"
+                )
+                figures[f"{prefixes[str(contender)]}{case}_{times}_cpu"] = _ratio(row, theirs, "cpu_us")
     for row in streams:
-        if row["who"] in named:
+        if row["who"] in prefixes:
             for key in ("first_byte_added_p50_ms", "piece_added_p50_ms", "chunks_per_second"):
                 if key in row:
-                    figures[f"{named[str(row['who'])]}{_case_name(row)}_{key}"] = float(row[key] or 0)
+                    figures[f"{prefixes[str(row['who'])]}{_case_name(row)}_{key}"] = float(row[key] or 0)
     for row in memory_rows:
         if row["who"] == OURS:
             figures["memory_after_mb"] = float(row["after_mb"] or 0)
@@ -257,12 +259,12 @@ def _figures(
     return figures
 
 
-def _rows_of(who: str, found: Sequence[Mapping[str, Cell]]) -> dict[str, float]:
+def _rows_of(contender: str, case_rows: Sequence[Mapping[str, Cell]]) -> dict[str, float]:
     """Return the measurements of one contender."""
     return {
         f"{_case_name(row)}_{key}": float(row[key] or 0)
-        for row in found
-        if row["who"] == who
+        for row in case_rows
+        if row["who"] == contender
         for key in ("added_p10_ms", "added_p50_ms", "added_p99_ms", "per_second", "cpu_us")
     }
 

@@ -71,9 +71,9 @@ class _Connection(asyncio.Protocol):
         self.piece_ms: list[float] = []
         self._is_slow = is_slow
         self._transport: asyncio.Transport | None = None
-        self._answered: asyncio.Future[tuple[float, float]] | None = None
-        self._came = b""
-        self._left: int | None = None
+        self._response: asyncio.Future[tuple[float, float]] | None = None
+        self._received = b""
+        self._remaining: int | None = None
         self._first = 0.0
         self._is_chunked = False
 
@@ -82,57 +82,57 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._answered is not None and not self._answered.done():
-            self._answered.set_exception(
-                UnexpectedResponse(f"the connection was closed ({error}) after {self._came[:300]!r}")
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(
+                UnexpectedResponse(f"the connection was closed ({error}) after {self._received[:300]!r}")
             )
 
     def send(self, request: bytes) -> "asyncio.Future[tuple[float, float]]":
         """Return the seconds until the response has started, and has ended."""
         assert self._transport is not None
-        self._came, self._left, self._first, self._is_chunked = b"", None, 0.0, False
-        answered = self._answered = asyncio.get_running_loop().create_future()
-        self._asked = time.perf_counter()
+        self._received, self._remaining, self._first, self._is_chunked = b"", None, 0.0, False
+        response = self._response = asyncio.get_running_loop().create_future()
+        self._sent_at = time.perf_counter()
         self._transport.write(request)
-        return answered
+        return response
 
     def data_received(self, data: bytes) -> None:
         self.answer_bytes += len(data)
         if self._is_slow:
             now = time.monotonic()
             self.piece_ms += [(now - float(at)) * 1e3 for at in WRITTEN_AT.findall(data)]
-        if self._left is None and not self._is_chunked:
-            self._came += data
-            end = self._came.find(b"\r\n\r\n")
+        if self._remaining is None and not self._is_chunked:
+            self._received += data
+            end = self._received.find(b"\r\n\r\n")
             if end < 0:
                 return
-            if not self._came.startswith(b"HTTP/1.1 200 "):
+            if not self._received.startswith(b"HTTP/1.1 200 "):
                 self._fail()
                 return
-            data = self._came[end + 4 :]
-            head = self._came[: end + 2].lower()
+            data = self._received[end + 4 :]
+            head = self._received[: end + 2].lower()
             at = head.find(b"\r\ncontent-length:")
             self._is_chunked = at < 0
-            self._left = None if at < 0 else int(head[at + 17 : head.index(b"\r", at + 17)])
+            self._remaining = None if at < 0 else int(head[at + 17 : head.index(b"\r", at + 17)])
         if data and not self._first:
             self._first = time.perf_counter()
-        if self._left is not None:
-            self._left -= len(data)
-            is_over = self._left <= 0
+        if self._remaining is not None:
+            self._remaining -= len(data)
+            is_over = self._remaining <= 0
         else:
-            self._came = self._came[-4:] + data
-            is_over = self._came.endswith(_END)
-        if is_over and self._answered is not None and not self._answered.done():
-            self._answered.set_result((self._first - self._asked, time.perf_counter() - self._asked))
+            self._received = self._received[-4:] + data
+            is_over = self._received.endswith(_END)
+        if is_over and self._response is not None and not self._response.done():
+            self._response.set_result((self._first - self._sent_at, time.perf_counter() - self._sent_at))
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
 
     def _fail(self) -> None:
-        if self._answered is not None and not self._answered.done():
-            received = self._came[:1000].decode("latin-1")
-            self._answered.set_exception(UnexpectedResponse(f"it answered: {received}"))
+        if self._response is not None and not self._response.done():
+            received = self._received[:1000].decode("latin-1")
+            self._response.set_exception(UnexpectedResponse(f"it answered: {received}"))
 
 
 OpenSessions = dict[tuple[int, str, int], list[Iterator[bytes]]]
@@ -206,9 +206,9 @@ async def _send(
     answers: list[float],
 ) -> None:
     for _ in range(job.max_requests):
-        first, whole = await connection.send(next(stream))
-        firsts.append(first * 1e3)
-        answers.append(whole * 1e3)
+        first_seconds, total_seconds = await connection.send(next(stream))
+        firsts.append(first_seconds * 1e3)
+        answers.append(total_seconds * 1e3)
         if job.pause_seconds:
             await asyncio.sleep(job.pause_seconds)
         if time.perf_counter() >= until:

@@ -47,18 +47,22 @@ def resident_bytes(pid: int) -> int:
 
 def _stats(pid: int) -> list[list[str]]:
     """Return the fields of /proc/PID/stat from the state on, of a process and all its descendants."""
-    found = {}
+    fields_by_pid = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
-            found[int(path.parent.name)] = path.read_text(encoding="latin-1").rpartition(") ")[2].split()
-    return [fields for process_id, fields in found.items() if pid in _ancestors(process_id, found)]
+            fields_by_pid[int(path.parent.name)] = (
+                path.read_text(encoding="latin-1").rpartition(") ")[2].split()
+            )
+    return [
+        fields for process_id, fields in fields_by_pid.items() if pid in _ancestors(process_id, fields_by_pid)
+    ]
 
 
-def _ancestors(pid: int, found: Mapping[int, Sequence[str]]) -> Iterator[int]:
+def _ancestors(pid: int, fields_by_pid: Mapping[int, Sequence[str]]) -> Iterator[int]:
     """Yield a process and its ancestors."""
-    while pid in found:
+    while pid in fields_by_pid:
         yield pid
-        pid = int(found[pid][1])
+        pid = int(fields_by_pid[pid][1])
 
 
 @contextmanager
@@ -66,12 +70,12 @@ def start_process(
     command: Sequence[str], *, log: Path, environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """Run a process in its own session; the end of the block stops it with all its descendants."""
-    with log.open("w", encoding="utf-8") as told:
+    with log.open("w", encoding="utf-8") as log_file:
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=told,
+            stderr=log_file,
             text=True,
             cwd=_ROOT,
             env={**os.environ, **(environment or {})},
@@ -85,9 +89,9 @@ def start_process(
 
 def _stop(process: subprocess.Popen[str]) -> None:
     """Terminate the process, and kill it if it does not end."""
-    for sent, seconds in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
+    for signal_number, seconds in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, sent)
+            os.killpg(process.pid, signal_number)
         with suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
             break
@@ -151,10 +155,10 @@ class SteppedGateway:
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        found: dict[str, list[tuple[float, float | None]]] = json.loads(
+        durations: dict[str, list[tuple[float, float | None]]] = json.loads(
             _read_line(self._process, self.server.log)
         )
-        return found
+        return durations
 
 
 @contextmanager
@@ -240,15 +244,15 @@ model_list:
 
 def _find_command(name: str) -> str:
     """Find a command of this environment."""
-    found = Path(sys.executable).with_name(name)
-    if not found.exists():
+    command = Path(sys.executable).with_name(name)
+    if not command.exists():
         raise BadData(f"there is no {name} in this environment; ./bench has it")
-    return str(found)
+    return str(command)
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def _read_line(process: subprocess.Popen[str], log: Path) -> str:

@@ -26,19 +26,19 @@ class Relay:
             message = await receive()
             body += message["body"]
         headers = [pair for pair in scope["headers"] if pair[0] not in _DROPPED_HEADERS]
-        where = parse_url(self._base_url + scope["path"])
-        async with self._pool.stream(scope["method"], where, headers, body) as answer:
-            brought = [pair for pair in answer.headers if pair[0].lower() != b"transfer-encoding"]
-            await send({"type": "http.response.start", "status": answer.status, "headers": brought})
-            while piece := await answer.read_chunk():
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        url = parse_url(self._base_url + scope["path"])
+        async with self._pool.stream(scope["method"], url, headers, body) as response:
+            response_headers = [pair for pair in response.headers if pair[0].lower() != b"transfer-encoding"]
+            await send({"type": "http.response.start", "status": response.status, "headers": response_headers})
+            while chunk := await response.read_chunk():
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 
 async def _serve(upstream_port: int) -> None:
     import uvicorn
 
-    with open_listening_socket("127.0.0.1", 0) as where:
+    with open_listening_socket("127.0.0.1", 0) as listener:
         async with ConnectionPool() as pool:
             server = uvicorn.Server(
                 uvicorn.Config(
@@ -52,8 +52,8 @@ async def _serve(upstream_port: int) -> None:
                     date_header=False,
                 )
             )
-            print(where.getsockname()[1], flush=True)
-            await server.serve(sockets=[where])
+            print(listener.getsockname()[1], flush=True)
+            await server.serve(sockets=[listener])
 
 
 if __name__ == "__main__":

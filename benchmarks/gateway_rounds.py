@@ -72,7 +72,7 @@ class LoadGenerator:
         self._process.stdin.write(json.dumps(asdict(job)) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
-        fields = json.loads(line) if line else {"error": f"whoever sends has ended: {log_tail(self._log)}"}
+        fields = json.loads(line) if line else {"error": f"the load generator has ended: {log_tail(self._log)}"}
         if "error" in fields:
             raise BadData(f"{server.name}, {case.kind}: {fields['error']}\n{log_tail(server.log)}")
         return LoadResult(**fields)

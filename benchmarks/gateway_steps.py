@@ -26,7 +26,7 @@ class Stopwatch(NullObserver):
     """Durations of each step of every request."""
 
     def __init__(self) -> None:
-        self._took: dict[str, list[tuple[float, float | None]]] = {}
+        self._durations: dict[str, list[tuple[float, float | None]]] = {}
         self._steps_seconds = 0.0
         self._cpu_seconds = 0.0
 
@@ -43,8 +43,8 @@ class Stopwatch(NullObserver):
 
     def take_durations(self) -> dict[str, list[tuple[float, float | None]]]:
         """Return all durations and forget them."""
-        took, self._took = self._took, {}
-        return took
+        durations, self._durations = self._durations, {}
+        return durations
 
     def _cpu(self) -> float:
         before, self._cpu_seconds = self._cpu_seconds, time.thread_time()
@@ -52,17 +52,17 @@ class Stopwatch(NullObserver):
 
     def _record(self, part: str, seconds: float, cpu_seconds: float | None = None) -> None:
         pair = (seconds * 1e3, None if cpu_seconds is None else cpu_seconds * 1e3)
-        self._took.setdefault(part, []).append(pair)
+        self._durations.setdefault(part, []).append(pair)
 
 
 async def _serve(config: Path) -> None:
     import uvicorn
 
-    watch = Stopwatch()
-    choices = load_live_config(config, os.environ)
-    with open_listening_socket("127.0.0.1", 0) as where:
+    stopwatch = Stopwatch()
+    live_config = load_live_config(config, os.environ)
+    with open_listening_socket("127.0.0.1", 0) as listener:
         async with open_gateway(
-            lambda: choices.current().value, environment=os.environ, observer=watch
+            lambda: live_config.current().value, environment=os.environ, observer=stopwatch
         ) as gateway:
             server = uvicorn.Server(
                 uvicorn.Config(
@@ -76,12 +76,12 @@ async def _serve(config: Path) -> None:
                     date_header=False,
                 )
             )
-            serving = asyncio.ensure_future(server.serve(sockets=[where]))
-            print(where.getsockname()[1], flush=True)
+            task = asyncio.ensure_future(server.serve(sockets=[listener]))
+            print(listener.getsockname()[1], flush=True)
             while await asyncio.to_thread(sys.stdin.readline):
-                print(json.dumps(watch.take_durations()), flush=True)
+                print(json.dumps(stopwatch.take_durations()), flush=True)
             server.should_exit = True
-            await serving
+            await task
 
 
 if __name__ == "__main__":

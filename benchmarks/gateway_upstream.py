@@ -38,8 +38,8 @@ class InstantProvider(asyncio.BufferedProtocol):
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
-        self._came = bytearray()
-        self._body_left = -1  # bytes whose head is not complete yet
+        self._received = bytearray()
+        self._remaining_body = -1  # bytes whose head is not complete yet
         self._size = 0
         self._waiting: list[bytes] | None = None
 
@@ -53,29 +53,29 @@ class InstantProvider(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Respond if a request is complete."""
-        if self._body_left > nbytes and len(self._came) > _SEARCHED_BYTES:
-            self._body_left -= nbytes  # the middle of a long body is only counted
+        if self._remaining_body > nbytes and len(self._received) > _SEARCHED_BYTES:
+            self._remaining_body -= nbytes  # the middle of a long body is only counted
             return
-        self._came += self._buffer[:nbytes]
-        if self._body_left < 0:
-            end = self._came.find(b"\r\n\r\n")
+        self._received += self._buffer[:nbytes]
+        if self._remaining_body < 0:
+            end = self._received.find(b"\r\n\r\n")
             if end < 0:
                 return
-            found = _LENGTH.search(self._came, 0, end + 2)
-            self._size = int(found[1]) if found else 0
-            self._body_left = self._size - (len(self._came) - end - 4)
+            length = _LENGTH.search(self._received, 0, end + 2)
+            self._size = int(length[1]) if length else 0
+            self._remaining_body = self._size - (len(self._received) - end - 4)
         else:
-            self._body_left -= nbytes
-        if self._body_left > 0:
+            self._remaining_body -= nbytes
+        if self._remaining_body > 0:
             return
-        came = bytes(self._came[:_SEARCHED_BYTES])
-        self._came.clear()
-        self._body_left = -1
-        path = came[: came.index(b"\r\n")]
+        request = bytes(self._received[:_SEARCHED_BYTES])
+        self._received.clear()
+        self._remaining_body = -1
+        path = request[: request.index(b"\r\n")]
         is_chat = b"/chat/completions" in path
-        if SLOWLY.encode() in came:
+        if SLOWLY.encode() in request:
             self._write_next(_slow_pieces(), wait_seconds=_SLOW_SECONDS)
-        elif _STREAMS.search(came) is not None:
+        elif _STREAMS.search(request) is not None:
             self._write_next(iter(_CHAT_PIECES if is_chat else _ANTHROPIC_PIECES))
         else:
             self._transport.write(_CHAT_ANSWER if is_chat else _anthropic_answer(self._size))

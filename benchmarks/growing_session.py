@@ -66,8 +66,8 @@ def time_growing_session(
         "foveate": statistics.median(map(sum, ours)),
         "tiktoken_memo": statistics.median(map(sum, memoed)),
     } | {name: _area(_seconds_at(call)) for name, call in whole.items()}
-    usual = {name: _median_turns(rounds) for name, rounds in (("foveate", ours), ("tiktoken_memo", memoed))}
-    windows = {turn: _mean_around(usual["foveate"], turn) for turn in WINDOWS}
+    medians = {name: _median_turns(rounds) for name, rounds in (("foveate", ours), ("tiktoken_memo", memoed))}
+    windows = {turn: _mean_around(medians["foveate"], turn) for turn in WINDOWS}
     rows: list[dict[str, Cell]] = [
         {
             "measure": f"session of {TURNS} turns",
@@ -77,7 +77,7 @@ def time_growing_session(
         }
         for name, seconds in totals.items()
     ]
-    for name, turns in usual.items():
+    for name, turns in medians.items():
         rows += [
             {"measure": "one turn", "who": name, "turn": turn, "us": round(_mean_around(turns, turn) * 1e6, 1)}
             for turn in WINDOWS
@@ -190,15 +190,15 @@ def _request(body: dict[str, Any], messages: Sequence[Message]) -> Callable[[int
 
 def _seconds_at(count: Callable[[int], None]) -> list[tuple[int, float]]:
     """Return seconds of one count at each of `_LENGTHS`; the previous turn is counted first, untimed."""
-    found = []
+    points = []
     for length in _LENGTHS:
-        taken = []
+        seconds = []
         for turn in range(max(length - _ROUNDS, 0), length + 1):
             started = time.perf_counter()
             count(turn)
-            taken.append(time.perf_counter() - started)
-        found.append((length, statistics.median(taken[1:])))
-    return found
+            seconds.append(time.perf_counter() - started)
+        points.append((length, statistics.median(seconds[1:])))
+    return points
 
 
 def _area(points: Sequence[tuple[int, float]]) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 Cell = str | int | float | bool | None
 
@@ -62,7 +63,7 @@ def discover() -> dict[str, Benchmark]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run"]
         for function in functions:
-            name = path.stem.replace("_", "-")
+            name = _declared_name(tree) or path.stem.replace("_", "-")
             first_line, *_ = (ast.get_docstring(tree) or "").splitlines() or [""]
             module = f"{__package__}.{path.stem}"
             found[name] = Benchmark(
@@ -72,15 +73,25 @@ def discover() -> dict[str, Benchmark]:
                 options=tuple(argument.arg for argument in function.args.kwonlyargs),
                 figures=_declared_figures(tree),
             )
-    return found
+    return dict(sorted(found.items()))
+
+
+def _declared_name(tree: ast.Module) -> str | None:
+    """Read `NAME` of a module whose benchmark is not called like its file."""
+    name: str | None = _read_constant(tree, "NAME")
+    return name
 
 
 def _declared_figures(tree: ast.Module) -> tuple[str, ...]:
-    """Read `FIGURES` of a module without importing it."""
+    return tuple(_read_constant(tree, "FIGURES") or ())
+
+
+def _read_constant(tree: ast.Module, name: str) -> Any:
+    """Read a constant of a module without importing it; None if the module does not define it."""
     for node in tree.body:
-        if isinstance(node, ast.Assign) and any(ast.unparse(target) == "FIGURES" for target in node.targets):
-            return tuple(ast.literal_eval(node.value))
-    return ()
+        if isinstance(node, ast.Assign) and any(ast.unparse(target) == name for target in node.targets):
+            return ast.literal_eval(node.value)
+    return None
 
 
 def fixed_parts(figure: str) -> list[str]:

@@ -59,7 +59,7 @@ class LoggedRequest:
     answers_at: float
     messages: tuple[LoggedMessage, ...]
     thinks: bool
-    billed: CacheUsage
+    usage: CacheUsage
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ def read_logs(paths: Iterable[Path]) -> Logs:
 
 def _request(
     call: RecordedCall,
-    billed: CacheUsage,
+    usage: CacheUsage,
     client: str,
     log: str,
     is_agent: bool,
@@ -107,7 +107,7 @@ def _request(
         answers_at=call.response_at,
         messages=tuple(_messages(call.last_message, seen)),
         thinks=call.has_thinking,
-        billed=billed,
+        usage=usage,
     )
 
 

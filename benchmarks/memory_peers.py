@@ -26,16 +26,16 @@ class TokenWindow:
     def count(self, text: str) -> int:
         return len(self._encode(text))
 
-    def pack(self, texts: Sequence[str], sizes: Sequence[int], ranked: Sequence[int], limit_tokens: int) -> str:
+    def pack(self, texts: Sequence[str], sizes: Sequence[int], order: Sequence[int], limit_tokens: int) -> str:
         """Return whole texts in ranked order while there is room, the last one cut to fit exactly."""
-        taken: list[str] = []
+        packed: list[str] = []
         tokens = 0
-        for number in ranked:
-            taken.append(texts[number])
+        for number in order:
+            packed.append(texts[number])
             tokens += max(sizes[number] - _JOIN_TOKENS, 0)
             if tokens > limit_tokens:
                 break
-        encoded = self._encode(_SEPARATOR.join(taken))
+        encoded = self._encode(_SEPARATOR.join(packed))
         return self._decode(encoded[:limit_tokens], errors="ignore")
 
 
@@ -46,20 +46,20 @@ def bm25_ranking(texts: Sequence[str], *, stemmed: bool) -> Ranking:
 
     stemmer = Stemmer.Stemmer("english") if stemmed else None
 
-    def tokenized(some: Sequence[str]) -> list[list[str]]:
-        found: list[list[str]] = bm25s.tokenize(
-            list(some), stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
+    def tokenize(documents: Sequence[str]) -> list[list[str]]:
+        tokens: list[list[str]] = bm25s.tokenize(
+            list(documents), stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
         )
-        return found
+        return tokens
 
     index = bm25s.BM25()
-    index.index(tokenized(texts), show_progress=False)
+    index.index(tokenize(texts), show_progress=False)
 
-    def ranked(query: str) -> Sequence[int]:
-        (terms,) = tokenized([query])
+    def rank(query: str) -> Sequence[int]:
+        (terms,) = tokenize([query])
         return _best_first(index.get_scores(terms)) if terms else range(len(texts))
 
-    return ranked
+    return rank
 
 
 def embedding_ranking(texts: Sequence[str]) -> Ranking:
@@ -73,8 +73,8 @@ def embedding_ranking(texts: Sequence[str]) -> Ranking:
 
 def newest_ranking(modified: Sequence[float]) -> Ranking:
     """Rank newest first, whatever the query; equal ages in the given order."""
-    ranked = _best_first(np.asarray(modified))
-    return lambda _: ranked
+    order = _best_first(np.asarray(modified))
+    return lambda _: order
 
 
 def _best_first(scores: "np.ndarray[tuple[int, ...], np.dtype[np.floating]]") -> Sequence[int]:

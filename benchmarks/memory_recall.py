@@ -1,4 +1,4 @@
-"""How much of the text that a task needs is in a view of the memory, beside BM25, embedding and newest-first.
+"""Share of the text needed for a task in a memory view, compared with BM25, embedding and newest-first.
 
 Four sets: the manuals of a bank with 97 tasks, headings of notes queried one at a time and four at once, and
 dialogues. The figures are the share of characters of the required lines that are in the text, ignoring
@@ -25,7 +25,7 @@ _OURS = "org"
 _FORMATS = ("org", "markdown")
 _PEERS = ("bm25", "bm25_stemmed", "embedding", "newest")
 # A shorter line is ambiguous: it counts only as a complete line.
-_TELLING_CHARS = 12
+_DISTINCTIVE_CHARS = 12
 _BEFORE = re.compile(r"^\\?[*#]+ ")
 _AFTER = re.compile(r"(?: <<[^<>]*>>| \{#[^{}]*\})?(?: :[\w@:]+:)?(?: \{#[^{}]*\})?$")
 
@@ -96,18 +96,21 @@ def run(data: Path | None) -> Report:
 def _measure(notes: NoteSet, window: TokenWindow) -> SetResult:
     texts = [f"# {piece.title}\n\n{piece.text}" if piece.title else piece.text for piece in notes.pieces]
     sizes = [window.count(text) for text in texts]
-    wanted = [_required_lines(notes.pieces, task) for task in notes.tasks]
-    found: dict[tuple[str, int], MethodResult] = {}
+    required_lines = [_required_lines(notes.pieces, task) for task in notes.tasks]
+    method_results: dict[tuple[str, int], MethodResult] = {}
     # Cached vectors would make the first query too fast.
     with tempfile.TemporaryDirectory() as folder:
         notes.write(Path(folder))
         memory = Memory.load(folder)
         for name, fill in {**_our_methods(memory), **_peer_methods(notes.pieces, texts, sizes, window)}.items():
             for limit in notes.limits:
-                found[name, limit] = _fill_all(fill, notes.tasks, wanted, limit, window)
+                method_results[name, limit] = _fill_all(fill, notes.tasks, required_lines, limit, window)
     needed = [sum(sizes[number] for number in task.required) for task in notes.tasks]
-    bounds = {limit: statistics.mean(min(1.0, limit / each) for each in needed) for limit in notes.limits}
-    return SetResult(notes=notes, found=found, bounds=bounds)
+    bounds = {
+        limit: statistics.mean(min(1.0, limit / needed_tokens) for needed_tokens in needed)
+        for limit in notes.limits
+    }
+    return SetResult(notes=notes, found=method_results, bounds=bounds)
 
 
 def _our_methods(memory: Memory) -> dict[str, Fill]:
@@ -134,16 +137,16 @@ def _peer_methods(
 
 
 def _fill_all(
-    fill: Fill, tasks: Sequence[Task], wanted: Sequence[Sequence[str]], limit: int, window: TokenWindow
+    fill: Fill, tasks: Sequence[Task], required_lines: Sequence[Sequence[str]], limit: int, window: TokenWindow
 ) -> MethodResult:
-    found = MethodResult()
-    for task, lines in zip(tasks, wanted, strict=True):
+    shares = MethodResult()
+    for task, lines in zip(tasks, required_lines, strict=True):
         started = time.perf_counter()
         text = fill(task, limit)
-        found.seconds.append(time.perf_counter() - started)
-        found.shares.append(found_share(lines, text))
-        found.tokens.append(window.count(text))
-    return found
+        shares.seconds.append(time.perf_counter() - started)
+        shares.shares.append(found_share(lines, text))
+        shares.tokens.append(window.count(text))
+    return shares
 
 
 def _required_lines(pieces: Sequence[Piece], task: Task) -> list[str]:
@@ -160,49 +163,53 @@ def bare_lines(text: str) -> list[str]:
     return [bare for line in spaced if (bare := _BEFORE.sub("", line))]
 
 
-def found_share(wanted: Sequence[str], text: str) -> float:
+def found_share(required_lines: Sequence[str], text: str) -> float:
     """Return the share of the characters of these lines that a text contains."""
     lines = bare_lines(text)
-    whole = {*lines, *(_AFTER.sub("", line) for line in lines if line.endswith((">", "}", ":")))}
+    line_set = {*lines, *(_AFTER.sub("", line) for line in lines if line.endswith((">", "}", ":")))}
     joined = "\n".join(lines)
-    there = [line for line in wanted if line in whole or (len(line) >= _TELLING_CHARS and line in joined)]
-    return sum(map(len, there)) / sum(map(len, wanted))
+    found_lines = [
+        line
+        for line in required_lines
+        if line in line_set or (len(line) >= _DISTINCTIVE_CHARS and line in joined)
+    ]
+    return sum(map(len, found_lines)) / sum(map(len, required_lines))
 
 
 def _figures(result: SetResult) -> dict[str, float]:
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for limit in result.notes.limits:
         name = f"{result.notes.name}_{limit}"
         ours = result.found[_OURS, limit]
-        found[name] = ours.mean
-        found[f"{name}_markdown"] = result.found["markdown", limit].mean
-        found[f"{name}_largest_possible"] = result.bounds[limit]
+        figures[name] = ours.mean
+        figures[f"{name}_markdown"] = result.found["markdown", limit].mean
+        figures[f"{name}_largest_possible"] = result.bounds[limit]
         for peer in _PEERS:
-            found[f"{name}_over_{peer}"] = ours.mean / max(result.found[peer, limit].mean, 1e-4)
-    return found
+            figures[f"{name}_over_{peer}"] = ours.mean / max(result.found[peer, limit].mean, 1e-4)
+    return figures
 
 
 def _rows(result: SetResult) -> Iterator[dict[str, Cell]]:
     """Return every method and our lead over it: in shares, in standard errors, in tasks."""
-    for (method, limit), found in result.found.items():
-        ahead = result.found[_OURS, limit].ahead_of(found)
+    for (method, limit), rows in result.found.items():
+        ahead = result.found[_OURS, limit].ahead_of(rows)
         row: dict[str, Cell] = {
             "set": result.notes.name,
-            "tasks": len(found.shares),
+            "tasks": len(rows.shares),
             "limit": limit,
             "method": method,
-            "share": round(found.mean, 4),
-            "standard_error": round(_standard_error(found.shares), 4),
-            "tokens": round(statistics.mean(found.tokens)),
-            "most_tokens": max(found.tokens),
-            "median_ms": round(statistics.median(found.seconds) * 1000, 2),
+            "share": round(rows.mean, 4),
+            "standard_error": round(_standard_error(rows.shares), 4),
+            "tokens": round(statistics.mean(rows.tokens)),
+            "most_tokens": max(rows.tokens),
+            "median_ms": round(statistics.median(rows.seconds) * 1000, 2),
         }
         if method != _OURS:
             row |= {
                 "ours_ahead": round(statistics.mean(ahead), 4),
                 "ahead_in_standard_errors": _ratio(statistics.mean(ahead), _standard_error(ahead)),
-                "won": sum(each > 0 for each in ahead),
-                "lost": sum(each < 0 for each in ahead),
+                "won": sum(lead > 0 for lead in ahead),
+                "lost": sum(lead < 0 for lead in ahead),
             }
         yield row
 

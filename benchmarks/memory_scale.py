@@ -1,4 +1,4 @@
-"""Memories of 1k, 10k and 100k nodes: load, render, reload after a change, bytes a node; beside others.
+"""Load, render and reload times and bytes per node of memories of 1k to 100k nodes, compared with peers.
 
 Each size is measured in a separate process with new notes: the first render includes embedding all of them,
 later ones do not. The real notes of worg are also loaded in full.
@@ -132,8 +132,8 @@ def _figures(nodes: int, trial: Trial) -> Iterator[tuple[str, float]]:
     for name, value in trial.items():
         if name.endswith("_seconds"):
             yield f"{name.removesuffix('_seconds')}_ms_{nodes}", value * 1000
-    beside = trial["resident_bytes"] - trial["text_bytes"]
-    yield f"bytes_a_node_beside_text_{nodes}", beside / trial["nodes"]
+    overhead_bytes = trial["resident_bytes"] - trial["text_bytes"]
+    yield f"bytes_a_node_beside_text_{nodes}", overhead_bytes / trial["nodes"]
     yield (
         f"bytes_a_node_beside_text_loaded_{nodes}",
         (trial["resident_load_bytes"] - trial["text_bytes"]) / nodes,
@@ -179,7 +179,7 @@ def _worg(path: Path) -> dict[str, float]:
 
 
 def _aims(figures: Mapping[str, float]) -> list[dict[str, Cell]]:
-    at_most: dict[str, float] = {
+    maximums: dict[str, float] = {
         **{
             f"render_{kind}_ms_{_MAX_SIZE}": 50.0
             for kind in ("query", "long_query", "focus", "both", "neither")
@@ -190,10 +190,10 @@ def _aims(figures: Mapping[str, float]) -> list[dict[str, Cell]]:
         f"bytes_a_node_beside_text_{_MAX_SIZE}": 4096.0,
         **{f"growth_exponent_{name}": _LINEAR_EXPONENT for name in _GROWING},
     }
-    at_least = {f"new_text_found_{_MAX_SIZE}": 1.0, "worg_documents": figures["worg_files"]}
+    minimums = {f"new_text_found_{_MAX_SIZE}": 1.0, "worg_documents": figures["worg_files"]}
     met = {
-        **{f"{name} at most {most}": figures[name] <= most for name, most in at_most.items()},
-        **{f"{name} at least {least}": figures[name] >= least for name, least in at_least.items()},
+        **{f"{name} at most {maximum}": figures[name] <= maximum for name, maximum in maximums.items()},
+        **{f"{name} at least {minimum}": figures[name] >= minimum for name, minimum in minimums.items()},
     }
     return [{"aim": aim, "met": is_met} for aim, is_met in met.items()]
 

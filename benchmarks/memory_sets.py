@@ -79,11 +79,11 @@ def note_sets(data: Path | None) -> Iterator[NoteSet]:
     Raises:
         BadData: the data is missing, or cannot be read.
     """
-    where = data or DATA
-    yield _manuals(where / _TAU2)
-    yield _headings(where / WORG, "worg", together=1)
-    yield _headings(where / WORG, "worg_four", together=_TOGETHER)
-    yield _dialogues(where / _SESSIONS)
+    folder = data or DATA
+    yield _manuals(folder / _TAU2)
+    yield _headings(folder / WORG, "worg", together=1)
+    yield _headings(folder / WORG, "worg_four", together=_TOGETHER)
+    yield _dialogues(folder / _SESSIONS)
 
 
 def read_archive(path: Path) -> list[tuple[str, float, bytes]]:
@@ -147,20 +147,20 @@ def _headings(path: Path, name: str, *, together: int) -> NoteSet:
     modified: dict[str, float] = {}
     sources = {name: (when, content) for name, when, content in read_archive(path) if name.endswith(".org")}
     texts = {name: content.decode("utf-8") for name, (_, content) in sources.items()}
-    questions_asked = _pick_questions(texts)
+    questions = _pick_questions(texts)
     for file, text in texts.items():
         modified[file] = sources[file][0]
-        kept, at = [], 0
+        kept_parts, at = [], 0
         for start, heading, body in _split_headings(text):
-            sentence = questions_asked.get((file, start))
+            sentence = questions.get((file, start))
             if sentence is not None:
                 cut = text.index(sentence, start)
-                kept.append(text[at:cut])
+                kept_parts.append(text[at:cut])
                 at = cut + len(sentence)
                 body = body.replace(sentence, "", 1)
                 queries[len(pieces)] = " ".join(sentence.split())
             pieces.append(Piece(heading, _DRAWER.sub("", body).strip("\n"), modified[file]))
-        files[file] = "".join([*kept, text[at:]])
+        files[file] = "".join([*kept_parts, text[at:]])
     chosen = list(queries)
     random.Random(_SEED).shuffle(chosen)
     groups = [chosen[at : at + together] for at in range(0, len(chosen) - together + 1, together)]
@@ -219,7 +219,7 @@ def _dialogues(folder: Path) -> NoteSet:
     if not sessions:
         raise BadData(f"there are no recorded sessions in {folder}")
     steps = {path.name.split(".")[0]: _steps(path) for path in sorted(folder.glob("swe_agent/*.gz"))}
-    questions_asked = {turn.text for turns in sessions.values() for turn in turns if _is_question(turn)}
+    question_texts = {turn.text for turns in sessions.values() for turn in turns if _is_question(turn)}
     pieces: list[Piece] = []
     answers: dict[str, set[int]] = {}
     files: dict[str, str] = {}
@@ -229,7 +229,7 @@ def _dialogues(folder: Path) -> NoteSet:
         question: str | None = None
         for turn in turns:
             if turn.who == "User":
-                question = turn.text if turn.text in questions_asked else None
+                question = turn.text if turn.text in question_texts else None
                 if question is not None:
                     continue
             elif question is not None and len(turn.text) >= 100:

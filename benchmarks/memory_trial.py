@@ -47,86 +47,91 @@ def main() -> None:
 
 def measure_memory(folder: Path) -> dict[str, object]:
     """Measure seconds and bytes of the product: load, render, change a file, find the changes."""
-    found: dict[str, object] = {}
-    opened = _watch_opening(folder)
+    figures: dict[str, object] = {}
+    opened_paths = _watch_opening(folder)
     chance = random.Random(_SEED)
-    found["start_seconds"], _ = _time_call(_start)
+    figures["start_seconds"], _ = _time_call(_start)
     before = _resident_bytes()
-    found["load_seconds"], memory = _time_call(lambda: Memory.load(folder))
-    found["nodes"], found["problems"] = len(memory.nodes), len(memory.problems)
-    found["opened_by_load"] = len(opened)
-    found["resident_load_bytes"] = _resident_bytes() - before
+    figures["load_seconds"], memory = _time_call(lambda: Memory.load(folder))
+    figures["nodes"], figures["problems"] = len(memory.nodes), len(memory.problems)
+    figures["opened_by_load"] = len(opened_paths)
+    figures["resident_load_bytes"] = _resident_bytes() - before
     texts = [f"{node.title} {node.content}" for node in chance.sample(memory.nodes, 60)]
 
     def render(query: str | None = None, focus: str | None = None) -> str:
         return memory.render(query=query, focus=focus, limit_tokens=_LIMIT_TOKENS).text
 
-    found["first_render_seconds"], _ = _time_call(lambda: render(" ".join(texts.pop().split()[:_SHORT_WORDS])))
-    found["resident_bytes"] = _resident_bytes() - before
+    figures["first_render_seconds"], _ = _time_call(
+        lambda: render(" ".join(texts.pop().split()[:_SHORT_WORDS]))
+    )
+    figures["resident_bytes"] = _resident_bytes() - before
 
-    def short() -> str:
+    def render_short_query() -> str:
         return render(" ".join(chance.choice(texts).split()[:_SHORT_WORDS]))
 
-    def long() -> str:
+    def render_long_query() -> str:
         return render(". ".join(" ".join(text.split()[:25]) for text in chance.sample(texts, 20)))
 
-    def focused() -> str:
+    def render_focus() -> str:
         return render(focus=chance.choice(memory.nodes).id)
 
-    def both() -> str:
+    def render_query_and_focus() -> str:
         return render(chance.choice(texts)[:60], focus=chance.choice(memory.nodes).id)
 
     for name, call in {
-        "query": short,
-        "long_query": long,
-        "focus": focused,
-        "both": both,
+        "query": render_short_query,
+        "long_query": render_long_query,
+        "focus": render_focus,
+        "both": render_query_and_focus,
         "neither": render,
     }.items():
-        taken = [_time_call(call)[0] for _ in range(_TIMES)]
-        found[f"render_{name}_first_seconds"], found[f"render_{name}_seconds"] = (
-            taken[0],
-            statistics.median(taken[1:]),
+        times = [_time_call(call)[0] for _ in range(_TIMES)]
+        figures[f"render_{name}_first_seconds"], figures[f"render_{name}_seconds"] = (
+            times[0],
+            statistics.median(times[1:]),
         )
-        found[f"render_{name}_most_seconds"] = max(taken[1:])
-    found["refresh_unchanged_seconds"] = statistics.median(
+        figures[f"render_{name}_most_seconds"] = max(times[1:])
+    figures["refresh_unchanged_seconds"] = statistics.median(
         _time_call(memory.refresh)[0] for _ in range(_CHANGES)
     )
-    found |= _changes(memory, folder, opened, chance)
-    found["resident_end_bytes"] = _resident_bytes() - before
-    found["resident_most_bytes"] = _max_resident_bytes() - before
-    return found
+    figures |= _changes(memory, folder, opened_paths, chance)
+    figures["resident_end_bytes"] = _resident_bytes() - before
+    figures["resident_most_bytes"] = _max_resident_bytes() - before
+    return figures
 
 
-def _changes(memory: Memory, folder: Path, opened: list[str], chance: random.Random) -> dict[str, object]:
+def _changes(memory: Memory, folder: Path, opened_paths: list[str], chance: random.Random) -> dict[str, object]:
     """Change a file, refresh and render; several times, each time another file."""
-    refreshed, rendered, read_again, were_found = [], [], [], []
+    refresh_times, render_times, read_again_counts, were_found = [], [], [], []
     for number, path in enumerate(chance.sample(sorted(folder.rglob("*.[om]*")), _CHANGES)):
         heading_prefix = "*" if path.suffix == ".org" else "#"
         secret = f"zyxomma{number} quandrel{number}"
         with path.open("a", encoding="utf-8") as file:
             file.write(f"\n{heading_prefix} A thought about {secret}\n\nThe {secret} was seen in the garden.\n")
-        opened.clear()
+        opened_paths.clear()
         seconds, changes = _time_call(memory.refresh)
-        refreshed.append(seconds)
+        refresh_times.append(seconds)
         seconds, view = _time_call(partial(memory.render, query=secret, limit_tokens=_LIMIT_TOKENS))
-        rendered.append(seconds)
+        render_times.append(seconds)
         were_found.append(f"The {secret} was seen" in view.text)
-        others = {each for each in opened if Path(each).resolve() != path.resolve()}
+        others = {name for name in opened_paths if Path(name).resolve() != path.resolve()}
         # A file that is read while it is being written is checked again later, which is not measured.
         time.sleep(_SETTLED_SECONDS)
         memory.refresh()
-        read_again.append(
-            len(others) + len([each for each in changes.read if Path(each).resolve() != path.resolve()])
+        read_again_counts.append(
+            len(others) + len([name for name in changes.read if Path(name).resolve() != path.resolve()])
         )
-    together = [refresh_time + other for refresh_time, other in zip(refreshed, rendered, strict=True)]
+    total_times = [
+        refresh_time + render_time
+        for refresh_time, render_time in zip(refresh_times, render_times, strict=True)
+    ]
     return {
-        "refresh_changed_seconds": statistics.median(refreshed),
-        "render_changed_seconds": statistics.median(rendered),
-        "new_text_found_seconds": statistics.median(together),
-        "new_text_found_most_seconds": max(together),
+        "refresh_changed_seconds": statistics.median(refresh_times),
+        "render_changed_seconds": statistics.median(render_times),
+        "new_text_found_seconds": statistics.median(total_times),
+        "new_text_found_most_seconds": max(total_times),
         "new_text_found": all(were_found),
-        "others_read_again": sum(read_again),
+        "others_read_again": sum(read_again_counts),
     }
 
 
@@ -148,11 +153,11 @@ def measure_traced_bytes(folder: Path) -> dict[str, object]:
     loaded = tracemalloc.get_traced_memory()[0]
     memory.render(query="a note about the garden", limit_tokens=_LIMIT_TOKENS)
     gc.collect()
-    whole, most = tracemalloc.get_traced_memory()
+    size, peak = tracemalloc.get_traced_memory()
     return {
         "traced_load_bytes": loaded,
-        "traced_bytes": whole,
-        "traced_most_bytes": most,
+        "traced_bytes": size,
+        "traced_most_bytes": peak,
         "nodes": len(memory.nodes),
     }
 
@@ -167,28 +172,28 @@ def bm25s_index(folder: Path) -> dict[str, object]:
         texts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.[om]*"))]
         return [piece for text in texts for piece in _HEADING.split(text) if piece.strip()]
 
-    def indexed() -> "bm25s.BM25":
+    def build_index() -> "bm25s.BM25":
         index = bm25s.BM25()
         index.index(bm25s.tokenize(texts, stopwords="en", show_progress=False), show_progress=False)
         return index
 
     read_seconds, texts = _time_call(read)
-    index_seconds, index = _time_call(indexed)
+    index_seconds, index = _time_call(build_index)
     chance = random.Random(_SEED)
 
-    def ask() -> object:
+    def query_index() -> object:
         query = " ".join(chance.choice(texts).split()[:_SHORT_WORDS])
         return index.retrieve(
             bm25s.tokenize(query, stopwords="en", show_progress=False), k=20, show_progress=False
         )
 
-    taken = [_time_call(ask)[0] for _ in range(_TIMES + 1)]
+    times = [_time_call(query_index)[0] for _ in range(_TIMES + 1)]
     return {
         "texts": len(texts),
         "read_seconds": read_seconds,
         "index_seconds": index_seconds,
-        "ask_seconds": statistics.median(taken[1:]),
-        "new_text_found_seconds": index_seconds + statistics.median(taken[1:]),
+        "ask_seconds": statistics.median(times[1:]),
+        "new_text_found_seconds": index_seconds + statistics.median(times[1:]),
         "resident_bytes": _resident_bytes() - before,
     }
 

@@ -47,7 +47,7 @@ _INPUT_TOKEN_FIELDS = (
 class RecordedCall:
     """One recorded call.
 
-    `source` is the repository that recorded it. `asks_to_read`: it gives a model messages to read, and not, for
+    `source` is the repository that recorded it. `has_messages`: it gives a model messages to read, and not, for
     example, texts to embed. `format` is None if the route allows several, `billed` if the provider reported
     nothing.
     """
@@ -58,7 +58,7 @@ class RecordedCall:
     route: str
     model: str
     format: Format | None
-    asks_to_read: bool
+    has_messages: bool
     body: Body
     input_tokens: int | None
 
@@ -69,8 +69,8 @@ def read_pairs(data: Path | None) -> list[RecordedCall]:
     Raises:
         BadData: there is no such file, or it does not contain recorded calls.
     """
-    where = data or DATA
-    files = _pairs_in(where) if where.is_dir() else [where]
+    path = data or DATA
+    files = _pairs_in(path) if path.is_dir() else [path]
     return [
         _make_call(row, provider=str(row["provider"]), usage=row["usage"])
         for file in files
@@ -84,12 +84,12 @@ def read_counted(data: Path | None) -> list[RecordedCall]:
     Raises:
         BadData: the file does not contain recorded calls.
     """
-    where = (data or DATA) / COUNTED_CALLS
-    if not where.is_file():
+    path = (data or DATA) / COUNTED_CALLS
+    if not path.is_file():
         return []
     return [
         _make_call(row, provider="counting endpoints", usage=row["response"])
-        for row in _rows(where, needs=("uri", "response"))
+        for row in _rows(path, needs=("uri", "response"))
     ]
 
 
@@ -131,9 +131,9 @@ def _make_call(row: Mapping[str, Any], *, provider: str, usage: object) -> Recor
     route = next(
         ((pattern, api_format) for pattern, api_format in _ROUTES if re.search(pattern, uri.path)), None
     )
-    named = _MODEL_IN_PATH.search(uri.path)
+    path_model = _MODEL_IN_PATH.search(uri.path)
     body, api_format = _unwrap(row["request"], route[1] if route else None)
-    model = row.get("model") or (unquote(named[1]) if named else "") or body.get("model") or ""
+    model = row.get("model") or (unquote(path_model[1]) if path_model else "") or body.get("model") or ""
     return RecordedCall(
         source=str(row.get("repo") or ""),
         provider=provider,
@@ -141,7 +141,7 @@ def _make_call(row: Mapping[str, Any], *, provider: str, usage: object) -> Recor
         route=_kind(uri.path),
         model=str(model).removeprefix("models/"),
         format=api_format,
-        asks_to_read=route is not None and body.keys() & _MESSAGES != set(),
+        has_messages=route is not None and body.keys() & _MESSAGES != set(),
         body=body,
         input_tokens=_input_tokens(usage),
     )
@@ -170,9 +170,11 @@ def _unwrap(body: Body, api_format: Format | None) -> tuple[Body, Format | None]
 
 
 def _input_tokens(usage: object) -> int | None:
-    given: dict[str, Any] = usage if isinstance(usage, dict) else {}
-    found = given.get("billed_units") or given  # Cohere: billed units, as opposed to what the model reads
+    usage_fields: dict[str, Any] = usage if isinstance(usage, dict) else {}
+    counts = (
+        usage_fields.get("billed_units") or usage_fields
+    )  # Cohere: billed units, as opposed to what the model reads
     for first, *more in _INPUT_TOKEN_FIELDS:
-        if isinstance(found.get(first), int | float):
-            return int(found[first] + sum(found.get(name) or 0 for name in more)) or None
+        if isinstance(counts.get(first), int | float):
+            return int(counts[first] + sum(counts.get(name) or 0 for name in more)) or None
     return None

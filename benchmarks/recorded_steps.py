@@ -107,8 +107,8 @@ def _claude_code(entries: list[dict[str, Any]], *, is_agent: bool) -> Iterator[I
     seen: set[object] = set()
     last: _LoggedStep | None = None
     for entry in entries:
-        wanted = entry.get("type") in ("user", "assistant") and (is_agent or not entry.get("isSidechain"))
-        if not wanted or entry.get("uuid") in seen:
+        is_relevant = entry.get("type") in ("user", "assistant") and (is_agent or not entry.get("isSidechain"))
+        if not is_relevant or entry.get("uuid") in seen:
             continue
         seen.add(entry.get("uuid"))
         message = entry["message"]

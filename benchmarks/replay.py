@@ -1,4 +1,4 @@
-"""Recorded sessions replayed: sessions and megabytes of log a second, read alone and under every policy.
+"""Sessions and megabytes of log replayed per second: only read, and simulated under every policy.
 
 The logs are repeated under new names until there is enough to measure. One more is generated, a session of
 2,000 calls: the cost of a call must not grow with its history. The lower bound is `json.loads` of the same
@@ -67,8 +67,8 @@ def run(data: Path | None, *, quick: bool = False) -> Report:
 
     The figures by format are of the sessions with logged usage or a logged cost, in every format.
     """
-    where = data or DATA / "sessions"
-    logs = _logs(where)
+    data_folder = data or DATA / "sessions"
+    logs = _logs(data_folder)
     book = PriceBook()
     book.preload()
     with tempfile.TemporaryDirectory() as folder:
@@ -95,28 +95,28 @@ def run(data: Path | None, *, quick: bool = False) -> Report:
         "within_3pct": sum(abs(off) <= 0.03 for off in checks) / len(checks) if checks else 0.0,
         "worst_off": max(map(abs, checks), default=0.0),
     }
-    figures |= _checks_by_format(where, book)
+    figures |= _checks_by_format(data_folder, book)
     floor = _figure(rows, "recorded logs", "json.loads")
     return Report(figures=figures, peers={"json.loads": {"mb_per_second": floor}}, rows=rows)
 
 
-def _logs(where: Path) -> list[bytes]:
-    paths = sorted(where.rglob("*.jsonl*")) if where.is_dir() else [where]
+def _logs(data: Path) -> list[bytes]:
+    paths = sorted(data.rglob("*.jsonl*")) if data.is_dir() else [data]
     logs = [gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes() for path in paths]
     if not logs:
-        raise BadData(f"there are no logs (*.jsonl, *.jsonl.gz) under {where}")
+        raise BadData(f"there are no logs (*.jsonl, *.jsonl.gz) under {data}")
     return logs
 
 
-def _write_repeated(logs: Sequence[bytes], folder: Path, least_bytes: int) -> Path:
+def _write_repeated(logs: Sequence[bytes], folder: Path, min_bytes: int) -> Path:
     """Write the logs into a folder repeatedly under new names, each session and request distinct."""
     folder.mkdir()
     written = turn = 0
-    while written < least_bytes:
+    while written < min_bytes:
         for number, log in enumerate(logs):
             content = log
-            for named in _NAMES:
-                content = content.replace(named, b"%s%d-" % (named, turn))
+            for name in _NAMES:
+                content = content.replace(name, b"%s%d-" % (name, turn))
             content = _SENT_AT.sub(lambda at, later=turn: b"%s%d" % (at[1], int(at[2]) + later), content)  # type: ignore[misc]
             (folder / f"{turn}-{number}.jsonl").write_bytes(content)
             written += len(content)
@@ -238,17 +238,17 @@ def _checks(folder: Path, book: PriceBook) -> list[float]:
     read, _ = group_sessions([path for path in files if path.name.startswith("0-")])
     recordings = [recording for session in read for recording in read_session(session)]
     replayed = _replay(recordings, book, (Policy.RECORDED,))
-    return [item.check.off for item in replayed if item.check.off is not None]
+    return [item.check.relative_error for item in replayed if item.check.relative_error is not None]
 
 
-def _checks_by_format(where: Path, book: PriceBook) -> dict[str, float]:
+def _checks_by_format(folder: Path, book: PriceBook) -> dict[str, float]:
     """Return the deviation of the sessions of each format from the logged usage."""
     by_format: dict[str, list[float]] = {}
-    for session in group_sessions(find_files([where]).files)[0]:
+    for session in group_sessions(find_files([folder]).files)[0]:
         recordings = read_session(session) if session.source is not None else []
         for item in _replay(recordings, book, (Policy.RECORDED,)):
-            if item.check.off is not None:
-                by_format.setdefault(item.source.replace("-", "_"), []).append(item.check.off)
+            if item.check.relative_error is not None:
+                by_format.setdefault(item.source.replace("-", "_"), []).append(item.check.relative_error)
     figures: dict[str, float] = {}
     for name, offs in sorted(by_format.items()):
         figures[f"sessions_{name}"] = len(offs)

@@ -128,14 +128,14 @@ async def _time_requests(load: SessionLoad, number: int, url: str, barrier: Barr
         started_at = time.time()
         waiting = iter(sessions)
 
-        async def served() -> None:
+        async def send_requests() -> None:
             for session in waiting:
                 for length in range(load.first, len(session.messages), _NEW_MESSAGES):
                     started = time.perf_counter()
                     await process.step(_prefix_body(session, length + _NEW_MESSAGES))
                     seconds.append(time.perf_counter() - started)
 
-        await asyncio.gather(*(served() for _ in range(load.concurrency)))
+        await asyncio.gather(*(send_requests() for _ in range(load.concurrency)))
         ended = time.time()
         await asyncio.to_thread(barrier.wait)
         return SessionTiming(

@@ -40,8 +40,8 @@ def longest_loop_stalls_ms(
 
 def python_loop(_: int) -> None:
     """Run only the interpreter, for a tenth of a second."""
-    ends = time.perf_counter() + 0.1
-    while time.perf_counter() < ends:
+    deadline = time.perf_counter() + 0.1
+    while time.perf_counter() < deadline:
         pass
 
 

@@ -1,4 +1,4 @@
-"""How long the gateway's pages take to load in Chromium on a month of work, and what that costs agents.
+"""Load times of the gateway's pages in Chromium with a month of data, and the delay they cause to agents.
 
 The store has 10,000 sessions with 1,000,000 rows in its ledger and 500,000 traces, in SQLite. A real
 `foveate serve` shows it. Each page is opened 20 times in one tab of a browser that has cached the static files:
@@ -91,14 +91,14 @@ def run(data: Path | None, *, quick: bool = False) -> Report:
             foveate(folder, provider.port, is_default=True, more=_configuration(store))
         )
         pages, sizes = _pages(store)
-        found = _time_loads(browser, server, pages, QUICK_LOADS if quick else LOADS)
+        page_times = _time_loads(browser, server, pages, QUICK_LOADS if quick else LOADS)
         first = {
             name: _first_visit(browser, server, path, _QUICK_FIRST_VISITS if quick else _FIRST_VISITS)
             for name, path in pages.items()
         }
-        loaded = [_row(name, found[name], first[name]) for name in pages]
+        loaded = [_row(name, page_times[name], first[name]) for name in pages]
         load = stack.enter_context(load_generator(folder))
-        beside = _request_times_with_page(
+        request_rows = _request_times_with_page(
             browser, server, load, pages, _QUICK_ROUNDS if quick else _ROUNDS, quick=quick
         )
     slowest = {share: max(float(row[f"load_{share}_ms"] or 0) for row in loaded) for share in ("p50", "p95")}
@@ -109,13 +109,13 @@ def run(data: Path | None, *, quick: bool = False) -> Report:
             "slowest_load_p95_ms": slowest["p95"],
             "load_aim_p50_ms": LOAD_AIM_MS,
             "is_aim_met": float(slowest["p50"] < LOAD_AIM_MS),
-            "request_p50_added_by_a_page_ms": _added(beside),
+            "request_p50_added_by_a_page_ms": _added_p50_ms(request_rows),
             **sizes,
             "load_before": round(load_before, 2),
             "cores": os.cpu_count() or 0,
         },
         rows=loaded,
-        tables={"a small request, while somebody looks": beside},
+        tables={"a small request, while somebody looks": request_rows},
     )
 
 
@@ -141,14 +141,14 @@ def _pages(store: Path) -> tuple[dict[str, str], dict[str, int]]:
         )
         ((sessions,),) = connection.execute("SELECT count(*) FROM sessions_v1")
         ((rows,),) = connection.execute("SELECT count(*) FROM ledger_v1")
-    (longest,), (usual,) = by_length[0], by_length[len(by_length) // 2]
+    (longest_session,), (median_session,) = by_length[0], by_length[len(by_length) // 2]
     pages = {
         "overview": "/",
         "sessions": "/-/sessions",
         "sessions_dearest": "/-/sessions?order=dearest",
         "sessions_of_an_agent": f"/-/sessions?agent={quote(str(agent))}",
-        "session_longest": f"/-/sessions/{longest}",
-        "session_usual": f"/-/sessions/{usual}",
+        "session_longest": f"/-/sessions/{longest_session}",
+        "session_usual": f"/-/sessions/{median_session}",
         "agents": "/-/agents",
         "memory": "/-/memory",
         "configuration": "/-/configuration",
@@ -253,10 +253,10 @@ def _open_page(browser: Browser, server: Server, path: str | None) -> Iterator[N
     context.close()
 
 
-def _added(beside: Sequence[Mapping[str, Cell]]) -> float:
+def _added_p50_ms(rows: Sequence[Mapping[str, Cell]]) -> float:
     """Return how much longer a median request takes with the overview open."""
-    by = {row["while"]: float(row["p50_ms"] or 0) for row in beside}
-    return round(by["overview"] - by["nobody looks"], 3)
+    p50_by_state = {row["while"]: float(row["p50_ms"] or 0) for row in rows}
+    return round(p50_by_state["overview"] - p50_by_state["nobody looks"], 3)
 
 
 def _percentile(values: Sequence[float], share: int) -> float:

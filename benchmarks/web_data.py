@@ -261,8 +261,8 @@ def _make_trace(session: _GeneratedSession, turn: int, entry: Charge, chance: ra
         added_seconds=0.001 + chance.expovariate(1_000),
         sections=tuple(WindowSection(name, size) for name, size in sizes.items() if size),
         edits=_EDITS,
-        fold_id=_compaction_id(session) if summary else None,
-        broke=_make_cache_miss(tokens, chance) if has_broken else None,
+        compaction_id=_compaction_id(session) if summary else None,
+        cache_miss=_make_cache_miss(tokens, chance) if has_broken else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Read, mark and write a request of 100 KB to 10 MB, beside parsing it and writing it anew.
+"""Time to insert cache breakpoints into requests of 100 KB to 10 MB, compared with decoding and encoding.
 
 The same is measured with one emoji that a client cut in half, which msgspec rejects and providers accept.
 

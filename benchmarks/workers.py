@@ -1,4 +1,4 @@
-"""How many agents at once one, two, four and eight workers carry, on both databases, beside LiteLLM's proxy.
+"""Load that one, two, four and eight workers sustain, on both databases, compared with LiteLLM's proxy.
 
 48 agents each wait 300 ms for their model and pause for 100 ms, in sessions of ten turns that send the whole
 history each time. `direct` is the same load without a gateway. A figure such as `sqlite_4_share` is the share

@@ -19,8 +19,8 @@ from tests.support.stores.templates import ensure_store
 
 ROOT = Path(__file__).parents[1]
 
-settings.register_profile("dev", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("dev", deadline=None, max_examples=60)
+settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True, print_blob=True)
 settings.register_profile(
     QUICK, deadline=None, derandomize=True, max_examples=15
 )  # see tests/support/harness/example_limits.py

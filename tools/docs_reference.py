@@ -38,15 +38,15 @@ _GENERATED_BLOCK = re.compile(
 _BOUNDS = {"gt": "more than {}", "ge": "{} or more", "lt": "less than {}", "le": "at most {}"}
 
 
-def regenerate(page: str, *, kept: bool = True) -> str:
+def regenerate(page: str, *, stored_only: bool = True) -> str:
     """Return a page with its generated parts rewritten: those that are stored in pages, or all."""
 
     def table(found: re.Match[str]) -> str:
-        kind, which, _ = found.groups()
-        if kept and kind == COMMANDS:
+        kind, argument, _ = found.groups()
+        if stored_only and kind == COMMANDS:
             return found[0]
-        begins = f"<!-- made from the code: {' '.join(filter(None, (kind, which)))} -->"
-        return f"{begins}\n\n{GENERATORS[kind](which)}\n\n<!-- until here -->"
+        opening_comment = f"<!-- made from the code: {' '.join(filter(None, (kind, argument)))} -->"
+        return f"{opening_comment}\n\n{GENERATORS[kind](argument)}\n\n<!-- until here -->"
 
     return _GENERATED_BLOCK.sub(table, page)
 
@@ -58,9 +58,9 @@ def settings_table(place: str) -> str:
     """Format the settings below a path such as `server` or `agents.sections`."""
     above = place.split(".")[1:]
     rows = [
-        f"| `{'.'.join([*above, *one.name])}` | {one.kind} | {_default(one.default)} "
-        f"| {_describe(place, one)} |"
-        for one in settings_at(place)
+        f"| `{'.'.join([*above, *setting.name])}` | {setting.kind} | {_default(setting.default)} "
+        f"| {_describe(place, setting)} |"
+        for setting in settings_at(place)
     ]
     return "\n".join(
         ["| setting | what it can be | default | what it says |", "| --- | --- | --- | --- |", *rows]
@@ -91,7 +91,7 @@ def _fields(model: type[BaseModel], place: str, above: tuple[str, ...]) -> Itera
         name = (*above, field)
         below = list(_models(about.annotation))
         if not below:
-            bounds = [bound for one in about.metadata for bound in _bounds(one)]
+            bounds = [bound for constraint in about.metadata for bound in _bounds(constraint)]
             kind = ", ".join([_kind(about.annotation), *bounds])
             yield Setting(name=name, kind=kind, default=about.default, words=words.get(field, ""))
         elif f"{place}.{'.'.join(name)}" not in OWN_TABLES:
@@ -131,11 +131,13 @@ def _setting_docs() -> dict[str, dict[str, str]]:
 def _kind(annotation: Any) -> str:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
-        return ", ".join([_kind(arguments[0]), *(bound for one in arguments[1:] for bound in _bounds(one))])
+        return ", ".join(
+            [_kind(arguments[0]), *(bound for argument in arguments[1:] for bound in _bounds(argument))]
+        )
     if origin is typing.Literal:
         return ", ".join(f"`{word}`" for word in arguments)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_kind(one) for one in arguments if one is not type(None))
+        return " or ".join(_kind(argument) for argument in arguments if argument is not type(None))
     if origin is list:
         return "a list"
     if origin is dict:
@@ -179,15 +181,18 @@ _AT_START = frozenset(settings_fixed_at_start(load_live_config(None, {}).current
 
 def metrics_table(group: str) -> str:
     """Format the metrics of a group in the order of the code."""
-    begins = {
+    starts = {
         "contract": 0,
         "money": _index(WINDOW_READ),
         "requests": _index(REQUESTS),
         "runs": _index(CONFIG_VALID),
     }
-    first = begins[group]
-    end = min((begin for begin in begins.values() if begin > first), default=len(METRICS))
-    rows = [f"| `{one.name}` | {one.kind} |{_labels(one)}| {one.help} |" for one in METRICS[first:end]]
+    first = starts[group]
+    end = min((start for start in starts.values() if start > first), default=len(METRICS))
+    rows = [
+        f"| `{series.name}` | {series.kind} |{_labels(series)}| {series.help} |"
+        for series in METRICS[first:end]
+    ]
     return "\n".join(["| name | kind | labels | what it says |", "| --- | --- | --- | --- |", *rows])
 
 

@@ -49,13 +49,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the files of the project that pages link to."""
     for name, page in _PAGES.items():
         files.append(File.generated(config, page, content=(ROOT / name).read_text(encoding="utf-8")))
-    wanted = {
+    targets = {
         target
         for file in files.documentation_pages()
         for _, link, _ in _LINK.findall(file.content_string)
         if (target := _linked_file(file.src_uri, link)) is not None
     }
-    for target in sorted(wanted - _PAGES.keys()):
+    for target in sorted(targets - _PAGES.keys()):
         if (ROOT / target).is_file() and not target.startswith("docs/"):
             files.append(
                 File.generated(config, f"{_FILES}/{_visible_name(target)}", abs_src_path=str(ROOT / target))
@@ -67,17 +67,17 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Rewrite links to point into the site, and insert generated parts."""
     page_path = page.file.src_uri
 
-    def linked(found: re.Match[str]) -> str:
-        said, link, anchor = found.groups()
+    def rewrite_link(found: re.Match[str]) -> str:
+        text, link, anchor = found.groups()
         target = _linked_file(page_path, link)
         if target is None:
             return found[0]
         if (ROOT / target).is_dir():
-            return f"`{said}`" if "`" not in said else said
+            return f"`{text}`" if "`" not in text else text
         site = _site_path(target)
-        return f"[{said}]({posixpath.relpath(site, posixpath.dirname(page_path) or '.')}{anchor})"
+        return f"[{text}]({posixpath.relpath(site, posixpath.dirname(page_path) or '.')}{anchor})"
 
-    return _LINK.sub(linked, _COMMENT.sub("", regenerate(markdown, kept=False)))
+    return _LINK.sub(rewrite_link, _COMMENT.sub("", regenerate(markdown, stored_only=False)))
 
 
 def _linked_file(page: str, link: str) -> str | None:

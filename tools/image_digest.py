@@ -62,8 +62,8 @@ def _token(challenge: str) -> str:
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1] if len(sys.argv) > 1 else base_image(DOCKERFILE.read_text(encoding="utf-8"))
+    image = sys.argv[1] if len(sys.argv) > 1 else base_image(DOCKERFILE.read_text(encoding="utf-8"))
     try:
-        print(f"{wanted}@{fetch_digest(wanted)}")
+        print(f"{image}@{fetch_digest(image)}")
     except (URLError, ValueError, KeyError) as error:
-        raise SystemExit(f"the digest of {wanted} cannot be had: {error}") from None
+        raise SystemExit(f"the digest of {image} cannot be had: {error}") from None

@@ -14,16 +14,16 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 
-def draw_svg(printed: str, title: str) -> str:
-    lines = Text.from_ansi(printed.replace("\r\n", "\n").rstrip())
+def draw_svg(output: str, title: str) -> str:
+    lines = Text.from_ansi(output.replace("\r\n", "\n").rstrip())
     width = max(line.cell_len for line in lines.split("\n"))
     console = Console(
         record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
     console.print(lines, soft_wrap=True)
-    drawn = console.export_svg(title=title, theme=MONOKAI, unique_id="foveate")
-    drawn = re.sub(r"\s*@font-face \{.*?\}\n", "\n", drawn, flags=re.DOTALL)
-    return re.sub(r"font-family: Fira Code", "font-family: ui-monospace, Menlo, Consolas", drawn)
+    svg = console.export_svg(title=title, theme=MONOKAI, unique_id="foveate")
+    svg = re.sub(r"\s*@font-face \{.*?\}\n", "\n", svg, flags=re.DOTALL)
+    return re.sub(r"font-family: Fira Code", "font-family: ui-monospace, Menlo, Consolas", svg)
 
 
 if __name__ == "__main__":

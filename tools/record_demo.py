@@ -1,14 +1,14 @@
-"""Records the session that `foveate demo` replays: a small agent reads this project's pages with a real model.
+"""Record the session that `foveate demo` replays: a small agent reads this project's pages with a real model.
 
     python tools/record_demo.py                       # writes src/foveate/demo/demo_session.json.gz
     python tools/record_demo.py --output mine.json.gz --questions 3
 
-The agent is asked one question after the other about Foveate. For each it searches and reads files of `docs/`
-with three real tools, and answers. Which text it searches for, which page it reads next and what it answers is
-said by the small model that `foveate serve --local` runs (SmolLM2, 135M), which a grammar holds to the tools'
-JSON. That model sees the end of the conversation, as much as it can read in seconds; the recording is the whole
-of it, as an agent with a larger window would send it: one Anthropic request body with all of its messages,
-which `foveate replay` reads as well. It takes some minutes.
+The agent gets one question after the other about Foveate. For each it searches and reads files of `docs/` with
+three real tools, and responds. The small model that `foveate serve --local` runs (SmolLM2, 135M) chooses the
+searches and pages and writes the responses; a grammar restricts it to the JSON of the tools. The model gets
+only the end of the conversation, as much as it can read in seconds. The recording has the whole conversation,
+as an agent with a larger window would send it: one Anthropic request body with all messages, which `foveate
+replay` reads as well. Recording takes some minutes.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from foveate.gateway.local_model.process import run_local_model
+from foveate.gateway.local_model import run_local_model
 
 ROOT = Path(__file__).parents[1]
 RECORDING_FILE = ROOT / "src" / "foveate" / "demo" / "demo_session.json.gz"
@@ -161,28 +161,28 @@ class Agent:
         )
         self.messages.append({"role": "assistant", "content": answer or "The pages do not say."})
 
-    def _call_tool(self, name: str, given: dict[str, Any]) -> None:
+    def _call_tool(self, name: str, arguments: dict[str, Any]) -> None:
         number = len(self.messages)
-        call = {"type": "tool_use", "id": f"toolu_{number:04}", "name": name, "input": given}
+        call = {"type": "tool_use", "id": f"toolu_{number:04}", "name": name, "input": arguments}
         self.messages.append({"role": "assistant", "content": [call]})
-        result = getattr(self._tools, name)(**given)
-        told = {"type": "tool_result", "tool_use_id": call["id"], "content": result}
-        self.messages.append({"role": "user", "content": [told]})
-        print(f"{number:>4}  {name} {json.dumps(given)}  {len(result):,} characters", file=sys.stderr)
+        result = getattr(self._tools, name)(**arguments)
+        block = {"type": "tool_result", "tool_use_id": call["id"], "content": result}
+        self.messages.append({"role": "user", "content": [block]})
+        print(f"{number:>4}  {name} {json.dumps(arguments)}  {len(result):,} characters", file=sys.stderr)
 
-    def _decide(self, question: str, asked: str, schema: dict[str, Any]) -> dict[str, Any]:
+    def _decide(self, question: str, instruction: str, schema: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(
-            self._model.complete(self._visible_messages(question, asked), max_tokens=80, schema=schema)
+            self._model.complete(self._visible_messages(question, instruction), max_tokens=80, schema=schema)
         )
         return found
 
-    def _visible_messages(self, question: str, asked: str) -> list[dict[str, str]]:
+    def _visible_messages(self, question: str, instruction: str) -> list[dict[str, str]]:
         """Return what the model sees: the rules, the end of the conversation, and the current task."""
         last = [json.dumps(message["content"], ensure_ascii=False) for message in self.messages[-4:]]
         end = "\n".join(last)[-SEEN_CHARS:]
         return [
             {"role": "system", "content": SYSTEM},
-            {"role": "user", "content": f"{end}\n\nThe question: {question}\n{asked}"},
+            {"role": "user", "content": f"{end}\n\nThe question: {question}\n{instruction}"},
         ]
 
 
@@ -200,15 +200,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=RECORDING_FILE)
     parser.add_argument("--questions", type=int, default=len(QUESTIONS))
-    told = parser.parse_args()
+    options = parser.parse_args()
     with run_local_model() as local:
         agent = Agent(LocalModel(local.base_url, local.model), Tools(ROOT / "docs"))
-        for number, question in enumerate(QUESTIONS[: told.questions]):
+        for number, question in enumerate(QUESTIONS[: options.questions]):
             agent.ask(question, is_first=number == 0)
     body = {"model": MODEL, "max_tokens": 1024, "system": SYSTEM, "tools": TOOLS, "messages": agent.messages}
     packed = gzip.compress(json.dumps(body, ensure_ascii=False).encode(), 9, mtime=0)
-    told.output.write_bytes(packed)
-    print(f"{told.output}: {len(agent.messages)} messages, {len(packed):,} bytes", file=sys.stderr)
+    options.output.write_bytes(packed)
+    print(f"{options.output}: {len(agent.messages)} messages, {len(packed):,} bytes", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -43,9 +43,9 @@ _counter_for: "Callable[[str], RequestCounter] | None" = None
 
 
 def count(text: str, model: str = "gpt-4o") -> "TokenCount":
-    """How many tokens `text` is for `model`, offline.
+    """Count the tokens of `text` for `model`, offline.
 
-    Never raises for a text: a model that is not known is estimated, and the count says so (`exact`, `upper`).
+    Never raises for a text: for an unknown model the count is an estimate, and says so (`exact`, `upper`).
     """
     global _counter_for
     if not isinstance(text, str):
@@ -58,10 +58,10 @@ def count(text: str, model: str = "gpt-4o") -> "TokenCount":
 
 
 def count_request(body: Mapping[str, Any] | str | bytes, model: str | None = None) -> "RequestCount":
-    """How many input tokens a whole request body is: system, tools, messages, images and all that goes around.
+    """Count the input tokens of a whole request body: system prompt, tools, messages, images and framing.
 
-    `body` is the JSON of an Anthropic Messages, OpenAI chat, OpenAI Responses, Gemini or Bedrock request, or a
-    dict of the same; `model` stands for the one in the body.
+    `body` is the JSON of an Anthropic Messages, OpenAI chat, OpenAI Responses, Gemini or Bedrock request, or
+    the same as a dict. `model` overrides the model in the body.
 
         >>> import foveate
         >>> body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello!"}]}
@@ -69,8 +69,8 @@ def count_request(body: Mapping[str, Any] | str | bytes, model: str | None = Non
         TokenCount(tokens=9, exact=True, upper=11)
 
     Raises:
-        foveate.errors.MalformedRequest: not JSON, or none of these formats, or an object in it has the same key
-            twice (`foveate.errors.DuplicateKey`).
+        foveate.errors.MalformedRequest: the body is not JSON or has none of these formats, or an object in it
+            has the same key twice (`foveate.errors.DuplicateKey`).
     """
     from foveate.tokens import count_body
 
@@ -86,16 +86,15 @@ def assemble(
     agent: "Budget | None" = None,
     configuration: "Budget | None" = None,
 ) -> "Prompt":
-    """The sections joined by blank lines, and cut where they do not fit the budget, by its ladder.
+    """Join sections by blank lines, and cut them by the budget's ladder until the whole text fits.
 
-    The text of the result, counted whole, is within the budget. `budget` can be a ladder alone, by name or as a
-    list of rungs. A counter (anything whose `text(text)` gives a `TokenCount`) can stand for the model.
-    `show_budget` adds a section in which the agent sees its own budget.
+    `budget` can be a ladder alone, by name or as a list of rungs. `model` can be a counter instead: any object
+    whose `text(text)` returns a `TokenCount`. `show_budget` adds a section in which the agent sees its budget.
 
-    How many tokens there are is said by the first of these that says it: `budget`, `CONTEXT_MAX_TOKENS` in the
-    environment, the budget of the `agent`, that of the operator's `configuration`, the model's window. The
-    ladder is that of the first of the three budgets that is given; rules for sections are laid over each other.
-    An agent never gets more than the configuration allows, whatever its budget says.
+    The limit is the first of these that is set: the total of `budget`, `CONTEXT_MAX_TOKENS` in the environment,
+    the total of the `agent`'s budget, that of the operator's `configuration`, the model's context window. The
+    ladder is that of the first of the three budgets that is given. Rules for sections are merged in the same
+    order. An agent never gets more than the configuration allows.
 
         >>> import foveate
         >>> rules = foveate.Section("rules", "Answer in one word.", priority="required")
@@ -111,8 +110,8 @@ def assemble(
         (21, [('log', 44, 16)])
 
     Raises:
-        foveate.errors.BudgetExceeded: the required sections do not fit; carries every section's size.
-        foveate.errors.BadOption: something that cannot be, such as two sections of one name.
+        foveate.errors.BudgetExceeded: the required sections do not fit; has the size of every section.
+        foveate.errors.BadOption: an invalid argument, such as two sections with the same name.
     """
     import os
     from dataclasses import replace

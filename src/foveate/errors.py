@@ -68,8 +68,6 @@ def _rebuild_error(
 
 
 class InputError(FoveateError):
-    """Input that cannot be used."""
-
     code = "bad_input"
 
 
@@ -116,9 +114,9 @@ class RequestLimitExceeded(InputError):
 
     code = "request_limit"
 
-    def __init__(self, what: str, number: int, limit: int, *, setting: str = "") -> None:
+    def __init__(self, items: str, number: int, limit: int, *, setting: str = "") -> None:
         where = f" (server.{setting})" if setting else ""
-        super().__init__(f"the request has {number:,} {what}, and at most {limit:,} are accepted{where}")
+        super().__init__(f"the request has {number:,} {items}, and at most {limit:,} are accepted{where}")
         self.number = number
         self.limit = limit
 
@@ -406,10 +404,10 @@ class WorkersFailed(FoveateError):
     code = "workers_failed"
 
     def __init__(self, deaths: int, exit_code: int) -> None:
-        how = f"by signal {-exit_code}" if exit_code < 0 else f"with code {exit_code}"
+        ending = f"by signal {-exit_code}" if exit_code < 0 else f"with code {exit_code}"
         super().__init__(
-            f"{deaths} worker{'s' * (deaths != 1)} in a row ended soon after the start, the last {how}; what "
-            "they said is above"
+            f"{deaths} worker{'s' * (deaths != 1)} in a row ended soon after the start, the last {ending}; "
+            "what they said is above"
         )
         self.deaths = deaths
         self.exit_code = exit_code

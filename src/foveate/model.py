@@ -43,6 +43,8 @@ ZERO_TOKENS = TokenCount(0, True, 0)
 STORED_HISTORY = frozenset(("thread", "previous_response_id", "conversation"))
 """Fields by which a request continues a conversation that the provider stores."""
 
+SYSTEM_ROLES = frozenset(("system", "developer"))
+
 
 class MediaSource(StrEnum):
     """Location of the bytes of an image or document."""
@@ -164,7 +166,7 @@ class Request:
 
     @property
     def continues_stored_conversation(self) -> bool:
-        """Tell whether only the provider has earlier messages of the conversation."""
+        """Return whether only the provider has earlier messages of the conversation."""
         return not STORED_HISTORY.isdisjoint(self.unexplained)
 
 
@@ -246,7 +248,7 @@ class SimulatedState(StrEnum):
     KEEP_ALIVE = "keep_alive"
 
 
-class Comparison(StrEnum):
+class ComparisonOutcome(StrEnum):
     """Result of comparing the cost of a call with its cost without Foveate.
 
     `EARLIER`: recorded by a version that did not compare. `WOULD_NOT_FIT`: without Foveate, the session would
@@ -266,7 +268,7 @@ class Savings(msgspec.Struct, frozen=True, kw_only=True):
     All are None unless `comparison` is `SIMULATED`.
     """
 
-    comparison: Comparison = Comparison.UNKNOWN
+    comparison: ComparisonOutcome = ComparisonOutcome.UNKNOWN
     without: Decimal | None = None
     compaction: Decimal | None = None
     context: Decimal | None = None
@@ -284,7 +286,7 @@ class Savings(msgspec.Struct, frozen=True, kw_only=True):
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Usage of one call as the provider reported it; `raw` is its original block.
 
-    `reasoning_tokens` are part of `output_tokens`. `said_dollars` is the price, if the provider states one.
+    `reasoning_tokens` are part of `output_tokens`. `reported_dollars` is the price, if the provider states one.
     `tier` is its service tier (`batch`, `flex`, `priority`, …). `is_unreadable`: a number is impossible, so
     none is used, and the cost is unknown.
     """
@@ -292,15 +294,15 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheUsage
     output_tokens: int = 0
     reasoning_tokens: int = 0
-    said_dollars: Decimal | None = None
+    reported_dollars: Decimal | None = msgspec.field(default=None, name="said_dollars")
     tier: str = ""
     raw: bytes = b""
     is_unreadable: bool = False
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether it has no numbers. A call always has some, so this means unknown, not free."""
-        return not self.output_tokens and self.said_dollars is None and not self.cache.input_tokens
+        """A call always has some numbers, so an empty usage is unknown, not free."""
+        return not self.output_tokens and self.reported_dollars is None and not self.cache.input_tokens
 
 
 class BreakpointStyle(StrEnum):
@@ -308,7 +310,7 @@ class BreakpointStyle(StrEnum):
 
     CACHE_CONTROL = "cache_control"  # Anthropic, and hosts that forward its breakpoints
     PROMPT_CACHE_BREAKPOINT = "prompt_cache_breakpoint"  # OpenAI; the TTL is set once for the whole request
-    CACHE_POINT = "cachePoint"  # Bedrock: a separate block after the marked one
+    CACHE_POINT = "cachePoint"  # Bedrock: a separate block after the cached one
 
 
 class CacheBreakpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Coding agents as their users start them: each without a screen, in a folder of its own, with its own home."""
+"""Coding agents as their users start them: without a terminal, each with its own folder and home."""
 
 import json
 import os
@@ -21,8 +21,8 @@ GEMINI_MODEL = "gemini-2.5-pro"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where an agent works: a folder with its files, a home for what it remembers, its key, and the gateway."""
+class Workplace:
+    """Folder, home, key and gateway of one run of an agent."""
 
     folder: Path
     home: Path
@@ -36,11 +36,11 @@ class Agent:
 
     name: str
     command: str
-    start: Callable[[Place, str], Sequence[str]]
-    resume: Callable[[Place, str], Sequence[str]] | None
-    environment: Callable[[Place], Mapping[str, str]]
-    prepare: Callable[[Place], None] = lambda _: None
-    typed: Callable[[str], str] = lambda _: ""
+    start: Callable[[Workplace, str], Sequence[str]]
+    resume: Callable[[Workplace, str], Sequence[str]] | None
+    environment: Callable[[Workplace], Mapping[str, str]]
+    prepare: Callable[[Workplace], None] = lambda _: None
+    stdin: Callable[[str], str] = lambda _: ""
     key_start: str = "sk-"
     sub_agent: str | None = None
     names_parent: bool = True
@@ -49,8 +49,8 @@ class Agent:
     small_window_tokens: int = 40_000
 
     @property
-    def booked_as(self) -> str:
-        """Its name in the ledger. Some do not say in their requests who they are."""
+    def ledger_name(self) -> str:
+        """Its name in the ledger. Some agents do not identify themselves in requests."""
         return "default" if self.name in ("pi", "aider") else self.name
 
     @property
@@ -62,22 +62,30 @@ class Agent:
         ):
             if path.exists():
                 return path
-        found = shutil.which(self.command)
-        return None if found is None else Path(found)
+        path_found = shutil.which(self.command)
+        return None if path_found is None else Path(path_found)
 
-    def run(self, place: Place, prompt: str, *, resumes: bool = False) -> subprocess.CompletedProcess[str]:
-        """Have it do something, until it ends."""
+    def run(
+        self, workplace: Workplace, prompt: str, *, resumes: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the agent with a prompt until it ends."""
         assert self.path is not None
         arguments = self.resume if resumes else self.start
         assert arguments is not None, f"{self.name} cannot be resumed"
         if not resumes:
-            self.prepare(place)
+            self.prepare(workplace)
         path = os.pathsep.join((str(self.path.parent), os.environ["PATH"]))
         return subprocess.run(
-            [str(self.path), *arguments(place, prompt)],
-            cwd=place.folder,
-            env={"PATH": path, "HOME": str(place.home), "TERM": "dumb", "CI": "1", **self.environment(place)},
-            input=self.typed(prompt),
+            [str(self.path), *arguments(workplace, prompt)],
+            cwd=workplace.folder,
+            env={
+                "PATH": path,
+                "HOME": str(workplace.home),
+                "TERM": "dumb",
+                "CI": "1",
+                **self.environment(workplace),
+            },
+            input=self.stdin(prompt),
             capture_output=True,
             text=True,
             timeout=TIMEOUT_SECONDS,
@@ -85,10 +93,10 @@ class Agent:
         )
 
 
-def _claude_environment(place: Place) -> Mapping[str, str]:
+def _claude_environment(workplace: Workplace) -> Mapping[str, str]:
     return {
-        "ANTHROPIC_BASE_URL": place.url,
-        "ANTHROPIC_API_KEY": place.key,
+        "ANTHROPIC_BASE_URL": workplace.url,
+        "ANTHROPIC_API_KEY": workplace.key,
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "IS_SANDBOX": "1",
     }
@@ -97,15 +105,15 @@ def _claude_environment(place: Place) -> Mapping[str, str]:
 _CLAUDE = ("--dangerously-skip-permissions", "--model", CLAUDE_MODEL)
 
 
-def _prepare_codex(place: Place) -> None:
-    folder = place.home / ".codex"
+def _prepare_codex(workplace: Workplace) -> None:
+    folder = workplace.home / ".codex"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(
         f'model = "{OPENAI_MODEL}"\n'
         'model_provider = "gateway"\n'
         "[model_providers.gateway]\n"
         'name = "gateway"\n'
-        f'base_url = "{place.url}/v1"\n'
+        f'base_url = "{workplace.url}/v1"\n'
         'env_key = "OPENAI_API_KEY"\n'
         'wire_api = "responses"\n'
         "[features]\n"
@@ -116,14 +124,16 @@ def _prepare_codex(place: Place) -> None:
 _CODEX = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
 
 
-def _prepare_opencode(place: Place) -> None:
-    (place.folder / "opencode.json").write_text(
+def _prepare_opencode(workplace: Workplace) -> None:
+    (workplace.folder / "opencode.json").write_text(
         json.dumps(
             {
                 "autoupdate": False,
                 "share": "disabled",
                 "permission": {"bash": "allow", "external_directory": "allow"},
-                "provider": {"anthropic": {"options": {"baseURL": f"{place.url}/v1", "apiKey": place.key}}},
+                "provider": {
+                    "anthropic": {"options": {"baseURL": f"{workplace.url}/v1", "apiKey": workplace.key}}
+                },
             }
         )
     )
@@ -132,8 +142,8 @@ def _prepare_opencode(place: Place) -> None:
 _OPENCODE = ("--model", f"anthropic/{CLAUDE_MODEL}")
 
 
-def _prepare_pi(place: Place) -> None:
-    folder = place.home / ".pi/agent"
+def _prepare_pi(workplace: Workplace) -> None:
+    folder = workplace.home / ".pi/agent"
     folder.mkdir(parents=True, exist_ok=True)
     model = {"id": CLAUDE_MODEL, "contextWindow": 200_000, "maxTokens": 16_000}
     (folder / "models.json").write_text(
@@ -141,9 +151,9 @@ def _prepare_pi(place: Place) -> None:
             {
                 "providers": {
                     "gateway": {
-                        "baseUrl": place.url,
+                        "baseUrl": workplace.url,
                         "api": "anthropic-messages",
-                        "apiKey": place.key,
+                        "apiKey": workplace.key,
                         "models": [model],
                     }
                 }
@@ -155,10 +165,10 @@ def _prepare_pi(place: Place) -> None:
 _PI = ("--provider", "gateway", "--model", CLAUDE_MODEL)
 
 
-def _openai_environment(place: Place) -> Mapping[str, str]:
+def _openai_environment(workplace: Workplace) -> Mapping[str, str]:
     return {
-        "OPENAI_BASE_URL": f"{place.url}/v1",
-        "OPENAI_API_KEY": place.key,
+        "OPENAI_BASE_URL": f"{workplace.url}/v1",
+        "OPENAI_API_KEY": workplace.key,
         "OPENAI_MODEL": CHAT_MODEL,
     }
 
@@ -170,8 +180,8 @@ _AIDER = (
 )
 
 
-def _prepare_gemini(place: Place) -> None:
-    folder = place.home / ".gemini"
+def _prepare_gemini(workplace: Workplace) -> None:
+    folder = workplace.home / ".gemini"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "settings.json").write_text(
         json.dumps(
@@ -184,10 +194,10 @@ def _prepare_gemini(place: Place) -> None:
     )
 
 
-def _gemini_environment(place: Place) -> Mapping[str, str]:
+def _gemini_environment(workplace: Workplace) -> Mapping[str, str]:
     return {
-        "GOOGLE_GEMINI_BASE_URL": place.url,
-        "GEMINI_API_KEY": place.key,
+        "GOOGLE_GEMINI_BASE_URL": workplace.url,
+        "GEMINI_API_KEY": workplace.key,
         "GEMINI_CLI_TRUST_WORKSPACE": "true",
     }
 
@@ -208,7 +218,7 @@ AGENTS = (
         "codex",
         start=lambda _, prompt: ("exec", *_CODEX, prompt),
         resume=lambda _, prompt: ("exec", "resume", *_CODEX, "--last", prompt),
-        environment=lambda place: {"OPENAI_API_KEY": place.key},
+        environment=lambda workplace: {"OPENAI_API_KEY": workplace.key},
         prepare=_prepare_codex,
         sub_agent="default",
     ),
@@ -217,7 +227,7 @@ AGENTS = (
         "opencode",
         start=lambda _, prompt: ("run", *_OPENCODE, prompt),
         resume=lambda _, prompt: ("run", "--continue", *_OPENCODE, prompt),
-        environment=lambda place: {"ANTHROPIC_API_KEY": place.key},
+        environment=lambda workplace: {"ANTHROPIC_API_KEY": workplace.key},
         prepare=_prepare_opencode,
         key_start="sk-ant-api03-",
         sub_agent="general",
@@ -228,7 +238,7 @@ AGENTS = (
         "pi",
         start=lambda _, prompt: ("-p", *_PI, prompt),
         resume=lambda _, prompt: ("-p", "--continue", *_PI, prompt),
-        environment=lambda place: {"ANTHROPIC_API_KEY": place.key},
+        environment=lambda workplace: {"ANTHROPIC_API_KEY": workplace.key},
         prepare=_prepare_pi,
         key_start="sk-ant-api03-",
     ),
@@ -246,9 +256,12 @@ AGENTS = (
         "aider",
         start=lambda _, __: (*_AIDER, NUMBERS),
         resume=lambda _, __: (*_AIDER, "--restore-chat-history", NUMBERS),
-        environment=lambda place: {"OPENAI_API_BASE": f"{place.url}/v1", "OPENAI_API_KEY": place.key},
-        prepare=lambda place: (place.folder / NUMBERS).touch(),
-        typed=lambda prompt: f"{prompt}\n" * 3 + "/exit\n",
+        environment=lambda workplace: {
+            "OPENAI_API_BASE": f"{workplace.url}/v1",
+            "OPENAI_API_KEY": workplace.key,
+        },
+        prepare=lambda workplace: (workplace.folder / NUMBERS).touch(),
+        stdin=lambda prompt: f"{prompt}\n" * 3 + "/exit\n",
         edits_text=True,
         keeps_history=False,  # it reads it from a file when it is resumed, and sends it in other words
     ),

@@ -1,7 +1,7 @@
-"""A model that does a small task with the shell of whatever agent asks it, behind the sandbox's strict APIs.
+"""A model that does a small task with the shell of the agent that calls it, behind the sandbox's strict APIs.
 
-It decides by what is in the agent's folder, not by the conversation, so that it goes on after a compaction. It
-tells agents apart by their keys.
+It decides by the files in the agent's folder, not by the conversation, so that it works after a compaction. It
+recognises agents by their keys.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from foveate.sandbox.http import Provider, SandboxReply, SandboxRequest
+from foveate.sandbox.http import SandboxProvider, SandboxReply, SandboxRequest
 from foveate.sandbox.sandbox import Sandbox
 from foveate.sandbox.script import STEP_HEADER, ScriptedCall, ScriptStep
 from foveate.sandbox.server import SandboxApp, build_server, open_listening_socket, socket_url
@@ -36,7 +36,7 @@ class Task:
     """Lines to write into a file of a folder, one command each, and another file by a `sub_agent` of that kind.
 
     Each command also prints `output_lines` lines, so that the conversation grows. With `edits_text` the agent
-    has no shell: what the model says is the new text of the file.
+    has no shell: the response of the model is the new text of the file.
     """
 
     folder: Path
@@ -44,23 +44,23 @@ class Task:
     output_lines: int = 0
     sub_agent: str | None = None
     edits_text: bool = False
-    _asked: set[str] = field(default_factory=set)
+    _actions: set[str] = field(default_factory=set)
 
     @property
     def done_lines(self) -> int:
         path = self.folder / NUMBERS
         return len(path.read_text().splitlines()) if path.exists() else 0
 
-    def is_first(self, what: str) -> bool:
-        """Whether this is asked for the first time."""
-        is_first = what not in self._asked
-        self._asked.add(what)
+    def is_first(self, action: str) -> bool:
+        """Check that this action was not taken before, and remember it."""
+        is_first = action not in self._actions
+        self._actions.add(action)
         return is_first
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """A request that reached the provider, and how it was answered."""
+class RecordedRequest:
+    """A request that reached the provider, and its response."""
 
     key: str
     path: str
@@ -71,43 +71,43 @@ class Recorded:
 
     @property
     def usage(self) -> Mapping[str, Any] | None:
-        """The last usage in the reply, as the provider writes it; None if it was not billed."""
-        found = None
+        """The last usage in the response, as the provider writes it; None if there is none."""
+        merged = None
         for line in self.reply.decode("utf-8", "replace").splitlines():
             data = line.removeprefix("data:").strip()
             if data.startswith("{"):
-                found = _merged(found, _usage_in(json.loads(data)))
-        return found
+                merged = _merge_usage(merged, _find_usage(json.loads(data)))
+        return merged
 
 
-def _usage_in(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    for inside in (event, event.get("response"), event.get("message")):
-        if isinstance(inside, dict):
-            usage = inside.get("usage") or inside.get("usageMetadata")
+def _find_usage(event: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    for container in (event, event.get("response"), event.get("message")):
+        if isinstance(container, dict):
+            usage = container.get("usage") or container.get("usageMetadata")
             if isinstance(usage, dict):
                 return usage
     return None
 
 
-def _merged(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    return one if other is None else {**(one or {}), **other}
+def _merge_usage(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return first if second is None else {**(first or {}), **second}
 
 
 @dataclass
 class Model(Sandbox):
-    """The sandbox with such a model. `tasks` are those of the agents, by their keys."""
+    """The sandbox with such a model; `tasks` has the task of each agent by its key."""
 
     tasks: dict[str, Task] = field(default_factory=dict)
-    recorded: list[Recorded] = field(default_factory=list)
+    recorded: list[RecordedRequest] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        super().__init__(clock=time.time, seed=b"agents", providers=frozenset(Provider))
+        super().__init__(clock=time.time, seed=b"agents", providers=frozenset(SandboxProvider))
 
     def reply(self, http_request: SandboxRequest) -> SandboxReply:
         return self.respond(http_request, self.accept(http_request))
 
     def respond(self, http_request: SandboxRequest, accepted: Any) -> SandboxReply:
-        key, body = _key_of(http_request), _json(http_request.body)
+        key, body = _find_key(http_request), _json(http_request.body)
         task = self.tasks.get(key)
         step = None if task is None else next_step(task, body)
         if step is not None:
@@ -116,51 +116,51 @@ class Model(Sandbox):
             )
         reply = super().respond(http_request, accepted)
         self.recorded.append(
-            Recorded(
+            RecordedRequest(
                 key, http_request.path, dict(http_request.headers), body, reply.status, b"".join(reply.chunks)
             )
         )
         return reply
 
-    def of(self, key: str) -> list[Recorded]:
-        """The requests that came with a key."""
-        return [each for each in self.recorded if each.key == key]
+    def requests_with_key(self, key: str) -> list[RecordedRequest]:
+        """Requests with this key."""
+        return [request for request in self.recorded if request.key == key]
 
 
 def next_step(task: Task, body: Any) -> ScriptStep | None:
-    """What the model does next; None: something that is not part of the task is asked of it."""
-    said = _user_words(body)
-    if said and SUMMARY in said[-1]:
+    """The next step of the model, or None if the request is not part of the task."""
+    messages = _user_messages(body)
+    if messages and SUMMARY in messages[-1]:
         return ScriptStep(text=_summary(task))
     if task.edits_text:
         lines = "".join(f"{number} is a number of this file\n" for number in range(1, task.done_lines + 2))
-        words = (
+        text = (
             "I add the next number to the file: the one that follows the last number in it so far, on a line "
             "of its own, with the words that stand behind every other number."
         )
-        return ScriptStep(text=f"{words}\n\n{NUMBERS}\n```\n{lines}```\n")
+        return ScriptStep(text=f"{text}\n\n{NUMBERS}\n```\n{lines}```\n")
     tools = dict(_tools(body))
-    shell = _first(tools, _SHELLS)
+    shell = _find_tool(tools, _SHELLS)
     if shell is None:
         return None
-    if any(SUBTASK in words for words in said):
+    if any(SUBTASK in text for text in messages):
         if (task.folder / DELEGATED).exists():
             return ScriptStep(text="The sub-task is done.")
         return _run(shell, tools[shell], f"echo delegated > {task.folder / DELEGATED}")
-    done = task.done_lines
-    delegation = _first(tools, _DELEGATIONS)
-    if task.sub_agent and delegation and done == 1 and task.is_first("delegation"):
-        words = f"{SUBTASK}: write a line into {DELEGATED}"
+    done_lines = task.done_lines
+    delegation = _find_tool(tools, _DELEGATIONS)
+    if task.sub_agent and delegation and done_lines == 1 and task.is_first("delegation"):
+        text = f"{SUBTASK}: write a line into {DELEGATED}"
         chosen = {"subagent_type": task.sub_agent, "agent_type": task.sub_agent}
-        return ScriptStep(tools=(ScriptedCall(name=delegation, input=_fill(tools[delegation], words, chosen)),))
-    wait = _first(tools, _WAITS)
-    if task.sub_agent and wait and done == 1 and task.is_first("wait"):
+        return ScriptStep(tools=(ScriptedCall(name=delegation, input=_fill(tools[delegation], text, chosen)),))
+    wait = _find_tool(tools, _WAITS)
+    if task.sub_agent and wait and done_lines == 1 and task.is_first("wait"):
         return ScriptStep(tools=(ScriptedCall(name=wait, input={}),))
-    if done >= task.lines:
+    if done_lines >= task.lines:
         return ScriptStep(text=f"All {task.lines} lines are in {NUMBERS}.")
-    command = f"echo {done + 1} >> {task.folder / NUMBERS}"
+    command = f"echo {done_lines + 1} >> {task.folder / NUMBERS}"
     if task.output_lines:
-        command += f"; seq -f 'line %g of the output of command {done + 1}' 1 {task.output_lines}"
+        command += f"; seq -f 'line %g of the output of command {done_lines + 1}' 1 {task.output_lines}"
     return _run(shell, tools[shell], command)
 
 
@@ -179,26 +179,26 @@ def _run(shell: str, schema: Mapping[str, Any], command: str) -> ScriptStep:
 
 
 def _fill(
-    schema: Mapping[str, Any], words: str, chosen: Mapping[str, str] = MappingProxyType({})
+    schema: Mapping[str, Any], text: str, choices: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """An input that fits a tool's schema, with the command or the words where they belong."""
+    """An input that fits a tool's schema, with the command or the text in its place."""
     properties = schema.get("properties", {})
-    found: dict[str, Any] = {name: value for name, value in chosen.items() if name in properties}
-    for name in set(schema.get("required", ())) - found.keys():
+    arguments: dict[str, Any] = {name: value for name, value in choices.items() if name in properties}
+    for name in set(schema.get("required", ())) - arguments.keys():
         kind = properties.get(name, {})
         if "enum" in kind:
-            found[name] = kind["enum"][0]
+            arguments[name] = kind["enum"][0]
         elif kind.get("type") == "boolean":
-            found[name] = False
+            arguments[name] = False
         elif kind.get("type") == "array":
-            found[name] = ["bash", "-c", words]
+            arguments[name] = ["bash", "-c", text]
         else:
-            found[name] = _OTHERS.get(name, words)
-    return found
+            arguments[name] = _DEFAULT_INPUTS.get(name, text)
+    return arguments
 
 
-# What required texts of tools other than the command are filled with.
-_OTHERS = {"description": "Do the next step", "task_name": "next_step"}
+# Values of required text parameters other than the command.
+_DEFAULT_INPUTS = {"description": "Do the next step", "task_name": "next_step"}
 
 
 def _tools(body: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -207,28 +207,28 @@ def _tools(body: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         return
     for tool in body.get("tools") or ():
         inner = tool.get("functionDeclarations") or tool.get("tools") or ()  # of Gemini; in a namespace
-        for each in (tool, tool.get("function"), *inner):
-            if not isinstance(each, dict) or "name" not in each:
+        for definition in (tool, tool.get("function"), *inner):
+            if not isinstance(definition, dict) or "name" not in definition:
                 continue
             schema = next(
                 (
-                    each[name]
+                    definition[name]
                     for name in ("input_schema", "parameters", "parametersJsonSchema")
-                    if isinstance(each.get(name), dict)
+                    if isinstance(definition.get(name), dict)
                 ),
                 None,
             )
             if schema is not None:
-                yield each["name"], schema
+                yield definition["name"], schema
 
 
-def _first(tools: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+def _find_tool(tools: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     lowered = {name.lower(): name for name in tools}
     return next((lowered[name] for name in names if name in lowered), None)
 
 
-def _user_words(body: Any) -> list[str]:
-    """What users said, and agents to each other, message by message."""
+def _user_messages(body: Any) -> list[str]:
+    """Messages of users, and of agents to each other, as JSON."""
     if not isinstance(body, dict):
         return []
     turns = body.get("messages") or body.get("input") or body.get("contents") or ()
@@ -246,10 +246,10 @@ def _json(body: bytes) -> Any:
         return None
 
 
-def _key_of(ask: SandboxRequest) -> str:
+def _find_key(request: SandboxRequest) -> str:
     for name in ("x-api-key", "authorization", "x-goog-api-key", "api-key"):
-        if name in ask.headers:
-            return re.sub("(?i)^bearer ", "", ask.headers[name])
+        if name in request.headers:
+            return re.sub("(?i)^bearer ", "", request.headers[name])
     return ""
 
 
@@ -257,14 +257,14 @@ def _key_of(ask: SandboxRequest) -> str:
 def running_model() -> Iterator[tuple[str, Model]]:
     """Such a model on a loopback port, until the end of the block."""
     model = Model()
-    with open_listening_socket("127.0.0.1", 0) as where:
-        served = build_server(SandboxApp(model))
-        thread = Thread(target=served.run, kwargs={"sockets": [where]}, daemon=True)
+    with open_listening_socket("127.0.0.1", 0) as listener:
+        server = build_server(SandboxApp(model))
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
-            while not served.started and thread.is_alive():
+            while not server.started and thread.is_alive():
                 time.sleep(0.005)
-            yield socket_url(where), model
+            yield socket_url(listener), model
         finally:
-            served.should_exit = True
+            server.should_exit = True
             thread.join(10)

@@ -1,6 +1,6 @@
 """Real agents through the gateway, on a small task: in parallel, with sub-agents, resumed, and compacted.
 
-`tools/agents install` installs them. They talk to a model that is a program (`tests/agents/model.py`).
+`tools/agents install` installs them. They call a scripted model (`tests/agents/model.py`).
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
 from foveate.store import open_store
 from foveate.store.repositories.sessions import SessionLabel
-from tests.agents.agents import AGENTS, Agent, Place
-from tests.agents.model import DELEGATED, Model, Recorded, Task, running_model
+from tests.agents.agents import AGENTS, Agent, Workplace
+from tests.agents.model import DELEGATED, Model, RecordedRequest, Task, running_model
 from tests.support.servers.gateway import RunningGateway, running_gateway
 
 PROMPT = "Write the numbers into the file, one after the other, with shell commands."
@@ -30,84 +30,94 @@ pytestmark = [pytest.mark.agents, pytest.mark.slow, pytest.mark.process]
 
 
 @dataclass
-class Ground:
-    """A gateway before the model, and places for agents to work in."""
+class AgentRuns:
+    """A gateway in front of the model, and runs of agents through it."""
 
     folder: Path
     model: Model
     gateway: RunningGateway
-    runs: list[tuple[Agent, Place]] = field(default_factory=list)
+    runs: list[tuple[Agent, Workplace]] = field(default_factory=list)
     children: int = 0
 
-    def place(self, agent: Agent, **task: object) -> Place:
-        """A folder, a home and a key of its own for a run of an agent."""
+    def add_run(self, agent: Agent, **task: object) -> Workplace:
+        """Prepare a run of an agent with its own folder, home and key."""
         number = len(self.runs)
         home, folder = self.folder / f"home-{number}", self.folder / f"work-{number}"
         home.mkdir()
         folder.mkdir()
-        place = Place(folder, home, f"{agent.key_start}{number:040d}", self.gateway.url)
-        self.runs.append((agent, place))
-        self.give(agent, place, **task)
-        return place
+        workplace = Workplace(folder, home, f"{agent.key_start}{number:040d}", self.gateway.url)
+        self.runs.append((agent, workplace))
+        self.assign_task(agent, workplace, **task)
+        return workplace
 
-    def give(self, agent: Agent, place: Place, **task: object) -> Task:
-        """Give an agent a task."""
-        given = Task(place.folder, edits_text=agent.edits_text, **task)  # type: ignore[arg-type]
-        self.model.tasks[place.key] = given
-        return given
+    def assign_task(self, agent: Agent, workplace: Workplace, **task: object) -> Task:
+        new_task = Task(workplace.folder, edits_text=agent.edits_text, **task)  # type: ignore[arg-type]
+        self.model.tasks[workplace.key] = new_task
+        return new_task
 
-    def run(self, agent: Agent, place: Place, *, resumes: bool = False) -> None:
-        """Have it done, and see that it is."""
-        ended = agent.run(place, PROMPT, resumes=resumes)
-        task = self.model.tasks[place.key]
-        wanted = task.done_lines if task.edits_text else task.lines
-        told = f"{agent.name}: {ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
-        assert ended.returncode == 0, told
-        assert 0 < task.done_lines == wanted, told
+    def run(self, agent: Agent, workplace: Workplace, *, resumes: bool = False) -> None:
+        """Run an agent, and check that its task is done."""
+        result = agent.run(workplace, PROMPT, resumes=resumes)
+        task = self.model.tasks[workplace.key]
+        expected = task.done_lines if task.edits_text else task.lines
+        output = f"{agent.name}: {result.stdout[-2000:]}\n{result.stderr[-2000:]}"
+        assert result.returncode == 0, output
+        assert 0 < task.done_lines == expected, output
 
-    def booked(self) -> list[tuple[str, Tokens]]:
-        """What the ledger says of each session together with its children."""
+    def read_ledger(self) -> list[tuple[str, Tokens]]:
+        """Tokens in the ledger for each session together with its children."""
 
         async def read() -> tuple[Sequence[ChargeTotal], Mapping[str, SessionLabel]]:
             async with await open_store(f"sqlite:///{self.folder}/gateway.sqlite") as store:
                 sums = await store.ledger.sum_charges([GroupBy.AGENT, GroupBy.SESSION])
-                return sums, await store.session_tree.labels([found.group[1] for found in sums])
+                return sums, await store.session_tree.labels([total.group[1] for total in sums])
 
         sums, labels = asyncio.run(read())
         self.children = sum(label.parent_id is not None for label in labels.values())
         families: dict[tuple[str, str], list[Tokens]] = {}
-        for found in sums:
-            agent, session = found.group
-            families.setdefault((agent, labels[session].parent_id or session), []).append(_booked(found))
-        return [(agent, _added(tokens)) for (agent, _), tokens in families.items()]
+        for total in sums:
+            agent, session = total.group
+            families.setdefault((agent, labels[session].parent_id or session), []).append(
+                _recorded_tokens(total)
+            )
+        return [(agent, _sum_tokens(tokens)) for (agent, _), tokens in families.items()]
 
     def check(self, *, sessions: int | None = None, misses: int = 0) -> None:
-        """See that every run is one session, that each costs what the provider billed, and nothing was lost.
+        """Check that every run is one session with the usage that the provider reported, and nothing is lost.
 
-        With `sessions`, all runs have so many together. `misses` are those that the agents cause themselves.
+        With `sessions`, all runs together have that many. `misses` are cache misses that the agents cause.
         """
         assert self.gateway.failed_steps == []
-        assert len([seen for seen in self.gateway.cache_misses if not seen.is_planned]) == misses
-        refused = [each for each in self.model.recorded if each.status >= 400 and each.body is not None]
-        assert [(each.path, each.reply) for each in refused] == []
-        booked = self.booked()
-        billed = [
-            (agent.booked_as, _added(_billed(each) for each in self.model.of(place.key)))
-            for agent, place in self.runs
+        assert len([miss for miss in self.gateway.cache_misses if not miss.is_planned]) == misses
+        rejected = [
+            request for request in self.model.recorded if request.status >= 400 and request.body is not None
+        ]
+        assert [(request.path, request.reply) for request in rejected] == []
+        recorded = self.read_ledger()
+        reported = [
+            (
+                agent.ledger_name,
+                _sum_tokens(
+                    _reported_tokens(request) for request in self.model.requests_with_key(workplace.key)
+                ),
+            )
+            for agent, workplace in self.runs
         ]
         if sessions is None:
-            assert Counter(booked) == Counter(billed)
+            assert Counter(recorded) == Counter(reported)
         else:
-            assert len(booked) == sessions
-            assert _added(tokens for _, tokens in booked) == _added(tokens for _, tokens in billed)
+            assert len(recorded) == sessions
+            assert _sum_tokens(tokens for _, tokens in recorded) == _sum_tokens(
+                tokens for _, tokens in reported
+            )
 
 
-def _booked(found: ChargeTotal) -> Tokens:
-    return found.uncached, found.read, found.written_5m + found.written_1h, found.output_tokens
+def _recorded_tokens(total: ChargeTotal) -> Tokens:
+    return total.uncached, total.read, total.written_5m + total.written_1h, total.output_tokens
 
 
-def _billed(recorded: Recorded) -> Tokens:
-    usage = recorded.usage
+def _reported_tokens(request: RecordedRequest) -> Tokens:
+    usage = request.usage
     if usage is None:
         return 0, 0, 0, 0
     if "usageMetadata" in usage or "promptTokenCount" in usage:
@@ -118,27 +128,27 @@ def _billed(recorded: Recorded) -> Tokens:
         read, written = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
         return usage["input_tokens"], read, written, usage["output_tokens"]
     details = usage.get("input_tokens_details") or usage.get("prompt_tokens_details") or {}
-    whole = usage.get("input_tokens", usage.get("prompt_tokens", 0))
+    total = usage.get("input_tokens", usage.get("prompt_tokens", 0))
     read, written = details.get("cached_tokens", 0), details.get("cache_write_tokens", 0)
-    return whole - read - written, read, written, usage.get("output_tokens", usage.get("completion_tokens", 0))
+    return total - read - written, read, written, usage.get("output_tokens", usage.get("completion_tokens", 0))
 
 
-def _added(tokens: Iterable[Tokens]) -> Tokens:
-    uncached, read, written, output = (sum(each) for each in zip(*tokens, strict=True))
+def _sum_tokens(tokens: Iterable[Tokens]) -> Tokens:
+    uncached, read, written, output = (sum(values) for values in zip(*tokens, strict=True))
     return uncached, read, written, output
 
 
 @contextmanager
-def ground(folder: Path, options: AgentOptions | None = None) -> Iterator[Ground]:
+def open_runs(folder: Path, options: AgentOptions | None = None) -> Iterator[AgentRuns]:
     with (
         running_model() as (url, model),
         running_gateway(url, folder, options=options or AgentOptions()) as gateway,
     ):
-        yield Ground(folder, model, gateway)
+        yield AgentRuns(folder, model, gateway)
 
 
-def installed(*agents: Agent) -> list[object]:
-    """Parameters of a test: those that are not installed are skipped, with what to do."""
+def agent_parameters(*agents: Agent) -> list[object]:
+    """Parameters of a test: agents that are not installed are skipped, with advice."""
     return [
         pytest.param(
             agent,
@@ -151,55 +161,57 @@ def installed(*agents: Agent) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("agent", installed(*AGENTS))
-def test_an_agent_twice_in_parallel_with_one_prompt_has_two_sessions(agent: Agent, tmp_path: Path) -> None:
-    with ground(tmp_path) as there:
-        places = [there.place(agent), there.place(agent)]
+@pytest.mark.parametrize("agent", agent_parameters(*AGENTS))
+def test_two_parallel_runs_of_an_agent_with_the_same_prompt_are_two_sessions(
+    agent: Agent, tmp_path: Path
+) -> None:
+    with open_runs(tmp_path) as runs:
+        workplaces = [runs.add_run(agent), runs.add_run(agent)]
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda place: there.run(agent, place), places))
-        there.check()
+            list(pool.map(lambda workplace: runs.run(agent, workplace), workplaces))
+        runs.check()
 
 
-def test_all_agents_at_once_with_one_prompt_have_a_session_each(tmp_path: Path) -> None:
-    there_are = [agent for agent in AGENTS if agent.path is not None]
-    if len(there_are) < 2:
+def test_parallel_runs_of_all_agents_with_the_same_prompt_have_a_session_each(tmp_path: Path) -> None:
+    installed = [agent for agent in AGENTS if agent.path is not None]
+    if len(installed) < 2:
         pytest.skip("fewer than two agents are installed: run tools/agents install")
-    with ground(tmp_path) as there:
-        runs = [(agent, there.place(agent)) for agent in there_are]
+    with open_runs(tmp_path) as runs:
+        planned_runs = [(agent, runs.add_run(agent)) for agent in installed]
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda run: there.run(*run), runs))
-        there.check()
+            list(pool.map(lambda run: runs.run(*run), planned_runs))
+        runs.check()
 
 
-@pytest.mark.parametrize("agent", installed(*(agent for agent in AGENTS if agent.resume is not None)))
-def test_an_agent_that_is_resumed_stays_one_session(agent: Agent, tmp_path: Path) -> None:
-    with ground(tmp_path) as there:
-        place = there.place(agent)
-        there.run(agent, place)
-        there.give(agent, place, lines=6)
-        there.run(agent, place, resumes=True)
-        there.check(misses=0 if agent.keeps_history else 1)
+@pytest.mark.parametrize("agent", agent_parameters(*(agent for agent in AGENTS if agent.resume is not None)))
+def test_a_resumed_agent_stays_in_one_session(agent: Agent, tmp_path: Path) -> None:
+    with open_runs(tmp_path) as runs:
+        workplace = runs.add_run(agent)
+        runs.run(agent, workplace)
+        runs.assign_task(agent, workplace, lines=6)
+        runs.run(agent, workplace, resumes=True)
+        runs.check(misses=0 if agent.keeps_history else 1)
 
 
-@pytest.mark.parametrize("agent", installed(*(agent for agent in AGENTS if agent.sub_agent)))
+@pytest.mark.parametrize("agent", agent_parameters(*(agent for agent in AGENTS if agent.sub_agent)))
 def test_a_sub_agent_is_a_child_of_its_session_or_a_session_of_its_own(agent: Agent, tmp_path: Path) -> None:
-    with ground(tmp_path) as there:
-        place = there.place(agent, sub_agent=agent.sub_agent)
-        there.run(agent, place)
-        assert (place.folder / DELEGATED).exists()
-        there.check(sessions=None if agent.names_parent else 2)
-        assert there.children == agent.names_parent
+    with open_runs(tmp_path) as runs:
+        workplace = runs.add_run(agent, sub_agent=agent.sub_agent)
+        runs.run(agent, workplace)
+        assert (workplace.folder / DELEGATED).exists()
+        runs.check(sessions=None if agent.names_parent else 2)
+        assert runs.children == agent.names_parent
 
 
-@pytest.mark.parametrize("agent", installed(*(agent for agent in AGENTS if not agent.edits_text)))
-def test_an_agent_works_on_across_compactions(agent: Agent, tmp_path: Path) -> None:
+@pytest.mark.parametrize("agent", agent_parameters(*(agent for agent in AGENTS if not agent.edits_text)))
+def test_an_agent_continues_after_compactions(agent: Agent, tmp_path: Path) -> None:
     options = AgentOptions(
         compaction=True,
         window_tokens=agent.small_window_tokens,
         compaction_options=CompactionOptions(tail_keep_tokens=5_000),
     )
-    with ground(tmp_path, options) as there:
-        place = there.place(agent, lines=14, output_lines=350)
-        there.run(agent, place)
-        there.check()
-        assert any(seen.is_planned for seen in there.gateway.cache_misses)
+    with open_runs(tmp_path, options) as runs:
+        workplace = runs.add_run(agent, lines=14, output_lines=350)
+        runs.run(agent, workplace)
+        runs.check()
+        assert any(miss.is_planned for miss in runs.gateway.cache_misses)

@@ -1,4 +1,4 @@
-"""Counts through a real llama.cpp server, held against what that server then bills."""
+"""Counts through a real llama.cpp server, compared with the usage that it reports."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from foveate.tokens.remote.tokenize import TokenizeCounter
 from foveate.tokens.request_count import RequestCount
 from tests.support.servers.llama import LlamaServer
 
-PATIENT_MS = 20_000
+TIMEOUT_MS = 20_000
 
 TEXTS = {
     "prose": "The fovea is the small pit in the retina where vision is sharpest.",
@@ -95,26 +95,26 @@ def post(server: LlamaServer, path: str, body: object) -> dict[str, Any]:
         data=json.dumps(body).encode(),
         headers={"Content-Type": "application/json"},
     )
-    with urlopen(request, timeout=60) as answer:
-        decoded = json.loads(answer.read())
+    with urlopen(request, timeout=60) as response:
+        decoded = json.loads(response.read())
     assert isinstance(decoded, dict)
     return decoded
 
 
-def options(server: LlamaServer) -> CounterOptions:
-    return CounterOptions(endpoint_url=server.base_url, use_endpoint=True, timeout_ms=PATIENT_MS)
+def endpoint_options(server: LlamaServer) -> CounterOptions:
+    return CounterOptions(endpoint_url=server.base_url, use_endpoint=True, timeout_ms=TIMEOUT_MS)
 
 
-async def counted(server: LlamaServer, body: dict[str, Any]) -> RequestCount:
-    async with ConnectedCounter(options(server)) as cascade:
-        return await cascade.count_request(formats.parse_request(body))
+async def count_request(server: LlamaServer, body: dict[str, Any]) -> RequestCount:
+    async with ConnectedCounter(endpoint_options(server)) as connected:
+        return await connected.count_request(formats.parse_request(body))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-async def test_a_text_is_as_long_as_the_server_says(llama_server: LlamaServer, text: str) -> None:
-    async with ConnectedCounter(options(llama_server)) as cascade:
-        count = await cascade.count_text(text, llama_server.model)
+async def test_a_text_has_the_tokens_that_the_server_reports(llama_server: LlamaServer, text: str) -> None:
+    async with ConnectedCounter(endpoint_options(llama_server)) as connected:
+        count = await connected.count_text(text, llama_server.model)
 
     tokens = post(llama_server, "/tokenize", {"content": text})["tokens"]
     assert (count.total.tokens, count.total.exact) == (len(tokens), True)
@@ -123,56 +123,56 @@ async def test_a_text_is_as_long_as_the_server_says(llama_server: LlamaServer, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chat", CHATS.values(), ids=CHATS)
-async def test_a_chat_is_counted_as_it_is_billed(llama_server: LlamaServer, chat: dict[str, Any]) -> None:
+async def test_the_count_of_a_chat_equals_its_usage(llama_server: LlamaServer, chat: dict[str, Any]) -> None:
     body = {"model": llama_server.model, "max_tokens": 1, "n": 1, **chat}
-    count = await counted(llama_server, body)
+    count = await count_request(llama_server, body)
 
-    billed = (await asyncio.to_thread(post, llama_server, "/v1/chat/completions", body))["usage"]
-    assert count.total.tokens == billed["prompt_tokens"]
+    usage = (await asyncio.to_thread(post, llama_server, "/v1/chat/completions", body))["usage"]
+    assert count.total.tokens == usage["prompt_tokens"]
     assert count.total.exact
     assert count.backend == "endpoint"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("messages", MESSAGES.values(), ids=MESSAGES)
-async def test_an_anthropic_request_is_counted_as_it_is_billed(
+async def test_the_count_of_an_anthropic_request_equals_its_usage(
     llama_server: LlamaServer, messages: dict[str, Any]
 ) -> None:
     body = {"model": llama_server.model, "max_tokens": 1, "system": "Be kind.", **messages}
-    count = await counted(llama_server, body)
+    count = await count_request(llama_server, body)
 
-    billed = (await asyncio.to_thread(post, llama_server, "/v1/messages", body))["usage"]
-    assert count.total.tokens == billed["input_tokens"] + billed["cache_read_input_tokens"]
+    usage = (await asyncio.to_thread(post, llama_server, "/v1/messages", body))["usage"]
+    assert count.total.tokens == usage["input_tokens"] + usage["cache_read_input_tokens"]
     assert count.total.exact
 
 
 @pytest.mark.parametrize("responses", RESPONSES.values(), ids=RESPONSES)
-async def test_a_responses_request_is_counted_as_it_is_billed(
+async def test_the_count_of_a_responses_request_equals_its_usage(
     llama_server: LlamaServer, responses: dict[str, Any]
 ) -> None:
     body = {"model": llama_server.model, "max_output_tokens": 1, **responses}
-    count = await counted(llama_server, body)
+    count = await count_request(llama_server, body)
 
-    billed = (await asyncio.to_thread(post, llama_server, "/v1/responses", body))["usage"]
-    assert count.total.tokens == billed["input_tokens"]
+    usage = (await asyncio.to_thread(post, llama_server, "/v1/responses", body))["usage"]
+    assert count.total.tokens == usage["input_tokens"]
     assert count.total.exact
 
 
 @pytest.mark.parametrize("messages", MESSAGES.values(), ids=MESSAGES)
-async def test_anthropics_own_client_gets_the_number_that_our_counter_gets(
+async def test_our_counter_and_anthropics_own_client_get_the_same_count(
     llama_server: LlamaServer, messages: dict[str, Any]
 ) -> None:
     from anthropic import Anthropic
 
     body = {"model": llama_server.model, **messages}
     with Anthropic(base_url=llama_server.base_url, api_key="none", max_retries=0) as official:
-        theirs = await asyncio.to_thread(lambda: official.messages.count_tokens(**body))
+        official_count = await asyncio.to_thread(lambda: official.messages.count_tokens(**body))
     async with JsonClient(timeout_seconds=20) as client:
         counter = AnthropicCounter(client, "none", llama_server.base_url)
-        question = counter.request_query(formats.parse_request({**body, "max_tokens": 5}, Format.ANTHROPIC))
-        ours = await counter.fetch_count(question)
+        query = counter.request_query(formats.parse_request({**body, "max_tokens": 5}, Format.ANTHROPIC))
+        own_count = await counter.fetch_count(query)
 
-    assert ours.tokens == theirs.input_tokens
+    assert own_count.tokens == official_count.input_tokens
 
 
 async def test_anthropics_counter_counts_a_text_as_the_tokenizer_does(llama_server: LlamaServer) -> None:
@@ -184,26 +184,28 @@ async def test_anthropics_counter_counts_a_text_as_the_tokenizer_does(llama_serv
     assert count.tokens == len(post(llama_server, "/tokenize", {"content": text})["tokens"])
 
 
-async def test_the_server_says_that_it_can_tokenise_and_what_it_is(llama_server: LlamaServer) -> None:
+async def test_the_server_is_detected_as_llama_cpp(llama_server: LlamaServer) -> None:
     async with JsonClient(timeout_seconds=20) as client:
         for url in (llama_server.base_url, f"{llama_server.base_url}/", f"{llama_server.base_url}/v1"):
             assert await TokenizeCounter(client, url).detect_server() is TokenizeServer.LLAMA_CPP
 
 
-async def test_a_format_that_the_server_does_not_speak_is_counted_offline(llama_server: LlamaServer) -> None:
+async def test_a_format_that_the_server_does_not_support_is_counted_offline(llama_server: LlamaServer) -> None:
     body = {"model": "gpt-4o", "contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
-    asked = CounterOptions(backend=Backend.ENDPOINT, endpoint_url=llama_server.base_url, timeout_ms=PATIENT_MS)
-    async with ConnectedCounter(asked) as cascade:
-        count = await cascade.count_request(formats.parse_request(body))
+    options = CounterOptions(
+        backend=Backend.ENDPOINT, endpoint_url=llama_server.base_url, timeout_ms=TIMEOUT_MS
+    )
+    async with ConnectedCounter(options) as connected:
+        count = await connected.count_request(formats.parse_request(body))
 
     assert count.backend != "endpoint"
     assert count.total.tokens > 0
 
 
-async def test_a_text_longer_than_the_window_is_counted_all_the_same(llama_server: LlamaServer) -> None:
+async def test_a_text_longer_than_the_window_is_counted(llama_server: LlamaServer) -> None:
     text = "one two three four five " * 10_000
-    async with ConnectedCounter(options(llama_server)) as cascade:
-        count = await cascade.count_text(text, llama_server.model)
+    async with ConnectedCounter(endpoint_options(llama_server)) as connected:
+        count = await connected.count_text(text, llama_server.model)
 
     assert count.total.exact
     assert count.total.tokens > 4096

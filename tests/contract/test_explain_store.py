@@ -1,4 +1,4 @@
-"""The same of both databases: which session or request is meant by what somebody types."""
+"""Finding the session or request that a user names, on both databases."""
 
 from collections.abc import AsyncIterator
 
@@ -21,27 +21,30 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-def sent(name: str) -> str:
-    """A name in the letters that a header has."""
+def to_header_text(name: str) -> str:
+    """A name as it arrives in a header."""
     return name.encode().decode("latin-1")
 
 
 async def test_a_session_is_found_by_the_name_that_its_client_gives_it(store: Store) -> None:
-    run, fox = derive_named_session_id("ana", "run-1"), derive_named_session_id("ana", sent("🦊"))
+    run_id, fox_id = (
+        derive_named_session_id("ana", "run-1"),
+        derive_named_session_id("ana", to_header_text("🦊")),
+    )
     await store.traces.save(
         [
-            replace(TRACE, id="req_1", agent="ana", session_id=run),
-            replace(TRACE, id="req_2", agent="ana", session_id=run, at=TRACE.at + 1),
-            replace(TRACE, id="req_3", agent="ana", session_id=fox),
+            replace(TRACE, id="req_1", agent="ana", session_id=run_id),
+            replace(TRACE, id="req_2", agent="ana", session_id=run_id, at=TRACE.at + 1),
+            replace(TRACE, id="req_3", agent="ana", session_id=fox_id),
             replace(TRACE, id="req_4", agent="bo", session_id="b" * 32),
         ]
     )
-    found, odd = await find_traces(store, "run-1", None), await find_traces(store, "🦊", None)
+    run_history, fox_history = await find_traces(store, "run-1", None), await find_traces(store, "🦊", None)
 
-    assert isinstance(found, SessionHistory)
-    assert isinstance(odd, SessionHistory)
-    assert [one.trace.id for one in found.requests] == ["req_1", "req_2"]
-    assert odd.session_id == fox
+    assert isinstance(run_history, SessionHistory)
+    assert isinstance(fox_history, SessionHistory)
+    assert [request.trace.id for request in run_history.requests] == ["req_1", "req_2"]
+    assert fox_history.session_id == fox_id
     with pytest.raises(BadOption, match="nothing is known"):
         await find_traces(store, "run", None)
 
@@ -61,25 +64,25 @@ async def test_a_session_name_shared_by_several_agents_is_not_guessed(store: Sto
 async def test_sessions_with_one_name_of_different_callers_are_listed(store: Store) -> None:
     first, second = (derive_named_session_id("ana", "main", scope) for scope in ("key 1", "key 2"))
     await store.traces.save([replace(TRACE, id="req_1", agent="ana", session_id=first)])
-    alone = await find_traces(store, "main", None)
+    history = await find_traces(store, "main", None)
     await store.traces.save([replace(TRACE, id="req_2", agent="ana", session_id=second)])
 
-    assert isinstance(alone, SessionHistory)
-    assert alone.session_id == first
-    with pytest.raises(BadOption, match="several sessions are called 'main'") as listed:
+    assert isinstance(history, SessionHistory)
+    assert history.session_id == first
+    with pytest.raises(BadOption, match="several sessions are called 'main'") as raised:
         await find_traces(store, "main", None)
-    assert first[:8] in str(listed.value)
-    assert second[:8] in str(listed.value)
+    assert first[:8] in str(raised.value)
+    assert second[:8] in str(raised.value)
 
 
-async def test_calls_beside_the_requests_are_shown_with_their_cost(store: Store) -> None:
+async def test_background_calls_are_shown_with_their_cost(store: Store) -> None:
     await store.traces.save([TRACE])
     for category in (Category.MAIN, Category.COMPACTION):
         call = replace(CALL, id=f"call-{category}", category=category, session_id=TRACE.session_id)
         await settle_one(store.ledger, replace(CHARGE, call=call), accounts=list_accounts(call))
-    told = await find_traces(store, TRACE.session_id, None)
+    history = await find_traces(store, TRACE.session_id, None)
 
-    assert isinstance(told, SessionHistory)
-    assert [(one.category, one.calls, one.dollars) for one in told.background_calls] == [
+    assert isinstance(history, SessionHistory)
+    assert [(calls.category, calls.calls, calls.dollars) for calls in history.background_calls] == [
         ("compaction", 1, CHARGE.dollars)
     ]

@@ -1,4 +1,4 @@
-"""Counts of a real llama.cpp on the way of requests through the gateway."""
+"""Counts by a real llama.cpp server for requests through the gateway."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.support.servers.sandbox import KEY
 
 
 @pytest.mark.slow
-def test_what_the_server_counts_is_what_it_bills(llama_server: LlamaServer, tmp_path: Path) -> None:
+def test_the_count_of_the_server_equals_its_usage(llama_server: LlamaServer, tmp_path: Path) -> None:
     import openai
 
     counter = CounterOptions(backend=Backend.ENDPOINT, use_endpoint=True, timeout_ms=20_000)
@@ -30,11 +30,11 @@ def test_what_the_server_counts_is_what_it_bills(llama_server: LlamaServer, tmp_
     ):
         client.chat.completions.create(model=llama_server.model, messages=messages, max_tokens=4)
 
-    async def read() -> list[Charge]:
+    async def read_charges() -> list[Charge]:
         async with await open_store(f"sqlite:///{tmp_path}/gateway.sqlite") as store:
-            return [entry async for entry in store.ledger.list_charges()]
+            return [charge async for charge in store.ledger.list_charges()]
 
-    booked = {entry.call.category: entry for entry in asyncio.run(read())}
-    assert booked[Category.MAIN].estimated_input_tokens == booked[Category.MAIN].usage.cache.input_tokens
-    assert booked[Category.COUNTING].dollars == 0
+    charges = {charge.call.category: charge for charge in asyncio.run(read_charges())}
+    assert charges[Category.MAIN].estimated_input_tokens == charges[Category.MAIN].usage.cache.input_tokens
+    assert charges[Category.COUNTING].dollars == 0
     assert gateway.failed_steps == []

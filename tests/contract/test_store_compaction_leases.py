@@ -25,11 +25,11 @@ def open_database(url: str) -> Database:
 
 @dataclass
 class SlowDatabase:
-    """A `Database` that returns results only when told to, long after the transaction."""
+    """A `Database` that returns results only after `may_return` is set, long after the transaction."""
 
     database: Database
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-    answers: asyncio.Event = field(default_factory=asyncio.Event)
+    is_committed: asyncio.Event = field(default_factory=asyncio.Event)
+    may_return: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def location(self) -> str:
@@ -40,8 +40,8 @@ class SlowDatabase:
 
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
         result = await self.database.write(callback, is_idempotent=is_idempotent)
-        self.done.set()
-        await self.answers.wait()
+        self.is_committed.set()
+        await self.may_return.wait()
         return result
 
     async def size_bytes(self) -> int:
@@ -56,12 +56,12 @@ class SlowDatabase:
 
 async def cancel_during_acquisition(store: Store, slow: SlowDatabase) -> None:
     """Request a lease, and cancel after it is acquired and before the result arrives."""
-    asking = asyncio.ensure_future(store.compactions.acquire_lease("s", "gone", ttl_seconds=300, now=1000.0))
-    await slow.done.wait()
-    asking.cancel()
+    task = asyncio.ensure_future(store.compactions.acquire_lease("s", "gone", ttl_seconds=300, now=1000.0))
+    await slow.is_committed.wait()
+    task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asking
-    slow.answers.set()
+        await task
+    slow.may_return.set()
 
 
 async def test_a_cancelled_caller_does_not_keep_the_lease(
@@ -89,33 +89,33 @@ async def test_closing_a_store_first_releases_leases_of_cancelled_callers(
     await cancel_during_acquisition(store, slow)
     await store.close()
 
-    async with await open_store(database_url) as later:
-        assert await later.compactions.acquire_lease("s", "next", ttl_seconds=300, now=1001.0)
+    async with await open_store(database_url) as reopened:
+        assert await reopened.compactions.acquire_lease("s", "next", ttl_seconds=300, now=1001.0)
 
 
 async def test_a_cancelled_caller_does_not_take_the_lease_from_its_holder(database_url: str) -> None:
     slow = SlowDatabase(open_database(database_url))
-    async with await open_store(database_url) as other_lease:
-        lease = await other_lease.compactions.acquire_lease("s", "holder", ttl_seconds=300, now=1000.0)
+    async with await open_store(database_url) as other_store:
+        lease = await other_store.compactions.acquire_lease("s", "holder", ttl_seconds=300, now=1000.0)
         store = Store(slow)
         await cancel_during_acquisition(store, slow)
         await store.close()
 
         assert lease
-        assert await other_lease.compactions.renew_lease(lease, ttl_seconds=300, now=1100.0)
+        assert await other_store.compactions.renew_lease(lease, ttl_seconds=300, now=1100.0)
 
 
 @pytest.mark.parametrize("ahead", [601.0, DAY, 10 * YEAR])
 async def test_a_lease_from_a_clock_that_was_ahead_is_taken_over(database_url: str, ahead: float) -> None:
-    """FOLD 6: a crashed process does not block the session."""
+    """A crashed process does not block the session."""
     async with await open_store(database_url) as store:
-        lost = await store.compactions.acquire_lease("s", "ahead", ttl_seconds=300, now=1000.0 + ahead)
-        assert lost
+        old = await store.compactions.acquire_lease("s", "ahead", ttl_seconds=300, now=1000.0 + ahead)
+        assert old
 
         new = await store.compactions.acquire_lease("s", "right", ttl_seconds=300, now=1000.0)
 
         assert new
-        assert await store.compactions.renew_lease(lost, ttl_seconds=300, now=1000.0 + ahead) is None
+        assert await store.compactions.renew_lease(old, ttl_seconds=300, now=1000.0 + ahead) is None
 
 
 async def test_slightly_different_clocks_do_not_break_a_lease(database_url: str) -> None:
@@ -125,20 +125,20 @@ async def test_slightly_different_clocks_do_not_break_a_lease(database_url: str)
         assert await store.compactions.acquire_lease("s", "right", ttl_seconds=300, now=1000.0) is None
 
 
-@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize("is_stored", [True, False])
 async def test_a_lease_from_a_clock_that_was_ahead_does_not_keep_its_session(
-    database_url: str, is_kept: bool
+    database_url: str, is_stored: bool
 ) -> None:
     async with await open_store(database_url) as store:
-        if is_kept:
+        if is_stored:
             await store.sessions.save(
                 [SessionUpdate(session=make_session("s", 2, seen_at=1 * DAY), turns=make_turns("s", 0, 2))]
             )
         await store.compactions.acquire_lease("s", "ahead", ttl_seconds=300, now=10 * YEAR)
 
-        forgotten = await store.prune(keep_days=5, now=10 * DAY)
+        pruned = await store.prune(keep_days=5, now=10 * DAY)
 
-        assert forgotten.sessions == is_kept
+        assert pruned.sessions == is_stored
         new = await store.compactions.acquire_lease("s", "right", ttl_seconds=300, now=10 * DAY)
         assert new
         assert new.fence == 1, "of the old lease nothing is left"

@@ -43,14 +43,14 @@ def as_compaction_store(store: Store) -> CompactionStore:
 
 
 async def test_a_compaction_is_loaded_as_recorded_with_every_message_it_replaced(store: Store) -> None:
-    journal = as_compaction_store(store)
+    compactions = as_compaction_store(store)
 
-    assert await journal.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
+    assert await compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
 
-    assert await journal.get_compaction(COMPACTION.id) == COMPACTION
-    assert await journal.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
-    assert await journal.get_compaction("another") is None
-    assert await journal.load_messages("another") == []
+    assert await compactions.get_compaction(COMPACTION.id) == COMPACTION
+    assert await compactions.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
+    assert await compactions.get_compaction("another") is None
+    assert await compactions.load_messages("another") == []
 
 
 def new_name() -> str:
@@ -58,7 +58,7 @@ def new_name() -> str:
     return uuid.uuid4().hex
 
 
-FOLDS = st.builds(
+COMPACTIONS = st.builds(
     Compaction,
     id=st.builds(new_name),
     agent=st.just(AGENT),
@@ -81,19 +81,19 @@ FOLDS = st.builds(
 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(recorded=st.lists(st.tuples(FOLDS, st.lists(st.binary(max_size=20), max_size=4)), max_size=4))
+@given(recorded=st.lists(st.tuples(COMPACTIONS, st.lists(st.binary(max_size=20), max_size=4)), max_size=4))
 def test_any_compaction_is_loaded_exactly_as_recorded(
     database_url: str, recorded: list[tuple[Compaction, list[bytes]]]
 ) -> None:
     async def check() -> None:
         async with await open_store(database_url) as store:
-            for one, turns in recorded:
-                assert await store.compactions.record(one, turns, lease=None)
-            for one, turns in recorded:
-                again = await store.compactions.get_compaction(one.id)
-                assert again == one
-                assert str(again.cost) == str(one.cost)
-                assert await store.compactions.load_messages(one.id) == turns
+            for compaction, messages in recorded:
+                assert await store.compactions.record(compaction, messages, lease=None)
+            for compaction, messages in recorded:
+                loaded = await store.compactions.get_compaction(compaction.id)
+                assert loaded == compaction
+                assert str(loaded.cost) == str(compaction.cost)
+                assert await store.compactions.load_messages(compaction.id) == messages
 
     asyncio.run(check())
 
@@ -124,27 +124,27 @@ async def test_a_compaction_on_top_of_another_stores_only_new_messages_and_loads
 
 
 async def test_compactions_and_truncations_are_found_by_boundary_even_if_undone(store: Store) -> None:
-    journal = store.compactions
+    compactions = store.compactions
     for outcome in CompactionOutcome:
-        await journal.record(
+        await compactions.record(
             replace(COMPACTION, id=outcome.value, outcome=outcome), COMPACTED_MESSAGES, lease=None
         )
-    await journal.record(make_compaction("undone"), COMPACTED_MESSAGES, lease=None)
-    await journal.record(
+    await compactions.record(make_compaction("undone"), COMPACTED_MESSAGES, lease=None)
+    await compactions.record(
         make_compaction("elsewhere", boundary=hash_word("elsewhere")), COMPACTED_MESSAGES, lease=None
     )
-    assert await journal.undo("undone", now=300.0)
+    assert await compactions.undo("undone", now=300.0)
 
-    present = ["ok", "tool_result_truncated", "undone"]
-    assert compaction_ids(await journal.find_compactions(AGENT, [COMPACTION.boundary])) == present
+    expected = ["ok", "tool_result_truncated", "undone"]
+    assert compaction_ids(await compactions.find_compactions(AGENT, [COMPACTION.boundary])) == expected
     assert sorted(
-        compaction_ids(await journal.find_compactions(AGENT, [COMPACTION.boundary, hash_word("elsewhere")]))
+        compaction_ids(await compactions.find_compactions(AGENT, [COMPACTION.boundary, hash_word("elsewhere")]))
     ) == [
         "elsewhere",
-        *present,
+        *expected,
     ]
-    assert await journal.find_compactions("another agent", [COMPACTION.boundary]) == []
-    assert await journal.find_compactions(AGENT, []) == []
+    assert await compactions.find_compactions("another agent", [COMPACTION.boundary]) == []
+    assert await compactions.find_compactions(AGENT, []) == []
 
 
 async def test_compactions_are_sorted_by_length_and_then_by_age(store: Store) -> None:
@@ -234,17 +234,17 @@ class LeaseModel:
     holder: str = ""
     fence: int = 0
     expires_at: float = 0.0
-    given: list[CompactionLease] = field(default_factory=list)
+    leases: list[CompactionLease] = field(default_factory=list)
 
-    def is_of(self, lease: CompactionLease) -> bool:
+    def is_current(self, lease: CompactionLease) -> bool:
         return (self.holder, self.fence) == (lease.holder, lease.fence)
 
 
-WHO = st.sampled_from(["anna", "bert", "carl"])
+HOLDERS = st.sampled_from(["anna", "bert", "carl"])
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("wait"), st.sampled_from([0.0, 4.0, 10.0, 11.0])),
-        st.tuples(st.just("lease"), WHO),
+        st.tuples(st.just("lease"), HOLDERS),
         st.tuples(st.sampled_from(["renew", "release", "record"]), st.integers(0, 5)),
     ),
     min_size=4,
@@ -262,48 +262,48 @@ STEPS = st.lists(
 def test_a_holder_that_lost_its_lease_can_neither_release_nor_renew_nor_record(
     database_url: str, steps: list[tuple[str, object]]
 ) -> None:
-    """FOLD 6: in any order of operations, only the newest lease of a session counts."""
+    """In any order of operations, only the newest lease of a session counts."""
 
     async def check() -> None:
-        right, now, name = LeaseModel(), 1000.0, new_name()
+        model, now, name = LeaseModel(), 1000.0, new_name()
         async with await open_store(database_url) as store:
-            for number, (step, what) in enumerate(steps):
-                if isinstance(what, float):
-                    now += what
-                elif isinstance(what, str):
-                    free = not right.holder or right.expires_at <= now
-                    lease = await store.compactions.acquire_lease(name, what, ttl_seconds=10.0, now=now)
-                    assert (lease is not None) == free
+            for number, (step, argument) in enumerate(steps):
+                if isinstance(argument, float):
+                    now += argument
+                elif isinstance(argument, str):
+                    is_free = not model.holder or model.expires_at <= now
+                    lease = await store.compactions.acquire_lease(name, argument, ttl_seconds=10.0, now=now)
+                    assert (lease is not None) == is_free
                     if lease:
                         assert lease == CompactionLease(
-                            session_id=name, holder=what, fence=right.fence + 1, expires_at=now + 10.0
+                            session_id=name, holder=argument, fence=model.fence + 1, expires_at=now + 10.0
                         )
-                        right = LeaseModel(what, lease.fence, lease.expires_at, [*right.given, lease])
-                elif isinstance(what, int) and right.given:
-                    lease = right.given[what % len(right.given)]
-                    await do_by_lease(store, step, lease, right, now, f"{name} {number}")
+                        model = LeaseModel(argument, lease.fence, lease.expires_at, [*model.leases, lease])
+                elif isinstance(argument, int) and model.leases:
+                    lease = model.leases[argument % len(model.leases)]
+                    await do_by_lease(store, step, lease, model, now, f"{name} {number}")
 
     async def do_by_lease(
-        store: Store, step: str, lease: CompactionLease, right: LeaseModel, now: float, new: str
+        store: Store, step: str, lease: CompactionLease, model: LeaseModel, now: float, new: str
     ) -> None:
-        own = right.is_of(lease)
+        is_current = model.is_current(lease)
         match step:
             case "renew":
-                longer = await store.compactions.renew_lease(lease, ttl_seconds=10.0, now=now)
-                assert longer == (replace(lease, expires_at=now + 10.0) if own else None)
-                if own:
-                    right.expires_at = now + 10.0
+                renewed = await store.compactions.renew_lease(lease, ttl_seconds=10.0, now=now)
+                assert renewed == (replace(lease, expires_at=now + 10.0) if is_current else None)
+                if is_current:
+                    model.expires_at = now + 10.0
             case "release":
                 await store.compactions.release_lease(lease)
-                if own:
-                    right.holder = ""
+                if is_current:
+                    model.holder = ""
             case _:
                 stored = await store.compactions.record(
                     make_compaction(new, session_id=lease.session_id), COMPACTED_MESSAGES, lease=lease
                 )
-                assert stored == own
-                assert bool(await store.compactions.get_compaction(new)) == own
-                assert bool(await store.compactions.load_messages(new)) == own
+                assert stored == is_current
+                assert bool(await store.compactions.get_compaction(new)) == is_current
+                assert bool(await store.compactions.load_messages(new)) == is_current
 
     asyncio.run(check())
 
@@ -311,18 +311,22 @@ def test_a_holder_that_lost_its_lease_can_neither_release_nor_renew_nor_record(
 async def test_application_changes_are_stored_once_per_message_and_the_last_one_counts(
     store: Store,
 ) -> None:
-    uses = [
-        ApplicationChange(compaction_id=fold_id, last_hash=hash_word(at), messages=at, is_applied=is_used)
-        for fold_id, at, is_used in (("a", 9, True), ("a", 12, False), ("b", 9, None))
+    changes = [
+        ApplicationChange(
+            compaction_id=compaction_id, last_hash=hash_word(at), messages=at, is_applied=is_applied
+        )
+        for compaction_id, at, is_applied in (("a", 9, True), ("a", 12, False), ("b", 9, None))
     ]
-    await store.compactions.record_application_changes(uses)
-    await store.compactions.record_application_changes(uses[:1])
+    await store.compactions.record_application_changes(changes)
+    await store.compactions.record_application_changes(changes[:1])
 
     assert await store.compactions.list_application_changes([]) == []
     assert await store.compactions.list_application_changes(["never"]) == []
-    assert sorted(await store.compactions.list_application_changes(["a", "b", "b"]), key=uses.index) == uses
-    await store.compactions.record_application_changes([replace(uses[0], is_applied=None)])
-    assert replace(uses[0], is_applied=None) in await store.compactions.list_application_changes(["a"])
+    assert (
+        sorted(await store.compactions.list_application_changes(["a", "b", "b"]), key=changes.index) == changes
+    )
+    await store.compactions.record_application_changes([replace(changes[0], is_applied=None)])
+    assert replace(changes[0], is_applied=None) in await store.compactions.list_application_changes(["a"])
 
 
 async def test_the_reason_of_a_failed_compaction_is_stored_whatever_its_text(store: Store) -> None:

@@ -27,9 +27,9 @@ POSSIBLE = replace(
 
 async def spent_amounts(store: Store) -> set[Decimal]:
     """Return the amount spent in the accounts of a call, which is the same in all of them."""
-    found = await store.ledger.get_balances(list_accounts(CALL), now=NOON)
-    assert {one.reserved for one in found.values()} == {Decimal(0)}
-    return {one.spent for one in found.values()}
+    balances = await store.ledger.get_balances(list_accounts(CALL), now=NOON)
+    assert {balance.reserved for balance in balances.values()} == {Decimal(0)}
+    return {balance.spent for balance in balances.values()}
 
 
 async def correct_call(store: Store, call_id: str, dollars: str) -> Correction:
@@ -39,12 +39,17 @@ async def correct_call(store: Store, call_id: str, dollars: str) -> Correction:
 
 
 async def check_sums(store: Store, *, dollars: str, unknown: int, possible: int = 0) -> None:
-    (found,) = await store.ledger.sum_charges([])
+    (charge_total,) = await store.ledger.sum_charges([])
     ((_, totals),) = await store.totals.sum_totals()
     session = await store.totals.get_session(CALL.session_id)
     assert session is not None
     for calls, paid, unpriced, possibly in (
-        (found.calls, found.dollars, found.unknown_calls, found.possibly_charged_calls),
+        (
+            charge_total.calls,
+            charge_total.dollars,
+            charge_total.unknown_calls,
+            charge_total.possibly_charged_calls,
+        ),
         (totals.calls, totals.dollars, totals.unpriced, totals.possibly_charged),
         (
             *(session.totals.calls, session.totals.dollars),
@@ -72,16 +77,16 @@ async def test_a_call_of_unknown_cost_is_corrected_everywhere(database_url: str)
         )
         assert await spent_amounts(store) == {Decimal("0.12")}
         await check_sums(store, dollars="0.12", unknown=0)
-        entry = await store.ledger.get_charge("unknown")
-        assert entry is not None
-        assert (entry.dollars, entry.usage.raw) == (Decimal("0.12"), b'{"x": -1}')
+        charge = await store.ledger.get_charge("unknown")
+        assert charge is not None
+        assert (charge.dollars, charge.usage.raw) == (Decimal("0.12"), b'{"x": -1}')
 
-        again = await correct_call(store, "unknown", "0.20")
-        assert (again.before, again.charged) == (Decimal("0.12"), Decimal("0.12"))
+        second = await correct_call(store, "unknown", "0.20")
+        assert (second.before, second.charged) == (Decimal("0.12"), Decimal("0.12"))
         assert await spent_amounts(store) == {Decimal("0.20")}
         await check_sums(store, dollars="0.20", unknown=0)
-        found = await store.corrections.find(call_id="unknown")
-        assert sorted(found, key=lambda one: one.after) == [correction, again]
+        corrections = await store.corrections.find(call_id="unknown")
+        assert sorted(corrections, key=lambda item: item.after) == [correction, second]
         assert await store.corrections.find(agent="nobody") == []
 
 
@@ -97,17 +102,17 @@ async def test_a_possibly_charged_call_is_corrected_to_nothing(database_url: str
 
 
 async def test_a_known_cost_is_corrected_and_its_comparison_still_adds_up(database_url: str) -> None:
-    saved = Savings(without=Decimal(3), breakpoints=Decimal(1), simulation_error=Decimal("0.5"))
+    savings = Savings(without=Decimal(3), breakpoints=Decimal(1), simulation_error=Decimal("0.5"))
     async with await open_store(database_url) as store:
         await settle_one(
-            store.ledger, replace(CHARGE, dollars=Decimal("2.5"), savings=saved), accounts=list_accounts(CALL)
+            store.ledger, replace(CHARGE, dollars=Decimal("2.5"), savings=savings), accounts=list_accounts(CALL)
         )
         correction = await correct_call(store, CALL.id, "2")
         assert correction.before == Decimal("2.5")
         assert await spent_amounts(store) == {Decimal(2)}
-        entry = await store.ledger.get_charge(CALL.id)
-        assert entry is not None
-        assert entry.savings.simulation_error == 0
+        charge = await store.ledger.get_charge(CALL.id)
+        assert charge is not None
+        assert charge.savings.simulation_error == 0
         ((_, totals),) = await store.totals.sum_totals()
         assert (totals.dollars, totals.simulation_error) == (Decimal(2), Decimal(0))
         assert totals.compared == 1
@@ -121,9 +126,9 @@ async def test_correcting_an_account_changes_nothing_else(database_url: str) -> 
         )
         assert correction is not None
         assert (correction.before, correction.after, correction.call_id) == (CHARGE.dollars, Decimal(9), "")
-        found = await store.ledger.get_balances(["total", f"agent {CALL.agent}"], now=NOON)
-        assert found["total"] == AccountBalance(spent=Decimal(9), reserved=Decimal(0))
-        assert found[f"agent {CALL.agent}"].spent == CHARGE.dollars
+        balances = await store.ledger.get_balances(["total", f"agent {CALL.agent}"], now=NOON)
+        assert balances["total"] == AccountBalance(spent=Decimal(9), reserved=Decimal(0))
+        assert balances[f"agent {CALL.agent}"].spent == CHARGE.dollars
         assert await store.corrections.find() == [correction]
 
 
@@ -133,7 +138,7 @@ async def test_unknown_calls_and_invalid_amounts_are_not_corrected(database_url:
         assert (
             await store.corrections.correct_account("agent nobody", Decimal(1), reason="why", at=NOON) is None
         )
-        for odd in (Decimal(-1), Decimal("NaN"), Decimal("1e300")):
+        for amount in (Decimal(-1), Decimal("NaN"), Decimal("1e300")):
             with pytest.raises(BadOption):
-                await store.corrections.correct_account("total", odd, reason="why", at=NOON)
+                await store.corrections.correct_account("total", amount, reason="why", at=NOON)
         assert await store.corrections.find() == []

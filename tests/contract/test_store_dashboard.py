@@ -36,34 +36,34 @@ async def test_window_samples_of_the_last_requests_are_in_order(store: Store) ->
                 id=f"r{number}",
                 at=float(number),
                 tokens=number,
-                broke=TRACE.broke if number == 2 else None,
+                cache_miss=TRACE.cache_miss if number == 2 else None,
             )
             for number in range(5)
         ]
         + [replace(TRACE, id="other", session_id="t")]
     )
-    found = await store.dashboard.window_samples("s", limit=3)
+    samples = await store.dashboard.window_samples("s", limit=3)
 
-    assert [(one.id, one.tokens, one.is_cache_miss) for one in found] == [
+    assert [(sample.id, sample.tokens, sample.is_cache_miss) for sample in samples] == [
         ("r2", 2, True),
         ("r3", 3, False),
         ("r4", 4, False),
     ]
-    assert (found[0].window_tokens, found[0].compaction_id) == (TRACE.window_tokens, TRACE.fold_id)
+    assert (samples[0].window_tokens, samples[0].compaction_id) == (TRACE.window_tokens, TRACE.compaction_id)
     assert await store.dashboard.window_samples("nobody's", limit=3) == []
     assert await store.dashboard.count_requests("s") == 5
     assert await store.dashboard.count_requests("s", before=(3.0, "r3")) == 3
 
 
 async def test_window_contents_are_read_without_edits(store: Store) -> None:
-    await store.traces.save([TRACE, replace(TRACE, id="b", broke=None, sections=())])
-    found = await store.dashboard.window_contents([TRACE.id, "b", "never"])
+    await store.traces.save([TRACE, replace(TRACE, id="b", cache_miss=None, sections=())])
+    contents = await store.dashboard.window_contents([TRACE.id, "b", "never"])
 
-    assert set(found) == {TRACE.id, "b"}
-    assert tuple(found[TRACE.id].sections) == TRACE.sections
-    assert (found[TRACE.id].exact, found[TRACE.id].reserved_tokens) == (True, TRACE.reserved_tokens)
-    assert found[TRACE.id].broke == TRACE.broke
-    assert found["b"].broke is None
+    assert set(contents) == {TRACE.id, "b"}
+    assert tuple(contents[TRACE.id].sections) == TRACE.sections
+    assert (contents[TRACE.id].exact, contents[TRACE.id].reserved_tokens) == (True, TRACE.reserved_tokens)
+    assert contents[TRACE.id].cache_miss == TRACE.cache_miss
+    assert contents["b"].cache_miss is None
     assert await store.dashboard.window_contents([]) == {}
 
 
@@ -77,11 +77,11 @@ async def test_compactions_are_counted_for_many_sessions_at_once(store: Store) -
     await store.compactions.record(
         with_(COMPACTION, id="cut", outcome=CompactionOutcome.TOOL_RESULT_TRUNCATED), (), lease=None
     )
-    found = await store.dashboard.count_compactions(["s", "nobody's"])
+    counts = await store.dashboard.count_compactions(["s", "nobody's"])
 
-    assert {id_: (one.succeeded, one.failed) for id_, one in found.items()} == {"s": (2, 1)}
+    assert {id_: (count.succeeded, count.failed) for id_, count in counts.items()} == {"s": (2, 1)}
     assert COMPACTION.cost is not None
-    assert found["s"].dollars == 4 * COMPACTION.cost
+    assert counts["s"].dollars == 4 * COMPACTION.cost
     assert await store.dashboard.count_compactions([]) == {}
 
 
@@ -91,33 +91,33 @@ async def test_compacted_messages_are_read_at_both_ends_or_by_page(store: Store)
     second = with_(COMPACTION, id="second", messages=20, earlier_id="first")
     await store.compactions.record(first, messages[:12], lease=None)
     await store.compactions.record(second, messages[12:], lease=None)
-    found = await store.dashboard.compacted_ends(["first", "second", "never"], each=2)
+    ends = await store.dashboard.compacted_ends(["first", "second", "never"], per_end=2)
 
-    assert [turn.position for turn in found["first"].messages] == [0, 1, 10, 11]
-    assert [turn.message for turn in found["second"].messages] == [messages[at] for at in (12, 13, 18, 19)]
-    assert (found["first"].total, found["second"].total, found["never"].total) == (12, 8, 0)
+    assert [message.position for message in ends["first"].messages] == [0, 1, 10, 11]
+    assert [message.message for message in ends["second"].messages] == [messages[at] for at in (12, 13, 18, 19)]
+    assert (ends["first"].total, ends["second"].total, ends["never"].total) == (12, 8, 0)
     assert (
-        found["first"].first_compaction_id,
-        found["second"].first_compaction_id,
-        found["never"].first_compaction_id,
+        ends["first"].first_compaction_id,
+        ends["second"].first_compaction_id,
+        ends["never"].first_compaction_id,
     ) == (
         "first",
         "first",
         None,
     )
-    assert (found["first"].is_superseded, found["second"].is_superseded) == (True, False)
+    assert (ends["first"].is_superseded, ends["second"].is_superseded) == (True, False)
     page = await store.dashboard.compacted_page("second", skip=3, limit=2)
-    assert [turn.position for turn in page.messages] == [15, 16]
+    assert [message.position for message in page.messages] == [15, 16]
     assert await store.compactions.undo("second", now=1.0)
-    assert not (await store.dashboard.compacted_ends(["first"], each=2))["first"].is_superseded
+    assert not (await store.dashboard.compacted_ends(["first"], per_end=2))["first"].is_superseded
 
 
 async def test_a_very_long_message_is_only_read_in_part(store: Store) -> None:
-    long = b"\xff" + b"x" * 1_000_000
-    await store.compactions.record(with_(COMPACTION, messages=2), [long, b"\0short"], lease=None)
-    first, second = (await store.dashboard.compacted_ends([COMPACTION.id], each=3))[COMPACTION.id].messages
+    long_message = b"\xff" + b"x" * 1_000_000
+    await store.compactions.record(with_(COMPACTION, messages=2), [long_message, b"\0short"], lease=None)
+    first, second = (await store.dashboard.compacted_ends([COMPACTION.id], per_end=3))[COMPACTION.id].messages
 
-    assert (first.size_bytes, first.is_complete, first.message[:2]) == (len(long), False, b"\xffx")
+    assert (first.size_bytes, first.is_complete, first.message[:2]) == (len(long_message), False, b"\xffx")
     assert len(first.message) < 10_000
     assert (second.message, second.is_complete) == (b"\0short", True)
 
@@ -140,13 +140,13 @@ async def test_costs_of_descendants_are_summed_for_each_session(store: Store) ->
     family = [("root", None), ("sub", "root"), ("deeper", "sub"), ("other", None)]
     circle = [("one", "two"), ("two", "one")]
     sessions = [replace(make_session(name, 1), parent_id=parent) for name, parent in family + circle]
-    await store.sessions.save([SessionUpdate(session=one) for one in sessions])
+    await store.sessions.save([SessionUpdate(session=session) for session in sessions])
     for name, _ in family + circle:
         await settle_one(store.ledger, make_charge(make_call(name, session_id=name), "0.25"), accounts=())
 
-    found = await store.session_tree.descendants(["root", "sub", "other", "one"])
+    costs = await store.session_tree.descendants(["root", "sub", "other", "one"])
 
-    assert {name: (one.sessions, one.dollars) for name, one in found.items()} == {
+    assert {name: (session.sessions, session.dollars) for name, session in costs.items()} == {
         "root": (2, Decimal("0.50")),
         "sub": (1, Decimal("0.25")),
         "one": (1, Decimal("0.25")),
@@ -154,21 +154,21 @@ async def test_costs_of_descendants_are_summed_for_each_session(store: Store) ->
 
 
 async def test_a_session_title_has_its_agent_its_folder_or_first_words_and_its_time(store: Store) -> None:
-    told = [
+    sessions = [
         replace(make_session("in", 1), folder="/home/ana/garden", opening="Plant the beans"),
         replace(make_session("said", 1), opening="Plant the beans", parent_id="in"),
         make_session("plain", 1),
     ]
-    await store.sessions.save([SessionUpdate(session=one) for one in told])
+    await store.sessions.save([SessionUpdate(session=item) for item in sessions])
 
-    found = await store.session_tree.labels(["in", "said", "plain", "nobody"])
+    labels = await store.session_tree.labels(["in", "said", "plain", "nobody"])
 
-    assert {name: one.title for name, one in found.items()} == {
+    assert {name: item.title for name, item in labels.items()} == {
         "in": "ana in garden, 1 Jan 00:01",
         "said": "ana: Plant the beans, 1 Jan 00:01",
         "plain": "ana, 1 Jan 00:01",
     }
-    assert found["said"].parent_id == "in"
+    assert labels["said"].parent_id == "in"
 
 
 @pytest.mark.parametrize("order", list(SessionOrder))
@@ -176,12 +176,12 @@ async def test_sessions_are_paged_through_in_both_directions(store: Store, order
     await store.traces.save(
         [replace(TRACE, id=f"r{number}", session_id=f"s{number}", at=float(number % 4)) for number in range(10)]
     )
-    every = await store.totals.list_sessions(limit=100, order=order)
-    ids = [one.session_id for one in every]
-    onward = await store.totals.list_sessions(limit=3, order=order, after=every[3])
-    back = await store.totals.list_sessions(limit=3, order=order, before=every[4])
+    all_sessions = await store.totals.list_sessions(limit=100, order=order)
+    ids = [session.session_id for session in all_sessions]
+    next_page = await store.totals.list_sessions(limit=3, order=order, after=all_sessions[3])
+    previous_page = await store.totals.list_sessions(limit=3, order=order, before=all_sessions[4])
 
     assert len(set(ids)) == 10
-    assert [one.session_id for one in onward] == ids[4:7]
-    assert [one.session_id for one in back] == ids[1:4]
-    assert await store.totals.list_sessions(limit=3, order=order, before=every[0]) == []
+    assert [session.session_id for session in next_page] == ids[4:7]
+    assert [session.session_id for session in previous_page] == ids[1:4]
+    assert await store.totals.list_sessions(limit=3, order=order, before=all_sessions[0]) == []

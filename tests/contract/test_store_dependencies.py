@@ -27,19 +27,19 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-async def store_conversation(store: Store, what: str, *, day: float, name: str | None) -> SessionMatch:
+async def store_conversation(store: Store, letters: str, *, day: float, name: str | None) -> SessionMatch:
     conversation = ObservedConversation(
         agent=AGENT,
         caller="caller",
         format=Format.ANTHROPIC,
-        chain=words(*what),
-        messages=[make_message(at) for at in range(len(what))],
-        compute_setting=lambda: b"",
+        chain=words(*letters),
+        messages=[make_message(at) for at in range(len(letters))],
+        compute_prompt_digest=lambda: b"",
         named_session_id=derive_named_session_id(AGENT, name) if name is not None else None,
     )
-    found = await SessionMatcher(store.sessions).find(conversation, now=day * DAY)
-    await store.sessions.save([SessionUpdate(session=found.session, turns=found.turns)])
-    return found
+    match = await SessionMatcher(store.sessions).find(conversation, now=day * DAY)
+    await store.sessions.save([SessionUpdate(session=match.session, turns=match.turns)])
+    return match
 
 
 def make_message(at: int) -> bytes:
@@ -47,53 +47,57 @@ def make_message(at: int) -> bytes:
 
 
 async def record_compaction(
-    store: Store, found: SessionMatch, what: str, *, day: float, earlier: str | None = None
+    store: Store, match: SessionMatch, letters: str, *, day: float, earlier: str | None = None
 ) -> str:
     """Record a compaction of all messages in a session, and return its id."""
-    row = replace(
+    compaction = replace(
         COMPACTION,
-        id=f"{found.session.id} {what}",
-        session_id=found.session.id,
-        boundary=words(*what).hashes[-1],
-        messages=len(what),
+        id=f"{match.session.id} {letters}",
+        session_id=match.session.id,
+        boundary=words(*letters).hashes[-1],
+        messages=len(letters),
         compacted_at=day * DAY,
         earlier_id=earlier,
     )
-    assert await store.compactions.record(row, [b"message"] * (len(what) - (4 if earlier else 0)), lease=None)
-    return row.id
+    assert await store.compactions.record(
+        compaction, [b"message"] * (len(letters) - (4 if earlier else 0)), lease=None
+    )
+    return compaction.id
 
 
-async def count_known_turns(store: Store, what: str) -> int:
-    return len(await store.sessions.find_turns(AGENT, words(*what).hashes))
+async def count_known_turns(store: Store, letters: str) -> int:
+    return len(await store.sessions.find_turns(AGENT, words(*letters).hashes))
 
 
 async def test_a_conversation_continued_in_another_session_keeps_its_start_and_its_compactions(
     store: Store,
 ) -> None:
     first = await store_conversation(store, "abcd", day=1, name="first")
-    row = await record_compaction(store, first, "abcd", day=1)
+    compaction_id = await record_compaction(store, first, "abcd", day=1)
     await store_conversation(store, "abcdef", day=2, name="second")
     await store_conversation(store, "abcdefgh", day=30, name="second")
 
     assert await store.prune(keep_days=10, now=31 * DAY) == PruneResult()
 
-    assert compaction_ids(await store.compactions.find_compactions(AGENT, words(*"abcd").hashes)) == [row]
+    assert compaction_ids(await store.compactions.find_compactions(AGENT, words(*"abcd").hashes)) == [
+        compaction_id
+    ]
     assert await count_known_turns(store, "abcdefgh") == 8
     assert await store.prune(keep_days=10, now=41 * DAY) == PruneResult(sessions=2, turns=8, folds=1)
 
 
 async def test_a_session_with_turns_of_several_others_keeps_them_all(store: Store) -> None:
-    for what, name in (("ab", "one"), ("xy", "two"), ("pq", "three")):
-        await store_conversation(store, what, day=1, name=name)
+    for letters, name in (("ab", "one"), ("xy", "two"), ("pq", "three")):
+        await store_conversation(store, letters, day=1, name=name)
     await store_conversation(store, "m", day=1, name="mine")
-    for what in ("abc", "xyz", "pq"):  # the last of them verbatim
-        await store_conversation(store, what, day=2, name="mine")
+    for letters in ("abc", "xyz", "pq"):  # the last of them verbatim
+        await store_conversation(store, letters, day=2, name="mine")
     await store_conversation(store, "mn", day=30, name="mine")
 
     assert await store.prune(keep_days=10, now=31 * DAY) == PruneResult()
 
-    for what in ("abc", "xyz", "pq", "mn"):
-        assert await count_known_turns(store, what) == len(what)
+    for letters in ("abc", "xyz", "pq", "mn"):
+        assert await count_known_turns(store, letters) == len(letters)
     assert (await store.prune(keep_days=10, now=41 * DAY)).sessions == 4
 
 
@@ -109,14 +113,16 @@ async def test_two_sessions_that_depend_on_each_other_are_deleted_together(store
 async def test_a_compaction_stays_while_others_continue_from_its_boundary(store: Store) -> None:
     await store_conversation(store, "abcd", day=1, name=None)
     fork = await store_conversation(store, "abcx", day=1, name=None)
-    row = await record_compaction(store, fork, "abc", day=1)
+    compaction_id = await record_compaction(store, fork, "abc", day=1)
     own_id = await record_compaction(store, fork, "abcx", day=1)
     await store_conversation(store, "abcde", day=30, name=None)
 
     assert await store.prune(keep_days=10, now=31 * DAY) == PruneResult(sessions=1, turns=1, folds=1)
 
-    assert compaction_ids(await store.compactions.find_compactions(AGENT, words(*"abc").hashes)) == [row]
-    assert len(await store.compactions.load_messages(row)) == 3
+    assert compaction_ids(await store.compactions.find_compactions(AGENT, words(*"abc").hashes)) == [
+        compaction_id
+    ]
+    assert len(await store.compactions.load_messages(compaction_id)) == 3
     assert await store.compactions.get_compaction(own_id) is None
     assert await store.prune(keep_days=10, now=41 * DAY) == PruneResult(sessions=1, turns=5, folds=1)
 
@@ -152,17 +158,19 @@ def test_a_session_in_use_always_keeps_all_its_turns(
         async with await open_store(database_url) as store:
             last_day: dict[str, int] = {}
             stored: list[tuple[str, str, str | None]] = []
-            for day, (name, what, is_compacted) in enumerate(requests):
-                found = await store_conversation(store, what, day=day, name=name)
-                last_day[found.session.id] = day
-                compaction_id = await record_compaction(store, found, what, day=day) if is_compacted else None
-                stored.append((found.session.id, what, compaction_id))
+            for day, (name, letters, is_compacted) in enumerate(requests):
+                match = await store_conversation(store, letters, day=day, name=name)
+                last_day[match.session.id] = day
+                compaction_id = (
+                    await record_compaction(store, match, letters, day=day) if is_compacted else None
+                )
+                stored.append((match.session.id, letters, compaction_id))
 
             await store.prune(keep_days=3, now=len(requests) * DAY)
 
-            for session_id, what, compaction_id in stored:
+            for session_id, letters, compaction_id in stored:
                 if last_day[session_id] >= len(requests) - 3:
-                    assert await count_known_turns(store, what) == len(what)
+                    assert await count_known_turns(store, letters) == len(letters)
                     assert await store.sessions.get_session(session_id)
                     assert compaction_id is None or await store.compactions.get_compaction(compaction_id)
             await store.prune(keep_days=1, now=100 * DAY)

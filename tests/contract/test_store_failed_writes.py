@@ -27,27 +27,27 @@ class CallerObject:
 
 async def test_a_failed_write_keeps_no_reference_to_its_caller(database_url: str) -> None:
     """Regression: while a store was unreachable, requests stayed in memory until garbage collection."""
-    database, away = open_database(database_url)
+    database, driver_error = open_database(database_url)
     references: list[ReferenceType[CallerObject]] = []
 
     def fail(_: Transaction) -> None:
-        raise away("away")
+        raise driver_error("away")
 
-    async def asking(*, writes: bool) -> None:
-        held_object = CallerObject()
-        references.append(ref(held_object))
-        await (database.write(fail, is_idempotent=False) if writes else database.read(fail))
+    async def call_store(*, is_write: bool) -> None:
+        caller = CallerObject()
+        references.append(ref(caller))
+        await (database.write(fail, is_idempotent=False) if is_write else database.read(fail))
 
     gc.disable()
     try:
-        for writes, at_once in ((True, 1), (True, 3), (False, 1), (False, 3)):
+        for is_write, concurrency in ((True, 1), (True, 3), (False, 1), (False, 3)):
             errors = await asyncio.gather(
-                *(asking(writes=writes) for _ in range(at_once)), return_exceptions=True
+                *(call_store(is_write=is_write) for _ in range(concurrency)), return_exceptions=True
             )
-            assert [type(one) for one in errors] == [StoreUnavailable] * at_once
+            assert [type(error) for error in errors] == [StoreUnavailable] * concurrency
             del errors
         async with asyncio.timeout(5):
-            while any(one() for one in references):  # noqa: ASYNC110 - the loop and the threads hold them for a moment
+            while any(reference() for reference in references):  # noqa: ASYNC110 - the loop and the threads hold them for a moment
                 await asyncio.sleep(0.005)
     finally:
         gc.enable()

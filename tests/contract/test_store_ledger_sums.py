@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from foveate.cost.caps import list_accounts, utc_day
 from foveate.cost.ledger import Call, Category, Charge, ChargeTotal, GroupBy, Ledger
 from foveate.cost.savings import add_savings
-from foveate.model import CacheUsage, Comparison, Savings, Usage
+from foveate.model import CacheUsage, ComparisonOutcome, Savings, Usage
 from foveate.store import Store, open_store
 from tests.support.harness.example_limits import limit_examples
 from tests.support.stores.ledger_records import CHARGE, NOON, make_call, make_charge, settle_one
@@ -29,18 +29,18 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 async def store_charges(ledger: Ledger, *charges: Charge) -> None:
-    for one in charges:
-        assert await settle_one(ledger, one, accounts=list_accounts(one.call))
+    for charge in charges:
+        assert await settle_one(ledger, charge, accounts=list_accounts(charge.call))
 
 
 async def list_ids(ledger: Ledger, **conditions: float | None) -> list[str]:
-    return [one.call.id async for one in ledger.list_charges(**conditions)]  # type: ignore[arg-type]
+    return [charge.call.id async for charge in ledger.list_charges(**conditions)]  # type: ignore[arg-type]
 
 
 async def test_a_charge_is_loaded_as_it_was_settled(store: Store) -> None:
     await store_charges(store.ledger, CHARGE)
 
-    assert [one async for one in store.ledger.list_charges()] == [CHARGE]
+    assert [charge async for charge in store.ledger.list_charges()] == [CHARGE]
 
 
 async def test_a_sum_includes_every_kind_of_token_and_amount(store: Store) -> None:
@@ -67,10 +67,10 @@ async def test_a_sum_includes_every_kind_of_token_and_amount(store: Store) -> No
 
 
 async def test_the_sum_of_no_calls_is_zero_and_has_no_groups(store: Store) -> None:
-    (nothing,) = await store.ledger.sum_charges([])
+    (empty,) = await store.ledger.sum_charges([])
 
-    assert nothing == sum_in_python((), [])
-    assert nothing.savings.without is None
+    assert empty == sum_in_python((), [])
+    assert empty.savings.without is None
     assert await store.ledger.sum_charges([GroupBy.AGENT]) == []
 
 
@@ -83,16 +83,16 @@ async def test_calls_of_unknown_price_are_counted_separately_and_never_as_zero(s
     ]
     await store_charges(store.ledger, *charges)
 
-    (sum_known,) = await store.ledger.sum_charges([GroupBy.AGENT])
+    (row,) = await store.ledger.sum_charges([GroupBy.AGENT])
 
-    assert (sum_known.calls, sum_known.unknown_calls, sum_known.dollars) == (4, 2, Decimal("0.2"))
+    assert (row.calls, row.unknown_calls, row.dollars) == (4, 2, Decimal("0.2"))
 
 
 async def test_sums_are_sorted_by_cost(store: Store) -> None:
     for number, dollars in enumerate(("0.1", "0.3", "0.2", "0.2")):
         await store_charges(store.ledger, make_charge(make_call(f"{number}", session_id=f"s{number}"), dollars))
 
-    assert [one.group[0] for one in await store.ledger.sum_charges([GroupBy.SESSION])] == [
+    assert [row.group[0] for row in await store.ledger.sum_charges([GroupBy.SESSION])] == [
         "s1",
         "s2",
         "s3",
@@ -105,8 +105,8 @@ async def test_since_is_inclusive_and_until_is_exclusive(store: Store) -> None:
         await store_charges(store.ledger, make_charge(make_call(f"{number}", at=NOON + number), number))
 
     assert await list_ids(store.ledger, since=NOON + 1, until=NOON + 3) == ["1", "2"]
-    (sum_known,) = await store.ledger.sum_charges([], since=NOON + 1, until=NOON + 3)
-    assert sum_known.dollars == 3
+    (row,) = await store.ledger.sum_charges([], since=NOON + 1, until=NOON + 3)
+    assert row.dollars == 3
 
 
 async def test_days_start_at_midnight_utc(store: Store) -> None:
@@ -114,7 +114,7 @@ async def test_days_start_at_midnight_utc(store: Store) -> None:
     for number, at in enumerate((midnight - 1e-3, midnight, midnight + DAY)):
         await store_charges(store.ledger, make_charge(make_call(f"{number}", at=at), 10 - number))
 
-    assert [one.group for one in await store.ledger.sum_charges([GroupBy.DAY])] == [
+    assert [row.group for row in await store.ledger.sum_charges([GroupBy.DAY])] == [
         ("2026-11-15",),
         ("2026-11-16",),
         ("2026-11-17",),
@@ -123,29 +123,29 @@ async def test_days_start_at_midnight_utc(store: Store) -> None:
 
 async def test_charges_are_listed_by_time_over_many_pages_even_at_equal_times(store: Store) -> None:
     calls = [make_call(f"{number:05}", at=NOON + number // 300) for number in range(1100)]
-    await asyncio.gather(*(store_charges(store.ledger, make_charge(one, 1)) for one in reversed(calls)))
+    await asyncio.gather(*(store_charges(store.ledger, make_charge(call, 1)) for call in reversed(calls)))
 
-    assert await list_ids(store.ledger) == [one.id for one in calls]
+    assert await list_ids(store.ledger) == [call.id for call in calls]
 
 
 async def test_a_list_read_during_writes_yields_each_charge_once(store: Store) -> None:
     await asyncio.gather(
         *(store_charges(store.ledger, make_charge(make_call(f"{n:05}", at=NOON + n), 1)) for n in range(1050))
     )
-    found: list[str] = []
+    ids: list[str] = []
 
-    async for one in store.ledger.list_charges():
-        if len(found) % 400 == 0:
+    async for charge in store.ledger.list_charges():
+        if len(ids) % 400 == 0:
             early, late = uuid.uuid4().hex, uuid.uuid4().hex
             await store_charges(
                 store.ledger,
                 make_charge(make_call(early, at=NOON - 1), 1),
                 make_charge(make_call(late, at=NOON + 9e6), 1),
             )
-        found.append(one.call.id)
+        ids.append(charge.call.id)
 
-    assert len(set(found)) == len(found)
-    assert {f"{n:05}" for n in range(1050)} <= set(found)
+    assert len(set(ids)) == len(ids)
+    assert {f"{n:05}" for n in range(1050)} <= set(ids)
 
 
 MONEY = st.none() | st.decimals(0, 4_000_000, places=12)
@@ -162,7 +162,7 @@ CALLS = st.builds(
     at=st.floats(0, 4 * DAY),
     is_subscription=st.booleans(),
 )
-ENTRIES = st.builds(
+CHARGES = st.builds(
     Charge,
     call=CALLS,
     usage=st.builds(
@@ -170,7 +170,7 @@ ENTRIES = st.builds(
         cache=st.builds(CacheUsage, uncached=TOKENS, read=TOKENS, written_5m=TOKENS, written_1h=TOKENS),
         output_tokens=TOKENS,
         reasoning_tokens=TOKENS,
-        said_dollars=st.none() | st.decimals(allow_nan=False, allow_infinity=False),
+        reported_dollars=st.none() | st.decimals(allow_nan=False, allow_infinity=False),
         tier=st.sampled_from(["", "batch"]),
         raw=st.binary(max_size=20),
     ),
@@ -179,7 +179,7 @@ ENTRIES = st.builds(
     estimated_dollars=MONEY,
     savings=st.builds(
         Savings,
-        comparison=st.sampled_from(Comparison),
+        comparison=st.sampled_from(ComparisonOutcome),
         **dict.fromkeys(
             ("without", "compaction", "context", "breakpoints", "keep_alive", "simulation_error"), SIGNED
         ),
@@ -188,7 +188,7 @@ ENTRIES = st.builds(
     is_inherited=st.booleans(),
     is_possibly_charged=st.booleans(),
     charge=st.none() | st.decimals(Decimal("0.000000000001"), 4_000_000, places=12),
-).map(lambda one: one if one.dollars is None else replace(one, charge=None))
+).map(lambda charge: charge if charge.dollars is None else replace(charge, charge=None))
 
 
 def group_value(by: GroupBy, call: Call) -> str:
@@ -207,7 +207,9 @@ def group_value(by: GroupBy, call: Call) -> str:
 
 def sum_known(amounts: Sequence[Decimal | None]) -> Decimal | None:
     return (
-        sum((one for one in amounts if one is not None), Decimal(0)) if any(amounts) or 0 in amounts else None
+        sum((amount for amount in amounts if amount is not None), Decimal(0))
+        if any(amounts) or 0 in amounts
+        else None
     )
 
 
@@ -217,30 +219,33 @@ def charged_amount(charge: Charge) -> Decimal | None:
 
 def sum_in_python(group: tuple[str, ...], charges: Sequence[Charge]) -> ChargeTotal:
     """Compute the sums in Python."""
-    usages = [one.usage for one in charges]
+    usages = [charge.usage for charge in charges]
     caches = [usage.cache for usage in usages]
-    not_fitting = [one for one in charges if one.savings.comparison is Comparison.WOULD_NOT_FIT]
+    not_fitting = [charge for charge in charges if charge.savings.comparison is ComparisonOutcome.WOULD_NOT_FIT]
     return ChargeTotal(
         group=group,
         calls=len(charges),
-        unknown_calls=sum(one.dollars is None for one in charges),
+        unknown_calls=sum(charge.dollars is None for charge in charges),
         **{name: sum(getattr(cache, name) for cache in caches) for name in CacheUsage.__struct_fields__},
         output_tokens=sum(usage.output_tokens for usage in usages),
         reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
-        dollars=sum_known([one.dollars for one in charges]) or Decimal(0),
-        estimated_dollars=sum_known([one.estimated_dollars for one in charges]) or Decimal(0),
-        savings=add_savings([one.savings for one in charges]),
-        partial_calls=sum(one.is_partial for one in charges),
-        compared_calls=sum(one.savings.without is not None for one in charges),
+        dollars=sum_known([charge.dollars for charge in charges]) or Decimal(0),
+        estimated_dollars=sum_known([charge.estimated_dollars for charge in charges]) or Decimal(0),
+        savings=add_savings([charge.savings for charge in charges]),
+        partial_calls=sum(charge.is_partial for charge in charges),
+        compared_calls=sum(charge.savings.without is not None for charge in charges),
         would_not_fit_calls=len(not_fitting),
-        would_not_fit_dollars=sum_known([one.dollars for one in not_fitting]) or Decimal(0),
-        inherited_calls=sum(one.is_inherited for one in charges),
-        inherited_dollars=sum_known([one.dollars for one in charges if one.is_inherited]) or Decimal(0),
-        subscription_calls=sum(one.call.is_subscription for one in charges),
-        subscription_dollars=sum_known([one.dollars for one in charges if one.call.is_subscription])
+        would_not_fit_dollars=sum_known([charge.dollars for charge in not_fitting]) or Decimal(0),
+        inherited_calls=sum(charge.is_inherited for charge in charges),
+        inherited_dollars=sum_known([charge.dollars for charge in charges if charge.is_inherited])
         or Decimal(0),
-        possibly_charged_calls=sum(one.is_possibly_charged for one in charges),
-        possibly_charged_dollars=sum_known([charged_amount(one) for one in charges if one.is_possibly_charged])
+        subscription_calls=sum(charge.call.is_subscription for charge in charges),
+        subscription_dollars=sum_known([charge.dollars for charge in charges if charge.call.is_subscription])
+        or Decimal(0),
+        possibly_charged_calls=sum(charge.is_possibly_charged for charge in charges),
+        possibly_charged_dollars=sum_known(
+            [charged_amount(charge) for charge in charges if charge.is_possibly_charged]
+        )
         or Decimal(0),
     )
 
@@ -248,7 +253,7 @@ def sum_in_python(group: tuple[str, ...], charges: Sequence[Charge]) -> ChargeTo
 @pytest.mark.slow
 @settings(max_examples=limit_examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    charges=st.lists(ENTRIES, max_size=8),
+    charges=st.lists(CHARGES, max_size=8),
     by=st.lists(st.sampled_from(GroupBy), unique=True, max_size=5),
     span=st.tuples(*[st.none() | st.floats(0, 4 * DAY)] * 2),
     agent=st.none() | st.sampled_from(["ana", "nobody"]),
@@ -261,38 +266,46 @@ def test_any_sum_equals_the_sum_of_its_charges(
     agent: str | None,
 ) -> None:
     since, until = span
-    mark = uuid.uuid4().hex  # examples share a database
+    prefix = uuid.uuid4().hex  # examples share a database
     charges = [
-        replace(one, call=replace(one.call, session_id=f"{mark} {one.call.session_id}")) for one in charges
+        replace(charge, call=replace(charge.call, session_id=f"{prefix} {charge.call.session_id}"))
+        for charge in charges
     ]
     in_span = [
-        e for e in charges if (since is None or e.call.at >= since) and (until is None or e.call.at < until)
+        charge
+        for charge in charges
+        if (since is None or charge.call.at >= since) and (until is None or charge.call.at < until)
     ]
-    expected = [one for one in in_span if agent in (None, one.call.agent)]
+    expected = [charge for charge in in_span if agent in (None, charge.call.agent)]
 
     async def check() -> None:
         async with await open_store(database_url) as store:
             await store_charges(store.ledger, *charges)
             for session in ("s1", "s2"):
-                conditions = {"since": since, "until": until, "agent": agent, "session_id": f"{mark} {session}"}
-                own = [one for one in expected if one.call.session_id == f"{mark} {session}"]
-                own.sort(key=lambda one: (one.call.at, one.call.id))
-                found = [one async for one in store.ledger.list_charges(**conditions)]  # type: ignore[arg-type]
-                assert found == own
-                assert [str(one.usage.said_dollars) for one in found] == [
-                    str(one.usage.said_dollars) for one in own
+                conditions = {
+                    "since": since,
+                    "until": until,
+                    "agent": agent,
+                    "session_id": f"{prefix} {session}",
+                }
+                matching = [charge for charge in expected if charge.call.session_id == f"{prefix} {session}"]
+                matching.sort(key=lambda charge: (charge.call.at, charge.call.id))
+                actual = [charge async for charge in store.ledger.list_charges(**conditions)]  # type: ignore[arg-type]
+                assert actual == matching
+                assert [str(charge.usage.reported_dollars) for charge in actual] == [
+                    str(charge.usage.reported_dollars) for charge in matching
                 ]
 
-                def group(one: Charge) -> tuple[str, ...]:
-                    return tuple(group_value(name, one.call) for name in by)
+                def group(charge: Charge) -> tuple[str, ...]:
+                    return tuple(group_value(name, charge.call) for name in by)
 
-                own.sort(key=group)
-                sums = [sum_in_python(key, list(some)) for key, some in groupby(own, group)] or [
+                matching.sort(key=group)
+                sums = [sum_in_python(key, list(members)) for key, members in groupby(matching, group)] or [
                     sum_in_python((), [])
                 ]
-                sums = sums if own or not by else []
+                sums = sums if matching or not by else []
                 assert await store.ledger.sum_charges(by, **conditions) == sorted(  # type: ignore[arg-type]
-                    sums, key=lambda one: (-one.dollars, one.group)
+                    sums, key=lambda charge: (-charge.dollars, charge.group)
                 )
 
     asyncio.run(check())

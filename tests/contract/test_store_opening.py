@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sqlite3
 import stat
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
-import psycopg
 import pytest
 from msgspec import structs
 
@@ -20,13 +18,13 @@ from foveate.cost.caps import list_accounts
 from foveate.cost.ledger import AccountOverLimit, Correction
 from foveate.errors import BadOption, StoreTooNew, StoreUnavailable
 from foveate.formats.response.rate_limits import RateLimit
-from foveate.model import Comparison, Savings
-from foveate.session.rate_limits import ObservedLimit
+from foveate.model import ComparisonOutcome, Savings
 from foveate.session.rollups import SessionTotals, Totals, TotalsGroup
-from foveate.session.store import AnswerRecord, AnswerUpdate, SessionUpdate
+from foveate.session.store import AnswerRecord, AnswerUpdate, ObservedLimit, SessionUpdate
 from foveate.store import PruneResult, Store, default_url, open_store, store_name
 from foveate.store.migrate import VERSION_TABLE, VERSIONS
 from foveate.store.schema import tables
+from tests.support.stores.database_dumps import load_dump, run_statements
 from tests.support.stores.ledger_records import CALL, CHARGE, RESERVATION, make_standing, settle_one
 from tests.support.stores.postgres import PostgresServer
 from tests.support.stores.records import (
@@ -44,30 +42,6 @@ from tests.support.stores.records import (
     message_hashes,
 )
 
-DUMPS = Path(__file__).parent / "stores"
-
-
-def sqlite_path(url: str) -> Path:
-    return Path(url.removeprefix("sqlite:///"))
-
-
-def load_dump(version: str, url: str) -> str:
-    """Return the statements that create a database of a version."""
-    kind = "sqlite" if url.startswith("sqlite") else "postgres"
-    return (DUMPS / f"{version}.{kind}.sql").read_text(encoding="utf-8")
-
-
-def run_statements(url: str, statements: str) -> None:
-    """Run statements directly on a database."""
-    if url.startswith("sqlite"):
-        sqlite_path(url).parent.mkdir(exist_ok=True)
-        connection = sqlite3.connect(sqlite_path(url))
-        connection.executescript(statements)
-        connection.close()
-    else:
-        with psycopg.connect(url, autocommit=True) as server:
-            server.execute(statements)
-
 
 def test_every_store_has_its_own_name(tmp_path: Path) -> None:
     file, server = f"sqlite:///{tmp_path}/a.sqlite", "postgresql://me:secret@host/name"
@@ -80,14 +54,14 @@ def test_every_store_has_its_own_name(tmp_path: Path) -> None:
         store_name("postgresql://[host/name")
 
 
-EARLIER_SESSION = Savings(comparison=Comparison.EARLIER)
-"""Of calls that were recorded before they were compared: marked, and as they were."""
+NOT_COMPARED = Savings(comparison=ComparisonOutcome.EARLIER)
+"""Savings of calls that were recorded before calls were compared."""
 
 
-OPEN_CALL = structs.replace(
+OPEN_SESSION = structs.replace(
     make_session("begun", 1),
     caller="caller",
-    setting=b"\x00 setting",
+    prompt_digest=b"\x00 setting",
     first_messages=1,
     folder="/home/ana/garden",
     opening="Plant the beans",
@@ -106,7 +80,7 @@ CORRECTION = Correction(
     after=CHARGE.dollars or Decimal(0),
     reason="\x00 why",
 )
-ANSWER = AnswerRecord(digest=b"\x00 mark", session_id="begun", tip=OPEN_CALL.tip, at=420.0)
+ANSWER = AnswerRecord(digest=b"\x00 mark", session_id="begun", tip=OPEN_SESSION.tip, at=420.0)
 
 
 async def fill_store(store: Store) -> None:
@@ -130,7 +104,7 @@ async def fill_store(store: Store) -> None:
     await store.traces.save([TRACE])
     await store.calibrations.save(CALIBRATIONS, now=400.0)
     await store.prefix_reuse.save(REUSE, now=410.0)
-    await store.sessions.save([SessionUpdate(session=OPEN_CALL), AnswerUpdate(rows=[ANSWER])])
+    await store.sessions.save([SessionUpdate(session=OPEN_SESSION), AnswerUpdate(rows=[ANSWER])])
     await store.rate_limits.save([LIMIT])
     await store.corrections.correct_account(
         CORRECTION.account, CORRECTION.after, reason=CORRECTION.reason, at=CORRECTION.at
@@ -152,13 +126,13 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
     assert await store.compactions.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
     assert await store.compactions.acquire_lease("s", "other", ttl_seconds=300, now=1000.0) is None
     if version >= "0003":
-        expected = CHARGE if version >= "0011" else structs.replace(CHARGE, savings=EARLIER_SESSION)
-        assert [entry async for entry in store.ledger.list_charges()] == [expected]
+        expected = CHARGE if version >= "0011" else structs.replace(CHARGE, savings=NOT_COMPARED)
+        assert [charge async for charge in store.ledger.list_charges()] == [expected]
         assert CHARGE.dollars
-        stands = make_standing(CHARGE.dollars, RESERVATION.dollars)
+        balance = make_standing(CHARGE.dollars, RESERVATION.dollars)
         assert await store.ledger.get_balances(["total", "agent ana"], now=CALL.at) == {
-            "total": stands,
-            "agent ana": stands,
+            "total": balance,
+            "agent ana": balance,
         }
         await check_totals(store, is_traced=version >= "0006", is_compared=version >= "0011")
     if version >= "0005":
@@ -166,20 +140,22 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
         assert await store.compactions.list_application_changes([COMPACTION.id]) == [COMPACTION_USE]
         assert await store.request_archive.get(STORED_REQUEST.id) == STORED_REQUEST
     if version >= "0006":
-        found = await store.traces.get(TRACE.id)
-        assert found is not None
-        assert found.trace == TRACE
-        assert found.charge is not None
-        assert found.charge.dollars == CHARGE.dollars
+        traced = await store.traces.get(TRACE.id)
+        assert traced is not None
+        assert traced.trace == TRACE
+        assert traced.charge is not None
+        assert traced.charge.dollars == CHARGE.dollars
     assert await store.calibrations.load_latest(limit=9) == (CALIBRATIONS if version >= "0009" else {})
     assert await store.prefix_reuse.load(since=0.0, limit=9) == (REUSE if version >= "0010" else {})
-    assert await store.sessions.get_session("begun") == (OPEN_CALL if version >= "0012" else None)
+    assert await store.sessions.get_session("begun") == (OPEN_SESSION if version >= "0012" else None)
     assert await store.sessions.find_answers([ANSWER.digest]) == (
-        [(ANSWER, OPEN_CALL)] if version >= "0012" else []
+        [(ANSWER, OPEN_SESSION)] if version >= "0012" else []
     )
     assert await store.rate_limits.find_recent(since=0.0) == ([LIMIT] if version >= "0013" else [])
     corrections = await store.corrections.find()
-    assert [replace(one, id="") for one in corrections] == ([CORRECTION] if version >= "0014" else [])
+    assert [replace(correction, id="") for correction in corrections] == (
+        [CORRECTION] if version >= "0014" else []
+    )
 
 
 async def check_totals(store: Store, *, is_traced: bool, is_compared: bool) -> None:
@@ -187,7 +163,7 @@ async def check_totals(store: Store, *, is_traced: bool, is_compared: bool) -> N
     totals = Totals(
         requests=int(is_traced),
         added_seconds=0.0021 if is_traced else 0.0,
-        breaks=int(is_traced),
+        cache_misses=int(is_traced),
         lost_tokens=3_000 if is_traced else 0,
         lost_dollars=Decimal("0.0123") if is_traced else Decimal(0),
         calls=1,
@@ -240,9 +216,9 @@ async def test_a_database_of_any_released_version_is_migrated_with_all_its_data(
         await check_filled(store, version=version)
         fork = make_session("fork", 6, parent=make_session("s", 4), seen_at=1e9)
         await store.sessions.save(
-            [SessionUpdate(session=fork), SessionUpdate(session=structs.replace(OPEN_CALL, seen_at=1e9))]
+            [SessionUpdate(session=fork), SessionUpdate(session=structs.replace(OPEN_SESSION, seen_at=1e9))]
         )
-        assert await store.prune(keep_days=1, now=1e9) == PruneResult(), "the fork stands on the other one"
+        assert await store.prune(keep_days=1, now=1e9) == PruneResult(), "the fork depends on the other session"
 
 
 @pytest.mark.parametrize("version", [None, *VERSIONS])
@@ -294,11 +270,14 @@ MIGRATIONS = {
 
 
 def test_released_migrations_never_change() -> None:
-    """Databases have already run them; a change needs another migration."""
-    folder = Path(foveate.store.migrate.__file__).parent / "migrations" / "versions"
-    found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in folder.glob("v*.py")}
+    """Databases have already run them; a change needs another migration.
 
-    assert found == MIGRATIONS
+    The hashes were renewed once, when names and docstrings in the files were rewritten; the SQL did not change.
+    """
+    folder = Path(foveate.store.migrate.__file__).parent / "migrations" / "versions"
+    hashes = {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in folder.glob("v*.py")}
+
+    assert hashes == MIGRATIONS
 
 
 def test_every_version_has_a_migration_in_order() -> None:
@@ -315,10 +294,10 @@ async def test_a_database_of_a_newer_version_is_rejected_and_unchanged(bare_data
         await fill_store(store)
     run_statements(bare_database_url, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
 
-    with pytest.raises(StoreTooNew, match="newer Foveate") as rejected:
+    with pytest.raises(StoreTooNew, match="newer Foveate") as raised:
         await open_store(bare_database_url)
 
-    assert (rejected.value.version, rejected.value.known) == ("9999", VERSIONS[-1])
+    assert (raised.value.version, raised.value.known) == ("9999", VERSIONS[-1])
     run_statements(bare_database_url, f"UPDATE {VERSION_TABLE} SET version_num = '{VERSIONS[-1]}'")
     async with await open_store(bare_database_url) as store:
         await check_filled(store)
@@ -359,10 +338,10 @@ async def test_a_closed_store_raises_an_error(bare_database_url: str) -> None:
     ],
 )
 async def test_an_invalid_url_is_rejected_without_showing_the_password(url: str) -> None:
-    with pytest.raises(BadOption, match="sqlite:///path") as rejected:
+    with pytest.raises(BadOption, match="sqlite:///path") as raised:
         await open_store(url or "x")
 
-    assert "secret" not in str(rejected.value)
+    assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -373,27 +352,27 @@ async def test_an_invalid_url_is_rejected_without_showing_the_password(url: str)
     ],
 )
 async def test_a_malformed_server_url_is_rejected_without_showing_the_password(url: str) -> None:
-    with pytest.raises(BadOption, match="PostgreSQL") as rejected:
+    with pytest.raises(BadOption, match="PostgreSQL") as raised:
         await open_store(url)
 
-    assert "secret" not in str(rejected.value)
+    assert "secret" not in str(raised.value)
 
 
 async def test_the_error_for_an_unreachable_server_omits_the_password() -> None:
-    with pytest.raises(StoreUnavailable, match="refused") as rejected:
+    with pytest.raises(StoreUnavailable, match="refused") as raised:
         await open_store("postgresql://me:secret@127.0.0.1:1/notes", wait_seconds=0.3)
 
-    assert rejected.value.where == "postgresql://127.0.0.1:1/notes"
-    assert "secret" not in str(rejected.value)
+    assert raised.value.where == "postgresql://127.0.0.1:1/notes"
+    assert "secret" not in str(raised.value)
 
 
 async def test_the_error_for_a_missing_database_names_it(postgres: PostgresServer) -> None:
-    began = time.monotonic()
+    started = time.monotonic()
 
     with pytest.raises(StoreUnavailable, match='"nowhere" does not exist'):
         await open_store(postgres.server.get_uri("nowhere"), wait_seconds=60.0)
 
-    assert time.monotonic() - began < 30  # immediately: it would not appear later
+    assert time.monotonic() - started < 30  # immediately: it would not appear later
 
 
 async def test_a_user_without_permission_to_create_tables_gets_an_error(postgres: PostgresServer) -> None:
@@ -425,7 +404,7 @@ async def test_a_new_file_is_private_to_its_owner_and_its_folders_are_created(tm
         assert set(modes) == {0o600}
 
 
-OPENED_LIGHTLY = """
+OPEN_AND_LIST_MODULES = """
 import asyncio, json, sys
 from foveate.store import open_store
 async def main():
@@ -440,7 +419,7 @@ print(json.dumps([name for name in ("numpy", "sqlalchemy", "alembic", "psycopg")
 def test_opening_a_current_database_imports_only_the_driver(bare_database_url: str) -> None:
     loaded = [
         subprocess.run(
-            [sys.executable, "-c", OPENED_LIGHTLY, bare_database_url],
+            [sys.executable, "-c", OPEN_AND_LIST_MODULES, bare_database_url],
             capture_output=True,
             text=True,
             check=True,

@@ -7,7 +7,7 @@ import pytest
 from foveate.errors import BadOption
 from foveate.prompt_cache.placement.reuse import AgentReuse, ReuseRate
 from foveate.store import Store, open_store
-from tests.contract.test_store_opening import run_statements
+from tests.support.stores.database_dumps import run_statements
 
 
 def make_reuse(requests: int) -> AgentReuse:
@@ -41,7 +41,7 @@ async def test_of_two_gateways_the_one_that_saw_more_requests_wins(store: Store)
     assert await store.prefix_reuse.load(since=0.0, limit=9) == {"ana": make_reuse(6)}
 
 
-async def test_an_agent_whose_name_is_too_long_for_an_index_is_left_out(store: Store) -> None:
+async def test_an_agent_whose_name_is_too_long_for_an_index_is_skipped(store: Store) -> None:
     await store.prefix_reuse.save({"a" * 9_000: make_reuse(1), "bo": make_reuse(1)}, now=1.0)
 
     assert await store.prefix_reuse.load(since=0.0, limit=9) == {"bo": make_reuse(1)}

@@ -45,45 +45,48 @@ def test_four_processes_store_the_same_turns_and_extend_a_session_without_duplic
     database_url: str,
 ) -> None:
     asyncio.run(create_store(database_url))
-    lengthened = run_together(extend_session, [(database_url, "s", 80)] * 4)
+    extended = run_together(extend_session, [(database_url, "s", 80)] * 4)
 
-    assert sum(lengthened) >= 40
+    assert sum(extended) >= 40
     assert asyncio.run(missing_positions(database_url, "s", 80)) == []
 
 
 def test_after_kill_9_of_the_holder_the_lease_is_taken_over_when_it_expires(database_url: str) -> None:
     asyncio.run(create_store(database_url))
-    hears, output = SPAWN.Pipe(duplex=False)
-    process = SPAWN.Process(target=hold_lease, args=(database_url, output))
+    receiver, sender = SPAWN.Pipe(duplex=False)
+    process = SPAWN.Process(target=hold_lease, args=(database_url, sender))
     process.start()
-    assert hears.poll(WAIT_SECONDS)
-    late: CompactionLease = hears.recv()
+    assert receiver.poll(WAIT_SECONDS)
+    old: CompactionLease = receiver.recv()
     assert process.pid
     os.kill(process.pid, signal.SIGKILL)
     process.join(WAIT_SECONDS)
 
     async def take_over() -> None:
         async with await open_store(database_url) as store:
-            journal = store.compactions
+            compactions = store.compactions
             assert (
-                await journal.acquire_lease("s", "next", ttl_seconds=300.0, now=late.expires_at - 0.1) is None
+                await compactions.acquire_lease("s", "next", ttl_seconds=300.0, now=old.expires_at - 0.1)
+                is None
             )
-            new = await journal.acquire_lease("s", "next", ttl_seconds=300.0, now=late.expires_at)
+            new = await compactions.acquire_lease("s", "next", ttl_seconds=300.0, now=old.expires_at)
             assert new
-            assert new.fence > late.fence
+            assert new.fence > old.fence
 
-            assert not await journal.record(COMPACTION, COMPACTED_MESSAGES, lease=late)
-            assert await journal.get_compaction(COMPACTION.id) is None
-            assert await journal.load_messages(COMPACTION.id) == []
-            assert await journal.renew_lease(late, ttl_seconds=300.0, now=late.expires_at) is None
-            await journal.release_lease(late)
-            assert await journal.acquire_lease("s", "third", ttl_seconds=300.0, now=late.expires_at + 1) is None
-            assert await journal.record(COMPACTION, COMPACTED_MESSAGES, lease=new)
+            assert not await compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=old)
+            assert await compactions.get_compaction(COMPACTION.id) is None
+            assert await compactions.load_messages(COMPACTION.id) == []
+            assert await compactions.renew_lease(old, ttl_seconds=300.0, now=old.expires_at) is None
+            await compactions.release_lease(old)
+            assert (
+                await compactions.acquire_lease("s", "third", ttl_seconds=300.0, now=old.expires_at + 1) is None
+            )
+            assert await compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=new)
 
     asyncio.run(take_over())
 
 
-FORKED = """
+FORK_SCRIPT = """
 import asyncio, os, sys
 from foveate.errors import StoreUnavailable
 from foveate.session.store import SessionUpdate
@@ -123,8 +126,8 @@ asyncio.run(end(store))
 
 @pytest.mark.slow
 def test_using_a_store_in_a_forked_process_raises_an_error(database_url: str, root: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED, database_url],
+    result = subprocess.run(
+        [sys.executable, "-c", FORK_SCRIPT, database_url],
         capture_output=True,
         text=True,
         check=True,
@@ -133,36 +136,36 @@ def test_using_a_store_in_a_forked_process_raises_an_error(database_url: str, ro
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
     )
 
-    assert done.stdout.splitlines() == ["was opened by another process: a fork opens its own"] * 3 + ["None"]
+    assert result.stdout.splitlines() == ["was opened by another process: a fork opens its own"] * 3 + ["None"]
 
 
 def test_kill_9_of_a_writer_leaves_complete_sessions_and_every_confirmed_write(
     database_url: str,
 ) -> None:
     asyncio.run(create_store(database_url))
-    hears, output = SPAWN.Pipe(duplex=False)
-    process = SPAWN.Process(target=write_until_killed, args=(database_url, output))
+    receiver, sender = SPAWN.Pipe(duplex=False)
+    process = SPAWN.Process(target=write_until_killed, args=(database_url, sender))
     process.start()
-    output.close()
+    sender.close()
     confirmed = -1
     while confirmed < 20:
-        assert hears.poll(WAIT_SECONDS)
-        confirmed = hears.recv()
+        assert receiver.poll(WAIT_SECONDS)
+        confirmed = receiver.recv()
     assert process.pid
     os.kill(process.pid, signal.SIGKILL)
     process.join(WAIT_SECONDS)
     try:
         while True:
-            confirmed = hears.recv()
+            confirmed = receiver.recv()
     except EOFError:
         pass
 
-    async def look() -> None:
+    async def check_sessions() -> None:
         async with await open_store(database_url) as store:
             for number in range(confirmed + 3):
-                found = await store.sessions.get_session(f"s{number}")
-                known = await store.sessions.find_turns(AGENT, message_hashes(f"s{number}", 0, 20))
-                assert len(known) == (20 if found else 0)
-                assert found or number > confirmed
+                session = await store.sessions.get_session(f"s{number}")
+                turns = await store.sessions.find_turns(AGENT, message_hashes(f"s{number}", 0, 20))
+                assert len(turns) == (20 if session else 0)
+                assert session or number > confirmed
 
-    asyncio.run(look())
+    asyncio.run(check_sessions())

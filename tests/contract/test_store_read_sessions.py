@@ -42,7 +42,7 @@ def make_named_charge(name: str, at: float, session: str = "s", category: Catego
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    return {one.name: one.read_bytes() for one in folder.iterdir()}
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
 async def fill_store(url: str) -> None:
@@ -57,29 +57,29 @@ async def fill_store(url: str) -> None:
             replace(STORED_REQUEST, id="refused", request_body=make_body(USER), status=529, at=450.0)
         )
         await store.request_archive.save(replace(STORED_REQUEST, id="odd", request_body=b"\xff\0", at=460.0))
-        for one in (
+        for charge in (
             make_named_charge("one", 400.0),
             make_named_charge("two", 500.0),
             make_named_charge("three", 100.0, session="t"),
             make_named_charge("four", 200.0, session="t"),
             make_named_charge("a ping", 300.0, session="t", category=Category.PING),
         ):
-            await settle_one(store.ledger, one, accounts=())
+            await settle_one(store.ledger, charge, accounts=())
 
 
 async def test_archived_requests_come_with_their_charges(database_url: str) -> None:
     await fill_store(database_url)
-    charges, requested = read_store(database_url)
-    first, second = requested.calls
+    charges, archived = read_store(database_url)
+    first, second = archived.calls
 
-    assert [call.id for call in requested.calls] == ["one", "two"]
+    assert [call.id for call in archived.calls] == ["one", "two"]
     assert second.last_message.history()[0] is first.last_message
     assert first.usage is not None
     assert second.usage is not None
     assert first.usage.output_tokens == second.usage.output_tokens == 77
     assert json.loads(first.envelope)["system"] == "s"
-    assert (requested.source, requested.name, requested.missing) == (RecordingSource.STORE, "s", frozenset())
-    assert requested.reported_dollars == Decimal("0.50")
+    assert (archived.source, archived.name, archived.missing) == (RecordingSource.STORE, "s", frozenset())
+    assert archived.reported_dollars == Decimal("0.50")
     assert charges.name == "t"
 
 
@@ -97,7 +97,7 @@ async def test_a_store_is_found_by_its_url(database_url: str) -> None:
     (path,) = find_files([database_url]).files
 
     assert peek_file(path).source is RecordingSource.STORE
-    assert [one.name for one in read_recordings(path)] == ["t", "s"]
+    assert [recording.name for recording in read_recordings(path)] == ["t", "s"]
 
 
 async def test_reading_changes_nothing(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ async def test_a_store_in_use_can_be_read(tmp_path: Path) -> None:
     async with await open_store(url) as store:
         await settle_one(store.ledger, make_named_charge("five", 600.0, session="u"), accounts=())
 
-        assert [one.name for one in read_store(url)] == ["t", "s", "u"]
+        assert [recording.name for recording in read_store(url)] == ["t", "s", "u"]
 
 
 def test_a_file_that_is_not_a_store_is_rejected(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from foveate.session.request_archive import RequestArchive
+from foveate.session.store import RequestArchive
 from foveate.store import Store, open_store
 from tests.support.stores.records import STORED_REQUEST
 
@@ -26,24 +26,24 @@ def archive(store: Store) -> RequestArchive:
 
 
 async def test_a_request_is_loaded_as_archived_and_archived_once(archive: RequestArchive) -> None:
-    odd = replace(
+    unusual = replace(
         STORED_REQUEST, id="req-2", original_body=None, usage=None, request_body=b"\xff\0" * 1000, status=529
     )
-    for one in (STORED_REQUEST, odd):
-        assert await archive.save(one)
-        assert await archive.save(replace(one, request_body=b"other")) == 0
+    for request in (STORED_REQUEST, unusual):
+        assert await archive.save(request)
+        assert await archive.save(replace(request, request_body=b"other")) == 0
 
     assert await archive.get(STORED_REQUEST.id) == STORED_REQUEST
-    assert await archive.get(odd.id) == odd
+    assert await archive.get(unusual.id) == unusual
     assert await archive.get("req") is None
 
 
 async def test_a_request_with_unstorable_names_is_still_archived(archive: RequestArchive) -> None:
     assert await archive.save(replace(STORED_REQUEST, session_id="a\0\ud83d", agent="\0", model="x" * 5000))
 
-    found = await archive.get(STORED_REQUEST.id)
-    assert found is not None
-    assert found.request_body == STORED_REQUEST.request_body
+    archived = await archive.get(STORED_REQUEST.id)
+    assert archived is not None
+    assert archived.request_body == STORED_REQUEST.request_body
 
 
 async def test_the_last_requests_of_a_session_are_found_newest_first(archive: RequestArchive) -> None:
@@ -51,9 +51,9 @@ async def test_the_last_requests_of_a_session_are_found_newest_first(archive: Re
         await archive.save(replace(STORED_REQUEST, id=f"req at {at}", at=at))
     await archive.save(replace(STORED_REQUEST, id="of another", session_id="t", at=2.5))
 
-    assert [one.at for one in await archive.find_by_session("s", limit=9)] == [3.0, 2.0, 1.0]
-    assert [one.at for one in await archive.find_by_session("s", limit=1)] == [3.0]
-    assert [one.at for one in await archive.find_by_session("s", before=3.0)] == [2.0, 1.0]
+    assert [archived.at for archived in await archive.find_by_session("s", limit=9)] == [3.0, 2.0, 1.0]
+    assert [archived.at for archived in await archive.find_by_session("s", limit=1)] == [3.0]
+    assert [archived.at for archived in await archive.find_by_session("s", before=3.0)] == [2.0, 1.0]
     assert await archive.find_by_session("never") == []
 
 
@@ -70,9 +70,16 @@ async def test_only_the_oldest_requests_beyond_a_limit_are_deleted(archive: Requ
 
     assert await archive.trim(before=0.0, max_bytes=sum(sizes)) == 0
     assert await archive.trim(before=2 * DAY, max_bytes=10**9) == 1
-    assert [one.id for one in await archive.find_by_session("s", limit=9)] == ["7", "6", "5", "4", "3", "2"]
+    assert [archived.id for archived in await archive.find_by_session("s", limit=9)] == [
+        "7",
+        "6",
+        "5",
+        "4",
+        "3",
+        "2",
+    ]
     assert await archive.trim(before=0.0, max_bytes=sum(sizes[-3:]) + 1) == 3
-    assert [one.id for one in await archive.find_by_session("s", limit=9)] == ["7", "6", "5"]
+    assert [archived.id for archived in await archive.find_by_session("s", limit=9)] == ["7", "6", "5"]
     assert await archive.trim(before=0.0, max_bytes=1) == 3
 
 
@@ -82,7 +89,7 @@ async def test_pruning_deletes_old_archived_requests(store: Store) -> None:
 
     await store.prune(keep_days=5, now=10 * DAY)
 
-    assert [one.id for one in await store.request_archive.find_by_session("s")] == ["9"]
+    assert [archived.id for archived in await store.request_archive.find_by_session("s")] == ["9"]
 
 
 async def test_ids_are_found_by_prefix(store: Store) -> None:
@@ -99,5 +106,5 @@ async def test_sizes_report_the_number_and_bytes_of_archived_requests(store: Sto
     assert ((await store.sizes()).requests, (await store.sizes()).request_bytes) == (0, 0)
     sizes = [await store.request_archive.save(replace(STORED_REQUEST, id=id_)) for id_ in "ab"]
 
-    told = await store.sizes()
-    assert (told.requests, told.request_bytes) == (2, sum(sizes))
+    stored_sizes = await store.sizes()
+    assert (stored_sizes.requests, stored_sizes.request_bytes) == (2, sum(sizes))

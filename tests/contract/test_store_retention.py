@@ -1,4 +1,4 @@
-"""What is deleted after the retention period, and what never is, on both databases."""
+"""Deletion of old data, and data that is never deleted, on both databases."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,20 +38,20 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-async def store_session(store: Store, stored_session: Session) -> None:
+async def store_session(store: Store, session: Session) -> None:
     """Store a session with two counted turns and a compaction at its end."""
     turns = [
-        with_changes(turn, session_id=stored_session.id)
-        for turn in make_turns(stored_session.id, stored_session.messages - 2, stored_session.messages)
+        with_changes(turn, session_id=session.id)
+        for turn in make_turns(session.id, session.messages - 2, session.messages)
     ]
-    await store.sessions.save([SessionUpdate(session=stored_session, turns=turns)])
+    await store.sessions.save([SessionUpdate(session=session, turns=turns)])
     await store.sessions.save_counts(AGENT, {turn.hash: b"1" for turn in turns}, "o200k")
     await store.compactions.record(
         make_compaction(
-            f"fold of {stored_session.id}",
-            session_id=stored_session.id,
-            boundary=stored_session.tip,
-            at=stored_session.seen_at,
+            f"fold of {session.id}",
+            session_id=session.id,
+            boundary=session.tip,
+            at=session.seen_at,
         ),
         COMPACTED_MESSAGES,
         lease=None,
@@ -59,26 +59,26 @@ async def store_session(store: Store, stored_session: Session) -> None:
     await store.compactions.record_application_changes(
         [
             ApplicationChange(
-                compaction_id=f"fold of {stored_session.id}",
-                last_hash=stored_session.tip,
-                messages=stored_session.messages,
+                compaction_id=f"fold of {session.id}",
+                last_hash=session.tip,
+                messages=session.messages,
                 is_applied=True,
             )
         ]
     )
 
 
-async def is_stored(store: Store, stored_session: Session) -> bool:
-    """Return whether a session is stored; fail if only parts of it are."""
-    hashes = message_hashes(stored_session.id, stored_session.messages - 2, stored_session.messages)
+async def is_stored(store: Store, session: Session) -> bool:
+    """Check that a session is stored completely or not at all, and return which."""
+    hashes = message_hashes(session.id, session.messages - 2, session.messages)
     present = {
-        await store.sessions.get_session(stored_session.id) is not None,
+        await store.sessions.get_session(session.id) is not None,
         len(await store.sessions.find_turns(AGENT, hashes)) == 2,
         len(await store.sessions.get_counts(AGENT, hashes, "o200k")) == 2,
-        compaction_ids(await store.compactions.find_compactions(AGENT, [stored_session.tip]))
-        == [f"fold of {stored_session.id}"],
-        await store.compactions.load_messages(f"fold of {stored_session.id}") == list(COMPACTED_MESSAGES),
-        len(await store.compactions.list_application_changes([f"fold of {stored_session.id}"])) == 1,
+        compaction_ids(await store.compactions.find_compactions(AGENT, [session.tip]))
+        == [f"fold of {session.id}"],
+        await store.compactions.load_messages(f"fold of {session.id}") == list(COMPACTED_MESSAGES),
+        len(await store.compactions.list_application_changes([f"fold of {session.id}"])) == 1,
     }
     absent = not await store.sessions.find_turns(AGENT, hashes) and not await store.sessions.get_counts(
         AGENT, hashes, "o200k"
@@ -129,32 +129,35 @@ def test_pruning_never_breaks_what_a_session_in_use_depends_on(
         async with await open_store(database_url) as store:
             sessions: list[Session] = []
             for number, (parent, _) in enumerate(family):
-                above = sessions[parent % len(sessions)] if parent is not None and sessions else None
-                sessions.append(make_session(f"s{number}", 2, seen_at=0.0, parent=above))
+                parent_session = sessions[parent % len(sessions)] if parent is not None and sessions else None
+                sessions.append(make_session(f"s{number}", 2, seen_at=0.0, parent=parent_session))
                 await store_session(store, sessions[-1])
             days = [day for _, day in family]
-            for one, day in zip(sessions, days, strict=True):
+            for session, day in zip(sessions, days, strict=True):
                 await store.sessions.save(
-                    [SessionUpdate(session=with_changes(one, seen_at=day * DAY), turns=[])]
+                    [SessionUpdate(session=with_changes(session, seen_at=day * DAY), turns=[])]
                 )
 
-            forgotten = await store.prune(keep_days=5, now=10 * DAY)
+            pruned = await store.prune(keep_days=5, now=10 * DAY)
 
-            in_use = {one.id for one, day in zip(sessions, days, strict=True) if day >= 5}
-            for one in reversed(sessions):
-                if one.id in in_use and one.parent_id:
-                    in_use.add(one.parent_id)
-            assert {one.id for one in sessions if await is_stored(store, one)} == in_use
-            assert forgotten.sessions == len(sessions) - len(in_use)
+            in_use = {session.id for session, day in zip(sessions, days, strict=True) if day >= 5}
+            for session in reversed(sessions):
+                if session.id in in_use and session.parent_id:
+                    in_use.add(session.parent_id)
+            assert {session.id for session in sessions if await is_stored(store, session)} == in_use
+            assert pruned.sessions == len(sessions) - len(in_use)
             await store.prune(keep_days=-1, now=10 * DAY)  # for the next example
 
     asyncio.run(check())
 
 
 async def test_more_stale_sessions_than_one_batch_are_all_deleted(store: Store) -> None:
-    many = [make_session(f"s{number}", 2, seen_at=1.0) for number in range(150)]
+    sessions = [make_session(f"s{number}", 2, seen_at=1.0) for number in range(150)]
     await asyncio.gather(
-        *(store.sessions.save([SessionUpdate(session=one, turns=make_turns(one.id, 0, 2))]) for one in many)
+        *(
+            store.sessions.save([SessionUpdate(session=session, turns=make_turns(session.id, 0, 2))])
+            for session in sessions
+        )
     )
 
     assert await store.prune(keep_days=1, now=9 * DAY) == PruneResult(sessions=150, turns=300)
@@ -174,11 +177,14 @@ async def test_the_content_of_a_compaction_undone_long_ago_is_deleted(store: Sto
     assert await store.compactions.load_messages("in force") == list(COMPACTED_MESSAGES)
     assert await store.compactions.load_messages("undone now") == list(COMPACTED_MESSAGES)
     assert await store.compactions.load_messages("undone long ago") == []
-    content = {
+    compactions = {
         name: await store.compactions.get_compaction(name)
         for name in ("in force", "undone now", "undone long ago")
     }
-    assert {name: one and (one.summary, one.carried) for name, one in content.items()} == {
+    assert {
+        name: compaction and (compaction.summary, compaction.carried)
+        for name, compaction in compactions.items()
+    } == {
         "in force": (COMPACTION.summary, COMPACTION.carried),
         "undone now": (COMPACTION.summary, COMPACTION.carried),
         "undone long ago": ("", ()),
@@ -196,12 +202,14 @@ async def test_the_messages_of_an_undone_compaction_stay_while_a_later_one_needs
     await store.compactions.record(
         replace(make_compaction("third"), messages=6, earlier_id="second"), (b"6",), lease=None
     )
-    for undone in (COMPACTION.id, "second"):
-        await store.compactions.undo(undone, now=1 * DAY)
+    for compaction_id in (COMPACTION.id, "second"):
+        await store.compactions.undo(compaction_id, now=1 * DAY)
 
     await store.prune(keep_days=5, now=10 * DAY)
     assert await store.compactions.load_messages("third") == [*COMPACTED_MESSAGES, b"5", b"6"]
-    assert {one.summary for one in await store.compactions.list_compactions()} == {COMPACTION.summary}
+    assert {compaction.summary for compaction in await store.compactions.list_compactions()} == {
+        COMPACTION.summary
+    }
 
     await store.compactions.undo("third", now=2 * DAY)
     await store.prune(keep_days=5, now=10 * DAY)
@@ -234,21 +242,21 @@ async def test_an_expired_lease_keeps_compactions_without_a_session_for_the_rete
 
 async def test_a_lost_lease_stays_lost_if_its_session_is_deleted_meanwhile(store: Store) -> None:
     await store_session(store, make_session("s", 2, seen_at=1 * DAY))
-    late = await store.compactions.acquire_lease("s", "late", ttl_seconds=300, now=1 * DAY)
-    assert late
+    old = await store.compactions.acquire_lease("s", "late", ttl_seconds=300, now=1 * DAY)
+    assert old
     await store.prune(keep_days=5, now=10 * DAY)
     new = await store.compactions.acquire_lease("s", "new", ttl_seconds=300, now=10 * DAY)
 
     assert new
-    assert not await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=late)
-    await store.compactions.release_lease(late)
+    assert not await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=old)
+    await store.compactions.release_lease(old)
     assert await store.compactions.acquire_lease("s", "third", ttl_seconds=300, now=10 * DAY) is None
 
 
 @pytest.mark.parametrize("agents", [1, 3])
 async def test_counts_of_turns_that_are_not_stored_are_deleted(store: Store, agents: int) -> None:
-    stored_session = make_session("kept", 2, seen_at=9 * DAY)
-    await store_session(store, stored_session)
+    session = make_session("kept", 2, seen_at=9 * DAY)
+    await store_session(store, session)
     strays = message_hashes("never kept", 0, 1_500)
     for number in range(agents):
         await store.sessions.save_counts(
@@ -261,7 +269,7 @@ async def test_counts_of_turns_that_are_not_stored_are_deleted(store: Store, age
     for number in range(agents):
         assert await store.sessions.get_counts(f"{AGENT}{number}" if number else AGENT, strays, "a") == {}
     assert await store.sessions.get_counts(AGENT, strays, "b") == {}
-    assert await is_stored(store, stored_session)
+    assert await is_stored(store, session)
 
 
 async def test_compactions_of_sessions_that_were_never_stored_are_deleted_by_their_own_age(
@@ -285,8 +293,8 @@ def file_bytes(database_url: str) -> int:
 
 
 async def test_a_vacuum_reclaims_space_and_loses_nothing(store: Store, database_url: str) -> None:
-    stored_session = make_session("kept", 2, seen_at=9 * DAY)
-    await store_session(store, stored_session)
+    session = make_session("kept", 2, seen_at=9 * DAY)
+    await store_session(store, session)
     await store.sessions.save(
         [SessionUpdate(session=make_session("old", 2, seen_at=1 * DAY), turns=make_turns("old", 0, 2))]
     )
@@ -297,7 +305,7 @@ async def test_a_vacuum_reclaims_space_and_loses_nothing(store: Store, database_
 
     await store.vacuum()
 
-    assert await is_stored(store, stored_session)
+    assert await is_stored(store, session)
     if database_url.startswith("sqlite"):
         assert file_bytes(database_url) < 260_000
 
@@ -306,24 +314,24 @@ async def test_session_totals_are_deleted_with_the_session_and_hourly_totals_sta
     old, new, parent = (
         make_session(name, 2, seen_at=day * DAY) for name, day in (("o", 1), ("n", 9), ("p", 1))
     )
-    for stored_session in (old, new, parent, make_session("child", 4, seen_at=9 * DAY, parent=parent)):
-        await store_session(store, stored_session)
-    at = {"o": 1, "n": 1, "p": 1, "billed long ago": 1, "billed now": 9}
-    for name, day in at.items():
-        session_ids = make_call(f"call of {name}", session_id=name, at=day * DAY)
-        await settle_one(store.ledger, make_charge(session_ids, 1), accounts=())
+    for session in (old, new, parent, make_session("child", 4, seen_at=9 * DAY, parent=parent)):
+        await store_session(store, session)
+    days = {"o": 1, "n": 1, "p": 1, "charged long ago": 1, "charged now": 9}
+    for name, day in days.items():
+        call = make_call(f"call of {name}", session_id=name, at=day * DAY)
+        await settle_one(store.ledger, make_charge(call, 1), accounts=())
     await store.traces.save([with_changes(TRACE, id="r", session_id="traced long ago", at=1 * DAY)])
     # Kept alive since it was last seen.
     await settle_one(store.ledger, make_charge(make_call("late", session_id="o", at=6 * DAY), 1), accounts=())
     before = await store.totals.sum_totals([TotalsGroup.HOUR])
 
-    async def left() -> set[str]:
-        return {one.session_id for one in await store.totals.list_sessions(limit=99)}
+    async def list_session_ids() -> set[str]:
+        return {session.session_id for session in await store.totals.list_sessions(limit=99)}
 
     await store.prune(keep_days=5, now=10 * DAY)
-    assert await left() == {"o", "n", "p", "billed now"}
+    assert await list_session_ids() == {"o", "n", "p", "charged now"}
     await store.prune(keep_days=5, now=12 * DAY)
-    assert await left() == {"n", "p", "billed now"}
+    assert await list_session_ids() == {"n", "p", "charged now"}
     assert await store.totals.sum_totals([TotalsGroup.HOUR]) == before
     assert sum(totals.calls for _, totals in before) == 6
 

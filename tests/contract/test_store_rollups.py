@@ -10,7 +10,7 @@ from msgspec.structs import replace as with_changes
 from foveate.cost.caps import list_accounts
 from foveate.cost.ledger import Category, Charge
 from foveate.cost.money import MAX_DOLLARS
-from foveate.model import CacheUsage, Comparison, Savings, Usage
+from foveate.model import CacheUsage, ComparisonOutcome, Savings, Usage
 from foveate.session.rollups import RollupStore, SessionOrder, SessionTotals, Totals, TotalsGroup
 from foveate.session.traces import CacheMiss, Trace
 from foveate.store import Store, open_store
@@ -35,15 +35,15 @@ def rollups(store: Store) -> RollupStore:
 
 
 def make_trace(id_: str, at: float = NOON, *, session_id: str = "s", **changes: object) -> Trace:
-    return with_changes(TRACE, id=id_, at=at, session_id=session_id, **{"broke": None, **changes})
+    return with_changes(TRACE, id=id_, at=at, session_id=session_id, **{"cache_miss": None, **changes})
 
 
-async def settle(store: Store, *entries: Charge) -> None:
-    for one in entries:
-        await settle_one(store.ledger, one, accounts=list_accounts(one.call))
+async def record_charges(store: Store, *charges: Charge) -> None:
+    for charge in charges:
+        await settle_one(store.ledger, charge, accounts=list_accounts(charge.call))
 
 
-async def total_of_all(store: Store, agent: str | None = None) -> Totals:
+async def sum_all(store: Store, agent: str | None = None) -> Totals:
     ((group, totals),) = await store.totals.sum_totals(agent=agent)
     assert group == ()
     return totals
@@ -65,13 +65,13 @@ async def test_an_empty_store_has_zero_totals(rollups: RollupStore) -> None:
 
 
 async def test_totals_include_every_number_of_a_request_and_its_charge(store: Store) -> None:
-    await settle(store, CHARGE)
+    await record_charges(store, CHARGE)
     await store.traces.save([with_changes(TRACE, at=NOON + 1)])
 
     totals = Totals(
         requests=1,
         added_seconds=0.0021,
-        breaks=1,
+        cache_misses=1,
         lost_tokens=3_000,
         lost_dollars=Decimal("0.0123"),
         calls=1,
@@ -84,7 +84,7 @@ async def test_totals_include_every_number_of_a_request_and_its_charge(store: St
         saved_by_compaction=Decimal("-0.000000000001"),
         simulation_error=Decimal("0.00023456789"),
     )
-    assert await total_of_all(store) == totals
+    assert await sum_all(store) == totals
     assert totals.hit_ratio == pytest.approx(34_000 / 34_650)
     assert await store.totals.get_session("s") == SessionTotals(
         session_id="s",
@@ -100,7 +100,7 @@ async def test_totals_include_every_number_of_a_request_and_its_charge(store: St
 
 async def test_what_is_saved_twice_is_added_once(store: Store) -> None:
     for _ in range(2):
-        await settle(store, CHARGE, with_changes(CHARGE, dollars=Decimal(9)))
+        await record_charges(store, CHARGE, with_changes(CHARGE, dollars=Decimal(9)))
         await store.traces.save(
             [make_trace("r"), make_trace("r", status=529)], [("r", CACHE_MISS), ("r", CACHE_MISS)]
         )
@@ -108,19 +108,19 @@ async def test_what_is_saved_twice_is_added_once(store: Store) -> None:
             [make_trace("r")], [("r", replace(CACHE_MISS, lost_tokens=1)), ("never", CACHE_MISS)]
         )
 
-    totals = await total_of_all(store)
+    totals = await sum_all(store)
     assert (totals.calls, totals.dollars) == (1, CHARGE.dollars)
     assert (totals.requests, totals.failed) == (1, 0)
-    assert (totals.breaks, totals.lost_tokens, totals.lost_dollars) == (1, 9, Decimal("0.5"))
+    assert (totals.cache_misses, totals.lost_tokens, totals.lost_dollars) == (1, 9, Decimal("0.5"))
     (session,) = await store.totals.list_sessions(limit=9)
     assert session.totals == totals
 
 
 async def test_a_charge_without_a_price_is_counted_and_adds_no_money(store: Store) -> None:
     charged = with_changes(make_charge(make_call("a"), None), charge=Decimal(7))
-    await settle(store, charged, make_charge(make_call("b"), 2))
+    await record_charges(store, charged, make_charge(make_call("b"), 2))
 
-    totals = await total_of_all(store)
+    totals = await sum_all(store)
     assert (totals.calls, totals.unpriced, totals.dollars) == (2, 1, Decimal(2))
     assert totals.cache == CacheUsage(uncached=20)
 
@@ -129,7 +129,7 @@ async def test_provider_errors_count_as_failures_and_client_disconnects_do_not(s
     statuses = (200, 0, 400, 529, 301)
     await store.traces.save([make_trace(f"{status}", status=status) for status in statuses])
 
-    totals = await total_of_all(store)
+    totals = await sum_all(store)
     assert (totals.requests, totals.failed) == (5, 2)
 
 
@@ -142,7 +142,7 @@ async def test_totals_are_grouped_by_hour_day_agent_model_and_category(store: St
             make_trace("d", NOON + DAY),
         ]
     )
-    await settle(store, make_charge(with_changes(CALL, category=Category.PING, model="p"), 1))
+    await record_charges(store, make_charge(with_changes(CALL, category=Category.PING, model="p"), 1))
     rollups = store.totals
 
     assert await count_by_group(rollups, TotalsGroup.HOUR) == [
@@ -175,8 +175,8 @@ async def test_periods_cover_whole_hours_in_any_grouping(store: Store, per: tupl
         expected = sum(first <= hour < end for hour in hours)
         since, until = midnight + first * HOUR, midnight + end * HOUR
         assert sum(n for _, n in await count_by_group(store.totals, *per, since=since, until=until)) == expected
-        late = await count_by_group(store.totals, *per, since=since + 1800, until=until - 1800)
-        assert sum(n for _, n in late) == expected
+        within = await count_by_group(store.totals, *per, since=since + 1800, until=until - 1800)
+        assert sum(n for _, n in within) == expected
         assert sum(n for _, n in await count_by_group(store.totals, *per, since=since)) == sum(
             h >= first for h in hours
         )
@@ -186,10 +186,12 @@ async def test_periods_cover_whole_hours_in_any_grouping(store: Store, per: tupl
 
 
 async def test_a_late_charge_is_added_to_the_hour_of_its_call(store: Store) -> None:
-    await settle(store, make_charge(make_call("now"), 1), make_charge(make_call("late", at=NOON - DAY), 2))
+    await record_charges(
+        store, make_charge(make_call("now"), 1), make_charge(make_call("late", at=NOON - DAY), 2)
+    )
 
-    found = await store.totals.sum_totals([TotalsGroup.DAY])
-    assert [(group, totals.dollars) for group, totals in found] == [
+    by_day = await store.totals.sum_totals([TotalsGroup.DAY])
+    assert [(group, totals.dollars) for group, totals in by_day] == [
         (("2026-11-14",), Decimal(2)),
         (("2026-11-15",), Decimal(1)),
     ]
@@ -203,8 +205,8 @@ async def test_model_and_window_come_from_the_newest_request_in_any_order_of_wri
     await store.traces.save([new])
     await store.traces.save([old])
     await store.traces.save([with_changes(old, session_id="t"), with_changes(new, id="n", session_id="t")])
-    await settle(store, make_charge(with_changes(CALL, model="older", at=NOON - 1), 1))
-    await settle(
+    await record_charges(store, make_charge(with_changes(CALL, model="older", at=NOON - 1), 1))
+    await record_charges(
         store,
         make_charge(with_changes(CALL, id="f", model="small", at=NOON + 99, category=Category.COMPACTION), 1),
     )
@@ -215,16 +217,16 @@ async def test_model_and_window_come_from_the_newest_request_in_any_order_of_wri
 
 
 async def test_a_charge_alone_creates_session_totals_and_one_without_a_session_does_not(store: Store) -> None:
-    await settle(
+    await record_charges(
         store,
-        make_charge(make_call("a", session_id="billed"), 1),
+        make_charge(make_call("a", session_id="charged"), 1),
         make_charge(make_call("b", session_id=""), 2),
     )
     await store.traces.save([make_trace("r", session_id="")])
 
     (session,) = await store.totals.list_sessions(limit=9)
-    assert (session.session_id, session.tokens, session.model) == ("billed", None, CALL.model)
-    totals = await total_of_all(store)
+    assert (session.session_id, session.tokens, session.model) == ("charged", None, CALL.model)
+    totals = await sum_all(store)
     assert (totals.calls, totals.requests) == (2, 1)
 
 
@@ -233,11 +235,11 @@ async def test_sessions_are_paged_newest_or_most_expensive_first_and_filtered(st
         call = make_call(
             f"{number}", session_id=f"s{number}", at=NOON + number, agent="ana" if number else "bo"
         )
-        await settle(store, make_charge(call, dollars))
+        await record_charges(store, make_charge(call, dollars))
     rollups = store.totals
 
     async def ids(**conditions: object) -> list[str]:
-        return [one.session_id for one in await rollups.list_sessions(**{"limit": 9, **conditions})]  # type: ignore[arg-type]
+        return [session.session_id for session in await rollups.list_sessions(**{"limit": 9, **conditions})]  # type: ignore[arg-type]
 
     assert await ids() == ["s3", "s2", "s1", "s0"]
     assert await ids(order=SessionOrder.DEAREST) == ["s0", "s3", "s2", "s1"]
@@ -245,7 +247,7 @@ async def test_sessions_are_paged_newest_or_most_expensive_first_and_filtered(st
         paged: list[SessionTotals] = []
         while page := await rollups.list_sessions(limit=1, order=order, after=paged[-1] if paged else None):
             paged += page
-        assert [one.session_id for one in paged] == await ids(order=order)
+        assert [session.session_id for session in paged] == await ids(order=order)
     assert await ids(agent="ana", order=SessionOrder.DEAREST) == ["s3", "s2", "s1"]
     assert await ids(since=NOON + 2) == ["s3", "s2"]
     assert await ids(id_prefix="s1") == ["s1"]
@@ -261,64 +263,66 @@ async def test_sessions_are_paged_newest_or_most_expensive_first_and_filtered(st
 async def test_the_change_token_changes_when_something_is_added(store: Store) -> None:
     rollups = store.totals
     change_tokens = [await rollups.get_change_token()]
-    of_session = [await rollups.get_change_token("s")]
+    session_tokens = [await rollups.get_change_token("s")]
 
-    async def beats(*, of_all: bool = True) -> None:
+    async def check_changed(*, is_global: bool = True) -> None:
         change_tokens.append(await rollups.get_change_token())
-        of_session.append(await rollups.get_change_token("s"))
-        assert (change_tokens[-1] != change_tokens[-2]) == of_all
-        assert of_session[-1] != of_session[-2]
+        session_tokens.append(await rollups.get_change_token("s"))
+        assert (change_tokens[-1] != change_tokens[-2]) == is_global
+        assert session_tokens[-1] != session_tokens[-2]
 
-    await settle(store, CHARGE)
-    await beats()
+    await record_charges(store, CHARGE)
+    await check_changed()
     await store.traces.save([make_trace("r")])
-    await beats()
+    await check_changed()
     await store.traces.save([], [("r", CACHE_MISS)])
-    await beats()
+    await check_changed()
     await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
-    await beats(of_all=False)
+    await check_changed(is_global=False)
     await store.compactions.undo(COMPACTION.id, now=NOON)
-    await beats(of_all=False)
+    await check_changed(is_global=False)
 
-    await settle(store, CHARGE, make_charge(make_call("x", session_id="t"), 1))
-    assert await rollups.get_change_token("s") == of_session[-1]
+    await record_charges(store, CHARGE, make_charge(make_call("x", session_id="t"), 1))
+    assert await rollups.get_change_token("s") == session_tokens[-1]
     assert await rollups.get_change_token() != change_tokens[-1]
 
 
 async def test_planned_rewrites_are_counted_once_and_separately_from_cache_misses(store: Store) -> None:
     planned = replace(CACHE_MISS, cause="compaction", is_planned=True)
-    await store.traces.save([make_trace("a", NOON, broke=planned), make_trace("b", NOON + 1)])
+    await store.traces.save([make_trace("a", NOON, cache_miss=planned), make_trace("b", NOON + 1)])
     for _ in range(2):
         await store.traces.save([], [("b", planned)])
 
-    totals = await total_of_all(store)
+    totals = await sum_all(store)
     assert (totals.planned_rewrites, totals.rewritten_tokens) == (2, 2 * CACHE_MISS.lost_tokens)
-    assert (totals.breaks, totals.lost_tokens, totals.lost_dollars) == (0, 0, Decimal(0))
+    assert (totals.cache_misses, totals.lost_tokens, totals.lost_dollars) == (0, 0, Decimal(0))
 
 
 async def test_calls_that_would_not_fit_are_counted_separately(store: Store) -> None:
-    await settle(store, with_changes(CHARGE, savings=Savings(comparison=Comparison.WOULD_NOT_FIT)))
+    await record_charges(
+        store, with_changes(CHARGE, savings=Savings(comparison=ComparisonOutcome.WOULD_NOT_FIT))
+    )
 
-    totals = await total_of_all(store)
+    totals = await sum_all(store)
     assert (totals.would_not_fit, totals.would_not_fit_dollars) == (1, CHARGE.dollars)
     assert (totals.compared, totals.without, totals.saved) == (0, Decimal(0), Decimal(0))
 
 
 async def test_sums_are_clamped_to_the_largest_storable_value(store: Store) -> None:
-    largest = with_changes(
+    max_charge = with_changes(
         CHARGE,
         usage=Usage(cache=CacheUsage(read=2**62), output_tokens=2**62),
         dollars=MAX_DOLLARS,
         savings=Savings(breakpoints=MAX_DOLLARS, compaction=-MAX_DOLLARS),
     )
-    lost = replace(CACHE_MISS, lost_tokens=2**62, lost_dollars=MAX_DOLLARS)
+    max_miss = replace(CACHE_MISS, lost_tokens=2**62, lost_dollars=MAX_DOLLARS)
     for number in range(3):
         at = NOON + number % 2 * HOUR
-        await settle(store, with_changes(largest, call=make_call(f"{number}", at=at)))
-        await store.traces.save([make_trace(f"{number}", at, broke=lost)])
+        await record_charges(store, with_changes(max_charge, call=make_call(f"{number}", at=at)))
+        await store.traces.save([make_trace(f"{number}", at, cache_miss=max_miss)])
 
     hours = [totals for _, totals in await store.totals.sum_totals([TotalsGroup.HOUR])]
-    assert [one.dollars for one in hours] == [MAX_DOLLARS] * 2
+    assert [totals.dollars for totals in hours] == [MAX_DOLLARS] * 2
     (session,) = await store.totals.list_sessions(limit=9)
     assert session.totals.saved_by_compaction == -MAX_DOLLARS
     assert session.totals.lost_tokens == session.totals.cache.read == 2**62 - 1
@@ -333,25 +337,25 @@ async def test_unusual_times_and_names_lose_nothing(store: Store) -> None:
             make_trace("late", 1e18, session_id="\N{SNOWMAN}" * 900, model="m" * 9_999, agent="\ud83d"),
             make_trace("long", session_id=LONG, model=LONG, agent=LONG),
             make_trace(
-                "odd", added_seconds=float("nan"), broke=replace(CACHE_MISS, lost_dollars=Decimal("NaN"))
+                "odd", added_seconds=float("nan"), cache_miss=replace(CACHE_MISS, lost_dollars=Decimal("NaN"))
             ),
         ]
     )
 
-    await settle(store, make_charge(make_call("long", agent=LONG, session_id=LONG), 1))
+    await record_charges(store, make_charge(make_call("long", agent=LONG, session_id=LONG), 1))
 
-    assert (await total_of_all(store)).requests == 4
-    assert (await total_of_all(store, LONG)).dollars == 1
-    found = await store.totals.list_sessions(limit=9)
-    assert len(found) == 4
-    for one in found:
-        assert await store.totals.get_session(one.session_id) == one
-        assert one in await store.totals.list_sessions(limit=9, agent=one.agent)
+    assert (await sum_all(store)).requests == 4
+    assert (await sum_all(store, LONG)).dollars == 1
+    sessions = await store.totals.list_sessions(limit=9)
+    assert len(sessions) == 4
+    for session in sessions:
+        assert await store.totals.get_session(session.session_id) == session
+        assert session in await store.totals.list_sessions(limit=9, agent=session.agent)
     late = await store.totals.get_session("\N{SNOWMAN}" * 900)
-    assert late == found[0]
+    assert late == sessions[0]
     assert [group for (group,), _ in await store.totals.sum_totals([TotalsGroup.DAY])] == [
         "1970-01-01",
         "2026-11-15",
         "9999-12-31",
     ]
-    assert await store.totals.list_sessions(limit=9, after=late) == found[1:]
+    assert await store.totals.list_sessions(limit=9, after=late) == sessions[1:]

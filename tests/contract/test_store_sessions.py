@@ -31,16 +31,16 @@ def as_session_store(store: Store) -> SessionStore:
 
 
 async def test_a_session_is_loaded_as_saved(store: Store) -> None:
-    stored = as_session_store(store)
+    sessions = as_session_store(store)
     parent = make_session("s", 2)
     child = make_session("fork", 3, parent=parent)
 
-    await stored.save([SessionUpdate(session=parent, turns=make_turns("s", 0, 2))])
-    await stored.save([SessionUpdate(session=child, turns=make_turns("fork", 2, 3))])
+    await sessions.save([SessionUpdate(session=parent, turns=make_turns("s", 0, 2))])
+    await sessions.save([SessionUpdate(session=child, turns=make_turns("fork", 2, 3))])
 
-    assert await stored.get_session("s") == parent
-    assert await stored.get_session("fork") == child
-    assert await stored.get_session("nobody") is None
+    assert await sessions.get_session("s") == parent
+    assert await sessions.get_session("fork") == child
+    assert await sessions.get_session("nobody") is None
 
 
 async def test_turns_are_found_by_agent_and_hash(store: Store) -> None:
@@ -54,12 +54,12 @@ async def test_turns_are_found_by_agent_and_hash(store: Store) -> None:
     assert await store.sessions.find_turns(AGENT, []) == {}
 
 
-@pytest.mark.parametrize("many", [1, 2, 17, 1024, 1025, 3000])
-async def test_any_number_of_turns_can_be_asked_for_at_once(store: Store, many: int) -> None:
+@pytest.mark.parametrize("count", [1, 2, 17, 1024, 1025, 3000])
+async def test_any_number_of_turns_can_be_requested_at_once(store: Store, count: int) -> None:
     await store.sessions.save([SessionUpdate(session=make_session("s", 3000), turns=make_turns("s", 0, 3000))])
 
-    assert set(await store.sessions.find_turns(AGENT, message_hashes("s", 0, many))) == set(
-        message_hashes("s", 0, many)
+    assert set(await store.sessions.find_turns(AGENT, message_hashes("s", 0, count))) == set(
+        message_hashes("s", 0, count)
     )
 
 
@@ -78,7 +78,7 @@ async def test_all_fields_of_a_session_are_loaded(store: Store) -> None:
     session = replace(
         make_session("s", 2),
         caller="who",
-        setting=b"\x00\xff",
+        prompt_digest=b"\x00\xff",
         first_messages=1,
         folder="/home/zoë/\x00",
         opening="Fix the \ud83d bug",
@@ -90,18 +90,20 @@ async def test_all_fields_of_a_session_are_loaded(store: Store) -> None:
 
 async def test_a_continued_session_gets_a_caller_once_and_its_latest_setting(store: Store) -> None:
     states = [(None, None), ("me", b"x"), ("you", b"y"), (None, None)]
-    for seen_at, (caller, setting) in enumerate(states, 1):
-        going_on = replace(make_session("s", 2, seen_at=float(seen_at)), caller=caller, setting=setting)
-        await store.sessions.save([SessionUpdate(session=going_on)])
+    for seen_at, (caller, prompt_digest) in enumerate(states, 1):
+        session = replace(
+            make_session("s", 2, seen_at=float(seen_at)), caller=caller, prompt_digest=prompt_digest
+        )
+        await store.sessions.save([SessionUpdate(session=session)])
 
-    found = await store.sessions.get_session("s")
-    assert found is not None
-    assert (found.caller, found.setting) == ("me", b"y")
+    stored = await store.sessions.get_session("s")
+    assert stored is not None
+    assert (stored.caller, stored.prompt_digest) == ("me", b"y")
 
 
 async def test_sessions_answers_and_counts_of_many_requests_are_saved_in_one_transaction(store: Store) -> None:
     (counted,) = message_hashes("new", 0, 1)
-    stored: list[SessionWrite] = [
+    writes: list[SessionWrite] = [
         SessionUpdate(session=make_session("old", 3), turns=make_turns("old", 0, 3)),
         CountUpdate(agent=AGENT, counter="o200k", counts={counted: b"7"}),
         SessionUpdate(session=make_session("new", 1), turns=make_turns("new", 0, 1)),
@@ -113,10 +115,10 @@ async def test_sessions_answers_and_counts_of_many_requests_are_saved_in_one_tra
         SessionUpdate(session=make_session("new", 3, seen_at=200.0), turns=make_turns("new", 1, 3)),
     ]
 
-    await store.sessions.save(stored)
+    await store.sessions.save(writes)
 
-    then = [make_session(name, size, seen_at=200.0) for name, size in (("old", 5), ("new", 3))]
-    assert [await store.sessions.get_session(id_) for id_ in ("old", "new")] == then
+    expected = [make_session(name, size, seen_at=200.0) for name, size in (("old", 5), ("new", 3))]
+    assert [await store.sessions.get_session(id_) for id_ in ("old", "new")] == expected
     assert (
         len(
             await store.sessions.find_turns(AGENT, [*message_hashes("old", 0, 5), *message_hashes("new", 0, 3)])
@@ -127,7 +129,7 @@ async def test_sessions_answers_and_counts_of_many_requests_are_saved_in_one_tra
         {counted: b"7"},
         {counted: b"8"},
     ]
-    assert [one.id for _, one in await store.sessions.find_answers([b"m", b"other"])] == ["new"]
+    assert [session.id for _, session in await store.sessions.find_answers([b"m", b"other"])] == ["new"]
 
 
 async def test_an_answer_leads_to_all_its_sessions_in_its_latest_state(store: Store) -> None:
@@ -137,29 +139,29 @@ async def test_an_answer_leads_to_all_its_sessions_in_its_latest_state(store: St
             row = AnswerRecord(digest=b"m", session_id=name, tip=hash_word(at), at=at)
             await store.sessions.save([AnswerUpdate(rows=[row])])
 
-    found = await store.sessions.find_answers([b"m"])
+    answers = await store.sessions.find_answers([b"m"])
 
-    assert {(row.session_id, row.tip, one) for row, one in found} == {
+    assert {(row.session_id, row.tip, session) for row, session in answers} == {
         (name, hash_word(2.0), make_session(name, 2)) for name in ("a", "b")
     }
     assert await store.sessions.find_answers([]) == []
 
 
 async def test_sessions_are_found_by_last_hash_and_caller(store: Store) -> None:
-    own_sessions = [
+    sessions = [
         replace(make_session(name, 2), caller=caller)
         for name, caller in (("a", "me"), ("b", "you"), ("c", None))
     ]
-    await store.sessions.save([SessionUpdate(session=one) for one in own_sessions])
+    await store.sessions.save([SessionUpdate(session=session) for session in sessions])
     await store.sessions.save(
-        [AnswerUpdate(rows=[AnswerRecord(digest=b"m", session_id="a", tip=own_sessions[0].tip, at=1.0)])]
+        [AnswerUpdate(rows=[AnswerRecord(digest=b"m", session_id="a", tip=sessions[0].tip, at=1.0)])]
     )
-    tips = [one.tip for one in own_sessions]
+    last_hashes = [session.tip for session in sessions]
 
-    found = await store.sessions.find_sessions_ending_at(AGENT, "me", tips)
+    matches = await store.sessions.find_sessions_ending_at(AGENT, "me", last_hashes)
 
-    assert sorted((one.id, is_answered) for one, is_answered in found) == [("a", True), ("c", False)]
-    assert await store.sessions.find_sessions_ending_at("another agent", "me", tips) == []
+    assert sorted((session.id, is_answered) for session, is_answered in matches) == [("a", True), ("c", False)]
+    assert await store.sessions.find_sessions_ending_at("another agent", "me", last_hashes) == []
     assert await store.sessions.find_sessions_ending_at(AGENT, "me", []) == []
 
 
@@ -168,7 +170,7 @@ async def test_the_later_of_two_counts_of_a_turn_is_stored(store: Store) -> None
     first, second = message_hashes("s", 0, 2)
     updates = [{first: b"7", second: b"8"}, {first: b"9"}]
 
-    await store.sessions.save([CountUpdate(agent=AGENT, counter="o200k", counts=one) for one in updates])
+    await store.sessions.save([CountUpdate(agent=AGENT, counter="o200k", counts=counts) for counts in updates])
 
     assert await store.sessions.get_counts(AGENT, [first, second], "o200k") == {first: b"9", second: b"8"}
 
@@ -180,23 +182,23 @@ async def test_a_turn_belongs_to_the_first_session_that_had_it(store: Store) -> 
     await store.sessions.save([SessionUpdate(session=make_session("new", 3), turns=shared)])
 
     turns = await store.sessions.find_turns(AGENT, message_hashes("s", 0, 3))
-    assert [turns[one].session_id for one in message_hashes("s", 0, 3)] == ["s", "s", "new"]
+    assert [turns[hash_].session_id for hash_ in message_hashes("s", 0, 3)] == ["s", "s", "new"]
 
 
 async def test_saving_a_child_updates_when_its_parent_was_last_seen(store: Store) -> None:
     parent = make_session("s", 2, seen_at=100.0)
     await store.sessions.save([SessionUpdate(session=parent, turns=make_turns("s", 0, 2))])
 
-    for name, seen_at, then in (("late", 900.0, 900.0), ("early", 500.0, 900.0)):
+    for name, seen_at, expected_seen_at in (("late", 900.0, 900.0), ("early", 500.0, 900.0)):
         child = make_session(name, 3, seen_at=seen_at, parent=parent)
         await store.sessions.save([SessionUpdate(session=child, turns=make_turns(name, 2, 3))])
-        assert await store.sessions.get_session("s") == replace(parent, seen_at=then)
+        assert await store.sessions.get_session("s") == replace(parent, seen_at=expected_seen_at)
 
 
 async def test_concurrent_saves_of_the_same_turns_all_succeed(store: Store) -> None:
-    move = SessionUpdate(session=make_session("s", 2), turns=make_turns("s", 0, 2))
+    update = SessionUpdate(session=make_session("s", 2), turns=make_turns("s", 0, 2))
 
-    await asyncio.gather(*(store.sessions.save([move]) for _ in range(20)))
+    await asyncio.gather(*(store.sessions.save([update]) for _ in range(20)))
 
     assert await store.sessions.get_session("s") == make_session("s", 2)
 
@@ -249,7 +251,7 @@ async def test_any_other_name_is_stored_unchanged(store: Store) -> None:
         assert await store.sessions.get_session(name) == make_session(name, 1)
 
 
-async def test_stored_data_is_there_when_the_store_is_reopened(database_url: str) -> None:
+async def test_stored_data_is_available_when_the_store_is_reopened(database_url: str) -> None:
     async with await open_store(database_url) as first:
         await first.sessions.save([SessionUpdate(session=make_session("s", 2), turns=make_turns("s", 0, 2))])
 

@@ -20,6 +20,7 @@ from foveate.store.database import TABLES
 from foveate.store.migrate import VERSIONS
 from foveate.store.schema import tables
 from tests.support.harness.example_limits import limit_examples
+from tests.support.stores.database_dumps import sqlite_path
 from tests.support.stores.records import (
     COMPACTED_MESSAGES,
     make_compaction,
@@ -37,22 +38,18 @@ async def store(database_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-def sqlite_path(url: str) -> Path:
-    return Path(url.removeprefix("sqlite:///"))
-
-
 def table_names(url: str) -> list[str]:
     """Return the tables, read directly from the database."""
     if url.startswith("sqlite"):
         if not sqlite_path(url).exists():
             return []
         connection = sqlite3.connect(sqlite_path(url))
-        found = connection.execute("SELECT name FROM sqlite_schema").fetchall()
+        rows = connection.execute("SELECT name FROM sqlite_schema").fetchall()
         connection.close()
     else:
         with psycopg.connect(url) as server:
-            found = server.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
-    return [name for (name,) in found]
+            rows = server.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+    return [name for (name,) in rows]
 
 
 async def test_opening_without_create_creates_nothing(bare_database_url: str) -> None:
@@ -167,17 +164,17 @@ async def test_a_session_with_several_compactions_is_found_once(store: Store) ->
 @settings(max_examples=limit_examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     family=st.lists(st.tuples(st.none() | st.integers(0, 9), st.integers(0, 9), st.booleans()), max_size=8),
-    strays=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=4),
+    orphans=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=4),
     boundaries=st.lists(st.integers(0, 9), min_size=12, max_size=12),
-    undone=st.lists(st.integers(0, 9), max_size=6),
+    undone_days=st.lists(st.integers(0, 9), max_size=6),
 )
-@example(family=[(None, 0, False)], strays=[(0, False)], boundaries=[0] * 12, undone=[])
+@example(family=[(None, 0, False)], orphans=[(0, False)], boundaries=[0] * 12, undone_days=[])
 def test_the_preview_always_matches_what_pruning_deletes(
     database_url: str,
     family: list[tuple[int | None, int, bool]],
-    strays: list[tuple[int, bool]],
+    orphans: list[tuple[int, bool]],
     boundaries: list[int],
-    undone: list[int],
+    undone_days: list[int],
 ) -> None:
     """Sessions have a parent or none, the day of their last request, and whether they are being compacted.
 
@@ -188,46 +185,46 @@ def test_the_preview_always_matches_what_pruning_deletes(
 
     async def check() -> None:
         async with await open_store(database_url) as store:
-            created: list[Session] = []
-            for number, (parent, _, held) in enumerate(family):
-                above = created[parent % len(created)] if parent is not None and created else None
-                created.append(make_session(f"s{number}", 2, seen_at=0.0, parent=above))
+            sessions: list[Session] = []
+            for number, (parent, _, is_leased) in enumerate(family):
+                parent_session = sessions[parent % len(sessions)] if parent is not None and sessions else None
+                sessions.append(make_session(f"s{number}", 2, seen_at=0.0, parent=parent_session))
                 await store.sessions.save(
-                    [SessionUpdate(session=created[-1], turns=make_turns(f"s{number}", 0, 2))]
+                    [SessionUpdate(session=sessions[-1], turns=make_turns(f"s{number}", 0, 2))]
                 )
-                made_of = make_compaction(f"f{number}", session_id=f"s{number}", boundary=ends[number])
-                await store.compactions.record(made_of, COMPACTED_MESSAGES, lease=None)
-                if held:
+                compaction = make_compaction(f"f{number}", session_id=f"s{number}", boundary=ends[number])
+                await store.compactions.record(compaction, COMPACTED_MESSAGES, lease=None)
+                if is_leased:
                     await store.compactions.acquire_lease(f"s{number}", "me", ttl_seconds=300, now=10 * DAY)
-            for one, (_, day, _) in zip(created, family, strict=True):
+            for session, (_, day, _) in zip(sessions, family, strict=True):
                 await store.sessions.save(
-                    [SessionUpdate(session=with_changes(one, seen_at=day * DAY), turns=[])]
+                    [SessionUpdate(session=with_changes(session, seen_at=day * DAY), turns=[])]
                 )
-            for number, (day, held) in enumerate(strays):
-                stray = make_compaction(
+            for number, (day, is_leased) in enumerate(orphans):
+                orphan = make_compaction(
                     f"stray{number}", session_id=f"x{number}", boundary=ends[-1 - number], at=day * DAY
                 )
-                await store.compactions.record(stray, COMPACTED_MESSAGES, lease=None)
-                if held:
+                await store.compactions.record(orphan, COMPACTED_MESSAGES, lease=None)
+                if is_leased:
                     await store.compactions.acquire_lease(f"x{number}", "me", ttl_seconds=300, now=10 * DAY)
-            for number, day in enumerate(undone):
+            for number, day in enumerate(undone_days):
                 earlier = f"u{number - 1}" if number else None
-                row = replace(
+                undone = replace(
                     make_compaction(f"u{number}", session_id="s0"), messages=number + 1, earlier_id=earlier
                 )
-                await store.compactions.record(row, (b"m",), lease=None)
+                await store.compactions.record(undone, (b"m",), lease=None)
                 if day:
-                    await store.compactions.undo(row.id, now=day * DAY)
+                    await store.compactions.undo(undone.id, now=day * DAY)
             before = await store.sizes()
 
-            would = await store.preview_prune(keep_days=5, now=10 * DAY)
+            preview = await store.preview_prune(keep_days=5, now=10 * DAY)
 
             # PostgreSQL's own vacuum may grow the files of a table.
             now = replace(await store.sizes(), size_bytes=before.size_bytes)
-            assert now == before, "it only looks"
-            forgotten = await store.prune(keep_days=5, now=10 * DAY)
-            folded = before.folded - (await store.sizes()).folded
-            assert PrunePreview(folded=folded, **asdict(forgotten)) == would
+            assert now == before, "a preview changes nothing"
+            pruned = await store.prune(keep_days=5, now=10 * DAY)
+            deleted_messages = before.folded - (await store.sizes()).folded
+            assert PrunePreview(folded=deleted_messages, **asdict(pruned)) == preview
             assert await store.preview_prune(keep_days=5, now=10 * DAY) == PrunePreview()
             await store.prune(keep_days=1, now=20 * DAY)  # for the next example
             assert (await store.sizes()).folds == 0

@@ -19,7 +19,7 @@ from foveate.store.outbox import FileOutbox
 from foveate.store.write_ahead_log import FileWriteAheadLog
 from tests.support.harness.example_limits import limit_examples
 from tests.support.stores.ledger_records import CALL, CHARGE, NOON
-from tests.support.stores.memory_ledger import Books, Naps
+from tests.support.stores.memory_ledger import InMemoryLedger, ManualSleeps
 
 
 def make_named_charge(name: str) -> Charge:
@@ -28,12 +28,10 @@ def make_named_charge(name: str) -> Charge:
 
 async def read_orphaned_calls(folder: Path) -> list[str]:
     """Return the calls whose charges another process would find now."""
-    spool = FileOutbox(folder)
-    found = [
-        make_named_charge.call.id for orphans in await spool.orphans() for make_named_charge in orphans.charges
-    ]
-    await spool.close()
-    return found
+    outbox = FileOutbox(folder)
+    call_ids = [charge.call.id for orphans in await outbox.orphans() for charge in orphans.charges]
+    await outbox.close()
+    return call_ids
 
 
 def simulate_kill(log: FileWriteAheadLog) -> None:
@@ -45,41 +43,47 @@ def simulate_kill(log: FileWriteAheadLog) -> None:
 
 async def test_a_charge_outlives_its_process_until_it_is_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
-    log, books = FileWriteAheadLog(folder), Books()
-    ours = Admission(books, clock=lambda: NOON, write_ahead_log=log)
+    log, ledger = FileWriteAheadLog(folder), InMemoryLedger()
+    admission = Admission(ledger, clock=lambda: NOON, write_ahead_log=log)
     for name in ("booked", "lost"):
-        ours.log_charge(make_named_charge(name))
+        admission.log_charge(make_named_charge(name))
     assert await read_orphaned_calls(folder) == []  # its process is alive
-    assert (await ours.settle(make_named_charge("booked"))).outcome is SettlementOutcome.BOOKED
+    assert (await admission.settle(make_named_charge("booked"))).outcome is SettlementOutcome.RECORDED
     simulate_kill(log)
 
-    spool = FileOutbox(folder)
-    assert await record_orphans(spool, Admission(books, clock=lambda: NOON)) == 1
-    await spool.close()
-    assert sorted(books.booked) == ["booked", "lost"]
+    outbox = FileOutbox(folder)
+    assert await record_orphans(outbox, Admission(ledger, clock=lambda: NOON)) == 1
+    await outbox.close()
+    assert sorted(ledger.charged_ids) == ["booked", "lost"]
     assert list(folder.iterdir()) == []
 
 
 async def test_a_charge_of_a_crashed_process_is_recorded_as_not_compared(
     tmp_path: Path,
 ) -> None:
-    noted, log, books = replace(CHARGE, savings=Savings()), FileWriteAheadLog(tmp_path), Books()
-    log.append(noted)
+    charge, log, ledger = replace(CHARGE, savings=Savings()), FileWriteAheadLog(tmp_path), InMemoryLedger()
+    log.append(charge)
     simulate_kill(log)
 
-    spool = FileOutbox(tmp_path)
-    assert await record_orphans(spool, Admission(books, clock=lambda: NOON)) == 1
-    await spool.close()
-    assert books.entries_ == [noted]
+    outbox = FileOutbox(tmp_path)
+    assert await record_orphans(outbox, Admission(ledger, clock=lambda: NOON)) == 1
+    await outbox.close()
+    assert ledger.stored_charges == [charge]
 
 
 async def test_a_charge_that_waits_for_the_store_is_in_one_place(tmp_path: Path) -> None:
-    log, spool = FileWriteAheadLog(tmp_path), FileOutbox(tmp_path)
-    ours = Admission(Books(gone=9), clock=lambda: NOON, sleep=Naps().sleep, outbox=spool, write_ahead_log=log)
-    ours.log_charge(CHARGE)
-    assert (await ours.settle(CHARGE)).outcome is SettlementOutcome.WAITING
+    log, outbox = FileWriteAheadLog(tmp_path), FileOutbox(tmp_path)
+    admission = Admission(
+        InMemoryLedger(failures_left=9),
+        clock=lambda: NOON,
+        sleep=ManualSleeps().sleep,
+        outbox=outbox,
+        write_ahead_log=log,
+    )
+    admission.log_charge(CHARGE)
+    assert (await admission.settle(CHARGE)).outcome is SettlementOutcome.WAITING
     simulate_kill(log)
-    await spool.close()
+    await outbox.close()
 
     assert await read_orphaned_calls(tmp_path) == [CHARGE.call.id]
 
@@ -98,41 +102,40 @@ def test_recorded_charges_leave_nothing_in_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=60))
-@settings(max_examples=limit_examples(60))
 async def test_charges_that_are_not_recorded_are_always_found(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool]]
 ) -> None:
     folder = tmp_path_factory.mktemp("notes")
     log = FileWriteAheadLog(folder, max_bytes=2_000)
-    open_bills: set[str] = set()
+    open_charges: set[str] = set()
     for number, is_new in steps:
         if is_new:
             log.append(make_named_charge(f"{number}"))
-            open_bills.add(f"{number}")
+            open_charges.add(f"{number}")
         else:
             log.mark_recorded(f"{number}")
-            open_bills.discard(f"{number}")
+            open_charges.discard(f"{number}")
         sizes = [path.stat().st_size for path in folder.iterdir()]
         assert sum(sizes) < 2_000 + 11 * 1_000
     if log._file is not None:
         simulate_kill(log)
 
-    assert open_bills <= set(await read_orphaned_calls(folder))
+    assert open_charges <= set(await read_orphaned_calls(folder))
 
 
 async def test_an_unwritable_log_is_reported_once_and_charges_are_still_recorded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "spool").write_text("no folder")
-    books = Books()
-    ours = Admission(books, clock=lambda: NOON, write_ahead_log=FileWriteAheadLog(tmp_path / "spool"))
+    ledger = InMemoryLedger()
+    admission = Admission(ledger, clock=lambda: NOON, write_ahead_log=FileWriteAheadLog(tmp_path / "spool"))
     with caplog.at_level(logging.ERROR):
         for name in ("one", "two"):
-            ours.log_charge(make_named_charge(name))
-            assert (await ours.settle(make_named_charge(name))).outcome is SettlementOutcome.BOOKED
+            admission.log_charge(make_named_charge(name))
+            assert (await admission.settle(make_named_charge(name))).outcome is SettlementOutcome.RECORDED
 
     assert len(caplog.records) == 1
-    assert books.booked == ["one", "two"]
+    assert ledger.charged_ids == ["one", "two"]
 
 
 async def test_the_file_exists_before_the_first_charge(
@@ -141,15 +144,15 @@ async def test_the_file_exists_before_the_first_charge(
     """Regression: the first client waited for the disk, and got its response before its charge was logged."""
     log = FileWriteAheadLog(tmp_path / "spool")
     log.open()
-    (made,) = (tmp_path / "spool").iterdir()
+    (file,) = (tmp_path / "spool").iterdir()
     log.append(CHARGE)
-    assert list((tmp_path / "spool").iterdir()) == [made]
+    assert list((tmp_path / "spool").iterdir()) == [file]
     simulate_kill(log)
     assert await read_orphaned_calls(tmp_path / "spool") == [CHARGE.call.id]
 
-    nowhere = FileWriteAheadLog(made)
-    nowhere.open()
-    nowhere.append(CHARGE)
+    unwritable = FileWriteAheadLog(file)
+    unwritable.open()
+    unwritable.append(CHARGE)
     assert len(caplog.records) == 1
 
 
@@ -161,30 +164,30 @@ def list_files(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
-async def recover_twice(folder: Path, books: Books) -> int:
+async def recover_twice(folder: Path, ledger: InMemoryLedger) -> int:
     """Start another process twice, and return how many calls were recorded."""
     number = 0
     for _ in range(2):
-        spool = FileOutbox(folder)
-        number += await record_orphans(spool, Admission(books, clock=lambda: NOON))
-        await spool.close()
+        outbox = FileOutbox(folder)
+        number += await record_orphans(outbox, Admission(ledger, clock=lambda: NOON))
+        await outbox.close()
     return number
 
 
 async def test_a_stream_in_flight_at_kill_9_is_recorded_once_as_possibly_charged(tmp_path: Path) -> None:
     """Regression: a process killed with streams in flight left nothing of them in the ledger."""
-    log, books = FileWriteAheadLog(tmp_path), Books()
-    ours = Admission(books, clock=lambda: NOON, write_ahead_log=log)
+    log, ledger = FileWriteAheadLog(tmp_path), InMemoryLedger()
+    admission = Admission(ledger, clock=lambda: NOON, write_ahead_log=log)
     for name in ("streams", "refused", "finished"):
-        ours.announce(make_named_call(name), estimated_input_tokens=7)
-    ours.announce_ceiling("streams", Decimal("0.25"))
-    ours.withdraw("refused")
-    ours.log_charge(make_named_charge("finished"))
-    await ours.settle(make_named_charge("finished"))
+        admission.announce(make_named_call(name), estimated_input_tokens=7)
+    admission.announce_ceiling("streams", Decimal("0.25"))
+    admission.withdraw("refused")
+    admission.log_charge(make_named_charge("finished"))
+    await admission.settle(make_named_charge("finished"))
     simulate_kill(log)
 
-    assert await recover_twice(tmp_path, books) == 1
-    finished, streams = books.entries_
+    assert await recover_twice(tmp_path, ledger) == 1
+    finished, streams = ledger.stored_charges
     assert finished.call.id == "finished"
     assert not finished.is_possibly_charged
     assert streams == Charge(
@@ -205,80 +208,83 @@ class CallStage(StrEnum):
 
     ANNOUNCED = "announced"
     CEILING = "ceiling"
-    BILLED = "billed"
+    CHARGED = "charged"
     SETTLED = "settled"
     WITHDRAWN = "withdrawn"
 
 
-NEXT = {
+NEXT_STAGES = {
     None: [CallStage.ANNOUNCED],
-    CallStage.ANNOUNCED: [CallStage.CEILING, CallStage.BILLED, CallStage.WITHDRAWN],
-    CallStage.CEILING: [CallStage.BILLED, CallStage.WITHDRAWN],
-    CallStage.BILLED: [CallStage.SETTLED],
+    CallStage.ANNOUNCED: [CallStage.CEILING, CallStage.CHARGED, CallStage.WITHDRAWN],
+    CallStage.CEILING: [CallStage.CHARGED, CallStage.WITHDRAWN],
+    CallStage.CHARGED: [CallStage.SETTLED],
 }
 
 
 @pytest.mark.slow
-@given(data=st.data(), most_bytes=st.sampled_from([500, 3_000, 100_000]))
+@given(data=st.data(), max_bytes=st.sampled_from([500, 3_000, 100_000]))
 @settings(max_examples=limit_examples(150))
 async def test_a_killed_process_leaves_each_call_recorded_once_with_what_was_known(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, most_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, max_bytes: int
 ) -> None:
     folder = tmp_path_factory.mktemp("notes")
-    log, books = FileWriteAheadLog(folder, max_bytes=most_bytes), Books()
-    ours = Admission(books, clock=lambda: NOON, write_ahead_log=log)
+    log, ledger = FileWriteAheadLog(folder, max_bytes=max_bytes), InMemoryLedger()
+    admission = Admission(ledger, clock=lambda: NOON, write_ahead_log=log)
     stages: dict[str, CallStage | None] = {f"{number}": None for number in range(data.draw(st.integers(1, 6)))}
     before, last, sizes = dict(stages), "0", dict[Path, int]()
     for _ in range(data.draw(st.integers(0, 25))):
-        open_calls = [name for name, life in stages.items() if life in NEXT]
+        open_calls = [name for name, stage in stages.items() if stage in NEXT_STAGES]
         if not open_calls:
             break
         before, sizes = dict(stages), {path: path.stat().st_size for path in folder.iterdir()}
         last = data.draw(st.sampled_from(open_calls))
-        stages[last] = life = data.draw(st.sampled_from(NEXT[stages[last]]))
-        match life:
+        stages[last] = stage = data.draw(st.sampled_from(NEXT_STAGES[stages[last]]))
+        match stage:
             case CallStage.ANNOUNCED:
-                ours.announce(make_named_call(last))
+                admission.announce(make_named_call(last))
             case CallStage.CEILING:
-                ours.announce_ceiling(last, Decimal(1))
-            case CallStage.BILLED:
-                ours.log_charge(make_named_charge(last))
+                admission.announce_ceiling(last, Decimal(1))
+            case CallStage.CHARGED:
+                admission.log_charge(make_named_charge(last))
             case CallStage.SETTLED:
-                await ours.settle(make_named_charge(last))
+                await admission.settle(make_named_charge(last))
             case CallStage.WITHDRAWN:
-                ours.withdraw(last)
+                admission.withdraw(last)
     if log._file is not None:
         simulate_kill(log)
     # The last line may be truncated, as if the process had been killed while writing it.
-    is_torn = False
+    is_truncated = False
     for path in folder.iterdir():
         written = path.stat().st_size - sizes.get(path, path.stat().st_size)
         if written > 0 and data.draw(st.booleans()):
             os.truncate(path, path.stat().st_size - data.draw(st.integers(1, written)))
-            is_torn = True
+            is_truncated = True
 
-    await recover_twice(folder, books)
-    found = {entry.call.id: entry for entry in books.entries_}
-    assert len(found) == len(books.entries_)
+    await recover_twice(folder, ledger)
+    recorded = {charge.call.id: charge for charge in ledger.stored_charges}
+    assert len(recorded) == len(ledger.stored_charges)
     for name, reached in stages.items():
-        seen = (
+        recorded_stage = (
             None
-            if name not in found
+            if name not in recorded
             else CallStage.ANNOUNCED
-            if found[name].is_possibly_charged
-            else CallStage.BILLED
+            if recorded[name].is_possibly_charged
+            else CallStage.CHARGED
         )
-        possible = [reached, before[name]] if is_torn and name == last else [reached]
-        assert seen in [RECORDED[one] for one in possible], (name, reached)
+        possible = [reached, before[name]] if is_truncated and name == last else [reached]
+        assert recorded_stage in [RECORDED_STAGES[possible_stage] for possible_stage in possible], (
+            name,
+            reached,
+        )
     assert list_files(folder) == []
 
 
-RECORDED = {
+RECORDED_STAGES = {
     None: None,
     CallStage.ANNOUNCED: CallStage.ANNOUNCED,
     CallStage.CEILING: CallStage.ANNOUNCED,
-    CallStage.BILLED: CallStage.BILLED,
-    CallStage.SETTLED: CallStage.BILLED,
+    CallStage.CHARGED: CallStage.CHARGED,
+    CallStage.SETTLED: CallStage.CHARGED,
     CallStage.WITHDRAWN: None,
 }
 
@@ -287,13 +293,13 @@ async def test_on_a_full_disk_calls_continue_and_the_error_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "spool").write_text("not a folder")
-    books = Books()
-    ours = Admission(books, clock=lambda: NOON, write_ahead_log=FileWriteAheadLog(tmp_path / "spool"))
+    ledger = InMemoryLedger()
+    admission = Admission(ledger, clock=lambda: NOON, write_ahead_log=FileWriteAheadLog(tmp_path / "spool"))
     for name in ("one", "two"):
-        ours.announce(make_named_call(name))
-    ours.withdraw("two")
-    ours.log_charge(make_named_charge("one"))
-    assert (await ours.settle(make_named_charge("one"))).outcome is SettlementOutcome.BOOKED
+        admission.announce(make_named_call(name))
+    admission.withdraw("two")
+    admission.log_charge(make_named_charge("one"))
+    assert (await admission.settle(make_named_charge("one"))).outcome is SettlementOutcome.RECORDED
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 

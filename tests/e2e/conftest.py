@@ -9,21 +9,21 @@ import pytest
 from playwright.sync_api import Browser
 
 from foveate.cli import main
-from tests.e2e.command import Outcome
 from tests.support.clients.browser import BrowserUnavailable, running_browser
 from tests.support.processes import forked_commands
+from tests.support.processes.commands import Outcome
 from tests.support.scenarios.dashboard_traffic import DashboardGateway, gateway_with_traffic
 from tests.support.stores.postgres import PostgresServer, PostgresUnavailable, running_postgres
 
 
 @pytest.fixture(scope="session", autouse=True)
-def ctrl_c() -> None:
+def restore_ctrl_c() -> None:
     """Restore the handling of Ctrl-C: background processes and their children ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
-def forks(request: pytest.FixtureRequest) -> None:
+def start_fork_server(request: pytest.FixtureRequest) -> None:
     """Start the fork server for tests that run commands."""
     if request.node.get_closest_marker("process"):
         forked_commands.ensure_running()
@@ -36,9 +36,9 @@ def run(capsys: pytest.CaptureFixture[str]) -> Any:
     def call(*arguments: str | Path) -> Outcome:
         with pytest.raises(SystemExit) as exit_:
             main([str(argument) for argument in arguments])
-        shown = capsys.readouterr()
+        output = capsys.readouterr()
         code = exit_.value.code
-        return Outcome(code if isinstance(code, int) else 0, shown.out, shown.err)
+        return Outcome(code if isinstance(code, int) else 0, output.out, output.err)
 
     return call
 
@@ -64,14 +64,14 @@ def own_server() -> Iterator[PostgresServer]:
 def browser() -> Iterator[Browser]:
     """A real browser for one module: it has a running event loop, which others must not meet."""
     try:
-        with running_browser() as found:
-            yield found
+        with running_browser() as browser_:
+            yield browser_
     except BrowserUnavailable as reason:
         pytest.skip(f"no browser: {reason}")
 
 
 @pytest.fixture(scope="session")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardGateway]:
+def dashboard_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardGateway]:
     """A gateway with traffic; tests may read its pages, but send no requests."""
-    with gateway_with_traffic(tmp_path_factory.mktemp("shown")) as found:
-        yield found
+    with gateway_with_traffic(tmp_path_factory.mktemp("shown")) as running:
+        yield running

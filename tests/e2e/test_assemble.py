@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import foveate
-from tests.e2e.command import spawn, write
+from tests.support.processes.commands import spawn, write
 from tests.support.processes.forked_commands import COMMAND
 
 ROOT = Path(__file__).parents[2]
@@ -25,8 +25,8 @@ LOG = [
     "closed the valve",
     "waiting for word",
 ]
-WHOLE = "\n\n".join((RULES, "\n".join(LOG)))
-CUT = f"{RULES}\n\nclosed the valve\nwaiting for word\n[...older entries truncated]"
+UNCUT = "\n\n".join((RULES, "\n".join(LOG)))
+TRUNCATED = f"{RULES}\n\nclosed the valve\nwaiting for word\n[...older entries truncated]"
 SECTIONS = [
     {"name": "rules", "text": RULES, "priority": "required"},
     {"name": "log", "items": LOG, "priority": "low"},
@@ -35,7 +35,7 @@ UNKNOWN_MODEL = "a-model-of-next-year"
 
 
 @pytest.fixture(autouse=True)
-def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _clear_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CONTEXT_MAX_TOKENS", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 
@@ -53,33 +53,33 @@ def small_budget(tmp_path: Path) -> Path:
 
 def test_help_shows_the_options_and_an_example(run: Any) -> None:
     assert "assemble" in run("--help").out
-    shown = run("assemble", "--help").out
+    help_text = run("assemble", "--help").out
 
-    assert "--show-budget" in shown
-    assert "foveate assemble --sections parts/ --budget budget.yaml" in shown
+    assert "--show-budget" in help_text
+    assert "foveate assemble --sections parts/ --budget budget.yaml" in help_text
 
 
 def test_json_output_has_exactly_the_documented_keys(run: Any, sections: Path, small_budget: Path) -> None:
     outcome = run("assemble", "--sections", sections, "--budget", small_budget, "--json")
-    shown = json.loads(outcome.out)
+    output = json.loads(outcome.out)
 
     assert (outcome.code, outcome.err, outcome.out.count("\n")) == (0, "", 1)
-    assert list(shown) == [
+    assert list(output) == [
         *("limit_tokens", "tokens", "text", "sections", "cuts", "count", "model", "limit_source", "unmatched")
     ]
-    assert [list(section) for section in shown["sections"]] == [
+    assert [list(section) for section in output["sections"]] == [
         ["name", "priority", "before", "after", "action"]
     ] * 2
-    assert [list(cut) for cut in shown["cuts"]] == [["section", "rung", "before", "after", "reason"]]
-    assert shown["limit_tokens"] == 20
-    assert shown["text"] == CUT
-    assert shown["tokens"] == foveate.count(shown["text"]).tokens
-    assert shown["count"] == {"tokens": shown["tokens"], "exact": True, "upper": shown["tokens"]}
-    assert (shown["model"], shown["limit_source"], shown["unmatched"]) == ("gpt-4o", "call", [])
-    rules, log = shown["sections"]
+    assert [list(cut) for cut in output["cuts"]] == [["section", "rung", "before", "after", "reason"]]
+    assert output["limit_tokens"] == 20
+    assert output["text"] == TRUNCATED
+    assert output["tokens"] == foveate.count(output["text"]).tokens
+    assert output["count"] == {"tokens": output["tokens"], "exact": True, "upper": output["tokens"]}
+    assert (output["model"], output["limit_source"], output["unmatched"]) == ("gpt-4o", "call", [])
+    rules, log = output["sections"]
     assert rules == {"name": "rules", "priority": "required", "before": 5, "after": 5, "action": "kept"}
     assert log == {"name": "log", "priority": "low", "before": 25, "after": 14, "action": "truncated"}
-    (cut,) = shown["cuts"]
+    (cut,) = output["cuts"]
     assert cut["reason"]
     assert {**cut, "reason": ""} == {
         "section": "log",
@@ -94,12 +94,12 @@ def test_json_output_matches_the_library_result(run: Any) -> None:
     from foveate.config import load_budget, load_sections
 
     folder, budget = EXAMPLES / "night_watch", EXAMPLES / "budget.yaml"
-    shown = json.loads(run("assemble", "--sections", folder, "--budget", budget, "--json").out)
+    output = json.loads(run("assemble", "--sections", folder, "--budget", budget, "--json").out)
     prompt = foveate.assemble(load_sections(folder), load_budget(budget))
 
-    assert shown["text"] == prompt.text
-    assert [section["name"] for section in shown["sections"]] == [section.name for section in prompt.sections]
-    assert [cut["reason"] for cut in shown["cuts"]] == [cut.reason for cut in prompt.cuts]
+    assert output["text"] == prompt.text
+    assert [section["name"] for section in output["sections"]] == [section.name for section in prompt.sections]
+    assert [cut["reason"] for cut in output["cuts"]] == [cut.reason for cut in prompt.cuts]
 
 
 def test_each_section_has_a_row_with_its_tokens(run: Any, sections: Path, small_budget: Path) -> None:
@@ -123,26 +123,26 @@ def test_a_folder_has_one_file_per_section_and_the_budget_refers_to_them_by_name
         tmp_path / "budget.yaml",
         "total_tokens: 20\nsections:\n  rules: {priority: required}\n  log: {priority: low, keep: newest}\n",
     )
-    shown = json.loads(run("assemble", "--sections", folder, "--budget", budget, "--json").out)
+    output = json.loads(run("assemble", "--sections", folder, "--budget", budget, "--json").out)
 
-    assert [(each["name"], each["priority"]) for each in shown["sections"]] == [
+    assert [(section["name"], section["priority"]) for section in output["sections"]] == [
         ("rules", "required"),
         ("log", "low"),
     ]
-    assert shown["text"] == CUT
+    assert output["text"] == TRUNCATED
 
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "listed",
+    "content",
     [json.dumps(SECTIONS), f"- {{name: rules, text: {RULES}}}\n- name: log\n  items: [{', '.join(LOG)}]\n"],
     ids=["JSON", "YAML"],
 )
-def test_a_dash_reads_the_sections_from_standard_input(listed: str) -> None:
-    outcome = spawn("assemble", "--sections", "-", "--json", stdin=listed.encode())
+def test_a_dash_reads_the_sections_from_standard_input(content: str) -> None:
+    outcome = spawn("assemble", "--sections", "-", "--json", stdin=content.encode())
 
     assert outcome.code == 0
-    assert json.loads(outcome.out)["text"] == WHOLE
+    assert json.loads(outcome.out)["text"] == UNCUT
 
 
 @pytest.mark.process
@@ -150,7 +150,7 @@ def test_a_dash_reads_the_budget_from_standard_input(sections: Path) -> None:
     outcome = spawn("assemble", "--sections", sections, "--budget", "-", "--json", stdin=b"total_tokens: 20\n")
 
     assert outcome.code == 0
-    assert json.loads(outcome.out)["text"] == CUT
+    assert json.loads(outcome.out)["text"] == TRUNCATED
 
 
 def test_a_total_overrides_only_the_total_of_the_budget(
@@ -161,14 +161,18 @@ def test_a_total_overrides_only_the_total_of_the_budget(
         tmp_path / "budget.yaml",
         "total_tokens: 4000\noutput_reserve: 4\nladder: drop_low_priority\n",
     )
-    alone = json.loads(run("assemble", "--sections", sections, "--total-tokens", "20", "--json").out)
-    over = json.loads(
+    without_file = json.loads(run("assemble", "--sections", sections, "--total-tokens", "20", "--json").out)
+    with_file = json.loads(
         run("assemble", "--sections", sections, "--budget", budget, "--total-tokens", "24", "--json").out
     )
 
-    assert (alone["limit_tokens"], alone["limit_source"], alone["text"]) == (20, "call", CUT)
-    assert (over["limit_tokens"], over["limit_source"], over["text"]) == (20, "call", RULES)
-    assert over["cuts"][0]["rung"] == "drop_low_priority"
+    assert (without_file["limit_tokens"], without_file["limit_source"], without_file["text"]) == (
+        20,
+        "call",
+        TRUNCATED,
+    )
+    assert (with_file["limit_tokens"], with_file["limit_source"], with_file["text"]) == (20, "call", RULES)
+    assert with_file["cuts"][0]["rung"] == "drop_low_priority"
 
 
 def test_warnings_are_printed_next_to_the_chart_and_listed_in_json(
@@ -183,34 +187,34 @@ def test_warnings_are_printed_next_to_the_chart_and_listed_in_json(
         "foveate: the budget says something of 'weather', and there is no such section",
     ]
     as_json = run(*arguments, "--json")
-    shown = json.loads(as_json.out)
+    report = json.loads(as_json.out)
 
     assert run(*arguments).err.splitlines() == warnings[:2]
     assert run(*arguments, "--explain").err.splitlines() == warnings
     assert as_json.err == ""
-    assert (shown["limit_source"], shown["unmatched"]) == ("default", ["Log", "weather"])
+    assert (report["limit_source"], report["unmatched"]) == ("default", ["Log", "weather"])
 
 
 def test_every_cut_is_explained(run: Any, sections: Path, small_budget: Path) -> None:
-    cut = run("assemble", "--sections", sections, "--budget", small_budget, "--explain").out
-    whole = run("assemble", "--sections", sections, "--explain").out
+    truncated = run("assemble", "--sections", sections, "--budget", small_budget, "--explain").out
+    untruncated = run("assemble", "--sections", sections, "--explain").out
 
-    assert re.search(r"\n\nlog  25 → 14  truncate_low_priority: \S.*\n", cut)
-    assert whole.endswith("\n\nnothing was cut\n")
+    assert re.search(r"\n\nlog  25 → 14  truncate_low_priority: \S.*\n", truncated)
+    assert untruncated.endswith("\n\nnothing was cut\n")
 
 
 def test_the_prompt_can_show_the_agent_its_budget(run: Any, sections: Path) -> None:
-    shown = json.loads(run("assemble", "--sections", sections, "--show-budget", "--json").out)
+    report = json.loads(run("assemble", "--sections", sections, "--show-budget", "--json").out)
 
-    assert f"\n\n## Context Budget\nUsing {shown['tokens']}/128000 tokens (0%)\n- rules: 5\n" in shown["text"]
-    assert [section["name"] for section in shown["sections"]] == ["rules", "log", "context_budget"]
+    assert f"\n\n## Context Budget\nUsing {report['tokens']}/128000 tokens (0%)\n- rules: 5\n" in report["text"]
+    assert [section["name"] for section in report["sections"]] == ["rules", "log", "context_budget"]
 
 
 def test_an_empty_list_gives_an_empty_prompt(run: Any, tmp_path: Path) -> None:
-    nothing = write(tmp_path / "sections.json", [])
+    empty = write(tmp_path / "sections.json", [])
 
-    assert run("assemble", "--sections", nothing).out == "0 of 128,000 tokens (0%), gpt-4o, exact\n"
-    assert json.loads(run("assemble", "--sections", nothing, "--json").out)["text"] == ""
+    assert run("assemble", "--sections", empty).out == "0 of 128,000 tokens (0%), gpt-4o, exact\n"
+    assert json.loads(run("assemble", "--sections", empty, "--json").out)["text"] == ""
 
 
 def test_a_budget_can_name_a_ladder_unless_a_file_has_that_name(
@@ -219,19 +223,19 @@ def test_a_budget_can_name_a_ladder_unless_a_file_has_that_name(
     monkeypatch.setenv("CONTEXT_MAX_TOKENS", "20")
     monkeypatch.chdir(tmp_path)
     arguments = ("assemble", "--sections", sections, "--budget", "drop_low_priority", "--json")
-    ladder = json.loads(run(*arguments).out)
+    report = json.loads(run(*arguments).out)
     write(tmp_path / "drop_low_priority", "total_tokens: 40\n")
     file = json.loads(run(*arguments).out)
 
-    assert (ladder["limit_tokens"], ladder["text"]) == (20, RULES)
-    assert (file["limit_tokens"], file["text"]) == (40, WHOLE)
+    assert (report["limit_tokens"], report["text"]) == (20, RULES)
+    assert (file["limit_tokens"], file["text"]) == (40, UNCUT)
 
 
 def test_the_default_limit_is_from_the_environment_and_then_the_model_window(
     run: Any, sections: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silent = write(tmp_path / "silent.yaml", "output_reserve: 4\n")
-    loud = write(tmp_path / "loud.yaml", "total_tokens: 300\n")
+    without_total = write(tmp_path / "silent.yaml", "output_reserve: 4\n")
+    with_total = write(tmp_path / "loud.yaml", "total_tokens: 300\n")
 
     def limit(*arguments: str | Path) -> int:
         return int(
@@ -242,8 +246,8 @@ def test_the_default_limit_is_from_the_environment_and_then_the_model_window(
     assert limit("--model", UNKNOWN_MODEL) == 16_384
     monkeypatch.setenv("CONTEXT_MAX_TOKENS", "200")
     assert limit() == 200
-    assert limit("--budget", silent) == 196
-    assert limit("--budget", loud) == 300
+    assert limit("--budget", without_total) == 196
+    assert limit("--budget", with_total) == 300
 
 
 def test_an_unknown_model_is_estimated_and_its_upper_bound_is_within_the_budget(
@@ -264,28 +268,28 @@ def test_an_unknown_model_is_estimated_and_its_upper_bound_is_within_the_budget(
 def test_a_custom_vocabulary_is_used_for_counting(run: Any, sections: Path, tmp_path: Path) -> None:
     ranks = tmp_path / "bytes-cl100k.tiktoken"
     ranks.write_bytes(b"\n".join(base64.b64encode(bytes([i])) + b" %d" % i for i in range(256)))
-    shown = json.loads(run("assemble", "--sections", sections, "--tokenizer", ranks, "--json").out)
+    report = json.loads(run("assemble", "--sections", sections, "--tokenizer", ranks, "--json").out)
 
-    assert shown["tokens"] == len(shown["text"])
-    assert shown["count"]["exact"]
+    assert report["tokens"] == len(report["text"])
+    assert report["count"]["exact"]
 
 
 def test_the_prompt_is_written_to_a_file_and_the_chart_is_printed(
     run: Any, sections: Path, tmp_path: Path
 ) -> None:
-    target = tmp_path / "prompt.txt"
-    outcome = run("assemble", "--sections", sections, "--output", target)
-    with_json = run("assemble", "--sections", sections, "-o", target, "--json")
+    output_file = tmp_path / "prompt.txt"
+    outcome = run("assemble", "--sections", sections, "--output", output_file)
+    with_json = run("assemble", "--sections", sections, "-o", output_file, "--json")
 
     assert outcome.out.startswith("30 of 128,000 tokens")
-    assert target.read_text(encoding="utf-8") == json.loads(with_json.out)["text"]
+    assert output_file.read_text(encoding="utf-8") == json.loads(with_json.out)["text"]
 
 
 @pytest.mark.process
 def test_the_prompt_goes_to_standard_output_and_the_chart_to_standard_error(sections: Path) -> None:
     outcome = spawn("assemble", "--sections", sections, "--output", "-", env={"PYTHONIOENCODING": "ascii"})
 
-    assert outcome.out == WHOLE
+    assert outcome.out == UNCUT
     assert outcome.err.startswith("30 of 128,000 tokens")
     assert "##" in outcome.err
 
@@ -293,18 +297,22 @@ def test_the_prompt_goes_to_standard_output_and_the_chart_to_standard_error(sect
 @pytest.mark.process
 def test_a_lone_surrogate_is_written_as_the_replacement_character(tmp_path: Path) -> None:
     """A lone surrogate, which JSON can hold and UTF-8 cannot."""
-    listed = write(
+    sections_file = write(
         tmp_path / "sections.json", r'[{"name": "cut", "text": "half \ud83d"}, {"name": "é", "text": "ü"}]'
     )
-    outcome = spawn("assemble", "--sections", listed, "--output", "-")
+    outcome = spawn("assemble", "--sections", sections_file, "--output", "-")
 
     assert (outcome.code, outcome.out) == (0, "half �\n\nü")
-    assert json.loads(spawn("assemble", "--sections", listed, "--json").out)["text"] == "half \ud83d\n\nü"
+    assert (
+        json.loads(spawn("assemble", "--sections", sections_file, "--json").out)["text"] == "half \ud83d\n\nü"
+    )
 
 
 def test_each_of_a_thousand_sections_has_a_row(run: Any, tmp_path: Path) -> None:
-    listed = write(tmp_path / "s.json", [{"name": f"part {i}", "text": "one two " * i} for i in range(1000)])
-    lines = run("assemble", "--sections", listed, "--model", "gpt-4.1").out.splitlines()
+    sections_file = write(
+        tmp_path / "s.json", [{"name": f"part {i}", "text": "one two " * i} for i in range(1000)]
+    )
+    lines = run("assemble", "--sections", sections_file, "--model", "gpt-4.1").out.splitlines()
 
     assert len(lines) == 1001
     assert all(len(line) <= 80 for line in lines)
@@ -314,17 +322,17 @@ def examples() -> list[tuple[str, str]]:
     """The example commands of the reference with the output shown there."""
     text = REFERENCE.read_text(encoding="utf-8")
     blocks = re.findall(r"^    \$ (.*foveate assemble .*)\n((?:    .+\n|\n(?=    ))*)", text, re.MULTILINE)
-    return [(line, re.sub(r"^    ", "", shown, flags=re.MULTILINE)) for line, shown in blocks]
+    return [(line, re.sub(r"^    ", "", output, flags=re.MULTILINE)) for line, output in blocks]
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("line", "shown"), examples(), ids=[line for line, _ in examples()])
-def test_the_examples_in_the_reference_show_the_real_output(line: str, shown: str) -> None:
+@pytest.mark.parametrize(("line", "output"), examples(), ids=[line for line, _ in examples()])
+def test_the_examples_in_the_reference_show_the_real_output(line: str, output: str) -> None:
     script = f'cd "{ROOT}" && ' + line.replace("foveate", '"$@"', 1)
     outcome = spawn(command=["sh", "-c", script, "sh", *COMMAND])
 
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out == shown
+    assert outcome.out == output
 
 
 def test_the_reference_has_examples() -> None:

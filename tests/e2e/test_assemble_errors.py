@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.command import Outcome, spawn, write
+from tests.support.processes.commands import Outcome, spawn, write
 
 SECTIONS = [
     {"name": "rules", "text": "Answer in one word.", "priority": "required"},
@@ -49,11 +49,11 @@ def test_the_json_error_has_the_numbers(run: Any, sections: Path, tmp_path: Path
 
 def test_the_error_line_names_the_largest_of_many_sections_and_json_names_all(run: Any, tmp_path: Path) -> None:
     """Regression: the line had thousands of characters."""
-    listed = write(
+    sections_file = write(
         tmp_path / "sections.json",
         [{"name": f"part {i}", "text": "one " * (i + 1), "priority": "required"} for i in range(200)],
     )
-    outcome = run("assemble", "--sections", listed, "--total-tokens", "3", "--json")
+    outcome = run("assemble", "--sections", sections_file, "--total-tokens", "3", "--json")
     error = json.loads(outcome.out)["error"]
 
     assert (outcome.code, outcome.err.count("\n")) == (3, 1)
@@ -68,11 +68,11 @@ def test_the_error_line_names_the_largest_of_many_sections_and_json_names_all(ru
 
 @pytest.mark.parametrize("count", [12, 13])
 def test_the_error_line_names_all_of_a_dozen_sections(run: Any, tmp_path: Path, count: int) -> None:
-    listed = write(
+    sections_file = write(
         tmp_path / "sections.json",
         [{"name": f"part {i}", "text": "one two", "priority": "required"} for i in range(count)],
     )
-    outcome = run("assemble", "--sections", listed, "--total-tokens", "3", "--json")
+    outcome = run("assemble", "--sections", sections_file, "--total-tokens", "3", "--json")
 
     assert outcome.err.count("part ") == 12
     assert (outcome.err == f"foveate: {json.loads(outcome.out)['error']['message']}\n") == (count == 12)
@@ -91,7 +91,7 @@ def test_the_error_line_names_all_of_a_dozen_sections(run: Any, tmp_path: Path, 
         (b"- name: a\n  text: x\n  prioritty: low\n", "{path}:3: section 1: "),
         (b"name: a\n", "{path}:1: sections are a list"),
     ],
-    ids=["missing", "empty", "binary", "Latin-1", "no YAML", "a name twice", "a wrong key", "no list"],
+    ids=["missing", "empty", "binary", "Latin-1", "not YAML", "duplicate name", "unknown key", "not a list"],
 )
 def test_invalid_sections_are_reported_in_one_line_with_exit_code_2(
     run: Any, tmp_path: Path, content: bytes | None, message: str
@@ -159,8 +159,8 @@ def test_invalid_options_are_reported_in_one_line_with_exit_code_2(
 
 @pytest.mark.process
 def test_the_error_for_an_invalid_budget_on_standard_input_names_the_line(sections: Path) -> None:
-    wrong = b"total_tokens: 100\nsections:\n  log: {priority: urgent}\n"
-    outcome = spawn("assemble", "--sections", sections, "--budget", "-", stdin=wrong)
+    content = b"total_tokens: 100\nsections:\n  log: {priority: urgent}\n"
+    outcome = spawn("assemble", "--sections", sections, "--budget", "-", stdin=content)
 
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
     assert outcome.err.startswith("foveate: standard input:3: ")
@@ -188,7 +188,7 @@ def test_the_sections_argument_is_required(run: Any) -> None:
         ("loop", "nothing was changed"),
         ("a\0b", "embedded null byte"),
     ],
-    ids=["no folder", "a link to itself", "a zero byte"],
+    ids=["missing folder", "link to itself", "null byte"],
 )
 def test_a_failed_write_of_the_prompt_is_reported_in_one_line_with_exit_code_1(
     run: Any, sections: Path, tmp_path: Path, name: str, message: str

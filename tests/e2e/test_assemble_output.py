@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.command import Outcome, spawn, write
+from tests.support.processes.commands import Outcome, spawn, write
 from tests.support.processes.forked_commands import COMMAND
 
 SECTIONS = [{"name": "rules", "text": "Answer in one word."}]
@@ -40,19 +40,19 @@ def test_an_input_file_is_never_overwritten_under_any_spelling_of_its_path(
     run: Any, sections: Path, tmp_path: Path, option: str
 ) -> None:
     """Regression: `-o sections.yaml` replaced the sections by the prompt."""
-    given = {
+    input_files = {
         "--sections": sections,
         "--budget": write(tmp_path / "budget.yaml", "total_tokens: 100\n"),
         "--tokenizer": write(tmp_path / "tokenizer.json", "{}"),
     }
-    link, hard = tmp_path / "link", tmp_path / "hard"
-    link.symlink_to(given[option])
-    hard.hardlink_to(given[option])
-    around = tmp_path / ".." / tmp_path.name / given[option].name
+    symlink, hard_link = tmp_path / "link", tmp_path / "hard"
+    symlink.symlink_to(input_files[option])
+    hard_link.hardlink_to(input_files[option])
+    roundabout = tmp_path / ".." / tmp_path.name / input_files[option].name
     before = files(tmp_path)
 
-    for output in (given[option], link, hard, around):
-        inputs = [word for pair in given.items() for word in pair]
+    for output in (input_files[option], symlink, hard_link, roundabout):
+        inputs = [argument for option_and_file in input_files.items() for argument in option_and_file]
         check_rejected(run("assemble", *inputs, "-o", output), f"is what {option} reads")
     assert files(tmp_path) == before
 
@@ -61,12 +61,12 @@ def test_the_prompt_is_not_written_into_the_folder_of_sections(run: Any, parts: 
     outside = write(tmp_path / "log.md", "started\n")
     (parts / "2-log.md").symlink_to(outside)
     (parts / "3-later.md").symlink_to(tmp_path / "not there yet")
-    inwards = tmp_path / "inwards"
-    inwards.symlink_to(parts / "new.md")
+    link_into_folder = tmp_path / "inwards"
+    link_into_folder.symlink_to(parts / "new.md")
     (tmp_path / "same").symlink_to(parts)
     outputs = (
         *(parts / "1-rules.md", parts / "new.md", tmp_path / "same" / "new.md"),
-        *(outside, parts / "3-later.md", inwards),
+        *(outside, parts / "3-later.md", link_into_folder),
     )
     before = files(tmp_path)
 
@@ -81,8 +81,12 @@ def test_the_prompt_can_be_written_next_to_the_sections_or_into_a_subfolder(
     (parts / "made").mkdir()
     monkeypatch.chdir(tmp_path)
 
-    for given, output in ((parts, parts / "made" / "prompt"), (parts, Path("prompt")), (sections, Path("two"))):
-        assert run("assemble", "--sections", given, "-o", output).code == 0
+    for source, output in (
+        (parts, parts / "made" / "prompt"),
+        (parts, Path("prompt")),
+        (sections, Path("two")),
+    ):
+        assert run("assemble", "--sections", source, "-o", output).code == 0
         assert output.read_text(encoding="utf-8") == "Answer in one word."
 
 
@@ -97,10 +101,10 @@ def test_the_name_of_a_ladder_is_not_an_input_file(
 @pytest.mark.process
 def test_running_out_of_memory_is_reported_in_one_line_with_exit_code_1(tmp_path: Path) -> None:
     """Regression: this was a traceback."""
-    huge = tmp_path / "sections.json"
-    huge.touch()
-    os.truncate(huge, 900_000_000)  # which takes no room on the disk
+    huge_file = tmp_path / "sections.json"
+    huge_file.touch()
+    os.truncate(huge_file, 900_000_000)  # a sparse file, which takes no space on the disk
     line = 'ulimit -v 600000; "$@" assemble --sections "$HUGE"'
-    outcome = spawn(command=["sh", "-c", line, "sh", *COMMAND], env={"HUGE": str(huge)})
+    outcome = spawn(command=["sh", "-c", line, "sh", *COMMAND], env={"HUGE": str(huge_file)})
 
     assert outcome == Outcome(1, "", "foveate: not enough memory\n")

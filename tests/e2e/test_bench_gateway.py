@@ -22,7 +22,7 @@ from benchmarks.gateway_upstream import SLOW_CHUNKS
 from benchmarks.harness import BadData
 
 ROOT = Path(__file__).parents[2]
-# Beside other tests its processes are late, and a run that is late is none.
+# Other tests delay its processes, and a run with delays is not valid.
 _BY_HAND = pytest.mark.skipif(
     "PYTEST_XDIST_WORKER" in os.environ, reason="a benchmark wants the machine to itself: run it by hand"
 )
@@ -69,17 +69,18 @@ def test_requests_differ_unless_they_repeat_on_purpose() -> None:
 def test_the_provider_answers_every_kind_of_request_and_the_client_times_it(
     provider: Server, load: LoadGenerator, kind: str
 ) -> None:
-    measured = load.measure(provider, LoadCase(kind=kind, connections=2, seconds=5.0, max_requests=3))
+    result = load.measure(provider, LoadCase(kind=kind, connections=2, seconds=5.0, max_requests=3))
 
-    assert len(measured.answer_ms) == len(measured.first_byte_ms) == 6
+    assert len(result.answer_ms) == len(result.first_byte_ms) == 6
     assert all(
-        0 < first <= whole for first, whole in zip(measured.first_byte_ms, measured.answer_ms, strict=True)
+        0 < first <= total_ms for first, total_ms in zip(result.first_byte_ms, result.answer_ms, strict=True)
     )
-    assert len(measured.cold_ms) == (2 if KINDS[kind].is_cold_first else 0)
-    assert len(measured.piece_ms) == (6 * SLOW_CHUNKS if KINDS[kind].is_slow else 0)
-    assert all(0 < ms < whole for ms in measured.piece_ms for whole in measured.answer_ms)
+    assert len(result.cold_ms) == (2 if KINDS[kind].is_cold_first else 0)
+    assert len(result.piece_ms) == (6 * SLOW_CHUNKS if KINDS[kind].is_slow else 0)
+    assert all(0 < ms < total_ms for ms in result.piece_ms for total_ms in result.answer_ms)
 
 
+@pytest.mark.process
 def test_sessions_continue_in_the_next_round(provider: Server, load: LoadGenerator) -> None:
     case = LoadCase(kind="same", connections=2, seconds=5.0, max_requests=1)
 
@@ -101,9 +102,9 @@ def test_an_error_response_is_reported_and_not_timed(tmp_path: Path, load: LoadG
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         assert process.stdout is not None
-        refusing = Server("refusing", int(process.stdout.readline()), process.pid, log)
+        server = Server("refusing", int(process.stdout.readline()), process.pid, log)
         with pytest.raises(BadData, match=r"(?s)refusing, small: .*501.*what the server said"):
-            load.measure(refusing, LoadCase(kind="small", connections=1, seconds=1.0))
+            load.measure(server, LoadCase(kind="small", connections=1, seconds=1.0))
         process.kill()
 
 
@@ -122,7 +123,7 @@ def test_cpu_time_includes_child_processes() -> None:
 
 
 def test_overhead_is_measured_against_the_direct_call_of_the_same_round() -> None:
-    def measured(ms: float) -> LoadResult:
+    def make_result(ms: float) -> LoadResult:
         return LoadResult(
             answer_ms=[ms] * 10,
             first_byte_ms=[ms] * 10,
@@ -134,20 +135,22 @@ def test_overhead_is_measured_against_the_direct_call_of_the_same_round() -> Non
             load_cpu_seconds=0.5,
         )
 
-    found = {
-        "direct": [measured(1.0), measured(5.0), measured(5.0)],  # the machine was busy after the first round
-        "foveate": [measured(1.5), measured(5.5), measured(9.0)],
+    results = {
+        # The machine was busy after the first round.
+        "direct": [make_result(1.0), make_result(5.0), make_result(5.0)],
+        "foveate": [make_result(1.5), make_result(5.5), make_result(9.0)],
     }
-    direct, ours = rows(LoadCase(kind="small", connections=1, seconds=1.0), found)
+    direct, foveate = rows(LoadCase(kind="small", connections=1, seconds=1.0), results)
 
     assert direct["added_p50_ms"] is None
-    assert ours["added_p50_ms"] == 0.5
-    assert (ours["per_second"], ours["cpu_us"], ours["load_cpu"]) == (10.0, 2000.0, 0.5)
+    assert foveate["added_p50_ms"] == 0.5
+    assert (foveate["per_second"], foveate["cpu_us"], foveate["load_cpu"]) == (10.0, 2000.0, 0.5)
 
 
 @_BY_HAND
+@pytest.mark.process
 def test_a_short_run_measures_the_gateway_and_breaks_down_its_time() -> None:
-    finished = subprocess.run(
+    process = subprocess.run(
         [*_QUICK, "--only", "small,steps,foveate,foveate-usual"],
         cwd=ROOT,
         capture_output=True,
@@ -155,12 +158,12 @@ def test_a_short_run_measures_the_gateway_and_breaks_down_its_time() -> None:
         check=False,
     )
 
-    assert finished.returncode == 0, finished.stderr
-    report = json.loads(finished.stdout)
+    assert process.returncode == 0, process.stderr
+    report = json.loads(process.stdout)
     assert {(row["case"], row["at_once"], row["who"]) for row in report["rows"]} == {
-        (case, at_once, who)
+        (case, at_once, server)
         for case, at_once in (("small", 1), ("small paced", 1), ("small", 32))
-        for who in ("direct", "foveate", "foveate-usual")
+        for server in ("direct", "foveate", "foveate-usual")
     }
     assert all(row["cpu_us"] > 0 for row in report["rows"])
     assert {row["part"] for row in report["tables"]["where the time goes"]} >= {"session", "cache", "settle"}
@@ -169,16 +172,17 @@ def test_a_short_run_measures_the_gateway_and_breaks_down_its_time() -> None:
 
 @pytest.mark.process
 def test_an_unknown_part_is_rejected_with_a_list_of_the_known_ones() -> None:
-    refused = subprocess.run([*_QUICK, "--only", "smal"], cwd=ROOT, capture_output=True, text=True, check=False)
+    process = subprocess.run([*_QUICK, "--only", "smal"], cwd=ROOT, capture_output=True, text=True, check=False)
 
-    assert refused.returncode == 1
-    assert "no smal; there are: small," in refused.stderr
+    assert process.returncode == 1
+    assert "no smal; there are: small," in process.stderr
 
 
 @_BY_HAND
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.process
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_no_process_is_left_running_after_the_benchmark_is_terminated(
-    sent: signal.Signals, tmp_path: Path
+    signal_number: signal.Signals, tmp_path: Path
 ) -> None:
     with subprocess.Popen(
         [*_QUICK, "--only", "small,relay"],
@@ -188,14 +192,14 @@ def test_no_process_is_left_running_after_the_benchmark_is_terminated(
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     ) as process:
-        until = time.monotonic() + 30
-        while len(started := _descendants(process.pid)) < 3:
-            assert time.monotonic() < until
+        deadline = time.monotonic() + 30
+        while len(descendants := _descendants(process.pid)) < 3:
+            assert time.monotonic() < deadline
             time.sleep(0.05)
-        process.send_signal(sent)
-        assert process.wait(30) == 128 + sent
+        process.send_signal(signal_number)
+        assert process.wait(30) == 128 + signal_number
 
-    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+    assert not [pid for pid in descendants if Path(f"/proc/{pid}").exists()]
     assert not list(tmp_path.iterdir())
 
 
@@ -204,4 +208,4 @@ def _descendants(pid: int) -> list[int]:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     except OSError:
         return []
-    return [found for child in map(int, children) for found in (child, *_descendants(child))]
+    return [descendant for child in map(int, children) for descendant in (child, *_descendants(child))]

@@ -31,11 +31,11 @@ from tests.support.servers.scripted_upstream import (
 from tests.support.stores.templates import ensure_store
 
 CAP = Cap(scope=CapScope.TOTAL, dollars=Decimal(1_000_000))
-HI = [{"role": "user", "content": "Hi"}]
+MESSAGES = [{"role": "user", "content": "Hi"}]
 PATHS: Mapping[str, dict[str, Any]] = {
-    "/v1/messages": {"model": "claude-opus-4-5", "max_tokens": 9, "messages": HI},
-    "/v1/chat/completions": {"model": "gpt-4.1", "max_tokens": 9, "messages": HI},
-    "/v1/responses": {"model": "gpt-4.1", "max_output_tokens": 9, "input": HI},
+    "/v1/messages": {"model": "claude-opus-4-5", "max_tokens": 9, "messages": MESSAGES},
+    "/v1/chat/completions": {"model": "gpt-4.1", "max_tokens": 9, "messages": MESSAGES},
+    "/v1/responses": {"model": "gpt-4.1", "max_output_tokens": 9, "input": MESSAGES},
     "/v1/embeddings": {"model": "text-embedding-3-small", "input": "Hi"},
     "/v1beta/models/gemini-2.5-flash:generateContent": {
         "contents": [{"role": "user", "parts": [{"text": "Hi"}]}]
@@ -45,7 +45,7 @@ USAGE = b'{"usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens":
 
 
 @dataclass(frozen=True)
-class Attacked:
+class CappedGateway:
     """A gateway with a cap that admits every request of known cost, and its upstream."""
 
     url: str
@@ -63,9 +63,9 @@ class Attacked:
 
 
 @contextmanager
-def attacked(
+def capped_gateway(
     folder: Path, caps: Sequence[Cap] = (CAP,), allow_fields: Sequence[str] = ()
-) -> Iterator[Attacked]:
+) -> Iterator[CappedGateway]:
     with running_upstream(respond_always(http_response(USAGE))) as upstream:
         families = {"anthropic": ApiFamily.ANTHROPIC, "openai": ApiFamily.OPENAI, "google": ApiFamily.GEMINI}
         upstreams = {
@@ -77,7 +77,7 @@ def attacked(
             )
             for name, family in {**families, "openrouter": ApiFamily.OPENAI}.items()
         }
-        choices = ResolvedConfig(
+        config = ResolvedConfig(
             settings=Settings(store=StoreSettings(url=ensure_store(folder / "gateway.sqlite"))),
             gateway=GatewayOptions(
                 routing=Routing(upstreams=upstreams, routes=[Route(models="*/*", upstream="openrouter")])
@@ -85,16 +85,19 @@ def attacked(
             agents=lambda _agent: AgentOptions(),
             cost=SpendingOptions(caps=caps, prices=PriceBook(), allow_fields=allow_fields),
         )
-        with running_gateway(upstream.url, folder, config=choices) as gateway:
-            yield Attacked(gateway.url, upstream)
+        with running_gateway(upstream.url, folder, config=config) as gateway:
+            yield CappedGateway(gateway.url, upstream)
 
 
 SONNET = "anthropic/claude-sonnet-4.5"
 ATTACKS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "the field `plugins`": ("/v1/chat/completions", {"model": SONNET, "plugins": [{"id": "web"}]}),
     f"the model `{SONNET}:online`": ("/v1/chat/completions", {"model": f"{SONNET}:online"}),
-    "the field `preset`": ("/v1/chat/completions", {"model": SONNET, "preset": "dear"}),
-    "the field `provider.order`": ("/v1/chat/completions", {"model": SONNET, "provider": {"order": ["dear"]}}),
+    "the field `preset`": ("/v1/chat/completions", {"model": SONNET, "preset": "expensive"}),
+    "the field `provider.order`": (
+        "/v1/chat/completions",
+        {"model": SONNET, "provider": {"order": ["expensive"]}},
+    ),
     "the fallback model `nobody/knows-it`": (
         "/v1/chat/completions",
         {"model": SONNET, "models": ["nobody/knows-it"], "route": "fallback"},
@@ -119,26 +122,26 @@ ATTACKS: Mapping[str, tuple[str, dict[str, Any]]] = {
         "/v1beta/models/gemini-2.5-flash:generateContent",
         {"tools": [{"googleMaps": {}}]},
     ),
-    "the field `models`": ("/v1/embeddings", {"models": ["dear"]}),
+    "the field `models`": ("/v1/embeddings", {"models": ["expensive"]}),
 }
 
 
 @pytest.mark.parametrize("feature", ATTACKS)
 def test_a_feature_of_unknown_cost_does_not_pass_a_cap(tmp_path: Path, feature: str) -> None:
     path, fields = ATTACKS[feature]
-    with attacked(tmp_path) as gateway:
-        answered = gateway.send(path, fields)
+    with capped_gateway(tmp_path) as gateway:
+        response = gateway.send(path, fields)
 
-    assert answered.status_code == 402
-    assert f"nobody knows how much {feature} may add to the cost" in answered.text
-    assert "cost.allow_fields" in answered.text
+    assert response.status_code == 402
+    assert f"nobody knows how much {feature} may add to the cost" in response.text
+    assert "cost.allow_fields" in response.text
     assert gateway.upstream.requests == []
 
 
 @pytest.mark.parametrize("feature", ATTACKS)
 def test_without_a_cap_a_feature_of_unknown_cost_is_forwarded_unchanged(tmp_path: Path, feature: str) -> None:
     path, fields = ATTACKS[feature]
-    with attacked(tmp_path, caps=()) as gateway:
+    with capped_gateway(tmp_path, caps=()) as gateway:
         assert gateway.send(path, fields).status_code == 200
 
     assert len(gateway.upstream.requests) == 1
@@ -146,7 +149,7 @@ def test_without_a_cap_a_feature_of_unknown_cost_is_forwarded_unchanged(tmp_path
 
 def test_a_cap_that_allows_unknown_cost_lets_features_through(tmp_path: Path) -> None:
     cap = Cap(scope=CapScope.TOTAL, dollars=Decimal(1_000), unknown=UnknownPricePolicy.ALLOW)
-    with attacked(tmp_path, caps=[cap]) as gateway:
+    with capped_gateway(tmp_path, caps=[cap]) as gateway:
         statuses = [gateway.send(path, fields).status_code for path, fields in ATTACKS.values()]
 
     assert set(statuses) == {200}
@@ -155,13 +158,13 @@ def test_a_cap_that_allows_unknown_cost_lets_features_through(tmp_path: Path) ->
 def test_a_cap_that_allows_unknown_cost_still_limits_known_cost(tmp_path: Path) -> None:
     cap = Cap(scope=CapScope.CALL, dollars=Decimal("0.01"), unknown=UnknownPricePolicy.ALLOW)
     fields = {"model": SONNET, "max_tokens": 64_000, "plugins": [{"id": "web"}]}
-    with attacked(tmp_path, caps=[cap]) as gateway:
+    with capped_gateway(tmp_path, caps=[cap]) as gateway:
         assert gateway.send("/v1/chat/completions", fields).status_code == 402
 
 
 def test_only_explicitly_allowed_fields_pass_a_cap(tmp_path: Path) -> None:
     fields = {"model": SONNET, "provider": {"order": ["anthropic"]}}
-    with attacked(tmp_path, allow_fields=["provider.*", "code_execution_*", "web_search"]) as gateway:
+    with capped_gateway(tmp_path, allow_fields=["provider.*", "code_execution_*", "web_search"]) as gateway:
         assert gateway.send("/v1/chat/completions", fields).status_code == 200
         assert gateway.send(*ATTACKS["the tool `code_execution_20260120`"]).status_code == 200
         assert gateway.send("/v1/chat/completions", {**fields, "plugins": [{"id": "web"}]}).status_code == 402
@@ -169,7 +172,7 @@ def test_only_explicitly_allowed_fields_pass_a_cap(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_plain_request_passes_a_cap(tmp_path: Path, path: str) -> None:
-    with attacked(tmp_path) as gateway:
+    with capped_gateway(tmp_path) as gateway:
         assert gateway.send(path, {}).status_code == 200
 
 
@@ -180,22 +183,22 @@ def test_a_plain_request_passes_a_cap(tmp_path: Path, path: str) -> None:
         {"model": "gpt-4.1", "prediction": {"type": "content", "content": "word " * 50_000}},
         {"model": "gpt-4.1", "max_tokens": 10_000, "n": 1, "best_of": 20},
     ],
-    ids=["a dear fallback model", "a long prediction", "many answers of which one is returned"],
+    ids=["an expensive fallback model", "a long prediction", "many candidates, one of them returned"],
 )
 def test_surcharges_are_part_of_the_cost_ceiling(tmp_path: Path, fields: dict[str, Any]) -> None:
     cap = Cap(scope=CapScope.CALL, dollars=Decimal("0.30"))
-    plain: dict[str, Any] = {name: fields[name] for name in ("model", "max_tokens") if name in fields}
-    with attacked(tmp_path, caps=[cap]) as gateway:
-        assert gateway.send("/v1/chat/completions", plain).status_code == 200
-        refused = gateway.send("/v1/chat/completions", fields)
+    plain_fields: dict[str, Any] = {name: fields[name] for name in ("model", "max_tokens") if name in fields}
+    with capped_gateway(tmp_path, caps=[cap]) as gateway:
+        assert gateway.send("/v1/chat/completions", plain_fields).status_code == 200
+        response = gateway.send("/v1/chat/completions", fields)
 
-    assert refused.status_code == 402
-    assert "this call may cost $" in refused.text
+    assert response.status_code == 402
+    assert "this call may cost $" in response.text
     assert len(gateway.upstream.requests) == 1
 
 
 def test_an_unknown_field_never_passes_a_cap(tmp_path: Path) -> None:
-    with attacked(tmp_path) as gateway:
+    with capped_gateway(tmp_path) as gateway:
 
         @settings(max_examples=60, deadline=None)
         @given(
@@ -204,12 +207,12 @@ def test_an_unknown_field_never_passes_a_cap(tmp_path: Path) -> None:
             value=st.one_of(st.booleans(), st.integers(), st.text(), st.lists(st.integers()), st.just({})),
             known=st.sampled_from([{}, {"temperature": 1}, {"stream": False}]),
         )
-        def refuses(path: str, name: str, value: object, known: dict[str, Any]) -> None:
-            answered = gateway.send(path, {name: value, **known})
+        def check_rejected(path: str, name: str, value: object, known: dict[str, Any]) -> None:
+            response = gateway.send(path, {name: value, **known})
 
-            assert answered.status_code == 402, (path, name, value)
+            assert response.status_code == 402, (path, name, value)
 
-        refuses()
+        check_rejected()
 
     assert gateway.upstream.requests == []
 
@@ -218,18 +221,18 @@ def test_an_unknown_field_never_passes_a_cap(tmp_path: Path) -> None:
 def test_a_header_that_selects_a_more_expensive_service_is_rejected_under_a_cap(
     path: str, tmp_path: Path
 ) -> None:
-    dear = {
+    expensive_headers = {
         "X-Amzn-Bedrock-GuardrailIdentifier": "g",
         "X-Amzn-Bedrock-PerformanceConfig-Latency": "optimized",
         "X-Amzn-Bedrock-Service-Tier": "priority",
         "X-Vertex-AI-LLM-Shared-Request-Type": "priority",
     }
-    plain = {"X-Amzn-Bedrock-Service-Tier": "default", "X-Amzn-Bedrock-Accept": "application/json"}
-    with attacked(tmp_path) as gateway:
-        for name, value in dear.items():
-            refused = gateway.send(path, {}, {name: value})
+    plain_headers = {"X-Amzn-Bedrock-Service-Tier": "default", "X-Amzn-Bedrock-Accept": "application/json"}
+    with capped_gateway(tmp_path) as gateway:
+        for name, value in expensive_headers.items():
+            response = gateway.send(path, {}, {name: value})
 
-            assert refused.status_code == 402, refused.text
-            assert f"the header `{name.lower()}`" in refused.text
+            assert response.status_code == 402, response.text
+            assert f"the header `{name.lower()}`" in response.text
         assert gateway.upstream.requests == []
-        assert gateway.send(path, {}, plain).status_code == 200
+        assert gateway.send(path, {}, plain_headers).status_code == 200

@@ -35,23 +35,23 @@ from tests.support.scenarios.compaction_sessions import (
 )
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
-GOOD = ScriptStep(
+SUMMARY_STEP = ScriptStep(
     text=f"The user looks for the slow parser in src/parsers. {RULE} Next was to say which it was."
 )
-HTML = "<!DOCTYPE html>\n<html><head><title>502 Bad Gateway</title></head><body>cloudflare</body></html>"
+ERROR_PAGE = "<!DOCTYPE html>\n<html><head><title>502 Bad Gateway</title></head><body>cloudflare</body></html>"
 
 FAULTS = {
     "hangs": (ScriptStep(delay_seconds=20), "no summary within"),
     "500": (ScriptStep(status=500), "answered 500"),
     "empty": (ScriptStep(text=""), "empty|no content"),
-    "error page": (ScriptStep(text=HTML), "a page"),
+    "error page": (ScriptStep(text=ERROR_PAGE), "a page"),
     "error in json": (ScriptStep(text='{"error": {"message": "Overloaded"}}'), "an error"),
-    "error in words": (ScriptStep(text="That one is busy with other requests at the moment."), "tells nothing"),
+    "error in prose": (ScriptStep(text="That one is busy with other requests at the moment."), "tells nothing"),
     "refusal in Spanish": (ScriptStep(text="Lo siento, pero no puedo ayudar con esa solicitud."), "a refusal"),
     "refusal": (ScriptStep(text="I'm sorry, but I can't help with that."), "a refusal"),
     "too long": (ScriptStep(text="all that was said and done " * 4_000), "longer than|cut off"),
     "tool call": (ScriptStep(tools=(ScriptedCall(name="read_file"),)), "calls a tool|answered"),
-    "cut in the middle": (
+    "truncated": (
         ScriptStep(text="A summary.", disconnect_after=1),
         "connection|payload|disconnected|answer",
     ),
@@ -68,7 +68,7 @@ class Setup:
     runner: CompactionRunner
 
     async def compacted_body(self, request: Request) -> bytes:
-        """The request with its compactions applied."""
+        """Return the request with its compactions applied."""
         chain = make_subject(request.body, api_format=request.format).chain
         compactions = await self.store.compactions.find_compactions(AGENT, chain.hashes)
         return formats.apply_edits(request, build_compaction_edits(request, chain, compactions))
@@ -112,9 +112,9 @@ async def running_setup(
 
 async def send(sandbox: RunningSandbox, request: Request) -> CacheUsage:
     """Send a request and return the reported cache usage."""
-    where = endpoint(sandbox, request.format)
+    target = endpoint(sandbox, request.format)
     async with JsonClient(timeout_seconds=5) as client:
-        reply = await client.post_json(where.url, request.body, where.headers)
+        reply = await client.post_json(target.url, request.body, target.headers)
     usage = formats.parse_usage(request.format, bytes(reply["usage"]))
     assert usage is not None
     return usage.cache
@@ -133,14 +133,14 @@ async def test_a_fault_of_the_model_loses_nothing(database_url: str, fault: str)
     async with running_setup(database_url, step, repeat=True, options=options) as setup:
         result = require_result(await setup.runner.compact(candidate))
 
-        stored = await setup.store.compactions.list_compactions(session_id=candidate.session_id)
+        compactions = await setup.store.compactions.list_compactions(session_id=candidate.session_id)
         sent_body = await setup.compacted_body(candidate.original)
         next_lease = await setup.store.compactions.acquire_lease("a session", "the next", ttl_seconds=9, now=0)
 
     assert result.outcome is CompactionOutcome.FAILED
     assert result.compaction is not None
     assert re.search(reason, result.reason), result.reason
-    assert [(row.outcome, row.summary, row.tokens_before) for row in stored] == [
+    assert [(row.outcome, row.summary, row.tokens_before) for row in compactions] == [
         (CompactionOutcome.FAILED, "", result.compaction.tokens_before)
     ]
     assert sent_body == candidate.original.body
@@ -150,22 +150,22 @@ async def test_a_fault_of_the_model_loses_nothing(database_url: str, fault: str)
 async def test_a_request_to_an_overloaded_model_is_retried(database_url: str) -> None:
     candidate = make_subject(claude_body(12))
     async with running_setup(
-        database_url, ScriptStep(overloaded=True), ScriptStep(status=500), GOOD, repeat=True
+        database_url, ScriptStep(overloaded=True), ScriptStep(status=500), SUMMARY_STEP, repeat=True
     ) as setup:
         result = require_result(await setup.runner.compact(candidate))
-        sent = await setup.compacted_body(candidate.original)
+        compacted_body = await setup.compacted_body(candidate.original)
 
     assert result.outcome is CompactionOutcome.OK
     assert result.compaction is not None
     assert "slow parser" in result.compaction.summary
-    assert sent != candidate.original.body
-    assert validate_request(formats.parse_request(sent)) is None
-    assert RULE.encode() in sent
+    assert compacted_body != candidate.original.body
+    assert validate_request(formats.parse_request(compacted_body)) is None
+    assert RULE.encode() in compacted_body
 
 
 async def test_a_compaction_by_the_agents_own_model_reads_the_cache(database_url: str) -> None:
     candidate = make_subject(claude_body(24))
-    async with running_setup(database_url, ScriptStep(text="That one."), GOOD, GOOD) as setup:
+    async with running_setup(database_url, ScriptStep(text="That one."), SUMMARY_STEP, SUMMARY_STEP) as setup:
         first = await send(setup.sandbox, candidate.sent_request)
         result = require_result(await setup.runner.compact(candidate))
 
@@ -178,20 +178,20 @@ async def test_a_compaction_by_the_agents_own_model_reads_the_cache(database_url
 
 async def test_a_chat_is_compacted_by_its_own_model(database_url: str) -> None:
     candidate = make_subject(chat_body(24), api_format=Format.CHAT)
-    async with running_setup(database_url, GOOD, GOOD, api_format=Format.CHAT) as setup:
+    async with running_setup(database_url, SUMMARY_STEP, SUMMARY_STEP, api_format=Format.CHAT) as setup:
         result = require_result(await setup.runner.compact(candidate))
-        sent = await setup.compacted_body(candidate.original)
+        compacted_body = await setup.compacted_body(candidate.original)
 
     assert result.outcome is CompactionOutcome.OK, result.reason
     assert len(setup.sandbox.requests) == len(result.usages)
-    assert validate_request(formats.parse_request(sent, Format.CHAT)) is None
+    assert validate_request(formats.parse_request(compacted_body, Format.CHAT)) is None
 
 
 async def test_another_model_is_shown_the_messages_as_data(database_url: str) -> None:
     candidate = make_subject(claude_body(12))
-    async with running_setup(database_url, GOOD, GOOD, model="claude-haiku-5-5") as setup:
+    async with running_setup(database_url, SUMMARY_STEP, SUMMARY_STEP, model="claude-haiku-5-5") as setup:
         result = require_result(await setup.runner.compact(candidate))
-        sent_requests = [formats.parse_request(ask.body) for ask in setup.sandbox.requests]
+        sent_requests = [formats.parse_request(request.body) for request in setup.sandbox.requests]
 
     assert result.outcome is CompactionOutcome.OK, result.reason
     assert result.compaction is not None
@@ -206,14 +206,14 @@ async def test_a_later_compaction_includes_the_earlier_summary(database_url: str
     body = claude_body(30)
     first_half = {**body, "messages": body["messages"][:25]}
     async with running_setup(
-        database_url, GOOD, repeat=True, options=replace(OPTIONS, min_turns_between=1)
+        database_url, SUMMARY_STEP, repeat=True, options=replace(OPTIONS, min_turns_between=1)
     ) as setup:
         first = require_result(await setup.runner.compact(make_subject(first_half)))
         assert first.compaction is not None
         chain = make_subject(body).chain
         compactions = await setup.store.compactions.find_compactions(AGENT, chain.hashes)
-        later = make_subject(body, compactions)
-        second = require_result(await setup.runner.compact(later))
+        candidate = make_subject(body, compactions)
+        second = require_result(await setup.runner.compact(candidate))
         last_request = setup.sandbox.requests[-1].body
         compactions = await setup.store.compactions.find_compactions(AGENT, chain.hashes)
 
@@ -221,67 +221,71 @@ async def test_a_later_compaction_includes_the_earlier_summary(database_url: str
     assert second.compaction is not None
     assert second.compaction.messages > first.compaction.messages
     assert b"were folded into this summary" in last_request
-    sent = apply_compactions(later.original, compactions)
-    assert sent.body.count(b"were folded into this summary") == 1
-    assert validate_request(sent) is None
+    compacted_request = apply_compactions(candidate.original, compactions)
+    assert compacted_request.body.count(b"were folded into this summary") == 1
+    assert validate_request(compacted_request) is None
 
 
 async def test_of_two_concurrent_compactions_one_wins(database_url: str) -> None:
     candidate = make_subject(claude_body(12))
     async with (
-        running_setup(database_url, replace_step(GOOD, 0.5), repeat=True) as setup,
-        other(setup) as second,
+        running_setup(database_url, replace_step(SUMMARY_STEP, 0.5), repeat=True) as setup,
+        second_runner(setup) as second,
     ):
         results = await asyncio.gather(setup.runner.compact(candidate), second.compact(candidate))
-        stored = await setup.store.compactions.list_compactions(session_id="a session")
+        compactions = await setup.store.compactions.list_compactions(session_id="a session")
 
-    assert sorted(require_result(other_result).outcome for other_result in results) == [
+    assert sorted(require_result(result).outcome for result in results) == [
         CompactionOutcome.LOCK_HELD,
         CompactionOutcome.OK,
     ]
-    assert sorted(row.outcome for row in stored) == [CompactionOutcome.LOCK_HELD, CompactionOutcome.OK]
+    assert sorted(row.outcome for row in compactions) == [CompactionOutcome.LOCK_HELD, CompactionOutcome.OK]
 
 
 async def test_a_late_process_does_not_repeat_a_compaction(database_url: str) -> None:
     candidate = make_subject(claude_body(12))
-    async with running_setup(database_url, GOOD, repeat=True) as setup, other(setup) as second:
+    async with running_setup(database_url, SUMMARY_STEP, repeat=True) as setup, second_runner(setup) as second:
         first = require_result(await setup.runner.compact(candidate))
-        late = require_result(await second.compact(require_fit(candidate)))
-        stored = await setup.store.compactions.list_compactions(session_id="a session")
+        result = require_result(await second.compact(require_fit(candidate)))
+        compactions = await setup.store.compactions.list_compactions(session_id="a session")
 
-    assert late.outcome is CompactionOutcome.LOCK_HELD
-    assert late.compaction == first.compaction
-    assert [row.outcome for row in stored] == [CompactionOutcome.OK]
+    assert result.outcome is CompactionOutcome.LOCK_HELD
+    assert result.compaction == first.compaction
+    assert [row.outcome for row in compactions] == [CompactionOutcome.OK]
 
 
 async def test_nothing_is_stored_after_the_lease_is_lost(database_url: str) -> None:
     candidate = make_subject(claude_body(12))
     options = replace(OPTIONS, lock_ttl_seconds=0.6)
-    async with running_setup(database_url, replace_step(GOOD, 2), repeat=True, options=options) as setup:
-        compacting = asyncio.create_task(setup.runner.compact(candidate))
-        # It has its lease by then; the sandbox runs in its own thread.
-        while not setup.sandbox.requests and not compacting.done():  # noqa: ASYNC110
+    async with running_setup(
+        database_url, replace_step(SUMMARY_STEP, 2), repeat=True, options=options
+    ) as setup:
+        task = asyncio.create_task(setup.runner.compact(candidate))
+        # A request to the model means that the lease is held; the sandbox runs in its own thread.
+        while not setup.sandbox.requests and not task.done():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         setup.sandbox.clock.now += 1_000
-        taken = await setup.store.compactions.acquire_lease(
+        lease = await setup.store.compactions.acquire_lease(
             "a session", "another", ttl_seconds=100, now=setup.sandbox.clock()
         )
-        result = require_result(await compacting)
-        stored = await setup.store.compactions.list_compactions(session_id="a session")
-        renewed = await setup.store.compactions.renew_lease(taken, ttl_seconds=100, now=0) if taken else None
+        result = require_result(await task)
+        compactions = await setup.store.compactions.list_compactions(session_id="a session")
+        renewed_lease = (
+            await setup.store.compactions.renew_lease(lease, ttl_seconds=100, now=0) if lease else None
+        )
 
-    assert taken is not None
+    assert lease is not None
     assert result.outcome is CompactionOutcome.LOCK_HELD
     assert result.compaction is None
-    assert stored == []
-    assert renewed is not None, "the late runner must not release another holder's lease"
+    assert compactions == []
+    assert renewed_lease is not None, "the late runner must not release another holder's lease"
 
 
 async def test_a_request_that_would_not_fit_gets_an_extractive_summary(database_url: str) -> None:
     candidate = require_fit(make_subject(claude_body(12)))
     async with running_setup(database_url, ScriptStep(status=500), repeat=True) as setup:
         result = require_result(await setup.runner.compact(candidate))
-        sent = await setup.compacted_body(candidate.original)
+        compacted_body = await setup.compacted_body(candidate.original)
 
     assert result.outcome is CompactionOutcome.OK
     assert result.compaction is not None
@@ -289,7 +293,7 @@ async def test_a_request_that_would_not_fit_gets_an_extractive_summary(database_
     assert "answered 500" in result.reason
     assert RULE in result.compaction.summary
     assert source_path(8) in result.compaction.summary
-    assert validate_request(formats.parse_request(sent)) is None
+    assert validate_request(formats.parse_request(compacted_body)) is None
 
 
 def replace_step(step: ScriptStep, delay_seconds: float) -> ScriptStep:
@@ -297,7 +301,7 @@ def replace_step(step: ScriptStep, delay_seconds: float) -> ScriptStep:
 
 
 @asynccontextmanager
-async def other(setup: Setup) -> AsyncIterator[CompactionRunner]:
+async def second_runner(setup: Setup) -> AsyncIterator[CompactionRunner]:
     """A second runner on the same store."""
     async with JsonClient(timeout_seconds=5) as client:
         summarizer = LlmSummarizer(client, endpoint(setup.sandbox, Format.ANTHROPIC))

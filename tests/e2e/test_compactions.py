@@ -19,59 +19,61 @@ from foveate.session.matching import SessionMatcher, observe_conversation
 from foveate.session.store import SessionUpdate
 from foveate.store import open_store
 from foveate.tokens import counter_for
-from tests.e2e.command import spawn
+from tests.support.processes.commands import spawn
 from tests.support.scenarios.compaction_sessions import AGENT, MODEL, OPTIONS, RULE, claude_body, make_subject
 from tests.support.stores.records import COMPACTED_MESSAGES, COMPACTION, make_compaction
 
 DAY = 86_400.0
 
 
-def store_compactions(url: str, *some: Compaction) -> None:
+def store_compactions(url: str, *compactions: Compaction) -> None:
     """Fill a store with compactions."""
 
-    async def keep() -> None:
+    async def record() -> None:
         async with await open_store(url) as store:
-            for one in some:
+            for compaction in compactions:
                 await store.compactions.record(
-                    one, COMPACTED_MESSAGES if one.outcome is CompactionOutcome.OK else (), lease=None
+                    compaction,
+                    COMPACTED_MESSAGES if compaction.outcome is CompactionOutcome.OK else (),
+                    lease=None,
                 )
 
-    asyncio.run(keep())
+    asyncio.run(record())
 
 
 def compact_session(url: str, body: Any) -> Compaction:
     """Match a session and compact it with an extractive summary, as a program does."""
 
-    async def make() -> Compaction:
+    async def compact() -> Compaction:
         async with await open_store(url) as store:
             subject = make_subject(body)
             chain = subject.chain
             request = formats.parse_request(body)
             conversation = observe_conversation(request, chain, agent=AGENT)
-            found = await SessionMatcher(store.sessions).find(conversation, now=time.time())
-            await store.sessions.save([SessionUpdate(session=found.session, turns=found.turns)])
-            folder = CompactionRunner(
+            match = await SessionMatcher(store.sessions).find(conversation, now=time.time())
+            await store.sessions.save([SessionUpdate(session=match.session, turns=match.turns)])
+            runner = CompactionRunner(
                 store.compactions, None, counter_for(MODEL), holder="me", clock=time.time, options=OPTIONS
             )
-            made = await folder.compact(replace(subject, session_id=found.session.id))
-            assert made is not None
-            assert made.compaction is not None
-            return made.compaction
+            result = await runner.compact(replace(subject, session_id=match.session.id))
+            assert result is not None
+            assert result.compaction is not None
+            return result.compaction
 
-    return asyncio.run(make())
+    return asyncio.run(compact())
 
 
 def build_next_request(url: str, body: Any) -> bytes:
-    """The next request with its compactions applied."""
+    """Return the next request with its compactions applied."""
 
-    async def look() -> bytes:
+    async def build() -> bytes:
         request = formats.parse_request(body)
         chain = compute_chain(request)
         async with await open_store(url) as store:
             stored_compactions = await store.compactions.find_compactions(AGENT, chain.hashes)
         return formats.apply_edits(request, build_compaction_edits(request, chain, stored_compactions))
 
-    return asyncio.run(look())
+    return asyncio.run(build())
 
 
 @pytest.mark.process
@@ -81,33 +83,37 @@ def test_a_session_is_compacted_listed_shown_exported_and_undone(
     body = claude_body(24)
     original = formats.parse_request(body)
     stored_compaction = compact_session(database_url, body)
-    short = build_next_request(database_url, body)
-    assert validate_request(formats.parse_request(short)) is None
-    assert len(short) < len(original.body) / 2
+    compacted_body = build_next_request(database_url, body)
+    assert validate_request(formats.parse_request(compacted_body)) is None
+    assert len(compacted_body) < len(original.body) / 2
     short_id, store = stored_compaction.id[:8], ("--store", database_url)
 
-    listed = spawn("compactions", "list", *store, env={"COLUMNS": "200"})
-    shown = run("compactions", "show", short_id, "--full", *store)
-    exported = run("compactions", "export", *store, "--output", tmp_path / "folds.jsonl")
-    undone = run("compactions", "undo", short_id, *store)
-    again = run("compactions", "undo", short_id, *store)
-    after = json.loads(run("compactions", "list", *store, "--json").out)["folds"]
+    list_outcome = spawn("compactions", "list", *store, env={"COLUMNS": "200"})
+    show_outcome = run("compactions", "show", short_id, "--full", *store)
+    export_outcome = run("compactions", "export", *store, "--output", tmp_path / "folds.jsonl")
+    undo_outcome = run("compactions", "undo", short_id, *store)
+    second_undo = run("compactions", "undo", short_id, *store)
+    compactions = json.loads(run("compactions", "list", *store, "--json").out)["folds"]
 
-    assert [outcome.code for outcome in (listed, shown, exported, undone, again)] == [0] * 5
-    row = listed.out.splitlines()[1]
+    assert [
+        outcome.code for outcome in (list_outcome, show_outcome, export_outcome, undo_outcome, second_undo)
+    ] == [0] * 5
+    row = list_outcome.out.splitlines()[1]
     assert row.startswith(f"{short_id}  20")
     assert f"  {AGENT}    {stored_compaction.session_id[:8]}  1–{stored_compaction.messages} " in row
     assert f" {stored_compaction.tokens_before:,} → {stored_compaction.tokens_after:,} " in row
     assert row.endswith("  $0  extractive  ok")
-    assert f"- {RULE}" in shown.out
-    assert f"message {stored_compaction.messages} " in shown.out
+    assert f"- {RULE}" in show_outcome.out
+    assert f"message {stored_compaction.messages} " in show_outcome.out
     (line,) = (tmp_path / "folds.jsonl").read_bytes().splitlines()
     assert [turn.encode() for turn in json.loads(line)["turns"]] == list(
         original.messages[: stored_compaction.messages]
     )
-    assert f"sends messages 1–{stored_compaction.messages} again: about " in undone.out
-    assert "was undone already" in again.out
-    assert [(one["id"], one["undone_at"] is None) for one in after] == [(stored_compaction.id, False)]
+    assert f"sends messages 1–{stored_compaction.messages} again: about " in undo_outcome.out
+    assert "was undone already" in second_undo.out
+    assert [(compaction["id"], compaction["undone_at"] is None) for compaction in compactions] == [
+        (stored_compaction.id, False)
+    ]
     assert build_next_request(database_url, body) == original.body
 
 
@@ -123,19 +129,19 @@ def test_filters_limit_the_list(run: Any, database_url: str) -> None:
         replace(COMPACTION, id="new", compacted_at=now - DAY / 2),
     )
 
-    def found(*options: str) -> list[str]:
+    def list_ids(*options: str) -> list[str]:
         outcome = run("compactions", "list", "--store", database_url, "--json", *options)
         assert (outcome.code, outcome.err) == (0, "")
-        return [one["id"] for one in json.loads(outcome.out)["folds"]]
+        return [compaction["id"] for compaction in json.loads(outcome.out)["folds"]]
 
-    assert found() == ["new", "failed", "bobs", "old"]
-    assert found("--agent", "ana") == ["new", "failed", "old"]
-    assert found("--session", "oth") == ["bobs"]
-    assert found("--session", "nobody's") == []
-    assert found("--outcome", "failed") == ["failed"]
-    assert found("--since", "7d") == ["new", "failed", "bobs"]
-    assert found("--since", "7d", "--until", "60h") == ["bobs"]
-    assert found("--limit", "1") == ["new"]
+    assert list_ids() == ["new", "failed", "bobs", "old"]
+    assert list_ids("--agent", "ana") == ["new", "failed", "old"]
+    assert list_ids("--session", "oth") == ["bobs"]
+    assert list_ids("--session", "nobody's") == []
+    assert list_ids("--outcome", "failed") == ["failed"]
+    assert list_ids("--since", "7d") == ["new", "failed", "bobs"]
+    assert list_ids("--since", "7d", "--until", "60h") == ["bobs"]
+    assert list_ids("--limit", "1") == ["new"]
     assert "unknown" in run("compactions", "list", "--store", database_url, "--outcome", "failed").out
 
 
@@ -167,34 +173,36 @@ def test_a_complete_list_can_be_exported_in_two_formats(run: Any, database_url: 
     store = ("--store", database_url)
 
     lines = run("compactions", "export", *store)
-    as_list = run("compactions", "export", *store, "--format", "json", "--output", "-")
-    of_session = run("compactions", "export", *store, "--session", "t")
+    json_export = run("compactions", "export", *store, "--format", "json", "--output", "-")
+    session_export = run("compactions", "export", *store, "--session", "t")
 
-    assert [json.loads(line) for line in lines.out.splitlines()] == json.loads(as_list.out)
-    assert len(json.loads(as_list.out)) == 2
-    assert json.loads(of_session.out)["id"] == "second"
+    assert [json.loads(line) for line in lines.out.splitlines()] == json.loads(json_export.out)
+    assert len(json.loads(json_export.out)) == 2
+    assert json.loads(session_export.out)["id"] == "second"
     assert (lines.code, lines.err) == (0, "")
 
 
 def test_show_as_json_has_everything_and_with_full_the_messages(run: Any, database_url: str) -> None:
     store_compactions(database_url, COMPACTION)
 
-    shown = json.loads(run("compactions", "show", "fold", "--store", database_url, "--json").out)
-    full = json.loads(run("compactions", "show", "fold", "--store", database_url, "--json", "--full").out)
+    report = json.loads(run("compactions", "show", "fold", "--store", database_url, "--json").out)
+    full_report = json.loads(
+        run("compactions", "show", "fold", "--store", database_url, "--json", "--full").out
+    )
 
-    assert shown["summary"] == COMPACTION.summary
-    assert shown["carried"] == list(COMPACTION.carried)
-    assert shown["turns_kept"] == len(full["turns"]) == 4
-    assert "turns" not in shown
+    assert report["summary"] == COMPACTION.summary
+    assert report["carried"] == list(COMPACTION.carried)
+    assert report["turns_kept"] == len(full_report["turns"]) == 4
+    assert "turns" not in report
 
 
 @pytest.mark.parametrize(
-    "looking", [("list",), ("export",), ("list", "--json"), ("export", "--json")], ids=" ".join
+    "arguments", [("list",), ("export",), ("list", "--json"), ("export", "--json")], ids=" ".join
 )
 def test_listing_a_missing_store_is_not_an_error_and_does_not_create_it(
-    run: Any, tmp_path: Path, looking: tuple[str, ...]
+    run: Any, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    outcome = run("compactions", *looking, "--store", f"sqlite:///{tmp_path}/new/foveate.sqlite")
+    outcome = run("compactions", *arguments, "--store", f"sqlite:///{tmp_path}/new/foveate.sqlite")
 
     assert outcome.code == 0
     assert "nothing has been kept here yet" in outcome.err
@@ -226,11 +234,11 @@ def test_the_store_is_set_by_the_variable_or_in_the_data_folder(tmp_path: Path) 
     store_compactions(f"sqlite:///{by_home}", make_compaction("by-home"))
     home = {"FOVEATE_HOME": str(tmp_path / "home"), "FOVEATE_STORE": ""}
 
-    named = spawn("compactions", "list", env=home | {"FOVEATE_STORE": f"sqlite:///{by_variable}"})
-    default = spawn("compactions", "list", env=home)
+    from_variable = spawn("compactions", "list", env=home | {"FOVEATE_STORE": f"sqlite:///{by_variable}"})
+    from_home = spawn("compactions", "list", env=home)
 
-    assert named.out.startswith("by-varia")
-    assert default.out.startswith("by-home")
+    assert from_variable.out.startswith("by-varia")
+    assert from_home.out.startswith("by-home")
 
 
 @pytest.mark.parametrize(

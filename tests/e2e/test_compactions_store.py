@@ -32,12 +32,18 @@ def url(database_url: str) -> str:
     async def fill() -> None:
         async with await open_store(database_url) as store:
             for name, age in (("new", 0.0), ("old", 40.0)):
-                at = now - age * DAY
+                created_at = now - age * DAY
                 await store.sessions.save(
-                    [SessionUpdate(session=make_session(name, 4, seen_at=at), turns=make_turns(name, 0, 4))]
+                    [
+                        SessionUpdate(
+                            session=make_session(name, 4, seen_at=created_at), turns=make_turns(name, 0, 4)
+                        )
+                    ]
                 )
-                made = make_compaction(f"fold of {name}", session_id=name, boundary=hash_word(name), at=at)
-                await store.compactions.record(made, [*COMPACTED_MESSAGES, bytes(500_000)], lease=None)
+                compaction = make_compaction(
+                    f"fold of {name}", session_id=name, boundary=hash_word(name), at=created_at
+                )
+                await store.compactions.record(compaction, [*COMPACTED_MESSAGES, bytes(500_000)], lease=None)
             undone = make_compaction("undone", session_id="new", boundary=hash_word("u"), at=now - 40 * DAY)
             await store.compactions.record(undone, COMPACTED_MESSAGES, lease=None)
             await store.compactions.undo("undone", now=now - 40 * DAY)
@@ -46,27 +52,27 @@ def url(database_url: str) -> str:
     return database_url
 
 
-def info(run: Any, url: str) -> dict[str, Any]:
-    shown: dict[str, Any] = json.loads(run("store", "info", "--store", url, "--json").out)
-    return shown
+def read_info(run: Any, url: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(run("store", "info", "--store", url, "--json").out)
+    return report
 
 
 def test_the_contents_of_the_store_are_reported(run: Any, url: str) -> None:
-    result, shown = run("store", "info", "--store", url), info(run, url)
+    outcome, report = run("store", "info", "--store", url), read_info(run, url)
 
-    assert result.code == 0
-    assert "version   " + VERSIONS[-1] in result.out.splitlines()
-    assert "folds     3, with 14 messages to undo them with" in result.out.splitlines()
-    assert [line.split()[0] for line in result.out.splitlines()] == [
+    assert outcome.code == 0
+    assert "version   " + VERSIONS[-1] in outcome.out.splitlines()
+    assert "folds     3, with 14 messages to undo them with" in outcome.out.splitlines()
+    assert [line.split()[0] for line in outcome.out.splitlines()] == [
         "where", "version", "sessions", "turns", "folds", "requests", "size",
     ]  # fmt: skip
-    assert (shown["sessions"], shown["turns"], shown["folds"], shown["folded"]) == (2, 8, 3, 14)
-    assert shown["size_bytes"] > 10_000
-    assert shown["version"] == VERSIONS[-1]
+    assert (report["sessions"], report["turns"], report["folds"], report["folded"]) == (2, 8, 3, 14)
+    assert report["size_bytes"] > 10_000
+    assert report["version"] == VERSIONS[-1]
 
 
 def test_a_dry_run_reports_deletions_and_changes_nothing(run: Any, url: str) -> None:
-    before = info(run, url)
+    before = read_info(run, url)
 
     outcome = run("store", "vacuum", "--store", url, "--dry-run")
 
@@ -74,13 +80,13 @@ def test_a_dry_run_reports_deletions_and_changes_nothing(run: Any, url: str) -> 
     assert outcome.out.startswith(
         "would forget what was not seen for 30 days: 1 session, 4 turns, 1 fold, 9 folded messages; the store "
     )
-    assert info(run, url) == before
+    assert read_info(run, url) == before
 
 
 def test_old_records_are_deleted_and_space_is_freed(run: Any, url: str) -> None:
     outcome = run("store", "vacuum", "--store", url, "--json")
 
-    result, after = json.loads(outcome.out), info(run, url)
+    result, after = json.loads(outcome.out), read_info(run, url)
     assert result["forgotten"] == {"sessions": 1, "turns": 4, "folds": 1, "folded": 9}
     assert (result["dry_run"], result["keep_days"]) == (False, 30.0)
     assert (after["sessions"], after["turns"], after["folds"], after["folded"]) == (1, 4, 2, 5)
@@ -93,25 +99,25 @@ def test_recent_records_are_kept(run: Any, url: str) -> None:
     outcome = run("store", "vacuum", "--store", url, "--keep-days", "50")
 
     assert "50 days: 0 sessions, 0 turns, 0 folds, 0 folded messages; the store took " in outcome.out
-    assert info(run, url)["sessions"] == 2
+    assert read_info(run, url)["sessions"] == 2
 
 
 def test_calls_are_deleted_only_on_request(run: Any, url: str) -> None:
     async def settle() -> None:
         async with await open_store(url) as store:
-            for id_, at in (("old", 1e9), ("new", time.time())):
-                of = make_call(id_, at=at)
-                await settle_one(store.ledger, make_charge(of, 1), accounts=list_accounts(of))
+            for call_id, called_at in (("old", 1e9), ("new", time.time())):
+                call = make_call(call_id, at=called_at)
+                await settle_one(store.ledger, make_charge(call, 1), accounts=list_accounts(call))
 
     asyncio.run(settle())
     run("store", "vacuum", "--store", url)
-    would = run("store", "vacuum", "--store", url, "--keep-ledger-days", "400", "--dry-run")
+    dry_run = run("store", "vacuum", "--store", url, "--keep-ledger-days", "400", "--dry-run")
     result = json.loads(run("store", "vacuum", "--store", url, "--keep-ledger-days", "400", "--json").out)
-    again = run("store", "vacuum", "--store", url, "--keep-ledger-days", "400")
+    repeated = run("store", "vacuum", "--store", url, "--keep-ledger-days", "400")
 
-    assert "and of the ledger 1 call of more than 400 days ago; the store " in would.out
+    assert "and of the ledger 1 call of more than 400 days ago; the store " in dry_run.out
     assert (result["keep_ledger_days"], result["calls"]) == (400.0, 1)
-    assert "and of the ledger 0 calls" in again.out
+    assert "and of the ledger 0 calls" in repeated.out
     assert run("store", "vacuum", "--store", url, "--keep-ledger-days", "0").code == 2
 
 
@@ -121,18 +127,18 @@ def test_zero_or_negative_days_are_rejected(run: Any, url: str, days: str) -> No
 
     assert outcome.code == 2
     assert "--keep-days is a number of days, more than 0" in outcome.err
-    assert info(run, url)["sessions"] == 2
+    assert read_info(run, url)["sessions"] == 2
 
 
 @pytest.mark.parametrize("command", ["info", "vacuum"])
 def test_a_missing_store_is_not_created(run: Any, tmp_path: Path, command: str) -> None:
     url = f"sqlite:///{tmp_path}/no.sqlite"
 
-    plain = run("store", command, "--store", url)
-    shown = run("store", command, "--store", url, "--json")
+    outcome = run("store", command, "--store", url)
+    json_outcome = run("store", command, "--store", url, "--json")
 
-    assert (plain.code, plain.out) == (0, "")
-    assert "nothing has been kept here yet" in plain.err
-    numbers = json.loads(shown.out)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert "nothing has been kept here yet" in outcome.err
+    numbers = json.loads(json_outcome.out)
     assert numbers.get("forgotten", numbers)["sessions"] == 0
     assert list(tmp_path.iterdir()) == []

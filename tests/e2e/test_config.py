@@ -9,7 +9,7 @@ import pytest
 
 from foveate.gateway.auth.keys import hash_key
 
-BAD = """server:
+INVALID = """server:
   prot: 1
   workers: zero
 cost: {caps: [{scope: dya, dollars: 1}]}
@@ -18,7 +18,7 @@ agents: [{id: ana, context_optimization: {compaction: 3}}]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with data in a folder below it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FOVEATE_HOME", str(tmp_path / "home"))
@@ -27,33 +27,33 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_init_writes_a_valid_file(run: Any, here: Path) -> None:
-    written = run("config", "init")
-    checked = run("config", "check")
+def test_init_writes_a_valid_file(run: Any, working_folder: Path) -> None:
+    init_outcome = run("config", "init")
+    outcome = run("config", "check")
 
-    assert written.code == 0
-    assert (here / "foveate.yaml").read_bytes() == (
+    assert init_outcome.code == 0
+    assert (working_folder / "foveate.yaml").read_bytes() == (
         Path(__file__).parents[2] / "examples/foveate.yaml"
     ).read_bytes()
-    assert checked.code == 0
-    assert checked.out == "foveate.yaml: all of it can be used\n"
+    assert outcome.code == 0
+    assert outcome.out == "foveate.yaml: all of it can be used\n"
 
 
-def test_an_existing_file_is_replaced_only_on_request(run: Any, here: Path) -> None:
-    own = here / "own.yaml"
-    own.write_text("agents: []\n")
+def test_an_existing_file_is_replaced_only_on_request(run: Any, working_folder: Path) -> None:
+    file = working_folder / "own.yaml"
+    file.write_text("agents: []\n")
 
-    refused = run("config", "init", "own.yaml")
+    outcome = run("config", "init", "own.yaml")
 
-    assert refused.code == 1
-    assert "is there already" in refused.err
-    assert own.read_text() == "agents: []\n"
+    assert outcome.code == 1
+    assert "is there already" in outcome.err
+    assert file.read_text() == "agents: []\n"
     assert run("config", "init", "own.yaml", "--force").code == 0
-    assert "prompt_cache:" in own.read_text()
+    assert "prompt_cache:" in file.read_text()
 
 
-def test_every_error_is_reported_with_its_line_and_key(run: Any, here: Path) -> None:
-    (here / "foveate.yaml").write_text(BAD)
+def test_every_error_is_reported_with_its_line_and_key(run: Any, working_folder: Path) -> None:
+    (working_folder / "foveate.yaml").write_text(INVALID)
 
     outcome = run("config", "check")
     as_json = run("config", "check", "--json")
@@ -73,7 +73,7 @@ def test_every_error_is_reported_with_its_line_and_key(run: Any, here: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("content", "wanted"),
+    ("content", "expected"),
     [
         ("a: [1\n", "foveate.yaml:"),
         ("- 1\n", "it is a mapping (key: value)"),
@@ -88,21 +88,21 @@ def test_every_error_is_reported_with_its_line_and_key(run: Any, here: Path) -> 
     ],
 )
 def test_settings_that_cannot_work_on_this_machine_are_reported(
-    run: Any, here: Path, content: str, wanted: str
+    run: Any, working_folder: Path, content: str, expected: str
 ) -> None:
-    (here / "foveate.yaml").write_text(content)
+    (working_folder / "foveate.yaml").write_text(content)
 
-    checked = run("config", "check")
+    outcome = run("config", "check")
 
-    assert checked.code == 2
-    assert wanted in checked.out
+    assert outcome.code == 2
+    assert expected in outcome.out
 
 
 SECTIONS = "agents:\n- id: ana\n  window_tokens: 4000\n  sections:\n    limits:\n"
 
 
 @pytest.mark.parametrize(
-    ("content", "wanted"),
+    ("content", "expected"),
     [
         (f"{SECTIONS}      total_tokens: 5000\n", "foveate.yaml:6: agents.0.sections.limits.total_tokens: "),
         (f"{SECTIONS}      output_reserve: 500\n", "foveate.yaml:6: agents.0.sections.limits.output_reserve: "),
@@ -123,30 +123,30 @@ SECTIONS = "agents:\n- id: ana\n  window_tokens: 4000\n  sections:\n    limits:\
     ],
 )
 def test_conflicting_settings_are_rejected_with_their_line(
-    run: Any, here: Path, content: str, wanted: str
+    run: Any, working_folder: Path, content: str, expected: str
 ) -> None:
-    (here / "foveate.yaml").write_text(content)
+    (working_folder / "foveate.yaml").write_text(content)
 
-    checked, started = run("config", "check"), run("serve", "--port", "0")
+    outcome, serve_outcome = run("config", "check"), run("serve", "--port", "0")
 
-    assert checked.code == started.code == 2
-    assert wanted in checked.out
-    assert started.err.startswith(f"foveate: {checked.out.partition(': ')[0]}: ")
+    assert outcome.code == serve_outcome.code == 2
+    assert expected in outcome.out
+    assert serve_outcome.err.startswith(f"foveate: {outcome.out.partition(': ')[0]}: ")
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_folder")
 def test_a_missing_file_is_reported(run: Any) -> None:
-    checked = run("config", "check")
+    outcome = run("config", "check")
 
-    assert checked.code == 2
-    assert "foveate config init" in checked.err
+    assert outcome.code == 2
+    assert "foveate config init" in outcome.err
 
 
 def test_effective_settings_are_shown_with_their_source_and_without_keys(
-    run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, working_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "home").mkdir()
-    config = here / "home" / "foveate.yaml"
+    (working_folder / "home").mkdir()
+    config = working_folder / "home" / "foveate.yaml"
     config.write_text(
         f"server:\n  port: 9000\nagents:\n  - id: ana\n    keys: ['{'a1' * 32}']\n"
         "cost: {caps: [{scope: day, dollars: 20}]}\n"
@@ -154,11 +154,11 @@ def test_effective_settings_are_shown_with_their_source_and_without_keys(
     monkeypatch.setenv("FOVEATE_STORE", "postgresql://ana:hush@db/x?password=hush&sslmode=require")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-hush")
 
-    shown = run("config", "show", "--json")
+    outcome = run("config", "show", "--json")
     lines = run("config", "show").out
 
-    settings = json.loads(shown.out)["settings"]
-    assert json.loads(shown.out)["file"] == str(config)
+    settings = json.loads(outcome.out)["settings"]
+    assert json.loads(outcome.out)["file"] == str(config)
     assert settings["server.port"] == {
         "value": 9000,
         "source": "file",
@@ -177,74 +177,74 @@ def test_effective_settings_are_shown_with_their_source_and_without_keys(
         "default": None,
     }
     assert f"{config}:2" in lines
-    for content in (shown.out, lines):
+    for content in (outcome.out, lines):
         assert "hush" not in content
         assert "a1" * 32 not in content
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_folder")
 def test_without_a_file_all_settings_are_defaults(run: Any) -> None:
-    shown = json.loads(run("config", "show", "--json").out)
+    report = json.loads(run("config", "show", "--json").out)
 
-    assert shown["file"] is None
-    assert {row["source"] for row in shown["settings"].values()} == {"default"}
+    assert report["file"] is None
+    assert {row["source"] for row in report["settings"].values()} == {"default"}
 
 
-def test_a_key_is_created_and_its_hash_works_in_the_file(run: Any, here: Path) -> None:
-    made = run("config", "key", "--agent", "ana: the 1st").out
-    key, _, snippet = made.partition("\n")
-    (here / "foveate.yaml").write_text(snippet[snippet.index("agents:") :])
+def test_a_key_is_created_and_its_hash_works_in_the_file(run: Any, working_folder: Path) -> None:
+    output = run("config", "key", "--agent", "ana: the 1st").out
+    key, _, snippet = output.partition("\n")
+    (working_folder / "foveate.yaml").write_text(snippet[snippet.index("agents:") :])
 
     assert key.startswith("fov-")
     assert hash_key(key) in snippet
     assert key not in snippet
     assert run("config", "check").code == 0
-    shown = json.loads(run("config", "show", "--json").out)["settings"]
-    assert shown["agents.0.id"]["value"] == "ana: the 1st"
+    settings = json.loads(run("config", "show", "--json").out)["settings"]
+    assert settings["agents.0.id"]["value"] == "ana: the 1st"
     assert json.loads(run("config", "key", "--json").out)["agent"] == "default"
 
 
-def test_an_admin_key_has_no_agent_and_goes_into_the_server_section(run: Any, here: Path) -> None:
-    made = run("config", "key", "--admin").out
-    key = made.splitlines()[0]
-    (here / "foveate.yaml").write_text(made.partition("In foveate.yaml:")[2])
+def test_an_admin_key_has_no_agent_and_goes_into_the_server_section(run: Any, working_folder: Path) -> None:
+    output = run("config", "key", "--admin").out
+    key = output.splitlines()[0]
+    (working_folder / "foveate.yaml").write_text(output.partition("In foveate.yaml:")[2])
 
-    assert f'admin_keys: ["{hash_key(key)}"]' in made
+    assert f'admin_keys: ["{hash_key(key)}"]' in output
     assert run("config", "check").code == 0
-    shown = run("config", "show").out
-    assert hash_key(key)[:8] in shown
-    assert hash_key(key) not in shown
-    outcome = json.loads(run("config", "key", "--admin", "--json").out)
-    assert (outcome["agent"], outcome["admin"]) == (None, True)
-    refused = run("config", "key", "--admin", "--agent", "ana")
-    assert refused.code != 0
-    assert "--admin makes a key of no agent" in refused.err
+    config_text = run("config", "show").out
+    assert hash_key(key)[:8] in config_text
+    assert hash_key(key) not in config_text
+    report = json.loads(run("config", "key", "--admin", "--json").out)
+    assert (report["agent"], report["admin"]) == (None, True)
+    outcome = run("config", "key", "--admin", "--agent", "ana")
+    assert outcome.code != 0
+    assert "--admin makes a key of no agent" in outcome.err
 
 
-def test_a_key_cannot_be_both_an_agent_key_and_an_admin_key(run: Any, here: Path) -> None:
-    hashed = hash_key("fov-one")
-    (here / "foveate.yaml").write_text(
-        f"server:\n  admin_keys: ['{hashed}']\nagents: [{{id: ana, keys: ['{hashed}']}}]\n"
+def test_a_key_cannot_be_both_an_agent_key_and_an_admin_key(run: Any, working_folder: Path) -> None:
+    key_hash = hash_key("fov-one")
+    (working_folder / "foveate.yaml").write_text(
+        f"server:\n  admin_keys: ['{key_hash}']\nagents: [{{id: ana, keys: ['{key_hash}']}}]\n"
     )
-    refused = run("config", "check")
+    outcome = run("config", "check")
 
-    assert refused.code != 0
-    assert "this is also a key of the agent 'ana'" in refused.err + refused.out
-    assert ":2" in refused.err + refused.out
+    assert outcome.code != 0
+    assert "this is also a key of the agent 'ana'" in outcome.err + outcome.out
+    assert ":2" in outcome.err + outcome.out
 
 
 def test_a_file_of_variables_is_read_and_an_invalid_line_is_reported(
-    run: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, working_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OPENAI_API_KEY", "FOVEATE_STORE"):
-        monkeypatch.setenv(name, "")  # so that what the command sets is gone after the test
+        monkeypatch.setenv(name, "")  # so that variables set by the command are removed after the test
         monkeypatch.delenv(name)
-    (here / ".env").write_text("OPENAI_API_KEY=sk-hush\nFOVEATE_STORE=sqlite:///other.sqlite\n")
+    (working_folder / ".env").write_text("OPENAI_API_KEY=sk-hush\nFOVEATE_STORE=sqlite:///other.sqlite\n")
     settings = json.loads(run("config", "show", "--json").out)["settings"]
     assert settings["store.url"]["value"] == "sqlite:///other.sqlite"
     assert settings["upstreams.openai.key"]["value"] == "set"
 
-    (here / ".env").write_text("A=1\nhush\n")
+    (working_folder / ".env").write_text("A=1\nhush\n")
     outcome = run("config", "show")
 
     assert outcome.code == 2

@@ -17,7 +17,7 @@ from foveate.cost.caps import list_accounts, utc_day
 from foveate.cost.ledger import Category, Charge
 from foveate.model import Savings
 from foveate.store import open_store
-from tests.e2e.command import spawn, write
+from tests.support.processes.commands import spawn, write
 from tests.support.stores.ledger_records import CHARGE, make_call, make_charge, reserve, settle_one
 
 DAY = 86_400.0
@@ -30,8 +30,8 @@ def fill_ledger(url: str, entries: Sequence[Charge], *, reserved: str = "0", now
 
     async def settle() -> None:
         async with await open_store(url) as store:
-            for one in entries:
-                await settle_one(store.ledger, one, accounts=list_accounts(one.call))
+            for charge in entries:
+                await settle_one(store.ledger, charge, accounts=list_accounts(charge.call))
             if Decimal(reserved):
                 assert await reserve(
                     store.ledger, make_call("under way", session_id="talk", at=now), reserved, now=now
@@ -51,9 +51,9 @@ def charge_call(
     at: float = MONDAY,
     **savings: str,
 ) -> Charge:
-    made = replace(make_call(id_, agent=agent, session_id=session_id, at=at), model=model, category=category)
+    call = replace(make_call(id_, agent=agent, session_id=session_id, at=at), model=model, category=category)
     saved: Any = {name: Decimal(value) for name, value in savings.items()}
-    return replace(make_charge(made, dollars), savings=Savings(**saved))
+    return replace(make_charge(call, dollars), savings=Savings(**saved))
 
 
 WEEK = [
@@ -74,13 +74,13 @@ def url(database_url: str) -> str:
 def run_json(run: Any, *arguments: object) -> dict[str, Any]:
     outcome = run("cost", *arguments, "--json")
     assert outcome.code == 0
-    found: dict[str, Any] = json.loads(outcome.out)
-    return found
+    report: dict[str, Any] = json.loads(outcome.out)
+    return report
 
 
 def test_every_call_is_in_the_report_under_every_grouping(run: Any, url: str) -> None:
-    for by in ("agent", "session", "model", "category", "day", "day,model,agent,session,category"):
-        report = run_json(run, "--store", url, "--by", by)
+    for grouping in ("agent", "session", "model", "category", "day", "day,model,agent,session,category"):
+        report = run_json(run, "--store", url, "--by", grouping)
 
         assert (report["total"]["calls"], report["total"]["unknown_calls"]) == (5, 1)
         assert Decimal(report["total"]["dollars"]) == Decimal("0.600000000001")
@@ -149,8 +149,8 @@ def test_an_export_has_every_call_with_exact_costs_oldest_first(run: Any, url: s
     outcome = run("cost", "export", "--store", url, "--output", file, "--json")
 
     assert json.loads(outcome.out) == {"calls": 5, "output": str(file)}
-    with file.open(newline="", encoding="utf-8") as opened:
-        rows = list(csv.DictReader(opened))
+    with file.open(newline="", encoding="utf-8") as csv_file:
+        rows = list(csv.DictReader(csv_file))
     assert [row["call_id"] for row in rows] == ["1", "2", "3", "4", "5"]
     assert [row["dollars"] for row in rows[2:]] == ["0.300000000000", "", "0.000000000001"]
     assert rows[0]["at"] == "2026-11-02T00:00:00.000000Z"
@@ -181,16 +181,16 @@ def test_caps_are_listed_with_what_is_spent_reserved_and_left(
 
     report = run_json(run, "caps", "--config", write(tmp_path / "foveate.yaml", CAPS), "--store", database_url)
 
-    call_, session, agent, day, total = report["caps"]
+    call_cap, session, agent, day, total_cap = report["caps"]
     numbers = [(use["spent"], use["reserved"], use["left"], use["level"]) for use in session["uses"]]
-    assert call_["uses"] == []
+    assert call_cap["uses"] == []
     assert [use["session_id"] for use in session["uses"]] == ["talk", "walk"]
     assert numbers[0] == ("0.500000000000", "0.250000000000", "0.250000000000", "fine")
     assert session["uses"][1]["unknown_calls"] == 1
     assert [(use["agent"], use["spent"]) for use in agent["uses"]] == [("ana", "0.900000000000")]
-    # Midnight may have passed since.
+    # Midnight may have passed since the calls were recorded.
     assert day["uses"][0]["day"] in (utc_day(now), utc_day(time.time()))
-    assert (total["uses"][0]["left"], total["uses"][0]["level"]) == ("0.050000000000", "near")
+    assert (total_cap["uses"][0]["left"], total_cap["uses"][0]["level"]) == ("0.050000000000", "near")
 
 
 def test_an_expired_reservation_is_not_counted(run: Any, database_url: str, tmp_path: Path) -> None:
@@ -223,22 +223,22 @@ def test_caps_are_read_from_the_file_that_the_gateway_finds(
 
 
 def test_without_a_configuration_there_are_no_caps(run: Any, tmp_path: Path) -> None:
-    none = run("cost", "caps", "--json")
-    empty = run(
+    without_file = run("cost", "caps", "--json")
+    without_caps = run(
         "cost", "caps", "--config", write(tmp_path / "c.yaml", "a: 1\n"), "--store", f"sqlite:///{tmp_path}/no"
     )
 
-    assert (none.code, json.loads(none.out)) == (0, {"caps": []})
-    assert "--config FILE names one" in none.err
-    assert (empty.code, empty.out) == (0, "")
-    assert "has no caps" in empty.err
+    assert (without_file.code, json.loads(without_file.out)) == (0, {"caps": []})
+    assert "--config FILE names one" in without_file.err
+    assert (without_caps.code, without_caps.out) == (0, "")
+    assert "has no caps" in without_caps.err
 
 
-@pytest.mark.parametrize("looking", [(), ("--csv",), ("export",), ("--json",), ("export", "--json")])
+@pytest.mark.parametrize("arguments", [(), ("--csv",), ("export",), ("--json",), ("export", "--json")])
 def test_a_missing_store_is_not_an_error_and_is_not_created(
-    run: Any, tmp_path: Path, looking: tuple[str, ...]
+    run: Any, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    outcome = run("cost", *looking, "--store", f"sqlite:///{tmp_path}/new/foveate.sqlite")
+    outcome = run("cost", *arguments, "--store", f"sqlite:///{tmp_path}/new/foveate.sqlite")
 
     assert outcome.code == 0
     assert "nothing has been kept here yet" in outcome.err

@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> str:
     """A store with two calls: one of known cost, one that is possibly charged."""
     ensure_store(tmp_path / "foveate.sqlite")
     url = f"sqlite:///{tmp_path}/foveate.sqlite"
-    possible = replace(
+    possible_charge = replace(
         CHARGE,
         call=replace(CALL, id="cut off"),
         dollars=None,
@@ -34,9 +34,9 @@ def store(tmp_path: Path) -> str:
     )
 
     async def fill() -> None:
-        async with await open_store(url) as opened:
-            for entry in (CHARGE, possible):
-                await settle_one(opened.ledger, entry, accounts=list_accounts(CALL))
+        async with await open_store(url) as ledger_store:
+            for entry in (CHARGE, possible_charge):
+                await settle_one(ledger_store.ledger, entry, accounts=list_accounts(CALL))
 
     asyncio.run(fill())
     return url
@@ -47,22 +47,22 @@ def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def run_json(*arguments: str) -> dict[str, Any]:
-    done = run(*arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    process = run(*arguments, "--json")
+    assert process.returncode == 0, process.stderr
+    report: dict[str, Any] = json.loads(process.stdout)
+    return report
 
 
 def test_a_possibly_charged_call_is_corrected_by_its_invoice(store: str) -> None:
     before = run_json("--store", store)["total"]
     assert (before["possibly_charged_calls"], before["possibly_charged_dollars"]) == (1, "0.300000000000")
     assert "1 call possibly charged, at most $0.30" in run("--store", store).stderr
-    assert "1 call broke off" in run("--store", store).stderr  # the other one
+    assert "1 call broke off" in run("--store", store).stderr  # the other call
 
-    made = run_json(
+    result = run_json(
         "correct", "--call", "cut off", "--dollars", "0.12", "--reason", "invoice", "--store", store
     )
-    correction = made["correction"]
+    correction = result["correction"]
     assert (correction["call"], correction["agent"], correction["reason"]) == ("cut off", "ana", "invoice")
     assert (correction["before_dollars"], correction["charged_dollars"]) == (None, "0.300000000000")
     assert correction["after_dollars"] == "0.120000000000"
@@ -77,11 +77,11 @@ def test_a_possibly_charged_call_is_corrected_by_its_invoice(store: str) -> None
 
 
 def test_a_cap_account_is_corrected_and_its_previous_value_shown(store: str) -> None:
-    done = run("correct", "--agent", "ana", "--dollars", "$1.50", "--reason", "refund", "--store", store)
-    assert done.returncode == 0
-    assert "account agent ana: $0.361235 -> $1.50  (refund)" in done.stdout
-    listed = run("corrections", "--store", store).stdout
-    assert listed == done.stdout
+    process = run("correct", "--agent", "ana", "--dollars", "$1.50", "--reason", "refund", "--store", store)
+    assert process.returncode == 0
+    assert "account agent ana: $0.361235 -> $1.50  (refund)" in process.stdout
+    corrections = run("corrections", "--store", store).stdout
+    assert corrections == process.stdout
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,15 @@ def test_a_cap_account_is_corrected_and_its_previous_value_shown(store: str) -> 
 def test_an_invalid_correction_changes_nothing_and_gives_the_reason(
     store: str, arguments: str, problem: str
 ) -> None:
-    done = run("correct", *arguments.split(), "--reason", "why", "--store", store)
-    assert done.returncode == 2
-    assert problem in done.stderr
+    process = run("correct", *arguments.split(), "--reason", "why", "--store", store)
+    assert process.returncode == 2
+    assert problem in process.stderr
     assert run_json("corrections", "--store", store)["corrections"] == []
 
 
 def test_a_correction_requires_a_reason_and_a_store(store: str, tmp_path: Path) -> None:
     assert run("correct", "--total", "--dollars", "1", "--reason", " ", "--store", store).returncode == 2
-    none = f"sqlite:///{tmp_path}/none.sqlite"
-    done = run("correct", "--total", "--dollars", "1", "--reason", "why", "--store", none)
-    assert done.returncode != 0
+    missing_url = f"sqlite:///{tmp_path}/none.sqlite"
+    process = run("correct", "--total", "--dollars", "1", "--reason", "why", "--store", missing_url)
+    assert process.returncode != 0
     assert not (tmp_path / "none.sqlite").exists()

@@ -19,45 +19,45 @@ LEASE_SECONDS = 1.0
 
 
 def test_a_resumed_process_restores_the_reservations_of_its_calls(database_url: str) -> None:
-    asyncio.run(_made(database_url))
-    ours, theirs = SPAWN.Pipe()
-    process = SPAWN.Process(target=hold_long_call, args=(database_url, theirs, LEASE_SECONDS))
+    asyncio.run(_create_store(database_url))
+    connection, child_connection = SPAWN.Pipe()
+    process = SPAWN.Process(target=hold_long_call, args=(database_url, child_connection, LEASE_SECONDS))
     process.start()
-    theirs.close()
-    assert ours.poll(WAIT_SECONDS)
-    assert ours.recv() == "reserved"
+    child_connection.close()
+    assert connection.poll(WAIT_SECONDS)
+    assert connection.recv() == "reserved"
     assert process.pid
 
     time.sleep(2 * LEASE_SECONDS)
-    # It goes on, and so does its lease.
-    assert not asyncio.run(_let_through(database_url, "early"))
+    # The process is running and renews its lease.
+    assert not asyncio.run(_try_to_reserve(database_url, "early"))
     os.kill(process.pid, signal.SIGSTOP)
     time.sleep(1.2 * LEASE_SECONDS)
-    # Nobody can tell it from one that is dead.
-    assert asyncio.run(_let_through(database_url, "in its place"))
+    # A stopped process looks like a dead one.
+    assert asyncio.run(_try_to_reserve(database_url, "in its place"))
     os.kill(process.pid, signal.SIGCONT)
 
-    ours.send("is there room?")
-    assert ours.poll(WAIT_SECONDS)
-    assert ours.recv() == (1, False)
-    assert not asyncio.run(_let_through(database_url, "late"))
-    ours.send("end it")
-    assert ours.poll(WAIT_SECONDS)
-    assert ours.recv() == "settled"
+    connection.send("is there room?")
+    assert connection.poll(WAIT_SECONDS)
+    assert connection.recv() == (1, False)
+    assert not asyncio.run(_try_to_reserve(database_url, "late"))
+    connection.send("end it")
+    assert connection.poll(WAIT_SECONDS)
+    assert connection.recv() == "settled"
     process.join(WAIT_SECONDS)
 
-    async def look() -> None:
+    async def check_store() -> None:
         async with await open_store(database_url) as store:
-            found = await store.ledger.get_balances(["total"], now=time.time())
-            assert found == {"total": make_standing("0.8", "0.8")}
+            balances = await store.ledger.get_balances(["total"], now=time.time())
+            assert balances == {"total": make_standing("0.8", "0.8")}
 
-    asyncio.run(look())
+    asyncio.run(check_store())
 
 
-async def _made(url: str) -> None:
+async def _create_store(url: str) -> None:
     await (await open_store(url)).close()
 
 
-async def _let_through(url: str, id_: str) -> bool:
+async def _try_to_reserve(url: str, call_id: str) -> bool:
     async with await open_store(url) as store:
-        return await reserve(store.ledger, make_call(id_), Decimal("0.8"), now=time.time(), total=1)
+        return await reserve(store.ledger, make_call(call_id), Decimal("0.8"), now=time.time(), total=1)

@@ -12,15 +12,9 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import foveate
-from tests.e2e.command import (
-    CHAT,
-    REQUESTS,
-    Outcome,
-    finished,
-    spawn,
-    write,
-)
+from tests.support.processes.commands import Outcome, spawn, to_outcome, write
 from tests.support.processes.forked_commands import COMMAND
+from tests.support.scenarios.hello_requests import CHAT, REQUESTS
 from tests.support.servers.llama import LlamaServer
 
 
@@ -41,12 +35,12 @@ def test_a_file_has_a_row_and_there_is_a_total(run: Any, text_file: Path) -> Non
 
 
 def test_each_file_has_a_row_even_if_named_twice(run: Any, tmp_path: Path) -> None:
-    one, two = write(tmp_path / "one", "one two three"), write(tmp_path / "two", "four")
-    shown = json.loads(run("count", "--json", one, two, one).out)
+    first_file, second_file = write(tmp_path / "one", "one two three"), write(tmp_path / "two", "four")
+    output = json.loads(run("count", "--json", first_file, second_file, first_file).out)
 
-    assert [part["name"] for part in shown["parts"]] == [str(one), str(two), str(one)]
-    assert [part["tokens"] for part in shown["parts"]] == [3, 1, 3]
-    assert shown["total"] == {"tokens": 7, "exact": True, "upper": 7}
+    assert [part["name"] for part in output["parts"]] == [str(first_file), str(second_file), str(first_file)]
+    assert [part["tokens"] for part in output["parts"]] == [3, 1, 3]
+    assert output["total"] == {"tokens": 7, "exact": True, "upper": 7}
 
 
 @pytest.mark.process
@@ -98,7 +92,9 @@ def test_a_binary_file_is_reported_in_one_line_with_exit_code_2(
 def test_a_file_name_that_is_not_utf_8_is_shown(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/caf\xe9"
     Path(os.fsdecode(path)).write_text("one two", encoding="utf-8")
-    outcome = finished(subprocess.run([*COMMAND, "count", path], capture_output=True, timeout=60, check=False))
+    outcome = to_outcome(
+        subprocess.run([*COMMAND, "count", path], capture_output=True, timeout=60, check=False)
+    )
 
     assert outcome.code == 0
     assert "caf�" in outcome.out
@@ -107,14 +103,14 @@ def test_a_file_name_that_is_not_utf_8_is_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", REQUESTS.values(), ids=REQUESTS)
 def test_a_request_of_any_format_is_broken_down(run: Any, tmp_path: Path, body: dict[str, Any]) -> None:
     outcome = run("count", "--json", "--request", write(tmp_path / "request.json", body))
-    shown = json.loads(outcome.out)
-    counted = foveate.count_request(body)
+    output = json.loads(outcome.out)
+    count = foveate.count_request(body)
 
     assert outcome.code == 0
-    assert shown["model"] == counted.model
-    assert shown["total"]["tokens"] == counted.total.tokens
-    assert sum(part["tokens"] for part in shown["parts"]) == counted.total.tokens
-    names = [part["name"] for part in shown["parts"]]
+    assert output["model"] == count.model
+    assert output["total"]["tokens"] == count.total.tokens
+    assert sum(part["tokens"] for part in output["parts"]) == count.total.tokens
+    names = [part["name"] for part in output["parts"]]
     assert names[:2] + names[-2:] == ["system", "tools", "images", "overhead"]
 
 
@@ -127,9 +123,9 @@ def test_a_request_on_standard_input_can_be_counted_for_another_model() -> None:
 
 def test_json_output_has_exactly_the_documented_keys(run: Any, tmp_path: Path, text_file: Path) -> None:
     request = run("count", "--json", "-r", write(tmp_path / "r", CHAT))
-    texts = run("count", "--json", text_file)
+    outcome = run("count", "--json", text_file)
 
-    assert json.loads(texts.out) == {
+    assert json.loads(outcome.out) == {
         "model": "gpt-4o",
         "backend": "offline",
         "total": {"tokens": 6, "exact": True, "upper": 6},
@@ -137,7 +133,7 @@ def test_json_output_has_exactly_the_documented_keys(run: Any, tmp_path: Path, t
     }
     assert list(json.loads(request.out)) == ["model", "backend", "total", "parts"]
     assert json.loads(request.out)["parts"][2] == {"name": "messages[0]", "tokens": 7, "exact": True}
-    assert request.out.count("\n") == texts.out.count("\n") == 1
+    assert request.out.count("\n") == outcome.out.count("\n") == 1
 
 
 def test_uncounted_parts_of_a_request_are_named(run: Any, tmp_path: Path) -> None:
@@ -154,16 +150,16 @@ def test_a_table_shows_roles_and_hides_empty_rows(run: Any, tmp_path: Path) -> N
     assert rows.keys().isdisjoint({"system", "tools", "images"})
 
 
-def test_an_estimate_is_marked_and_has_a_bound(run: Any, text_file: Path) -> None:
+def test_an_estimate_is_labelled_and_has_an_upper_bound(run: Any, text_file: Path) -> None:
     for model in ("claude-sonnet-4-5", "a-model-of-next-year"):
         outcome = run("count", text_file, "-m", model)
-        shown = json.loads(run("count", text_file, "-m", model, "--json").out)
+        output = json.loads(run("count", text_file, "-m", model, "--json").out)
 
         assert outcome.rows["total"].startswith("~")
         assert "at most" in outcome.out
-        assert not shown["total"]["exact"]
-        assert shown["total"]["upper"] > shown["total"]["tokens"]
-        assert shown["backend"] == "estimate"
+        assert not output["total"]["exact"]
+        assert output["total"]["upper"] > output["total"]["tokens"]
+        assert output["backend"] == "estimate"
 
 
 @pytest.mark.parametrize(
@@ -235,13 +231,13 @@ def test_invalid_options_are_reported_in_one_line_with_exit_code_2(
 def test_a_local_server_counts_for_its_model(
     run: Any, text_file: Path, tmp_path: Path, llama_server: LlamaServer
 ) -> None:
-    there = ("--endpoint", llama_server.base_url, "--timeout", "20", "--json")
-    text = json.loads(run("count", text_file, *there).out)
-    whole = json.loads(run("count", "-r", write(tmp_path / "r", CHAT), *there).out)
+    options = ("--endpoint", llama_server.base_url, "--timeout", "20", "--json")
+    text = json.loads(run("count", text_file, *options).out)
+    request_report = json.loads(run("count", "-r", write(tmp_path / "r", CHAT), *options).out)
 
     assert (text["backend"], text["total"]["exact"]) == ("endpoint", True)
-    assert (whole["backend"], whole["total"]["exact"]) == ("endpoint", True)
-    assert whole["parts"] == []
+    assert (request_report["backend"], request_report["total"]["exact"]) == ("endpoint", True)
+    assert request_report["parts"] == []
 
 
 def test_an_unreachable_server_is_reported_and_the_count_is_still_printed(run: Any, text_file: Path) -> None:
@@ -263,9 +259,9 @@ def test_a_custom_vocabulary_is_used_for_counting(run: Any, text_file: Path, tmp
     tokenizer.save(str(tmp_path / "tokenizer.json"))
 
     for vocabulary in (ranks, tmp_path / "tokenizer.json"):
-        shown = json.loads(run("count", text_file, "--tokenizer", vocabulary, "--json").out)
+        output = json.loads(run("count", text_file, "--tokenizer", vocabulary, "--json").out)
         size = text_file.stat().st_size
-        assert shown["total"] == {"tokens": size, "exact": True, "upper": size}
+        assert output["total"] == {"tokens": size, "exact": True, "upper": size}
 
 
 @pytest.mark.parametrize("content", ["", "not a tokenizer", "{}", '{"model": {"type": "BPE"}}', "{" * 1000])

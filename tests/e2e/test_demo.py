@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.command import WITHOUT_KEYS, on_terminal
+from tests.support.processes.commands import WITHOUT_KEYS, on_terminal
 
 pytestmark = pytest.mark.process
 
@@ -21,8 +21,8 @@ COMMAND = [sys.executable, "-m", "foveate", "demo"]
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> "tuple[subprocess.CompletedProcess[str], Path, float]":
     folder = tmp_path_factory.mktemp("demo")
-    began = time.monotonic()
-    done = subprocess.run(
+    started_at = time.monotonic()
+    process = subprocess.run(
         [*COMMAND, "--json"],
         capture_output=True,
         text=True,
@@ -30,31 +30,31 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> "tuple[subprocess.Complete
         cwd=folder,
         env={**WITHOUT_KEYS, "FOVEATE_HOME": str(folder / "home"), "TMPDIR": str(folder)},
     )
-    return done, folder, time.monotonic() - began
+    return process, folder, time.monotonic() - started_at
 
 
 def test_foveate_answers_every_turn_for_less_and_the_direct_session_ends_early(
     demo: "tuple[subprocess.CompletedProcess[str], Path, float]",
 ) -> None:
-    done, _, took = demo
-    assert (done.returncode, done.stderr) == (0, "")
-    shown = json.loads(done.stdout)
-    off, usual, on = shown["off"], shown["usual"], shown["on"]
+    process, _, elapsed_seconds = demo
+    assert (process.returncode, process.stderr) == (0, "")
+    report = json.loads(process.stdout)
+    direct, default, optimized = report["off"], report["usual"], report["on"]
 
-    assert shown["is_bundled"]
-    assert (off["failed"], usual["failed"], on["failed"]) == (0, 0, 0)
-    assert on["answered"] == on["requests"] == shown["requests"]
-    assert off["answered"] + off["refused"] == shown["requests"]
-    assert shown["overflows_prevented"] == off["refused"] > 0
-    assert on["folds"] >= 1
-    assert on["hit_ratio"] > 0.7 > off["hit_ratio"] == 0
-    assert on["largest_context"] <= shown["window_tokens"]
-    assert usual["answered"] == off["answered"]
-    assert usual["hit_ratio"] > 0.7
-    assert usual["edits"] == 0
-    assert float(usual["dollars_per_answer"]) < 0.5 * float(off["dollars_per_answer"])
-    assert float(on["dollars_per_answer"]) < float(usual["dollars_per_answer"])
-    assert took < 180, "a minute on a machine that has nothing else to do"
+    assert report["is_bundled"]
+    assert (direct["failed"], default["failed"], optimized["failed"]) == (0, 0, 0)
+    assert optimized["answered"] == optimized["requests"] == report["requests"]
+    assert direct["answered"] + direct["refused"] == report["requests"]
+    assert report["overflows_prevented"] == direct["refused"] > 0
+    assert optimized["folds"] >= 1
+    assert optimized["hit_ratio"] > 0.7 > direct["hit_ratio"] == 0
+    assert optimized["largest_context"] <= report["window_tokens"]
+    assert default["answered"] == direct["answered"]
+    assert default["hit_ratio"] > 0.7
+    assert default["edits"] == 0
+    assert float(default["dollars_per_answer"]) < 0.5 * float(direct["dollars_per_answer"])
+    assert float(optimized["dollars_per_answer"]) < float(default["dollars_per_answer"])
+    assert elapsed_seconds < 180, "a minute on a machine that has nothing else to do"
 
 
 def test_no_files_are_left_over(demo: "tuple[subprocess.CompletedProcess[str], Path, float]") -> None:
@@ -113,18 +113,18 @@ def test_a_terminal_shows_progress_and_no_colours_if_disabled(tmp_path: Path) ->
     path = tmp_path / "mine.json"
     messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
     path.write_text(json.dumps({"model": "claude-sonnet-4-5", "system": "Be brief.", "messages": messages}))
-    shown = on_terminal("demo", "--session", str(path), env={**WITHOUT_KEYS, "TERM": "xterm", "NO_COLOR": "1"})
+    screen = on_terminal("demo", "--session", str(path), env={**WITHOUT_KEYS, "TERM": "xterm", "NO_COLOR": "1"})
 
-    assert "replaying without a cache, request 1 of 3" in shown
-    assert "1 of 1" in shown
-    assert "\x1b[1m" not in shown
+    assert "replaying without a cache, request 1 of 3" in screen
+    assert "1 of 1" in screen
+    assert "\x1b[1m" not in screen
 
 
 def test_progress_fits_in_one_line_of_a_narrow_terminal(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
     path.write_text(json.dumps({"model": "claude-sonnet-4-5", "messages": messages}))
-    shown = on_terminal("demo", "--session", str(path), env={**WITHOUT_KEYS, "TERM": "xterm", "COLUMNS": "40"})
+    screen = on_terminal("demo", "--session", str(path), env={**WITHOUT_KEYS, "TERM": "xterm", "COLUMNS": "40"})
 
-    assert "\x1b[K1/3" in shown
-    assert "replaying" not in shown
+    assert "\x1b[K1/3" in screen
+    assert "replaying" not in screen

@@ -30,8 +30,7 @@ from foveate.config.document import parse_document
 from foveate.config.load import parse_settings
 from foveate.config.settings import Settings
 from foveate.errors import BadOption
-from foveate.gateway.local_model.process import find_weights
-from tests.e2e.command import Outcome
+from foveate.gateway.local_model import find_weights
 from tests.support.harness.doc_examples import (
     PAGES,
     ROOT,
@@ -41,6 +40,7 @@ from tests.support.harness.doc_examples import (
     parse_commands,
     read_blocks,
 )
+from tests.support.processes.commands import Outcome
 from tests.support.processes.fork_client import READ_AT_START
 from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND
 from tests.support.scenarios.day_of_traffic import NAMED_SESSION_ID, send_day_of_traffic
@@ -48,58 +48,60 @@ from tests.support.servers.gateway_process import gateway_process, write_config
 from tests.support.servers.sandbox import running_sandbox
 
 GATEWAY, SANDBOX = "http://127.0.0.1:8090", "http://127.0.0.1:8790"
-SERVES = re.compile(r"^(?:\./run|foveate)(?P<words>| (?:serve|sandbox)\b[^|&;]*)$")
+SERVER_COMMAND = re.compile(r"^(?:\./run|foveate)(?P<words>| (?:serve|sandbox)\b[^|&;]*)$")
 SHELLS = ("bash", "console")
 BLOCKS = [block for page in PAGES for block in read_blocks(page)]
-# What cannot be run here, by where it stands; each says why in its page.
+# The number of blocks that cannot be run, by page; each page says why.
 NOT_RUN = {
-    "docs/demo.md": 1,  # has a test of its own
+    "docs/demo.md": 1,  # has its own test
     "docs/gateway.md": 2,  # Docker
     "docs/howto/agents.md": 1,  # installs agents
     "docs/howto/claude-code.md": 1,  # Claude Code itself
     "docs/howto/grafana.md": 2,  # Prometheus's own file and program
-    "docs/howto/postgresql.md": 1,  # a server of one's own
+    "docs/howto/postgresql.md": 1,  # a server of the user
     "docs/metrics.md": 1,  # Prometheus's own file
     "docs/web.md": 2,  # a gateway for other machines; nginx's own file
 }
 DATABASE = "postgresql://foveate@db.example/foveate"
-# Pages whose commands see only what they have done themselves.
-OF_THEIR_OWN = ("docs/tutorial.md", "docs/howto/postgresql.md")
+# Pages whose commands see only their own data.
+SEPARATE_PAGES = ("docs/tutorial.md", "docs/howto/postgresql.md")
 # This page starts the command as users do. On others it is forked, which takes a fifth of the time.
 NOT_FORKED = "docs/tutorial.md"
 
 
-def named(pages: Any) -> list[str]:
+def distinct(pages: Any) -> list[str]:
     return list(dict.fromkeys(pages))
 
 
 @dataclass
-class Stage:
-    """Data of the gateway, and real addresses and ids by the ones that pages name.
+class DocServers:
+    """Servers for the pages: the real addresses and ids by those in the pages, and the data of the gateway.
 
-    `servers` maps the command of each started server to its address.
+    `urls_by_command` maps the command of each started server to its address.
     """
 
     home: Path
     addresses: dict[str, str]
-    servers: dict[str, str] = field(default_factory=dict)
-    started: ExitStack = field(default_factory=ExitStack)
+    urls_by_command: dict[str, str] = field(default_factory=dict)
+    exit_stack: ExitStack = field(default_factory=ExitStack)
 
-    def here(self, text: str) -> str:
+    def to_real(self, text: str) -> str:
         """Replace the addresses in a text by those of the running servers."""
-        for said, real in self.addresses.items():
-            text = text.replace(said, real).replace(said.removeprefix("http://"), real.removeprefix("http://"))
+        for documented, real in self.addresses.items():
+            text = text.replace(documented, real).replace(
+                documented.removeprefix("http://"), real.removeprefix("http://")
+            )
         return text
 
-    def shown(self, text: str) -> str:
+    def to_documented(self, text: str) -> str:
         """Replace real addresses and ids by those that the page shows."""
-        for said, real in self.addresses.items():
-            text = text.replace(real, said)
+        for documented, real in self.addresses.items():
+            text = text.replace(real, documented)
         return text
 
 
 @pytest.fixture(scope="module")
-def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DocServers]:
     """The gateway and the sandbox for all pages, with a day's work in the store."""
     home = tmp_path_factory.mktemp("home")
     with running_sandbox() as sandbox:
@@ -107,25 +109,25 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         with gateway_process(home) as gateway:
             send_day_of_traffic(gateway.url, home)
             addresses = {GATEWAY: gateway.url, SANDBOX: sandbox.url, " 16d9": f" {NAMED_SESSION_ID}"}
-            stage = Stage(home, addresses, {"serve": gateway.url})
-            with stage.started:
-                yield stage
+            doc_servers = DocServers(home, addresses, {"serve": gateway.url})
+            with doc_servers.exit_stack:
+                yield doc_servers
 
 
 @dataclass
-class Session:
-    """A page's terminal: commands run one after the other, in one folder and one environment."""
+class PageTerminal:
+    """The terminal of a page: it runs commands in sequence, in one folder and one environment."""
 
-    stage: Stage
+    servers: DocServers
     folder: Path
     environment: dict[str, str]
 
     def run(self, typed: str) -> Outcome:
         state = self.folder / ".state"
-        keep = f'{{ export -p; echo cd "$PWD"; }} >{state}'
-        script = f"set -a; [ -f {state} ] && . {state}\nset -e\n{typed}\n{keep}"
+        save_state = f'{{ export -p; echo cd "$PWD"; }} >{state}'
+        script = f"set -a; [ -f {state} ] && . {state}\nset -e\n{typed}\n{save_state}"
         with subprocess.Popen(
-            ["bash", "-c", self.stage.here(script)],
+            ["bash", "-c", self.servers.to_real(script)],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -137,21 +139,23 @@ class Session:
             try:
                 out, err = process.communicate(timeout=120)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # what it has started as well
+                os.killpg(process.pid, signal.SIGKILL)  # and the processes that it has started
                 raise
         return Outcome(process.returncode, out, err)
 
-    def serve(self, words: str) -> None:
+    def start_server(self, words: str) -> None:
         """Start a server once, as the page does; its address then replaces the one in the page."""
         kind, *options = words.split() or ["serve", "--local"]
-        called = " ".join([kind, *options])
+        server_command = " ".join([kind, *options])
         if "--local" in options:
-            needs_weights()
-        if called not in self.stage.servers:
-            self.stage.servers[called] = self._started(kind, *options)
-        self.stage.addresses[GATEWAY if kind == "serve" else SANDBOX] = self.stage.servers[called]
+            require_weights()
+        if server_command not in self.servers.urls_by_command:
+            self.servers.urls_by_command[server_command] = self._start_process(kind, *options)
+        self.servers.addresses[GATEWAY if kind == "serve" else SANDBOX] = self.servers.urls_by_command[
+            server_command
+        ]
 
-    def _started(self, *words: str) -> str:
+    def _start_process(self, *words: str) -> str:
         call = (words[0], "--port", "0", "--json", *words[1:])
         process = subprocess.Popen(
             ["bash", "-c", f"[ -f .state ] && . ./.state; exec foveate {' '.join(call)}"],
@@ -161,26 +165,29 @@ class Session:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.stage.started.callback(process.wait)
-        self.stage.started.callback(process.terminate)
+        self.servers.exit_stack.callback(process.wait)
+        self.servers.exit_stack.callback(process.terminate)
         assert process.stdout
-        self.stage.started.enter_context(process.stdout)
+        self.servers.exit_stack.enter_context(process.stdout)
         line = process.stdout.readline()
         assert line, f"{words} did not start"
         return str(json.loads(line)["url"])
 
 
-def needs_weights() -> None:
+def require_weights() -> None:
     try:
         find_weights()
     except BadOption as reason:
         pytest.skip(f"no model to serve: {reason}")
 
 
-def needs_programs(page: str) -> None:
+def require_programs(page: str) -> None:
     """Skip a page that calls a program which is not installed."""
     texts = [
-        text for one in BLOCKS if one.page == page for text in (one.text, *(code for _, code in one.setup))
+        text
+        for block in BLOCKS
+        if block.page == page
+        for text in (block.text, *(code for _, code in block.setup))
     ]
     for program in ("curl", "jq", "openssl"):
         if any(re.search(rf"\b{program} ", text) for text in texts) and shutil.which(program) is None:
@@ -188,7 +195,7 @@ def needs_programs(page: str) -> None:
 
 
 @pytest.fixture
-def session(common: Stage, tmp_path: Path, request: pytest.FixtureRequest) -> Session:
+def terminal(servers: DocServers, tmp_path: Path, request: pytest.FixtureRequest) -> PageTerminal:
     """A terminal in a folder with the same files as the project folder."""
     for name in ("README.md", "CHANGELOG.md", "examples", "dashboards"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -200,46 +207,46 @@ def session(common: Stage, tmp_path: Path, request: pytest.FixtureRequest) -> Se
         program.chmod(0o755)
     for name in ("python", "python3"):
         (programs / name).symlink_to(sys.executable)
-    (tmp_path / ".curlrc").write_text("fail-with-body\n")  # an error that a server answers is one for curl too
+    (tmp_path / ".curlrc").write_text("fail-with-body\n")  # an error response makes curl fail
     names = ("LANG", "PATH", "TMPDIR", *READ_AT_START)
     environment = {name: value for name, value in os.environ.items() if name.startswith(names)} | {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "HOME": str(tmp_path),
-        "FOVEATE_HOME": str(common.home),
+        "FOVEATE_HOME": str(servers.home),
         "ANTHROPIC_API_KEY": "sandbox",
         "OPENAI_API_KEY": "sandbox",
     }
-    return Session(replace(common, addresses=dict(common.addresses)), tmp_path, environment)
+    return PageTerminal(replace(servers, addresses=dict(servers.addresses)), tmp_path, environment)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("page", named(block.page for block in BLOCKS if block.language in SHELLS))
+@pytest.mark.parametrize("page", distinct(block.page for block in BLOCKS if block.language in SHELLS))
 def test_every_command_of_a_page_prints_the_output_shown(
-    session: Session, page: str, request: pytest.FixtureRequest
+    terminal: PageTerminal, page: str, request: pytest.FixtureRequest
 ) -> None:
-    needs_programs(page)
-    if page in OF_THEIR_OWN:
-        session.environment["FOVEATE_HOME"] = str(session.folder / ".home")
-        session.stage.servers = {}
+    require_programs(page)
+    if page in SEPARATE_PAGES:
+        terminal.environment["FOVEATE_HOME"] = str(terminal.folder / ".home")
+        terminal.servers.urls_by_command = {}
     if page == "docs/howto/postgresql.md":
-        session.stage.addresses[DATABASE] = request.getfixturevalue("postgres").new_database()
+        terminal.servers.addresses[DATABASE] = request.getfixturevalue("postgres").new_database()
     for block in BLOCKS:
         if block.page == page and block.skip_reason is None:
             for language, code in block.setup:
                 if language == "bash":
-                    assert session.run(code).code == 0, block.place
+                    assert terminal.run(code).code == 0, block.place
             if block.language in SHELLS:
                 for command in parse_commands(block):
-                    check(session, block, command)
+                    check_command(terminal, block, command)
 
 
-def check(session: Session, block: CodeBlock, command: ShellCommand) -> None:
-    serves = SERVES.match(command.command.strip())
+def check_command(terminal: PageTerminal, block: CodeBlock, command: ShellCommand) -> None:
+    serves = SERVER_COMMAND.match(command.command.strip())
     if serves:
-        session.serve(serves["words"])
+        terminal.start_server(serves["words"])
         return
-    outcome = session.run(command.command)
-    printed = session.stage.shown(outcome.out)
+    outcome = terminal.run(command.command)
+    printed = terminal.servers.to_documented(outcome.out)
     description = f"{block.place}: {command.command}\n{printed}{outcome.err}"
     assert outcome.code == block.exit_code, description
     if command.output and not block.is_output_outdated:
@@ -252,26 +259,26 @@ PYTHON = [block for block in BLOCKS if block.language == "python" and not block.
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("page", named(block.page for block in PYTHON))
-def test_every_program_of_a_page_runs(common: Stage, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", distinct(block.page for block in PYTHON))
+def test_every_program_of_a_page_runs(servers: DocServers, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sandbox")
     monkeypatch.setenv("OPENAI_API_KEY", "sandbox")
-    monkeypatch.setenv("FOVEATE_HOME", str(common.home))
+    monkeypatch.setenv("FOVEATE_HOME", str(servers.home))
     names: dict[str, Any] = {"__name__": page}
     with asyncio.Runner() as runner:
         for block in PYTHON:
             if block.page == page and block.skip_reason is None:
                 for code in (*(code for language, code in block.setup if language == "python"), block.text):
-                    runner.run(run_program(common.here(code), names, block.place))
+                    runner.run(run_program(servers.to_real(code), names, block.place))
 
 
 async def run_program(code: str, names: dict[str, Any], place: str) -> None:
     """Run a program that may use `await` at top level."""
     compiled = compile(code, place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    waiting = eval(compiled, names)
-    if inspect.isawaitable(waiting):
-        await waiting
+    result = eval(compiled, names)
+    if inspect.isawaitable(result):
+        await result
 
 
 YAML = [block for block in BLOCKS if block.language == "yaml" and block.skip_reason is None]
@@ -280,9 +287,9 @@ YAML = [block for block in BLOCKS if block.language == "yaml" and block.skip_rea
 @pytest.mark.parametrize("block", YAML, ids=lambda block: block.place)
 def test_every_configuration_in_a_page_is_valid(block: CodeBlock, tmp_path: Path) -> None:
     data = block.text.encode()
-    said = parse_document(data, block.place).data
-    assert isinstance(said, dict)
-    if said.keys() <= Settings.model_fields.keys():
+    data_fields = parse_document(data, block.place).data
+    assert isinstance(data_fields, dict)
+    if data_fields.keys() <= Settings.model_fields.keys():
         parse_settings(data, block.place)
         parse_cost(data, block.place)
     else:
@@ -292,11 +299,11 @@ def test_every_configuration_in_a_page_is_valid(block: CodeBlock, tmp_path: Path
 
 
 def test_few_examples_are_skipped_and_each_has_a_reason() -> None:
-    found = [block for block in BLOCKS if block.skip_reason is not None]
+    skipped = [block for block in BLOCKS if block.skip_reason is not None]
 
-    assert all(block.skip_reason for block in found)
+    assert all(block.skip_reason for block in skipped)
     assert {
-        page: sum(block.page == page for block in found) for page in named(one.page for one in found)
+        page: sum(block.page == page for block in skipped) for page in distinct(block.page for block in skipped)
     } == NOT_RUN
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.command import KEYS, WITHOUT_KEYS, Outcome, finished
+from tests.support.processes.commands import KEYS, WITHOUT_KEYS, Outcome, to_outcome
 from tests.support.processes.forked_commands import COMMAND
 from tests.support.servers.llama import LlamaServer
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
@@ -18,25 +18,25 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[RunningSandbox]:
-    with running_sandbox() as running:
-        yield running
+    with running_sandbox() as server:
+        yield server
 
 
-def doctor(folder: Path, *arguments: str, **environment: str) -> Outcome:
-    """`foveate doctor` in a process of its own."""
-    done = subprocess.run(
+def run_doctor(folder: Path, *arguments: str, **environment: str) -> Outcome:
+    """Run `foveate doctor` in its own process."""
+    outcome = subprocess.run(
         [*COMMAND, "doctor", *arguments],
         capture_output=True,
         check=False,
         cwd=folder,
         env={**WITHOUT_KEYS, "FOVEATE_HOME": str(folder / "home"), **environment},
     )
-    return finished(done)
+    return to_outcome(outcome)
 
 
 @pytest.fixture
-def examine(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    """`foveate doctor` in this process, in the folder of the test."""
+def run_in_process(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Run `foveate doctor` in this process, in the folder of the test."""
     monkeypatch.chdir(tmp_path)
     for name in KEYS:
         monkeypatch.delenv(name, raising=False)
@@ -49,8 +49,8 @@ def examine(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> Callab
     return call
 
 
-def findings(done: Outcome, check: str) -> list[dict[str, Any]]:
-    return [one for one in json.loads(done.out)["findings"] if one["check"] == check]
+def findings(outcome: Outcome, check: str) -> list[dict[str, Any]]:
+    return [finding for finding in json.loads(outcome.out)["findings"] if finding["check"] == check]
 
 
 def configure(folder: Path, text: str) -> None:
@@ -58,11 +58,11 @@ def configure(folder: Path, text: str) -> None:
 
 
 def test_a_fresh_machine_without_a_network_passes_and_is_unchanged(tmp_path: Path) -> None:
-    done = doctor(tmp_path, "--offline", "--json")
-    report = json.loads(done.out)
+    outcome = run_doctor(tmp_path, "--offline", "--json")
+    report = json.loads(outcome.out)
 
-    assert (done.code, report["ok"], done.err) == (0, True, "")
-    checks = {one["check"] for one in report["findings"]}
+    assert (outcome.code, report["ok"], outcome.err) == (0, True, "")
+    checks = {finding["check"] for finding in report["findings"]}
     assert checks == {
         "config",
         "store",
@@ -78,119 +78,129 @@ def test_a_fresh_machine_without_a_network_passes_and_is_unchanged(tmp_path: Pat
 
 
 def test_an_invalid_configuration_fails_and_the_other_checks_run(
-    examine: Callable[..., Outcome], tmp_path: Path
+    run_in_process: Callable[..., Outcome], tmp_path: Path
 ) -> None:
     (tmp_path / "foveate.yaml").write_text("server:\n  prot: 80\n  workers: zero\n")
-    done = examine("--offline")
+    outcome = run_in_process("--offline")
 
-    assert done.code == 1
-    report = " ".join(done.out.split())
+    assert outcome.code == 1
+    report = " ".join(outcome.out.split())
     assert "did you mean port?" in report
     assert "workers is a whole number" in report
-    assert "ok       embedder" in done.out
-    assert examine("--offline", "--config", "nowhere.yaml").code == 1
+    assert "ok       embedder" in outcome.out
+    assert run_in_process("--offline", "--config", "nowhere.yaml").code == 1
 
 
-def test_an_unset_key_variable_fails(examine: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_an_unset_key_variable_fails(run_in_process: Callable[..., Outcome], tmp_path: Path) -> None:
     configure(tmp_path, "upstreams: {openai: {key_variable: MY_KEY}}\n")
-    done = examine("--offline", "--json")
+    outcome = run_in_process("--offline", "--json")
 
-    assert done.code == 1
-    assert "MY_KEY is not set" in findings(done, "config")[0]["said"]
+    assert outcome.code == 1
+    assert "MY_KEY is not set" in findings(outcome, "config")[0]["said"]
 
 
 def test_upstreams_are_checked_for_their_key_and_features(
-    examine: Callable[..., Outcome], tmp_path: Path, sandbox: RunningSandbox
+    run_in_process: Callable[..., Outcome], tmp_path: Path, sandbox: RunningSandbox
 ) -> None:
     configure(
         tmp_path,
         f"upstreams:\n  anthropic: {{base_url: '{sandbox.url}'}}\n  openai: {{base_url: '{sandbox.url}/v1'}}\n"
         "routes:\n  - {models: my-model, upstream: openai, model: gpt-5}\n",
     )
-    done = examine("--json", ANTHROPIC_API_KEY=KEY, OPENAI_API_KEY=KEY)
+    outcome = run_in_process("--json", ANTHROPIC_API_KEY=KEY, OPENAI_API_KEY=KEY)
 
-    assert done.code == 0, done.out
-    texts = {one["name"]: "" for one in findings(done, "upstream")}
-    for one in findings(done, "upstream"):
-        texts[one["name"]] += f" {one['said']}"
+    assert outcome.code == 0, outcome.out
+    texts = {finding["name"]: "" for finding in findings(outcome, "upstream")}
+    for finding in findings(outcome, "upstream"):
+        texts[finding["name"]] += f" {finding['said']}"
     assert "takes the key" in texts["anthropic"]
     assert "counts whole requests; caches what is marked" in texts["anthropic"]
     assert "takes the key" in texts["openai"]
-    assert [one["name"] for one in findings(done, "prices")] == ["gpt-5"]
-    assert not [ask for ask in sandbox.requests if ask.method == "POST"], "nothing was asked that costs money"
-    assert KEY not in done.out
+    assert [finding["name"] for finding in findings(outcome, "prices")] == ["gpt-5"]
+    assert not [request for request in sandbox.requests if request.method == "POST"], (
+        "nothing was asked that costs money"
+    )
+    assert KEY not in outcome.out
 
 
-def test_an_unreachable_upstream_fails_within_seconds(examine: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_an_unreachable_upstream_fails_within_seconds(
+    run_in_process: Callable[..., Outcome], tmp_path: Path
+) -> None:
     from foveate.http.listening_sockets import open_listening_socket
 
-    with open_listening_socket("127.0.0.1", 0) as silent:
-        where = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    with open_listening_socket("127.0.0.1", 0) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         configure(
             tmp_path,
-            f"upstreams:\n  silent: {{base_url: '{where}', api: openai}}\n"
+            f"upstreams:\n  silent: {{base_url: '{address}', api: openai}}\n"
             "  gone: {base_url: 'http://127.0.0.1:1', api: openai}\n",
         )
-        done = examine("--json")
+        outcome = run_in_process("--json")
 
-    assert done.code == 1
-    found = {one["name"]: one for one in findings(done, "upstream")}
-    assert {name: one["level"] for name, one in found.items()} == {"silent": "failed", "gone": "failed"}
-    assert "no answer within 3 s" in found["silent"]["said"]
+    assert outcome.code == 1
+    by_name = {finding["name"]: finding for finding in findings(outcome, "upstream")}
+    assert {name: finding["level"] for name, finding in by_name.items()} == {
+        "silent": "failed",
+        "gone": "failed",
+    }
+    assert "no answer within 3 s" in by_name["silent"]["said"]
 
 
 def test_a_local_server_is_checked_for_a_tokenizer(
-    examine: Callable[..., Outcome], tmp_path: Path, llama_server: LlamaServer
+    run_in_process: Callable[..., Outcome], tmp_path: Path, llama_server: LlamaServer
 ) -> None:
     configure(tmp_path, f"upstreams: {{mine: {{base_url: '{llama_server.base_url}', api: both}}}}\n")
-    done = examine("--json")
+    outcome = run_in_process("--json")
 
-    assert done.code == 0, done.out
-    assert any("tokenises (llama.cpp)" in one["said"] for one in findings(done, "upstream"))
+    assert outcome.code == 0, outcome.out
+    assert any("tokenises (llama.cpp)" in finding["said"] for finding in findings(outcome, "upstream"))
 
 
 def test_settings_that_prevent_a_start_fail_even_without_a_file(
-    examine: Callable[..., Outcome],
+    run_in_process: Callable[..., Outcome],
 ) -> None:
-    done = examine("--offline", "--json", ANTHROPIC_API_KEY="sk-ant-pasted…")
+    outcome = run_in_process("--offline", "--json", ANTHROPIC_API_KEY="sk-ant-pasted…")
 
-    assert done.code == 1
-    assert "ANTHROPIC_API_KEY holds what no header can" in findings(done, "config")[0]["said"]
-    assert "pasted" not in done.out
+    assert outcome.code == 1
+    assert "ANTHROPIC_API_KEY holds what no header can" in findings(outcome, "config")[0]["said"]
+    assert "pasted" not in outcome.out
 
 
 def test_no_password_in_an_address_is_shown(tmp_path: Path) -> None:
     configure(tmp_path, "upstreams: {gone: {base_url: 'http://me:hunter2@127.0.0.1:1', api: openai}}\n")
-    done = doctor(tmp_path, "--json", FOVEATE_STORE="postgresql://me:hunt@er2@127.0.0.1:1/name")
+    outcome = run_doctor(tmp_path, "--json", FOVEATE_STORE="postgresql://me:hunt@er2@127.0.0.1:1/name")
 
-    assert (findings(done, "upstream")[0]["level"], findings(done, "store")[0]["level"]) == ("failed", "failed")
-    assert "%40" in findings(done, "store")[0]["advice"]
-    assert "hunter2" not in done.out
-    assert "er2" not in done.out
+    assert (findings(outcome, "upstream")[0]["level"], findings(outcome, "store")[0]["level"]) == (
+        "failed",
+        "failed",
+    )
+    assert "%40" in findings(outcome, "store")[0]["advice"]
+    assert "hunter2" not in outcome.out
+    assert "er2" not in outcome.out
 
 
 @pytest.mark.parametrize(("providers", "report"), [("[anthropic]", []), ("[]", ["anthropic"])])
 def test_a_provider_left_out_of_the_long_ttl_is_named(
-    examine: Callable[..., Outcome], tmp_path: Path, providers: str, report: list[str]
+    run_in_process: Callable[..., Outcome], tmp_path: Path, providers: str, report: list[str]
 ) -> None:
     configure(
         tmp_path,
         f"context_optimization: {{prompt_cache: {{ttl: 1h, long_ttl_providers: {providers}}}}}\n",
     )
 
-    found = findings(examine("--offline", "--json"), "prompt cache")
+    cache_findings = findings(run_in_process("--offline", "--json"), "prompt cache")
 
-    assert [one["name"] for one in found] == report
-    assert all("long_ttl_providers" in one["said"] for one in found)
+    assert [finding["name"] for finding in cache_findings] == report
+    assert all("long_ttl_providers" in finding["said"] for finding in cache_findings)
 
 
 def test_an_address_without_an_api_fails(
-    examine: Callable[..., Outcome], tmp_path: Path, sandbox: RunningSandbox
+    run_in_process: Callable[..., Outcome], tmp_path: Path, sandbox: RunningSandbox
 ) -> None:
     """Regression: every call got 404, and the doctor reported no problem."""
     configure(tmp_path, f"upstreams: {{openai: {{base_url: '{sandbox.url}/elsewhere'}}}}\n")
-    done = examine("--json", OPENAI_API_KEY=KEY)
+    outcome = run_in_process("--json", OPENAI_API_KEY=KEY)
 
-    report = findings(done, "upstream")[0]
-    assert (done.code, report["level"]) == (1, "failed")
+    report = findings(outcome, "upstream")[0]
+    assert (outcome.code, report["level"]) == (1, "failed")
     assert "/elsewhere/chat/completions answers 404" in report["said"]

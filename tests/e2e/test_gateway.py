@@ -1,4 +1,4 @@
-"""Official clients through the gateway, before the sandbox."""
+"""Official clients through the gateway to the sandbox."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from tests.support.servers.sandbox import KEY, running_sandbox
 HELLO: ChatCompletionUserMessageParam = {"role": "user", "content": "Hello"}
 
 
-def test_anthropics_client_gets_its_answer_through_the_gateway(tmp_path: Path) -> None:
+def test_the_anthropic_client_gets_its_response_through_the_gateway(tmp_path: Path) -> None:
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
@@ -38,7 +38,7 @@ def test_anthropics_client_gets_its_answer_through_the_gateway(tmp_path: Path) -
     assert gateway.failed_steps == []
 
 
-def test_openais_client_gets_its_answer_through_the_gateway(tmp_path: Path) -> None:
+def test_the_openai_client_gets_its_response_through_the_gateway(tmp_path: Path) -> None:
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
@@ -54,7 +54,7 @@ def test_openais_client_gets_its_answer_through_the_gateway(tmp_path: Path) -> N
     assert gateway.failed_steps == []
 
 
-def booked(folder: Path, *by: GroupBy) -> Sequence[ChargeTotal]:
+def sum_charges(folder: Path, *by: GroupBy) -> Sequence[ChargeTotal]:
     async def read() -> Sequence[ChargeTotal]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
             return await store.ledger.sum_charges(by)
@@ -78,15 +78,15 @@ def test_every_call_is_in_the_ledger_with_its_price(tmp_path: Path) -> None:
             for number in range(3)
         ]
 
-    (found,) = booked(tmp_path, GroupBy.AGENT, GroupBy.MODEL)
-    assert found.group == ("ana", "claude-opus-4-5")
-    assert (found.calls, found.unknown_calls, found.partial_calls) == (3, 0, 0)
-    assert found.output_tokens == sum(reply.usage.output_tokens for reply in replies)
-    assert found.uncached == sum(reply.usage.input_tokens for reply in replies)
-    assert found.dollars > 0
+    (total,) = sum_charges(tmp_path, GroupBy.AGENT, GroupBy.MODEL)
+    assert total.group == ("ana", "claude-opus-4-5")
+    assert (total.calls, total.unknown_calls, total.partial_calls) == (3, 0, 0)
+    assert total.output_tokens == sum(reply.usage.output_tokens for reply in replies)
+    assert total.uncached == sum(reply.usage.input_tokens for reply in replies)
+    assert total.dollars > 0
 
 
-def test_a_call_that_a_cap_has_no_room_for_is_refused_as_the_provider_would_and_not_tried_again(
+def test_a_call_over_a_cap_is_rejected_in_the_format_of_its_provider_and_not_retried(
     tmp_path: Path,
 ) -> None:
     caps = [Cap(scope=CapScope.CALL, dollars=Decimal("0.000001"))]
@@ -95,18 +95,18 @@ def test_a_call_that_a_cap_has_no_room_for_is_refused_as_the_provider_would_and_
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, caps=caps) as gateway,
     ):
         with (
-            anthropic.Anthropic(base_url=gateway.url, api_key=KEY) as claude,
-            pytest.raises(anthropic.APIStatusError, match="the cap on a call") as refused,
+            anthropic.Anthropic(base_url=gateway.url, api_key=KEY) as anthropic_client,
+            pytest.raises(anthropic.APIStatusError, match="the cap on a call") as anthropic_error,
         ):
-            claude.messages.create(
+            anthropic_client.messages.create(
                 model="claude-opus-4-5", max_tokens=100, messages=[{"role": "user", "content": "Hello"}]
             )
         with (
-            openai.OpenAI(base_url=gateway.openai_url, api_key=KEY) as gpt,
-            pytest.raises(openai.APIStatusError, match="the cap on a call") as also,
+            openai.OpenAI(base_url=gateway.openai_url, api_key=KEY) as openai_client,
+            pytest.raises(openai.APIStatusError, match="the cap on a call") as openai_error,
         ):
-            gpt.chat.completions.create(model="gpt-4.1", messages=[HELLO], max_tokens=100)
+            openai_client.chat.completions.create(model="gpt-4.1", messages=[HELLO], max_tokens=100)
 
-    assert (refused.value.status_code, also.value.status_code) == (402, 402)
+    assert (anthropic_error.value.status_code, openai_error.value.status_code) == (402, 402)
     assert sandbox.requests == []
-    assert booked(tmp_path, GroupBy.AGENT) == []
+    assert sum_charges(tmp_path, GroupBy.AGENT) == []

@@ -1,4 +1,4 @@
-"""Attacks on a running gateway, each named after what its attacker wants."""
+"""Attacks on a running gateway; each test is named after what the attacker must not achieve."""
 
 import time
 from collections.abc import Iterator
@@ -34,8 +34,8 @@ PROVIDER_KEY = "sk-ant-of-the-gateway"
 
 
 @dataclass(frozen=True)
-class Attacked:
-    """A gateway with a key, and the upstream behind it."""
+class AttackedGateway:
+    """A gateway with a key, and its upstream."""
 
     url: str
     upstream: ScriptedUpstream
@@ -47,33 +47,33 @@ class Attacked:
         return send_raw(self.url, "\r\n".join((*head, "", "")).encode("latin-1") + body)
 
 
-def answering_twice(*, late_seconds: float) -> Behaviour:
+def respond_twice(*, late_seconds: float) -> Behaviour:
     """Answer each request with its path, and send a second response a moment later."""
 
-    def behave(talk: UpstreamConnection) -> None:
+    def behave(connection: UpstreamConnection) -> None:
         while True:
             try:
-                path = talk.read_request().split()[1]
+                path = connection.read_request().split()[1]
             except ConnectionClosed:
                 return
             if late_seconds:
-                talk.send(http_response(path))
+                connection.send(http_response(path))
                 time.sleep(late_seconds)
-                talk.send(http_response(path))
+                connection.send(http_response(path))
             else:
-                talk.send(http_response(path) * 2)
+                connection.send(http_response(path) * 2)
 
     return behave
 
 
 @contextmanager
-def attacked(
+def attacked_gateway(
     folder: Path,
-    behave: Behaviour = respond_always(http_response(b"{}")),  # noqa: B008 - it holds nothing
+    behave: Behaviour = respond_always(http_response(b"{}")),  # noqa: B008 - it has no state
     *,
     allow: tuple[str, ...] = ALLOWED_OPERATIONS,
     reuse: bool = True,
-) -> Iterator[Attacked]:
+) -> Iterator[AttackedGateway]:
     with running_upstream(behave) as upstream:
         routing = Routing(
             upstreams={
@@ -88,14 +88,14 @@ def attacked(
                 )
             }
         )
-        choices = ResolvedConfig(
+        config = ResolvedConfig(
             settings=Settings(store=StoreSettings(url=ensure_store(folder / "gateway.sqlite"))),
             gateway=GatewayOptions(routing=routing, keys=HashedKeys({hash_key(KEY): "ana"})),
             agents=lambda _agent: AgentOptions(),
             cost=SpendingOptions(caps=(), prices=PriceBook()),
         )
-        with running_gateway(upstream.url, folder, config=choices) as gateway:
-            yield Attacked(gateway.url, upstream)
+        with running_gateway(upstream.url, folder, config=config) as gateway:
+            yield AttackedGateway(gateway.url, upstream)
 
 
 VERSION = "anthropic-version: 2023-06-01"
@@ -113,11 +113,11 @@ VERSION = "anthropic-version: 2023-06-01"
     ],
 )
 def test_a_gateway_key_does_not_reach_the_rest_of_the_provider_account(tmp_path: Path, line: str) -> None:
-    with attacked(tmp_path) as gateway:
-        heard = gateway.send(line, f"x-api-key: {KEY}", VERSION)
+    with attacked_gateway(tmp_path) as gateway:
+        response = gateway.send(line, f"x-api-key: {KEY}", VERSION)
 
-    assert heard.status == 403
-    assert b"upstreams.anthropic.allow" in heard.body
+    assert response.status == 403
+    assert b"upstreams.anthropic.allow" in response.body
     assert gateway.upstream.requests == []
 
 
@@ -125,18 +125,18 @@ def test_a_gateway_key_does_not_reach_the_rest_of_the_provider_account(tmp_path:
 def test_operations_that_are_allowed_are_forwarded_with_the_key_of_the_gateway(
     tmp_path: Path, allow: tuple[str, ...]
 ) -> None:
-    with attacked(tmp_path, allow=allow) as gateway:
-        heard = gateway.send("GET /v1/files/file_1", f"x-api-key: {KEY}", VERSION)
+    with attacked_gateway(tmp_path, allow=allow) as gateway:
+        response = gateway.send("GET /v1/files/file_1", f"x-api-key: {KEY}", VERSION)
 
-    assert heard.status == 200
+    assert response.status == 200
     assert f"x-api-key: {PROVIDER_KEY}".encode() in gateway.upstream.requests[0]
 
 
 def test_a_client_with_its_own_key_has_the_rights_of_that_key(tmp_path: Path) -> None:
-    with attacked(tmp_path) as gateway:
-        heard = gateway.send("DELETE /v1/files/file_1", "x-api-key: sk-ant-own", VERSION)
+    with attacked_gateway(tmp_path) as gateway:
+        response = gateway.send("DELETE /v1/files/file_1", "x-api-key: sk-ant-own", VERSION)
 
-    assert heard.status == 200
+    assert response.status == 200
     assert gateway.upstream.requests[0].startswith(b"DELETE /tenant-a/v1/files/file_1 ")
 
 
@@ -157,25 +157,25 @@ def test_a_client_with_its_own_key_has_the_rights_of_that_key(tmp_path: Path) ->
 )
 @pytest.mark.parametrize("key", [KEY, "sk-ant-own"])
 def test_no_path_leaves_the_base_url_of_an_upstream(tmp_path: Path, path: str, key: str) -> None:
-    with attacked(tmp_path, allow=("all",)) as gateway:
-        heard = gateway.send(f"GET {path}", f"x-api-key: {key}", VERSION)
+    with attacked_gateway(tmp_path, allow=("all",)) as gateway:
+        response = gateway.send(f"GET {path}", f"x-api-key: {key}", VERSION)
 
-    assert heard.status == 400
+    assert response.status == 400
     assert gateway.upstream.requests == []
 
 
 @pytest.mark.parametrize("method", ["TRACE", "PROPFIND", "PURGE"])
 def test_methods_that_no_api_uses_are_rejected(tmp_path: Path, method: str) -> None:
-    with attacked(tmp_path, allow=("all",)) as gateway:
-        heard = gateway.send(f"{method} /v1/models", "x-api-key: sk-ant-own", VERSION)
+    with attacked_gateway(tmp_path, allow=("all",)) as gateway:
+        response = gateway.send(f"{method} /v1/models", "x-api-key: sk-ant-own", VERSION)
 
-    assert heard.status == 405
-    assert "POST" in heard.headers["allow"]
+    assert response.status == 405
+    assert "POST" in response.headers["allow"]
     assert gateway.upstream.requests == []
 
 
 def test_a_header_cannot_turn_a_request_into_one_with_another_method(tmp_path: Path) -> None:
-    with attacked(tmp_path) as gateway:
+    with attacked_gateway(tmp_path) as gateway:
         gateway.send(
             "GET /v1/models",
             f"x-api-key: {KEY}",
@@ -204,42 +204,42 @@ def test_a_header_cannot_turn_a_request_into_one_with_another_method(tmp_path: P
 def test_a_gateway_key_in_the_wrong_place_is_rejected_and_never_forwarded(
     tmp_path: Path, line: str, header: str
 ) -> None:
-    with attacked(tmp_path) as gateway:
-        heard = gateway.send(line, "x-api-key: sk-ant-own", header)
+    with attacked_gateway(tmp_path) as gateway:
+        response = gateway.send(line, "x-api-key: sk-ant-own", header)
 
-    assert heard.status == 401
-    assert KEY.encode() not in heard.body
+    assert response.status == 401
+    assert KEY.encode() not in response.body
     assert gateway.upstream.requests == []
 
 
 def test_no_spelling_of_our_headers_passes_the_gateway_in_either_direction(tmp_path: Path) -> None:
-    with attacked(
+    with attacked_gateway(
         tmp_path, respond_always(http_response(b"{}", x_foveate_request_id="of the upstream"))
     ) as gateway:
-        heard = gateway.send(
+        response = gateway.send(
             "GET /v1/models", "x-api-key: sk-ant-own", VERSION, "X_Foveate_Agent: ana", "X-Foveate_Kind: main"
         )
 
     assert b"foveate" not in gateway.upstream.requests[0].lower()
-    assert heard.headers.get("x-foveate-request-id") != "of the upstream"
+    assert response.headers.get("x-foveate-request-id") != "of the upstream"
 
 
 @pytest.mark.parametrize("status", ["099 Odd", "600 Odd", "999 Odd"])
 def test_a_status_that_does_not_exist_is_a_bad_gateway(tmp_path: Path, status: str) -> None:
-    with attacked(tmp_path, respond_always(http_response(b"{}", status))) as gateway:
-        heard = gateway.send("GET /v1/models", "x-api-key: sk-ant-own", VERSION)
+    with attacked_gateway(tmp_path, respond_always(http_response(b"{}", status))) as gateway:
+        response = gateway.send("GET /v1/models", "x-api-key: sk-ant-own", VERSION)
 
-    assert heard.status == 502
+    assert response.status == 502
 
 
 @pytest.mark.parametrize(("late_seconds", "reuse"), [(0.0, True), (0.005, False)])
 def test_a_second_response_of_an_upstream_never_reaches_the_next_client(
     tmp_path: Path, late_seconds: float, reuse: bool
 ) -> None:
-    with attacked(tmp_path, answering_twice(late_seconds=late_seconds), reuse=reuse) as gateway:
+    with attacked_gateway(tmp_path, respond_twice(late_seconds=late_seconds), reuse=reuse) as gateway:
         for number in range(50):
-            heard = gateway.send(f"GET /v1/models/m-{number}", "x-api-key: sk-ant-own", VERSION)
-            assert heard.body == f"/tenant-a/v1/models/m-{number}".encode()
+            response = gateway.send(f"GET /v1/models/m-{number}", "x-api-key: sk-ant-own", VERSION)
+            assert response.body == f"/tenant-a/v1/models/m-{number}".encode()
 
 
 @pytest.mark.parametrize(
@@ -262,9 +262,9 @@ def test_a_second_response_of_an_upstream_never_reaches_the_next_client(
 def test_a_request_head_that_is_too_long_or_lacks_a_single_host_gets_400(
     tmp_path: Path, head: bytes, message: bytes
 ) -> None:
-    with attacked(tmp_path) as gateway:
-        heard = send_raw(gateway.url, head + b"\r\n")
+    with attacked_gateway(tmp_path) as gateway:
+        response = send_raw(gateway.url, head + b"\r\n")
 
-    assert heard.status == 400
-    assert message in heard.body
+    assert response.status == 400
+    assert message in response.body
     assert gateway.upstream.requests == []

@@ -48,9 +48,9 @@ from tests.support.servers.scripted_upstream import (
 
 SECRET = "sk-nobody-may-read-this-4714"
 BODY_WAIT_SECONDS = 0.5
-CAPS = [Cap(scope=CapScope.TOTAL, dollars=Decimal(1000))]  # so that something is reserved for each call
+CAPS = [Cap(scope=CapScope.TOTAL, dollars=Decimal(1000))]  # so that each call has a reservation
 EVENTS = claude_events(*["word "] * 20)
-WELL = respond_once(http_response(claude_response("Well")))
+RESPOND = respond_once(http_response(claude_response("Well")))
 
 
 @dataclass
@@ -71,15 +71,15 @@ class GatewaySetup:
         """Wait until the provider gets a request, and tell whether it did."""
         return wait_until(lambda: bool(self.upstream.requests), bool)
 
-    def books(self, calls: int) -> LedgerState:
+    def wait_for_calls(self, calls: int) -> LedgerState:
         return wait_until_settled(self.file, calls)
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySetup]:
+def shared_setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySetup]:
     folder = tmp_path_factory.mktemp("gateway")
     with (
-        running_upstream(WELL) as upstream,
+        running_upstream(RESPOND) as upstream,
         running_gateway(
             upstream.url, folder, caps=CAPS, body=BodyLimits(idle_seconds=BODY_WAIT_SECONDS)
         ) as gateway,
@@ -90,41 +90,41 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySetup]:
 
 
 @pytest.fixture
-def setup(both: GatewaySetup, caplog: pytest.LogCaptureFixture) -> Iterator[GatewaySetup]:
+def setup(shared_setup: GatewaySetup, caplog: pytest.LogCaptureFixture) -> Iterator[GatewaySetup]:
     """Share one setup between tests, and check after each that it still serves and leaks nothing."""
     sockets = open_sockets()
-    yield both
-    both.set_behaviour(WELL)
-    assert send_raw(both.gateway.url, claude_request(SECRET)).status == 200
+    yield shared_setup
+    shared_setup.set_behaviour(RESPOND)
+    assert send_raw(shared_setup.gateway.url, claude_request(SECRET)).status == 200
     assert wait_until(open_sockets, lambda now: now <= sockets) <= sockets
-    assert both.books(0).reservations == 0
+    assert shared_setup.wait_for_calls(0).reservations == 0
     assert SECRET not in caplog.text
-    assert files_containing(both.file.parent, SECRET) == []
+    assert files_containing(shared_setup.file.parent, SECRET) == []
 
 
-def waits(talk: UpstreamConnection) -> None:
+def respond_never(connection: UpstreamConnection) -> None:
     """Read a request and send nothing until the client disconnects."""
-    talk.read_request()
-    if talk.is_closed_by_peer(within_seconds=30):
-        talk.read_request()
+    connection.read_request()
+    if connection.is_closed_by_peer(within_seconds=30):
+        connection.read_request()
 
 
-def drips(talk: UpstreamConnection) -> None:
+def respond_slowly(connection: UpstreamConnection) -> None:
     """Stream one word at a time, slowly."""
-    talk.read_request()
-    talk.send(STREAM_HEAD, *map(http_chunk, EVENTS), LAST_CHUNK, pause_seconds=0.3)
+    connection.read_request()
+    connection.send(STREAM_HEAD, *map(http_chunk, EVENTS), LAST_CHUNK, pause_seconds=0.3)
 
 
 def test_a_request_that_its_client_never_completes_is_not_sent_upstream(setup: GatewaySetup) -> None:
-    before = len(setup.books(0).calls)
-    setup.set_behaviour(WELL)
+    before = len(setup.wait_for_calls(0).calls)
+    setup.set_behaviour(RESPOND)
     for size in (1, 60, len(claude_request(SECRET)) - 1):
         with connect(setup.gateway.url) as connection:
             connection.sendall(claude_request(SECRET)[:size])
             time.sleep(0.05)
 
     assert setup.upstream.requests == []
-    assert len(setup.books(before).calls) == before
+    assert len(setup.wait_for_calls(before).calls) == before
 
 
 @pytest.mark.parametrize("is_claude", [True, False])
@@ -132,16 +132,18 @@ def test_a_request_that_its_client_never_completes_is_not_sent_upstream(setup: G
 def test_a_client_that_stalls_in_its_request_gets_an_error_and_blocks_nobody(
     setup: GatewaySetup, is_claude: bool, missing: int | str
 ) -> None:
-    setup.set_behaviour(WELL)
-    whole = claude_request(SECRET) if is_claude else chat_request(SECRET)
-    cut = whole[:-missing] if isinstance(missing, int) else whole.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
-    with connect(setup.gateway.url) as stalled:
-        stalled.sendall(cut)
+    setup.set_behaviour(RESPOND)
+    request = claude_request(SECRET) if is_claude else chat_request(SECRET)
+    partial_request = (
+        request[:-missing] if isinstance(missing, int) else request.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+    )
+    with connect(setup.gateway.url) as connection:
+        connection.sendall(partial_request)
         assert send_raw(setup.gateway.url, claude_request(SECRET)).status == 200
-        found = parse_response(receive_all(stalled))
+        response = parse_response(receive_all(connection))
 
-    assert found.status == 408
-    assert "no more of the request came" in json.loads(found.body)["error"]["message"]
+    assert response.status == 408
+    assert "no more of the request came" in json.loads(response.body)["error"]["message"]
     assert len(setup.upstream.requests) == 1
 
 
@@ -149,21 +151,21 @@ def test_a_client_that_stalls_in_its_request_gets_an_error_and_blocks_nobody(
 def test_the_upstream_call_is_cancelled_if_the_client_disconnects_while_waiting(
     setup: GatewaySetup, streams: bool
 ) -> None:
-    before = len(setup.books(0).calls)
-    setup.set_behaviour(waits)
+    before = len(setup.wait_for_calls(0).calls)
+    setup.set_behaviour(respond_never)
     with connect(setup.gateway.url) as connection:
         connection.sendall(claude_request(SECRET, stream=streams))
         assert setup.wait_for_request()
 
     assert setup.upstream.wait_for_lost_client()
-    booked = setup.books(before + 1)
-    assert (len(booked.calls), booked.reservations) == (before + 1, 0)
-    assert (booked.calls[-1].is_partial, booked.calls[-1].is_unknown) == (True, True)
+    ledger = setup.wait_for_calls(before + 1)
+    assert (len(ledger.calls), ledger.reservations) == (before + 1, 0)
+    assert (ledger.calls[-1].is_partial, ledger.calls[-1].is_unknown) == (True, True)
 
 
 def test_the_upstream_call_is_cancelled_if_the_client_disconnects_during_a_stream(setup: GatewaySetup) -> None:
-    before = len(setup.books(0).calls)
-    setup.set_behaviour(drips)
+    before = len(setup.wait_for_calls(0).calls)
+    setup.set_behaviour(respond_slowly)
     with anthropic.Anthropic(base_url=setup.gateway.url, api_key=SECRET, max_retries=0) as client:
         stream = client.messages.create(
             model="claude-opus-4-5", max_tokens=50, messages=[{"role": "user", "content": "Hello"}], stream=True
@@ -172,15 +174,15 @@ def test_the_upstream_call_is_cancelled_if_the_client_disconnects_during_a_strea
         stream.close()
 
     assert setup.upstream.wait_for_lost_client()
-    booked = setup.books(before + 1)
-    assert (len(booked.calls), booked.calls[-1].is_partial) == (before + 1, True)
+    ledger = setup.wait_for_calls(before + 1)
+    assert (len(ledger.calls), ledger.calls[-1].is_partial) == (before + 1, True)
 
 
 def test_the_upstream_call_is_cancelled_if_the_client_times_out(setup: GatewaySetup) -> None:
-    before = len(setup.books(0).calls)
-    setup.set_behaviour(waits)
+    before = len(setup.wait_for_calls(0).calls)
+    setup.set_behaviour(respond_never)
     with openai.OpenAI(base_url=setup.gateway.openai_url, api_key=SECRET, max_retries=0, timeout=0.3) as client:
-        while not setup.upstream.requests:  # on a busy machine its time may be out before it is sent
+        while not setup.upstream.requests:  # on a busy machine the client may time out before it sends
             with pytest.raises(openai.APITimeoutError):
                 client.chat.completions.create(
                     model="gpt-4.1", messages=[{"role": "user", "content": "Hello"}], max_tokens=9
@@ -188,24 +190,24 @@ def test_the_upstream_call_is_cancelled_if_the_client_times_out(setup: GatewaySe
 
     assert setup.upstream.wait_for_lost_client()
     request_count = len(setup.upstream.requests)
-    assert len(setup.books(before + request_count).calls) == before + request_count
+    assert len(setup.wait_for_calls(before + request_count).calls) == before + request_count
 
 
 def test_a_client_that_disconnects_after_the_response_is_charged_in_full(setup: GatewaySetup) -> None:
-    before = setup.books(0)
+    before = setup.wait_for_calls(0)
     for _ in range(10):
-        setup.set_behaviour(WELL)
+        setup.set_behaviour(RESPOND)
         with connect(setup.gateway.url) as connection:
             connection.sendall(claude_request(SECRET))
             assert connection.recv(20).startswith(b"HTTP/1.1 200")
-    booked = setup.books(len(before.calls) + 10)
+    ledger = setup.wait_for_calls(len(before.calls) + 10)
 
-    assert len(booked.calls) == len(before.calls) + 10
-    assert booked.complete_calls >= before.complete_calls + 9  # one may be left between its two last pieces
+    assert len(ledger.calls) == len(before.calls) + 10
+    assert ledger.complete_calls >= before.complete_calls + 9  # a client may disconnect before the last piece
 
 
 def test_clients_that_disconnect_at_any_moment_are_each_charged_once(setup: GatewaySetup) -> None:
-    before = len(setup.books(0).calls)
+    before = len(setup.wait_for_calls(0).calls)
     setup.set_behaviour(respond_once(STREAM_HEAD, *map(http_chunk, EVENTS), LAST_CHUNK, pause_seconds=0.004))
     sockets = open_sockets()
 
@@ -219,16 +221,16 @@ def test_clients_that_disconnect_at_any_moment_are_each_charged_once(setup: Gate
         thread.start()
     for thread in threads:
         thread.join()
-    # Who is refused now came after all of them; so they are over as soon as their connections are.
+    # This request is the last to arrive, so all others end when their connections are closed.
     assert send_raw(setup.gateway.url, b"no HTTP\r\n\r\n").status == 400
     assert wait_until(open_sockets, lambda now: now <= sockets) <= sockets
-    booked = setup.books(before + len(setup.upstream.requests))
+    ledger = setup.wait_for_calls(before + len(setup.upstream.requests))
 
-    assert booked.reservations == 0
-    # A call that its client left before it was sent is free; whatever a provider may have heard is booked.
-    assert len(booked.calls) - before >= len(setup.upstream.requests)
-    assert len(booked.calls) - before <= 48
-    assert len({call.id for call in booked.calls}) == len(booked.calls)
+    assert ledger.reservations == 0
+    # A call is free if its client left before it was sent, and charged if the provider may have received it.
+    assert len(ledger.calls) - before >= len(setup.upstream.requests)
+    assert len(ledger.calls) - before <= 48
+    assert len({call.id for call in ledger.calls}) == len(ledger.calls)
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
@@ -239,15 +241,15 @@ def test_a_response_of_a_hundred_megabytes_is_streamed_without_buffering(
     piece = b"data: " + b"x" * (1024 * 1024 - 8) + b"\n\n"
     head = http_response(b"", content_type=kind, content_length=str(size))
 
-    def behave(talk: UpstreamConnection) -> None:
-        talk.read_request()
-        talk.send(head, *[piece] * 100)
+    def behave(connection: UpstreamConnection) -> None:
+        connection.read_request()
+        connection.send(head, *[piece] * 100)
 
     setup.set_behaviour(behave)
     sizes: list[int] = []
     growth: list[int] = []
-    # The first answer takes what the others use again. What earlier tests left running may also take memory,
-    # but only once: an answer that is kept takes it in every round.
+    # The first response allocates memory that the others reuse. Earlier tests may also allocate memory, but
+    # only once: a response that is buffered takes memory in every round.
     while len(growth) < 3 and (not growth or growth[-1] >= 50 * 1024 * 1024):
         memory = []
         for _ in range(3):
@@ -255,7 +257,7 @@ def test_a_response_of_a_hundred_megabytes_is_streamed_without_buffering(
             memory.append(resident_bytes())
         growth.append(memory[-1] - memory[0])
 
-    assert all(size < found < size + 1_000 for found in sizes)
+    assert all(size < received_size < size + 1_000 for received_size in sizes)
     assert min(growth) < 50 * 1024 * 1024, growth
 
 
@@ -265,9 +267,11 @@ def test_a_client_that_does_not_read_slows_the_upstream_down_instead_of_filling_
     size = 80 * 1024 * 1024
     piece = b": " + b"x" * (1024 * 1024 - 4) + b"\n\n"
 
-    def behave(talk: UpstreamConnection) -> None:
-        talk.read_request()
-        talk.send(http_response(b"", content_type="text/event-stream", content_length=str(size)), *[piece] * 80)
+    def behave(connection: UpstreamConnection) -> None:
+        connection.read_request()
+        connection.send(
+            http_response(b"", content_type="text/event-stream", content_length=str(size)), *[piece] * 80
+        )
 
     setup.set_behaviour(behave)
     memory = resident_bytes()
@@ -275,10 +279,10 @@ def test_a_client_that_does_not_read_slows_the_upstream_down_instead_of_filling_
         connection.sendall(claude_request(SECRET, stream=True))
         assert connection.recv(12) == b"HTTP/1.1 200"
         time.sleep(0.5)
-        grown = resident_bytes() - memory
+        growth_bytes = resident_bytes() - memory
         length = 0
-        while found := connection.recv(1024 * 1024):
-            length += len(found)
+        while data := connection.recv(1024 * 1024):
+            length += len(data)
 
-    assert grown < 30 * 1024 * 1024
+    assert growth_bytes < 30 * 1024 * 1024
     assert length > size

@@ -29,23 +29,23 @@ from tests.support.stores.postgres import PostgresServer
 
 SECRET = "sk-nobody-may-read-this-4715"
 CAPS = [Cap(scope=CapScope.TOTAL, dollars=Decimal(1000))]
-# Longer than the gateway waits for a lock, also behind another that waits for it.
-LONGEST_SECONDS = 20
+# Longer than the gateway waits for a lock, even if another request waits before it.
+MAX_WAIT_SECONDS = 20
 
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedUpstream]:
-    with running_upstream(respond_always(http_response(claude_response("Well")))) as running:
-        yield running
+    with running_upstream(respond_always(http_response(claude_response("Well")))) as server:
+        yield server
 
 
 @contextmanager
-def locked(*files: Path) -> Iterator[None]:
+def locked_files(*files: Path) -> Iterator[None]:
     """Lock these files against other writers."""
-    with ExitStack() as held:
+    with ExitStack() as stack:
         for file in files:
             connection = sqlite3.connect(file, isolation_level=None)
-            held.callback(connection.close)
+            stack.callback(connection.close)
             connection.execute("BEGIN EXCLUSIVE")
         yield
 
@@ -68,39 +68,40 @@ def test_a_locked_file_loses_no_response_or_charge_and_lets_nothing_past_a_cap(
     ):
         for gateway in (free, capped):
             assert send_message(gateway, "before").status == 200
-        with locked(*files):
-            went = [clients.submit(send_message, free, f"during {number}") for number in range(4)]
-            held = [clients.submit(send_message, capped, f"during {number}") for number in range(4)]
-            assert wait(went, timeout=4.5).not_done == set()  # nobody waits for the store but caps
-            assert wait(held, timeout=LONGEST_SECONDS, return_when=FIRST_COMPLETED).done
-        answers = [one.result() for one in held]
+        with locked_files(*files):
+            uncapped_calls = [clients.submit(send_message, free, f"during {number}") for number in range(4)]
+            capped_calls = [clients.submit(send_message, capped, f"during {number}") for number in range(4)]
+            assert wait(uncapped_calls, timeout=4.5).not_done == set()  # only caps wait for the store
+            assert wait(capped_calls, timeout=MAX_WAIT_SECONDS, return_when=FIRST_COMPLETED).done
+        responses = [call.result() for call in capped_calls]
         after = [send_message(gateway, "after").status for gateway in (free, capped)]
-        capped_books = wait_until_settled(files[1], 2 + sum(one.status == 200 for one in answers))
-    books = wait_until_settled(files[0], 6)
+        capped_ledger = wait_until_settled(files[1], 2 + sum(response.status == 200 for response in responses))
+    ledger = wait_until_settled(files[0], 6)
 
     assert after == [200, 200]
-    assert [one.result().status for one in went] == [200] * 4
-    assert (len(books.calls), books.complete_calls, books.reservations) == (6, 6, 0)
-    refused = [one for one in answers if one.status != 200]
-    assert refused  # nobody could say whether the cap has room
-    for one in refused:
-        assert (one.status, one.headers["x-should-retry"]) == (402, "false")
-        assert "cannot be checked" in json.loads(one.body)["error"]["message"]
-    assert (len(capped_books.calls), capped_books.reservations) == (6 - len(refused), 0)
+    assert [call.result().status for call in uncapped_calls] == [200] * 4
+    assert (len(ledger.calls), ledger.complete_calls, ledger.reservations) == (6, 6, 0)
+    rejected = [response for response in responses if response.status != 200]
+    assert rejected  # the cap could not be checked
+    for response in rejected:
+        assert (response.status, response.headers["x-should-retry"]) == (402, "false")
+        assert "cannot be checked" in json.loads(response.body)["error"]["message"]
+    assert (len(capped_ledger.calls), capped_ledger.reservations) == (6 - len(rejected), 0)
     assert SECRET not in caplog.text
     assert files_containing(tmp_path, SECRET) == []
 
 
-@pytest.mark.parametrize("headers", [{}, {"x_foveate_session": "nightly"}], ids=["found", "named"])
+@pytest.mark.parametrize("headers", [{}, {"x_foveate_session": "nightly"}], ids=["matched", "named"])
 def test_a_request_does_not_wait_until_earlier_turns_are_stored(
     upstream: ScriptedUpstream, tmp_path: Path, headers: dict[str, str]
 ) -> None:
     """Regression: with four workers on one file, the second request waited seconds for the writer."""
     file = tmp_path / "gateway.sqlite"
 
-    def turn(gateway: RunningGateway, number: int) -> int:
+    def send_turn(gateway: RunningGateway, number: int) -> int:
         messages = [
-            {"role": ("user", "assistant")[at % 2], "content": f"word {at}"} for at in range(2 * number + 1)
+            {"role": ("user", "assistant")[index % 2], "content": f"word {index}"}
+            for index in range(2 * number + 1)
         ]
         body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 100, "messages": messages}).encode()
         return send_raw(
@@ -108,16 +109,16 @@ def test_a_request_does_not_wait_until_earlier_turns_are_stored(
         ).status
 
     with running_gateway(upstream.url, tmp_path) as gateway, ThreadPoolExecutor(1) as client:
-        with locked(file):
-            went = [client.submit(turn, gateway, number) for number in range(5)]
-            assert wait(went, timeout=4.5).not_done == set()  # sooner than a writer gives up
-        assert [one.result() for one in went] == [200] * 5
-        assert turn(gateway, 5) == 200
-        books = wait_until_settled(file, 6)
-        found = wait_until(lambda: turns_by_session(file), lambda found: sum(found.values()) == 11, 30)
+        with locked_files(file):
+            calls = [client.submit(send_turn, gateway, number) for number in range(5)]
+            assert wait(calls, timeout=4.5).not_done == set()  # earlier than a writer times out
+        assert [call.result() for call in calls] == [200] * 5
+        assert send_turn(gateway, 5) == 200
+        ledger = wait_until_settled(file, 6)
+        turns = wait_until(lambda: turns_by_session(file), lambda turns: sum(turns.values()) == 11, 30)
 
-    assert len(books.calls) == 6
-    assert list(found.values()) == [11]  # one session, and no turn is lost
+    assert len(ledger.calls) == 6
+    assert list(turns.values()) == [11]  # one session, and no turn is lost
 
 
 def turns_by_session(file: Path) -> dict[str, int]:
@@ -125,30 +126,30 @@ def turns_by_session(file: Path) -> dict[str, int]:
         return dict(connection.execute("SELECT session_id, count(*) FROM turns_v1 GROUP BY session_id"))
 
 
-def booked(url: str) -> Counter[str]:
+def count_calls(url: str) -> Counter[str]:
     with psycopg.connect(url) as connection:
         return Counter(row[0] for row in connection.execute("SELECT call_id FROM ledger_v1"))
 
 
-def reserved(url: str) -> int:
+def count_reservations(url: str) -> int:
     with psycopg.connect(url) as connection:
-        found = connection.execute("SELECT count(*) FROM reservations_v1").fetchone()
-    assert found is not None
-    return int(found[0])
+        row = connection.execute("SELECT count(*) FROM reservations_v1").fetchone()
+    assert row is not None
+    return int(row[0])
 
 
-@pytest.mark.parametrize("instead", ["nothing", "another"])
+@pytest.mark.parametrize("replacement", ["nothing", "another"])
 def test_caps_reject_calls_after_the_store_file_is_deleted_or_replaced(
-    upstream: ScriptedUpstream, tmp_path: Path, instead: str
+    upstream: ScriptedUpstream, tmp_path: Path, replacement: str
 ) -> None:
-    file, aside = tmp_path / "gateway.sqlite", tmp_path / "aside.sqlite"
+    file, moved_file = tmp_path / "gateway.sqlite", tmp_path / "aside.sqlite"
     with running_gateway(upstream.url, tmp_path, caps=CAPS) as gateway:
         assert send_message(gateway, "before").status == 200
-        file.rename(aside)
-        if instead == "another":
-            shutil.copy(aside, file)
+        file.rename(moved_file)
+        if replacement == "another":
+            shutil.copy(moved_file, file)
         statuses = {send_message(gateway, f"during {number}").status for number in range(5)}
-        aside.rename(file)
+        moved_file.rename(file)
         after = send_message(gateway, "after").status
 
     assert statuses == {402}
@@ -168,23 +169,23 @@ def test_a_restart_of_the_database_server_loses_no_response_or_charge(
         for gateway in (free, capped):
             assert send_message(gateway, "before").status == 200
         own_server.crash()
-        went = [
+        calls = [
             clients.submit(send_message, gateway, f"during {number}")
             for number in range(4)
             for gateway in (free, capped)
         ]
         time.sleep(1)
         own_server.start()
-        answers = [one.result() for one in went]
+        responses = [call.result() for call in calls]
         after = [send_message(gateway, "after").status for gateway in (free, capped)]
-        ids = wait_until(lambda: booked(url), lambda found: len(found) >= 6, 30)
+        call_counts = wait_until(lambda: count_calls(url), lambda counts: len(counts) >= 6, 30)
         dump = own_server.dump(url) + own_server.dump(capped_url)
 
     assert after == [200, 200]
-    assert [one.status for one in answers[::2]] == [200] * 4
-    assert (len(ids), set(ids.values())) == (6, {1})
-    let_through = sum(one.status == 200 for one in answers[1::2])
-    assert {one.status for one in answers[1::2]} <= {200, 402}
-    assert (len(booked(capped_url)), reserved(capped_url)) == (2 + let_through, 0)
+    assert [response.status for response in responses[::2]] == [200] * 4
+    assert (len(call_counts), set(call_counts.values())) == (6, {1})
+    admitted = sum(response.status == 200 for response in responses[1::2])
+    assert {response.status for response in responses[1::2]} <= {200, 402}
+    assert (len(count_calls(capped_url)), count_reservations(capped_url)) == (2 + admitted, 0)
     assert SECRET not in caplog.text
     assert SECRET not in dump

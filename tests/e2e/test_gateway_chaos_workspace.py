@@ -23,7 +23,7 @@ PRIVATE = "The code of the bank is 1234."
 VERSION = re.compile(r"Version (\d+) begins\..*?Version (\d+) ends\.", re.DOTALL)
 
 
-def text_of(number: int) -> str:
+def identity_text(number: int) -> str:
     middle = "You keep the garden. " * 50
     return f"Version {number} begins. {middle}Version {number} ends.\n\n# Bank :private:\n\n{PRIVATE}\n"
 
@@ -31,11 +31,11 @@ def text_of(number: int) -> str:
 def test_a_workspace_can_be_edited_deleted_and_broken_during_requests(tmp_path: Path) -> None:
     root = tmp_path / "workspace"
     root.mkdir()
-    file, fresh = root / "IDENTITY.md", root / "IDENTITY.new"
+    file, new_file = root / "IDENTITY.md", root / "IDENTITY.new"
 
     def write(number: int) -> None:
-        fresh.write_text(text_of(number))
-        fresh.replace(file)
+        new_file.write_text(identity_text(number))
+        new_file.replace(file)
 
     write(0)
     statuses: list[int] = []
@@ -46,14 +46,14 @@ def test_a_workspace_can_be_edited_deleted_and_broken_during_requests(tmp_path: 
         running_gateway(upstream.url, tmp_path, options=options) as gateway,
     ):
 
-        def ask_on() -> None:
+        def send_requests() -> None:
             while not is_over.is_set():
                 statuses.append(send_raw(gateway.url, claude_request(SECRET)).status)
 
         assert send_raw(gateway.url, claude_request(SECRET)).status == 200
-        askers = [Thread(target=ask_on) for _ in range(3)]
-        for asker in askers:
-            asker.start()
+        threads = [Thread(target=send_requests) for _ in range(3)]
+        for thread in threads:
+            thread.start()
         for number in range(1, 9):
             write(number)
             time.sleep(0.1)
@@ -66,25 +66,25 @@ def test_a_workspace_can_be_edited_deleted_and_broken_during_requests(tmp_path: 
             time.sleep(0.1)
         write(99)
 
-        def shown() -> str:
+        def sent_text() -> str:
             upstream.requests.clear()
             send_raw(gateway.url, claude_request(SECRET))
             return upstream.requests[-1].decode("utf-8", "replace")
 
         bodies = [request_bytes.decode("utf-8", "replace") for request_bytes in upstream.requests]
         is_over.set()
-        for asker in askers:
-            asker.join()
-        last = wait_until(shown, lambda body: "Version 99 ends." in body)
+        for thread in threads:
+            thread.join()
+        last = wait_until(sent_text, lambda body: "Version 99 ends." in body)
 
     assert set(statuses) == {200}
     assert "Version 99 ends." in last
     versions = [
         VERSION.search(json.loads(body.partition("\r\n\r\n")[2])["system"][0]["text"]) for body in bodies
     ]
-    assert all(found is not None and found[1] == found[2] for found in versions)
-    assert len({found[1] for found in versions if found is not None}) > 1
+    assert all(version is not None and version[1] == version[2] for version in versions)
+    assert len({version[1] for version in versions if version is not None}) > 1
     assert not any(PRIVATE in body for body in bodies)
-    # What is wrong with a file is told, and stands in nobody's way.
+    # A problem with a file is reported and fails no request.
     assert {problem.step for problem in gateway.failed_steps} <= {"sections/workspace"}
     assert all("what it said before is still used" in problem.reason for problem in gateway.failed_steps)

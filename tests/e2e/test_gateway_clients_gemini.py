@@ -40,10 +40,10 @@ READ_FILE = types.Tool(
         )
     ]
 )
-LOOKS = ScriptStep(tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),))
+TOOL_STEP = ScriptStep(tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),))
 ROUTE = f"/v1beta/models/{MODEL}:generateContent"
 HELLO = {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}
-# Of gemini-2.5-flash, in dollars a token (ai.google.dev/gemini-api/docs/pricing, November 2026).
+# Prices of gemini-2.5-flash in dollars per token (ai.google.dev/gemini-api/docs/pricing, November 2026).
 INPUT_DOLLARS, READ_DOLLARS, OUTPUT_DOLLARS = Decimal("0.30e-6"), Decimal("0.03e-6"), Decimal("2.50e-6")
 
 
@@ -54,19 +54,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[RunningSandbox]:
-    with running_sandbox() as running:
-        yield running
+    with running_sandbox() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
 def gateway(sandbox: RunningSandbox, folder: Path) -> Iterator[RunningGateway]:
-    with running_gateway(sandbox.url, folder, clock=sandbox.clock) as running:
-        yield running
-    assert running.failed_steps == []
+    with running_gateway(sandbox.url, folder, clock=sandbox.clock) as server:
+        yield server
+    assert server.failed_steps == []
 
 
 @contextmanager
-def models_at(url: str, **headers: str) -> Iterator[Models]:
+def open_models(url: str, **headers: str) -> Iterator[Models]:
     """The Google client without retries."""
     options = types.HttpOptions(
         base_url=url,
@@ -77,29 +77,29 @@ def models_at(url: str, **headers: str) -> Iterator[Models]:
         yield client.models
 
 
-def config_of(step: ScriptStep | None = None, **config: Any) -> types.GenerateContentConfig:
+def request_config(step: ScriptStep | None = None, **config: Any) -> types.GenerateContentConfig:
     """Configuration of one request that selects its own sandbox step."""
-    own = types.HttpOptions(headers=step_headers(step)) if step is not None else None
-    return types.GenerateContentConfig(http_options=own, **config)
+    http_options = types.HttpOptions(headers=step_headers(step)) if step is not None else None
+    return types.GenerateContentConfig(http_options=http_options, **config)
 
 
 def test_a_response_is_unchanged(gateway: RunningGateway, sandbox: RunningSandbox) -> None:
-    with models_at(gateway.url) as models, models_at(sandbox.url) as straight:
-        through = models.generate_content(model=MODEL, contents="Hello")
-        direct = straight.generate_content(model=MODEL, contents="Hello")
+    with open_models(gateway.url) as models, open_models(sandbox.url) as direct_models:
+        gateway_response = models.generate_content(model=MODEL, contents="Hello")
+        direct_response = direct_models.generate_content(model=MODEL, contents="Hello")
 
-    assert through.text == direct.text
-    assert through.usage_metadata == direct.usage_metadata
+    assert gateway_response.text == direct_response.text
+    assert gateway_response.usage_metadata == direct_response.usage_metadata
 
 
 def test_a_request_is_forwarded_unchanged(gateway: RunningGateway, sandbox: RunningSandbox) -> None:
     body = json.dumps(HELLO, indent=3).encode()
     with httpx.Client(base_url=gateway.url) as client:
-        answered = client.post(f"{ROUTE}?key={KEY}&prettyPrint=false", content=body)
+        response = client.post(f"{ROUTE}?key={KEY}&prettyPrint=false", content=body)
 
-    heard = sandbox.requests[-1]
-    assert answered.status_code == 200
-    assert (heard.path, heard.query, heard.body) == (ROUTE, f"key={KEY}&prettyPrint=false", body)
+    request = sandbox.requests[-1]
+    assert response.status_code == 200
+    assert (request.path, request.query, request.body) == (ROUTE, f"key={KEY}&prettyPrint=false", body)
 
 
 @pytest.mark.parametrize("query", ["alt=sse", ""])
@@ -109,38 +109,38 @@ def test_a_streamed_response_equals_the_plain_one_and_is_charged(
     agent = f"streaming-{query or 'list'}"
     headers = {"x-goog-api-key": KEY, "x-foveate-agent": agent}
     with httpx.Client(base_url=gateway.url, headers=headers) as client:
-        whole = client.post(ROUTE, json=HELLO).json()
+        response = client.post(ROUTE, json=HELLO).json()
         streamed = client.post(f"/v1beta/models/{MODEL}:streamGenerateContent?{query}", json=HELLO)
 
     lines = streamed.text.split("\r\n\r\n")
     chunks = [json.loads(line[len("data: ") :]) for line in lines if line] if query else streamed.json()
-    content_text = "".join(chunk["candidates"][0]["content"]["parts"][0]["text"] for chunk in chunks)
-    assert content_text == whole["candidates"][0]["content"]["parts"][0]["text"]
-    (found,) = wait_for_agent_sums(folder / "gateway.sqlite", agent, 2)
-    usage = whole["usageMetadata"]
-    assert (found.calls, found.partial_calls, found.unknown_calls) == (2, 0, 0)
-    assert found.uncached == 2 * usage["promptTokenCount"]
-    assert found.output_tokens == 2 * usage["candidatesTokenCount"]
+    streamed_text = "".join(chunk["candidates"][0]["content"]["parts"][0]["text"] for chunk in chunks)
+    assert streamed_text == response["candidates"][0]["content"]["parts"][0]["text"]
+    (totals,) = wait_for_agent_sums(folder / "gateway.sqlite", agent, 2)
+    usage = response["usageMetadata"]
+    assert (totals.calls, totals.partial_calls, totals.unknown_calls) == (2, 0, 0)
+    assert totals.uncached == 2 * usage["promptTokenCount"]
+    assert totals.output_tokens == 2 * usage["candidatesTokenCount"]
 
 
 def test_the_official_client_streams(gateway: RunningGateway) -> None:
-    with models_at(gateway.url) as models:
-        whole = models.generate_content(model=MODEL, contents="Hello")
+    with open_models(gateway.url) as models:
+        response = models.generate_content(model=MODEL, contents="Hello")
         chunks = list(models.generate_content_stream(model=MODEL, contents="Hello"))
 
-    assert "".join(chunk.text or "" for chunk in chunks) == whole.text
-    assert chunks[-1].usage_metadata == whole.usage_metadata
+    assert "".join(chunk.text or "" for chunk in chunks) == response.text
+    assert chunks[-1].usage_metadata == response.usage_metadata
 
 
 def test_a_tool_loop_is_one_session(gateway: RunningGateway, folder: Path) -> None:
     contents: list[Any] = [types.UserContent("Hello")]
-    for step in (LOOKS, LOOKS, None):
-        config = config_of(step, tools=[READ_FILE], system_instruction="You read files.")
-        with models_at(gateway.url, x_foveate_agent="looper") as models:
-            found = models.generate_content(model=MODEL, contents=contents, config=config)
-        assert found.candidates is not None
-        contents.append(found.candidates[0].content)
-        for call in found.function_calls or ():
+    for step in (TOOL_STEP, TOOL_STEP, None):
+        config = request_config(step, tools=[READ_FILE], system_instruction="You read files.")
+        with open_models(gateway.url, x_foveate_agent="looper") as models:
+            response = models.generate_content(model=MODEL, contents=contents, config=config)
+        assert response.candidates is not None
+        contents.append(response.candidates[0].content)
+        for call in response.function_calls or ():
             part = types.Part.from_function_response(name=str(call.name), response={"result": "# A"})
             contents.append(types.Content(role="user", parts=[part]))
 
@@ -150,7 +150,7 @@ def test_a_tool_loop_is_one_session(gateway: RunningGateway, folder: Path) -> No
 
 
 def test_a_different_first_message_starts_another_session(gateway: RunningGateway, folder: Path) -> None:
-    with models_at(gateway.url, x_foveate_agent="two-talks") as models:
+    with open_models(gateway.url, x_foveate_agent="two-talks") as models:
         for text in ("One", "Two"):
             models.generate_content(model=MODEL, contents=text)
 
@@ -164,13 +164,13 @@ def test_parallel_conversations_with_the_same_first_message_are_separate_session
     """The text of the responses distinguishes the two conversations."""
     agent = f"parallel-{method}"
     route, headers = f"/v1beta/models/{MODEL}:{method}", {"x-goog-api-key": KEY, "x-foveate-agent": agent}
-    talks: list[list[Any]] = [list(HELLO["contents"]), list(HELLO["contents"])]
+    conversations: list[list[Any]] = [list(HELLO["contents"]), list(HELLO["contents"])]
     with httpx.Client(base_url=gateway.url, headers=headers) as client:
         for turn in range(3):
-            for number, contents in enumerate(talks):
-                step = step_headers(ScriptStep(text=f"Answer {turn} of talk {number}."))
-                content_text = client.post(route, json={"contents": contents}, headers=step).json()
-                chunks = content_text if isinstance(content_text, list) else [content_text]
+            for number, contents in enumerate(conversations):
+                step = step_headers(ScriptStep(text=f"Answer {turn} of conversation {number}."))
+                response = client.post(route, json={"contents": contents}, headers=step).json()
+                chunks = response if isinstance(response, list) else [response]
                 parts = [part for chunk in chunks for part in chunk["candidates"][0]["content"]["parts"]]
                 text = "".join(part["text"] for part in parts)
                 contents.append({"role": "model", "parts": [{"text": text}]})
@@ -183,12 +183,12 @@ def test_parallel_conversations_with_the_same_first_message_are_separate_session
 def test_thinking_and_cached_tokens_are_priced_according_to_the_usage(
     gateway: RunningGateway, folder: Path
 ) -> None:
-    config = config_of(
+    config = request_config(
         ScriptStep(text="So.", thinking="Hm, hm."),
         system_instruction="These words are kept. " * 800,
         thinking_config=types.ThinkingConfig(include_thoughts=True),
     )
-    with models_at(gateway.url, x_foveate_agent="thinker") as models:
+    with open_models(gateway.url, x_foveate_agent="thinker") as models:
         first, second = [
             models.generate_content(model=MODEL, contents="Hello", config=config).usage_metadata
             for _ in range(2)
@@ -196,44 +196,48 @@ def test_thinking_and_cached_tokens_are_priced_according_to_the_usage(
 
     assert first is not None
     assert second is not None
-    read = second.cached_content_token_count or 0
+    cached_tokens = second.cached_content_token_count or 0
     assert first.thoughts_token_count
-    assert read > 2_048
-    (found,) = wait_for_agent_sums(folder / "gateway.sqlite", "thinker", 2, GroupBy.MODEL)
-    assert found.group == ("thinker", MODEL)
+    assert cached_tokens > 2_048
+    (totals,) = wait_for_agent_sums(folder / "gateway.sqlite", "thinker", 2, GroupBy.MODEL)
+    assert totals.group == ("thinker", MODEL)
     prompt = (first.prompt_token_count or 0) + (second.prompt_token_count or 0)
     output = sum(
         (usage.candidates_token_count or 0) + (usage.thoughts_token_count or 0) for usage in (first, second)
     )
-    assert (found.uncached, found.read, found.output_tokens) == (prompt - read, read, output)
-    expected = (prompt - read) * INPUT_DOLLARS + read * READ_DOLLARS + output * OUTPUT_DOLLARS
-    assert found.dollars == expected
+    assert (totals.uncached, totals.read, totals.output_tokens) == (
+        prompt - cached_tokens,
+        cached_tokens,
+        output,
+    )
+    expected = (prompt - cached_tokens) * INPUT_DOLLARS + cached_tokens * READ_DOLLARS + output * OUTPUT_DOLLARS
+    assert totals.dollars == expected
 
 
 def test_token_counts_match_the_usage_and_models_are_listed(gateway: RunningGateway) -> None:
-    with models_at(gateway.url) as models:
-        counted = models.count_tokens(model=MODEL, contents="Hello, what is in a.md?")
-        billed = models.generate_content(model=MODEL, contents="Hello, what is in a.md?").usage_metadata
-        listed = [model.name for model in models.list()]
+    with open_models(gateway.url) as models:
+        count = models.count_tokens(model=MODEL, contents="Hello, what is in a.md?")
+        response = models.generate_content(model=MODEL, contents="Hello, what is in a.md?").usage_metadata
+        model_names = [model.name for model in models.list()]
 
-    assert billed is not None
-    assert counted.total_tokens == billed.prompt_token_count
-    assert f"models/{MODEL}" in listed
+    assert response is not None
+    assert count.total_tokens == response.prompt_token_count
+    assert f"models/{MODEL}" in model_names
 
 
 def test_the_gateway_counts_for_an_upstream_without_a_counter(tmp_path: Path) -> None:
-    nothing = http_response(
+    not_found = http_response(
         b'{"error":{"code":404,"message":"no such route","status":"NOT_FOUND"}}', status="404 Not Found"
     )
     with (
-        running_upstream(respond_always(nothing)) as upstream,
+        running_upstream(respond_always(not_found)) as upstream,
         running_gateway(upstream.url, tmp_path) as gateway,
         httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}) as client,
     ):
-        counted = client.post(f"/v1beta/models/{MODEL}:countTokens", json=HELLO)
+        response = client.post(f"/v1beta/models/{MODEL}:countTokens", json=HELLO)
 
-    assert counted.json() == {"totalTokens": 2}
-    assert counted.headers["x-foveate-count"] == "exact"
+    assert response.json() == {"totalTokens": 2}
+    assert response.headers["x-foveate-count"] == "exact"
 
 
 @pytest.mark.parametrize(
@@ -248,37 +252,37 @@ def test_the_gateway_counts_for_an_upstream_without_a_counter(tmp_path: Path) ->
 def test_provider_errors_raise_the_exceptions_of_the_client(
     gateway: RunningGateway, step: ScriptStep, status: str
 ) -> None:
-    with models_at(gateway.url) as models:
-        with pytest.raises(errors.APIError) as whole:
-            models.generate_content(model=MODEL, contents="Hello", config=config_of(step))
-        with pytest.raises(errors.APIError) as streamed:
-            list(models.generate_content_stream(model=MODEL, contents="Hello", config=config_of(step)))
+    with open_models(gateway.url) as models:
+        with pytest.raises(errors.APIError) as exc_info:
+            models.generate_content(model=MODEL, contents="Hello", config=request_config(step))
+        with pytest.raises(errors.APIError) as stream_exc_info:
+            list(models.generate_content_stream(model=MODEL, contents="Hello", config=request_config(step)))
 
-    assert (whole.value.status, streamed.value.status) == (status, status)
+    assert (exc_info.value.status, stream_exc_info.value.status) == (status, status)
 
 
 def test_a_truncated_stream_is_charged_for_its_output(gateway: RunningGateway, folder: Path) -> None:
-    config = config_of(ScriptStep(disconnect_after=3))
+    config = request_config(ScriptStep(disconnect_after=3))
     with (
-        models_at(gateway.url, x_foveate_agent="broken-off") as models,
+        open_models(gateway.url, x_foveate_agent="broken-off") as models,
         pytest.raises((httpx2.HTTPError, errors.APIError)),
     ):
         list(models.generate_content_stream(model=MODEL, contents="Hello", config=config))
 
-    (found,) = wait_for_agent_sums(folder / "gateway.sqlite", "broken-off", 1)
-    assert (found.calls, found.partial_calls) == (1, 1)
+    (totals,) = wait_for_agent_sums(folder / "gateway.sqlite", "broken-off", 1)
+    assert (totals.calls, totals.partial_calls) == (1, 1)
 
 
 def test_a_request_over_the_window_is_rejected_in_the_error_format_of_google(tmp_path: Path) -> None:
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, options=AgentOptions(window_tokens=1_000)) as gateway,
-        models_at(gateway.url) as models,
-        pytest.raises(errors.ClientError, match="exceeds the maximum number of tokens allowed") as found,
+        open_models(gateway.url) as models,
+        pytest.raises(errors.ClientError, match="exceeds the maximum number of tokens allowed") as exc_info,
     ):
         models.generate_content(model=MODEL, contents="word " * 3_000)
 
-    assert (found.value.code, found.value.status) == (400, "INVALID_ARGUMENT")
+    assert (exc_info.value.code, exc_info.value.status) == (400, "INVALID_ARGUMENT")
     assert sandbox.requests == []
 
 
@@ -288,25 +292,27 @@ def test_a_cap_checks_the_output_limit_of_a_request(tmp_path: Path) -> None:
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, caps=caps) as gateway,
-        models_at(gateway.url, x_foveate_agent="poor") as models,
+        open_models(gateway.url, x_foveate_agent="poor") as models,
     ):
-        models.generate_content(model=MODEL, contents="Hello", config=config_of(max_output_tokens=1_000))
-        with pytest.raises(errors.ClientError, match="the cap on agent poor") as twice:
+        models.generate_content(model=MODEL, contents="Hello", config=request_config(max_output_tokens=1_000))
+        with pytest.raises(errors.ClientError, match="the cap on agent poor") as candidates_error:
             models.generate_content(
-                model=MODEL, contents="Hello", config=config_of(max_output_tokens=1_000, candidate_count=2)
+                model=MODEL, contents="Hello", config=request_config(max_output_tokens=1_000, candidate_count=2)
             )
-        with pytest.raises(errors.ClientError, match="the cap on agent poor") as over:
-            models.generate_content(model=MODEL, contents="Hello", config=config_of(max_output_tokens=2_000))
-        with pytest.raises(errors.ClientError, match="cannot be checked") as unbounded:
+        with pytest.raises(errors.ClientError, match="the cap on agent poor") as limit_error:
+            models.generate_content(
+                model=MODEL, contents="Hello", config=request_config(max_output_tokens=2_000)
+            )
+        with pytest.raises(errors.ClientError, match="cannot be checked") as unbounded_error:
             models.embed_content(model="gemini-embedding-001", contents="Hello")
 
-    assert [error.value.code for error in (twice, over, unbounded)] == [402] * 3
+    assert [error.value.code for error in (candidates_error, limit_error, unbounded_error)] == [402] * 3
     assert len(sandbox.requests) == 1
     assert wait_until_settled(tmp_path / "gateway.sqlite", 1).reservations == 0
 
 
 @pytest.mark.parametrize(
-    ("content_text", "sent"),
+    ("fields", "limit_path"),
     [
         ({}, ("generationConfig", "maxOutputTokens")),
         ({"generationConfig": {"temperature": 0}}, ("generationConfig", "maxOutputTokens")),
@@ -314,7 +320,7 @@ def test_a_cap_checks_the_output_limit_of_a_request(tmp_path: Path) -> None:
     ],
 )
 def test_a_request_without_an_output_limit_gets_one_that_fits_the_cap(
-    tmp_path: Path, content_text: dict[str, Any], sent: tuple[str, str]
+    tmp_path: Path, fields: dict[str, Any], limit_path: tuple[str, str]
 ) -> None:
     caps = [Cap(scope=CapScope.AGENT, agent="default", dollars=Decimal("0.05"))]
     with (
@@ -322,10 +328,10 @@ def test_a_request_without_an_output_limit_gets_one_that_fits_the_cap(
         running_gateway(sandbox.url, tmp_path, caps=caps) as gateway,
         httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}) as client,
     ):
-        answered = client.post(ROUTE, json=HELLO | content_text)
+        response = client.post(ROUTE, json=HELLO | fields)
 
-    assert answered.status_code == 200, answered.text
-    limit = json.loads(sandbox.requests[0].body)[sent[0]][sent[1]]
+    assert response.status_code == 200, response.text
+    limit = json.loads(sandbox.requests[0].body)[limit_path[0]][limit_path[1]]
     assert 4_000 <= limit <= 20_000  # at $2.50 a million
 
 
@@ -337,29 +343,29 @@ def test_a_request_without_room_for_output_is_rejected_and_reserves_nothing(tmp_
         running_gateway(sandbox.url, tmp_path, caps=caps) as gateway,
         httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}) as client,
     ):
-        refused = client.post(ROUTE, json=HELLO | {"generationConfig": []})
-        answered = client.post(ROUTE, json=HELLO | {"generationConfig": {"maxOutputTokens": 1_000}})
+        rejection = client.post(ROUTE, json=HELLO | {"generationConfig": []})
+        response = client.post(ROUTE, json=HELLO | {"generationConfig": {"maxOutputTokens": 1_000}})
 
-    assert (refused.status_code, answered.status_code) == (402, 200), refused.text
+    assert (rejection.status_code, response.status_code) == (402, 200), rejection.text
 
 
 @pytest.mark.parametrize(
-    "content_text",
+    "fields",
     [
         {"system_instruction": {"parts": [{"text": "word " * 9_000}]}, "systemInstruction": {}},
         {"generationConfig": {"candidateCount": 1, "candidate_count": 8}},
         {"generationConfig": {}, "generation_config": {"maxOutputTokens": 9}},
     ],
 )
-def test_a_field_in_two_spellings_is_rejected(tmp_path: Path, content_text: dict[str, Any]) -> None:
+def test_a_field_in_two_spellings_is_rejected(tmp_path: Path, fields: dict[str, Any]) -> None:
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path) as gateway,
         httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}) as client,
     ):
-        refused = client.post(ROUTE, json=HELLO | content_text)
+        response = client.post(ROUTE, json=HELLO | fields)
 
-    assert (refused.status_code, sandbox.requests) == (400, [])
+    assert (response.status_code, sandbox.requests) == (400, [])
 
 
 def test_the_key_is_never_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -370,14 +376,14 @@ def test_the_key_is_never_stored(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         running_gateway(sandbox.url, tmp_path) as gateway,
         httpx.Client(base_url=gateway.url) as client,
     ):
-        good = client.post(f"{ROUTE}?key={secret}", json=HELLO)
+        response = client.post(f"{ROUTE}?key={secret}", json=HELLO)
         client.post(ROUTE, json=HELLO, headers={"x-goog-api-key": secret})
         wait_until_settled(tmp_path / "gateway.sqlite", 2)
 
-    assert good.status_code == 200
-    assert secret not in good.text
-    ours = [record for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
-    assert not [record for record in ours if secret in record.getMessage()]
+    assert response.status_code == 200
+    assert secret not in response.text
+    records = [record for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))]
+    assert not [record for record in records if secret in record.getMessage()]
     assert files_containing(tmp_path, secret) == []
 
 
@@ -398,9 +404,9 @@ def test_the_gateway_key_replaces_the_client_key_in_every_position(tmp_path: Pat
             client.post(f"{ROUTE}?alt=json&key={KEY}", json=HELLO)
             client.post(ROUTE, json=HELLO, headers={"x-goog-api-key": KEY})
 
-    for heard in sandbox.requests:
-        assert heard.headers["x-goog-api-key"] == "AIzaOfTheGateway"
-        assert KEY not in heard.query
+    for request in sandbox.requests:
+        assert request.headers["x-goog-api-key"] == "AIzaOfTheGateway"
+        assert KEY not in request.query
     assert sandbox.requests[0].query == "alt=json"
 
 
@@ -409,11 +415,11 @@ def test_a_route_renames_the_model_in_the_path(tmp_path: Path) -> None:
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, routes=routes) as gateway,
-        models_at(gateway.url) as models,
+        open_models(gateway.url) as models,
     ):
-        found = models.generate_content(model="quick", contents="Hello")
+        response = models.generate_content(model="quick", contents="Hello")
 
-    assert found.model_version == MODEL
+    assert response.model_version == MODEL
     assert sandbox.requests[0].path.endswith(f"/models/{MODEL}:generateContent")
-    (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1, GroupBy.MODEL)
-    assert sum_.group == ("default", MODEL)
+    (total,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1, GroupBy.MODEL)
+    assert total.group == ("default", MODEL)

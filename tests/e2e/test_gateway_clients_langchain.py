@@ -18,7 +18,7 @@ from tests.support.servers.sandbox import KEY, running_sandbox, step_headers
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-LOOKS = step_headers(ScriptStep(tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),)))
+TOOL_STEP_HEADERS = step_headers(ScriptStep(tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),)))
 MODELS = ("claude-opus-5-5", "gpt-4.1", "gpt-4.1 by responses")
 
 
@@ -31,13 +31,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gateway(folder: Path) -> Iterator[RunningGateway]:
     with (
         running_sandbox() as sandbox,
-        running_gateway(sandbox.url, folder, clock=sandbox.clock) as running,
+        running_gateway(sandbox.url, folder, clock=sandbox.clock) as server,
     ):
-        yield running
-    assert running.failed_steps == []
+        yield server
+    assert server.failed_steps == []
 
 
-def model_of(gateway: RunningGateway, name: str, headers: dict[str, str] | None = None) -> "BaseChatModel":
+def build_model(gateway: RunningGateway, name: str, headers: dict[str, str] | None = None) -> "BaseChatModel":
     from langchain_anthropic import ChatAnthropic
     from langchain_openai import ChatOpenAI
 
@@ -63,7 +63,7 @@ def model_of(gateway: RunningGateway, name: str, headers: dict[str, str] | None 
     )
 
 
-def text_of(message: Any) -> str:
+def message_text(message: Any) -> str:
     return str(message.text)
 
 
@@ -73,17 +73,17 @@ def text_of(message: Any) -> str:
 async def test_a_chat_model_is_invoked_and_streamed(gateway: RunningGateway, name: str) -> None:
     from langchain_core.messages import AIMessage
 
-    model = model_of(gateway, name)
-    whole = model.invoke("Hello")
-    response = "".join(text_of(chunk) for chunk in model.stream("Hello"))
-    later = await model.ainvoke("Hello")
-    piecewise = "".join([text_of(chunk) async for chunk in model.astream("Hello")])
+    model = build_model(gateway, name)
+    response = model.invoke("Hello")
+    streamed = "".join(message_text(chunk) for chunk in model.stream("Hello"))
+    async_response = await model.ainvoke("Hello")
+    async_streamed = "".join([message_text(chunk) async for chunk in model.astream("Hello")])
 
-    assert "sandbox" in text_of(whole)
-    assert text_of(whole) == response == text_of(later) == piecewise
-    assert isinstance(whole, AIMessage)
-    assert whole.usage_metadata is not None
-    assert whole.usage_metadata["output_tokens"] > 10
+    assert "sandbox" in message_text(response)
+    assert message_text(response) == streamed == message_text(async_response) == async_streamed
+    assert isinstance(response, AIMessage)
+    assert response.usage_metadata is not None
+    assert response.usage_metadata["output_tokens"] > 10
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -96,24 +96,24 @@ def test_bound_tools_are_called_and_their_results_accepted(gateway: RunningGatew
         """Reads a file."""
         return f"# {path}"
 
-    request_body = HumanMessage("Hello")
-    looking: Any = model_of(gateway, name, LOOKS).bind_tools([read_file])
-    first: Any = looking.invoke([request_body])
+    question = HumanMessage("Hello")
+    tool_model: Any = build_model(gateway, name, TOOL_STEP_HEADERS).bind_tools([read_file])
+    first: Any = tool_model.invoke([question])
     (call,) = first.tool_calls
     assert (call["name"], call["args"]) == ("read_file", {"path": "a.md"})
 
     result = ToolMessage(read_file.invoke(call["args"]), tool_call_id=call["id"])
-    answer: Any = model_of(gateway, name).bind_tools([read_file]).invoke([request_body, first, result])
+    response: Any = build_model(gateway, name).bind_tools([read_file]).invoke([question, first, result])
 
-    assert not answer.tool_calls
-    assert "sandbox" in text_of(answer)
+    assert not response.tool_calls
+    assert "sandbox" in message_text(response)
 
 
 def test_every_call_of_a_chain_is_charged(gateway: RunningGateway, folder: Path) -> None:
     agent = {"x-foveate-agent": "of-a-chain"}
     for name in MODELS:
-        model_of(gateway, name, agent).invoke("Hello")
-        list(model_of(gateway, name, agent).stream("Hello"))
-    (found,) = wait_for_agent_sums(folder / "gateway.sqlite", "of-a-chain", 6)
+        build_model(gateway, name, agent).invoke("Hello")
+        list(build_model(gateway, name, agent).stream("Hello"))
+    (totals,) = wait_for_agent_sums(folder / "gateway.sqlite", "of-a-chain", 6)
 
-    assert (found.calls, found.partial_calls, found.unknown_calls) == (6, 0, 0)
+    assert (totals.calls, totals.partial_calls, totals.unknown_calls) == (6, 0, 0)

@@ -28,7 +28,7 @@ from tests.support.servers.scripted_upstream import (
 )
 
 TOKEN = "ya29.of-a-test"
-PLACE = "projects/house/locations/europe-west1/publishers"
+PUBLISHERS_PATH = "projects/house/locations/europe-west1/publishers"
 GEMINI = {
     "candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}, "finishReason": "STOP"}],
     "usageMetadata": {"promptTokenCount": 10, "candidatesTokenCount": 20, "totalTokenCount": 30},
@@ -56,7 +56,7 @@ CLAUDE_MODEL = "claude-sonnet-4-5@20250929"
 
 
 @contextmanager
-def running(
+def running_vertex(
     behave: Behaviour, folder: Path, **options: Any
 ) -> Iterator[tuple[ScriptedUpstream, RunningGateway]]:
     with running_upstream(behave) as upstream:
@@ -67,7 +67,7 @@ def running(
 
 
 @contextmanager
-def gemini_at(gateway: RunningGateway) -> Iterator[genai.Client]:
+def open_gemini(gateway: RunningGateway) -> Iterator[genai.Client]:
     options = types.HttpOptions(base_url=gateway.url, retry_options=types.HttpRetryOptions(attempts=1))
     with genai.Client(
         vertexai=True,
@@ -79,7 +79,7 @@ def gemini_at(gateway: RunningGateway) -> Iterator[genai.Client]:
         yield client
 
 
-def claude_at(gateway: RunningGateway, region: str = "europe-west1") -> anthropic.AnthropicVertex:
+def open_claude(gateway: RunningGateway, region: str = "europe-west1") -> anthropic.AnthropicVertex:
     return anthropic.AnthropicVertex(
         region=region,
         project_id="house",
@@ -89,24 +89,27 @@ def claude_at(gateway: RunningGateway, region: str = "europe-west1") -> anthropi
     )
 
 
-def test_gemini_on_vertex_is_passed_on_and_recorded(tmp_path: Path) -> None:
+def test_gemini_on_vertex_is_forwarded_and_recorded(tmp_path: Path) -> None:
     with (
-        running(respond_always(http_response(json.dumps(GEMINI).encode())), tmp_path) as (upstream, gateway),
-        gemini_at(gateway) as client,
+        running_vertex(respond_always(http_response(json.dumps(GEMINI).encode())), tmp_path) as (
+            upstream,
+            gateway,
+        ),
+        open_gemini(gateway) as client,
     ):
-        found = client.models.generate_content(model="gemini-2.5-flash", contents="Hello")
+        response = client.models.generate_content(model="gemini-2.5-flash", contents="Hello")
 
-    assert found.text == "Hi"
+    assert response.text == "Hi"
     head = upstream.requests[0]
-    assert f"/{PLACE}/google/models/gemini-2.5-flash:generateContent HTTP/1.1".encode() in head
+    assert f"/{PUBLISHERS_PATH}/google/models/gemini-2.5-flash:generateContent HTTP/1.1".encode() in head
     assert f"\r\nauthorization: Bearer {TOKEN}\r\n".encode() in head
-    (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1, GroupBy.MODEL)
-    assert (sum_.group, sum_.uncached, sum_.output_tokens) == (("default", "gemini-2.5-flash"), 10, 20)
-    assert sum_.dollars == 10 * Decimal("0.3e-6") + 20 * Decimal("2.5e-6")
+    (total,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1, GroupBy.MODEL)
+    assert (total.group, total.uncached, total.output_tokens) == (("default", "gemini-2.5-flash"), 10, 20)
+    assert total.dollars == 10 * Decimal("0.3e-6") + 20 * Decimal("2.5e-6")
     assert files_containing(tmp_path, TOKEN) == []
 
 
-def test_claude_on_vertex_is_passed_on_and_recorded(tmp_path: Path) -> None:
+def test_claude_on_vertex_is_forwarded_and_recorded(tmp_path: Path) -> None:
     request_body: Any = {
         "model": CLAUDE_MODEL,
         "max_tokens": 100,
@@ -114,17 +117,20 @@ def test_claude_on_vertex_is_passed_on_and_recorded(tmp_path: Path) -> None:
         "messages": [{"role": "user", "content": "Hello"}],
     }
     with (
-        running(respond_always(http_response(json.dumps(CLAUDE).encode())), tmp_path) as (upstream, gateway),
-        claude_at(gateway) as client,
+        running_vertex(respond_always(http_response(json.dumps(CLAUDE).encode())), tmp_path) as (
+            upstream,
+            gateway,
+        ),
+        open_claude(gateway) as client,
     ):
         client.messages.create(**request_body)
 
     head, _, body = upstream.requests[0].partition(b"\r\n\r\n")
-    assert f"POST /v1/{PLACE}/anthropic/models/{CLAUDE_MODEL}:rawPredict HTTP/1.1".encode() in head
+    assert f"POST /v1/{PUBLISHERS_PATH}/anthropic/models/{CLAUDE_MODEL}:rawPredict HTTP/1.1".encode() in head
     assert b"cache_control" not in body
-    (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1, GroupBy.MODEL)
-    assert (sum_.group, sum_.uncached, sum_.output_tokens) == (("default", CLAUDE_MODEL), 10, 20)
-    assert sum_.unknown_calls == 0
+    (total,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1, GroupBy.MODEL)
+    assert (total.group, total.uncached, total.output_tokens) == (("default", CLAUDE_MODEL), 10, 20)
+    assert total.unknown_calls == 0
 
 
 @pytest.mark.parametrize(
@@ -135,24 +141,24 @@ def test_claude_on_vertex_costs_more_outside_the_global_location(
 ) -> None:
     reply = CLAUDE | {"usage": CLAUDE["usage"] | {"inference_geo": "not_available"}}
     with (
-        running(respond_always(http_response(json.dumps(reply).encode())), tmp_path) as (_, gateway),
-        claude_at(gateway, region) as client,
+        running_vertex(respond_always(http_response(json.dumps(reply).encode())), tmp_path) as (_, gateway),
+        open_claude(gateway, region) as client,
     ):
         client.messages.create(
             model="claude-opus-4-8", max_tokens=100, messages=[{"role": "user", "content": "Hello"}]
         )
 
-    (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1)
-    assert sum_.dollars == (10 * Decimal("5e-6") + 20 * Decimal("25e-6")) * Decimal(multiple)
+    (total,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1)
+    assert total.dollars == (10 * Decimal("5e-6") + 20 * Decimal("25e-6")) * Decimal(multiple)
 
 
 def test_claude_on_vertex_streams(tmp_path: Path) -> None:
     with (
-        running(respond_always(http_response(STREAM, content_type="text/event-stream")), tmp_path) as (
+        running_vertex(respond_always(http_response(STREAM, content_type="text/event-stream")), tmp_path) as (
             upstream,
             gateway,
         ),
-        claude_at(gateway) as client,
+        open_claude(gateway) as client,
         client.messages.stream(
             model=CLAUDE_MODEL, max_tokens=100, messages=[{"role": "user", "content": "Hello"}]
         ) as stream,
@@ -160,26 +166,29 @@ def test_claude_on_vertex_streams(tmp_path: Path) -> None:
         assert stream.get_final_text() == "Hi"
 
     assert b":streamRawPredict HTTP/1.1" in upstream.requests[0]
-    (sum_,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1)
-    assert (sum_.uncached, sum_.output_tokens, sum_.partial_calls) == (10, 20, 0)
+    (total,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 1)
+    assert (total.uncached, total.output_tokens, total.partial_calls) == (10, 20, 0)
 
 
 def test_a_cap_limits_vertex_clients(tmp_path: Path) -> None:
     caps = [Cap(scope=CapScope.AGENT, agent="default", dollars=Decimal("0.001"))]
-    with running(respond_always(http_response(b"{}")), tmp_path, caps=caps) as (upstream, gateway):
+    with running_vertex(respond_always(http_response(b"{}")), tmp_path, caps=caps) as (upstream, gateway):
         with (
-            gemini_at(gateway) as client,
-            pytest.raises(errors.ClientError, match="the cap on agent default") as gemini,
+            open_gemini(gateway) as client,
+            pytest.raises(errors.ClientError, match="the cap on agent default") as gemini_error,
         ):
             client.models.generate_content(
                 model="gemini-2.5-flash",
                 contents="Hello",
                 config=types.GenerateContentConfig(max_output_tokens=1_000),
             )
-        with claude_at(gateway) as claude, pytest.raises(anthropic.APIStatusError, match="the cap on") as found:
-            claude.messages.create(
+        with (
+            open_claude(gateway) as claude_client,
+            pytest.raises(anthropic.APIStatusError, match="the cap on") as claude_error,
+        ):
+            claude_client.messages.create(
                 model=CLAUDE_MODEL, max_tokens=1_000, messages=[{"role": "user", "content": "Hello"}]
             )
 
-    assert (gemini.value.code, found.value.status_code) == (402, 402)
+    assert (gemini_error.value.code, claude_error.value.status_code) == (402, 402)
     assert upstream.requests == []

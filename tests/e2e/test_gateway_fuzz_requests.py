@@ -60,9 +60,9 @@ def _find_endpoint(path: str) -> Endpoint:
 
 
 def _response(request: bytes) -> bytes:
-    """What a provider would answer, with usage; a stream if the request asks for one."""
+    """Return a valid response with usage, streamed if the request says so."""
     line, _, rest = request.partition(b"\r\n")
-    # OpenAI's upstream has the version in its address, and the path of Azure's is the client's own.
+    # OpenAI's base URL contains the version, and Azure's path is chosen by the client.
     endpoint = _find_endpoint(line.split(b" ")[1].decode("latin-1"))
     if endpoint.operation is Operation.EMBEDDINGS:
         return http_response(json.dumps(COMPLETE["embeddings"]).encode())
@@ -74,16 +74,19 @@ def _response(request: bytes) -> bytes:
     if endpoint.is_streaming or (
         b'"stream":true' in rest.replace(b" ", b"") and name not in ("gemini", "bedrock")
     ):
-        events = [one if isinstance(one, str) else parse(json.dumps(one)) for one in STREAMED[name]]
-        kind = "application/vnd.amazon.eventstream" if name == "bedrock" else "text/event-stream"
-        return http_response(stream_body(name, events), content_type=kind)
+        events = [
+            streamed_event if isinstance(streamed_event, str) else parse(json.dumps(streamed_event))
+            for streamed_event in STREAMED[name]
+        ]
+        content_type = "application/vnd.amazon.eventstream" if name == "bedrock" else "text/event-stream"
+        return http_response(stream_body(name, events), content_type=content_type)
     return http_response(json.dumps(COMPLETE[name]).encode())
 
 
-def _answer_all(talk: UpstreamConnection) -> None:
+def _respond(connection: UpstreamConnection) -> None:
     while True:
         try:
-            talk.send(_response(talk.read_request()))
+            connection.send(_response(connection.read_request()))
         except ConnectionClosed:
             return
 
@@ -108,17 +111,17 @@ def gateway(
     name = request.param
     with fuzzed_gateway(
         tmp_path_factory.mktemp(name),
-        _answer_all,
+        _respond,
         options=_GATEWAYS[name],
         routes=_ROUTES if name == "routed" else (),
         threads=ThreadMode.PASS if name == "plain" else ThreadMode.HOLD,
-    ) as running:
-        running.edits = name != "plain"
-        yield running
+    ) as server:
+        server.edits = name != "plain"
+        yield server
 
 
 _BODY = json.dumps(VALID_REQUESTS["/v1/messages"]).encode()
-LAST = FuzzedRequest(
+LAST_REQUEST = FuzzedRequest(
     path="/v1/messages",
     wire=build_post("/v1/messages", _BODY, x_api_key="sk-x", x_foveate_agent="last"),
     body=_BODY,
@@ -133,8 +136,8 @@ LAST = FuzzedRequest(
 def test_any_request_is_answered_forwarded_unchanged_unless_edited_and_charged_once(
     gateway: FuzzedGateway, requests: list[FuzzedRequest]
 ) -> None:
-    # Charges are recorded in their order: once the last one is there, no other can still come.
-    expected = sum([_relay(gateway, request) for request in (*requests, LAST)])
+    # Charges are recorded in order: when the last one is stored, so are all others.
+    expected = sum([_relay(gateway, request) for request in (*requests, LAST_REQUEST)])
     rows = gateway.new_rows(expected)
 
     assert gateway.take_faults() == []
@@ -148,34 +151,34 @@ def _relay(gateway: FuzzedGateway, request: FuzzedRequest) -> bool:
     """Send a request, check the result, and tell whether the call is charged."""
     gateway.gateway.failed_steps.clear()
     gateway.upstream.requests.clear()
-    # Nobody waits for the rest of a body that is cut off.
-    found = send_raw(gateway.gateway.url, request.wire, timeout_seconds=20, ends=not request.is_complete)
+    # Half-close the connection so that the gateway does not wait for the rest of a truncated body.
+    response = send_raw(gateway.gateway.url, request.wire, timeout_seconds=20, ends=not request.is_complete)
     problems = list(gateway.gateway.failed_steps)
-    forwarded = [body for head, body in _heard(gateway) if not _counts(head, request)]
-    event(f"status {found.status}, forwarded: {len(forwarded)}")
+    forwarded = [body for head, body in _received_requests(gateway) if not _is_token_count(head, request)]
+    event(f"status {response.status}, forwarded: {len(forwarded)}")
 
     assert [problem for problem in problems if not problem.reason.startswith("MalformedRequest")] == []
     assert len(forwarded) <= 1
-    assert 200 <= found.status < 500 or (found.status == 0 and not request.is_complete)
-    assert bool(forwarded) == (found.status == 200)
+    assert 200 <= response.status < 500 or (response.status == 0 and not request.is_complete)
+    assert bool(forwarded) == (response.status == 200)
     assert request.is_complete or not forwarded
     if not forwarded:
         return False
     _check_forwarded(gateway, request, forwarded[0])
-    # A packed body is read if it can be unpacked, but not one that a client has signed.
+    # A compressed body is parsed if it can be decompressed, unless the client has signed it.
     is_packed = forwarded[0] == request.packed != request.body
     return _is_charged(
         request, forwarded[0], is_read=not is_packed and not any(problem.step == "read" for problem in problems)
     )
 
 
-def _heard(gateway: FuzzedGateway) -> list[tuple[bytes, bytes]]:
-    parts = [heard.partition(b"\r\n\r\n") for heard in gateway.upstream.requests]
+def _received_requests(gateway: FuzzedGateway) -> list[tuple[bytes, bytes]]:
+    parts = [request.partition(b"\r\n\r\n") for request in gateway.upstream.requests]
     return [(head, body) for head, _, body in parts]
 
 
-def _counts(head: bytes, request: FuzzedRequest) -> bool:
-    """Tell whether the gateway asks by itself how many tokens a request has."""
+def _is_token_count(head: bytes, request: FuzzedRequest) -> bool:
+    """Return whether the gateway itself requests a token count."""
     return b"count_tokens " in head.partition(b"\r\n")[0] and "count_tokens" not in request.path
 
 
@@ -192,10 +195,10 @@ def _check_forwarded(gateway: FuzzedGateway, request: FuzzedRequest, forwarded: 
 
 
 def _is_charged(request: FuzzedRequest, forwarded: bytes, *, is_read: bool) -> bool:
-    asks = _find_endpoint(request.path).operation
-    if asks is Operation.EMBEDDINGS:
+    operation = _find_endpoint(request.path).operation
+    if operation is Operation.EMBEDDINGS:
         try:
             read_embeddings_request(forwarded)
         except FoveateError:
             return False
-    return asks in (Operation.GENERATE, Operation.EMBEDDINGS) and is_read
+    return operation in (Operation.GENERATE, Operation.EMBEDDINGS) and is_read

@@ -46,32 +46,32 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class _Answering:
-    """Gives every request the current response."""
+class _Responder:
+    """Sends the current response to every request."""
 
     response: FuzzedResponse
 
-    def __call__(self, talk: UpstreamConnection) -> None:
+    def __call__(self, connection: UpstreamConnection) -> None:
         while True:
             try:
-                talk.read_request()
+                connection.read_request()
             except ConnectionClosed:
                 return
-            response = self.response  # once it is sent, the next one may be set
-            talk.send(*response.pieces)
+            response = self.response  # once it is sent, the test may set the next one
+            connection.send(*response.pieces)
             if response.closes:
                 return
 
 
 @pytest.fixture(scope="module")
-def answering() -> _Answering:
-    return _Answering()
+def responder() -> _Responder:
+    return _Responder()
 
 
 @pytest.fixture(scope="module")
-def gateway(answering: _Answering, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FuzzedGateway]:
-    with fuzzed_gateway(tmp_path_factory.mktemp("responses"), answering, options=AgentOptions()) as running:
-        yield running
+def gateway(responder: _Responder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FuzzedGateway]:
+    with fuzzed_gateway(tmp_path_factory.mktemp("responses"), responder, options=AgentOptions()) as server:
+        yield server
 
 
 def _request(api_format: str, *, streams: bool) -> bytes:
@@ -82,7 +82,7 @@ def _request(api_format: str, *, streams: bool) -> bytes:
         path += "-stream"
     elif streams:
         body = {**body, "stream": True}
-        if api_format == "chat":  # without it the gateway asks for usage itself, and takes it out again
+        if api_format == "chat":  # otherwise the gateway requests usage itself and removes it from the response
             body |= {"stream_options": {"include_usage": True}}
     headers = {"content_type": "application/json", "x_foveate_agent": f"fuzz-{next(_NUMBERS)}"}
     return build_post(path, json.dumps(body).encode(), authorization="Bearer sk-x", **headers)
@@ -96,15 +96,15 @@ def _request(api_format: str, *, streams: bool) -> bytes:
 @given(data=st.data())
 @fuzzed
 def test_any_response_reaches_the_client_unchanged_or_as_an_error_and_is_charged_once(
-    gateway: FuzzedGateway, answering: _Answering, api_format: str, streams: bool, data: st.DataObject
+    gateway: FuzzedGateway, responder: _Responder, api_format: str, streams: bool, data: st.DataObject
 ) -> None:
     responses = data.draw(
         st.lists(response_plans(api_format, streams=streams).map(build_response), min_size=1, max_size=5)
     )
-    # Charges are recorded in their order: once the last one is there, no other can still come.
+    # Charges are recorded in order: when the last one is stored, so are all others.
     last = valid_response(api_format)
     charged = [
-        _relay(gateway, answering, response, _request(api_format, streams=streams))
+        _relay(gateway, responder, response, _request(api_format, streams=streams))
         for response in (*responses, last)
     ]
     rows = gateway.new_rows(sum(charged))
@@ -118,20 +118,20 @@ def test_any_response_reaches_the_client_unchanged_or_as_an_error_and_is_charged
         assert row.picodollars is None or row.picodollars > 0
 
 
-def _relay(gateway: FuzzedGateway, answering: _Answering, response: FuzzedResponse, request: bytes) -> bool:
-    """Have a response relayed, check what the client gets, and tell whether the call must be charged."""
+def _relay(gateway: FuzzedGateway, responder: _Responder, response: FuzzedResponse, request: bytes) -> bool:
+    """Relay a response, check what the client gets, and tell whether the call must be charged."""
     gateway.upstream.requests.clear()
-    answering.response = response
-    found = send_raw(gateway.gateway.url, request, timeout_seconds=20)
-    event(f"status {found.status}, whole: {found.is_complete}")
+    responder.response = response
+    received = send_raw(gateway.gateway.url, request, timeout_seconds=20)
+    event(f"status {received.status}, whole: {received.is_complete}")
 
-    assert len(gateway.upstream.requests) == 1, found
+    assert len(gateway.upstream.requests) == 1, received
     if response.status is None:
-        assert found.status == 502
+        assert received.status == 502
     else:
-        assert found.status in (response.status, 502)
+        assert received.status in (response.status, 502)
     if response.body is not None:
-        assert (found.status, found.body) == (response.status, response.body)
-        assert found.is_complete or found.status == 304
-    assert not any(name.startswith("x-foveate-") and name != REQUEST_ID_HEADER for name in found.headers)
+        assert (received.status, received.body) == (response.status, response.body)
+        assert received.is_complete or received.status == 304
+    assert not any(name.startswith("x-foveate-") and name != REQUEST_ID_HEADER for name in received.headers)
     return response.status is None or 200 <= response.status < 300

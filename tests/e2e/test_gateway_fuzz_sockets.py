@@ -33,55 +33,55 @@ LENGTH = b"content-length: %d\r\n" % len(BODY)
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedUpstream]:
-    with running_upstream(respond_always(http_response(claude_response("Well")))) as running:
-        yield running
+    with running_upstream(respond_always(http_response(claude_response("Well")))) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
 def gateway(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
-    with running_gateway(upstream.url, tmp_path_factory.mktemp("gateway")) as running:
-        yield running
-    # Only bodies that were cut off on purpose could not be read.
-    assert [found for found in running.failed_steps if found.step != "read"] == []
+    with running_gateway(upstream.url, tmp_path_factory.mktemp("gateway")) as server:
+        yield server
+    # Only deliberately truncated bodies could not be read.
+    assert [problem for problem in server.failed_steps if problem.step != "read"] == []
 
 
-def send_bytes(gateway: RunningGateway, data: bytes, *, patience_seconds: float = 0.3) -> bytes:
+def send_bytes(gateway: RunningGateway, data: bytes, *, timeout_seconds: float = 0.3) -> bytes:
     """Send bytes and return everything received until the connection closes or times out."""
     pieces: list[bytes] = []
-    with connect(gateway.url, timeout_seconds=patience_seconds) as connection, suppress(OSError):
+    with connect(gateway.url, timeout_seconds=timeout_seconds) as connection, suppress(OSError):
         connection.sendall(data)
         while piece := connection.recv(65_536):
             pieces.append(piece)
     return b"".join(pieces)
 
 
-def serves(gateway: RunningGateway) -> bool:
-    found = send_raw(gateway.url, claude_request(SECRET))
-    return (found.status, b"Well" in found.body) == (200, True)
+def is_served(gateway: RunningGateway) -> bool:
+    response = send_raw(gateway.url, claude_request(SECRET))
+    return (response.status, b"Well" in response.body) == (200, True)
 
 
 CHUNKED = b"transfer-encoding: chunked\r\n"
 CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
-SMUGGLING = {
+AMBIGUOUS_REQUESTS = {
     "a length and chunks": HEAD + LENGTH + CHUNKED + b"\r\n" + b"0\r\n\r\n" + SMUGGLED,
     "chunks and a length": HEAD + CHUNKED + b"content-length: 3\r\n\r\n" + CHUNKS + SMUGGLED,
     "two lengths": HEAD + b"content-length: 0\r\n" + LENGTH + b"\r\n" + SMUGGLED,
     "a list of lengths": HEAD + b"content-length: 0, 5\r\n\r\n" + SMUGGLED,
     "a length with a sign": HEAD + b"content-length: +%d\r\n\r\n" % len(BODY) + BODY + SMUGGLED,
-    "a length below nothing": HEAD + b"content-length: -1\r\n\r\n" + SMUGGLED,
-    "a length that is no number": HEAD + b"content-length: 0x10\r\n\r\n" + SMUGGLED,
-    "a length beyond all": HEAD + b"content-length: 99999999999999999999999\r\n\r\n" + SMUGGLED,
-    "chunks by another name": HEAD + b"transfer-encoding: xchunked\r\n" + LENGTH + b"\r\n" + SMUGGLED,
-    "chunks twice": HEAD + CHUNKED + b"transfer-encoding: identity\r\n\r\n" + CHUNKS + SMUGGLED,
+    "a negative length": HEAD + b"content-length: -1\r\n\r\n" + SMUGGLED,
+    "a hexadecimal length": HEAD + b"content-length: 0x10\r\n\r\n" + SMUGGLED,
+    "a huge length": HEAD + b"content-length: 99999999999999999999999\r\n\r\n" + SMUGGLED,
+    "an unknown transfer encoding": HEAD + b"transfer-encoding: xchunked\r\n" + LENGTH + b"\r\n" + SMUGGLED,
+    "two transfer encodings": HEAD + CHUNKED + b"transfer-encoding: identity\r\n\r\n" + CHUNKS + SMUGGLED,
     "a space before the colon": HEAD + b"transfer-encoding : chunked\r\n" + LENGTH + b"\r\n" + BODY + SMUGGLED,
     "a folded header": HEAD + b"x: y\r\n transfer-encoding: chunked\r\n" + LENGTH + b"\r\n" + BODY,
     "a bare line feed": HEAD + b"x: y\ntransfer-encoding: chunked\n" + LENGTH + b"\r\n" + BODY,
-    "a chunk of no size": HEAD + CHUNKED + b"\r\nzz\r\n" + BODY + b"\r\n0\r\n\r\n" + SMUGGLED,
-    "a chunk of a size below nothing": HEAD + CHUNKED + b"\r\n-5\r\n" + BODY + SMUGGLED,
-    "a chunk of a size beyond all": HEAD + CHUNKED + b"\r\nfffffffffffffffffff\r\n" + BODY + SMUGGLED,
-    "a chunk that is longer than it says": HEAD + CHUNKED + b"\r\n2\r\n" + BODY + b"\r\n0\r\n\r\n" + SMUGGLED,
-    "an end that is none": HEAD + CHUNKED + b"\r\n0\r\nx" + SMUGGLED,
-    "a return in a header": HEAD + b"x: y\r\rz\r\n" + LENGTH + b"\r\n" + BODY,
+    "an invalid chunk size": HEAD + CHUNKED + b"\r\nzz\r\n" + BODY + b"\r\n0\r\n\r\n" + SMUGGLED,
+    "a negative chunk size": HEAD + CHUNKED + b"\r\n-5\r\n" + BODY + SMUGGLED,
+    "a huge chunk size": HEAD + CHUNKED + b"\r\nfffffffffffffffffff\r\n" + BODY + SMUGGLED,
+    "a chunk longer than its size": HEAD + CHUNKED + b"\r\n2\r\n" + BODY + b"\r\n0\r\n\r\n" + SMUGGLED,
+    "an invalid last chunk": HEAD + CHUNKED + b"\r\n0\r\nx" + SMUGGLED,
+    "a carriage return in a header": HEAD + b"x: y\r\rz\r\n" + LENGTH + b"\r\n" + BODY,
     "a nul in a header": HEAD + b"x: y\0z\r\n" + LENGTH + b"\r\n" + BODY,
     "http/2 by prior knowledge": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(40),
     "http/3.7": HEAD.replace(b"HTTP/1.1", b"HTTP/3.7") + LENGTH + b"\r\n" + BODY,
@@ -90,21 +90,21 @@ SMUGGLING = {
 }
 
 
-@pytest.mark.parametrize("name", SMUGGLING)
+@pytest.mark.parametrize("name", AMBIGUOUS_REQUESTS)
 def test_ambiguous_requests_are_rejected_and_reach_no_provider(
     gateway: RunningGateway, upstream: ScriptedUpstream, name: str
 ) -> None:
     upstream.requests.clear()
-    data = send_bytes(gateway, SMUGGLING[name])
+    data = send_bytes(gateway, AMBIGUOUS_REQUESTS[name])
 
     assert (parse_response(data).status, data.count(b"HTTP/1.1 ")) == (400, 1)
     assert upstream.requests == []
-    assert serves(gateway)
+    assert is_served(gateway)
 
 
-ODD = {
+UNUSUAL_REQUESTS = {
     "an upgrade": HEAD + b"connection: upgrade\r\nupgrade: websocket\r\n" + LENGTH + b"\r\n" + BODY,
-    "what java asks": HEAD
+    "an upgrade by Java": HEAD
     + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAE\r\n"
     + LENGTH
     + b"\r\n"
@@ -113,23 +113,23 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", UNUSUAL_REQUESTS)
 def test_unusual_requests_reach_the_provider_as_one_plain_request(
     gateway: RunningGateway, upstream: ScriptedUpstream, name: str
 ) -> None:
     """Regression: a request with an Upgrade header lost its body."""
     upstream.requests.clear()
-    found = parse_response(send_bytes(gateway, ODD[name], patience_seconds=1))
-    (sent_requests,) = upstream.requests
-    head, _, body = sent_requests.lower().partition(b"\r\n\r\n")
+    response = parse_response(send_bytes(gateway, UNUSUAL_REQUESTS[name], timeout_seconds=1))
+    (received,) = upstream.requests
+    head, _, body = received.lower().partition(b"\r\n\r\n")
 
-    assert found.status == 200
-    assert body == ODD[name].lower().partition(b"\r\n\r\n")[2]
+    assert response.status == 200
+    assert body == UNUSUAL_REQUESTS[name].lower().partition(b"\r\n\r\n")[2]
     assert (head.count(b"\r\nhost:"), head.count(b"\r\ncontent-length:")) == (1, bool(body))
     assert b"elsewhere" not in head
     assert b"upgrade" not in head
     assert b"settings" not in head
-    assert serves(gateway)
+    assert is_served(gateway)
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/realtime?model=gpt-realtime", "/anything"])
@@ -143,36 +143,38 @@ def test_a_websocket_is_rejected_at_once_and_nothing_is_sent(
         "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     )
 
-    found = parse_response(send_bytes(gateway, handshake.encode(), patience_seconds=1))
+    response = parse_response(send_bytes(gateway, handshake.encode(), timeout_seconds=1))
 
-    assert found.status == 426
-    assert b"use the API over plain HTTP" in found.body
+    assert response.status == 426
+    assert b"use the API over plain HTTP" in response.body
     assert upstream.requests == []
-    assert serves(gateway)
+    assert is_served(gateway)
 
 
 def test_requests_on_one_connection_are_answered_in_order(
     gateway: RunningGateway, upstream: ScriptedUpstream
 ) -> None:
     upstream.requests.clear()
-    sent_requests = [HEAD + b"x-number: %d\r\n" % number + LENGTH + b"\r\n" + BODY for number in range(8)]
+    requests = [HEAD + b"x-number: %d\r\n" % number + LENGTH + b"\r\n" + BODY for number in range(8)]
     with connect(gateway.url) as connection:
-        connection.sendall(b"".join(sent_requests))
+        connection.sendall(b"".join(requests))
         data = b""
         while data.count(b"Well") < 8:
             data += connection.recv(65_536)
 
     assert data.count(b"HTTP/1.1 200") == 8
-    numbers = [int(one.lower().partition(b"x-number: ")[2].split(b"\r\n")[0]) for one in upstream.requests]
+    numbers = [
+        int(request.lower().partition(b"x-number: ")[2].split(b"\r\n")[0]) for request in upstream.requests
+    ]
     assert numbers == list(range(8))
 
 
 def test_a_body_in_any_chunks_is_one_body(gateway: RunningGateway, upstream: ScriptedUpstream) -> None:
     upstream.requests.clear()
     chunks = b"".join(b"1;ext=x\r\n%c\r\n" % byte for byte in BODY) + b"0\r\nx-trailer: y\r\n\r\n"
-    found = send_raw(gateway.url, HEAD + CHUNKED + b"connection: close\r\n\r\n" + chunks)
+    response = send_raw(gateway.url, HEAD + CHUNKED + b"connection: close\r\n\r\n" + chunks)
 
-    assert found.status == 200
+    assert response.status == 200
     assert json.loads(upstream.requests[-1].partition(b"\r\n\r\n")[2])["messages"][0]["role"] == "user"
 
 
@@ -185,19 +187,19 @@ def test_the_size_of_a_request_head_is_limited(
     data = HEAD + b"x-long: " + b"y" * size + b"\r\nconnection: close\r\n" + LENGTH + b"\r\n" + BODY
     with connect(gateway.url) as connection, suppress(BrokenPipeError, ConnectionResetError):
         step = 10_000 if is_slow else len(data)
-        for begin in range(0, len(data), step):
-            connection.sendall(data[begin : begin + step])
+        for offset in range(0, len(data), step):
+            connection.sendall(data[offset : offset + step])
         assert parse_response(receive_all(connection)).status in (status, 0 if status == 400 else status)
-    assert serves(gateway)
+    assert is_served(gateway)
 
 
 def test_many_headers_are_accepted_or_rejected(gateway: RunningGateway) -> None:
-    found = parse_response(
-        send_bytes(gateway, HEAD + b"a: b\r\n" * 5_000 + LENGTH + b"\r\n" + BODY, patience_seconds=2)
+    response = parse_response(
+        send_bytes(gateway, HEAD + b"a: b\r\n" * 5_000 + LENGTH + b"\r\n" + BODY, timeout_seconds=2)
     )
 
-    assert found.status in (0, 200, 400, 431)
-    assert serves(gateway)
+    assert response.status in (0, 200, 400, 431)
+    assert is_served(gateway)
 
 
 @given(
@@ -209,23 +211,23 @@ def test_many_headers_are_accepted_or_rejected(gateway: RunningGateway) -> None:
 @example(b"")
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 def test_any_bytes_do_no_harm(gateway: RunningGateway, data: bytes) -> None:
-    found = parse_response(send_bytes(gateway, data, patience_seconds=0.1))
+    response = parse_response(send_bytes(gateway, data, timeout_seconds=0.1))
 
-    assert found.status < 500
-    assert serves(gateway)
+    assert response.status < 500
+    assert is_served(gateway)
 
 
 def test_silent_clients_and_partial_requests_harm_nobody_and_leak_nothing(
     gateway: RunningGateway,
 ) -> None:
     sockets = open_sockets()
-    halves = (b"", b"POST", HEAD, HEAD + LENGTH + b"\r\n", HEAD + LENGTH + b"\r\n" + BODY[:20])
-    connections = [connect(gateway.url) for _ in range(20) for _ in halves]
+    partial_requests = (b"", b"POST", HEAD, HEAD + LENGTH + b"\r\n", HEAD + LENGTH + b"\r\n" + BODY[:20])
+    connections = [connect(gateway.url) for _ in range(20) for _ in partial_requests]
     for number, connection in enumerate(connections):
-        connection.sendall(halves[number % len(halves)])
+        connection.sendall(partial_requests[number % len(partial_requests)])
     started = time.monotonic()
 
-    assert serves(gateway)
+    assert is_served(gateway)
     assert time.monotonic() - started < 20
     for connection in connections:
         connection.close()

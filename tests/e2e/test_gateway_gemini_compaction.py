@@ -34,13 +34,13 @@ def read_files(url: str, sandbox: RunningSandbox, turns: int, *, listing_lines: 
             sandbox.clock.now += 20
             step = {"text": f"I look into part {number}.", "tools": [{"name": "read", "input": {"path": "a"}}]}
             request_body = {"contents": contents, "tools": TOOLS, "generationConfig": {"maxOutputTokens": 500}}
-            answered = client.post(ROUTE, json=request_body, headers={STEP_HEADER: json.dumps(step)})
-            assert answered.status_code == 200, answered.text
-            response = answered.json()
-            prompts.append(response["usageMetadata"]["promptTokenCount"])
+            response = client.post(ROUTE, json=request_body, headers={STEP_HEADER: json.dumps(step)})
+            assert response.status_code == 200, response.text
+            payload = response.json()
+            prompts.append(payload["usageMetadata"]["promptTokenCount"])
             listing = "\n".join(f"def parse_{number}_{line}(text): return 1" for line in range(listing_lines))
             contents += [
-                response["candidates"][0]["content"],
+                payload["candidates"][0]["content"],
                 {
                     "role": "user",
                     "parts": [{"functionResponse": {"name": "read", "response": {"output": listing}}}],
@@ -49,10 +49,10 @@ def read_files(url: str, sandbox: RunningSandbox, turns: int, *, listing_lines: 
     return prompts
 
 
-def booked(folder: Path) -> dict[str, ChargeTotal]:
+def read_totals(folder: Path) -> dict[str, ChargeTotal]:
     async def read() -> dict[str, ChargeTotal]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            return {one.group[0]: one for one in await store.ledger.sum_charges([GroupBy.CATEGORY])}
+            return {total.group[0]: total for total in await store.ledger.sum_charges([GroupBy.CATEGORY])}
 
     return asyncio.run(read())
 
@@ -67,14 +67,14 @@ def test_a_long_session_is_compacted_with_googles_chat_endpoint(tmp_path: Path) 
 
     assert gateway.failed_steps == []
     assert max(prompts) <= WINDOW_TOKENS - 500
-    summaries = [ask for ask in sandbox.requests if ask.path == "/v1beta/openai/chat/completions"]
+    summaries = [request for request in sandbox.requests if request.path == "/v1beta/openai/chat/completions"]
     assert summaries
-    assert {ask.headers["authorization"] for ask in summaries} == {"Bearer AIzaOfATest"}
+    assert {request.headers["authorization"] for request in summaries} == {"Bearer AIzaOfATest"}
     assert SUMMARY.encode()[:100] in sandbox.requests[-1].body
-    sums = booked(tmp_path)
-    assert sums["main"].calls == 40
-    assert sums["compaction"].calls == len(summaries)
-    assert sums["compaction"].unknown_calls == 0
+    totals = read_totals(tmp_path)
+    assert totals["main"].calls == 40
+    assert totals["compaction"].calls == len(summaries)
+    assert totals["compaction"].unknown_calls == 0
 
 
 def test_a_long_session_is_compacted_without_a_model(tmp_path: Path) -> None:

@@ -52,12 +52,12 @@ def large_request(key: str, size: int = BODY_BYTES) -> bytes:
 
 @contextmanager
 def connections(url: str, number: int) -> Iterator[list[socket.socket]]:
-    found = [connect(url) for _ in range(number)]
+    sockets = [connect(url) for _ in range(number)]
     try:
-        yield found
+        yield sockets
     finally:
-        for one in found:
-            one.close()
+        for connection in sockets:
+            connection.close()
 
 
 def test_connections_with_an_invalid_key_do_not_have_their_bodies_read(gateway: RunningGateway) -> None:
@@ -69,12 +69,12 @@ def test_connections_with_an_invalid_key_do_not_have_their_bodies_read(gateway: 
             client.sendall(large_request("fov-is-none-of-them"))
             for _ in range(BODY_BYTES // MEGABYTE - 1):
                 client.sendall(piece)
-        taken = resident_bytes() - before
-        answers = [parse_response(receive_all(client)) for client in clients]
+        growth_bytes = resident_bytes() - before
+        responses = [parse_response(receive_all(client)) for client in clients]
 
-    assert [found.status for found in answers] == [401] * CONNECTIONS
-    assert json.loads(answers[0].body)["error"]["type"] == "authentication_error"
-    assert taken < CONNECTIONS * BODY_BYTES / 10
+    assert [response.status for response in responses] == [401] * CONNECTIONS
+    assert json.loads(responses[0].body)["error"]["type"] == "authentication_error"
+    assert growth_bytes < CONNECTIONS * BODY_BYTES / 10
 
 
 @pytest.mark.parametrize("size", [BODY_BYTES, 100 * MEGABYTE])
@@ -84,37 +84,37 @@ def test_a_request_rejected_by_its_headers_is_answered_before_its_body_arrives(
     key = "fov-is-none-of-them" if size == BODY_BYTES else KEY
     with connect(gateway.url) as client:
         client.sendall(large_request(key, size))
-        found = parse_response(receive_all(client))
+        response = parse_response(receive_all(client))
 
-    assert found.status == (401 if size == BODY_BYTES else 413)
+    assert response.status == (401 if size == BODY_BYTES else 413)
 
 
 @contextmanager
 def crowded_gateway(folder: Path, *, wait_seconds: float) -> Iterator[tuple[RunningGateway, Event]]:
     """A gateway with memory for three bodies, whose provider responds once it is released."""
-    let_go = Event()
+    release = Event()
 
-    def behave(talk: UpstreamConnection) -> None:
-        talk.read_request()
-        let_go.wait(30)
-        talk.send(http_response(claude_response("Well")))
+    def behave(connection: UpstreamConnection) -> None:
+        connection.read_request()
+        release.wait(30)
+        connection.send(http_response(claude_response("Well")))
 
     limits = BodyLimits(max_bytes=4 * MEGABYTE, memory_bytes=1, memory_seconds=wait_seconds)
     with (
         running_upstream(behave) as upstream,
         running_gateway(upstream.url, folder, body=limits) as gateway,
     ):
-        yield gateway, let_go
+        yield gateway, release
 
 
 def post_message(gateway: RunningGateway, size: int, **headers: str) -> RawResponse:
-    request_body = {
+    fields = {
         "model": "claude-opus-4-5",
         "max_tokens": 9,
         "messages": [{"role": "user", "content": "Hello"}],
         "metadata": {"user_id": "x" * size},
     }
-    body = json.dumps(request_body).encode()
+    body = json.dumps(fields).encode()
     if headers:
         body = gzip.compress(body)
     request = build_post("/v1/messages", body, **ANTHROPIC, x_api_key=KEY, **headers)
@@ -122,39 +122,41 @@ def post_message(gateway: RunningGateway, size: int, **headers: str) -> RawRespo
 
 
 def test_bodies_together_stay_within_the_memory_limit(tmp_path: Path) -> None:
-    with crowded_gateway(tmp_path, wait_seconds=0.3) as (gateway, let_go), ThreadPoolExecutor(12) as clients:
-        large = [clients.submit(post_message, gateway, 3 * MEGABYTE) for _ in range(8)]
-        refused = wait_until(
-            lambda: [one.result() for one in large if one.done()], lambda found: len(found) >= 5, 30
+    with crowded_gateway(tmp_path, wait_seconds=0.3) as (gateway, release), ThreadPoolExecutor(12) as clients:
+        large_calls = [clients.submit(post_message, gateway, 3 * MEGABYTE) for _ in range(8)]
+        rejected = wait_until(
+            lambda: [call.result() for call in large_calls if call.done()], lambda done: len(done) >= 5, 30
         )
-        small = clients.submit(post_message, gateway, KILOBYTE)
-        packed = clients.submit(post_message, gateway, 3 * MEGABYTE, content_encoding="gzip").result()
-        assert not small.done()  # it is at the provider, and not refused
-        let_go.set()
+        small_call = clients.submit(post_message, gateway, KILOBYTE)
+        compressed = clients.submit(post_message, gateway, 3 * MEGABYTE, content_encoding="gzip").result()
+        assert not small_call.done()  # it waits for the provider, and is not rejected
+        release.set()
 
-        assert [found.status for found in refused] == [503] * len(refused)
-        assert all(int(found.headers["retry-after"]) > 0 for found in refused)
-        assert "x-should-retry" not in refused[0].headers
-        assert json.loads(refused[0].body)["error"]["type"] == "api_error"
-        assert packed.status == 503
-        assert small.result().status == 200
-        assert sorted(one.result().status for one in large) == [200] * (8 - len(refused)) + [503] * len(refused)
+        assert [response.status for response in rejected] == [503] * len(rejected)
+        assert all(int(response.headers["retry-after"]) > 0 for response in rejected)
+        assert "x-should-retry" not in rejected[0].headers
+        assert json.loads(rejected[0].body)["error"]["type"] == "api_error"
+        assert compressed.status == 503
+        assert small_call.result().status == 200
+        assert sorted(call.result().status for call in large_calls) == [200] * (8 - len(rejected)) + [
+            503
+        ] * len(rejected)
         assert post_message(gateway, 3 * MEGABYTE).status == 200
 
 
 def test_a_request_that_waits_for_memory_is_served_once_others_end(tmp_path: Path) -> None:
-    with crowded_gateway(tmp_path, wait_seconds=60) as (gateway, let_go), ThreadPoolExecutor(8) as clients:
-        let_go.set()
-        found = [clients.submit(post_message, gateway, 3 * MEGABYTE) for _ in range(8)]
+    with crowded_gateway(tmp_path, wait_seconds=60) as (gateway, release), ThreadPoolExecutor(8) as clients:
+        release.set()
+        calls = [clients.submit(post_message, gateway, 3 * MEGABYTE) for _ in range(8)]
 
-        assert {one.result().status for one in found} == {200}
+        assert {call.result().status for call in calls} == {200}
 
 
 def post_body(gateway: RunningGateway, body: bytes, path: str = "/v1/messages") -> RawResponse:
     return send_raw(gateway.url, build_post(path, body, **ANTHROPIC, x_api_key=KEY), timeout_seconds=60)
 
 
-def request_with(**members: object) -> bytes:
+def build_request(**members: object) -> bytes:
     request_body = {
         "model": "claude-opus-4-5",
         "max_tokens": 9,
@@ -163,20 +165,21 @@ def request_with(**members: object) -> bytes:
     return json.dumps(request_body | members).encode()
 
 
-def nested(levels: int) -> bytes:
-    return b'{"metadata":' + b"[" * levels + b"]" * levels + b"," + request_with()[1:]
+def nested_json(levels: int) -> bytes:
+    return b'{"metadata":' + b"[" * levels + b"]" * levels + b"," + build_request()[1:]
 
 
 def test_a_million_messages_are_rejected_and_their_memory_is_freed(gateway: RunningGateway) -> None:
     """Regression: such a request got no response in 120 seconds, and still used 5.8 GB 15 seconds later."""
-    body = request_with(messages=[{"role": "user", "content": "a"}] * 1_000_000)
+    body = build_request(messages=[{"role": "user", "content": "a"}] * 1_000_000)
     before = resident_bytes()
 
-    found = post_body(gateway, body)
+    response = post_body(gateway, body)
 
-    assert found.status == 400
+    assert response.status == 400
     assert (
-        "has 1,000,000 messages, and at most 20,000 are accepted (server.max_messages)" in found.body.decode()
+        "has 1,000,000 messages, and at most 20,000 are accepted (server.max_messages)"
+        in response.body.decode()
     )
     wait_until(resident_bytes, lambda now: now - before < 100 * MEGABYTE, 30)
 
@@ -187,18 +190,18 @@ TOOL = {"name": "look", "input_schema": {"type": "object"}}
 @pytest.mark.parametrize(
     ("path", "body", "reason"),
     [
-        ("/v1/messages", request_with(tools=[TOOL] * 2_001), "2,001 tools, and at most 2,000"),
-        ("/v1/messages", nested(5_000), "levels of nesting, and at most 100"),
-        ("/v1/messages", nested(100), "101 levels of nesting, and at most 100"),
-        ("/v1/messages", nested(2_000_000), "levels of nesting, and at most 100"),
+        ("/v1/messages", build_request(tools=[TOOL] * 2_001), "2,001 tools, and at most 2,000"),
+        ("/v1/messages", nested_json(5_000), "levels of nesting, and at most 100"),
+        ("/v1/messages", nested_json(100), "101 levels of nesting, and at most 100"),
+        ("/v1/messages", nested_json(2_000_000), "levels of nesting, and at most 100"),
         (
             "/v1/messages",
-            request_with(metadata={"ids": [1] * 1_000_000}),
+            build_request(metadata={"ids": [1] * 1_000_000}),
             " JSON values, and at most 320,000",
         ),
         (
             "/v1/chat/completions",
-            request_with(model="gpt-5", messages=[{"role": "user", "content": "a"}] * 20_001),
+            build_request(model="gpt-5", messages=[{"role": "user", "content": "a"}] * 20_001),
             "20,001 messages, and at most 20,000",
         ),
         (
@@ -217,14 +220,14 @@ TOOL = {"name": "look", "input_schema": {"type": "object"}}
 def test_a_request_above_a_limit_is_rejected_with_the_number_and_the_limit(
     gateway: RunningGateway, path: str, body: bytes, reason: str
 ) -> None:
-    found = post_body(gateway, body, path)
+    response = post_body(gateway, body, path)
 
-    assert found.status == 400
-    assert reason in found.body.decode()
+    assert response.status == 400
+    assert reason in response.body.decode()
 
 
 def test_a_request_exactly_at_its_limits_is_sent(gateway: RunningGateway) -> None:
     tools = [TOOL | {"name": f"look_{number}"} for number in range(2_000)]
 
-    assert post_body(gateway, request_with(tools=tools)).status == 200
-    assert post_body(gateway, nested(99)).status == 200
+    assert post_body(gateway, build_request(tools=tools)).status == 200
+    assert post_body(gateway, nested_json(99)).status == 200

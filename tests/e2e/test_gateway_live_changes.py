@@ -28,7 +28,7 @@ from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 ROUNDS = 40
 ANSWER_TOKENS = 1_500
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
-COMPACTING = AgentOptions(
+COMPACTION_OPTIONS = AgentOptions(
     compaction=True,
     window_tokens=7_000,
     compaction_options=CompactionOptions(extractive=True, tail_keep_tokens=1_500, min_turns_between=3),
@@ -36,7 +36,7 @@ COMPACTING = AgentOptions(
 SUMMARY = (
     "The user looks for the slow parser. All files so far were read, with parse_ functions in each. Go on."
 )
-# How thinking is asked for, or not, while a turn is under way.
+# Thinking parameters that may change between the requests of a turn.
 THINKING: list[dict[str, Any]] = [
     {"thinking": {"type": "adaptive"}},
     {"thinking": {"type": "adaptive"}},
@@ -49,7 +49,7 @@ def listing(number: int) -> str:
     return "\n".join(f"def parse_{number}_{line}(text): return text" for line in range(16))
 
 
-class Talk(Protocol):
+class Conversation(Protocol):
     """A conversation that continues with each response."""
 
     def step(self, gateway: "Clients", number: int, random: Random) -> tuple[int, int]:
@@ -57,8 +57,8 @@ class Talk(Protocol):
 
 
 @dataclass
-class Claude:
-    """Reads one file after the other, and sometimes thinks."""
+class ClaudeConversation:
+    """A conversation that reads one file after the other, with thinking at times."""
 
     messages: list[Any] = field(default_factory=lambda: [{"role": "user", "content": "Find the slow parser."}])
 
@@ -70,8 +70,8 @@ class Claude:
             "messages": self.messages,
             **random.choice(THINKING),
         }
-        says = random.choice([{"text": f"So far so good, {number}."}, {"tools": [{"name": "read"}]}])
-        headers = {"x-sandbox-answer": json.dumps(says)}
+        answer = random.choice([{"text": f"So far so good, {number}."}, {"tools": [{"name": "read"}]}])
+        headers = {"x-sandbox-answer": json.dumps(answer)}
         client = gateway.anthropic.messages
         if random.random() < 0.5:
             with client.stream(**request, extra_headers=headers) as stream:
@@ -98,8 +98,8 @@ _RESENT_FIELDS = {"type", "text", "thinking", "signature", "id", "name", "input"
 
 
 @dataclass
-class Gpt:
-    """Talks about one file after the other."""
+class GptConversation:
+    """A conversation about one file after the other."""
 
     messages: list[Any] = field(default_factory=lambda: [{"role": "user", "content": "Find the slow parser."}])
 
@@ -108,8 +108,8 @@ class Gpt:
         reply = gateway.openai.chat.completions.create(
             model="gpt-4o", max_completion_tokens=ANSWER_TOKENS, messages=self.messages
         )
-        request = {"role": "assistant", "content": reply.choices[0].message.content}
-        self.messages = [*self.messages, request, {"role": "user", "content": f"Go on. {listing(number)}"}]
+        message = {"role": "assistant", "content": reply.choices[0].message.content}
+        self.messages = [*self.messages, message, {"role": "user", "content": f"Go on. {listing(number)}"}]
         assert reply.usage is not None
         return reply.usage.prompt_tokens, reply.usage.completion_tokens
 
@@ -124,13 +124,13 @@ class Clients:
 
 
 @dataclass
-class Site:
+class GatewayPair:
     """Two gateways on one store, with their current settings."""
 
     sandbox: RunningSandbox
     folder: Path
-    options: AgentOptions = COMPACTING
-    running: list[tuple[ExitStack, Clients]] = field(default_factory=list)
+    options: AgentOptions = COMPACTION_OPTIONS
+    running_gateways: list[tuple[ExitStack, Clients]] = field(default_factory=list)
 
     def start(self, place: int) -> None:
         stack = ExitStack()
@@ -140,14 +140,14 @@ class Site:
             )
         )
         request_options: Any = {"api_key": KEY, "max_retries": 0, "default_headers": {"connection": "close"}}
-        claude = anthropic.Anthropic(base_url=gateway.url, **request_options)
-        gpt = openai.OpenAI(base_url=gateway.openai_url, **request_options)
-        for client in (claude, gpt):
+        anthropic_client = anthropic.Anthropic(base_url=gateway.url, **request_options)
+        openai_client = openai.OpenAI(base_url=gateway.openai_url, **request_options)
+        for client in (anthropic_client, openai_client):
             stack.callback(client.close)
-        self.running.insert(place, (stack, Clients(gateway, claude, gpt)))
+        self.running_gateways.insert(place, (stack, Clients(gateway, anthropic_client, openai_client)))
 
     def end(self, place: int) -> None:
-        stack, clients = self.running.pop(place)
+        stack, clients = self.running_gateways.pop(place)
         stack.close()
         assert {problem.step for problem in clients.gateway.failed_steps} <= {"sections/room"}
 
@@ -169,22 +169,22 @@ class Site:
 
 
 @contextmanager
-def site(folder: Path) -> Iterator[Site]:
+def gateway_pair(folder: Path) -> Iterator[GatewayPair]:
     with running_sandbox(ScriptStep(text=SUMMARY), repeat=True) as sandbox:
-        found = Site(sandbox, folder)
+        pair = GatewayPair(sandbox, folder)
         for place in range(2):
-            found.start(place)
-        yield found
+            pair.start(place)
+        yield pair
         for _ in range(2):
-            found.end(0)
+            pair.end(0)
 
 
 def run_with_store(folder: Path, callback: Any) -> Any:
-    async def do() -> Any:
+    async def run() -> Any:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
             return await callback(store)
 
-    return asyncio.run(do())
+    return asyncio.run(run())
 
 
 async def undo_compactions(store: Store) -> None:
@@ -198,16 +198,16 @@ async def read_charges(store: Store) -> list[tuple[int, int]]:
     return [(entry.usage.cache.input_tokens, entry.usage.output_tokens) for entry in entries]
 
 
-def send_turn(talk: Talk, gateway: Clients, number: int, random: Random) -> tuple[int, int]:
+def send_turn(conversation: Conversation, gateway: Clients, number: int, random: Random) -> tuple[int, int]:
     """Send one more turn; thinking blocks that no longer match are rejected at most once."""
     before = random.getstate()
     try:
-        return talk.step(gateway, number, random)
-    except anthropic.BadRequestError as refused:
-        if "prefix_mismatch" not in str(refused):
+        return conversation.step(gateway, number, random)
+    except anthropic.BadRequestError as error:
+        if "prefix_mismatch" not in str(error):
             raise
     random.setstate(before)
-    return talk.step(gateway, number, random)
+    return conversation.step(gateway, number, random)
 
 
 @pytest.mark.parametrize("seed", [2, 7])
@@ -216,19 +216,19 @@ def test_no_session_gets_stuck_when_settings_change_and_each_response_is_charged
 ) -> None:
     random, usages = Random(seed), list[tuple[int, int]]()
     sections = garden_sections(tmp_path / "garden", memory_limit_tokens=150)
-    talks: list[Talk] = [Claude(), Claude(), Gpt()]
-    with site(tmp_path) as found:
-        found.options = replace(COMPACTING, on_overflow=OnOverflow.MAKE_ROOM)
+    conversations: list[Conversation] = [ClaudeConversation(), ClaudeConversation(), GptConversation()]
+    with gateway_pair(tmp_path) as pair:
+        pair.options = replace(COMPACTION_OPTIONS, on_overflow=OnOverflow.MAKE_ROOM)
         for number in range(ROUNDS):
-            found.sandbox.clock.now += 20
+            pair.sandbox.clock.now += 20
             if random.random() < 0.4:
-                found.change(random, sections)
-            talk = random.choice(talks)
-            _, gateway = random.choice(found.running)
+                pair.change(random, sections)
+            conversation = random.choice(conversations)
+            _, gateway = random.choice(pair.running_gateways)
             for step in range(random.randrange(1, 4)):
-                usage = send_turn(talk, gateway, 10 * number + step, random)
+                usage = send_turn(conversation, gateway, 10 * number + step, random)
                 usages.append(usage)
-                limit = found.options.window_tokens
+                limit = pair.options.window_tokens
                 # A count is an estimate, and may be a little too low.
                 assert limit is None or usage[0] <= 1.02 * (limit - ANSWER_TOKENS)
 

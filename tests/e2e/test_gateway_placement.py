@@ -3,9 +3,8 @@
 import asyncio
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -13,66 +12,34 @@ import pytest
 from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions
 from foveate.store import open_store
+from tests.support.scenarios.priced_workloads import (
+    DOLLARS_PER_TOKEN,
+    EPHEMERAL,
+    HEADERS,
+    Body,
+    Step,
+    Texts,
+    Workload,
+    build_body,
+    measure_input_cost,
+    tool_definition,
+    with_default_breakpoints,
+)
 from tests.support.servers.gateway import running_gateway
-from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
-
-Body = dict[str, Any]
-# A request, and how many seconds pass until the next one.
-Step = tuple[Body, float]
-Workload = Callable[[], Iterator[Step]]
-
-MODEL = "claude-sonnet-4-6"
-PRICES = {"input_tokens": 1.0, "cache_read_input_tokens": 0.1, "5m": 1.25, "1h": 2.0}
-DOLLARS_PER_TOKEN = 3e-6
-CACHED = {"type": "ephemeral"}
-HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
-
-
-class Texts:
-    """Different texts of about the requested number of tokens."""
-
-    def __init__(self) -> None:
-        self._random = random.Random(7)
-
-    def __call__(self, tokens: int) -> str:
-        return " ".join(self._random.choice(_WORDS) for _ in range(tokens))
-
-
-_WORDS = [
-    f"{a}{b}" for a in ("red", "blue", "green", "long", "short") for b in ("bird", "house", "stone", "rain")
-]
-
-
-def body(*messages: str, system: str = "", tools: Sequence[str] = (), content: Sequence[str] = ()) -> Body:
-    """A request whose messages come from the user and the assistant in turn; the last may have blocks."""
-    roles = ("user", "assistant")
-    conversation: list[Any] = [{"role": roles[at % 2], "content": text} for at, text in enumerate(messages)]
-    if content:
-        conversation.append({"role": "user", "content": [{"type": "text", "text": text} for text in content]})
-    return {
-        "model": MODEL,
-        "max_tokens": 8,
-        "messages": conversation,
-        **({"system": [{"type": "text", "text": system}]} if system else {}),
-        **({"tools": [_tool(f"tool_{at}", text) for at, text in enumerate(tools)]} if tools else {}),
-    }
-
-
-def _tool(name: str, text: str) -> Body:
-    return {"name": name, "description": text, "input_schema": {"type": "object", "properties": {}}}
+from tests.support.servers.sandbox import KEY, running_sandbox
 
 
 def oneshot() -> Iterator[Step]:
     text = Texts()
     for _ in range(60):
-        yield body(text(1500)), 20
+        yield build_body(text(1500)), 20
 
 
 def oneshot_shared_system() -> Iterator[Step]:
     text = Texts()
     system = text(1500)
     for _ in range(40):
-        yield body(text(400), system=system), 20
+        yield build_body(text(400), system=system), 20
 
 
 def rag() -> Iterator[Step]:
@@ -80,21 +47,21 @@ def rag() -> Iterator[Step]:
     system, library = text(1200), [text(300) for _ in range(20)]
     for number in range(40):
         documents = random.Random(number).sample(library, 4)
-        yield body(system=system, content=[*documents, text(30)]), 15
+        yield build_body(system=system, content=[*documents, text(30)]), 15
 
 
 def classification() -> Iterator[Step]:
     text = Texts()
     examples = [text(100) for _ in range(20)]
     for _ in range(40):
-        yield body(*examples, text(80)), 5
+        yield build_body(*examples, text(80)), 5
 
 
 def clock_in_system() -> Iterator[Step]:
     text = Texts()
     rules, tools, messages = text(1500), [text(300)], [text(100)]
     for number in range(40):
-        yield body(*messages, system=f"It is {number} past noon. {rules}", tools=tools), 20
+        yield build_body(*messages, system=f"It is {number} past noon. {rules}", tools=tools), 20
         messages += [text(20), text(60)]
 
 
@@ -113,7 +80,7 @@ def _loops(*, pause_every: int) -> Iterator[Step]:
         messages = [text(100)]
         for number in range(15):
             is_pause = pause_every and number % pause_every == pause_every - 1
-            yield body(*messages, system=system, tools=tools), 1200 if is_pause else 15
+            yield build_body(*messages, system=system, tools=tools), 1200 if is_pause else 15
             messages += [text(30), text(150)]
 
 
@@ -124,7 +91,7 @@ def subagent_fanout() -> Iterator[Step]:
         agents = [[text(200)] for _ in range(6)]
         for _ in range(4):
             for messages in agents:
-                yield body(*messages, system=system, tools=tools), 3
+                yield build_body(*messages, system=system, tools=tools), 3
                 messages += [text(30), text(150)]
 
 
@@ -136,7 +103,7 @@ def changing_tools() -> Iterator[Step]:
         for number in range(15):
             if number % 3 == 0:
                 tools = [text(300), *tools[:3]]
-            yield body(*messages, system=system, tools=tools), 15
+            yield build_body(*messages, system=system, tools=tools), 15
             messages += [text(30), text(150)]
 
 
@@ -145,9 +112,9 @@ def edited_messages() -> Iterator[Step]:
     text = Texts()
     system, tools, messages = text(1500), [text(500)], [text(100)]
     for number in range(10):
-        yield body(*messages, system=system, tools=tools), 10
+        yield build_body(*messages, system=system, tools=tools), 10
         for edit in range(2 if number > 2 else 0):
-            yield body(*messages[:-1], f"{messages[-1]} {edit}", system=system, tools=tools), 5
+            yield build_body(*messages[:-1], f"{messages[-1]} {edit}", system=system, tools=tools), 5
         messages += [text(30), text(150)]
 
 
@@ -165,61 +132,19 @@ WORKLOADS: list[Workload] = [
 ]
 
 
-def with_usual_breakpoints(request: Body) -> Body:
-    """The same with a breakpoint on the system prompt and one on the last message."""
-    messages, last = request["messages"][:-1], request["messages"][-1]
-    content = last["content"]
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-    blocks[-1] = {**blocks[-1], "cache_control": CACHED}
-    system = [{**block, "cache_control": CACHED} for block in request.get("system", [])]
-    changed = {**request, "messages": [*messages, {**last, "content": blocks}]}
-    return {**changed, "system": system} if system else changed
-
-
-def input_cost(
-    url: str,
-    sandbox: RunningSandbox,
-    workload: Workload,
-    change: Callable[[Body], Body] = lambda conversation: conversation,
-) -> tuple[float, float]:
-    """The input cost of a workload, in uncached tokens, and that of its five largest prompts."""
-    cost, sizes = 0.0, []
-    with httpx.Client(base_url=url, headers=HEADERS) as client:
-
-        def send(request: Body) -> dict[str, Any]:
-            found = client.post("/v1/messages", json=change(request))
-            assert found.status_code == 200, found.text
-            usage: dict[str, Any] = found.json()["usage"]
-            return usage
-
-        for request, seconds in workload():
-            usage = send(request)
-            written = usage["cache_creation"]
-            tokens = {
-                "input_tokens": usage["input_tokens"],
-                "cache_read_input_tokens": usage["cache_read_input_tokens"],
-                "5m": written["ephemeral_5m_input_tokens"],
-                "1h": written["ephemeral_1h_input_tokens"],
-            }
-            cost += sum(PRICES[name] * count for name, count in tokens.items())
-            sizes.append(sum(tokens.values()))
-            sandbox.clock.now += seconds
-    return cost, sum(sorted(sizes)[-5:])
-
-
-def saved_tokens(folder: Path, category: str = "main") -> float:
+def read_saved_tokens(folder: Path, category: str = "main") -> float:
     """Return the savings in the ledger, in uncached input tokens."""
 
     async def read() -> ChargeTotal:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
-            sums = await store.ledger.sum_charges([GroupBy.CATEGORY])
-        return next(found for found in sums if found.group == (category,))
+            totals = await store.ledger.sum_charges([GroupBy.CATEGORY])
+        return next(total for total in totals if total.group == (category,))
 
-    found = asyncio.run(read())
-    assert found.compared_calls == found.calls
-    assert found.savings.simulation_error == 0
-    assert found.savings.total is not None
-    return float(found.savings.total) / DOLLARS_PER_TOKEN
+    total = asyncio.run(read())
+    assert total.compared_calls == total.calls
+    assert total.savings.simulation_error == 0
+    assert total.savings.total is not None
+    return float(total.savings.total) / DOLLARS_PER_TOKEN
 
 
 @pytest.mark.slow
@@ -227,30 +152,31 @@ def saved_tokens(folder: Path, category: str = "main") -> float:
 def test_a_workload_never_costs_more_through_the_gateway_and_savings_match_measurements(
     workload: Workload, tmp_path: Path
 ) -> None:
-    """The better of no breakpoints and the usual ones, plus what five wasted writes cost; the client's are kept
-    and added to, or replaced.
+    """The limit is the cheaper of no breakpoints and default breakpoints, plus five wasted cache writes.
+
+    Breakpoints of the client are extended or replaced.
     """
     with running_sandbox() as sandbox:
-        none, largest = input_cost(sandbox.url, sandbox, workload)
+        without_breakpoints, largest = measure_input_cost(sandbox.url, sandbox, workload)
     with running_sandbox() as sandbox:
-        usual, _ = input_cost(sandbox.url, sandbox, workload, with_usual_breakpoints)
-    placed = through_gateway(tmp_path / "placed", workload, without=none)
-    with_client_breakpoints = through_gateway(
-        tmp_path / "kept", workload, with_usual_breakpoints, without=usual
+        with_breakpoints, _ = measure_input_cost(sandbox.url, sandbox, workload, with_default_breakpoints)
+    placed = measure_through_gateway(tmp_path / "placed", workload, without=without_breakpoints)
+    with_client_breakpoints = measure_through_gateway(
+        tmp_path / "kept", workload, with_default_breakpoints, without=with_breakpoints
     )
-    replaced = through_gateway(
-        tmp_path / "replaced", workload, with_usual_breakpoints, without=usual, replaces=True
+    replaced = measure_through_gateway(
+        tmp_path / "replaced", workload, with_default_breakpoints, without=with_breakpoints, replaces=True
     )
 
-    assert placed <= 1.02 * min(none, usual) + 0.25 * largest
-    assert with_client_breakpoints <= 1.02 * usual
-    assert replaced <= 1.02 * usual + 0.25 * largest
+    assert placed <= 1.02 * min(without_breakpoints, with_breakpoints) + 0.25 * largest
+    assert with_client_breakpoints <= 1.02 * with_breakpoints
+    assert replaced <= 1.02 * with_breakpoints + 0.25 * largest
 
 
-def through_gateway(
+def measure_through_gateway(
     folder: Path,
     workload: Workload,
-    change: Callable[[Body], Body] = lambda conversation: conversation,
+    change: Callable[[Body], Body] = lambda request: request,
     *,
     without: float,
     replaces: bool = False,
@@ -262,10 +188,10 @@ def through_gateway(
             sandbox.url, folder, clock=sandbox.clock, options=AgentOptions(replace_breakpoints=replaces)
         ) as gateway,
     ):
-        cost, _ = input_cost(gateway.url, sandbox, workload, change)
+        cost, _ = measure_input_cost(gateway.url, sandbox, workload, change)
         assert gateway.failed_steps == []
-        assert max(ask.body.count(b'"cache_control":{') for ask in sandbox.requests) <= 4
-    assert saved_tokens(folder) == pytest.approx(without - cost, abs=0.001 * without)
+        assert max(sent_request.body.count(b'"cache_control":{') for sent_request in sandbox.requests) <= 4
+    assert read_saved_tokens(folder) == pytest.approx(without - cost, abs=0.001 * without)
     return cost
 
 
@@ -273,23 +199,23 @@ def through_gateway(
 def test_the_gateway_remembers_after_a_restart_that_an_agent_repeats_nothing(tmp_path: Path) -> None:
     with running_sandbox() as sandbox:
         with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
-            input_cost(gateway.url, sandbox, oneshot)
+            measure_input_cost(gateway.url, sandbox, oneshot)
         with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
-            again, _ = input_cost(gateway.url, sandbox, oneshot)
+            cost, _ = measure_input_cost(gateway.url, sandbox, oneshot)
     with running_sandbox() as sandbox:
-        none, _ = input_cost(sandbox.url, sandbox, oneshot)
+        direct_cost, _ = measure_input_cost(sandbox.url, sandbox, oneshot)
 
-    assert again == none
+    assert cost == direct_cost
 
 
 def test_replaced_breakpoints_are_removed_everywhere_a_client_can_set_them(tmp_path: Path) -> None:
-    text, long = Texts(), {**CACHED, "ttl": "1h"}
-    tool = {**_tool("look", text(40)), "cache_control": long}
-    result = [{"type": "tool_result", "tool_use_id": "t1", "content": "seen", "cache_control": long}]
+    text, one_hour = Texts(), {**EPHEMERAL, "ttl": "1h"}
+    tool = {**tool_definition("look", text(40)), "cache_control": one_hour}
+    result = [{"type": "tool_result", "tool_use_id": "t1", "content": "seen", "cache_control": one_hour}]
     request = {
-        **body(),
+        **build_body(),
         "tools": [tool],
-        "system": [{"type": "text", "text": text(1500), "cache_control": long}],
+        "system": [{"type": "text", "text": text(1500), "cache_control": one_hour}],
         "messages": [
             {"role": "user", "content": "look"},
             {
@@ -298,22 +224,22 @@ def test_replaced_breakpoints_are_removed_everywhere_a_client_can_set_them(tmp_p
             },
             {"role": "user", "content": result},
         ],
-        "cache_control": long,
+        "cache_control": one_hour,
     }
     options = AgentOptions(replace_breakpoints=True)
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
-        found = httpx.post(f"{gateway.url}/v1/messages", json=request, headers=HEADERS)
-        assert found.status_code == 200, found.text
+        response = httpx.post(f"{gateway.url}/v1/messages", json=request, headers=HEADERS)
+        assert response.status_code == 200, response.text
         assert gateway.failed_steps == []
-        sent = json.loads(sandbox.requests[0].body)
+        sent_request = json.loads(sandbox.requests[0].body)
 
-    assert sent["cache_control"] is None
-    blocks = [sent["tools"][0], sent["system"][0], sent["messages"][2]["content"][0]]
-    assert all(block["cache_control"] in (None, CACHED) for block in blocks)
-    assert sent["messages"][1]["content"][0]["input"] == {"cache_control": 1}
+    assert sent_request["cache_control"] is None
+    blocks = [sent_request["tools"][0], sent_request["system"][0], sent_request["messages"][2]["content"][0]]
+    assert all(block["cache_control"] in (None, EPHEMERAL) for block in blocks)
+    assert sent_request["messages"][1]["content"][0]["input"] == {"cache_control": 1}
 
 
 def test_long_instructions_of_a_response_get_no_breakpoint_and_other_edits_remain(tmp_path: Path) -> None:
@@ -327,11 +253,11 @@ def test_long_instructions_of_a_response_get_no_breakpoint_and_other_edits_remai
         httpx.Client(base_url=gateway.url, headers={"authorization": f"Bearer {KEY}"}) as client,
     ):
         for _ in range(3):
-            found = client.post("/v1/responses", json=request)
-            assert found.status_code == 200, found.text
+            response = client.post("/v1/responses", json=request)
+            assert response.status_code == 200, response.text
             conversation += [{"role": "assistant", "content": text(20)}, {"role": "user", "content": text(300)}]
         assert gateway.failed_steps == []
-        sent = json.loads(sandbox.requests[-1].body)
+        sent_request = json.loads(sandbox.requests[-1].body)
 
-    assert sent["prompt_cache_key"]
-    assert sent["instructions"] == request["instructions"]
+    assert sent_request["prompt_cache_key"]
+    assert sent_request["instructions"] == request["instructions"]

@@ -52,19 +52,19 @@ RESPONSES = {
         "usage": {"prompt_tokens": 3, "total_tokens": 3},
     },
 }
-Heard = list[tuple[str, dict[str, Any]]]
+ReceivedRequests = list[tuple[str, dict[str, Any]]]
 
 
 @contextmanager
-def provider() -> Iterator[tuple[str, Heard]]:
+def provider() -> Iterator[tuple[str, ReceivedRequests]]:
     """A provider that answers every request, and the requests it received."""
-    heard: Heard = []
+    requests: ReceivedRequests = []
 
-    class Answers(BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             is_form = self.headers["content-type"].startswith("multipart/")
-            heard.append((self.path, {} if is_form else json.loads(body)))
+            requests.append((self.path, {} if is_form else json.loads(body)))
             response = json.dumps(RESPONSES.get(self.path, {})).encode()
             self.send_response(200)
             self.send_header("content-type", "application/json")
@@ -75,22 +75,22 @@ def provider() -> Iterator[tuple[str, Heard]]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", heard
+        yield f"http://127.0.0.1:{server.server_port}", requests
     finally:
         server.shutdown()
         server.server_close()
 
 
 @pytest.fixture
-def routed(tmp_path: Path) -> Iterator[tuple[RunningGateway, Heard, Heard]]:
+def routed_gateway(tmp_path: Path) -> Iterator[tuple[RunningGateway, ReceivedRequests, ReceivedRequests]]:
     """A gateway, and the requests received by its default providers and by another one."""
-    with provider() as (default, default_requests), provider() as (other, other_requests):
+    with provider() as (default_url, default_requests), provider() as (other_url, other_requests):
         upstreams = [
-            Upstream(name="other", base_url=f"{other}/v1", family=ApiFamily.OPENAI, provider="other"),
-            Upstream(name="claude", base_url=other, family=ApiFamily.ANTHROPIC, provider="anthropic"),
+            Upstream(name="other", base_url=f"{other_url}/v1", family=ApiFamily.OPENAI, provider="other"),
+            Upstream(name="claude", base_url=other_url, family=ApiFamily.ANTHROPIC, provider="anthropic"),
         ]
         routes = [
             Route(models="fast", upstream="other", model="gpt-4.1-mini"),
@@ -98,14 +98,14 @@ def routed(tmp_path: Path) -> Iterator[tuple[RunningGateway, Heard, Heard]]:
             Route(models="vectors", upstream="other", model="text-embedding-3-small"),
             Route(models="best", upstream="claude", model="claude-opus-4-5"),
         ]
-        with running_gateway(default, tmp_path, upstreams=upstreams, routes=routes) as gateway:
+        with running_gateway(default_url, tmp_path, upstreams=upstreams, routes=routes) as gateway:
             yield gateway, default_requests, other_requests
 
 
 def test_a_chat_goes_to_the_upstream_of_its_model_with_the_upstreams_model_name(
-    routed: tuple[RunningGateway, Heard, Heard],
+    routed_gateway: tuple[RunningGateway, ReceivedRequests, ReceivedRequests],
 ) -> None:
-    gateway, default_requests, other_requests = routed
+    gateway, default_requests, other_requests = routed_gateway
     with openai.OpenAI(base_url=gateway.openai_url, api_key="sk-x") as client:
         for model in ("fast", "gpt-4.1"):
             client.chat.completions.create(model=model, messages=[{"role": "user", "content": "Hi"}])
@@ -115,35 +115,39 @@ def test_a_chat_goes_to_the_upstream_of_its_model_with_the_upstreams_model_name(
 
 
 def test_limits_also_apply_to_a_renamed_request_that_is_not_parsed(
-    routed: tuple[RunningGateway, Heard, Heard],
+    routed_gateway: tuple[RunningGateway, ReceivedRequests, ReceivedRequests],
 ) -> None:
     """Regression: to rename its model, 300,000 messages were read on the event loop, which took seconds."""
-    gateway, default_requests, other_requests = routed
+    gateway, default_requests, other_requests = routed_gateway
     body = {"model": "fast", "messages": [{"role": "user", "content": "a"}] * 20_001}
-    found = httpx.post(f"{gateway.openai_url}/completions", json=body, headers={"authorization": "Bearer sk-x"})
+    response = httpx.post(
+        f"{gateway.openai_url}/completions", json=body, headers={"authorization": "Bearer sk-x"}
+    )
 
-    assert found.status_code == 400
-    assert "20,001 messages" in found.json()["error"]["message"]
+    assert response.status_code == 400
+    assert "20,001 messages" in response.json()["error"]["message"]
     assert default_requests == other_requests == []
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions", "embeddings"])
 def test_an_overlong_model_name_is_not_repeated_in_the_error(
-    routed: tuple[RunningGateway, Heard, Heard], path: str
+    routed_gateway: tuple[RunningGateway, ReceivedRequests, ReceivedRequests], path: str
 ) -> None:
     """Regression: the name of an unknown model was repeated in the response and the log, at any length."""
-    gateway, default_requests, other_requests = routed
+    gateway, default_requests, other_requests = routed_gateway
     body = {"model": "text-" * 1_000, "messages": [], "input": "Hi"}
-    found = httpx.post(f"{gateway.openai_url}/{path}", json=body, headers={"authorization": "Bearer sk-x"})
+    response = httpx.post(f"{gateway.openai_url}/{path}", json=body, headers={"authorization": "Bearer sk-x"})
 
-    assert found.status_code == 400
-    assert found.json()["error"]["message"] == "the name of its model has 5,000 characters"
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == "the name of its model has 5,000 characters"
     assert default_requests == other_requests == []
 
 
-def test_embeddings_are_routed_like_other_requests(routed: tuple[RunningGateway, Heard, Heard]) -> None:
+def test_embeddings_are_routed_like_other_requests(
+    routed_gateway: tuple[RunningGateway, ReceivedRequests, ReceivedRequests],
+) -> None:
     """Regression: they went to the default provider, whatever the routes."""
-    gateway, default_requests, other_requests = routed
+    gateway, default_requests, other_requests = routed_gateway
     with openai.OpenAI(base_url=gateway.openai_url, api_key="sk-x") as client:
         for model in ("text-embedding-3-large", "vectors", "other-model"):
             client.embeddings.create(model=model, input="Hi", encoding_format="float")
@@ -153,10 +157,10 @@ def test_embeddings_are_routed_like_other_requests(routed: tuple[RunningGateway,
 
 
 def test_a_route_only_leads_to_an_upstream_with_the_clients_api_format(
-    routed: tuple[RunningGateway, Heard, Heard],
+    routed_gateway: tuple[RunningGateway, ReceivedRequests, ReceivedRequests],
 ) -> None:
     """Regression: if its route used another API format, it went to the default provider with its key."""
-    gateway, default_requests, other_requests = routed
+    gateway, default_requests, other_requests = routed_gateway
     with anthropic.Anthropic(base_url=gateway.url, api_key="sk-x") as client:
         client.messages.create(model="best", max_tokens=9, messages=[{"role": "user", "content": "Hi"}])
         with pytest.raises(anthropic.BadRequestError, match="does not speak the API of anthropic"):
@@ -166,9 +170,11 @@ def test_a_route_only_leads_to_an_upstream_with_the_clients_api_format(
     assert default_requests == []
 
 
-def test_forwarded_requests_are_also_routed_by_their_model(routed: tuple[RunningGateway, Heard, Heard]) -> None:
+def test_forwarded_requests_are_also_routed_by_their_model(
+    routed_gateway: tuple[RunningGateway, ReceivedRequests, ReceivedRequests],
+) -> None:
     """Regression: all but chats and embeddings went to the default provider, whatever their model."""
-    gateway, default_requests, other_requests = routed
+    gateway, default_requests, other_requests = routed_gateway
     with openai.OpenAI(base_url=gateway.openai_url, api_key="sk-x") as client:
         for model in ("fast", "gpt-4.1"):
             client.completions.create(model=model, prompt="Hi")
@@ -179,22 +185,26 @@ def test_forwarded_requests_are_also_routed_by_their_model(routed: tuple[Running
 
 def test_a_base_url_with_a_missing_or_doubled_version_works_and_calls_are_charged(tmp_path: Path) -> None:
     """Regression: chats of a client without `/v1` in its base URL were answered, but not charged."""
-    with provider() as (url, heard), running_gateway(url, tmp_path) as gateway:
+    with provider() as (url, requests), running_gateway(url, tmp_path) as gateway:
         for base_url in (gateway.url, f"{gateway.url}/v1/v1", f"{gateway.url}//v1"):
             with openai.OpenAI(base_url=base_url, api_key="sk-x", max_retries=0) as client:
                 client.chat.completions.create(model="gpt-4.1", messages=[{"role": "user", "content": "Hi"}])
-        with anthropic.Anthropic(base_url=gateway.openai_url, api_key="sk-x", max_retries=0) as claude:
-            claude.messages.create(model="gpt-4.1", max_tokens=9, messages=[{"role": "user", "content": "Hi"}])
+        with anthropic.Anthropic(
+            base_url=gateway.openai_url, api_key="sk-x", max_retries=0
+        ) as anthropic_client:
+            anthropic_client.messages.create(
+                model="gpt-4.1", max_tokens=9, messages=[{"role": "user", "content": "Hi"}]
+            )
 
-    assert [path for path, _ in heard] == ["/v1/chat/completions"] * 3 + ["/v1/messages"]
-    (found,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 4)
-    assert found.calls == 4
+    assert [path for path, _ in requests] == ["/v1/chat/completions"] * 3 + ["/v1/messages"]
+    (totals,) = wait_for_agent_sums(tmp_path / "gateway.sqlite", "default", 4)
+    assert totals.calls == 4
 
 
 def test_a_form_goes_to_the_upstream_of_its_model(
-    routed: tuple[RunningGateway, Heard, Heard],
+    routed_gateway: tuple[RunningGateway, ReceivedRequests, ReceivedRequests],
 ) -> None:
-    gateway, default_requests, other_requests = routed
+    gateway, default_requests, other_requests = routed_gateway
     audio = b'\r\nContent-Disposition: form-data; name="model"\r\n\r\ntext-1\r\n' * 100_000
     with httpx.Client(base_url=gateway.openai_url) as client:
         for model in ("text-1", "whisper-1"):
@@ -208,8 +218,10 @@ def test_a_form_goes_to_the_upstream_of_its_model(
     )
 
 
-def test_a_form_with_two_models_is_rejected(routed: tuple[RunningGateway, Heard, Heard]) -> None:
-    gateway, default_requests, other_requests = routed
+def test_a_form_with_two_models_is_rejected(
+    routed_gateway: tuple[RunningGateway, ReceivedRequests, ReceivedRequests],
+) -> None:
+    gateway, default_requests, other_requests = routed_gateway
 
     response = httpx.post(
         f"{gateway.openai_url}/audio/transcriptions",
@@ -225,10 +237,10 @@ def test_a_form_with_two_models_is_rejected(routed: tuple[RunningGateway, Heard,
 
 
 def test_a_multipart_body_with_repeated_names_does_not_block_the_gateway(
-    routed: tuple[RunningGateway, Heard, Heard],
+    routed_gateway: tuple[RunningGateway, ReceivedRequests, ReceivedRequests],
 ) -> None:
     """Regression: 48 KB of them kept the event loop busy for 1.5 seconds, 168 KB for 16.7."""
-    gateway, _, _ = routed
+    gateway, _, _ = routed_gateway
     headers = {"content-type": "multipart/form-data; boundary=b"}
 
     with httpx.Client(base_url=gateway.openai_url, headers=headers) as client:
@@ -238,6 +250,6 @@ def test_a_multipart_body_with_repeated_names_does_not_block_the_gateway(
             client.post("/files", content=b"name=model\r\n" * (size // 12)).raise_for_status()
             return process_time() - before
 
-        small, large = (min(cpu_seconds(size) for _ in range(3)) for size in (6_000, 48_000))
+        small_seconds, large_seconds = (min(cpu_seconds(size) for _ in range(3)) for size in (6_000, 48_000))
 
-    assert large < 20 * small
+    assert large_seconds < 20 * small_seconds

@@ -23,21 +23,21 @@ from tests.support.servers.gateway_process import gateway_process, write_config
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 CLAUDE, GPT = "claude-sonnet-4-6", "gpt-4.1"
-HELLO: Any = [{"role": "user", "content": "When does bed 7 get water?"}]
+MESSAGES: Any = [{"role": "user", "content": "When does bed 7 get water?"}]
 HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
-SLACK = {
+SLACK_HEADERS = {
     "x-foveate-agent": "ana",
     "x-foveate-channel": "slack",
     "x-foveate-sender": "Bøb",
     "x-foveate-channel-topic": "roses",
 }
-ENCODED = {**SLACK, "x-foveate-sender": "B%C3%B8b"}  # since OpenAI's client takes only ASCII
+ENCODED_HEADERS = {**SLACK_HEADERS, "x-foveate-sender": "B%C3%B8b"}  # since OpenAI's client takes only ASCII
 
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[RunningSandbox]:
-    with running_sandbox() as found:
-        yield found
+    with running_sandbox() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +45,9 @@ def gateway(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("gateway")
     options = AgentOptions(sections=garden_sections(folder / "garden"))
     caps = [Cap(scope=CapScope.DAY, dollars=Decimal(500))]
-    with running_gateway(sandbox.url, folder, clock=sandbox.clock, options=options, caps=caps) as found:
-        yield found
-        assert found.failed_steps == []
+    with running_gateway(sandbox.url, folder, clock=sandbox.clock, options=options, caps=caps) as server:
+        yield server
+        assert server.failed_steps == []
 
 
 @pytest.fixture
@@ -64,29 +64,29 @@ def gpt(gateway: RunningGateway) -> Iterator[openai.OpenAI]:
 
 def last_request_body(sandbox: RunningSandbox) -> dict[str, Any]:
     """Return the last body the provider received; check that no gateway header was forwarded."""
-    ask = sandbox.requests[-1]
-    assert not any("foveate" in name for name in ask.headers)
-    found: dict[str, Any] = json.loads(ask.body)
-    return found
+    request = sandbox.requests[-1]
+    assert not any("foveate" in name for name in request.headers)
+    body: dict[str, Any] = json.loads(request.body)
+    return body
 
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_anthropics_client_gets_every_section(
     claude: anthropic.Anthropic, sandbox: RunningSandbox, streams: bool
 ) -> None:
-    request: Any = {"model": CLAUDE, "max_tokens": 100, "system": "Be kind.", "messages": HELLO}
+    request: Any = {"model": CLAUDE, "max_tokens": 100, "system": "Be kind.", "messages": MESSAGES}
     if streams:
-        with claude.messages.stream(**request, extra_headers=SLACK) as stream:
+        with claude.messages.stream(**request, extra_headers=SLACK_HEADERS) as stream:
             assert stream.get_final_text()
     else:
-        assert claude.messages.create(**request, extra_headers=SLACK).content
+        assert claude.messages.create(**request, extra_headers=SLACK_HEADERS).content
 
     body = last_request_body(sandbox)
     system = [block["text"] for block in body["system"]]
     turn = [block["text"] for block in body["messages"][0]["content"]]
     assert system[:2] == ["Be kind.", "You are Ana, who keeps the garden."]
     assert system[-3:] == ["Peer: Bob: likes roses", "Be short.", "Answer in German."]
-    assert turn[0] == HELLO[0]["content"]
+    assert turn[0] == MESSAGES[0]["content"]
     assert turn[1] == f"{HEADING}\n\nNo active projects found."
     assert "Bed 7 gets water on day 7." in turn[2]
     assert "tokens (" in turn[3]
@@ -99,21 +99,23 @@ def test_anthropics_client_gets_every_section(
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_chat_gets_every_section(gpt: openai.OpenAI, sandbox: RunningSandbox, streams: bool) -> None:
-    reply = gpt.chat.completions.create(model=GPT, messages=HELLO, stream=streams, extra_headers=ENCODED)
+    reply = gpt.chat.completions.create(
+        model=GPT, messages=MESSAGES, stream=streams, extra_headers=ENCODED_HEADERS
+    )
     assert list(reply) if streams else reply
 
     messages = last_request_body(sandbox)["messages"]
     assert [message["role"] for message in messages] == ["system", "user"]
     assert messages[0]["content"].startswith("You are Ana, who keeps the garden.\n\n# Bob\n\nHas roses.")
     assert messages[1]["content"].startswith(
-        f"{HELLO[0]['content']}\n\n{HEADING}\n\nNo active projects found.\n\n## Memory"
+        f"{MESSAGES[0]['content']}\n\n{HEADING}\n\nNo active projects found.\n\n## Memory"
     )
     assert "\n\nSender: Bøb\n\n" in messages[1]["content"]
 
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_responses_get_every_section(gpt: openai.OpenAI, sandbox: RunningSandbox, streams: bool) -> None:
-    reply = gpt.responses.create(model=GPT, input="Hello", stream=streams, extra_headers=ENCODED)
+    reply = gpt.responses.create(model=GPT, input="Hello", stream=streams, extra_headers=ENCODED_HEADERS)
     assert list(reply) if streams else reply
 
     body = last_request_body(sandbox)
@@ -127,39 +129,41 @@ def test_a_chat_with_tools_is_accepted_with_sections_after_a_tool_result(
     call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     tools: Any = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
     messages: Any = [
-        *HELLO,
+        *MESSAGES,
         {"role": "assistant", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": "dry"},
     ]
 
     gpt.chat.completions.create(model=GPT, messages=messages, tools=tools)
 
-    sent = last_request_body(sandbox)["messages"]
-    assert sent[1:4] == messages
-    assert sent[4]["content"].startswith(HEADING)
+    sent_messages = last_request_body(sandbox)["messages"]
+    assert sent_messages[1:4] == messages
+    assert sent_messages[4]["content"].startswith(HEADING)
 
 
 def test_responses_with_tools_are_accepted_with_sections_after_a_tool_result(
     gpt: openai.OpenAI, sandbox: RunningSandbox
 ) -> None:
     items: Any = [
-        *HELLO,
+        *MESSAGES,
         {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "call_1", "output": "dry"},
     ]
 
     gpt.responses.create(model=GPT, input=items)
 
-    sent = last_request_body(sandbox)["input"]
-    assert sent[:3] == items
-    assert HEADING in json.dumps(sent[3])
+    sent_messages = last_request_body(sandbox)["input"]
+    assert sent_messages[:3] == items
+    assert HEADING in json.dumps(sent_messages[3])
 
 
 @pytest.mark.parametrize("kind", ["heartbeat", "delegation"])
 def test_heartbeats_and_delegations_are_sent_without_the_memory(
     claude: anthropic.Anthropic, sandbox: RunningSandbox, kind: str
 ) -> None:
-    claude.messages.create(model=CLAUDE, max_tokens=100, messages=HELLO, extra_headers={"x-foveate-kind": kind})
+    claude.messages.create(
+        model=CLAUDE, max_tokens=100, messages=MESSAGES, extra_headers={"x-foveate-kind": kind}
+    )
 
     body = json.dumps(last_request_body(sandbox))
     assert "## Memory" not in body
@@ -169,7 +173,7 @@ def test_heartbeats_and_delegations_are_sent_without_the_memory(
 def test_a_token_count_covers_the_request_that_would_be_sent(
     claude: anthropic.Anthropic, sandbox: RunningSandbox
 ) -> None:
-    claude.messages.count_tokens(model=CLAUDE, messages=HELLO)
+    claude.messages.count_tokens(model=CLAUDE, messages=MESSAGES)
 
     assert "You are Ana" in json.dumps(last_request_body(sandbox))
 
@@ -177,8 +181,8 @@ def test_a_token_count_covers_the_request_that_would_be_sent(
 @pytest.mark.parametrize(
     ("path", "body", "kind"),
     [
-        ("/v1/messages", {"model": CLAUDE, "max_tokens": 9, "messages": HELLO}, "invalid_request_error"),
-        ("/v1/chat/completions", {"model": GPT, "messages": HELLO}, "invalid_request_error"),
+        ("/v1/messages", {"model": CLAUDE, "max_tokens": 9, "messages": MESSAGES}, "invalid_request_error"),
+        ("/v1/chat/completions", {"model": GPT, "messages": MESSAGES}, "invalid_request_error"),
         ("/v1/responses", {"model": GPT, "input": "Hello"}, "invalid_request_error"),
     ],
 )
@@ -186,44 +190,44 @@ def test_required_sections_that_do_not_fit_are_rejected_in_the_providers_format(
     sandbox: RunningSandbox, tmp_path: Path, path: str, body: dict[str, Any], kind: str
 ) -> None:
     sections = replace(garden_sections(tmp_path / "garden"), limits=Budget(total_tokens=10))
-    heard = len(sandbox.requests)
+    requests_before = len(sandbox.requests)
     with running_gateway(sandbox.url, tmp_path, options=AgentOptions(sections=sections)) as gateway:
-        refused = httpx.post(gateway.url + path, json=body, headers=HEADERS)
+        response = httpx.post(gateway.url + path, json=body, headers=HEADERS)
 
-    assert refused.status_code == 400
-    error = refused.json()["error"]
+    assert response.status_code == 400
+    error = response.json()["error"]
     assert error["type"] == kind
     assert "workspace/IDENTITY.md (required)" in error["message"]
-    assert len(sandbox.requests) == heard
+    assert len(sandbox.requests) == requests_before
 
 
 @pytest.mark.parametrize("on_overflow", list(OnOverflow))
 def test_history_is_cut_for_required_sections_as_for_the_request_itself(
     sandbox: RunningSandbox, tmp_path: Path, on_overflow: OnOverflow
 ) -> None:
-    made = garden_sections(tmp_path / "garden")
-    assert made.workspace is not None
-    (Path(made.workspace.root) / "IDENTITY.md").write_text("You are Ana.\n" * 300)
-    sections = only_sections(made, workspace=made.workspace)
+    garden = garden_sections(tmp_path / "garden")
+    assert garden.workspace is not None
+    (Path(garden.workspace.root) / "IDENTITY.md").write_text("You are Ana.\n" * 300)
+    sections = only_sections(garden, workspace=garden.workspace)
     options = AgentOptions(sections=sections, window_tokens=4_000, on_overflow=on_overflow)
     conversation = [
         {"role": "user", "content": "one two three " * 250},
         {"role": "assistant", "content": "Yes."},
     ]
-    body = {"model": CLAUDE, "max_tokens": 100, "messages": [*conversation * 4, *HELLO]}
+    body = {"model": CLAUDE, "max_tokens": 100, "messages": [*conversation * 4, *MESSAGES]}
     with running_gateway(sandbox.url, tmp_path, options=options) as gateway:
         response = httpx.post(gateway.url + "/v1/messages", json=body, headers=HEADERS)
 
-    if on_overflow is OnOverflow.REFUSE:
+    if on_overflow is OnOverflow.REJECT:
         assert response.status_code == 400
         message = response.json()["error"]["message"]
         assert message.startswith("prompt is too long")
         assert "required sections take" in message
     else:
         assert response.status_code == 200, response.text
-        sent = last_request_body(sandbox)
-        assert sent["system"][0]["text"].count("You are Ana.") == 300
-        assert ("[left out: " in json.dumps(sent["messages"])) is (on_overflow is OnOverflow.MAKE_ROOM)
+        sent_request = last_request_body(sandbox)
+        assert sent_request["system"][0]["text"].count("You are Ana.") == 300
+        assert ("[left out: " in json.dumps(sent_request["messages"])) is (on_overflow is OnOverflow.MAKE_ROOM)
 
 
 @pytest.mark.process
@@ -242,7 +246,7 @@ def test_sections_appear_change_and_disappear_with_the_configuration(
         def config_with(sections: str) -> str:
             write_config(config, sandbox.url, f"agents:\n- id: ana\n  sections: {sections}\n")
             client.messages.create(
-                model=CLAUDE, max_tokens=50, messages=HELLO, extra_headers={"x-foveate-agent": "ana"}
+                model=CLAUDE, max_tokens=50, messages=MESSAGES, extra_headers={"x-foveate-agent": "ana"}
             )
             return sandbox.requests[-1].body.decode()
 
@@ -251,11 +255,11 @@ def test_sections_appear_change_and_disappear_with_the_configuration(
             "{memory: {paths: [$GARDEN/notes]}, time: {format: natural}, limits: {total_tokens: 900}}"
         )
         broken = config_with("{memory: {paths: []}}")
-        nothing = config_with("null")
+        no_sections = config_with("null")
 
     assert "You are Ana" in workspace
     assert "You are Ana" not in memory
     assert "Bed 7 gets water" in memory
     assert time.strftime("%Y") in memory
-    assert "Bed 7 gets water" in broken  # what cannot be used changes nothing
-    assert HEADING not in nothing
+    assert "Bed 7 gets water" in broken  # an invalid configuration changes nothing
+    assert HEADING not in no_sections

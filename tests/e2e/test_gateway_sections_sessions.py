@@ -28,11 +28,11 @@ TOOLS: Any = [
     for name in ("read", "write", "search", "run")
 ]
 SYSTEM = "You are a careful engineer. Never push to the main branch. " * 60
-EACH = 10  # so many requests are one turn of the user's
+REQUESTS_PER_TURN = 10  # requests for each message of the user
 
 
 @dataclass
-class Session:
+class AgentSession:
     """An agent that reads files in turn, gets occasional user messages, and resends its whole history."""
 
     client: anthropic.Anthropic
@@ -44,11 +44,11 @@ class Session:
     reads: list[int] = field(default_factory=list)
     thinking_blocks: int = 0
 
-    def go_on(self, count: int) -> None:
+    def send_requests(self, count: int) -> None:
         for _ in range(count):
-            self._ask()
+            self._send_request()
 
-    def _ask(self) -> None:
+    def _send_request(self) -> None:
         number = len(self.inputs)
         request: dict[str, Any] = {"thinking": self.thinking} if self.thinking else {}
         reply = self.client.messages.create(
@@ -61,15 +61,15 @@ class Session:
             **request,
         )
         usage = reply.usage
-        read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
-        self.inputs.append(usage.input_tokens + read + written)
-        self.reads.append(read)
+        read_tokens, written_tokens = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+        self.inputs.append(usage.input_tokens + read_tokens + written_tokens)
+        self.reads.append(read_tokens)
         self.sandbox.clock.now += 20
         new_blocks = [
             block.model_dump(exclude_none=True) for block in reply.content if block.type == "thinking"
         ]
         self.thinking_blocks += len(new_blocks)
-        if number % EACH == EACH - 1:
+        if number % REQUESTS_PER_TURN == REQUESTS_PER_TURN - 1:
             self.messages += [
                 {
                     "role": "assistant",
@@ -91,7 +91,7 @@ class Session:
         return sum(self.reads) / sum(self.inputs)
 
     @property
-    def sent(self) -> str:
+    def last_request(self) -> str:
         """Return the last request body that arrived."""
         return self.sandbox.requests[-1].body.decode()
 
@@ -109,8 +109,8 @@ def running_session(
 
 @pytest.fixture
 def sections(tmp_path: Path) -> SectionOptions:
-    quick = WorkspaceCacheOptions(watch_debounce_ms=10)
-    return replace(garden_sections(tmp_path / "garden", memory_limit_tokens=200), workspace_cache=quick)
+    cache_options = WorkspaceCacheOptions(watch_debounce_ms=10)
+    return replace(garden_sections(tmp_path / "garden", memory_limit_tokens=200), workspace_cache=cache_options)
 
 
 @pytest.mark.parametrize(
@@ -128,15 +128,15 @@ def test_thirty_requests_of_an_agent_with_tools_are_read_from_the_cache(
         running_sandbox() as sandbox,
         running_session(sandbox, tmp_path, AgentOptions(sections=sections)) as (client, gateway),
     ):
-        session = Session(client, sandbox, model, thinking)
-        session.go_on(30)
+        session = AgentSession(client, sandbox, model, thinking)
+        session.send_requests(30)
 
     assert gateway.failed_steps == []
     assert session.hit_ratio > 0.9
     assert session.thinking_blocks == (30 if thinking else 0)
-    assert session.sent.count('"type":"thinking"') == (29 if thinking else 0)
-    # Where a model has thought after a text, it stays: once for each turn of the user's.
-    assert session.sent.count(HEADING) == (1 if model == "claude-sonnet-4-6" else 3)
+    assert session.last_request.count('"type":"thinking"') == (29 if thinking else 0)
+    # A thinking block after a text stays: one for each turn of the user.
+    assert session.last_request.count(HEADING) == (1 if model == "claude-sonnet-4-6" else 3)
 
 
 def test_another_gateway_continues_a_session_with_thinking_blocks_after_unknown_content(
@@ -145,15 +145,16 @@ def test_another_gateway_continues_a_session_with_thinking_blocks_after_unknown_
     options = AgentOptions(sections=sections)
     with running_sandbox() as sandbox:
         with running_session(sandbox, tmp_path, options) as (client, _):
-            session = Session(client, sandbox, "claude-opus-5-5", ADAPTIVE)
-            session.go_on(5)
+            session = AgentSession(client, sandbox, "claude-opus-5-5", ADAPTIVE)
+            session.send_requests(5)
         with running_session(sandbox, tmp_path, options) as (client, gateway):
             session.client = client
-            session.go_on(10)
+            session.send_requests(10)
 
     assert gateway.failed_steps == []
     assert session.reads[-1] > 0.9 * session.inputs[-1]
-    assert session.sent.count('"type":"thinking"') >= 9  # those of before are left out, all since are there
+    # Earlier blocks are omitted, all later ones are present.
+    assert session.last_request.count('"type":"thinking"') >= 9
 
 
 def test_a_workspace_edit_is_sent_at_once_and_no_thinking_block_is_rejected(
@@ -163,18 +164,19 @@ def test_a_workspace_edit_is_sent_at_once_and_no_thinking_block_is_rejected(
         running_sandbox() as sandbox,
         running_session(sandbox, tmp_path, AgentOptions(sections=sections)) as (client, gateway),
     ):
-        session = Session(client, sandbox, "claude-opus-5-5", ADAPTIVE)
-        session.go_on(5)
+        session = AgentSession(client, sandbox, "claude-opus-5-5", ADAPTIVE)
+        session.send_requests(5)
         (tmp_path / "garden" / "workspace" / "USER.md").write_text("# Bob\n\nHas tulips.\n")
-        wait_until(lambda: session.go_on(1), lambda _: "Has tulips." in session.sent)  # as soon as it is seen
-        edited = session.sent
-        session.go_on(5)
+        # The change is sent as soon as it is detected.
+        wait_until(lambda: session.send_requests(1), lambda _: "Has tulips." in session.last_request)
+        edited_request = session.last_request
+        session.send_requests(5)
 
     assert gateway.failed_steps == []
-    assert "Has tulips." in edited
-    assert "Has roses." not in edited
+    assert "Has tulips." in edited_request
+    assert "Has roses." not in edited_request
     assert session.reads[-1] > 0.9 * session.inputs[-1]
-    assert session.sent.count('"type":"thinking"') == 5
+    assert session.last_request.count('"type":"thinking"') == 5
 
 
 def test_compaction_works_with_sections_and_nothing_overflows(tmp_path: Path, sections: SectionOptions) -> None:
@@ -189,11 +191,11 @@ def test_compaction_works_with_sections_and_nothing_overflows(tmp_path: Path, se
         running_sandbox() as sandbox,
         running_session(sandbox, tmp_path, options) as (client, gateway),
     ):
-        session = Session(client, sandbox, "claude-opus-5-5", ADAPTIVE)
-        session.go_on(25)
+        session = AgentSession(client, sandbox, "claude-opus-5-5", ADAPTIVE)
+        session.send_requests(25)
 
-    # Until a fold is there, what is left of the window may be too little for all sections.
+    # Before the compaction, the window may be too small for all sections.
     assert {problem.step for problem in gateway.failed_steps} <= {"sections/room"}
     assert max(session.inputs) <= window_tokens - 3000
-    bodies = [ask.body for ask in sandbox.requests]
+    bodies = [request.body for request in sandbox.requests]
     assert any(b"You are Ana" in body and b"were folded into this summary" in body for body in bodies)

@@ -15,7 +15,7 @@ OTHER_KEY = f"{KEY}-2"
 UUID = "69247677-d38f-483f-bfd0-64031bf6f175"
 
 
-def sessions_of(folder: Path, requests: Sequence[dict[str, str]]) -> list[int]:
+def count_by_session(folder: Path, requests: Sequence[dict[str, str]]) -> list[int]:
     """Send requests with these headers; return the number in each session, largest first."""
     body = {"model": "claude-opus-4-5", "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]}
     with running_sandbox() as sandbox, running_gateway(sandbox.url, folder) as gateway:
@@ -28,23 +28,23 @@ def sessions_of(folder: Path, requests: Sequence[dict[str, str]]) -> list[int]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
             return await store.ledger.sum_charges([GroupBy.SESSION])
 
-    return sorted((one.calls for one in asyncio.run(read())), reverse=True)
+    return sorted((total.calls for total in asyncio.run(read())), reverse=True)
 
 
 def test_a_plain_name_selects_one_session_per_key(tmp_path: Path) -> None:
-    main = {"x-foveate-session": "main"}
+    headers = {"x-foveate-session": "main"}
     requests = [
-        {**main, "x-api-key": KEY},
-        {**main, "x-api-key": OTHER_KEY},
-        {**main, "x-api-key": KEY, "user-agent": "another/2"},
+        {**headers, "x-api-key": KEY},
+        {**headers, "x-api-key": OTHER_KEY},
+        {**headers, "x-api-key": KEY, "user-agent": "another/2"},
         {"x-task-id": "1", "x-api-key": KEY},
         {"x-task-id": "1", "x-api-key": OTHER_KEY},
     ]
 
-    assert sessions_of(tmp_path, requests) == [2, 1, 1, 1]
+    assert count_by_session(tmp_path, requests) == [2, 1, 1, 1]
 
 
 def test_a_unique_name_selects_one_session_for_all_keys(tmp_path: Path) -> None:
     requests = [{"x-session-id": UUID, "x-api-key": key} for key in (KEY, OTHER_KEY)]
 
-    assert sessions_of(tmp_path, requests) == [2]
+    assert count_by_session(tmp_path, requests) == [2]

@@ -21,18 +21,18 @@ STORED_TOKENS = 6000
 """`LONG` has more tokens than this."""
 
 
-def client_of(gateway: RunningGateway) -> openai.OpenAI:
+def open_client(gateway: RunningGateway) -> openai.OpenAI:
     return openai.OpenAI(base_url=gateway.openai_url, api_key=KEY, max_retries=0)
 
 
 def read_counts(folder: Path, calls: int) -> list[tuple[int | None, str]]:
-    """The counted tokens and the session of each request, those of unknown size first."""
+    """Return the counted tokens and the session of each request, requests of unknown size first."""
 
-    def look() -> list[tuple[int | None, str]]:
+    def read() -> list[tuple[int | None, str]]:
         with sqlite3.connect(folder / "gateway.sqlite") as store:
             return store.execute("SELECT tokens, session_id FROM traces_v1 ORDER BY tokens").fetchall()
 
-    return wait_until(look, lambda found: len(found) >= calls)
+    return wait_until(read, lambda rows: len(rows) >= calls)
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -40,65 +40,68 @@ def test_a_request_that_continues_a_known_response_is_counted_completely(tmp_pat
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
-        client_of(gateway) as client,
+        open_client(gateway) as client,
     ):
 
         def respond(text: str, previous: str | None) -> Any:
-            asking: Any = {"model": MODEL, "input": text, "previous_response_id": previous}
+            arguments: Any = {"model": MODEL, "input": text, "previous_response_id": previous}
             if not streams:
-                return client.responses.create(**asking)
-            events: list[Any] = list(client.responses.create(**asking, stream=True))
+                return client.responses.create(**arguments)
+            events: list[Any] = list(client.responses.create(**arguments, stream=True))
             return events[-1].response
 
         first = respond(LONG, None)
         second = respond("More", first.id)
         respond("And more", second.id)
-        found = read_counts(tmp_path, 3)
+        counts = read_counts(tmp_path, 3)
 
     assert gateway.failed_steps == []
-    assert min(tokens or 0 for tokens, _ in found) > STORED_TOKENS
-    assert len({session for _, session in found}) == 1
+    assert min(tokens or 0 for tokens, _ in counts) > STORED_TOKENS
+    assert len({session for _, session in counts}) == 1
     reported_tokens = second.usage.input_tokens
-    assert 0.99 * reported_tokens < (found[1][0] or 0) < 1.01 * reported_tokens
+    assert 0.99 * reported_tokens < (counts[1][0] or 0) < 1.01 * reported_tokens
 
 
 def test_a_gateway_that_did_not_see_the_response_shows_the_size_as_unknown(tmp_path: Path) -> None:
     folder = tmp_path / "restarted"
     folder.mkdir()
     with running_sandbox() as sandbox:
-        with running_gateway(sandbox.url, tmp_path) as gateway, client_of(gateway) as client:
+        with running_gateway(sandbox.url, tmp_path) as gateway, open_client(gateway) as client:
             first = client.responses.create(model=MODEL, input=LONG)
-        with running_gateway(sandbox.url, folder) as gateway, client_of(gateway) as client:
+        with running_gateway(sandbox.url, folder) as gateway, open_client(gateway) as client:
             second = client.responses.create(model=MODEL, input="More", previous_response_id=first.id)
             assert [tokens for tokens, _ in read_counts(folder, 1)] == [None]
             client.responses.create(model=MODEL, input="More", previous_response_id=second.id)
-            found = read_counts(folder, 2)
+            counts = read_counts(folder, 2)
 
-    assert found[0][0] is None
-    assert (found[1][0] or 0) > STORED_TOKENS, "the usage of the unknown one has told"
+    assert counts[0][0] is None
+    assert (counts[1][0] or 0) > STORED_TOKENS, "the usage of the first response gives the size"
 
 
 def test_a_cap_rejects_requests_of_unknown_size_and_reserves_for_known_ones(tmp_path: Path) -> None:
-    call, day = Cap(scope=CapScope.CALL, dollars=Decimal("0.05")), Cap(scope=CapScope.DAY, dollars=Decimal(100))
-    asking: Any = {"model": MODEL, "input": "More", "max_output_tokens": 1000}
+    call_cap, day = (
+        Cap(scope=CapScope.CALL, dollars=Decimal("0.05")),
+        Cap(scope=CapScope.DAY, dollars=Decimal(100)),
+    )
+    arguments: Any = {"model": MODEL, "input": "More", "max_output_tokens": 1000}
     with (
         running_sandbox() as sandbox,
-        running_gateway(sandbox.url, tmp_path, caps=[call, day]) as gateway,
-        client_of(gateway) as client,
+        running_gateway(sandbox.url, tmp_path, caps=[call_cap, day]) as gateway,
+        open_client(gateway) as client,
     ):
-        first = client.responses.create(**asking | {"input": LONG})
-        client.responses.create(**asking, previous_response_id=first.id)
-        with pytest.raises(openai.APIStatusError) as large:
-            client.responses.create(**asking | {"input": 3 * LONG}, previous_response_id=first.id)
-        with pytest.raises(openai.APIStatusError) as unseen:
-            client.responses.create(**asking, previous_response_id="resp_unseen")
+        first = client.responses.create(**arguments | {"input": LONG})
+        client.responses.create(**arguments, previous_response_id=first.id)
+        with pytest.raises(openai.APIStatusError) as large_error:
+            client.responses.create(**arguments | {"input": 3 * LONG}, previous_response_id=first.id)
+        with pytest.raises(openai.APIStatusError) as unknown_error:
+            client.responses.create(**arguments, previous_response_id="resp_unseen")
         with pytest.raises(openai.APIStatusError) as conversation:
-            client.responses.create(**asking, conversation="conv_unseen")
+            client.responses.create(**arguments, conversation="conv_unseen")
 
-    assert "may cost" in str(large.value)
-    for refused in (unseen, conversation):
-        assert refused.value.status_code == 402
-        assert "its size is not known here; send the whole conversation" in str(refused.value)
+    assert "may cost" in str(large_error.value)
+    for error in (unknown_error, conversation):
+        assert error.value.status_code == 402
+        assert "its size is not known here; send the whole conversation" in str(error.value)
 
 
 def test_a_cap_that_allows_unknown_sizes_reserves_the_context_window(tmp_path: Path) -> None:
@@ -106,7 +109,7 @@ def test_a_cap_that_allows_unknown_sizes_reserves_the_context_window(tmp_path: P
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, caps=caps) as gateway,
-        client_of(gateway) as client,
+        open_client(gateway) as client,
         pytest.raises(openai.APIStatusError, match="may cost"),
     ):
         client.responses.create(model=MODEL, input="More", previous_response_id="resp_unseen")
@@ -124,14 +127,14 @@ def test_the_size_of_a_conversation_is_known_until_its_items_change(tmp_path: Pa
     with (
         running_upstream(respond_always(http_response(json.dumps(text).encode()))) as upstream,
         running_gateway(upstream.url, tmp_path) as gateway,
-        client_of(gateway) as client,
+        open_client(gateway) as client,
     ):
-        asking: Any = {"model": MODEL, "input": "More", "conversation": {"id": "conv_1"}}
-        client.responses.create(**asking)
-        client.responses.create(**asking | {"conversation": "conv_1"})
+        arguments: Any = {"model": MODEL, "input": "More", "conversation": {"id": "conv_1"}}
+        client.responses.create(**arguments)
+        client.responses.create(**arguments | {"conversation": "conv_1"})
         client.post("/conversations/conv_1/items", body={"items": []}, cast_to=object)
-        client.responses.create(**asking)
-        found = read_counts(tmp_path, 3)
+        client.responses.create(**arguments)
+        counts = read_counts(tmp_path, 3)
 
-    assert [tokens for tokens, _ in found[:2]] == [None, None]
-    assert 7100 < (found[2][0] or 0) < 7150
+    assert [tokens for tokens, _ in counts[:2]] == [None, None]
+    assert 7100 < (counts[2][0] or 0) < 7150

@@ -24,7 +24,7 @@ from tests.support.scenarios.compaction_sessions import chat_body, claude_body, 
 from tests.support.servers.gateway import running_gateway
 from tests.support.servers.sandbox import KEY, running_sandbox
 
-GOOD = (
+SUMMARY = (
     "The user looks for the slow parser in src/parsers. Never push to the main branch. Next was to say which it"
     " was."
 )
@@ -40,7 +40,7 @@ def post(url: str, body: dict[str, Any]) -> None:
         response.read()
 
 
-def compactions(folder: Path, count: int) -> tuple[Sequence[Compaction], ChargeTotal | None]:
+def wait_for_compactions(folder: Path, count: int) -> tuple[Sequence[Compaction], ChargeTotal | None]:
     """Wait for this number of compactions; return them and the cost of their summaries."""
 
     async def read() -> tuple[Sequence[Compaction], ChargeTotal | None]:
@@ -50,8 +50,8 @@ def compactions(folder: Path, count: int) -> tuple[Sequence[Compaction], ChargeT
                 if len(rows) >= count:
                     break
                 await asyncio.sleep(0.02)
-            sums = await store.ledger.sum_charges([GroupBy.CATEGORY])
-            return rows, next((found for found in sums if found.group == ("compaction",)), None)
+            totals = await store.ledger.sum_charges([GroupBy.CATEGORY])
+            return rows, next((total for total in totals if total.group == ("compaction",)), None)
 
     return asyncio.run(read())
 
@@ -79,16 +79,16 @@ def test_a_summary_is_requested_in_the_clients_api_and_reads_its_cache(
         compaction=True, window_tokens=16_000, compaction_options=CompactionOptions(tail_keep_tokens=1_000)
     )
     with (
-        running_sandbox(ScriptStep(text=GOOD), repeat=True) as sandbox,
+        running_sandbox(ScriptStep(text=SUMMARY), repeat=True) as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
         post(f"{gateway.url}{path}", body)
-        (compaction, *_), cost = compactions(tmp_path, 1)
+        (compaction, *_), cost = wait_for_compactions(tmp_path, 1)
 
     assert gateway.failed_steps == []
     assert compaction.outcome is CompactionOutcome.OK, compaction.reason
-    assert (compaction.model, compaction.summary) == (body["model"], GOOD)
-    assert {heard.path.removesuffix("/count_tokens") for heard in sandbox.requests} == {path}
+    assert (compaction.model, compaction.summary) == (body["model"], SUMMARY)
+    assert {request.path.removesuffix("/count_tokens") for request in sandbox.requests} == {path}
     assert cost is not None
     assert cost.read > 9 * (cost.uncached + cost.written_5m + cost.written_1h)
 
@@ -98,7 +98,7 @@ def test_a_summary_from_an_upstream_without_reuse_opens_its_own_connection(tmp_p
     options = AgentOptions(
         compaction=True, window_tokens=16_000, compaction_options=CompactionOptions(tail_keep_tokens=1_000)
     )
-    with running_sandbox(ScriptStep(text=GOOD), repeat=True) as sandbox:
+    with running_sandbox(ScriptStep(text=SUMMARY), repeat=True) as sandbox:
         upstream = Upstream(
             name="anthropic",
             base_url=sandbox.url,
@@ -110,17 +110,17 @@ def test_a_summary_from_an_upstream_without_reuse_opens_its_own_connection(tmp_p
             sandbox.url, tmp_path, clock=sandbox.clock, options=options, upstreams=[upstream]
         ) as gateway:
             post(f"{gateway.url}/v1/messages", claude_body(38, model="claude-opus-4-8"))
-            (compaction, *_), _ = compactions(tmp_path, 1)
+            (compaction, *_), _ = wait_for_compactions(tmp_path, 1)
 
     assert compaction.outcome is CompactionOutcome.OK, compaction.reason
-    assert {heard.headers.get("connection") for heard in sandbox.requests} == {"close"}
+    assert {request.headers.get("connection") for request in sandbox.requests} == {"close"}
 
 
 def without_reasoning(body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name not in ("reasoning", "include")}
 
 
-FORCED = {"tool_choice": "required"}
+FORCED_TOOL = {"tool_choice": "required"}
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ FORCED = {"tool_choice": "required"}
             "/openai/deployments/gpt/chat/completions?api-version=1",
             "/openai/deployments/house/chat/completions",
         ),
-        (chat_body(60) | FORCED, "/openai/v1/chat/completions", "/openai/v1/chat/completions"),
+        (chat_body(60) | FORCED_TOOL, "/openai/v1/chat/completions", "/openai/v1/chat/completions"),
         (without_reasoning(responses_body(60)), "/openai/v1/responses", "/openai/v1/responses"),
         (
-            without_reasoning(responses_body(60)) | FORCED,
+            without_reasoning(responses_body(60)) | FORCED_TOOL,
             "/openai/responses?api-version=1",
             "/openai/responses",
         ),
@@ -148,7 +148,7 @@ def test_a_summary_from_azure_is_requested_at_the_deployment_of_the_session(
     options = AgentOptions(
         compaction=True, window_tokens=16_000, compaction_options=CompactionOptions(tail_keep_tokens=1_000)
     )
-    with running_sandbox(ScriptStep(text=GOOD), repeat=True) as sandbox:
+    with running_sandbox(ScriptStep(text=SUMMARY), repeat=True) as sandbox:
         azure = Upstream(
             name="azure",
             base_url=sandbox.url,
@@ -166,16 +166,16 @@ def test_a_summary_from_azure_is_requested_at_the_deployment_of_the_session(
             caps=[Cap(scope=CapScope.TOTAL, dollars=Decimal(10))],
         ) as gateway:
             post(f"{gateway.url}{path}", body | {"model": "gpt"})
-            (compaction, *_), cost = compactions(tmp_path, 1)
+            (compaction, *_), cost = wait_for_compactions(tmp_path, 1)
 
     assert gateway.failed_steps == []
     assert (compaction.outcome, compaction.model) == (CompactionOutcome.OK, "gpt-4.1"), compaction.reason
     assert len(sandbox.requests) >= 2
-    assert {(heard.path, heard.query) for heard in sandbox.requests} == {
+    assert {(request.path, request.query) for request in sandbox.requests} == {
         (upstream_path, path.partition("?")[2])
     }
     if "/deployments/" not in path:
-        assert {json.loads(heard.body)["model"] for heard in sandbox.requests} == {"house"}
+        assert {json.loads(request.body)["model"] for request in sandbox.requests} == {"house"}
     assert cost is not None
     assert cost.unknown_calls == 0
 
@@ -191,7 +191,7 @@ def test_a_summary_that_fails_is_listed_with_its_reason(tmp_path: Path) -> None:
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
         post(f"{gateway.url}/v1/responses", responses_body(60))
-        (compaction, *_), _ = compactions(tmp_path, 1)
+        (compaction, *_), _ = wait_for_compactions(tmp_path, 1)
 
     assert compaction.outcome is CompactionOutcome.FAILED
     assert "401" in compaction.reason

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import foveate
-from tests.e2e.command import Outcome, spawn
+from tests.support.processes.commands import Outcome, spawn
 
 PRIVATE = (
     "shed",
@@ -30,7 +30,7 @@ def notes(root: Path) -> Path:
     return root / "examples" / "notes"
 
 
-LEFT_OUT = "foveate: something is tagged private, or may be meant to be, and is left out\n"
+LEFT_OUT_MESSAGE = "foveate: something is tagged private, or may be meant to be, and is left out\n"
 
 
 @pytest.mark.parametrize("command", ["render", "query", "outline"])
@@ -43,18 +43,22 @@ def test_hidden_notes_are_mentioned_without_details(run: Any, tmp_path: Path, co
         outcomes.append(
             (run("memory", command, note).err, json.loads(run("memory", command, note, "--json").out))
         )
-    (before, bare), (one, message), (two, _) = outcomes
+    (error_without_private, without_private), (error_with_one, with_private), (error_with_two, _) = outcomes
 
-    assert LEFT_OUT not in before
-    assert one.startswith(LEFT_OUT)
-    assert one == two
-    assert "week" not in one
-    assert "forge" not in one
-    assert (bare["private_left_out"], message["private_left_out"], message["problems"]) == (False, True, [])
+    assert LEFT_OUT_MESSAGE not in error_without_private
+    assert error_with_one.startswith(LEFT_OUT_MESSAGE)
+    assert error_with_one == error_with_two
+    assert "week" not in error_with_one
+    assert "forge" not in error_with_one
+    assert (
+        without_private["private_left_out"],
+        with_private["private_left_out"],
+        with_private["problems"],
+    ) == (False, True, [])
 
 
-def private_words(shown: str) -> list[str]:
-    public = shown.replace("and a shed that leaks", "")
+def find_private_words(output: str) -> list[str]:
+    public = output.replace("and a shed that leaks", "")
     return [word for word in PRIVATE if word in public]
 
 
@@ -114,43 +118,43 @@ def test_without_a_limit_the_outline_has_two_levels_and_the_focus_is_complete(ru
 def test_json_has_the_text_and_every_node_with_its_score(run: Any, notes: Path) -> None:
     arguments = ("memory", "render", notes, "--query", "watering roses", "--limit-tokens", "300")
     outcome = run(*arguments, "--json")
-    shown = json.loads(outcome.out)
+    report = json.loads(outcome.out)
 
     assert (outcome.code, outcome.err) == (0, "")
-    assert list(shown)[:4] == ["tokens", "limit_tokens", "text", "nodes"]
-    assert shown["text"] == run(*arguments).out.removesuffix("\n")
-    assert foveate.count(shown["text"]).tokens == shown["tokens"] <= shown["limit_tokens"] == 300
-    assert all(list(node) == ["id", "title", "level", "score", "tokens"] for node in shown["nodes"])
-    assert all(node["title"] in shown["text"] for node in shown["nodes"])
+    assert list(report)[:4] == ["tokens", "limit_tokens", "text", "nodes"]
+    assert report["text"] == run(*arguments).out.removesuffix("\n")
+    assert foveate.count(report["text"]).tokens == report["tokens"] <= report["limit_tokens"] == 300
+    assert all(list(node) == ["id", "title", "level", "score", "tokens"] for node in report["nodes"])
+    assert all(node["title"] in report["text"] for node in report["nodes"])
     # A short file that is shown whole is named once.
-    assert all(node["id"] in shown["text"] for node in shown["nodes"] if node["level"] != "full")
-    assert {node["level"] for node in shown["nodes"]} <= {"full", "excerpt", "title"}
-    nodes = {node["id"]: node for node in shown["nodes"]}
+    assert all(node["id"] in report["text"] for node in report["nodes"] if node["level"] != "full")
+    assert {node["level"] for node in report["nodes"]} <= {"full", "excerpt", "title"}
+    nodes = {node["id"]: node for node in report["nodes"]}
     assert nodes["roses"]["level"] == "full"
     assert 1 >= nodes["roses"]["score"] > nodes["committee"]["score"] >= 0
-    assert shown["problems"] == []
-    assert shown["version"]
+    assert report["problems"] == []
+    assert report["version"]
 
 
 def test_the_id_of_a_focus_given_by_title_is_reported(run: Any, notes: Path) -> None:
-    shown = json.loads(run("memory", "render", notes, "--focus", "Order the glass", "--json").out)
+    report = json.loads(run("memory", "render", notes, "--focus", "Order the glass", "--json").out)
 
-    assert shown["focus"] == "order-glass"
-    assert next(node for node in shown["nodes"] if node["id"] == "order-glass")["score"] == 1.0
+    assert report["focus"] == "order-glass"
+    assert next(node for node in report["nodes"] if node["id"] == "order-glass")["score"] == 1.0
 
 
 def test_tokens_are_counted_for_the_model(run: Any, notes: Path) -> None:
     outcome = run("memory", "render", notes, "--limit-tokens", "200", "--model", "claude-sonnet-4-5", "--json")
-    shown = json.loads(outcome.out)
-    count = foveate.count(shown["text"], model="claude-sonnet-4-5")
+    report = json.loads(outcome.out)
+    count = foveate.count(report["text"], model="claude-sonnet-4-5")
 
-    assert shown["model"] == "claude-sonnet-4-5"
-    assert shown["count"] == {"tokens": count.tokens, "exact": False, "upper": count.upper}
-    assert shown["count"]["upper"] <= 200
+    assert report["model"] == "claude-sonnet-4-5"
+    assert report["count"] == {"tokens": count.tokens, "exact": False, "upper": count.upper}
+    assert report["count"]["upper"] <= 200
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         (("--tag", "project"), ["glasshouse", "order-glass", "spring-sowing"]),
         (("--type", "project"), ["glasshouse", "spring-sowing"]),
@@ -165,16 +169,16 @@ def test_tokens_are_counted_for_the_model(run: Any, notes: Path) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_query_finds_nodes_that_match_all_conditions(
-    run: Any, notes: Path, query: tuple[str, ...], found: list[str]
+    run: Any, notes: Path, query: tuple[str, ...], expected: list[str]
 ) -> None:
     """By id if they have their own."""
     outcome = run("memory", "query", notes, *query, "--json")
     nodes = json.loads(outcome.out)["nodes"]
 
     assert outcome.code == 0
-    named = [node["id"] if node["id"] in found else node["title"] for node in nodes]
-    assert [name for name in named if name in found] == found
-    assert len(named) == len(found) or query == ("--tag", "project")
+    named = [node["id"] if node["id"] in expected else node["title"] for node in nodes]
+    assert [name for name in named if name in expected] == expected
+    assert len(named) == len(expected) or query == ("--tag", "project")
 
 
 def test_a_query_prints_one_line_per_node(run: Any, notes: Path) -> None:
@@ -186,7 +190,7 @@ def test_a_query_prints_one_line_per_node(run: Any, notes: Path) -> None:
         "spring-sowing  TODO  Plan the spring sowing  :garden:project:  garden.org\n",
         outcome.err,
     )
-    assert outcome.err.startswith(f"{LEFT_OUT}foveate: 2 of ")
+    assert outcome.err.startswith(f"{LEFT_OUT_MESSAGE}foveate: 2 of ")
 
 
 def test_found_nodes_are_printed_with_their_dates(run: Any, notes: Path) -> None:
@@ -213,7 +217,7 @@ def test_an_outline_is_the_tree_with_ids_and_file_sizes(run: Any, notes: Path) -
     outcome = run("memory", "outline", notes)
     lines = outcome.out.splitlines()
 
-    assert (outcome.code, outcome.err) == (0, LEFT_OUT)
+    assert (outcome.code, outcome.err) == (0, LEFT_OUT_MESSAGE)
     assert "  Beds  <<beds>>" in lines
     assert "    Roses  <<roses>>" in lines
     assert "  TODO [#A] Mend the glasshouse  <<glasshouse>>  :project:" in lines
@@ -233,8 +237,8 @@ def test_a_depth_limits_the_outline(run: Any, notes: Path) -> None:
 
 def test_an_outline_as_json_has_the_depth_of_each_node(run: Any, notes: Path) -> None:
     outcome = run("memory", "outline", notes, "--json")
-    listed = json.loads(outcome.out)
-    nodes = {node["id"]: node for node in listed["nodes"]}
+    outline = json.loads(outcome.out)
+    nodes = {node["id"]: node for node in outline["nodes"]}
 
     assert nodes["order-glass"] == {
         "id": "order-glass",
@@ -244,14 +248,14 @@ def test_an_outline_as_json_has_the_depth_of_each_node(run: Any, notes: Path) ->
         "todo": "TODO",
         "tags": [],
     }
-    assert [Path(file["path"]).name for file in listed["files"]] == [
+    assert [Path(file["path"]).name for file in outline["files"]] == [
         "garden.org",
         "glasshouse.md",
         "journal.org",
         "watering.md",
     ]
-    assert sum(file["nodes"] for file in listed["files"]) == len(nodes)
-    assert all(file["tokens"] > 0 for file in listed["files"])
+    assert sum(file["nodes"] for file in outline["files"]) == len(nodes)
+    assert all(file["tokens"] > 0 for file in outline["files"])
 
 
 @pytest.mark.parametrize(
@@ -268,38 +272,38 @@ def test_an_outline_as_json_has_the_depth_of_each_node(run: Any, notes: Path) ->
     ],
     ids=" ".join,
 )
-@pytest.mark.parametrize("form", [(), ("--json",)], ids=["lines", "json"])
+@pytest.mark.parametrize("json_option", [(), ("--json",)], ids=["lines", "json"])
 def test_nothing_private_is_printed(
-    run: Any, notes: Path, arguments: tuple[str, ...], form: tuple[str, ...]
+    run: Any, notes: Path, arguments: tuple[str, ...], json_option: tuple[str, ...]
 ) -> None:
     command, *options = arguments
-    outcome = run("memory", command, notes, *options, *form)
+    outcome = run("memory", command, notes, *options, *json_option)
 
-    assert private_words(outcome.out + outcome.err) == []
+    assert find_private_words(outcome.out + outcome.err) == []
 
 
 @pytest.mark.parametrize("option", ["--focus", "--scope"])
-@pytest.mark.parametrize("wanted", ["shed-key", "Spare key", "Diary", "Visit to the doctor"])
-def test_private_notes_leave_no_trace(run: Any, notes: Path, option: str, wanted: str) -> None:
-    private = run("memory", "render", notes, option, wanted)
+@pytest.mark.parametrize("name", ["shed-key", "Spare key", "Diary", "Visit to the doctor"])
+def test_private_notes_leave_no_trace(run: Any, notes: Path, option: str, name: str) -> None:
+    private = run("memory", "render", notes, option, name)
     absent = run("memory", "render", notes, option, "never-there")
 
     assert (private.code, private.out) == (absent.code, absent.out) == (2, "")
-    assert private.err.replace(wanted, "never-there") == absent.err
+    assert private.err.replace(name, "never-there") == absent.err
 
 
 def test_additional_privacy_tags_extend_the_defaults(run: Any, notes: Path) -> None:
-    more = run("memory", "outline", notes, "--private", "log", "--private", ":Project:")
-    both = run("memory", "outline", notes, "--private", "log,project")
-    everything = run("memory", "outline", notes)
+    repeated = run("memory", "outline", notes, "--private", "log", "--private", ":Project:")
+    joined = run("memory", "outline", notes, "--private", "log,project")
+    default = run("memory", "outline", notes)
 
-    assert more.out == both.out
-    assert set(more.out.splitlines()) - set(everything.out.splitlines()) == {
-        line for line in more.out.splitlines() if line.startswith("The garden")
+    assert repeated.out == joined.out
+    assert set(repeated.out.splitlines()) - set(default.out.splitlines()) == {
+        line for line in repeated.out.splitlines() if line.startswith("The garden")
     }
-    assert "Glasshouse log" not in more.out
-    assert "Order the glass" not in more.out
-    assert private_words(more.out) == []
+    assert "Glasshouse log" not in repeated.out
+    assert "Order the glass" not in repeated.out
+    assert find_private_words(repeated.out) == []
 
 
 @pytest.mark.process
@@ -327,8 +331,8 @@ def test_the_newest_lines_of_logs_are_printed(
 
 
 def test_a_skill_is_printed_by_name(run: Any, notes: Path) -> None:
-    done = run("memory", "skill", "WATERING", "--folder", str(notes / "skills"))
+    outcome = run("memory", "skill", "WATERING", "--folder", str(notes / "skills"))
 
-    assert done.code == 0
-    assert "# Watering" in done.out
+    assert outcome.code == 0
+    assert "# Watering" in outcome.out
     assert "there is no skill" in run("memory", "skill", "none", "--folder", str(notes / "skills")).err

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.command import ESCAPE, WITHOUT_KEYS, Outcome, on_terminal, spawn
+from tests.support.processes.commands import ESCAPE, WITHOUT_KEYS, Outcome, on_terminal, spawn
 from tests.support.processes.forked_commands import COMMAND
 
 pytestmark = pytest.mark.process
@@ -27,7 +27,7 @@ A\ttab, a bell\x07 and \x1b]0;owned\x07 a title.
 
 
 @pytest.fixture
-def odd(tmp_path: Path) -> Path:
+def odd_notes(tmp_path: Path) -> Path:
     folder = tmp_path / "notes"
     folder.mkdir()
     (folder / "odd\x1b[5m.org").write_text(ODD, encoding="utf-8")
@@ -35,7 +35,7 @@ def odd(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def many(tmp_path: Path) -> Path:
+def many_notes(tmp_path: Path) -> Path:
     """5,000 nodes with 200 KB of output, more than a pipe buffers."""
     folder = tmp_path / "many"
     folder.mkdir()
@@ -46,60 +46,63 @@ def many(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_control_characters_in_notes_cannot_reach_a_terminal(odd: Path, command: str) -> None:
-    shown = on_terminal("memory", command, str(odd), env={"NO_COLOR": "1"})
+def test_control_characters_in_notes_cannot_reach_a_terminal(odd_notes: Path, command: str) -> None:
+    output = on_terminal("memory", command, str(odd_notes), env={"NO_COLOR": "1"})
 
-    assert r"Red \x1b[31malert\x9b0m\u202e" in shown
-    assert r"od\x1bd" in shown
-    assert all(line.isprintable() for line in shown.splitlines())
+    assert r"Red \x1b[31malert\x9b0m\u202e" in output
+    assert r"od\x1bd" in output
+    assert all(line.isprintable() for line in output.splitlines())
 
 
-def test_tabs_become_spaces_on_a_terminal_and_stay_in_a_pipe(run: Any, odd: Path) -> None:
-    shown = on_terminal("memory", "render", str(odd), "--focus", "od\x1bd", env={"NO_COLOR": "1"})
+def test_tabs_become_spaces_on_a_terminal_and_stay_in_a_pipe(run: Any, odd_notes: Path) -> None:
+    output = on_terminal("memory", "render", str(odd_notes), "--focus", "od\x1bd", env={"NO_COLOR": "1"})
 
-    assert "A       tab, a bell\\x07 and" in shown
-    assert "A\ttab, a bell\x07 and" in run("memory", "render", odd).out
+    assert "A       tab, a bell\\x07 and" in output
+    assert "A\ttab, a bell\x07 and" in run("memory", "render", odd_notes).out
 
 
 @pytest.mark.parametrize("command", ["query", "outline"])
-def test_lines_are_plain_in_a_pipe_too(run: Any, odd: Path, command: str) -> None:
-    outcome = run("memory", command, odd)
+def test_lines_are_plain_in_a_pipe_too(run: Any, odd_notes: Path, command: str) -> None:
+    outcome = run("memory", command, odd_notes)
 
     assert all(line.isprintable() for line in (outcome.out + outcome.err).splitlines())
     assert r"odd\x1b[5m.org" in outcome.out or "odd" in outcome.out
 
 
-def test_problems_of_odd_file_names_cannot_reach_a_terminal(run: Any, odd: Path) -> None:
-    next(odd.iterdir()).write_bytes(b"\xff")
-    outcome = run("memory", "outline", odd)
+def test_problems_of_odd_file_names_cannot_reach_a_terminal(run: Any, odd_notes: Path) -> None:
+    next(odd_notes.iterdir()).write_bytes(b"\xff")
+    outcome = run("memory", "outline", odd_notes)
 
     assert all(line.isprintable() for line in outcome.err.splitlines())
     assert "is not UTF-8" in outcome.err
 
 
 @pytest.mark.parametrize("command", ["query", "outline"])
-def test_colors_are_only_for_terminals_that_support_them(many: Path, command: str) -> None:
-    one = str(many / "1.org")
+def test_colours_are_only_for_terminals_that_support_them(many_notes: Path, command: str) -> None:
+    file = str(many_notes / "1.org")
 
-    assert COLOUR.search(on_terminal("memory", command, one))
-    for plain in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        assert not COLOUR.search(on_terminal("memory", command, one, env=plain))
-    assert ESCAPE not in spawn("memory", command, one, env={"TERM": "xterm"}).out
+    assert COLOUR.search(on_terminal("memory", command, file))
+    for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert not COLOUR.search(on_terminal("memory", command, file, env=env))
+    assert ESCAPE not in spawn("memory", command, file, env={"TERM": "xterm"}).out
 
 
 @pytest.mark.parametrize("command", ["query", "outline", "query --json", "outline --json", "render"])
-def test_a_closed_pipe_is_not_an_error(many: Path, command: str) -> None:
-    word, *options = command.split()
-    script = f'"$@" memory {word} "{many}" {" ".join(options)}'
+def test_a_closed_pipe_is_not_an_error(many_notes: Path, command: str) -> None:
+    subcommand, *options = command.split()
+    script = f'"$@" memory {subcommand} "{many_notes}" {" ".join(options)}'
     line = f"{script} 2>/dev/null | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}"
 
     assert spawn(command=["bash", "-c", line, "bash", *COMMAND]) == Outcome(0, "", "")
 
 
-def test_an_outline_stops_counting_after_a_closed_pipe(many: Path) -> None:
+def test_an_outline_stops_counting_after_a_closed_pipe(many_notes: Path) -> None:
     """Tokens of a file are counted when its line is written, so `| head` need not wait for all files."""
     with subprocess.Popen(
-        [*COMMAND, "memory", "outline", many], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=WITHOUT_KEYS
+        [*COMMAND, "memory", "outline", many_notes],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=WITHOUT_KEYS,
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -114,19 +117,21 @@ def test_an_outline_stops_counting_after_a_closed_pipe(many: Path) -> None:
 
 @pytest.mark.parametrize("command", ["render", "query", "outline", "outline --json"])
 @pytest.mark.parametrize(
-    ("where", "message"), [(">/dev/full", "No space left on device"), (">&-", "is closed")]
+    ("redirection", "message"), [(">/dev/full", "No space left on device"), (">&-", "is closed")]
 )
-def test_a_failed_write_is_one_line_and_exit_code_1(root: Path, command: str, where: str, message: str) -> None:
-    word, *options = command.split()
-    line = f'"$@" memory {word} "{root}/examples/notes" {" ".join(options)} {where}'
+def test_a_failed_write_is_one_line_and_exit_code_1(
+    root: Path, command: str, redirection: str, message: str
+) -> None:
+    subcommand, *options = command.split()
+    line = f'"$@" memory {subcommand} "{root}/examples/notes" {" ".join(options)} {redirection}'
     outcome = spawn(command=["sh", "-c", line, "sh", *COMMAND])
 
     assert outcome == Outcome(1, "", f"foveate: standard output: {message}\n")
 
 
-@pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
-def test_an_unwritable_standard_error_does_not_stop_the_output(root: Path, where: str) -> None:
-    line = f'"$@" memory render "{root}/examples/notes" missing {where}'
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+def test_an_unwritable_standard_error_does_not_stop_the_output(root: Path, redirection: str) -> None:
+    line = f'"$@" memory render "{root}/examples/notes" missing {redirection}'
     outcome = spawn(command=["sh", "-c", line, "sh", *COMMAND])
 
     assert outcome.code == 1
@@ -156,7 +161,7 @@ def test_a_file_name_that_is_not_utf_8_is_shown(run: Any, tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def very_many(tmp_path: Path) -> Path:
+def slow_notes(tmp_path: Path) -> Path:
     """More nodes than are read within a second."""
     notes = "".join(
         f"* Note {number}\nSome text that is long enough to take a while.\n" for number in range(20_000)
@@ -166,24 +171,24 @@ def very_many(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_control_c_ends_it_with_130_and_no_traceback(very_many: Path) -> None:
-    interrupted = (
+def test_control_c_ends_the_command_with_130_and_no_traceback(slow_notes: Path) -> None:
+    script = (
         "import os, signal, sys, threading\n"
         "from foveate.__main__ import main\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in the background
-        f"sys.argv = ['foveate', 'memory', 'render', {str(very_many)!r}, '--query', 'a while']\n"
+        f"sys.argv = ['foveate', 'memory', 'render', {str(slow_notes)!r}, '--query', 'a while']\n"
         "threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
         "main()\n"
     )
-    outcome = spawn(command=[sys.executable, "-c", interrupted])
+    outcome = spawn(command=[sys.executable, "-c", script])
 
     assert outcome == Outcome(130, "", "")
 
 
-def test_a_slow_command_shows_progress(very_many: Path) -> None:
-    shown = on_terminal("memory", "render", str(very_many), "--query", "a while", env={"NO_COLOR": "1"})
+def test_a_slow_command_shows_progress(slow_notes: Path) -> None:
+    output = on_terminal("memory", "render", str(slow_notes), "--query", "a while", env={"NO_COLOR": "1"})
 
-    assert re.search(r"foveate: (reading the memory|rendering) …\r +\r", shown)
+    assert re.search(r"foveate: (reading the memory|rendering) …\r +\r", output)
 
 
 def test_a_wrong_command_gives_no_traceback(run: Any) -> None:

@@ -15,7 +15,7 @@ from foveate.replay.parallel import replay_sessions
 from foveate.replay.policies import Policy
 from foveate.replay.recording_files import find_files, group_sessions
 from foveate.replay.run import ReplayOptions
-from tests.e2e.command import ESCAPE, Outcome, on_terminal, spawn
+from tests.support.processes.commands import ESCAPE, Outcome, on_terminal, spawn
 
 ROOT = Path(__file__).parents[2]
 SESSION = ROOT / "examples" / "session.jsonl"
@@ -34,42 +34,48 @@ def replay_json(*arguments: str | Path) -> dict[str, Any]:
     """Return the JSON output of the command."""
     outcome = run_replay("replay", "--json", *arguments)
     assert outcome.code == 0, outcome.err
-    found = json.loads(outcome.out)
-    assert isinstance(found, dict)
-    return found
+    report = json.loads(outcome.out)
+    assert isinstance(report, dict)
+    return report
 
 
 @pytest.fixture(scope="module")
-def recorded(shared_data: Path) -> dict[str, Any]:
+def replayed_recordings(shared_data: Path) -> dict[str, Any]:
     """All recordings, replayed once."""
     return replay_json(shared_data / "sessions")
 
 
-def test_every_recorded_session_is_replayed(recorded: dict[str, Any]) -> None:
-    assert not recorded["unread"]
-    assert sum(session["calls"] for session in recorded["sessions"]) >= 900
+def test_every_recorded_session_is_replayed(replayed_recordings: dict[str, Any]) -> None:
+    assert not replayed_recordings["unread"]
+    assert sum(session["calls"] for session in replayed_recordings["sessions"]) >= 900
 
 
-def test_the_replayed_cost_is_within_three_percent_of_the_logged_cost(recorded: dict[str, Any]) -> None:
-    errors = {session["name"]: session["check"]["off"] for session in recorded["sessions"] if session["check"]}
+def test_the_replayed_cost_is_within_three_percent_of_the_logged_cost(
+    replayed_recordings: dict[str, Any],
+) -> None:
+    errors = {
+        session["name"]: session["check"]["off"]
+        for session in replayed_recordings["sessions"]
+        if session["check"]
+    }
 
     assert len(errors) >= 15
-    assert {name: off for name, off in errors.items() if abs(off) > 0.03} == {}
+    assert {name: error for name, error in errors.items() if abs(error) > 0.03} == {}
 
 
 def test_each_file_alone_matches_the_cost_in_its_own_log(shared_data: Path) -> None:
     options = ReplayOptions(policies=(Policy.RECORDED,))
-    off, logged_errors = {}, {}
+    errors, logged_errors = {}, {}
     for file in sorted((shared_data / "sessions").rglob("*.jsonl.gz")):
-        read, _ = group_sessions(find_files([file]).files)
-        for done in replay_sessions(read, options, processes=1):
-            for one in done.replayed:
-                off[file.name] = one.check.off or 0.0
-                if one.check.said is not None:
-                    logged_errors[file.name] = float(one.check.said / one.check.logged) - 1
+        sessions, _ = group_sessions(find_files([file]).files)
+        for session in replay_sessions(sessions, options, processes=1):
+            for recording in session.replayed:
+                errors[file.name] = recording.check.relative_error or 0.0
+                if recording.check.reported is not None:
+                    logged_errors[file.name] = float(recording.check.reported / recording.check.logged) - 1
 
-    assert len(off) >= 20
-    assert {name: error for name, error in off.items() if abs(error) > 0.03} == {}
+    assert len(errors) >= 20
+    assert {name: error for name, error in errors.items() if abs(error) > 0.03} == {}
     assert logged_errors
     assert {name: error for name, error in logged_errors.items() if abs(error) > 0.03} == {}
 
@@ -104,10 +110,10 @@ def test_a_terminal_gets_colours_unless_they_are_disabled() -> None:
 
 
 def test_only_the_requested_policies_are_shown() -> None:
-    found = replay_json(SESSION, "--policy", "fold,adaptive")
+    report = replay_json(SESSION, "--policy", "fold,adaptive")
 
-    assert [one["policy"] for one in found["total"]] == ["adaptive", "fold"]
-    assert float(found["total"][0]["saved_dollars"]) > 0.1
+    assert [total["policy"] for total in report["total"]] == ["adaptive", "fold"]
+    assert float(report["total"][0]["saved_dollars"]) > 0.1
 
 
 def test_the_order_of_files_does_not_matter(tmp_path: Path) -> None:
@@ -123,10 +129,10 @@ def test_a_call_in_two_files_is_counted_once(tmp_path: Path) -> None:
     resumed.write_bytes(SESSION.read_bytes().replace(b'"sessionId": "5e55a0de', b'"sessionId": "77777777'))
     shutil.copy(SESSION, tmp_path / "a.jsonl")
 
-    found = replay_json(tmp_path)
+    report = replay_json(tmp_path)
 
-    assert sum(session["calls"] for session in found["sessions"]) == 14
-    assert found["repeated_calls"] == 14
+    assert sum(session["calls"] for session in report["sessions"]) == 14
+    assert report["repeated_calls"] == 14
 
 
 def test_all_recordings_in_a_folder_are_read_and_other_files_are_skipped(tmp_path: Path) -> None:
@@ -193,14 +199,14 @@ def test_a_recording_can_be_read_from_a_pipe(tmp_path: Path) -> None:
         outcome = spawn("replay", *arguments, "--json", "--policy", "recorded", stdin=SESSION.read_bytes())
 
         assert outcome.code == 0, outcome.err
-        found = json.loads(outcome.out)
-        assert [session["calls"] for session in found["sessions"]] == [14]
-        assert found["repeated_calls"] == 0
+        report = json.loads(outcome.out)
+        assert [session["calls"] for session in report["sessions"]] == [14]
+        assert report["repeated_calls"] == 0
 
     outcome = spawn("replay", "-", env={"TMPDIR": str(tmp_path)})
     assert outcome.code == 2
     assert "is empty" in outcome.err
-    assert not list(tmp_path.iterdir())  # what was kept of it is gone
+    assert not list(tmp_path.iterdir())  # the temporary copy is deleted
 
 
 @pytest.mark.process
@@ -261,10 +267,10 @@ def test_an_invalid_option_is_rejected_before_any_work(arguments: tuple[str, str
 
 
 def test_the_format_of_a_chart_follows_its_file_name(tmp_path: Path) -> None:
-    for name, begins in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.html", b"<!doctype html>")):
+    for name, signature in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.html", b"<!doctype html>")):
         outcome = run_replay("replay", SESSION, "--window", "22000", "--plot", tmp_path / name)
         assert outcome.code == 0, outcome.err
-        assert (tmp_path / name).read_bytes().startswith(begins)
+        assert (tmp_path / name).read_bytes().startswith(signature)
 
     page = (tmp_path / "a.html").read_text()
     assert '<svg role="img" aria-label=' in page
@@ -298,10 +304,10 @@ def test_many_sessions_are_shown_as_a_total_the_most_expensive_and_a_sum_per_mod
 
 def test_an_archive_is_read_and_its_files_are_shown_by_their_names_in_it(tmp_path: Path) -> None:
     archive = tmp_path / "sessions.zip"
-    with zipfile.ZipFile(archive, "w") as made:
-        made.writestr("claude/session.jsonl", SESSION.read_bytes() + b'{"type": "user", "uu\n')
-        made.writestr("notes.txt", "not a recording")
-        made.writestr("../up.jsonl", SESSION.read_bytes())
+    with zipfile.ZipFile(archive, "w") as zip_file:
+        zip_file.writestr("claude/session.jsonl", SESSION.read_bytes() + b'{"type": "user", "uu\n')
+        zip_file.writestr("notes.txt", "not a recording")
+        zip_file.writestr("../up.jsonl", SESSION.read_bytes())
 
     outcome = run_replay("replay", archive)
 
@@ -317,9 +323,9 @@ def test_the_gateway_is_replayed_with_its_configuration(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     config.write_text("context_optimization:\n  compaction: {enabled: true, tail_keep_tokens: 1000}\n")
 
-    found = replay_json(SESSION, "--config", config, "--window", "24000", "--policy", "recorded,gateway")
+    report = replay_json(SESSION, "--config", config, "--window", "24000", "--policy", "recorded,gateway")
 
-    assert found["configuration"] == str(config)
-    assert [one["folds"] > 0 for one in found["total"]] == [False, True]
-    assert found["conclusion"]["policy"] == "gateway"
+    assert report["configuration"] == str(config)
+    assert [total["folds"] > 0 for total in report["total"]] == [False, True]
+    assert report["conclusion"]["policy"] == "gateway"
     assert run_replay("replay", SESSION, "--config", tmp_path / "gone.yaml").code == 2

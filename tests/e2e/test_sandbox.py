@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.e2e.command import WITHOUT_KEYS, spawn
+from tests.support.processes.commands import WITHOUT_KEYS, spawn
 from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND
 
 pytestmark = pytest.mark.process
@@ -45,15 +45,17 @@ def post(url: str, body: Any, headers: dict[str, str] = HEADERS) -> tuple[int, A
             return error.code, json.loads(error.read())
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
-def test_the_sandbox_prints_its_address_answers_and_exits_cleanly(number: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_the_sandbox_prints_its_address_answers_and_exits_cleanly(
+    signal_number: signal.Signals, code: int
+) -> None:
     with start_sandbox("--json") as (process, line):
         ready = json.loads(line)
         assert ready.keys() == {"url", "providers"}
         assert ready["providers"] == ["anthropic", "google", "openai"]
         status, response = post(f"{ready['url']}/v1/messages", REQUEST)
         assert (status, response["type"]) == (200, "message")
-        process.send_signal(number)
+        process.send_signal(signal_number)
         out, err = process.communicate(timeout=20)
 
     assert process.returncode == code
@@ -82,8 +84,8 @@ def test_the_output_explains_how_to_connect_a_client(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_reported_in_one_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
         outcome = spawn("sandbox", "--port", port)
         as_json = spawn("sandbox", "--port", port, "--json")
 

@@ -1,4 +1,4 @@
-"""Anthropic's official client against the sandbox, over HTTP: one of each for all tests."""
+"""Anthropic's official client against the sandbox, over HTTP; all tests share one client and one sandbox."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,37 +10,37 @@ from foveate.sandbox.script import ScriptedCall, ScriptStep
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox, step_headers
 
 MODEL = "claude-opus-5-5"
-LONG = "These words are kept. " * 800
+LONG_TEXT = "These words are cached. " * 800
 TOOL: Any = {
     "name": "read_file",
     "description": "Reads a file.",
     "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
 }
 HELLO: Any = [{"role": "user", "content": "Hello"}]
-ASKING: Any = {"model": MODEL, "max_tokens": 4_000, "messages": HELLO}
+REQUEST: Any = {"model": MODEL, "max_tokens": 4_000, "messages": HELLO}
 
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[RunningSandbox]:
-    with running_sandbox() as started_server:
-        yield started_server
+    with running_sandbox() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def client(sandbox: RunningSandbox) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=0) as made:
-        yield made
+    with anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=0) as anthropic_client:
+        yield anthropic_client
 
 
-def join_text(response: anthropic.types.Message) -> str:
+def first_text(response: anthropic.types.Message) -> str:
     assert response.content[0].type == "text"
     return response.content[0].text
 
 
 def test_a_message_is_answered(client: anthropic.Anthropic) -> None:
-    response = client.messages.create(**ASKING)
+    response = client.messages.create(**REQUEST)
 
-    assert "sandbox" in join_text(response)
+    assert "sandbox" in first_text(response)
     assert response.stop_reason == "end_turn"
     assert response.usage.input_tokens > 0
     assert response.usage.output_tokens > 10
@@ -50,11 +50,11 @@ def test_a_message_is_answered(client: anthropic.Anthropic) -> None:
 def test_cache_usage_is_reported_and_entries_expire(
     client: anthropic.Anthropic, sandbox: RunningSandbox
 ) -> None:
-    system: Any = [{"type": "text", "text": LONG, "cache_control": {"type": "ephemeral"}}]
+    system: Any = [{"type": "text", "text": LONG_TEXT, "cache_control": {"type": "ephemeral"}}]
     usages = []
     for seconds in (0, 200, 301):
         sandbox.clock.now += seconds
-        usage = client.messages.create(**ASKING, system=system).usage
+        usage = client.messages.create(**REQUEST, system=system).usage
         usages.append((usage.cache_read_input_tokens, usage.cache_creation_input_tokens))
 
     written = usages[0][1] or 0
@@ -63,15 +63,15 @@ def test_cache_usage_is_reported_and_entries_expire(
 
 
 def test_a_streamed_message_equals_the_whole_one(client: anthropic.Anthropic) -> None:
-    asking: Any = ASKING | {"thinking": {"type": "adaptive"}}
-    full = client.messages.create(**asking)
-    with client.messages.stream(**asking) as stream:
+    request: Any = REQUEST | {"thinking": {"type": "adaptive"}}
+    full = client.messages.create(**request)
+    with client.messages.stream(**request) as stream:
         kinds = {event.type for event in stream}
         streamed = stream.get_final_message()
 
-    shown = {"type", "text", "thinking", "signature"}
-    assert [block.model_dump(include=shown) for block in streamed.content] == [
-        block.model_dump(include=shown) for block in full.content
+    compared_fields = {"type", "text", "thinking", "signature"}
+    assert [block.model_dump(include=compared_fields) for block in streamed.content] == [
+        block.model_dump(include=compared_fields) for block in full.content
     ]
     assert streamed.usage.output_tokens == full.usage.output_tokens
     assert streamed.stop_reason == full.stop_reason
@@ -79,7 +79,7 @@ def test_a_streamed_message_equals_the_whole_one(client: anthropic.Anthropic) ->
 
 
 def test_raw_events_have_the_order_of_the_api(client: anthropic.Anthropic) -> None:
-    stream = client.messages.create(**ASKING, stream=True, tools=[TOOL], tool_choice={"type": "any"})
+    stream = client.messages.create(**REQUEST, stream=True, tools=[TOOL], tool_choice={"type": "any"})
     kinds = [event.type for event in stream]
 
     assert kinds[0] == "message_start"
@@ -90,8 +90,8 @@ def test_raw_events_have_the_order_of_the_api(client: anthropic.Anthropic) -> No
 
 def test_a_tool_is_called_and_its_result_is_accepted(client: anthropic.Anthropic) -> None:
     step = ScriptStep(text="I look.", tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),))
-    asking: Any = {"model": MODEL, "max_tokens": 500, "tools": [TOOL]}
-    with client.messages.stream(messages=HELLO, extra_headers=step_headers(step), **asking) as stream:
+    request: Any = {"model": MODEL, "max_tokens": 500, "tools": [TOOL]}
+    with client.messages.stream(messages=HELLO, extra_headers=step_headers(step), **request) as stream:
         first = stream.get_final_message()
     call = first.content[1]
     assert call.type == "tool_use"
@@ -100,14 +100,16 @@ def test_a_tool_is_called_and_its_result_is_accepted(client: anthropic.Anthropic
     result: Any = {"type": "tool_result", "tool_use_id": call.id, "content": "# A"}
 
     with pytest.raises(anthropic.BadRequestError, match="without `tool_result` blocks"):
-        client.messages.create(messages=[*history, *HELLO], **asking)
-    second = client.messages.create(messages=[*history, {"role": "user", "content": [result]}], **asking)
+        client.messages.create(messages=[*history, *HELLO], **request)
+    second = client.messages.create(messages=[*history, {"role": "user", "content": [result]}], **request)
 
     assert second.stop_reason == "end_turn"
 
 
 def test_a_forced_tool_is_called_with_valid_arguments(client: anthropic.Anthropic) -> None:
-    response = client.messages.create(**ASKING, tools=[TOOL], tool_choice={"type": "tool", "name": "read_file"})
+    response = client.messages.create(
+        **REQUEST, tools=[TOOL], tool_choice={"type": "tool", "name": "read_file"}
+    )
 
     assert response.content[0].type == "tool_use"
     assert response.content[0].input == {"path": "sandbox"}
@@ -115,24 +117,24 @@ def test_a_forced_tool_is_called_with_valid_arguments(client: anthropic.Anthropi
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_thinking_block_can_be_sent_back(client: anthropic.Anthropic, streams: bool) -> None:
-    asking: Any = ASKING | {"thinking": {"type": "adaptive"}, "system": "Be brief."}
+    request: Any = REQUEST | {"thinking": {"type": "adaptive"}, "system": "Be brief."}
     if streams:
-        with client.messages.stream(**asking) as stream:
+        with client.messages.stream(**request) as stream:
             content: Any = stream.get_final_message().content
     else:
-        content = client.messages.create(**asking).content
+        content = client.messages.create(**request).content
     assert content[0].type == "thinking"
-    asking["messages"] = [*HELLO, {"role": "assistant", "content": content}, *HELLO]
+    request["messages"] = [*HELLO, {"role": "assistant", "content": content}, *HELLO]
 
-    assert client.messages.create(**asking).stop_reason == "end_turn"
+    assert client.messages.create(**request).stop_reason == "end_turn"
     with pytest.raises(anthropic.BadRequestError, match="prefix_mismatch"):
-        client.messages.create(**asking | {"system": "Be long."})
+        client.messages.create(**request | {"system": "Be long."})
 
 
 def test_counted_tokens_equal_reported_usage(client: anthropic.Anthropic) -> None:
-    asking: Any = {"model": MODEL, "messages": HELLO, "tools": [TOOL], "system": "Be brief."}
-    counted = client.messages.count_tokens(**asking)
-    reported = client.messages.create(max_tokens=5, **asking)
+    request: Any = {"model": MODEL, "messages": HELLO, "tools": [TOOL], "system": "Be brief."}
+    counted = client.messages.count_tokens(**request)
+    reported = client.messages.create(max_tokens=5, **request)
 
     assert counted.input_tokens == reported.usage.input_tokens
     assert reported.stop_reason == "max_tokens"
@@ -140,10 +142,10 @@ def test_counted_tokens_equal_reported_usage(client: anthropic.Anthropic) -> Non
 
 
 def test_stop_sequences_are_honoured(client: anthropic.Anthropic) -> None:
-    response = client.messages.create(**ASKING, stop_sequences=[", not"])
+    response = client.messages.create(**REQUEST, stop_sequences=[", not"])
 
     assert (response.stop_reason, response.stop_sequence) == ("stop_sequence", ", not")
-    assert join_text(response) == "This is Foveate's sandbox"
+    assert first_text(response) == "This is Foveate's sandbox"
 
 
 def test_models_are_listed(client: anthropic.Anthropic) -> None:
@@ -153,7 +155,7 @@ def test_models_are_listed(client: anthropic.Anthropic) -> None:
 
 def test_beta_headers_are_ignored(client: anthropic.Anthropic, sandbox: RunningSandbox) -> None:
     beta = {"anthropic-beta": "context-1m-2025-08-07,extended-cache-ttl-2025-04-11"}
-    response = client.messages.create(**ASKING, extra_headers=beta, extra_query={"beta": "true"})
+    response = client.messages.create(**REQUEST, extra_headers=beta, extra_query={"beta": "true"})
 
     assert response.stop_reason == "end_turn"
     assert sandbox.requests[-1].headers["anthropic-beta"] == beta["anthropic-beta"]
@@ -173,14 +175,14 @@ def test_beta_headers_are_ignored(client: anthropic.Anthropic, sandbox: RunningS
 def test_provider_failures_raise_the_clients_own_errors(
     client: anthropic.Anthropic, step: ScriptStep, error: type[anthropic.APIStatusError]
 ) -> None:
-    with pytest.raises(error) as found:
-        client.messages.create(**ASKING, extra_headers=step_headers(step))
+    with pytest.raises(error) as raised:
+        client.messages.create(**REQUEST, extra_headers=step_headers(step))
 
-    assert found.value.request_id
+    assert raised.value.request_id
 
 
 @pytest.mark.parametrize(
-    ("more", "error"),
+    ("changes", "error"),
     [
         ({"messages": []}, anthropic.BadRequestError),
         ({"model": "claud-opus"}, anthropic.NotFoundError),
@@ -188,10 +190,10 @@ def test_provider_failures_raise_the_clients_own_errors(
     ],
 )
 def test_rejected_requests_raise_the_clients_own_errors(
-    client: anthropic.Anthropic, more: dict[str, Any], error: type[anthropic.APIStatusError]
+    client: anthropic.Anthropic, changes: dict[str, Any], error: type[anthropic.APIStatusError]
 ) -> None:
     with pytest.raises(error):
-        client.messages.create(**ASKING | more)
+        client.messages.create(**REQUEST | changes)
 
 
 def test_a_client_retries_after_an_overload() -> None:
@@ -199,7 +201,7 @@ def test_a_client_retries_after_an_overload() -> None:
         running_sandbox(ScriptStep(overloaded=True, retry_after_seconds=0.01)) as sandbox,
         anthropic.Anthropic(base_url=sandbox.url, api_key=KEY, max_retries=1) as client,
     ):
-        response = client.messages.create(**ASKING)
+        response = client.messages.create(**REQUEST)
 
     assert response.stop_reason == "end_turn"
     assert len(sandbox.requests) == 2
@@ -208,7 +210,7 @@ def test_a_client_retries_after_an_overload() -> None:
 @pytest.mark.parametrize("events", [0, 3])
 def test_an_interrupted_stream_is_a_lost_connection(client: anthropic.Anthropic, events: int) -> None:
     stream = client.messages.create(
-        **ASKING, stream=True, extra_headers=step_headers(ScriptStep(disconnect_after=events))
+        **REQUEST, stream=True, extra_headers=step_headers(ScriptStep(disconnect_after=events))
     )
 
     with pytest.raises(Exception, match="peer closed connection"):
@@ -218,11 +220,13 @@ def test_an_interrupted_stream_is_a_lost_connection(client: anthropic.Anthropic,
 @pytest.mark.parametrize("chunks", [0, 1])
 def test_an_interrupted_response_is_a_lost_connection(client: anthropic.Anthropic, chunks: int) -> None:
     with pytest.raises(anthropic.APIConnectionError):
-        client.messages.create(**ASKING, extra_headers=step_headers(ScriptStep(disconnect_after=chunks)))
+        client.messages.create(**REQUEST, extra_headers=step_headers(ScriptStep(disconnect_after=chunks)))
 
 
 def test_a_stream_that_fails_midway_raises_its_error(client: anthropic.Anthropic) -> None:
-    stream = client.messages.create(**ASKING, stream=True, extra_headers=step_headers(ScriptStep(fail_after=4)))
+    stream = client.messages.create(
+        **REQUEST, stream=True, extra_headers=step_headers(ScriptStep(fail_after=4))
+    )
 
     with pytest.raises(anthropic.APIStatusError, match="Overloaded"):
         list(stream)
@@ -232,23 +236,23 @@ def test_the_sandbox_notices_a_client_that_disconnects(
     client: anthropic.Anthropic, sandbox: RunningSandbox
 ) -> None:
     sandbox.abandoned_requests.clear()
-    slow = step_headers(ScriptStep(pace_seconds=30))
-    stream = client.messages.create(**ASKING, stream=True, extra_headers=slow)
+    headers = step_headers(ScriptStep(pace_seconds=30))
+    stream = client.messages.create(**REQUEST, stream=True, extra_headers=headers)
     next(iter(stream))
     stream.close()
 
     assert (
         sandbox.wait_for_abandoned_request(within_seconds=10).headers["x-sandbox-answer"]
-        == slow["x-sandbox-answer"]
+        == headers["x-sandbox-answer"]
     )
 
 
 async def test_the_async_client_works_too(sandbox: RunningSandbox) -> None:
     async with anthropic.AsyncAnthropic(base_url=sandbox.url, api_key=KEY, max_retries=0) as client:
-        response = await client.messages.create(**ASKING)
-        async with client.messages.stream(**ASKING) as stream:
+        response = await client.messages.create(**REQUEST)
+        async with client.messages.stream(**REQUEST) as stream:
             text = "".join([chunk async for chunk in stream.text_stream])
         with pytest.raises(anthropic.BadRequestError):
-            await client.messages.create(**ASKING | {"messages": []})
+            await client.messages.create(**REQUEST | {"messages": []})
 
-    assert join_text(response) == text
+    assert first_text(response) == text

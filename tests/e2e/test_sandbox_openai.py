@@ -1,4 +1,4 @@
-"""OpenAI's official client against the sandbox, over HTTP: one of each for all tests."""
+"""OpenAI's official client against the sandbox, over HTTP; all tests share one client and one sandbox."""
 
 import json
 from collections.abc import Iterator
@@ -13,41 +13,41 @@ from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox, 
 MODEL = "gpt-5.6-sol"
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 TOOL: Any = {"type": "function", "function": {"name": "read_file", "parameters": PARAMETERS}}
-FLAT_TOOL: Any = {"type": "function", "name": "read_file", "parameters": PARAMETERS, "strict": False}
+RESPONSES_TOOL: Any = {"type": "function", "name": "read_file", "parameters": PARAMETERS, "strict": False}
 HELLO: Any = [{"role": "user", "content": "Hello"}]
-CHAT: Any = {"model": MODEL, "messages": HELLO}
-RESPONSE: Any = {"model": MODEL, "input": "Hello"}
-LOOKS = ScriptStep(tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),))
+CHAT_REQUEST: Any = {"model": MODEL, "messages": HELLO}
+RESPONSES_REQUEST: Any = {"model": MODEL, "input": "Hello"}
+CALL_STEP = ScriptStep(tools=(ScriptedCall(name="read_file", input={"path": "a.md"}),))
 
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[RunningSandbox]:
-    with running_sandbox() as started_server:
-        yield started_server
+    with running_sandbox() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def client(sandbox: RunningSandbox) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=sandbox.openai_url, api_key=KEY, max_retries=0) as made:
-        yield made
+    with openai.OpenAI(base_url=sandbox.openai_url, api_key=KEY, max_retries=0) as openai_client:
+        yield openai_client
 
 
 def test_a_chat_is_answered(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(**CHAT)
+    completion = client.chat.completions.create(**CHAT_REQUEST)
 
-    assert "sandbox" in (answer.choices[0].message.content or "")
-    assert answer.choices[0].finish_reason == "stop"
-    assert answer.usage is not None
-    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
-    assert answer._request_id
+    assert "sandbox" in (completion.choices[0].message.content or "")
+    assert completion.choices[0].finish_reason == "stop"
+    assert completion.usage is not None
+    assert completion.usage.total_tokens == completion.usage.prompt_tokens + completion.usage.completion_tokens
+    assert completion._request_id
 
 
 def test_chat_usage_includes_the_cache(client: openai.OpenAI, sandbox: RunningSandbox) -> None:
-    long: Any = [{"role": "system", "content": "These words are kept. " * 800}, *HELLO]
+    messages: Any = [{"role": "system", "content": "These words are cached. " * 800}, *HELLO]
     details = []
     for seconds in (0, 1_700, 1_801):
         sandbox.clock.now += seconds
-        usage = client.chat.completions.create(model=MODEL, messages=long).usage
+        usage = client.chat.completions.create(model=MODEL, messages=messages).usage
         assert usage is not None
         assert usage.prompt_tokens_details is not None
         details.append(
@@ -60,8 +60,8 @@ def test_chat_usage_includes_the_cache(client: openai.OpenAI, sandbox: RunningSa
 
 
 def test_a_streamed_chat_completion_equals_the_whole_one(client: openai.OpenAI) -> None:
-    full = client.chat.completions.create(**CHAT)
-    chunks = list(client.chat.completions.create(**CHAT, stream=True))
+    full = client.chat.completions.create(**CHAT_REQUEST)
+    chunks = list(client.chat.completions.create(**CHAT_REQUEST, stream=True))
 
     assert chunks[0].choices[0].delta.role == "assistant"
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == full.choices[0].message.content
@@ -70,7 +70,9 @@ def test_a_streamed_chat_completion_equals_the_whole_one(client: openai.OpenAI) 
 
 
 def test_usage_is_in_the_last_chunk_if_requested(client: openai.OpenAI) -> None:
-    chunks = list(client.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True}))
+    chunks = list(
+        client.chat.completions.create(**CHAT_REQUEST, stream=True, stream_options={"include_usage": True})
+    )
 
     assert chunks[-1].choices == []
     assert chunks[-1].usage is not None
@@ -80,28 +82,30 @@ def test_usage_is_in_the_last_chunk_if_requested(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_chat_calls_a_tool_and_accepts_its_result(client: openai.OpenAI, streams: bool) -> None:
-    asking: Any = CHAT | {"tools": [TOOL]}
+    request: Any = CHAT_REQUEST | {"tools": [TOOL]}
     if streams:
-        with client.chat.completions.stream(**asking, extra_headers=step_headers(LOOKS)) as stream:
+        with client.chat.completions.stream(**request, extra_headers=step_headers(CALL_STEP)) as stream:
             stream.until_done()
             choice: Any = stream.get_final_completion().choices[0]
     else:
-        choice = client.chat.completions.create(**asking, extra_headers=step_headers(LOOKS)).choices[0]
+        choice = client.chat.completions.create(**request, extra_headers=step_headers(CALL_STEP)).choices[0]
     (call,) = choice.message.tool_calls
     assert choice.finish_reason == "tool_calls"
     assert json.loads(call.function.arguments) == {"path": "a.md"}
-    text = {"role": "assistant", "tool_calls": [call.model_dump(include={"id", "type", "function"})]}
-    text["tool_calls"][0]["function"].pop("parsed_arguments", None)
+    call_message = {"role": "assistant", "tool_calls": [call.model_dump(include={"id", "type", "function"})]}
+    call_message["tool_calls"][0]["function"].pop("parsed_arguments", None)
     result = {"role": "tool", "tool_call_id": call.id, "content": "# A"}
 
     with pytest.raises(openai.BadRequestError, match="must be followed by tool messages"):
-        client.chat.completions.create(**asking | {"messages": [*HELLO, text, *HELLO]})
-    answer = client.chat.completions.create(**asking | {"messages": [*HELLO, text, result]})
-    assert answer.choices[0].finish_reason == "stop"
+        client.chat.completions.create(**request | {"messages": [*HELLO, call_message, *HELLO]})
+    completion = client.chat.completions.create(**request | {"messages": [*HELLO, call_message, result]})
+    assert completion.choices[0].finish_reason == "stop"
 
 
 def test_a_forced_tool_is_called_with_valid_arguments(client: openai.OpenAI) -> None:
-    message = client.chat.completions.create(**CHAT, tools=[TOOL], tool_choice="required").choices[0].message
+    message = (
+        client.chat.completions.create(**CHAT_REQUEST, tools=[TOOL], tool_choice="required").choices[0].message
+    )
 
     assert message.tool_calls
     assert message.tool_calls[0].type == "function"
@@ -109,15 +113,15 @@ def test_a_forced_tool_is_called_with_valid_arguments(client: openai.OpenAI) -> 
 
 
 def test_requested_json_conforms_to_its_schema(client: openai.OpenAI) -> None:
-    wanted: Any = {"type": "json_schema", "json_schema": {"name": "path", "schema": PARAMETERS}}
-    answer = client.chat.completions.create(**CHAT, response_format=wanted)
+    response_format: Any = {"type": "json_schema", "json_schema": {"name": "path", "schema": PARAMETERS}}
+    completion = client.chat.completions.create(**CHAT_REQUEST, response_format=response_format)
 
-    assert json.loads(answer.choices[0].message.content or "") == {"path": "sandbox"}
+    assert json.loads(completion.choices[0].message.content or "") == {"path": "sandbox"}
 
 
 def test_limits_and_stops_are_honoured(client: openai.OpenAI) -> None:
-    short = client.chat.completions.create(**CHAT, max_completion_tokens=3)
-    stopped = client.chat.completions.create(**CHAT, stop=[", not"])
+    short = client.chat.completions.create(**CHAT_REQUEST, max_completion_tokens=3)
+    stopped = client.chat.completions.create(**CHAT_REQUEST, stop=[", not"])
 
     assert short.choices[0].finish_reason == "length"
     assert short.usage is not None
@@ -126,18 +130,18 @@ def test_limits_and_stops_are_honoured(client: openai.OpenAI) -> None:
 
 
 def test_a_response_is_answered(client: openai.OpenAI) -> None:
-    answer = client.responses.create(**RESPONSE)
+    response = client.responses.create(**RESPONSES_REQUEST)
 
-    assert "sandbox" in answer.output_text
-    assert answer.status == "completed"
-    assert answer.usage is not None
-    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
+    assert "sandbox" in response.output_text
+    assert response.status == "completed"
+    assert response.usage is not None
+    assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
 
 
 def test_a_streamed_response_equals_the_whole_one(client: openai.OpenAI) -> None:
-    asking: Any = RESPONSE | {"reasoning": {"effort": "low"}}
-    full = client.responses.create(**asking)
-    events: list[Any] = list(client.responses.create(**asking, stream=True))
+    request: Any = RESPONSES_REQUEST | {"reasoning": {"effort": "low"}}
+    full = client.responses.create(**request)
+    events: list[Any] = list(client.responses.create(**request, stream=True))
 
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert [events[0].type, events[1].type] == ["response.created", "response.in_progress"]
@@ -149,32 +153,32 @@ def test_a_streamed_response_equals_the_whole_one(client: openai.OpenAI) -> None
 
 
 def test_a_response_calls_a_tool_and_accepts_its_output(client: openai.OpenAI) -> None:
-    asking: Any = RESPONSE | {"tools": [FLAT_TOOL]}
-    with client.responses.stream(**asking, extra_headers=step_headers(LOOKS)) as stream:
+    request: Any = RESPONSES_REQUEST | {"tools": [RESPONSES_TOOL]}
+    with client.responses.stream(**request, extra_headers=step_headers(CALL_STEP)) as stream:
         first: Any = stream.until_done().get_final_response()
     (call,) = first.output
     assert (call.type, json.loads(call.arguments)) == ("function_call", {"path": "a.md"})
     output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "# A"}
 
     with pytest.raises(openai.BadRequestError, match="No tool call found"):
-        client.responses.create(**asking | {"input": [output]})
-    stored = client.responses.create(**asking | {"input": [output]}, previous_response_id=first.id)
-    assert stored.status == "completed"
+        client.responses.create(**request | {"input": [output]})
+    continued = client.responses.create(**request | {"input": [output]}, previous_response_id=first.id)
+    assert continued.status == "completed"
     items = [*HELLO, call.model_dump(exclude={"parsed_arguments"}, exclude_none=True), output]
-    assert client.responses.create(**asking | {"input": items}).status == "completed"
+    assert client.responses.create(**request | {"input": items}).status == "completed"
 
 
 def test_a_response_that_is_cut_short_is_incomplete(client: openai.OpenAI) -> None:
-    answer = client.responses.create(**RESPONSE, max_output_tokens=16)
+    response = client.responses.create(**RESPONSES_REQUEST, max_output_tokens=16)
 
-    assert answer.status == "incomplete"
-    assert answer.incomplete_details is not None
-    assert answer.incomplete_details.reason == "max_output_tokens"
+    assert response.status == "incomplete"
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
 
 
 def test_counted_input_tokens_equal_reported_usage(client: openai.OpenAI) -> None:
-    counted = client.responses.input_tokens.count(**RESPONSE)
-    reported = client.responses.create(**RESPONSE).usage
+    counted = client.responses.input_tokens.count(**RESPONSES_REQUEST)
+    reported = client.responses.create(**RESPONSES_REQUEST).usage
 
     assert reported is not None
     assert counted.input_tokens == reported.input_tokens
@@ -200,38 +204,41 @@ def test_provider_failures_raise_the_clients_own_errors(
     client: openai.OpenAI, step: ScriptStep, error: type[openai.APIError]
 ) -> None:
     with pytest.raises(error):
-        client.chat.completions.create(**CHAT, extra_headers=step_headers(step))
+        client.chat.completions.create(**CHAT_REQUEST, extra_headers=step_headers(step))
 
 
 def test_rejected_requests_raise_the_clients_own_errors(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError) as unknown:
-        client.chat.completions.create(**CHAT | {"model": "nobody"})
-    with pytest.raises(openai.BadRequestError) as long:
+    with pytest.raises(openai.NotFoundError) as unknown_model:
+        client.chat.completions.create(**CHAT_REQUEST | {"model": "nobody"})
+    with pytest.raises(openai.BadRequestError) as too_long:
         client.chat.completions.create(model="gpt-4", messages=[{"role": "user", "content": "word " * 9_000}])
-    with pytest.raises(openai.BadRequestError) as lost:
-        client.responses.create(**RESPONSE, previous_response_id="resp_nothing")
+    with pytest.raises(openai.BadRequestError) as unknown_response:
+        client.responses.create(**RESPONSES_REQUEST, previous_response_id="resp_nothing")
     with pytest.raises(openai.NotFoundError):
         client.embeddings.create(model="text-embedding-3-small", input="x")
 
-    assert unknown.value.code == "model_not_found"
-    assert long.value.code == "context_length_exceeded"
-    assert lost.value.code == "previous_response_not_found"
+    assert unknown_model.value.code == "model_not_found"
+    assert too_long.value.code == "context_length_exceeded"
+    assert unknown_response.value.code == "previous_response_not_found"
 
 
 def test_a_stream_that_fails_midway_raises_its_error(client: openai.OpenAI) -> None:
-    failing = step_headers(ScriptStep(fail_after=3))
+    headers = step_headers(ScriptStep(fail_after=3))
 
     with pytest.raises(openai.APIError, match="currently overloaded"):
-        list(client.chat.completions.create(**CHAT, stream=True, extra_headers=failing))
-    *_, last = client.responses.create(**RESPONSE, stream=True, extra_headers=failing)
-    assert (last.type, last.sequence_number) == ("error", 3)  # which the client passes on
+        list(client.chat.completions.create(**CHAT_REQUEST, stream=True, extra_headers=headers))
+    *_, last = client.responses.create(**RESPONSES_REQUEST, stream=True, extra_headers=headers)
+    assert (last.type, last.sequence_number) == (
+        "error",
+        3,
+    )  # the client yields this event instead of raising an error
 
 
 async def test_the_async_client_works_too(sandbox: RunningSandbox) -> None:
     async with openai.AsyncOpenAI(base_url=sandbox.openai_url, api_key=KEY, max_retries=0) as client:
-        answer = await client.chat.completions.create(**CHAT)
-        pieces = [chunk async for chunk in await client.chat.completions.create(**CHAT, stream=True)]
-        response = await client.responses.create(**RESPONSE)
+        completion = await client.chat.completions.create(**CHAT_REQUEST)
+        chunks = [chunk async for chunk in await client.chat.completions.create(**CHAT_REQUEST, stream=True)]
+        response = await client.responses.create(**RESPONSES_REQUEST)
 
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in pieces)
-    assert text == answer.choices[0].message.content == response.output_text
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert text == completion.choices[0].message.content == response.output_text

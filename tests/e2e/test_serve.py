@@ -18,40 +18,40 @@ from tests.support.servers.sandbox import KEY, running_sandbox, step_headers
 pytestmark = pytest.mark.process
 
 
-def ask(url: str, step: ScriptStep | None = None) -> int:
+def send_message(url: str, step: ScriptStep | None = None) -> int:
     """Return the number of output tokens of a response."""
     with anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0) as client:
-        reply = client.messages.create(
+        message = client.messages.create(
             model="claude-opus-4-5",
             max_tokens=50,
             messages=[{"role": "user", "content": "Hello"}],
             extra_headers={} if step is None else step_headers(step),
         )
-    return reply.usage.output_tokens
+    return message.usage.output_tokens
 
 
 def test_a_gateway_serves_applies_a_new_configuration_at_once_and_exits_cleanly(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     with running_sandbox() as sandbox:
         write_config(config, sandbox.url)
-        with gateway_process(tmp_path, "--config", str(config), forked=False) as served:
-            url, process = served.url, served.process
-            assert ask(url)
+        with gateway_process(tmp_path, "--config", str(config), forked=False) as gateway:
+            url, process = gateway.url, gateway.process
+            assert send_message(url)
 
             write_config(config, sandbox.url, "cost: {caps: [{scope: call, dollars: 0.0000001}]}\n")
             with pytest.raises(anthropic.APIStatusError, match="the cap on a call"):
-                ask(url)
+                send_message(url)
 
             write_config(config, sandbox.url, "cost: {cups: []}\n")
             with pytest.raises(anthropic.APIStatusError, match="the cap on a call"):
-                ask(url)
+                send_message(url)
 
             write_config(config, sandbox.url, "server: {timeouts: {idle_seconds: 0.3}}\n")
             with pytest.raises(anthropic.APIStatusError, match="did not answer in time"):
-                ask(url, ScriptStep(text="late", delay_seconds=5))
+                send_message(url, ScriptStep(text="late", delay_seconds=5))
 
             write_config(config, sandbox.url)
-            assert ask(url)
+            assert send_message(url)
 
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate(timeout=30)
@@ -67,26 +67,26 @@ def test_a_gateway_serves_applies_a_new_configuration_at_once_and_exits_cleanly(
         check=True,
         env={**os.environ, "FOVEATE_HOME": str(tmp_path)},
     )
-    assert json.loads(report.stdout)["total"]["calls"] == 3  # the one that came too late may be billed
+    assert json.loads(report.stdout)["total"]["calls"] == 3  # the call that timed out may be charged
 
 
 def test_an_invalid_configuration_at_start_is_reported_and_nothing_is_served(tmp_path: Path) -> None:
     config = tmp_path / "foveate.yaml"
     config.write_text("server:\n  prot: 1\n")
 
-    done = subprocess.run(
+    result = subprocess.run(
         [*SERVE_COMMAND, "--config", str(config)], capture_output=True, text=True, check=False
     )
 
-    assert done.returncode == 2
-    assert "foveate.yaml:2: there is no setting 'prot' here; did you mean port?" in done.stderr
-    assert json.loads(done.stdout)["error"]["code"] == "bad_setting"
+    assert result.returncode == 2
+    assert "foveate.yaml:2: there is no setting 'prot' here; did you mean port?" in result.stderr
+    assert json.loads(result.stdout)["error"]["code"] == "bad_setting"
 
 
 def test_a_port_in_use_is_reported_with_a_way_to_find_its_user(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        done = subprocess.run(
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        result = subprocess.run(
             [sys.executable, "-m", "foveate", "serve", "--port", str(port)],
             capture_output=True,
             text=True,
@@ -94,11 +94,11 @@ def test_a_port_in_use_is_reported_with_a_way_to_find_its_user(tmp_path: Path) -
             cwd=tmp_path,
         )
 
-    assert done.returncode == 2
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
-    assert f":{port}" in done.stderr.partition("; `")[2]
-    assert "--port takes another" in done.stderr
-    assert not done.stdout
+    assert result.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in result.stderr
+    assert f":{port}" in result.stderr.partition("; `")[2]
+    assert "--port takes another" in result.stderr
+    assert not result.stdout
 
 
 def test_a_gateway_reads_keys_and_configuration_from_their_default_places(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_a_gateway_reads_keys_and_configuration_from_their_default_places(tmp_pa
 
     with gateway_process(
         tmp_path, DEEPSEEK_API_KEY="", ANTHROPIC_API_KEY="sk-hush", OPENAI_API_KEY="", forked=False
-    ) as served:
-        ready = served.ready_object
+    ) as gateway:
+        ready = gateway.ready_object
 
     assert ready["config"] == "foveate.yaml"
     assert ready["store"] == f"sqlite:///{tmp_path}/foveate.sqlite"
-    assert ready["keys"] == ["anthropic", "openrouter"]  # what the environment says goes over the file
+    assert ready["keys"] == ["anthropic", "openrouter"]  # the environment takes precedence over the file
     assert "hush" not in json.dumps(ready)

@@ -29,22 +29,26 @@ BODY = {"model": "claude-opus-4-5", "max_tokens": 50, "messages": [{"role": "use
 
 
 @dataclass(frozen=True)
-class Secure:
+class TlsGateway:
     """Address of a gateway, and the certificate authority that clients trust."""
 
     url: str
     trust: ssl.SSLContext
 
-    def ask(
+    def send_request(
         self, method: str, path: str, body: object = None, **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
         """Return the status, headers and body of a response."""
-        named = {name.replace("_", "-"): values for name, values in headers.items()}
+        request_headers = {name.replace("_", "-"): value for name, value in headers.items()}
         connection = http.client.HTTPSConnection(urlsplit(self.url).netloc, context=self.trust, timeout=30)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), named)
-            answer = connection.getresponse()
-            return answer.status, {name.lower(): values for name, values in answer.getheaders()}, answer.read()
+            connection.request(method, path, None if body is None else json.dumps(body), request_headers)
+            response = connection.getresponse()
+            return (
+                response.status,
+                {name.lower(): value for name, value in response.getheaders()},
+                response.read(),
+            )
         finally:
             connection.close()
 
@@ -55,51 +59,57 @@ def authority() -> trustme.CA:
 
 
 @pytest.fixture(scope="module")
-def secure(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
-    """Open to all addresses of the machine, so that its own pages need a key."""
+def tls_gateway(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsGateway]:
+    """A gateway that listens on all addresses, so that its pages need a key."""
     folder = tmp_path_factory.mktemp("tls")
-    shown = authority.issue_cert("127.0.0.1", "localhost")
-    shown.cert_chain_pems[0].write_to_path(folder / "gateway.pem")
-    shown.private_key_pem.write_to_path(folder / "gateway.key")
-    trust = ssl.create_default_context()
-    authority.configure_trust(trust)
-    more = (
+    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    certificate.cert_chain_pems[0].write_to_path(folder / "gateway.pem")
+    certificate.private_key_pem.write_to_path(folder / "gateway.key")
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    settings = (
         "server:\n  host: 0.0.0.0\n  tls: {certificate: gateway.pem, key: gateway.key}\n"
         f"  cors_origins: ['{APP}']\n  admin_keys: ['{hash_key(ADMIN_KEY)}']\n"
         f"agents: [{{id: ana, keys: ['{hash_key(GATEWAY_KEY)}']}}]\n"
     )
     with running_sandbox() as sandbox:
-        write_config(folder / "foveate.yaml", sandbox.url, more)
-        with gateway_process(folder) as served:
-            assert served.url.startswith("https://127.0.0.1:")
-            yield Secure(served.url, trust)
+        write_config(folder / "foveate.yaml", sandbox.url, settings)
+        with gateway_process(folder) as gateway:
+            assert gateway.url.startswith("https://127.0.0.1:")
+            yield TlsGateway(gateway.url, context)
 
 
-def test_official_clients_that_trust_the_certificate_get_responses(secure: Secure) -> None:
+def test_official_clients_that_trust_the_certificate_get_responses(tls_gateway: TlsGateway) -> None:
     with anthropic.Anthropic(
-        base_url=secure.url, api_key=KEY, http_client=anthropic.DefaultHttpxClient(verify=secure.trust)
-    ) as client:
-        reply = client.messages.create(
+        base_url=tls_gateway.url,
+        api_key=KEY,
+        http_client=anthropic.DefaultHttpxClient(verify=tls_gateway.trust),
+    ) as anthropic_client:
+        message = anthropic_client.messages.create(
             model="claude-opus-4-5", max_tokens=50, messages=[{"role": "user", "content": "Hello"}]
         )
     with openai.OpenAI(
-        base_url=f"{secure.url}/v1", api_key=KEY, http_client=openai.DefaultHttpxClient(verify=secure.trust)
-    ) as other:
-        chat = other.chat.completions.create(model="gpt-4.1", messages=[{"role": "user", "content": "Hello"}])
+        base_url=f"{tls_gateway.url}/v1",
+        api_key=KEY,
+        http_client=openai.DefaultHttpxClient(verify=tls_gateway.trust),
+    ) as openai_client:
+        chat = openai_client.chat.completions.create(
+            model="gpt-4.1", messages=[{"role": "user", "content": "Hello"}]
+        )
 
-    assert reply.usage.output_tokens
+    assert message.usage.output_tokens
     assert chat.choices[0].message.content
 
 
-def test_clients_that_do_not_trust_the_certificate_get_no_response(secure: Secure) -> None:
-    stranger = Secure(secure.url, ssl.create_default_context())
+def test_clients_that_do_not_trust_the_certificate_get_no_response(tls_gateway: TlsGateway) -> None:
+    untrusting = TlsGateway(tls_gateway.url, ssl.create_default_context())
 
     with pytest.raises(ssl.SSLCertVerificationError):
-        stranger.ask("GET", "/health")
+        untrusting.send_request("GET", "/health")
 
 
-def test_a_page_of_a_listed_origin_may_send_preflights_and_read_responses(secure: Secure) -> None:
-    status, headers, _ = secure.ask(
+def test_a_page_of_a_listed_origin_may_send_preflights_and_read_responses(tls_gateway: TlsGateway) -> None:
+    status, headers, _ = tls_gateway.send_request(
         "OPTIONS",
         "/v1/messages",
         origin=APP,
@@ -112,7 +122,7 @@ def test_a_page_of_a_listed_origin_may_send_preflights_and_read_responses(secure
     assert "POST" in headers["access-control-allow-methods"]
     assert "access-control-allow-credentials" not in headers
 
-    status, headers, body = secure.ask(
+    status, headers, body = tls_gateway.send_request(
         "POST", "/v1/messages", BODY, origin=APP, sec_fetch_site="cross-site", **HEADERS
     )
     assert status == 200
@@ -120,58 +130,62 @@ def test_a_page_of_a_listed_origin_may_send_preflights_and_read_responses(secure
     assert headers["access-control-allow-origin"] == APP
     assert headers["vary"] == "origin"
 
-    streamed = {**BODY, "stream": True}
-    slow = step_headers(ScriptStep(text="one two three", pace_seconds=0.01))
-    status, headers, body = secure.ask("POST", "/v1/messages", streamed, origin=APP, **HEADERS, **slow)
+    stream_body = {**BODY, "stream": True}
+    step = step_headers(ScriptStep(text="one two three", pace_seconds=0.01))
+    status, headers, body = tls_gateway.send_request(
+        "POST", "/v1/messages", stream_body, origin=APP, **HEADERS, **step
+    )
     assert b"message_stop" in body
     assert headers["content-type"].startswith("text/event-stream")
     assert headers["access-control-allow-origin"] == APP
     assert "x-foveate-request-id" in headers["access-control-expose-headers"]
 
 
-def test_a_page_of_another_origin_is_rejected_before_anything_is_forwarded(secure: Secure) -> None:
-    evil = "https://evil.example"
-    status, headers, _ = secure.ask(
-        "OPTIONS", "/v1/messages", origin=evil, access_control_request_method="POST"
+def test_a_page_of_another_origin_is_rejected_before_anything_is_forwarded(tls_gateway: TlsGateway) -> None:
+    origin = "https://evil.example"
+    status, headers, _ = tls_gateway.send_request(
+        "OPTIONS", "/v1/messages", origin=origin, access_control_request_method="POST"
     )
     assert status == 403
     assert not [name for name in headers if name.startswith("access-control")]
 
-    status, headers, body = secure.ask("POST", "/v1/messages", BODY, origin=evil, **HEADERS)
+    status, headers, body = tls_gateway.send_request("POST", "/v1/messages", BODY, origin=origin, **HEADERS)
     assert status == 403
     assert b"--cors-origin" in body
     assert headers["x-foveate-request-id"]
     assert not [name for name in headers if name.startswith("access-control")]
-    # A page of its own may.
-    status, headers, _ = secure.ask("POST", "/v1/messages", BODY, origin=secure.url, **HEADERS)
+    # Pages of the gateway's own origin may send requests.
+    status, headers, _ = tls_gateway.send_request(
+        "POST", "/v1/messages", BODY, origin=tls_gateway.url, **HEADERS
+    )
     assert status == 200
     assert not [name for name in headers if name.startswith("access-control")]
 
 
-def test_the_gateways_pages_need_a_key_beyond_loopback_but_health_does_not(secure: Secure) -> None:
-    assert secure.ask("GET", "/health")[0] == 200
-    assert secure.ask("GET", "/ready")[0] == 200
-    assert secure.ask("GET", "/metrics")[0] == 401
-    assert secure.ask("GET", "/metrics", authorization=f"Bearer {generate_key()}")[0] == 401
-    assert secure.ask("GET", "/metrics", authorization=f"Bearer {GATEWAY_KEY}")[0] == 403
-    status, _, body = secure.ask("GET", "/metrics", authorization=f"Bearer {ADMIN_KEY}")
+def test_the_gateways_pages_need_a_key_beyond_loopback_but_health_does_not(tls_gateway: TlsGateway) -> None:
+    assert tls_gateway.send_request("GET", "/health")[0] == 200
+    assert tls_gateway.send_request("GET", "/ready")[0] == 200
+    assert tls_gateway.send_request("GET", "/metrics")[0] == 401
+    assert tls_gateway.send_request("GET", "/metrics", authorization=f"Bearer {generate_key()}")[0] == 401
+    assert tls_gateway.send_request("GET", "/metrics", authorization=f"Bearer {GATEWAY_KEY}")[0] == 403
+    status, _, body = tls_gateway.send_request("GET", "/metrics", authorization=f"Bearer {ADMIN_KEY}")
     assert status == 200
     assert b"llm_" in body or b"foveate" in body
 
 
-def test_browser_requests_for_other_pages_are_never_forwarded_to_a_provider(secure: Secure) -> None:
+def test_browser_requests_for_other_pages_are_never_forwarded_to_a_provider(tls_gateway: TlsGateway) -> None:
     """Regression: the icon and pages with a trailing slash went to the provider with the page's password."""
-    password = "Basic " + b64encode(f"x:{GATEWAY_KEY}".encode()).decode()
+    agent_password = "Basic " + b64encode(f"x:{GATEWAY_KEY}".encode()).decode()
 
-    assert secure.ask("GET", "/favicon.ico", authorization=password)[0] == 404
-    assert secure.ask("GET", "/metrics/")[0] == 401
-    assert secure.ask("GET", "//metrics/", authorization=password)[0] == 403
-    admin = "Basic " + b64encode(f"x:{ADMIN_KEY}".encode()).decode()
-    assert secure.ask("GET", "//metrics/", authorization=admin)[0] == 200
+    assert tls_gateway.send_request("GET", "/favicon.ico", authorization=agent_password)[0] == 404
+    assert tls_gateway.send_request("GET", "/metrics/")[0] == 401
+    assert tls_gateway.send_request("GET", "//metrics/", authorization=agent_password)[0] == 403
+    admin_password = "Basic " + b64encode(f"x:{ADMIN_KEY}".encode()).decode()
+    assert tls_gateway.send_request("GET", "//metrics/", authorization=admin_password)[0] == 200
 
 
 @pytest.mark.parametrize(
-    ("certificate", "key", "wanted"),
+    ("certificate", "key", "message"),
     [
         ("none.pem", "own.key", "the certificate none.pem: No such file"),
         ("own.pem", "other.key", "cannot be used together: KEY_VALUES_MISMATCH"),
@@ -180,7 +194,7 @@ def test_browser_requests_for_other_pages_are_never_forwarded_to_a_provider(secu
     ],
 )
 def test_an_unusable_certificate_is_reported_at_start(
-    certificate: str, key: str | None, wanted: str, authority: trustme.CA, tmp_path: Path
+    certificate: str, key: str | None, message: str, authority: trustme.CA, tmp_path: Path
 ) -> None:
     own, other = authority.issue_cert("localhost"), authority.issue_cert("localhost")
     own.cert_chain_pems[0].write_to_path(tmp_path / "own.pem")
@@ -195,7 +209,7 @@ def test_an_unusable_certificate_is_reported_at_start(
         )
     options = ["--tls-certificate", certificate, *([] if key is None else ["--tls-key", key])]
 
-    done = subprocess.run(
+    result = subprocess.run(
         [*SERVE_COMMAND, *options],
         capture_output=True,
         text=True,
@@ -205,14 +219,16 @@ def test_an_unusable_certificate_is_reported_at_start(
         stdin=subprocess.DEVNULL,
     )
 
-    assert done.returncode == 2
-    assert wanted in done.stderr
+    assert result.returncode == 2
+    assert message in result.stderr
 
 
 def test_a_certificate_in_the_configuration_is_reported_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "foveate.yaml").write_text("server:\n  tls:\n    certificate: none.pem\n    key: none.key\n")
 
-    done = subprocess.run(SERVE_COMMAND, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+    result = subprocess.run(
+        SERVE_COMMAND, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60
+    )
 
-    assert done.returncode == 2
-    assert "foveate.yaml:3: the certificate none.pem" in done.stderr
+    assert result.returncode == 2
+    assert "foveate.yaml:3: the certificate none.pem" in result.stderr

@@ -48,7 +48,7 @@ def config(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
-def served(config: Path) -> Iterator[GatewayProcess]:
+def gateway(config: Path) -> Iterator[GatewayProcess]:
     """Two workers, which create their store themselves."""
     with gateway_process(
         config.parent, FOVEATE_STORE=f"sqlite:///{config.parent}/foveate.sqlite", forked=False
@@ -56,7 +56,7 @@ def served(config: Path) -> Iterator[GatewayProcess]:
         yield running
 
 
-def ask(url: str) -> int:
+def send_message(url: str) -> int:
     """Send one request on its own connection, and return its status."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
     try:
@@ -66,9 +66,9 @@ def ask(url: str) -> int:
         connection.close()
 
 
-def wait_for(what: Callable[[], bool], *, within_seconds: float) -> None:
+def wait_for(condition: Callable[[], bool], *, within_seconds: float) -> None:
     deadline = time.monotonic() + within_seconds
-    while not what():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -78,69 +78,69 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="how busy a process is, is read from /proc")
-def test_both_workers_serve_requests(served: GatewayProcess) -> None:
-    first, second = served.workers()
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="CPU times are read from /proc")
+def test_both_workers_serve_requests(gateway: GatewayProcess) -> None:
+    first, second = gateway.workers()
     before = cpu_seconds(first), cpu_seconds(second)
     statuses: list[int] = []
 
-    def client() -> None:
-        connection = http.client.HTTPConnection(served.url.removeprefix("http://"), timeout=30)
+    def send_requests() -> None:
+        connection = http.client.HTTPConnection(gateway.url.removeprefix("http://"), timeout=30)
         for _ in range(10):
             connection.request("POST", "/v1/messages", BODY, HEADERS)
-            answer = connection.getresponse()
-            answer.read()
-            statuses.append(answer.status)
+            response = connection.getresponse()
+            response.read()
+            statuses.append(response.status)
         connection.close()
 
-    clients = [threading.Thread(target=client) for _ in range(16)]
-    for one in clients:
-        one.start()
-    for one in clients:
-        one.join(60)
+    threads = [threading.Thread(target=send_requests) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
 
     assert statuses == [200] * 160
-    busy = cpu_seconds(first) - before[0], cpu_seconds(second) - before[1]
-    assert min(busy) > 0.1 * sum(busy), busy
+    cpu_used = cpu_seconds(first) - before[0], cpu_seconds(second) - before[1]
+    assert min(cpu_used) > 0.1 * sum(cpu_used), cpu_used
 
 
-def test_a_killed_worker_is_replaced_and_every_request_is_answered(served: GatewayProcess) -> None:
-    assert served.ready_object["workers"] == 2
-    victim, other = served.workers()
-    os.kill(victim, signal.SIGKILL)
+def test_a_killed_worker_is_replaced_and_every_request_is_answered(gateway: GatewayProcess) -> None:
+    assert gateway.ready_object["workers"] == 2
+    killed, other = gateway.workers()
+    os.kill(killed, signal.SIGKILL)
 
-    assert [ask(served.url) for _ in range(5)] == [200] * 5
+    assert [send_message(gateway.url) for _ in range(5)] == [200] * 5
 
-    wait_until_gone([victim], within_seconds=15)
-    wait_for(lambda: len(served.workers()) == 2, within_seconds=15)
-    assert other in served.workers()
+    wait_until_gone([killed], within_seconds=15)
+    wait_for(lambda: len(gateway.workers()) == 2, within_seconds=15)
+    assert other in gateway.workers()
 
 
 def test_a_worker_started_with_an_invalid_file_uses_the_previous_configuration(
-    served: GatewayProcess, config: Path
+    gateway: GatewayProcess, config: Path
 ) -> None:
     """Regression: replacements exited at an invalid file, and after seven of them the gateway exited."""
-    valid = config.read_bytes()
+    valid_config = config.read_bytes()
     config.write_text("nonsense: [")
     try:
-        for pid in served.workers():
+        for pid in gateway.workers():
             os.kill(pid, signal.SIGKILL)
 
-        assert ask(served.url) == 200  # only one that was started since can answer
-        with urllib.request.urlopen(f"{served.url}/health", timeout=30) as answer:
-            config_health = json.load(answer)["config"]
+        assert send_message(gateway.url) == 200  # only a restarted worker can answer
+        with urllib.request.urlopen(f"{gateway.url}/health", timeout=30) as response:
+            config_health = json.load(response)["config"]
         assert not config_health["valid"]
     finally:
-        config.write_bytes(valid)
-    wait_for(lambda: len(served.workers()) == 2, within_seconds=15)
+        config.write_bytes(valid_config)
+    wait_for(lambda: len(gateway.workers()) == 2, within_seconds=15)
 
 
 def test_no_worker_outlives_a_parent_that_is_killed(sandbox: RunningSandbox, tmp_path: Path) -> None:
     write_config(tmp_path / "foveate.yaml", sandbox.url)
-    with gateway_process(tmp_path, "--workers", "2", forked=False) as running:
-        pids = running.workers()
+    with gateway_process(tmp_path, "--workers", "2", forked=False) as gateway:
+        pids = gateway.workers()
         assert len(pids) == 2
-        os.kill(running.process.pid, signal.SIGKILL)
+        os.kill(gateway.process.pid, signal.SIGKILL)
 
         wait_until_gone(pids, within_seconds=10)
 
@@ -149,7 +149,7 @@ def test_workers_that_die_at_once_are_reported_and_not_restarted_forever(tmp_pat
     (tmp_path / "taken").write_text("a file, and no folder")
     url = f"sqlite:///{tmp_path}/taken/foveate.sqlite"
 
-    done = subprocess.run(
+    result = subprocess.run(
         [*SERVE_COMMAND, "--workers", "2"],
         capture_output=True,
         text=True,
@@ -159,10 +159,10 @@ def test_workers_that_die_at_once_are_reported_and_not_restarted_forever(tmp_pat
         env={**os.environ, "FOVEATE_STORE": url},
     )
 
-    assert done.returncode == 1
-    assert "ended soon after the start" in done.stderr
-    assert f"{tmp_path}/taken" in done.stderr  # what the worker itself said
-    assert json.loads(done.stdout)["error"]["code"] == "workers_failed"
+    assert result.returncode == 1
+    assert "ended soon after the start" in result.stderr
+    assert f"{tmp_path}/taken" in result.stderr  # from the worker's own output
+    assert json.loads(result.stdout)["error"]["code"] == "workers_failed"
 
 
 def test_workers_share_one_postgresql(
@@ -170,14 +170,14 @@ def test_workers_share_one_postgresql(
 ) -> None:
     url = postgres.new_database()
     write_config(tmp_path / "foveate.yaml", sandbox.url, f"store: {{url: '{url}'}}\n")
-    with gateway_process(tmp_path, "--workers", "2", forked=False) as running:
-        with anthropic.Anthropic(base_url=running.url, api_key=KEY, max_retries=0) as client:
+    with gateway_process(tmp_path, "--workers", "2", forked=False) as gateway:
+        with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client:
             for _ in range(3):
                 client.messages.create(
                     model="claude-opus-4-5", max_tokens=20, messages=[{"role": "user", "content": "Hello"}]
                 )
-        running.process.terminate()
-        assert running.wait_for_exit()[0] == 0
+        gateway.process.terminate()
+        assert gateway.wait_for_exit()[0] == 0
     report = subprocess.run(
         [sys.executable, "-m", "foveate", "cost", "--json", "--store", url],
         capture_output=True,
@@ -189,20 +189,20 @@ def test_workers_share_one_postgresql(
 
 
 def test_the_restart_backoff_grows_and_is_limited() -> None:
-    deaths = CrashHistory(was_ready=True)
-    waits = []
+    history = CrashHistory(was_ready=True)
+    delays = []
     for _ in range(7):
-        deaths = deaths.add_crash(lived_seconds=1)
-        waits.append(deaths.restart_delay_seconds(others_serve=False))
+        history = history.add_crash(lived_seconds=1)
+        delays.append(history.restart_delay_seconds(others_serve=False))
 
-    assert waits == [0.5, 1, 2, 4, 8, 15, None]
-    assert deaths.add_crash(lived_seconds=60).restart_delay_seconds(others_serve=False) == 0.5
+    assert delays == [0.5, 1, 2, 4, 8, 15, None]
+    assert history.add_crash(lived_seconds=60).restart_delay_seconds(others_serve=False) == 0.5
 
 
-@pytest.mark.parametrize("in_a_row", [7, 5000])
-def test_restarts_continue_while_other_workers_serve(in_a_row: int) -> None:
+@pytest.mark.parametrize("consecutive", [7, 5000])
+def test_restarts_continue_while_other_workers_serve(consecutive: int) -> None:
     """Regression: the gateway exited, with its healthy workers, after replacements of one died seven times."""
-    assert CrashHistory(consecutive=in_a_row, was_ready=True).restart_delay_seconds(others_serve=True) == 15
+    assert CrashHistory(consecutive=consecutive, was_ready=True).restart_delay_seconds(others_serve=True) == 15
 
 
 def test_no_worker_is_restarted_if_none_was_ever_ready() -> None:

@@ -40,11 +40,11 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGateway]:
-    with live_gateway(tmp_path_factory.mktemp("gateway")) as found:
-        yield found
+    with live_gateway(tmp_path_factory.mktemp("gateway")) as running:
+        yield running
 
 
-def status(gateway: LiveGateway, body: dict[str, Any]) -> int:
+def send_message(gateway: LiveGateway, body: dict[str, Any]) -> int:
     request = {"model": CLAUDE, "max_tokens": 10, "messages": gateway.messages(), **body}
     return gateway.post("/v1/messages", request).status_code
 
@@ -54,7 +54,7 @@ TOOLS = [{"name": f"t{at}", "description": "Does.", "input_schema": NESTED} for 
 
 
 @pytest.mark.parametrize(
-    ("setting", "body", "refused"),
+    ("setting", "body", "expected_status"),
     [
         ("body_limit_bytes: 300", {"system": "x" * 400}, 413),
         ("max_messages: 2", {"messages": [{"role": "user", "content": "a"}] * 3}, 400),
@@ -63,15 +63,15 @@ TOOLS = [{"name": f"t{at}", "description": "Does.", "input_schema": NESTED} for 
     ],
 )
 def test_requests_above_a_server_limit_are_rejected(
-    gateway: LiveGateway, setting: str, body: dict[str, Any], refused: int
+    gateway: LiveGateway, setting: str, body: dict[str, Any], expected_status: int
 ) -> None:
     gateway.configure()
-    assert status(gateway, body) == 200
+    assert send_message(gateway, body) == 200
     gateway.configure(f"server: {{{setting}}}\n")
-    assert status(gateway, body) == refused
+    assert send_message(gateway, body) == expected_status
 
 
-def half_sent(gateway: LiveGateway, size_bytes: int = 500) -> socket.socket:
+def send_half_a_request(gateway: LiveGateway, size_bytes: int = 500) -> socket.socket:
     """Send the head and only a part of the body of a request."""
     connection = socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2])))
     connection.settimeout(20)
@@ -84,11 +84,11 @@ def half_sent(gateway: LiveGateway, size_bytes: int = 500) -> socket.socket:
 
 def test_a_body_must_arrive_within_the_configured_time(gateway: LiveGateway) -> None:
     gateway.configure("server: {body_timeout_seconds: 0.2}\n")
-    with half_sent(gateway) as connection:
+    with send_half_a_request(gateway) as connection:
         assert b" 408 " in connection.recv(200)
 
     gateway.configure()
-    with half_sent(gateway) as connection:
+    with send_half_a_request(gateway) as connection:
         connection.settimeout(0.6)
         with pytest.raises(TimeoutError):
             connection.recv(200)
@@ -108,8 +108,8 @@ def test_all_bodies_together_stay_within_the_configured_memory(gateway: LiveGate
     with ExitStack() as stack:
         gateway.configure("server: {body_limit_bytes: 800000}\n")
         for _ in range(3):
-            stack.enter_context(half_sent(gateway, 790_000))
-        assert post(30) in (200, 400)  # it is read, whatever the provider says of it
+            stack.enter_context(send_half_a_request(gateway, 790_000))
+        assert post(30) in (200, 400)  # the body is read, whether or not the sandbox accepts it
         gateway.configure("server: {body_limit_bytes: 800000, body_memory_bytes: 2400000}\n")
         with pytest.raises(httpx.ReadTimeout):
             post(1)
@@ -147,44 +147,44 @@ def test_the_gateways_pages_are_shown_only_if_enabled(gateway: LiveGateway) -> N
 
 
 @pytest.mark.parametrize(
-    ("setting", "answer"),
+    ("setting", "step"),
     [
         ("idle_seconds: 0.2", {"delay_seconds": 3}),
         ("total_seconds: 0.2", {"delay_seconds": 3}),
     ],
 )
 def test_an_upstream_has_the_configured_timeout(
-    gateway: LiveGateway, setting: str, answer: dict[str, Any]
+    gateway: LiveGateway, setting: str, step: dict[str, Any]
 ) -> None:
     gateway.configure(f"server: {{timeouts: {{{setting}}}}}\n")
     body = {"model": CLAUDE, "max_tokens": 10, "messages": gateway.messages()}
-    late = gateway.post("/v1/messages", body, x_sandbox_answer=json.dumps(answer))
+    response = gateway.post("/v1/messages", body, x_sandbox_answer=json.dumps(step))
 
-    assert late.status_code == 504
-    assert "0.2 s" in late.text
+    assert response.status_code == 504
+    assert "0.2 s" in response.text
 
 
 def test_a_connection_has_the_configured_timeout(gateway: LiveGateway) -> None:
     with ExitStack() as stack:
-        full = stack.enter_context(socket.socket())
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        for _ in range(4):  # nobody accepts them, so that further ones have to wait
-            waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(full.getsockname())
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):  # they are never accepted, so that further connections wait
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
         gateway.configure(
             "server: {timeouts: {connect_seconds: 0.3}}\nroutes: [{models: '*', upstream: full}]\n",
-            upstreams=f"  full: {{base_url: 'http://127.0.0.1:{full.getsockname()[1]}', api: anthropic}}\n",
+            upstreams=f"  full: {{base_url: 'http://127.0.0.1:{listener.getsockname()[1]}', api: anthropic}}\n",
         )
         body = {"model": CLAUDE, "max_tokens": 10, "messages": gateway.messages()}
-        late = gateway.post("/v1/messages", body)
+        response = gateway.post("/v1/messages", body)
 
-    assert late.status_code in (502, 504)
-    assert "0.3 s" in late.text
+    assert response.status_code in (502, 504)
+    assert "0.3 s" in response.text
 
 
-def rows(folder: Path, sql: str) -> list[Any]:
+def query_store(folder: Path, sql: str) -> list[Any]:
     with sqlite3.connect(f"file:{folder}/foveate.sqlite?mode=ro", uri=True) as connection:
         return connection.execute(sql).fetchall()
 
@@ -198,7 +198,7 @@ def test_requests_are_stored_only_if_enabled_and_within_days_and_bytes(gateway: 
         for _ in range(times):
             gateway.send_message()
         time.sleep(0.5)
-        return int(rows(gateway.folder, STORED_REQUESTS_SQL)[0][0])
+        return int(query_store(gateway.folder, STORED_REQUESTS_SQL)[0][0])
 
     assert stored_requests("enabled: false") == 0
     assert stored_requests("enabled: true") == 3
@@ -206,25 +206,25 @@ def test_requests_are_stored_only_if_enabled_and_within_days_and_bytes(gateway: 
     assert stored_requests("enabled: true, days: 0.000001, most_bytes: 2000") < 6
 
 
-def started(folder: Path, settings: str, *options: str) -> tuple[dict[str, Any], str]:
+def run_gateway(folder: Path, settings: str, *options: str) -> tuple[dict[str, Any], str]:
     """Start a gateway with these settings; return its ready object and its standard error."""
     with running_sandbox() as sandbox:
         write_config(folder / "foveate.yaml", sandbox.url, settings)
-        with gateway_process(folder, *options) as served:
+        with gateway_process(folder, *options) as gateway:
             httpx.post(
-                f"{served.url}/v1/messages",
+                f"{gateway.url}/v1/messages",
                 json={"model": CLAUDE, "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]},
                 headers={"x-api-key": KEY, "anthropic-version": "2023-06-01"},
             )
-            served.process.terminate()
-            return served.ready_object, served.wait_for_exit()[1]
+            gateway.process.terminate()
+            return gateway.ready_object, gateway.wait_for_exit()[1]
 
 
 def test_the_log_is_written_as_configured(tmp_path: Path) -> None:
-    def log(settings: str) -> list[str]:
-        return started(tmp_path, f"server: {{{settings}}}\n")[1].splitlines()
+    def read_log(settings: str) -> list[str]:
+        return run_gateway(tmp_path, f"server: {{{settings}}}\n")[1].splitlines()
 
-    plain, structured, quiet = log("log: lines"), log("log: json"), log("log_level: error")
+    plain, structured, quiet = read_log("log: lines"), read_log("log: json"), read_log("log_level: error")
 
     assert any(CLAUDE in line for line in plain)
     assert not plain[0].startswith("{")
@@ -233,9 +233,9 @@ def test_the_log_is_written_as_configured(tmp_path: Path) -> None:
 
 
 def test_the_gateway_uses_the_configured_address_and_store(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.2", 0))
-        port = free.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.2", 0))
+        port = probe.getsockname()[1]
     store = tmp_path / "elsewhere.sqlite"
     settings = f"server: {{host: 127.0.0.2, port: {port}}}\nstore: {{url: 'sqlite:///{store}'}}\n"
     (tmp_path / "foveate.yaml").write_text(settings)
@@ -260,16 +260,16 @@ def test_the_gateway_uses_the_configured_address_and_store(tmp_path: Path) -> No
 async def test_sessions_unused_for_the_configured_days_are_deleted(
     tmp_path: Path, days: int, is_stored: bool
 ) -> None:
-    store = ensure_store(tmp_path / "foveate.sqlite")
-    (tmp_path / "foveate.yaml").write_text(f"store: {{url: '{store}', keep_days: {days}}}\n")
-    choices = load_live_config(tmp_path / "foveate.yaml", {}, logs_changes=False).current().value
+    store_url = ensure_store(tmp_path / "foveate.sqlite")
+    (tmp_path / "foveate.yaml").write_text(f"store: {{url: '{store_url}', keep_days: {days}}}\n")
+    config = load_live_config(tmp_path / "foveate.yaml", {}, logs_changes=False).current().value
     now = 1_800_000_000.0
-    async with await open_store(store) as opened:
+    async with await open_store(store_url) as store:
         session = Session(id="s", agent="ana", tip=b"", messages=1, created_at=now, seen_at=now)
-        await opened.sessions.save([SessionUpdate(session=session, turns=())])
+        await store.sessions.save([SessionUpdate(session=session, turns=())])
     waits = iter((0.0, 3600.0))
     async with open_gateway(
-        lambda: choices,
+        lambda: config,
         environment={},
         clock=lambda: now + 5 * 86_400,
         runs_retention=True,
@@ -277,7 +277,7 @@ async def test_sessions_unused_for_the_configured_days_are_deleted(
     ):
         await asyncio.sleep(0.5)
 
-    assert bool(rows(tmp_path, "SELECT id FROM sessions_v1")) is is_stored
+    assert bool(query_store(tmp_path, "SELECT id FROM sessions_v1")) is is_stored
 
 
 @pytest.mark.parametrize("is_signed", [True, False])
@@ -293,53 +293,56 @@ def test_requests_to_bedrock_are_signed_only_if_configured(
             f"upstreams: {{bedrock: {{base_url: '{upstream.url}'{sign}}}}}\nstore: {{url: '{store}'}}\n"
         )
         environment = {"AWS_REGION": "eu-west-1"}
-        choices = load_live_config(tmp_path / "foveate.yaml", environment, logs_changes=False).current().value
-        with running_gateway(upstream.url, tmp_path, config=choices) as gateway:
+        config = load_live_config(tmp_path / "foveate.yaml", environment, logs_changes=False).current().value
+        with running_gateway(upstream.url, tmp_path, config=config) as gateway:
             body = {"messages": [{"role": "user", "content": [{"text": "Hello"}]}]}
             path = "/model/anthropic.claude-sonnet-4-5-20250929-v1:0/converse"
             httpx.post(f"{gateway.url}{path}", json=body, headers={"authorization": "Bearer ABSK-of-a-test"})
 
-    (heard,) = upstream.requests
-    assert (b"AWS4-HMAC-SHA256" in heard) is is_signed
+    (request,) = upstream.requests
+    assert (b"AWS4-HMAC-SHA256" in request) is is_signed
 
 
 @contextmanager
-def gateway_for(folder: Path, provider: ScriptedUpstream, text: str) -> Iterator[str]:
+def running_gateway_for(folder: Path, provider: ScriptedUpstream, upstream_settings: str) -> Iterator[str]:
     """Run a gateway with its own key for one upstream that has these additional settings."""
     store = ensure_store(folder / "foveate.sqlite")
     (folder / "foveate.yaml").write_text(
-        f"upstreams: {{anthropic: {{base_url: '{provider.url}'{text}}}}}\nstore: {{url: '{store}'}}\n"
+        f"upstreams: {{anthropic: {{base_url: '{provider.url}'{upstream_settings}}}}}\n"
+        f"store: {{url: '{store}'}}\n"
         f"agents: [{{id: ana, keys: ['{hash_key(GATEWAY_KEY)}']}}]\n"
     )
     environment = {"ANTHROPIC_API_KEY": "key-of-its-own"}
-    choices = load_live_config(folder / "foveate.yaml", environment, logs_changes=False).current().value
-    with running_gateway(provider.url, folder, config=choices) as gateway:
+    config = load_live_config(folder / "foveate.yaml", environment, logs_changes=False).current().value
+    with running_gateway(provider.url, folder, config=config) as gateway:
         yield gateway.url
 
 
 GATEWAY_KEY = "fov-key-of-a-test-with-enough-letters"
-SHOWN = {"x-api-key": GATEWAY_KEY, "anthropic-version": "2023-06-01"}
+HEADERS = {"x-api-key": GATEWAY_KEY, "anthropic-version": "2023-06-01"}
 
 
-@pytest.mark.parametrize(("text", "status"), [("", 403), (", allow: ['GET /v1/files*']", 200)])
-def test_the_gateways_key_is_used_only_where_allowed(tmp_path: Path, text: str, status: int) -> None:
-    with (
-        running_upstream(respond_always(http_response(b"{}"))) as provider,
-        gateway_for(tmp_path, provider, text) as url,
-    ):
-        assert httpx.get(f"{url}/v1/files", headers=SHOWN).status_code == status
-
-
-@pytest.mark.parametrize(("text", "connections"), [("", 1), (", reuse: false", 3)])
-def test_connections_to_an_upstream_are_reused_only_if_enabled(
-    tmp_path: Path, text: str, connections: int
+@pytest.mark.parametrize(("upstream_settings", "status"), [("", 403), (", allow: ['GET /v1/files*']", 200)])
+def test_the_gateways_key_is_used_only_where_allowed(
+    tmp_path: Path, upstream_settings: str, status: int
 ) -> None:
     with (
         running_upstream(respond_always(http_response(b"{}"))) as provider,
-        gateway_for(tmp_path, provider, text) as url,
+        running_gateway_for(tmp_path, provider, upstream_settings) as url,
+    ):
+        assert httpx.get(f"{url}/v1/files", headers=HEADERS).status_code == status
+
+
+@pytest.mark.parametrize(("upstream_settings", "connections"), [("", 1), (", reuse: false", 3)])
+def test_connections_to_an_upstream_are_reused_only_if_enabled(
+    tmp_path: Path, upstream_settings: str, connections: int
+) -> None:
+    with (
+        running_upstream(respond_always(http_response(b"{}"))) as provider,
+        running_gateway_for(tmp_path, provider, upstream_settings) as url,
     ):
         for _ in range(3):
-            assert httpx.get(f"{url}/v1/models", headers=SHOWN).status_code == 200
+            assert httpx.get(f"{url}/v1/models", headers=HEADERS).status_code == 200
     assert provider.connections == connections
 
 
@@ -348,32 +351,32 @@ def test_a_cap_warns_from_the_configured_share(tmp_path: Path, share: str, level
     caps = f"[{{scope: agent, agent: ana, dollars: 5, warn_at: {share}}}]"
     store = ensure_store(tmp_path / "foveate.sqlite")
     (tmp_path / "foveate.yaml").write_text(f"cost: {{caps: {caps}}}\nstore: {{url: '{store}'}}\n")
-    done = subprocess.run(
+    result = subprocess.run(
         [*COMMAND, "cost", "caps", "--json"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         check=True,
-        env=CLEAN,
+        env=ENVIRONMENT,
     )
 
-    assert json.loads(done.stdout)["caps"][0]["uses"][0]["level"] == level
+    assert json.loads(result.stdout)["caps"][0]["uses"][0]["level"] == level
 
 
 # The environment
 
 
-CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("CONTEXT_", "TIME_"))}
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("CONTEXT_", "TIME_"))}
 
 
-def sent_with(folder: Path, settings: str, **environment: str) -> SandboxRequest:
+def request_with_environment(folder: Path, settings: str, **environment: str) -> SandboxRequest:
     """Return the request that a gateway started with these variables sends to the provider."""
     with running_sandbox() as sandbox:
         write_config(folder / "foveate.yaml", sandbox.url, settings)
-        with gateway_process(folder, forked=True, **environment) as served:
-            shown = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "x-foveate-agent": "ana"}
+        with gateway_process(folder, forked=True, **environment) as gateway:
+            headers = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "x-foveate-agent": "ana"}
             body = {"model": CLAUDE, "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]}
-            response = httpx.post(f"{served.url}/v1/messages", json=body, headers=shown)
+            response = httpx.post(f"{gateway.url}/v1/messages", json=body, headers=headers)
             assert response.status_code == 200, response.text
         return sandbox.requests[-1]
 
@@ -381,8 +384,8 @@ def sent_with(folder: Path, settings: str, **environment: str) -> SandboxRequest
 @pytest.mark.parametrize("is_set", [True, False])
 def test_environment_variables_change_the_sent_request(tmp_path: Path, is_set: bool) -> None:
     (tmp_path / "watch.log").write_text("".join(f"line {number} of it\n" for number in range(30)))
-    soon = datetime.now(UTC) + timedelta(minutes=90)
-    (tmp_path / "notes.org").write_text(f"* TODO Prune\nDEADLINE: <{soon:%Y-%m-%d %a %H:%M}>\n")
+    deadline = datetime.now(UTC) + timedelta(minutes=90)
+    (tmp_path / "notes.org").write_text(f"* TODO Prune\nDEADLINE: <{deadline:%Y-%m-%d %a %H:%M}>\n")
     settings = (
         f"agents: [{{id: ana, sections: {{memory: {{paths: ['{tmp_path}/notes.org']}}, time: {{}},"
         f" logs: ['{tmp_path}/watch.log']}}}}]\n"
@@ -394,13 +397,13 @@ def test_environment_variables_change_the_sent_request(tmp_path: Path, is_set: b
         "ANTHROPIC_CACHE_BETA": "prompt-caching-of-a-test",
     }
 
-    ask = sent_with(tmp_path, settings, **(variables if is_set else {}))
+    request = request_with_environment(tmp_path, settings, **(variables if is_set else {}))
 
-    text = ask.body.decode()
+    text = request.body.decode()
     assert (text.count(" of it") == 3) is is_set
     assert ("(UTC)" in text) is is_set
     assert ("Deadline in " in text) is is_set
-    assert (ask.headers.get("anthropic-beta") == "prompt-caching-of-a-test") is is_set
+    assert (request.headers.get("anthropic-beta") == "prompt-caching-of-a-test") is is_set
 
 
 @pytest.mark.parametrize(
@@ -409,25 +412,25 @@ def test_environment_variables_change_the_sent_request(tmp_path: Path, is_set: b
 def test_environment_variables_remove_sections(tmp_path: Path, variable: str, value: str) -> None:
     settings = "agents: [{id: ana, sections: {time: {}, limits: {total_tokens: 500}}}]\n"
 
-    ask = sent_with(tmp_path, settings, **({variable: value} if variable else {}))
+    request = request_with_environment(tmp_path, settings, **({variable: value} if variable else {}))
 
-    assert ("Time: " in ask.body.decode()) is (variable == "")
+    assert ("Time: " in request.body.decode()) is (variable == "")
 
 
 def test_a_variable_sets_the_minimum_similarity_of_notes(tmp_path: Path) -> None:
     (tmp_path / "notes.org").write_text("* Roses\nRoses need water.\n* Pumps\nPumps move water.\n")
-    shown = {}
+    is_shown = {}
     for threshold in ("0", "1"):
-        done = subprocess.run(
+        result = subprocess.run(
             [*COMMAND, "memory", "render", "notes.org", "--focus", "Roses", "--limit-tokens", "none"],
             capture_output=True,
             text=True,
             cwd=tmp_path,
             check=True,
-            env={**CLEAN, "CONTEXT_SEMANTIC_THRESHOLD": threshold, "FOVEATE_HOME": str(tmp_path)},
+            env={**ENVIRONMENT, "CONTEXT_SEMANTIC_THRESHOLD": threshold, "FOVEATE_HOME": str(tmp_path)},
         )
-        shown[threshold] = "Pumps move water." in done.stdout
-    assert shown == {"0": True, "1": False}
+        is_shown[threshold] = "Pumps move water." in result.stdout
+    assert is_shown == {"0": True, "1": False}
 
 
 @pytest.mark.parametrize(
@@ -447,30 +450,30 @@ def test_keys_of_upstreams_come_from_their_variables(
     with running_upstream(respond_always(http_response(b"{}"))) as provider:
         store = ensure_store(tmp_path / "foveate.sqlite")
         key = "fov-key-of-a-test-with-enough-letters"
-        base = provider.url if upstream == "anthropic" else f"{provider.url}/v1"
+        base_url = provider.url if upstream == "anthropic" else f"{provider.url}/v1"
         (tmp_path / "foveate.yaml").write_text(
-            f"upstreams: {{{upstream}: {{base_url: '{base}'}}}}\nstore: {{url: '{store}'}}\n"
+            f"upstreams: {{{upstream}: {{base_url: '{base_url}'}}}}\nstore: {{url: '{store}'}}\n"
             f"routes: [{{models: '*', upstream: {upstream}}}]\n"
             f"agents: [{{id: ana, keys: ['{hash_key(key)}']}}]\n"
         )
-        choices = (
+        config = (
             load_live_config(tmp_path / "foveate.yaml", {variable: "key-of-its-own"}, logs_changes=False)
             .current()
             .value
         )
-        with running_gateway(provider.url, tmp_path, config=choices) as gateway:
+        with running_gateway(provider.url, tmp_path, config=config) as gateway:
             body = {"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]}
             httpx.post(f"{gateway.url}{path}", json=body, headers={"authorization": f"Bearer {key}"})
 
-    (heard,) = provider.requests
-    assert b"key-of-its-own" in heard
-    assert key.encode() not in heard
+    (request,) = provider.requests
+    assert b"key-of-its-own" in request
+    assert key.encode() not in request
 
 
 def test_variables_set_the_store_and_the_data_folder(tmp_path: Path) -> None:
     home, store = tmp_path / "home", tmp_path / "other.sqlite"
     home.mkdir()
-    sent_with(tmp_path, "", FOVEATE_HOME=str(home))
+    request_with_environment(tmp_path, "", FOVEATE_HOME=str(home))
     assert (home / "foveate.sqlite").exists()
-    sent_with(tmp_path, "", FOVEATE_STORE=f"sqlite:///{store}")
+    request_with_environment(tmp_path, "", FOVEATE_STORE=f"sqlite:///{store}")
     assert store.exists()

@@ -19,7 +19,7 @@ from foveate.session.store import SessionUpdate
 from foveate.store import Store, open_store
 from foveate.store.database import Transaction, TransactionCallback
 from foveate.store.postgres import PostgresDatabase
-from tests.support.stores.postgres import PostgresServer
+from tests.support.stores.postgres import TERMINATE_AT_COMMIT, PostgresServer
 from tests.support.stores.records import (
     AGENT,
     COMPACTED_MESSAGES,
@@ -36,26 +36,26 @@ def url(own_server: PostgresServer) -> str:
     return own_server.new_database()
 
 
-async def store_until(store: Store, end: asyncio.Event, name: str) -> tuple[int, int]:
+async def save_until(store: Store, stop: asyncio.Event, name: str) -> tuple[int, int]:
     """Store sessions one after the other, and return how many were stored and how many attempts failed."""
-    stored = failed = 0
-    while not end.is_set():
-        one = f"{name} {stored}"
+    saved = failures = 0
+    while not stop.is_set():
+        session_id = f"{name} {saved}"
         try:
             await store.sessions.save(
-                [SessionUpdate(session=make_session(one, 3), turns=make_turns(one, 0, 3))]
+                [SessionUpdate(session=make_session(session_id, 3), turns=make_turns(session_id, 0, 3))]
             )
         except StoreUnavailable:
-            failed += 1
+            failures += 1
             await asyncio.sleep(0.05)
-            if await is_there(store, one):
-                stored += 1
+            if await is_stored(store, session_id):
+                saved += 1
         else:
-            stored += 1
-    return stored, failed
+            saved += 1
+    return saved, failures
 
 
-async def is_there(store: Store, name: str) -> bool:
+async def is_stored(store: Store, name: str) -> bool:
     try:
         return await store.sessions.get_session(name) is not None
     except StoreUnavailable:
@@ -67,23 +67,23 @@ async def test_a_server_that_crashes_and_restarts_during_a_run_loses_nothing(
     own_server: PostgresServer, url: str
 ) -> None:
     async with await open_store(url, wait_seconds=30.0) as store:  # the machine may be busy
-        end = asyncio.Event()
-        writers = [asyncio.ensure_future(store_until(store, end, f"w{number}")) for number in range(6)]
+        stop = asyncio.Event()
+        writers = [asyncio.ensure_future(save_until(store, stop, f"w{number}")) for number in range(6)]
         for _ in range(2):
             await asyncio.sleep(0.4)
             await asyncio.to_thread(own_server.crash)
             await asyncio.sleep(0.2)
             await asyncio.to_thread(own_server.start)
         await asyncio.sleep(0.5)
-        end.set()
-        done = await asyncio.gather(*writers)
+        stop.set()
+        results = await asyncio.gather(*writers)
 
-        assert sum(failed for _, failed in done) == 0
-        for number, (stored, _) in enumerate(done):
-            assert stored > 1
-            for one in range(stored):
-                known = await store.sessions.find_turns(AGENT, message_hashes(f"w{number} {one}", 0, 3))
-                assert len(known) == 3, "told to be kept, and is not"
+        assert sum(failures for _, failures in results) == 0
+        for number, (saved, _) in enumerate(results):
+            assert saved > 1
+            for index in range(saved):
+                turns = await store.sessions.find_turns(AGENT, message_hashes(f"w{number} {index}", 0, 3))
+                assert len(turns) == 3, "confirmed, but not stored"
 
 
 @pytest.mark.process
@@ -95,10 +95,10 @@ async def test_an_unreachable_server_is_reported_in_time_and_used_again_when_it_
         assert await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=lease)
         await asyncio.to_thread(own_server.crash)
         try:
-            began = time.monotonic()
+            started = time.monotonic()
             with pytest.raises(StoreUnavailable) as raised:
                 await store.compactions.get_compaction(COMPACTION.id)
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - started < 10
             assert raised.value.where.startswith("postgresql://")
             with pytest.raises(StoreUnavailable):
                 await open_store(url, wait_seconds=0.5)
@@ -120,59 +120,48 @@ def terminate_connections(url: str) -> None:
 
 
 async def test_a_transaction_lost_before_its_commit_is_repeated_once(url: str) -> None:
-    tries = 0
+    attempts = 0
 
-    def work(rows: Transaction) -> int:
-        nonlocal tries
-        tries += 1
+    def insert_row(rows: Transaction) -> int:
+        nonlocal attempts
+        attempts += 1
         rows.execute(
             "INSERT INTO compaction_locks_v1 (session_id, holder, fence, expires_at) VALUES (?, ?, 1, 0)",
-            (f"try {tries}", "me"),
+            (f"try {attempts}", "me"),
         )
-        if tries == 1:
+        if attempts == 1:
             terminate_connections(url)
         return len(rows.fetch_all("SELECT session_id FROM compaction_locks_v1"))
 
     database = PostgresDatabase.open(url, wait_seconds=5.0)
     await (await open_store(url)).close()
 
-    assert await database.write(work, is_idempotent=False) == 1  # the first attempt left nothing
-    assert tries == 2
+    assert await database.write(insert_row, is_idempotent=False) == 1  # the first attempt left nothing
+    assert attempts == 2
     await database.close()
 
 
 async def test_retries_of_a_lost_connection_are_limited(url: str) -> None:
-    tries = 0
+    attempts = 0
 
-    def work(rows: Transaction) -> None:
-        nonlocal tries
-        tries += 1
+    def read_row(rows: Transaction) -> None:
+        nonlocal attempts
+        attempts += 1
         terminate_connections(url)
         rows.fetch_all("SELECT 1")
 
     database = PostgresDatabase.open(url, wait_seconds=1.0)
 
     with pytest.raises(StoreUnavailable, match="terminating connection"):
-        await database.write(work, is_idempotent=True)
-    assert 2 <= tries <= 5
+        await database.write(read_row, is_idempotent=True)
+    assert 2 <= attempts <= 5
     await database.close()
-
-
-LOST_AT_COMMIT = """
-CREATE SEQUENCE commits;
-CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-    IF nextval('commits') <= {1} THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
-    RETURN NULL;
-END $$;
-CREATE CONSTRAINT TRIGGER lost AFTER INSERT OR UPDATE ON {0} DEFERRABLE INITIALLY DEFERRED
-FOR EACH ROW EXECUTE FUNCTION lose()
-"""
 
 
 async def test_a_transaction_lost_at_its_commit_is_only_repeated_if_idempotent(url: str) -> None:
     async with await open_store(url) as store:
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(LOST_AT_COMMIT.format("compaction_locks_v1", 1))
+            connection.execute(TERMINATE_AT_COMMIT.format("compaction_locks_v1", 1))
 
         with pytest.raises(StoreUnavailable, match="may or may not be kept"):
             await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=1000.0)
@@ -190,23 +179,23 @@ async def test_a_server_that_does_not_respond_blocks_no_caller(url: str) -> None
         time.sleep(3)  # as on a dead connection
 
     database = PostgresDatabase.open(url, wait_seconds=0.2)
-    began = time.monotonic()
+    started = time.monotonic()
 
     with pytest.raises(StoreUnavailable, match="no answer within"):
         await database.read(wait)
 
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - started < 2.5
     await database.close()
 
 
 def stop_server_processes(own_server: PostgresServer) -> list[int]:
     """Stop the server processes of a store's connections, as on a machine that hangs."""
     with psycopg.connect(own_server.server.get_uri(), autocommit=True) as connection:
-        found = connection.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'foveate'")
-        processes = [process for (process,) in found.fetchall()]
-    for process in processes:
-        os.kill(process, signal.SIGSTOP)
-    return processes
+        cursor = connection.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'foveate'")
+        pids = [pid for (pid,) in cursor.fetchall()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    return pids
 
 
 async def test_a_store_can_be_closed_while_its_server_does_not_respond(
@@ -214,21 +203,21 @@ async def test_a_store_can_be_closed_while_its_server_does_not_respond(
 ) -> None:
     store = await open_store(url, wait_seconds=0.3)
     await asyncio.gather(*(store.sessions.get_session(f"s{number}") for number in range(12)))
-    processes = stop_server_processes(own_server)
+    pids = stop_server_processes(own_server)
     try:
-        began = time.monotonic()
+        started = time.monotonic()
         reads = [store.sessions.get_session(f"s{number}") for number in range(12)]
-        raised = await asyncio.gather(*reads, return_exceptions=True)
-        assert StoreUnavailable in {type(error) for error in raised}
+        results = await asyncio.gather(*reads, return_exceptions=True)
+        assert StoreUnavailable in {type(result) for result in results}
         async with asyncio.timeout(20):
             await store.close()
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - started < 15
     finally:
-        for process in processes:
-            os.kill(process, signal.SIGCONT)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
-ENDS = """
+EXIT_SCRIPT = """
 import asyncio, os, signal, sys
 import psycopg
 from foveate.errors import StoreUnavailable
@@ -254,14 +243,14 @@ asyncio.run(main())
 
 @pytest.mark.process
 def test_a_program_can_exit_without_closing_its_store_while_the_server_hangs(url: str) -> None:
-    ended_ = subprocess.run(
-        [sys.executable, "-c", ENDS, url], capture_output=True, text=True, check=True, timeout=60
+    result = subprocess.run(
+        [sys.executable, "-c", EXIT_SCRIPT, url], capture_output=True, text=True, check=True, timeout=60
     )
 
-    processes = [int(process) for process in ended_.stdout.split()]
-    for process in processes:
-        os.kill(process, signal.SIGCONT)
-    assert processes
+    pids = [int(pid) for pid in result.stdout.split()]
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    assert pids
 
 
 @pytest.mark.process
@@ -270,7 +259,7 @@ async def test_opening_a_store_waits_for_a_server_that_is_briefly_unreachable(
 ) -> None:
     for is_new in (True, False):  # with tables to be created, and without
         await asyncio.to_thread(own_server.crash)
-        began = time.monotonic()
+        started = time.monotonic()
         opening = asyncio.ensure_future(open_store(url, wait_seconds=30.0))
         try:
             await asyncio.sleep(0.5)
@@ -278,10 +267,10 @@ async def test_opening_a_store_waits_for_a_server_that_is_briefly_unreachable(
         finally:
             await asyncio.to_thread(own_server.start)
         await (await opening).close()
-        assert time.monotonic() - began < 25
+        assert time.monotonic() - started < 25
 
 
-OPENS = """
+OPEN_SCRIPT = """
 import asyncio, sys
 from foveate.store import open_store
 
@@ -302,7 +291,7 @@ def short_path() -> Iterator[Path]:
 @pytest.mark.process
 async def test_opening_a_store_waits_for_a_server_that_has_just_started(short_path: Path, url: str) -> None:
     """The first connection is rejected as by a starting server; the next one is accepted."""
-    there = psycopg.conninfo.conninfo_to_dict(url)
+    server = psycopg.conninfo.conninfo_to_dict(url)
     connections = 0
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -310,7 +299,7 @@ async def test_opening_a_store_waits_for_a_server_that_has_just_started(short_pa
             writer.write(data)
         writer.close()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal connections
         connections += 1
         if connections == 1:
@@ -319,13 +308,13 @@ async def test_opening_a_store_waits_for_a_server_that_has_just_started(short_pa
             writer.write(b"E" + struct.pack("!i", len(message) + 4) + message)
             writer.close()
             return
-        into = await asyncio.open_unix_connection(f"{there['host']}/.s.PGSQL.5432")
-        await asyncio.gather(relay(reader, into[1]), relay(into[0], writer))
+        server_streams = await asyncio.open_unix_connection(f"{server['host']}/.s.PGSQL.5432")
+        await asyncio.gather(relay(reader, server_streams[1]), relay(server_streams[0], writer))
 
-    async with await asyncio.start_unix_server(answer, short_path / ".s.PGSQL.5432"):
-        through = url.replace(str(there["host"]), str(short_path))
-        opens = await asyncio.create_subprocess_exec(sys.executable, "-c", OPENS, through)
-        assert await opens.wait() == 0
+    async with await asyncio.start_unix_server(accept, short_path / ".s.PGSQL.5432"):
+        proxy_url = url.replace(str(server["host"]), str(short_path))
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", OPEN_SCRIPT, proxy_url)
+        assert await process.wait() == 0
     assert connections > 2
 
 
@@ -333,8 +322,8 @@ async def test_waiting_for_a_locked_row_is_limited(url: str) -> None:
     async with await open_store(url, wait_seconds=0.4) as store:
         lease = await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=1000.0)
         assert lease
-        with psycopg.connect(url) as holds:
-            holds.execute("SELECT * FROM compaction_locks_v1 FOR UPDATE")
+        with psycopg.connect(url) as connection:
+            connection.execute("SELECT * FROM compaction_locks_v1 FOR UPDATE")
             with pytest.raises(StoreUnavailable, match="took too long"):
                 await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=lease)
         assert await store.compactions.list_compactions() == []
@@ -344,32 +333,32 @@ async def test_waiting_for_a_locked_row_is_limited(url: str) -> None:
 
 async def test_taking_over_a_lease_waits_for_a_compaction_that_is_being_recorded(url: str) -> None:
     async with await open_store(url, wait_seconds=20.0) as store:
-        late = await store.compactions.acquire_lease("s", "late", ttl_seconds=300, now=1000.0)
-        assert late
-        with psycopg.connect(url) as records:  # as `record` does first
-            records.execute("UPDATE compaction_locks_v1 SET fence = fence WHERE session_id = 's'")
-            over = asyncio.ensure_future(
+        old_lease = await store.compactions.acquire_lease("s", "late", ttl_seconds=300, now=1000.0)
+        assert old_lease
+        with psycopg.connect(url) as connection:  # as `record` does first
+            connection.execute("UPDATE compaction_locks_v1 SET fence = fence WHERE session_id = 's'")
+            takeover = asyncio.ensure_future(
                 store.compactions.acquire_lease("s", "next", ttl_seconds=300, now=2000.0)
             )
             await asyncio.sleep(0.2)
-            assert not over.done()
-        new = await over
-        assert new
-        assert new.fence == 2
-        assert not await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=late)
+            assert not takeover.done()
+        new_lease = await takeover
+        assert new_lease
+        assert new_lease.fence == 2
+        assert not await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=old_lease)
 
 
 async def test_a_deadlock_is_resolved_and_both_transactions_succeed(url: str) -> None:
-    def lock_both(first: str, second: str, meet: list[str]) -> TransactionCallback[int]:
-        def work(rows: Transaction) -> int:
+    def lock_both(first: str, second: str, locked_rows: list[str]) -> TransactionCallback[int]:
+        def update_both(rows: Transaction) -> int:
             rows.execute("UPDATE sessions_v1 SET messages = messages + 1 WHERE id = ?", (first,))
-            meet.append(first)
-            waited = time.monotonic() + 5
-            while len(set(meet)) < 2 and time.monotonic() < waited:
+            locked_rows.append(first)
+            deadline = time.monotonic() + 5
+            while len(set(locked_rows)) < 2 and time.monotonic() < deadline:
                 time.sleep(0.01)
             return rows.execute("UPDATE sessions_v1 SET messages = messages + 1 WHERE id = ?", (second,))
 
-        return work
+        return update_both
 
     async with await open_store(url) as store:
         for name in ("a", "b"):
@@ -377,20 +366,20 @@ async def test_a_deadlock_is_resolved_and_both_transactions_succeed(url: str) ->
                 [SessionUpdate(session=make_session(name, 2), turns=make_turns(name, 0, 2))]
             )
         database = PostgresDatabase.open(url, wait_seconds=10.0)
-        meet: list[str] = []
+        locked_rows: list[str] = []
 
         try:
             await asyncio.gather(
-                database.write(lock_both("a", "b", meet), is_idempotent=False),
-                database.write(lock_both("b", "a", meet), is_idempotent=False),
+                database.write(lock_both("a", "b", locked_rows), is_idempotent=False),
+                database.write(lock_both("b", "a", locked_rows), is_idempotent=False),
             )
         finally:
             await database.close()
 
         for name in ("a", "b"):
-            found = await store.sessions.get_session(name)
-            assert found
-            assert found.messages == 4
+            session = await store.sessions.get_session(name)
+            assert session
+            assert session.messages == 4
 
 
 async def test_a_missing_table_is_reported(url: str) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import shutil
 import sqlite3
 import subprocess
@@ -20,18 +19,21 @@ from foveate.session.store import SessionUpdate
 from foveate.store import Store, open_store
 from foveate.store.database import Transaction
 from foveate.store.sqlite import SQLiteDatabase
+from tests.support.oracles.intact_store import (
+    LARGE_MESSAGES,
+    check_confirmed,
+    check_intact,
+    create_store,
+    fill_disk,
+)
+from tests.support.processes.sqlite_lock import locked_by_another_process
 from tests.support.stores.records import (
     AGENT,
-    COMPACTED_MESSAGES,
     COMPACTION,
-    compaction_ids,
-    make_compaction,
     make_session,
     make_turns,
     message_hashes,
 )
-
-LARGE = [bytes(100_000)] * 10
 
 
 @pytest.fixture
@@ -39,110 +41,70 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "foveate.sqlite"
 
 
-async def make(path: Path) -> None:
-    async with await open_store(f"sqlite:///{path}") as store:
-        await store.sessions.save(
-            [SessionUpdate(session=make_session("before", 2), turns=make_turns("before", 0, 2))]
-        )
-        await store.compactions.record(COMPACTION, COMPACTED_MESSAGES, lease=None)
-
-
-async def check_unharmed(store: Store) -> None:
-    """Check that data from before a fault is intact, and that writes work."""
-    assert await store.sessions.get_session("before") == make_session("before", 2)
-    assert await store.compactions.load_messages(COMPACTION.id) == list(COMPACTED_MESSAGES)
-    await store.sessions.save(
-        [SessionUpdate(session=make_session("after", 2), turns=make_turns("after", 0, 2))]
-    )
-    assert len(await store.sessions.find_turns(AGENT, message_hashes("after", 0, 2))) == 2
-
-
-LOCKED = """
-import sqlite3, sys
-connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-connection.execute("BEGIN EXCLUSIVE")
-print("locked", flush=True)
-sys.stdin.readline()
-"""
-
-
-@contextmanager
-def locked_by_another_process(path: Path) -> Iterator["subprocess.Popen[str]"]:
-    with subprocess.Popen(
-        [sys.executable, "-c", LOCKED, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "locked\n"
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 @pytest.mark.process
 def test_a_file_that_stays_locked_is_reported_in_time_and_can_still_be_read(path: Path) -> None:
-    async def use() -> None:
+    async def use_store() -> None:
         async with await open_store(f"sqlite:///{path}", wait_seconds=0.3) as store:
             with locked_by_another_process(path):
-                began = time.monotonic()
-                tries = [
+                started = time.monotonic()
+                writes = [
                     store.sessions.save(
                         [SessionUpdate(session=make_session(f"s{n}", 2), turns=make_turns(f"s{n}", 0, 2))]
                     )
                     for n in range(50)
                 ]
-                failed = await asyncio.gather(*tries, return_exceptions=True)
+                errors = await asyncio.gather(*writes, return_exceptions=True)
 
-                assert {str(error) for error in failed} == {
+                assert {str(error) for error in errors} == {
                     f"{path}: is locked by another process (database is locked)"
                 }
-                assert all(isinstance(error, StoreUnavailable) for error in failed)
-                assert time.monotonic() - began < 10  # concurrently, not one after the other
+                assert all(isinstance(error, StoreUnavailable) for error in errors)
+                assert time.monotonic() - started < 10  # concurrently, not one after the other
                 assert await store.sessions.get_session("before")
-            await check_unharmed(store)
+            await check_intact(store)
             assert await store.sessions.get_session("s0") is None
 
-    asyncio.run(make(path))
-    asyncio.run(use())
+    asyncio.run(create_store(path))
+    asyncio.run(use_store())
 
 
 def test_any_number_of_readers_of_a_locked_file_get_an_error_in_time(path: Path) -> None:
-    async def use() -> None:
+    async def use_store() -> None:
         async with await open_store(f"sqlite:///{path}", wait_seconds=1.0) as store:
-            locks = sqlite3.connect(path, isolation_level=None)
-            locks.execute("PRAGMA locking_mode = EXCLUSIVE")
-            locks.execute("BEGIN EXCLUSIVE")
-            began = time.monotonic()
+            connection = sqlite3.connect(path, isolation_level=None)
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("BEGIN EXCLUSIVE")
+            started = time.monotonic()
             reads = [store.sessions.get_session(f"s{number}") for number in range(60)]
-            results = await asyncio.gather(*reads, return_exceptions=True)
-            took = time.monotonic() - began
-            locks.close()
+            errors = await asyncio.gather(*reads, return_exceptions=True)
+            seconds = time.monotonic() - started
+            connection.close()
 
-            assert {type(error) for error in results} == {StoreUnavailable}
-            assert took < 8  # in sequential groups it would be 15
-            await check_unharmed(store)
+            assert {type(error) for error in errors} == {StoreUnavailable}
+            assert seconds < 8  # in sequential groups it would be 15
+            await check_intact(store)
 
-    asyncio.run(make(path))
-    asyncio.run(use())
+    asyncio.run(create_store(path))
+    asyncio.run(use_store())
 
 
 @pytest.mark.process
 def test_writers_wait_for_a_briefly_locked_file(path: Path) -> None:
-    async def use() -> None:
+    async def use_store() -> None:
         async with await open_store(f"sqlite:///{path}", wait_seconds=30.0) as store:
             with locked_by_another_process(path) as process:
-                confirmed = asyncio.ensure_future(
+                write = asyncio.ensure_future(
                     store.sessions.save(
                         [SessionUpdate(session=make_session("s", 2), turns=make_turns("s", 0, 2))]
                     )
                 )
                 await asyncio.sleep(0.2)
-                assert not confirmed.done()
+                assert not write.done()
                 process.kill()
-                await confirmed
+                await write
 
-    asyncio.run(make(path))
-    asyncio.run(use())
+    asyncio.run(create_store(path))
+    asyncio.run(use_store())
 
 
 @contextmanager
@@ -158,68 +120,40 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-async def fill(store: Store) -> list[str]:
-    """Record compactions until there is no space left, and return their ids."""
-    confirmed: list[str] = []
-    why = ""
-    while len(confirmed) < 100:
-        try:
-            await store.compactions.record(make_compaction(f"f{len(confirmed)}"), LARGE, lease=None)
-        except StoreUnavailable as error:
-            why = error.reason
-            break
-        confirmed.append(f"f{len(confirmed)}")
-    assert re.search("no room left|disk is full", why)
-    return confirmed
-
-
-async def check_full(store: Store, confirmed: list[str]) -> None:
-    """Check that every confirmed compaction is complete, and that nothing of the others is stored."""
-    assert 0 < len(confirmed) < 100
-    assert sorted(compaction_ids(await store.compactions.list_compactions(limit=1000))) == sorted(
-        [COMPACTION.id, *confirmed]
-    )
-    for id_ in confirmed:
-        assert await store.compactions.load_messages(id_) == LARGE
-    assert await store.compactions.load_messages(f"f{len(confirmed)}") == []
-
-
 @pytest.mark.process
 def test_a_full_disk_loses_nothing_and_writes_continue_once_there_is_space(tmp_path: Path) -> None:
-    async def use(disk: Path) -> None:
+    async def use_store(disk: Path) -> None:
         ballast = disk / "ballast"
         ballast.write_bytes(bytes(3_000_000))
-        await make(disk / "foveate.sqlite")
+        await create_store(disk / "foveate.sqlite")
         async with await open_store(f"sqlite:///{disk / 'foveate.sqlite'}") as store:
-            confirmed = await fill(store)
-            await check_full(store, confirmed)
+            confirmed = await fill_disk(store)
+            await check_confirmed(store, confirmed)
             ballast.unlink()
-            await check_unharmed(store)
+            await check_intact(store)
         async with await open_store(f"sqlite:///{disk / 'foveate.sqlite'}") as store:
-            await check_full(store, confirmed)
+            await check_confirmed(store, confirmed)
 
     with small_disk(tmp_path / "disk", 10) as disk:
-        asyncio.run(use(disk))
+        asyncio.run(use_store(disk))
 
 
-FULL = """
+SIZE_LIMIT_SCRIPT = """
 import asyncio, resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from tests.e2e.test_store_faults_sqlite import check_full
-from tests.e2e.test_store_faults_sqlite import fill
-from tests.e2e.test_store_faults_sqlite import make
+from tests.support.oracles.intact_store import check_confirmed, create_store, fill_disk
 from foveate.store import open_store
 
 async def use(path):
-    await make(path)
+    await create_store(path)
     async with await open_store(f"sqlite:///{path}") as store:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, resource.RLIM_INFINITY))
-        kept = await fill(store)
-        await check_full(store, kept)
+        confirmed = await fill_disk(store)
+        await check_confirmed(store, confirmed)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        assert await store.compactions.undo(kept[0], now=300.0)
+        assert await store.compactions.undo(confirmed[0], now=300.0)
 
 asyncio.run(use(Path(sys.argv[1])))
 """
@@ -228,46 +162,51 @@ asyncio.run(use(Path(sys.argv[1])))
 @pytest.mark.process
 def test_a_file_at_its_size_limit_loses_nothing(path: Path, root: Path) -> None:
     """Like a full disk, but without mounting one."""
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, str(path), str(root)], capture_output=True, text=True, check=False
+    result = subprocess.run(
+        [sys.executable, "-c", SIZE_LIMIT_SCRIPT, str(path), str(root)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert result.returncode == 0, result.stderr[-3000:]
 
 
 def test_a_failed_job_does_not_affect_others_in_its_transaction(path: Path) -> None:
-    class Wrong(Exception):
+    class JobError(Exception):
         pass
 
     def fail(rows: Transaction) -> None:
         rows.execute("DELETE FROM sessions_v1")
-        raise Wrong
+        raise JobError
 
-    async def use() -> None:
+    async def use_store() -> None:
         database = SQLiteDatabase.open(path, wait_seconds=5.0)
         store = Store(database)
-        confirmed = [
+        valid_jobs = [
             store.sessions.save(
                 [SessionUpdate(session=make_session(f"s{n}", 2), turns=make_turns(f"s{n}", 0, 2))]
             )
             for n in range(40)
         ]
-        wrong = [database.write(fail, is_idempotent=True) for _ in range(10)]
-        mixed = [job for pair in zip(confirmed[:10], wrong, strict=True) for job in pair] + confirmed[10:]
+        failing_jobs = [database.write(fail, is_idempotent=True) for _ in range(10)]
+        jobs = [job for pair in zip(valid_jobs[:10], failing_jobs, strict=True) for job in pair] + valid_jobs[
+            10:
+        ]
 
-        done = await asyncio.gather(*mixed, return_exceptions=True)
+        results = await asyncio.gather(*jobs, return_exceptions=True)
 
-        assert [type(outcome) for outcome in done] == [NoneType, Wrong] * 10 + [NoneType] * 30
+        assert [type(result) for result in results] == [NoneType, JobError] * 10 + [NoneType] * 30
         for number in range(40):
             assert await store.sessions.get_session(f"s{number}")
         await store.close()
 
-    asyncio.run(make(path))
-    asyncio.run(use())
+    asyncio.run(create_store(path))
+    asyncio.run(use_store())
 
 
 def test_cancelled_callers_do_not_affect_others(path: Path) -> None:
-    async def use() -> None:
+    async def use_store() -> None:
         async with await open_store(f"sqlite:///{path}") as store:
             jobs = [
                 asyncio.ensure_future(
@@ -281,16 +220,16 @@ def test_cancelled_callers_do_not_affect_others(path: Path) -> None:
             for job in jobs[::2]:
                 job.cancel()
             async with asyncio.timeout(60):
-                done = await asyncio.gather(*jobs, return_exceptions=True)
-            assert done[1::2] == [None] * 20
-            await check_unharmed(store)
+                results = await asyncio.gather(*jobs, return_exceptions=True)
+            assert results[1::2] == [None] * 20
+            await check_intact(store)
 
-    asyncio.run(make(path))
-    asyncio.run(use())
+    asyncio.run(create_store(path))
+    asyncio.run(use_store())
 
 
 def test_a_deleted_file_is_reported_and_not_recreated(path: Path) -> None:
-    async def use() -> None:
+    async def use_store() -> None:
         async with await open_store(f"sqlite:///{path}") as store:
             for file in path.parent.iterdir():
                 file.unlink()
@@ -301,8 +240,8 @@ def test_a_deleted_file_is_reported_and_not_recreated(path: Path) -> None:
                     [SessionUpdate(session=make_session("s", 2), turns=make_turns("s", 0, 2))]
                 )
 
-    asyncio.run(make(path))
-    asyncio.run(use())
+    asyncio.run(create_store(path))
+    asyncio.run(use_store())
     assert not path.exists()
 
 
@@ -325,37 +264,37 @@ def test_a_store_can_be_used_from_several_event_loops(path: Path) -> None:
 def test_a_file_that_is_not_a_database_is_reported_and_unchanged(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
-    with pytest.raises(StoreUnavailable, match="no SQLite database, or damaged") as results:
+    with pytest.raises(StoreUnavailable, match="no SQLite database, or damaged") as raised:
         asyncio.run(open_store(f"sqlite:///{path}"))
 
-    assert results.value.where == str(path)
+    assert raised.value.where == str(path)
     assert path.read_bytes() == content
 
 
 def test_a_damaged_file_is_reported_when_the_damaged_part_is_read(path: Path) -> None:
-    async def large() -> None:
+    async def fill_store() -> None:
         async with await open_store(f"sqlite:///{path}") as store:
-            await store.compactions.record(COMPACTION, LARGE, lease=None)
+            await store.compactions.record(COMPACTION, LARGE_MESSAGES, lease=None)
             await store.vacuum()
 
-    asyncio.run(large())
+    asyncio.run(fill_store())
     with path.open("r+b") as file:  # all but the schema pages
         size = path.stat().st_size
         file.seek(size // 2)
         file.write(b"\xaa" * (size - size // 2))
 
-    async def use() -> None:
+    async def use_store() -> None:
         async with await open_store(f"sqlite:///{path}") as store:
             with pytest.raises(StoreUnavailable, match="damaged"):
                 await store.compactions.load_messages(COMPACTION.id)
 
-    asyncio.run(use())
+    asyncio.run(use_store())
 
 
 @pytest.mark.process
 def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 4) as disk:
-        asyncio.run(make(disk / "foveate.sqlite"))
+        asyncio.run(create_store(disk / "foveate.sqlite"))
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
 
         with pytest.raises(StoreUnavailable, match="Read-only file system"):
@@ -366,7 +305,7 @@ def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
 def test_a_file_of_another_user_is_reported(path: Path) -> None:
-    asyncio.run(make(path))
+    asyncio.run(create_store(path))
     path.chmod(0o400)
 
     with pytest.raises(StoreUnavailable, match="Permission denied"):
@@ -383,36 +322,36 @@ def test_a_path_that_is_a_folder_or_below_a_file_is_reported(tmp_path: Path) -> 
 
 
 def test_a_file_changed_by_another_program_is_reported(path: Path) -> None:
-    asyncio.run(make(path))
+    asyncio.run(create_store(path))
     connection = sqlite3.connect(path)
     connection.execute("DROP TABLE turns_v1")
     connection.close()
 
-    async def use() -> None:
+    async def use_store() -> None:
         async with await open_store(f"sqlite:///{path}") as store:
             with pytest.raises(StoreUnavailable, match="no such table: turns_v1"):
                 await store.sessions.find_turns(AGENT, message_hashes("before", 0, 2))
             assert await store.sessions.get_session("before")
 
-    asyncio.run(use())
+    asyncio.run(use_store())
 
 
-@pytest.mark.parametrize("number", [1, 3])
-async def test_a_disk_error_is_reported_as_one_even_with_concurrent_writes(path: Path, number: int) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_disk_error_is_reported_as_one_even_with_concurrent_writes(path: Path, count: int) -> None:
     """Regression: charges that were written together were taken for invalid ones, and lost."""
     database = SQLiteDatabase.open(path, wait_seconds=5)
 
-    def write(_: Transaction) -> None:
+    def fail(_: Transaction) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
     try:
-        before = asyncio.ensure_future(database.write(lambda _: time.sleep(0.1), is_idempotent=True))
+        earlier_write = asyncio.ensure_future(database.write(lambda _: time.sleep(0.1), is_idempotent=True))
         await asyncio.sleep(0.02)
-        writes = (database.write(write, is_idempotent=True) for _ in range(number))
+        writes = (database.write(fail, is_idempotent=True) for _ in range(count))
         results = await asyncio.gather(*writes, return_exceptions=True)
-        await before
+        await earlier_write
         assert await database.write(lambda _: "kept", is_idempotent=True) == "kept"
     finally:
         await database.close()
 
-    assert [type(error) for error in results] == [StoreUnavailable] * number
+    assert [type(error) for error in results] == [StoreUnavailable] * count

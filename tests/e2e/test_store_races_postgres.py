@@ -43,7 +43,7 @@ class InterferingDatabase:
 
     database: PostgresDatabase
     url: str
-    deed: Interference
+    interference: Interference
     has_run: bool | None = None
 
     @property
@@ -68,24 +68,24 @@ class InterferingDatabase:
         await self.database.close()
 
     def interfere(self) -> None:
-        async def done() -> bool:
+        async def run() -> bool:
             async with await open_store(self.url) as other:
-                return await self.deed(other)
+                return await self.interference(other)
 
         if self.has_run is None:
-            self.has_run = asyncio.run(done())
+            self.has_run = asyncio.run(run())
 
 
 @dataclass
 class InterferingRows:
     rows: Transaction
-    meddled: InterferingDatabase
+    interfering: InterferingDatabase
 
     def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        found = self.rows.fetch_all(statement, values)
-        if found:
-            self.meddled.interfere()
-        return found
+        matches = self.rows.fetch_all(statement, values)
+        if matches:
+            self.interfering.interfere()
+        return matches
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
         return self.rows.execute(statement, values)
@@ -94,25 +94,25 @@ class InterferingRows:
         return self.rows.execute_many(statement, rows)
 
 
-async def sees_the_child(other: Store) -> bool:
+async def use_child(other: Store) -> bool:
     await other.sessions.save([SessionUpdate(session=replace(CHILD, seen_at=10 * DAY))])
     return True
 
 
-async def forks_the_child(other: Store) -> bool:
+async def fork_child(other: Store) -> bool:
     await other.sessions.save([SessionUpdate(session=GRANDCHILD, turns=make_turns("grandchild", 4, 6))])
     return True
 
 
-async def continues_from_the_child(other: Store) -> bool:
-    moved = replace(make_session("named", 4, seen_at=10 * DAY, parent=CHILD), tip=CHILD.tip)
-    await other.sessions.save([SessionUpdate(session=moved)])
+async def continue_child(other: Store) -> bool:
+    session = replace(make_session("named", 4, seen_at=10 * DAY, parent=CHILD), tip=CHILD.tip)
+    await other.sessions.save([SessionUpdate(session=session)])
     return True
 
 
-@pytest.mark.parametrize("deed", [sees_the_child, forks_the_child, continues_from_the_child])
+@pytest.mark.parametrize("interference", [use_child, fork_child, continue_child])
 async def test_a_session_that_is_seen_while_its_parents_are_pruned_keeps_them(
-    url: str, deed: Interference
+    url: str, interference: Interference
 ) -> None:
     async with await open_store(url) as store:
         await store.sessions.save([SessionUpdate(session=PARENT, turns=make_turns("parent", 0, 2))])
@@ -120,12 +120,12 @@ async def test_a_session_that_is_seen_while_its_parents_are_pruned_keeps_them(
         await store.sessions.save(
             [SessionUpdate(session=make_session("named", 2, seen_at=9 * DAY), turns=make_turns("named", 0, 2))]
         )
-        row = make_compaction("of the parent", session_id="parent", boundary=PARENT.tip, at=1 * DAY)
-        await store.compactions.record(row, COMPACTED_MESSAGES, lease=None)
-        await prune_concurrently(url, deed)
+        compaction = make_compaction("of the parent", session_id="parent", boundary=PARENT.tip, at=1 * DAY)
+        await store.compactions.record(compaction, COMPACTED_MESSAGES, lease=None)
+        await prune_concurrently(url, interference)
 
-        for session_id in (PARENT, CHILD):
-            assert await store.sessions.get_session(session_id.id)
+        for session in (PARENT, CHILD):
+            assert await store.sessions.get_session(session.id)
         assert (
             len(
                 await store.sessions.find_turns(
@@ -139,11 +139,11 @@ async def test_a_session_that_is_seen_while_its_parents_are_pruned_keeps_them(
         ]
 
 
-async def prune_concurrently(url: str, deed: Interference) -> None:
+async def prune_concurrently(url: str, interference: Interference) -> None:
     database = PostgresDatabase.open(url, wait_seconds=10.0)
-    meddled = InterferingDatabase(database, url, deed)
+    interfering = InterferingDatabase(database, url, interference)
     try:
-        await prune(meddled, keep_days=5, now=10 * DAY)
+        await prune(interfering, keep_days=5, now=10 * DAY)
     finally:
         await database.close()
-    assert meddled.has_run, "it was kept"
+    assert interfering.has_run, "the other transaction did not run"

@@ -15,8 +15,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from foveate.gateway.auth.keys import generate_key, hash_key
-from tests.e2e.command import spawn
 from tests.support.clients.browser import open_page
+from tests.support.processes.commands import spawn
 from tests.support.servers.gateway_process import GatewayProcess, gateway_process, write_config
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
@@ -29,63 +29,67 @@ SUBSCRIPTION = {"authorization": f"Bearer {OAUTH}", "x-foveate-key": GATEWAY_KEY
 
 
 @contextmanager
-def gateway(folder: Path, more: str = AGENTS) -> Iterator[tuple[GatewayProcess, RunningSandbox]]:
+def subscription_gateway(
+    folder: Path, settings: str = AGENTS
+) -> Iterator[tuple[GatewayProcess, RunningSandbox]]:
     with running_sandbox() as sandbox:
         sandbox.clock.now = time.time()
-        write_config(folder / "foveate.yaml", sandbox.url, more)
-        with gateway_process(folder) as served:
-            yield served, sandbox
+        write_config(folder / "foveate.yaml", sandbox.url, settings)
+        with gateway_process(folder) as gateway:
+            yield gateway, sandbox
 
 
-def ask(url: str, path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, bytes]:
+def send_request(url: str, path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
-    fixed = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
+    default_headers = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
     try:
-        connection.request("POST", path, json.dumps(body), fixed | headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
+        connection.request("POST", path, json.dumps(body), default_headers | headers)
+        response = connection.getresponse()
+        return response.status, response.read()
     finally:
         connection.close()
 
 
-def message(url: str, headers: dict[str, str], *, model: str = "claude-opus-5-5", stream: bool = False) -> int:
+def send_message(
+    url: str, headers: dict[str, str], *, model: str = "claude-opus-5-5", stream: bool = False
+) -> int:
     body = {"model": model, "max_tokens": 50, "messages": [{"role": "user", "content": "Hi"}], "stream": stream}
-    return ask(url, "/v1/messages", body, headers)[0]
+    return send_request(url, "/v1/messages", body, headers)[0]
 
 
-def cost(folder: Path, *arguments: str) -> dict[str, Any]:
-    done = spawn("cost", *arguments, "--json", env={"FOVEATE_HOME": str(folder)})
-    assert done.code == 0, done.err
-    found: dict[str, Any] = json.loads(done.out)
-    return found
+def run_cost(folder: Path, *arguments: str) -> dict[str, Any]:
+    outcome = spawn("cost", *arguments, "--json", env={"FOVEATE_HOME": str(folder)})
+    assert outcome.code == 0, outcome.err
+    report: dict[str, Any] = json.loads(outcome.out)
+    return report
 
 
-def wait_for(found: Callable[[], dict[str, Any]], is_there: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+def wait_for(read: Callable[[], dict[str, Any]], is_ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     deadline = time.monotonic() + 30
-    while not is_there(known := found()):
-        assert time.monotonic() < deadline, known
+    while not is_ready(report := read()):
+        assert time.monotonic() < deadline, report
         time.sleep(0.1)
-    return known
+    return report
 
 
-def metrics(url: str) -> str:
-    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
-        text: str = answer.read().decode()
+def read_metrics(url: str) -> str:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as response:
+        text: str = response.read().decode()
         return text
 
 
 def test_a_gateway_key_beside_a_subscription_is_not_forwarded(tmp_path: Path) -> None:
-    with gateway(tmp_path) as (served, sandbox):
-        assert message(served.url, SUBSCRIPTION) == 200
-        assert message(served.url, SUBSCRIPTION | {"x-foveate-key": "fov-nobodys"}) == 401
-        found = wait_for(lambda: cost(tmp_path, "--by", "agent"), lambda known: bool(known["rows"]))
-        served.process.terminate()
-        log = served.wait_for_exit()[1]
+    with subscription_gateway(tmp_path) as (gateway, sandbox):
+        assert send_message(gateway.url, SUBSCRIPTION) == 200
+        assert send_message(gateway.url, SUBSCRIPTION | {"x-foveate-key": "fov-nobodys"}) == 401
+        report = wait_for(lambda: run_cost(tmp_path, "--by", "agent"), lambda report: bool(report["rows"]))
+        gateway.process.terminate()
+        log = gateway.wait_for_exit()[1]
 
-    (heard,) = sandbox.requests
-    assert heard.headers["authorization"] == f"Bearer {OAUTH}"
-    assert not [name for name in heard.headers if name.startswith("x-foveate-")]
-    assert [row["agent"] for row in found["rows"]] == ["ana"]
+    (request,) = sandbox.requests
+    assert request.headers["authorization"] == f"Bearer {OAUTH}"
+    assert not [name for name in request.headers if name.startswith("x-foveate-")]
+    assert [row["agent"] for row in report["rows"]] == ["ana"]
     assert GATEWAY_KEY not in log
     assert OAUTH not in log
     stored_bytes = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
@@ -95,46 +99,49 @@ def test_a_gateway_key_beside_a_subscription_is_not_forwarded(tmp_path: Path) ->
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_dollars_of_a_subscription_are_list_price_equivalents(tmp_path: Path, stream: bool) -> None:
-    with gateway(tmp_path) as (served, _):
-        assert message(served.url, SUBSCRIPTION, stream=stream) == 200
-        assert message(served.url, {"x-api-key": KEY}, stream=stream) == 200
-        found = wait_for(lambda: cost(tmp_path, "--by", "agent"), lambda known: known["total"]["calls"] == 2)
+    with subscription_gateway(tmp_path) as (gateway, _):
+        assert send_message(gateway.url, SUBSCRIPTION, stream=stream) == 200
+        assert send_message(gateway.url, {"x-api-key": KEY}, stream=stream) == 200
+        report = wait_for(
+            lambda: run_cost(tmp_path, "--by", "agent"), lambda report: report["total"]["calls"] == 2
+        )
         outcome = spawn("cost", env={"FOVEATE_HOME": str(tmp_path)})
-        shown = metrics(served.url)
+        metrics = read_metrics(gateway.url)
 
-    rows = {row["agent"]: row for row in found["rows"]}
-    mine, others = rows["ana"], rows["default"]
-    assert (mine["subscription_calls"], others["subscription_calls"]) == (1, 0)
-    assert Decimal(mine["subscription_dollars"]) == Decimal(mine["dollars"]) > 0
-    assert Decimal(others["subscription_dollars"]) == 0
-    assert found["total"]["subscription_dollars"] == mine["subscription_dollars"]
+    rows = {row["agent"]: row for row in report["rows"]}
+    subscription, api_key = rows["ana"], rows["default"]
+    assert (subscription["subscription_calls"], api_key["subscription_calls"]) == (1, 0)
+    assert Decimal(subscription["subscription_dollars"]) == Decimal(subscription["dollars"]) > 0
+    assert Decimal(api_key["subscription_dollars"]) == 0
+    assert report["total"]["subscription_dollars"] == subscription["subscription_dollars"]
     assert "list-price equivalents: 1 call that a subscription pays for" in outcome.err
     assert (
-        'foveate_subscription_dollars_total{agent="ana",model="claude-opus-5-5",provider="anthropic"}' in shown
+        'foveate_subscription_dollars_total{agent="ana",model="claude-opus-5-5",provider="anthropic"}'
+        in metrics
     )
-    assert 'foveate_subscription_dollars_total{agent="default"' not in shown
+    assert 'foveate_subscription_dollars_total{agent="default"' not in metrics
 
 
 def test_limits_of_a_subscription_are_shown(tmp_path: Path) -> None:
-    with gateway(tmp_path) as (served, _):
+    with subscription_gateway(tmp_path) as (gateway, _):
         for _ in range(3):
-            assert message(served.url, SUBSCRIPTION) == 200
-        found = wait_for(
-            lambda: cost(tmp_path),
-            lambda known: [limit["used"] for limit in known["rate_limits"]] == [0.03, 0.003],
+            assert send_message(gateway.url, SUBSCRIPTION) == 200
+        report = wait_for(
+            lambda: run_cost(tmp_path),
+            lambda report: [limit["used"] for limit in report["rate_limits"]] == [0.03, 0.003],
         )
         outcome = spawn("cost", env={"FOVEATE_HOME": str(tmp_path)})
-        shown = metrics(served.url)
+        metrics = read_metrics(gateway.url)
 
-    five_hours, week = found["rate_limits"]
+    five_hours, week = report["rate_limits"]
     assert (five_hours["agent"], five_hours["provider"], five_hours["limit"]) == ("ana", "anthropic", "5h")
     assert (week["limit"], week["status"]) == ("7d", "allowed")
     assert five_hours["resets_at"] > time.time()
     assert "subscription of ana at anthropic: 3% of its 5h limit used, reset 20" in outcome.err
     labels = 'agent="ana",limit="5h",provider="anthropic"'
-    assert f"foveate_rate_limit_used_ratio{{{labels}}} 0.03" in shown
-    assert f"foveate_rate_limit_reset_timestamp_seconds{{{labels}}} " in shown
-    assert cost(tmp_path, "--agent", "nobody")["rate_limits"] == []
+    assert f"foveate_rate_limit_used_ratio{{{labels}}} 0.03" in metrics
+    assert f"foveate_rate_limit_reset_timestamp_seconds{{{labels}}} " in metrics
+    assert run_cost(tmp_path, "--agent", "nobody")["rate_limits"] == []
 
 
 def test_a_subscription_to_chatgpt_is_recognised(tmp_path: Path) -> None:
@@ -144,45 +151,48 @@ def test_a_subscription_to_chatgpt_is_recognised(tmp_path: Path) -> None:
         "x-foveate-key": GATEWAY_KEY,
     }
     body = {"model": "gpt-6-sol", "input": "Hi", "max_output_tokens": 50}
-    with gateway(tmp_path) as (served, _):
-        assert ask(served.url, "/v1/responses", body, headers)[0] == 200
-        found = wait_for(
-            lambda: cost(tmp_path), lambda known: bool(known["rate_limits"]) and known["total"]["calls"] == 1
+    with subscription_gateway(tmp_path) as (gateway, _):
+        assert send_request(gateway.url, "/v1/responses", body, headers)[0] == 200
+        report = wait_for(
+            lambda: run_cost(tmp_path),
+            lambda report: bool(report["rate_limits"]) and report["total"]["calls"] == 1,
         )
 
-    assert found["total"]["subscription_calls"] == 1
-    assert [(limit["limit"], limit["used"]) for limit in found["rate_limits"]] == [("5h", 0.01), ("7d", 0.001)]
+    assert report["total"]["subscription_calls"] == 1
+    assert [(limit["limit"], limit["used"]) for limit in report["rate_limits"]] == [("5h", 0.01), ("7d", 0.001)]
 
 
 def test_a_plain_key_has_no_limits(tmp_path: Path) -> None:
-    with gateway(tmp_path) as (served, _):
-        assert message(served.url, {"x-api-key": KEY}) == 200
-        found = wait_for(lambda: cost(tmp_path), lambda known: known["total"]["calls"] == 1)
-        shown = metrics(served.url)
+    with subscription_gateway(tmp_path) as (gateway, _):
+        assert send_message(gateway.url, {"x-api-key": KEY}) == 200
+        report = wait_for(lambda: run_cost(tmp_path), lambda report: report["total"]["calls"] == 1)
+        metrics = read_metrics(gateway.url)
 
-    assert found["rate_limits"] == []
-    assert "foveate_rate_limit_used_ratio{" not in shown
+    assert report["rate_limits"] == []
+    assert "foveate_rate_limit_used_ratio{" not in metrics
 
 
 def test_list_price_equivalents_count_against_caps(tmp_path: Path) -> None:
     cap = "cost: {caps: [{scope: day, agent: ana, dollars: 0.0001}]}\n"
-    with gateway(tmp_path, AGENTS + cap) as (served, sandbox):
-        assert message(served.url, SUBSCRIPTION) == 402
+    with subscription_gateway(tmp_path, AGENTS + cap) as (gateway, sandbox):
+        assert send_message(gateway.url, SUBSCRIPTION) == 402
 
     assert not sandbox.requests
 
 
 def test_charges_at_the_price_of_a_family_are_labelled(tmp_path: Path) -> None:
-    with gateway(tmp_path) as (served, _):
-        assert message(served.url, {"x-api-key": KEY}, model="claude-opus-9") == 200
-        assert message(served.url, {"x-api-key": KEY}) == 200
-        found = wait_for(lambda: cost(tmp_path, "--by", "model"), lambda known: known["total"]["calls"] == 2)
+    with subscription_gateway(tmp_path) as (gateway, _):
+        assert send_message(gateway.url, {"x-api-key": KEY}, model="claude-opus-9") == 200
+        assert send_message(gateway.url, {"x-api-key": KEY}) == 200
+        report = wait_for(
+            lambda: run_cost(tmp_path, "--by", "model"), lambda report: report["total"]["calls"] == 2
+        )
         outcome = spawn("cost", env={"FOVEATE_HOME": str(tmp_path)})
         exported = spawn("cost", "export", env={"FOVEATE_HOME": str(tmp_path)}).out.splitlines()
         sessions = json.loads(spawn("explain", "--json", env={"FOVEATE_HOME": str(tmp_path)}).out)
-        shown = metrics(served.url)
+        metrics = read_metrics(gateway.url)
 
-    rows = {row["model"]: row for row in found["rows"]}
+    rows = {row["model"]: row for row in report["rows"]}
     assert rows["claude-opus-9"]["inherited_calls"] == 1
     assert rows["claude-opus-9"]["inherited_dollars"] == rows["claude-opus-9"]["dollars"]
     assert rows["claude-opus-5-5"]["inherited_calls"] == 0
@@ -190,18 +200,19 @@ def test_charges_at_the_price_of_a_family_are_labelled(tmp_path: Path) -> None:
     calls = csv.DictReader(exported)
     price_labels = {call["model"]: (call["is_inherited"], call["is_subscription"]) for call in calls}
     assert price_labels == {"claude-opus-9": ("true", "false"), "claude-opus-5-5": ("false", "false")}
-    assert 'foveate_inherited_dollars_total{agent="default",model="claude-opus-9"' in shown
+    assert 'foveate_inherited_dollars_total{agent="default",model="claude-opus-9"' in metrics
     assert len(sessions["sessions"]) >= 1
 
 
 def test_the_page_shows_limits_and_labels_dollars(browser: Browser, tmp_path: Path) -> None:
-    with gateway(tmp_path) as (served, _):
-        assert message(served.url, SUBSCRIPTION) == 200
-        assert message(served.url, {"x-api-key": KEY}, model="claude-opus-9") == 200
+    with subscription_gateway(tmp_path) as (gateway, _):
+        assert send_message(gateway.url, SUBSCRIPTION) == 200
+        assert send_message(gateway.url, {"x-api-key": KEY}, model="claude-opus-9") == 200
         wait_for(
-            lambda: cost(tmp_path), lambda known: known["total"]["calls"] == 2 and bool(known["rate_limits"])
+            lambda: run_cost(tmp_path),
+            lambda report: report["total"]["calls"] == 2 and bool(report["rate_limits"]),
         )
-        with open_page(browser, served.url) as page:
+        with open_page(browser, gateway.url) as page:
             page.goto("/")
             part = page.locator("[data-part=subscriptions]")
             row = part.locator("tbody > tr").first
@@ -219,10 +230,10 @@ def test_the_page_shows_limits_and_labels_dollars(browser: Browser, tmp_path: Pa
 
 
 def test_without_subscriptions_the_page_has_no_such_part(browser: Browser, tmp_path: Path) -> None:
-    with gateway(tmp_path) as (served, _):
-        assert message(served.url, {"x-api-key": KEY}) == 200
-        wait_for(lambda: cost(tmp_path), lambda known: known["total"]["calls"] == 1)
-        with open_page(browser, served.url) as page:
+    with subscription_gateway(tmp_path) as (gateway, _):
+        assert send_message(gateway.url, {"x-api-key": KEY}) == 200
+        wait_for(lambda: run_cost(tmp_path), lambda report: report["total"]["calls"] == 1)
+        with open_page(browser, gateway.url) as page:
             page.goto("/")
             expect(page.locator("[data-part=agents]")).to_be_visible()
             expect(page.locator("[data-part=subscriptions]")).to_have_count(0)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from tests.e2e.command import ESCAPE, WITHOUT_KEYS, Outcome, on_terminal, spawn, write
+from tests.support.processes.commands import ESCAPE, WITHOUT_KEYS, Outcome, on_terminal, spawn, write
 from tests.support.processes.forked_commands import COMMAND
 
 pytestmark = pytest.mark.process
@@ -25,7 +25,7 @@ SECTIONS = [
 
 
 @pytest.fixture
-def sections(tmp_path: Path) -> Path:
+def sections_file(tmp_path: Path) -> Path:
     return write(tmp_path / "sections.json", SECTIONS)
 
 
@@ -36,12 +36,12 @@ def test_colours_are_only_for_terminals_that_support_them(text_file: Path) -> No
 
 
 def test_a_terminal_shows_progress_when_counting_takes_long(text_file: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        shown = on_terminal("count", str(text_file), "--endpoint", url, "--timeout", "1.5")
+    with socket.create_server(("127.0.0.1", 0)) as silent_server:
+        url = f"http://127.0.0.1:{silent_server.getsockname()[1]}"
+        output = on_terminal("count", str(text_file), "--endpoint", url, "--timeout", "1.5")
 
-    assert "counting …\r  " in shown
-    assert "no answer within 1.5 s" in shown
+    assert "counting …\r  " in output
+    assert "no answer within 1.5 s" in output
 
 
 def test_a_closed_pipe_is_not_an_error(text_file: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_closed_pipe_is_not_an_error(text_file: Path) -> None:
         assert outcome == Outcome(0, "", "")
 
 
-def test_control_c_ends_it_with_130_and_no_traceback() -> None:
+def test_control_c_ends_the_command_with_130_and_no_traceback() -> None:
     controller, terminal = pty.openpty()
     with subprocess.Popen(
         [*COMMAND, "count"], stdin=terminal, stderr=subprocess.PIPE, env=WITHOUT_KEYS
@@ -92,7 +92,7 @@ def test_an_invalid_option_gives_no_traceback(run: Any) -> None:
 
 @pytest.mark.parametrize("arguments", ["count", "count --json", "--version", "--help"])
 def test_a_full_output_is_one_line_and_exit_code_1(text_file: Path, arguments: str) -> None:
-    """A full disk was once a traceback, and its exit code 120."""
+    """Regression: a full disk caused a traceback and exit code 120."""
     files = f'"{text_file}"' if "count" in arguments else ""
     outcome = spawn(command=["sh", "-c", f'"$@" {arguments} {files} >/dev/full', "sh", *COMMAND])
 
@@ -101,22 +101,22 @@ def test_a_full_output_is_one_line_and_exit_code_1(text_file: Path, arguments: s
 
 @pytest.mark.parametrize("arguments", ["count", "count --json"])
 def test_a_closed_output_is_one_line_and_exit_code_1(text_file: Path, arguments: str) -> None:
-    """It was once an AttributeError of the colours."""
+    """Regression: the colours raised an AttributeError."""
     outcome = spawn(command=["sh", "-c", f'"$@" {arguments} "{text_file}" >&-', "sh", *COMMAND])
 
     assert outcome == Outcome(1, "", "foveate: standard output: is closed\n")
 
 
-@pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
-def test_counting_continues_if_standard_error_cannot_be_written(text_file: Path, where: str) -> None:
-    outcome = spawn(command=["sh", "-c", f'"$@" count "{text_file}" missing {where}', "sh", *COMMAND])
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+def test_counting_continues_if_standard_error_cannot_be_written(text_file: Path, redirection: str) -> None:
+    outcome = spawn(command=["sh", "-c", f'"$@" count "{text_file}" missing {redirection}', "sh", *COMMAND])
 
     assert outcome.code == 1
     assert outcome.rows["total"] == "6"
 
 
 def test_control_characters_in_a_request_cannot_reach_the_terminal(run: Any, tmp_path: Path) -> None:
-    """A line end in a role once broke the table, and an escape coloured the rest of the session."""
+    """Regression: a line end in a role broke the table, and an escape coloured the rest of the session."""
     body = {
         "model": "gpt\x1b]0;owned\x07\n-4o",
         "messages": [{"role": "user\n\x1b[31m\x9b0m\u202e", "content": "Hello!"}],
@@ -150,7 +150,7 @@ def test_control_characters_in_a_file_name_cannot_reach_the_terminal(run: Any, t
 def test_an_error_with_json_is_also_an_object(
     run: Any, text_file: Path, arguments: tuple[str, ...], code: str
 ) -> None:
-    """`code` was promised to whoever reads JSON, who got nothing."""
+    """Regression: readers of JSON got no error object."""
     files = (text_file,) if arguments[0] in ("--backend", "--tokenizer") else ()
     outcome = run("count", "--json", *arguments, *files)
     error = json.loads(outcome.out)["error"]
@@ -161,7 +161,7 @@ def test_an_error_with_json_is_also_an_object(
 
 
 def test_a_backend_that_cannot_count_texts_is_reported(text_file: Path) -> None:
-    """The count was once made here without a word."""
+    """Regression: the text was counted locally without a message."""
     outcome = spawn("count", text_file, "--backend", "openai_api", env={"OPENAI_API_KEY": "sk-none"})
 
     assert outcome.code == 0
@@ -172,50 +172,50 @@ def test_a_backend_that_cannot_count_texts_is_reported(text_file: Path) -> None:
 
 
 @pytest.mark.parametrize(("columns", "width"), [(0, 80), (40, 40), (60, 60)])
-def test_a_picture_is_as_wide_as_the_terminal(sections: Path, columns: int, width: int) -> None:
-    tight = {"CONTEXT_MAX_TOKENS": "40", "NO_COLOR": "1"}
-    shown = on_terminal("assemble", "--sections", str(sections), "--explain", env=tight, columns=columns)
-    lines = shown.splitlines()
+def test_a_picture_is_as_wide_as_the_terminal(sections_file: Path, columns: int, width: int) -> None:
+    env = {"CONTEXT_MAX_TOKENS": "40", "NO_COLOR": "1"}
+    output = on_terminal("assemble", "--sections", str(sections_file), "--explain", env=env, columns=columns)
+    lines = output.splitlines()
     (row,) = [line for line in lines if line.endswith("truncated")]
 
     assert width - 3 <= cell_len(row) <= max(map(cell_len, lines)) <= width
     assert row.startswith("📚 本棚")
 
 
-def test_columns_in_the_environment_take_precedence(sections: Path) -> None:
-    def widest(**env: str) -> int:
+def test_columns_in_the_environment_take_precedence(sections_file: Path) -> None:
+    def widest_line(**env: str) -> int:
         without_notes = {"CONTEXT_MAX_TOKENS": "4000", "NO_COLOR": "1"}
-        shown = on_terminal("assemble", "--sections", str(sections), env=env | without_notes, columns=60)
-        return max(map(cell_len, shown.splitlines()))
+        output = on_terminal("assemble", "--sections", str(sections_file), env=env | without_notes, columns=60)
+        return max(map(cell_len, output.splitlines()))
 
-    assert widest(COLUMNS="75") > 60
-    assert widest(COLUMNS="no number") <= 60
-    assert widest(COLUMNS="9" * 5000) <= 60
-
-
-def test_a_picture_has_colours_only_for_terminals_that_support_them(sections: Path) -> None:
-    assert ESCAPE in on_terminal("assemble", "--sections", str(sections))
-    for plain in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        assert ESCAPE not in on_terminal("assemble", "--sections", str(sections), env=plain)
-    assert ESCAPE not in spawn("assemble", "--sections", sections, env={"TERM": "xterm"}).out
+    assert widest_line(COLUMNS="75") > 60
+    assert widest_line(COLUMNS="no number") <= 60
+    assert widest_line(COLUMNS="9" * 5000) <= 60
 
 
-def test_a_prompt_on_a_terminal_ends_its_line_before_the_picture(sections: Path) -> None:
-    shown = on_terminal("assemble", "--sections", str(sections), "-o", "-", env={"NO_COLOR": "1"})
-
-    assert re.search(r"one two \r\n\d+ of 128,000 tokens", shown)
-
-
-def test_a_picture_is_drawn_in_ascii_if_blocks_cannot_be_shown(sections: Path) -> None:
-    shown = spawn("assemble", "--sections", sections, env={"PYTHONIOENCODING": "ascii"}).out
-
-    assert "##" in shown
-    assert "\\U0001f4da" in shown
-    assert shown.isascii()
+def test_a_picture_has_colours_only_for_terminals_that_support_them(sections_file: Path) -> None:
+    assert ESCAPE in on_terminal("assemble", "--sections", str(sections_file))
+    for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert ESCAPE not in on_terminal("assemble", "--sections", str(sections_file), env=env)
+    assert ESCAPE not in spawn("assemble", "--sections", sections_file, env={"TERM": "xterm"}).out
 
 
-def test_control_characters_in_a_model_name_cannot_reach_the_terminal(run: Any, sections: Path) -> None:
-    outcome = run("assemble", "--sections", sections, "--model", "gpt\x1b]0;owned\x07\n-4o")
+def test_a_prompt_on_a_terminal_ends_its_line_before_the_picture(sections_file: Path) -> None:
+    output = on_terminal("assemble", "--sections", str(sections_file), "-o", "-", env={"NO_COLOR": "1"})
+
+    assert re.search(r"one two \r\n\d+ of 128,000 tokens", output)
+
+
+def test_a_picture_is_drawn_in_ascii_if_blocks_cannot_be_shown(sections_file: Path) -> None:
+    output = spawn("assemble", "--sections", sections_file, env={"PYTHONIOENCODING": "ascii"}).out
+
+    assert "##" in output
+    assert "\\U0001f4da" in output
+    assert output.isascii()
+
+
+def test_control_characters_in_a_model_name_cannot_reach_the_terminal(run: Any, sections_file: Path) -> None:
+    outcome = run("assemble", "--sections", sections_file, "--model", "gpt\x1b]0;owned\x07\n-4o")
 
     assert outcome.code == 0
     assert r"gpt\x1b]0;owned\x07\n-4o" in outcome.out
@@ -223,8 +223,8 @@ def test_control_characters_in_a_model_name_cannot_reach_the_terminal(run: Any, 
 
 
 @pytest.mark.parametrize("options", ["", "--json", "--output -"])
-def test_a_prompt_that_cannot_be_written_is_one_line_and_exit_code_1(sections: Path, options: str) -> None:
-    line = f'"$@" assemble --sections "{sections}" {options}'
+def test_a_prompt_that_cannot_be_written_is_one_line_and_exit_code_1(sections_file: Path, options: str) -> None:
+    line = f'"$@" assemble --sections "{sections_file}" {options}'
     full = spawn(command=["sh", "-c", f"{line} >/dev/full", "sh", *COMMAND])
     closed = spawn(command=["sh", "-c", f"{line} >&-", "sh", *COMMAND])
 
@@ -232,9 +232,9 @@ def test_a_prompt_that_cannot_be_written_is_one_line_and_exit_code_1(sections: P
     assert closed == Outcome(1, "", "foveate: standard output: is closed\n")
 
 
-@pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
-def test_a_picture_that_cannot_be_shown_is_not_an_error(sections: Path, where: str) -> None:
-    line = f'"$@" assemble --sections "{sections}" --output - {where}'
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+def test_a_picture_that_cannot_be_shown_is_not_an_error(sections_file: Path, redirection: str) -> None:
+    line = f'"$@" assemble --sections "{sections_file}" --output - {redirection}'
     outcome = spawn(command=["sh", "-c", line, "sh", *COMMAND])
 
     assert (outcome.code, outcome.err) == (0, "")
@@ -242,8 +242,10 @@ def test_a_picture_that_cannot_be_shown_is_not_an_error(sections: Path, where: s
 
 
 @pytest.mark.parametrize("options", ["", "--json", "--output -"])
-def test_a_closed_pipe_for_the_prompt_is_not_an_error(sections: Path, options: str) -> None:
-    line = f'"$@" assemble --sections "{sections}" {options} 2>/dev/null | head -0; exit ${{PIPESTATUS[0]}}'
+def test_a_closed_pipe_for_the_prompt_is_not_an_error(sections_file: Path, options: str) -> None:
+    line = (
+        f'"$@" assemble --sections "{sections_file}" {options} 2>/dev/null | head -0; exit ${{PIPESTATUS[0]}}'
+    )
 
     assert spawn(command=["bash", "-c", line, "bash", *COMMAND]) == Outcome(0, "", "")
 

@@ -20,9 +20,15 @@ from tests.support.servers.sandbox import RunningSandbox, running_sandbox
 pytestmark = pytest.mark.process
 
 GATEWAY_KEY = generate_key()
-SHOWN = [path for path in PAGES if "{" not in path]
-MISSING = ["/-/", "/-/nothing", "/-/sessions/nobody%27s", "/-/assets/nothing.js", "/-/sessions?order=sideways"]
-FILES = [f"/-/assets/{name}" for name in load_assets()]
+PAGE_PATHS = [path for path in PAGES if "{" not in path]
+UNKNOWN_PATHS = [
+    "/-/",
+    "/-/nothing",
+    "/-/sessions/nobody%27s",
+    "/-/assets/nothing.js",
+    "/-/sessions?order=sideways",
+]
+ASSET_PATHS = [f"/-/assets/{name}" for name in load_assets()]
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +38,11 @@ def sandbox() -> Iterator[RunningSandbox]:
 
 
 @pytest.fixture(scope="module")
-def served(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+def gateway(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     folder = tmp_path_factory.mktemp("access")
     write_config(folder / "foveate.yaml", sandbox.url)
-    with gateway_process(folder) as found:
-        yield found
+    with gateway_process(folder) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +52,8 @@ def public_gateway(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFac
     write_config(
         folder / "foveate.yaml", sandbox.url, f"agents: [{{id: ana, keys: ['{hash_key(GATEWAY_KEY)}']}}]\n"
     )
-    with gateway_process(folder, "--host", "0.0.0.0") as found:
-        yield f"http://127.0.0.1:{urlsplit(found.url).port}"
+    with gateway_process(folder, "--host", "0.0.0.0") as running:
+        yield f"http://127.0.0.1:{urlsplit(running.url).port}"
 
 
 def fetch(
@@ -57,17 +63,17 @@ def fetch(
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
     try:
         connection.request(method, path, headers=dict(headers or {}))
-        answer = connection.getresponse()
-        is_stream = answer.getheader("content-type", "").startswith("text/event-stream")
-        body = answer.read1() if is_stream else answer.read()
-        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, body.decode()
+        response = connection.getresponse()
+        is_stream = response.getheader("content-type", "").startswith("text/event-stream")
+        body = response.read1() if is_stream else response.read()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, body.decode()
     finally:
         connection.close()
 
 
-@pytest.mark.parametrize("path", [*SHOWN, *MISSING, *FILES, "/-/events"])
-def test_every_response_forbids_foreign_scripts_and_framing(path: str, served: GatewayProcess) -> None:
-    _, headers, _ = fetch(served.url, path)
+@pytest.mark.parametrize("path", [*PAGE_PATHS, *UNKNOWN_PATHS, *ASSET_PATHS, "/-/events"])
+def test_every_response_forbids_foreign_scripts_and_framing(path: str, gateway: GatewayProcess) -> None:
+    _, headers, _ = fetch(gateway.url, path)
 
     policy = headers["content-security-policy"].split("; ")
     assert {"default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'"} <= {
@@ -76,55 +82,59 @@ def test_every_response_forbids_foreign_scripts_and_framing(path: str, served: G
     assert "unsafe" not in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["referrer-policy"] == "no-referrer"
-    if path not in FILES:
+    if path not in ASSET_PATHS:
         assert headers.get("cache-control", "no-store") == "no-store"
 
 
-@pytest.mark.parametrize("path", SHOWN)
-def test_a_page_is_shown_on_loopback_without_a_key(path: str, served: GatewayProcess) -> None:
-    status, headers, body = fetch(served.url, path)
+@pytest.mark.parametrize("path", PAGE_PATHS)
+def test_a_page_is_shown_on_loopback_without_a_key(path: str, gateway: GatewayProcess) -> None:
+    status, headers, body = fetch(gateway.url, path)
 
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "<h1" in body
 
 
-@pytest.mark.parametrize("path", MISSING)
+@pytest.mark.parametrize("path", UNKNOWN_PATHS)
 def test_unknown_pages_are_not_found_and_not_forwarded(
-    path: str, served: GatewayProcess, sandbox: RunningSandbox
+    path: str, gateway: GatewayProcess, sandbox: RunningSandbox
 ) -> None:
-    heard = len(sandbox.requests)
+    count_before = len(sandbox.requests)
 
-    status, _, body = fetch(served.url, path)
+    status, _, body = fetch(gateway.url, path)
 
     assert status == (400 if "?" in path else 404)
     assert body
-    assert len(sandbox.requests) == heard
+    assert len(sandbox.requests) == count_before
 
 
-@pytest.mark.parametrize("path", [*SHOWN, "/-/events", FILES[0]])
-def test_nothing_can_be_posted(path: str, served: GatewayProcess, sandbox: RunningSandbox) -> None:
-    heard = len(sandbox.requests)
+@pytest.mark.parametrize("path", [*PAGE_PATHS, "/-/events", ASSET_PATHS[0]])
+def test_nothing_can_be_posted(path: str, gateway: GatewayProcess, sandbox: RunningSandbox) -> None:
+    count_before = len(sandbox.requests)
 
-    status, headers, _ = fetch(served.url, path, method="POST")
+    status, headers, _ = fetch(gateway.url, path, method="POST")
 
     assert status == 405
     assert "content-security-policy" in headers
-    assert len(sandbox.requests) == heard
+    assert len(sandbox.requests) == count_before
 
 
-def test_another_host_name_that_resolves_to_loopback_is_rejected(served: GatewayProcess) -> None:
+def test_another_host_name_that_resolves_to_loopback_is_rejected(gateway: GatewayProcess) -> None:
     for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
-        status, _, body = fetch(served.url, "/", headers=headers)
+        status, _, body = fetch(gateway.url, "/", headers=headers)
 
         assert status == 403
         assert "<h1" not in body
 
 
-@pytest.mark.parametrize("path", [*SHOWN, "/-/events", FILES[0], "/-/nothing"])
+@pytest.mark.parametrize("path", [*PAGE_PATHS, "/-/events", ASSET_PATHS[0], "/-/nothing"])
 def test_beyond_loopback_nothing_is_shown_without_a_key(path: str, public_gateway: str) -> None:
-    wrong = b64encode(b"me:fov-this-is-none").decode()
+    credentials = b64encode(b"me:fov-this-is-none").decode()
 
-    for headers in ({}, {"authorization": f"Basic {wrong}"}, {"authorization": "Bearer sk-of-a-provider"}):
+    for headers in (
+        {},
+        {"authorization": f"Basic {credentials}"},
+        {"authorization": "Bearer sk-of-a-provider"},
+    ):
         status, response_headers, body = fetch(public_gateway, path, headers=headers)
         assert status == 401
         assert response_headers["www-authenticate"].startswith("Basic ")
@@ -147,9 +157,9 @@ def test_a_browser_can_send_the_key_as_a_password_and_gets_live_updates(
         allowed_console_errors="401",
         http_credentials={"username": "", "password": "fov-wrong"},
     ) as page:
-        answer = page.goto("/")
-        assert answer is not None
-        assert answer.status == 401
+        response = page.goto("/")
+        assert response is not None
+        assert response.status == 401
 
 
 def test_the_page_can_be_disabled_and_enabled_while_the_gateway_runs(
@@ -158,25 +168,25 @@ def test_the_page_can_be_disabled_and_enabled_while_the_gateway_runs(
     config = tmp_path / "foveate.yaml"
     write_config(config, sandbox.url)
     with (
-        gateway_process(tmp_path) as served,
-        open_page(browser, served.url, allowed_console_errors="404") as page,
+        gateway_process(tmp_path) as gateway,
+        open_page(browser, gateway.url, allowed_console_errors="404") as page,
     ):
         page.goto("/")
         expect(page.locator("#live")).to_have_text("Live")
 
         write_config(config, sandbox.url, "server: {page: false}\n")
 
-        expect(page.locator("#live")).to_contain_text("Not connected")  # who looks is told no more
-        heard = len(sandbox.requests)
-        for path in ("/", "/-/sessions", FILES[0], "/-/events"):
-            status, _, body = fetch(served.url, path)
+        expect(page.locator("#live")).to_contain_text("Not connected")  # open pages get no more updates
+        count_before = len(sandbox.requests)
+        for path in ("/", "/-/sessions", ASSET_PATHS[0], "/-/events"):
+            status, _, body = fetch(gateway.url, path)
             assert status == 404
             assert "server.page is off" in body
-        assert len(sandbox.requests) == heard
-        assert fetch(served.url, "/health")[0] == 200
+        assert len(sandbox.requests) == count_before
+        assert fetch(gateway.url, "/health")[0] == 200
 
         write_config(config, sandbox.url)
-        assert fetch(served.url, "/")[0] == 200
+        assert fetch(gateway.url, "/")[0] == 200
         expect(page.locator("#live")).to_have_text("Live")
 
 
@@ -184,24 +194,24 @@ def test_a_gateway_exits_within_seconds_while_pages_are_open(
     browser: Browser, sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     write_config(tmp_path / "foveate.yaml", sandbox.url)
-    refused = "ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE"
+    lost_connection = "ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE"
     with (
-        gateway_process(tmp_path, "--workers", "2", forked=False) as served,
-        open_page(browser, served.url, allowed_console_errors=refused) as page,
+        gateway_process(tmp_path, "--workers", "2", forked=False) as gateway,
+        open_page(browser, gateway.url, allowed_console_errors=lost_connection) as page,
     ):
         pages = [page, *(page.context.new_page() for _ in range(2))]
-        for one, path in zip(pages, SHOWN, strict=False):
-            one.goto(path)
-            expect(one.locator("#live")).to_have_text("Live")
+        for open_page_, path in zip(pages, PAGE_PATHS, strict=False):
+            open_page_.goto(path)
+            expect(open_page_.locator("#live")).to_have_text("Live")
 
-        began = time.monotonic()
-        served.process.send_signal(signal.SIGTERM)
-        code, errors = served.wait_for_exit(within_seconds=20)
-        took_seconds = time.monotonic() - began
+        started = time.monotonic()
+        gateway.process.send_signal(signal.SIGTERM)
+        code, errors = gateway.wait_for_exit(within_seconds=20)
+        seconds = time.monotonic() - started
 
         assert code == 0
         assert "broken off" not in errors
-        assert took_seconds < 10
+        assert seconds < 10
         expect(page.locator("#live")).to_contain_text("Not connected")
 
 
@@ -216,6 +226,6 @@ def test_the_page_shows_the_public_address_behind_a_proxy(
     assert "https://localhost" not in fetch(public_gateway, "/", headers=headers)[2]
 
 
-def test_requests_through_a_local_proxy_are_not_treated_as_local(served: GatewayProcess) -> None:
+def test_requests_through_a_local_proxy_are_not_treated_as_local(gateway: GatewayProcess) -> None:
     for headers in ({"x-forwarded-for": "127.0.0.1"}, {"forwarded": "for=127.0.0.1"}, {"via": "1.1 proxy"}):
-        assert fetch(served.url, "/", headers={"host": "localhost", **headers})[0] == 401
+        assert fetch(gateway.url, "/", headers={"host": "localhost", **headers})[0] == 401

@@ -24,11 +24,13 @@ from tests.support.servers.sandbox import RunningSandbox, running_sandbox
 
 pytestmark = pytest.mark.process
 
-LOST = "ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|ERR_ABORTED"
+LOST_CONNECTION = (
+    "ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|ERR_ABORTED"
+)
 
 
 @dataclass(frozen=True)
-class Watched:
+class LiveDashboard:
     """A gateway, and the folder with its store and its configuration."""
 
     url: str
@@ -43,12 +45,12 @@ def sandbox() -> Iterator[RunningSandbox]:
 
 
 @pytest.fixture(scope="module")
-def watched(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+def dashboard(sandbox: RunningSandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveDashboard]:
     folder = tmp_path_factory.mktemp("live")
     write_config(folder / "foveate.yaml", sandbox.url, configuration(folder))
-    with gateway_process(folder) as served:
-        send_review(served.url, folder)
-        yield Watched(served.url, folder, sandbox.url)
+    with gateway_process(folder) as gateway:
+        send_review(gateway.url, folder)
+        yield LiveDashboard(gateway.url, folder, sandbox.url)
 
 
 def open_and_tag(page: Page, path: str) -> None:
@@ -62,29 +64,33 @@ def is_not_reloaded(page: Page) -> bool:
     return page.evaluate("window.isTheSame === true") is True
 
 
-def row_of(page: Page, agent: str, name: str) -> Locator:
-    """The row of a session in the list."""
+def session_link(page: Page, agent: str, name: str) -> Locator:
+    """Return the link to a session in the list."""
     return page.locator(f'main a[href="/-/sessions/{session_id_by_name(agent, name)}"]')
 
 
-def test_a_session_appears_in_the_list_after_its_first_request(browser: Browser, watched: Watched) -> None:
-    with open_page(browser, watched.url) as page:
+def test_a_session_appears_in_the_list_after_its_first_request(
+    browser: Browser, dashboard: LiveDashboard
+) -> None:
+    with open_page(browser, dashboard.url) as page:
         open_and_tag(page, "/-/sessions")
-        expect(row_of(page, "ana", "fresh")).to_have_count(0)
+        expect(session_link(page, "ana", "fresh")).to_have_count(0)
 
-        send_request(watched.url, "ana", "fresh")
+        send_request(dashboard.url, "ana", "fresh")
 
-        expect(row_of(page, "ana", "fresh")).to_be_visible()
+        expect(session_link(page, "ana", "fresh")).to_be_visible()
         assert is_not_reloaded(page)
 
 
-def test_changes_by_a_second_gateway_on_the_same_store_are_shown(browser: Browser, watched: Watched) -> None:
-    with gateway_process(watched.folder) as other, open_page(browser, watched.url) as page:
+def test_changes_by_a_second_gateway_on_the_same_store_are_shown(
+    browser: Browser, dashboard: LiveDashboard
+) -> None:
+    with gateway_process(dashboard.folder) as other, open_page(browser, dashboard.url) as page:
         open_and_tag(page, "/-/sessions")
 
         send_request(other.url, "ben", "elsewhere")
 
-        expect(row_of(page, "ben", "elsewhere")).to_be_visible()
+        expect(session_link(page, "ben", "elsewhere")).to_be_visible()
         assert is_not_reloaded(page)
 
 
@@ -94,7 +100,7 @@ def test_a_page_reconnects_after_its_gateway_restarts(
     write_config(tmp_path / "foveate.yaml", sandbox.url)
     with gateway_process(tmp_path) as first:
         port = str(urlsplit(first.url).port)
-        with open_page(browser, first.url, allowed_console_errors=LOST) as page:
+        with open_page(browser, first.url, allowed_console_errors=LOST_CONNECTION) as page:
             open_and_tag(page, "/-/sessions")
 
             first.process.kill()
@@ -105,100 +111,106 @@ def test_a_page_reconnects_after_its_gateway_restarts(
                 assert second.url == first.url
                 send_request(second.url, "ana", "after the restart")
                 expect(page.locator("#live")).to_have_text("Live")
-                expect(row_of(page, "ana", "after the restart")).to_be_visible()
+                expect(session_link(page, "ana", "after the restart")).to_be_visible()
                 assert is_not_reloaded(page)
 
 
-def test_open_details_focus_and_scroll_position_survive_updates(browser: Browser, watched: Watched) -> None:
-    with open_page(browser, watched.url, viewport={"width": 390, "height": 800}) as page:
+def test_open_details_focus_and_scroll_position_survive_updates(
+    browser: Browser, dashboard: LiveDashboard
+) -> None:
+    with open_page(browser, dashboard.url, viewport={"width": 390, "height": 800}) as page:
         open_and_tag(page, f"/-/sessions/{session_id_by_name(REVIEWER, REVIEW)}")
         chart = page.locator("figure.chart canvas").first
-        drawn = int(chart.get_attribute("data-drawn") or 0)
+        drawn_before = int(chart.get_attribute("data-drawn") or 0)
         compaction = page.locator("details[data-name^=fold-]").first
         compaction.locator("summary").focus()
         page.keyboard.press("Enter")
         expect(compaction.locator("pre").first).to_be_visible()
-        scrolls = page.locator("[data-part=requests] .scrolls")
-        scrolls.evaluate("element => element.scrollTo(60, 0)")
+        scroll_area = page.locator("[data-part=requests] .scrolls")
+        scroll_area.evaluate("element => element.scrollTo(60, 0)")
         rows = page.locator("[data-part=requests] tbody > tr").count()
 
-        send_request(watched.url, REVIEWER, REVIEW)
+        send_request(dashboard.url, REVIEWER, REVIEW)
 
         expect(page.locator("[data-part=requests] tbody > tr")).not_to_have_count(rows)
-        expect(chart).to_have_attribute("data-drawn", str(drawn + 1))
+        expect(chart).to_have_attribute("data-drawn", str(drawn_before + 1))
         assert is_not_reloaded(page)
         expect(compaction.locator("pre").first).to_be_visible()
         assert compaction.locator("summary").evaluate("element => element === document.activeElement")
-        assert scrolls.evaluate("element => element.scrollLeft") == 60
+        assert scroll_area.evaluate("element => element.scrollLeft") == 60
 
 
-def test_updates_keep_typed_and_selected_text(browser: Browser, watched: Watched) -> None:
-    with open_page(browser, watched.url) as page:
+def test_updates_keep_typed_and_selected_text(browser: Browser, dashboard: LiveDashboard) -> None:
+    with open_page(browser, dashboard.url) as page:
         open_and_tag(page, "/-/sessions")
         field = page.get_by_label("Agent")
         field.fill("somebo")
 
-        send_request(watched.url, "ana", "while it is typed")
+        send_request(dashboard.url, "ana", "while it is typed")
 
-        expect(row_of(page, "ana", "while it is typed")).to_be_visible()
+        expect(session_link(page, "ana", "while it is typed")).to_be_visible()
         expect(field).to_have_value("somebo")
         expect(field).to_be_focused()
 
         page.get_by_role("heading", level=1).click()
-        selected_row = row_of(page, "ana", "while it is typed")
+        selected_row = session_link(page, "ana", "while it is typed")
         selected_row.evaluate("element => getSelection().selectAllChildren(element)")
-        send_request(watched.url, "ana", "while it is marked")
+        send_request(dashboard.url, "ana", "while it is marked")
         page.wait_for_timeout(2_500)
         assert re.fullmatch("ana, .*", page.evaluate("String(getSelection())"))
         page.evaluate("getSelection().removeAllRanges()")
-        expect(row_of(page, "ana", "while it is marked")).to_be_visible()
+        expect(session_link(page, "ana", "while it is marked")).to_be_visible()
 
 
-def test_a_changed_configuration_is_shown_with_its_errors(browser: Browser, watched: Watched) -> None:
-    config = watched.folder / "foveate.yaml"
-    with open_page(browser, watched.url) as page:
+def test_a_changed_configuration_is_shown_with_its_errors(browser: Browser, dashboard: LiveDashboard) -> None:
+    config = dashboard.folder / "foveate.yaml"
+    with open_page(browser, dashboard.url) as page:
         open_and_tag(page, "/-/configuration")
 
-        write_config(config, watched.sandbox_url, "server: {log: sideways}\n")
+        write_config(config, dashboard.sandbox_url, "server: {log: sideways}\n")
         expect(page.locator("main")).to_contain_text("log is one of")
 
-        write_config(config, watched.sandbox_url, configuration(watched.folder))
+        write_config(config, dashboard.sandbox_url, configuration(dashboard.folder))
         expect(page.locator("main")).not_to_contain_text("log is one of")
 
 
-def test_an_error_response_of_a_proxy_does_not_replace_the_page(browser: Browser, watched: Watched) -> None:
+def test_an_error_response_of_a_proxy_does_not_replace_the_page(
+    browser: Browser, dashboard: LiveDashboard
+) -> None:
     def bad_gateway(route: Route) -> None:
         route.fulfill(status=502, content_type="text/html", body="<html><body>Bad Gateway</body></html>")
 
-    with open_page(browser, watched.url, allowed_console_errors="502") as page:
+    with open_page(browser, dashboard.url, allowed_console_errors="502") as page:
         open_and_tag(page, "/-/sessions")
         page.route("**/-/sessions", bad_gateway)
 
-        send_request(watched.url, "ana", "behind a proxy")
+        send_request(dashboard.url, "ana", "behind a proxy")
 
         expect(page.locator("#live")).to_have_text("Not connected: trying again")
         page.unroute("**/-/sessions")
-        expect(row_of(page, "ana", "behind a proxy")).to_be_visible()
+        expect(session_link(page, "ana", "behind a proxy")).to_be_visible()
         expect(page.locator("#live")).to_have_text("Live")
         assert is_not_reloaded(page)
 
 
-def test_a_hidden_page_sends_no_requests_until_it_is_visible(browser: Browser, watched: Watched) -> None:
-    hide = """seen => {
-        Object.defineProperty(document, "visibilityState", {value: seen, configurable: true});
+def test_a_hidden_page_sends_no_requests_until_it_is_visible(
+    browser: Browser, dashboard: LiveDashboard
+) -> None:
+    set_visibility = """state => {
+        Object.defineProperty(document, "visibilityState", {value: state, configurable: true});
         document.dispatchEvent(new Event("visibilitychange"));
     }"""
-    with open_page(browser, watched.url) as page:
+    with open_page(browser, dashboard.url) as page:
         open_and_tag(page, "/-/sessions")
         requested_urls: list[str] = []
         page.on("request", lambda request: requested_urls.append(request.url))
 
-        page.evaluate(hide, "hidden")
-        send_request(watched.url, "ana", "unseen")
+        page.evaluate(set_visibility, "hidden")
+        send_request(dashboard.url, "ana", "unseen")
         time.sleep(2.5)
-        page.evaluate("1")  # what the browser has told meanwhile is heard
+        page.evaluate("1")  # process the events that the browser sent meanwhile
         assert requested_urls == []
 
-        page.evaluate(hide, "visible")
-        expect(row_of(page, "ana", "unseen")).to_be_visible()
+        page.evaluate(set_visibility, "visible")
+        expect(session_link(page, "ana", "unseen")).to_be_visible()
         assert is_not_reloaded(page)

@@ -36,17 +36,19 @@ def tile(page: Page, name: str) -> Locator:
 
 
 def table_row(page: Page, part: str, heading: str) -> Locator:
-    """The row of a table that begins with a word."""
+    """Return the row of a table with this heading."""
     rows = page.locator(f"[data-part={part}] tbody > tr")
     return rows.filter(has=page.locator("th", has_text=heading))
 
 
-def test_the_overview_shows_the_totals_of_the_store(browser: Browser, shown: DashboardGateway) -> None:
-    totals = shown.totals()
+def test_the_overview_shows_the_totals_of_the_store(
+    browser: Browser, dashboard_gateway: DashboardGateway
+) -> None:
+    totals = dashboard_gateway.totals()
     category_totals = dict(
-        read_store(shown.folder, lambda store: store.totals.sum_totals([TotalsGroup.CATEGORY]))
+        read_store(dashboard_gateway.folder, lambda store: store.totals.sum_totals([TotalsGroup.CATEGORY]))
     )
-    with open_page(browser, shown.url) as page:
+    with open_page(browser, dashboard_gateway.url) as page:
         page.goto("/")
 
         expect(tile(page, "Last 7 days").first).to_have_text(format_money(totals.dollars))
@@ -69,10 +71,10 @@ def test_the_overview_shows_the_totals_of_the_store(browser: Browser, shown: Das
 
 
 def test_sessions_are_listed_filtered_and_paged_by_the_database(
-    browser: Browser, shown: DashboardGateway
+    browser: Browser, dashboard_gateway: DashboardGateway
 ) -> None:
     rows = "[data-part=sessions] tbody > tr"
-    with open_page(browser, shown.url) as page:
+    with open_page(browser, dashboard_gateway.url) as page:
         page.goto("/-/sessions")
         expect(page.locator(rows)).to_have_count(PAGE_ROWS)
         links = page.locator(f"{rows} th a")
@@ -80,7 +82,9 @@ def test_sessions_are_listed_filtered_and_paged_by_the_database(
         reviewed_row = page.locator(rows).filter(
             has=page.locator(f'a[href$="{session_id_by_name(REVIEWER, REVIEW)}"]')
         )
-        expect(reviewed_row).to_contain_text(format_money(shown.session(REVIEWER, REVIEW).totals.dollars))
+        expect(reviewed_row).to_contain_text(
+            format_money(dashboard_gateway.session(REVIEWER, REVIEW).totals.dollars)
+        )
 
         page.get_by_role("link", name="Next").click()
         expect(page.locator(rows)).to_have_count(CROWD_SESSIONS + 5 - PAGE_ROWS)
@@ -106,13 +110,15 @@ def test_sessions_are_listed_filtered_and_paged_by_the_database(
 
 
 def test_a_session_shows_its_window_requests_compactions_and_cache_misses(
-    browser: Browser, shown: DashboardGateway
+    browser: Browser, dashboard_gateway: DashboardGateway
 ) -> None:
     session_id = session_id_by_name(REVIEWER, REVIEW)
 
-    traced = read_store(shown.folder, lambda store: store.traces.list_traces(session_id=session_id, limit=1))
-    totals = shown.session(REVIEWER, REVIEW).totals
-    with open_page(browser, shown.url) as page:
+    traces = read_store(
+        dashboard_gateway.folder, lambda store: store.traces.list_traces(session_id=session_id, limit=1)
+    )
+    totals = dashboard_gateway.session(REVIEWER, REVIEW).totals
+    with open_page(browser, dashboard_gateway.url) as page:
         page.goto(f"/-/sessions/{session_id}")
 
         expect(tile(page, "Cost").first).to_have_text(format_money(totals.dollars))
@@ -120,27 +126,31 @@ def test_a_session_shows_its_window_requests_compactions_and_cache_misses(
         expect(tile(page, "Requests").first).to_have_text("11")
         expect(page.locator("figure.chart canvas")).to_have_attribute("data-drawn", "11")
 
-        # What the chart draws can be read as a table, and stacks up to what was counted.
+        # The chart is also a table, whose sections add up to the token count.
         page.get_by_text("as a table").first.click()
         chart_rows = page.locator("figure.chart tbody > tr")
         expect(chart_rows).to_have_count(11)
         names = page.locator("figure.chart thead th").all_inner_texts()
         assert {"tools", "system", "summary", "tool results"} <= {name.strip().lower() for name in names}
-        parts = [name.strip().lower() in {one.name for one in traced[0].trace.sections} for name in names[1:]]
+        is_section = [
+            name.strip().lower() in {section.name for section in traces[0].trace.sections} for name in names[1:]
+        ]
         cells = chart_rows.last.locator("td").all_inner_texts()
         tokens = [
-            int(cell.replace(",", "") or 0) for cell, is_part in zip(cells, parts, strict=False) if is_part
+            int(cell.replace(",", "") or 0)
+            for cell, is_counted in zip(cells, is_section, strict=False)
+            if is_counted
         ]
-        assert sum(tokens) == traced[0].trace.tokens
+        assert sum(tokens) == traces[0].trace.tokens
 
-        broke = page.locator("[data-part=requests] details").filter(has_text="broke")
-        expect(broke).not_to_have_count(0)
+        misses = page.locator("[data-part=requests] details").filter(has_text="broke")
+        expect(misses).not_to_have_count(0)
         edits = page.locator("[data-part=requests] details").first
         edits.locator("summary").click()
         expect(edits.locator("table")).to_be_visible()
         expect(edits).to_contain_text("mark")
 
-        compaction = page.locator("details[data-name^=fold-]").last  # the first that was made
+        compaction = page.locator("details[data-name^=fold-]").last  # the oldest
         compaction.locator("summary").click()
         expect(compaction.get_by_role("heading", name="What was folded")).to_be_visible()
         expect(compaction.locator("pre").first).to_contain_text("parser")
@@ -149,9 +159,9 @@ def test_a_session_shows_its_window_requests_compactions_and_cache_misses(
 
 
 def test_agents_show_their_settings_budgets_and_injected_sections(
-    browser: Browser, shown: DashboardGateway
+    browser: Browser, dashboard_gateway: DashboardGateway
 ) -> None:
-    with open_page(browser, shown.url) as page:
+    with open_page(browser, dashboard_gateway.url) as page:
         page.goto("/-/agents")
         expect(table_row(page, "agents", GARDENER)).to_contain_text("memory")
         expect(table_row(page, "agents", INTERN).locator("td").first).to_contain_text("off")
@@ -165,9 +175,9 @@ def test_agents_show_their_settings_budgets_and_injected_sections(
 
 
 def test_the_memory_page_shows_the_view_for_a_focus_and_a_limit(
-    browser: Browser, shown: DashboardGateway
+    browser: Browser, dashboard_gateway: DashboardGateway
 ) -> None:
-    with open_page(browser, shown.url) as page:
+    with open_page(browser, dashboard_gateway.url) as page:
         page.goto("/-/memory")
         expect(page.locator(".outline")).to_contain_text("Bed 1: tomatoes")
         expect(page.locator("main")).not_to_contain_text("Nobody reads this")
@@ -181,9 +191,9 @@ def test_the_memory_page_shows_the_view_for_a_focus_and_a_limit(
 
 
 def test_the_configuration_page_shows_effective_settings_and_their_sources(
-    browser: Browser, shown: DashboardGateway
+    browser: Browser, dashboard_gateway: DashboardGateway
 ) -> None:
-    with open_page(browser, shown.url) as page:
+    with open_page(browser, dashboard_gateway.url) as page:
         page.goto("/-/configuration")
         expect(page.locator("[data-part=file]")).to_contain_text("foveate.yaml")
         page.get_by_label("Find").fill("tail_keep_tokens")
@@ -210,12 +220,14 @@ def hostile_pages() -> list[str]:
     ]
 
 
-def test_text_of_users_and_models_is_never_markup(browser: Browser, shown: DashboardGateway) -> None:
+def test_text_of_users_and_models_is_never_markup(
+    browser: Browser, dashboard_gateway: DashboardGateway
+) -> None:
     compactions = read_store(
-        shown.folder,
+        dashboard_gateway.folder,
         lambda store: store.compactions.list_compactions(session_id=session_id_by_name(HOSTILE, HOSTILE)),
     )
-    with open_page(browser, shown.url, allowed_console_errors="400|404") as page:
+    with open_page(browser, dashboard_gateway.url, allowed_console_errors="400|404") as page:
         page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
         for path in [*hostile_pages(), *(f"/-/folds/{compaction.id}" for compaction in compactions)]:
             page.goto(path)
@@ -230,8 +242,8 @@ def test_text_of_users_and_models_is_never_markup(browser: Browser, shown: Dashb
             assert any("<script>" in text for text in [page.locator("body").inner_text(), *typed]), path
 
 
-def test_every_page_is_readable_without_scripts(browser: Browser, shown: DashboardGateway) -> None:
-    with open_page(browser, shown.url, java_script_enabled=False) as page:
+def test_every_page_is_readable_without_scripts(browser: Browser, dashboard_gateway: DashboardGateway) -> None:
+    with open_page(browser, dashboard_gateway.url, java_script_enabled=False) as page:
         page.goto(f"/-/sessions/{session_id_by_name(REVIEWER, REVIEW)}")
         page.locator("figure.chart summary").first.click()
         expect(page.locator("figure.chart tbody > tr")).to_have_count(11)

@@ -47,10 +47,10 @@ def differences(golden: Contracts, current: Contracts) -> str:
 def problem(current: Contracts) -> str:
     """Say which sections of `current` differ from the golden file, and what to do; empty if none does."""
     golden = load()
-    found = differences({section: golden.get(section, {}) for section in current}, current)
-    return found and (
+    changes = differences({section: golden.get(section, {}) for section in current}, current)
+    return changes and (
         "public contracts changed (- golden file, + now):\n\n"
-        f"{found}\n\n"
+        f"{changes}\n\n"
         f"Users rely on these. If the change is intended, run `{REGENERATE}`\n"
         "and say in the commit message why it is made."
     )

@@ -50,45 +50,45 @@ def contracts() -> dict[str, dict[str, str]]:
 # Commands
 
 
-def commands(command: Any, above: Any = None, name: str = "foveate") -> Iterator[tuple[str, str]]:
+def commands(command: Any, parent: Any = None, name: str = "foveate") -> Iterator[tuple[str, str]]:
     """List every command with its arguments and options, recursively."""
-    context = command.make_context(name, [], parent=above, resilient_parsing=True)
-    below: Mapping[str, Any] = getattr(command, "commands", {})
-    kind = "group of commands" if below else "command"
+    context = command.make_context(name, [], parent=parent, resilient_parsing=True)
+    subcommands: Mapping[str, Any] = getattr(command, "commands", {})
+    kind = "group of commands" if subcommands else "command"
     yield name, f"{kind}, help by {', '.join(sorted(command.get_help_option_names(context)))}"
-    places = 0
+    position = 0
     for parameter in command.params:
         if parameter.param_type_name == "argument":
-            places += 1
-            yield f"{name} (argument {places})", f"{parameter.name}: {_parameter(parameter)}"
+            position += 1
+            yield f"{name} (argument {position})", f"{parameter.name}: {_parameter(parameter)}"
         else:
-            spelled = ", ".join([*parameter.opts, *parameter.secondary_opts])
-            yield f"{name} {spelled}", _parameter(parameter)
-    for word, inner in below.items():
-        yield from commands(inner, context, f"{name} {word}")
+            spellings = ", ".join([*parameter.opts, *parameter.secondary_opts])
+            yield f"{name} {spellings}", _parameter(parameter)
+    for subcommand, inner in subcommands.items():
+        yield from commands(inner, context, f"{name} {subcommand}")
 
 
 def _parameter(parameter: Any) -> str:
     kind = parameter.type
-    message = [kind.name]
-    message += [
-        f"{bound} {found}" for bound in ("min", "max") if (found := getattr(kind, bound, None)) is not None
+    attributes = [kind.name]
+    attributes += [
+        f"{bound} {limit}" for bound in ("min", "max") if (limit := getattr(kind, bound, None)) is not None
     ]
     if choices := getattr(kind, "choices", None):
-        message.append(f"one of {', '.join(choices)}")
+        attributes.append(f"one of {', '.join(choices)}")
     if getattr(parameter, "is_flag", False):
-        message.append("flag")
+        attributes.append("flag")
     if parameter.multiple or parameter.nargs != 1:
-        message.append("several")
+        attributes.append("several")
     if parameter.required:
-        message.append("required")
+        attributes.append("required")
     elif parameter.default is not None:
-        message.append(f"default {parameter.default}")
+        attributes.append(f"default {parameter.default}")
     if parameter.envvar:
-        message.append(f"variable {parameter.envvar}")
+        attributes.append(f"variable {parameter.envvar}")
     if getattr(parameter, "hidden", False):
-        message.append("hidden")
-    return ", ".join(message)
+        attributes.append("hidden")
+    return ", ".join(attributes)
 
 
 # Errors and exit codes
@@ -98,12 +98,12 @@ def error_codes() -> Iterator[tuple[str, str]]:
     """List every error code: its class, its parent, its exit code and its HTTP status."""
     for name, kind in inspect.getmembers(errors, inspect.isclass):
         if issubclass(kind, errors.FoveateError):
-            error = _made(kind)
-            refusals = [
+            error = _make_error(kind)
+            responses = [
                 build_error_response(error, api_format) for api_format in (Format.ANTHROPIC, Format.CHAT)
             ]
-            (status,) = {refusal.status for refusal in refusals}
-            kinds = " and ".join(dict.fromkeys(refusal.kind for refusal in refusals))
+            (status,) = {response.status for response in responses}
+            kinds = " and ".join(dict.fromkeys(response.kind for response in responses))
             retry = "may be retried" if may_retry(error) else "not retried"
             attributes = ", ".join(sorted(vars(error))) or "none"
             yield (
@@ -116,7 +116,7 @@ def error_codes() -> Iterator[tuple[str, str]]:
 def body_error_codes() -> Iterator[tuple[str, str]]:
     """List the errors of bodies that are not read to their end, by their codes in logs and metrics."""
     for kind in BodyRejected.__subclasses__():
-        error = _made(kind)
+        error = _make_error(kind)
         retry = "may be retried" if error.may_retry else "not retried"
         headers = ", ".join(name.decode() for name, _ in error.headers) or "none"
         status = error.response(Format.CHAT).status
@@ -134,24 +134,32 @@ _SAMPLES: Mapping[object, object] = {
 }
 
 
-def _made(kind: type[Failure]) -> Failure:
+def _make_error(kind: type[Failure]) -> Failure:
     """Create an error with any arguments that fit its constructor."""
     if kind.__init__ is Exception.__init__:
         return kind("x")
-    given = inspect.signature(kind).parameters.values()
-    needed = [one for one in given if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
-    named = {one.name: _SAMPLES[one.annotation] for one in needed if one.kind is one.KEYWORD_ONLY}
-    return kind(*(_SAMPLES[one.annotation] for one in needed if one.name not in named), **named)
+    required = [
+        parameter
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
+    ]
+    keywords = {
+        parameter.name: _SAMPLES[parameter.annotation]
+        for parameter in required
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    positional = [_SAMPLES[parameter.annotation] for parameter in required if parameter.name not in keywords]
+    return kind(*positional, **keywords)
 
 
 def list_exit_codes() -> dict[str, str]:
     """List the exit codes of commands, and those of failed answers of `foveate chat`."""
     constants = {name: code for name, code in vars(exit_codes).items() if re.fullmatch("[A-Z][A-Z_]*", name)}
-    found = {str(code): name.lower().replace("_", " ") for name, code in constants.items()}
+    commands = {str(code): name.lower().replace("_", " ") for name, code in constants.items()}
     chat = {
-        f"chat, {trouble}": str(_EXIT_CODES.get(trouble, exit_codes.UPSTREAM_FAILED)) for trouble in FailureKind
+        f"chat, {failure}": str(_EXIT_CODES.get(failure, exit_codes.UPSTREAM_FAILED)) for failure in FailureKind
     }
-    return found | chat
+    return commands | chat
 
 
 # Benchmarks

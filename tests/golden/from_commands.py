@@ -18,9 +18,9 @@ import typer.main
 from typer.testing import CliRunner
 
 from foveate.cli import app
-from tests.golden.from_gateway import NOWHERE, Gateway, running_gateway
-from tests.golden.shapes import shape_of
-from tests.golden.stored_work import LATER, SESSION, fill
+from tests.golden.from_gateway import NOWHERE, GatewayContracts, observe_gateway
+from tests.golden.shapes import describe_shape
+from tests.golden.stored_records import LATER, SESSION, fill_store
 from tests.support.harness import network_guard
 from tests.support.processes import forked_commands
 from tests.support.servers.gateway_process import write_config
@@ -50,8 +50,8 @@ def contracts() -> dict[str, dict[str, str]]:
             check=False,
         )
     assert finished.returncode == 0, finished.stderr
-    found: dict[str, dict[str, str]] = json.loads(finished.stdout)
-    return found
+    sections: dict[str, dict[str, str]] = json.loads(finished.stdout)
+    return sections
 
 
 class Runs:
@@ -71,18 +71,18 @@ class Runs:
 
         `kind` distinguishes different documents of one command, `case` only its exit codes.
         """
-        given = [*command.split(), *map(str, arguments), "--json"]
-        result = CliRunner().invoke(app, given, catch_exceptions=False)
-        self._keep(f"foveate {command}", result.stdout, result.exit_code, kind, case)
+        command_line = [*command.split(), *map(str, arguments), "--json"]
+        result = CliRunner().invoke(app, command_line, catch_exceptions=False)
+        self._record(f"foveate {command}", result.stdout, result.exit_code, kind, case)
 
-    def spawn(self, command: str, *arguments: str, kind: str = "", case: str = "", said: str = "") -> None:
+    def spawn(self, command: str, *arguments: str, kind: str = "", case: str = "", stdin: str = "") -> None:
         """Run a command with `--json` in a process of its own, with standard input."""
-        given = [*forked_commands.COMMAND, command, *arguments, "--json"]
-        finished = subprocess.run(given, input=said, capture_output=True, text=True, check=False)
-        self._keep(f"foveate {command}", finished.stdout, finished.returncode, kind, case)
+        command_line = [*forked_commands.COMMAND, command, *arguments, "--json"]
+        finished = subprocess.run(command_line, input=stdin, capture_output=True, text=True, check=False)
+        self._record(f"foveate {command}", finished.stdout, finished.returncode, kind, case)
 
-    def _keep(self, name: str, printed: str, code: int, kind: str, case: str) -> None:
-        documents = [json.loads(line) for line in printed.splitlines()]
+    def _record(self, name: str, output: str, code: int, kind: str, case: str) -> None:
+        documents = [json.loads(line) for line in output.splitlines()]
         assert documents, f"{name} printed nothing and ended with {code}"
         for document in documents:
             self.add(f"{name}, {kind}" if kind else name, document)
@@ -93,19 +93,21 @@ class Runs:
         return {
             f"{name}: {path}": kind
             for name, documents in self._documents.items()
-            for path, kind in shape_of(documents, MAPS).items()
+            for path, kind in describe_shape(documents, MAPS).items()
         }
 
-    def untold(self) -> list[str]:
+    def missing_commands(self) -> list[str]:
         """Return the commands with `--json` that were not run."""
-        told = " ".join(f"{name}," for name in self._documents)
-        return [name for name in _commands_with_json(typer.main.get_command(app)) if f"{name}," not in told]
+        sources = " ".join(f"{name}," for name in self._documents)
+        return [name for name in _commands_with_json(typer.main.get_command(app)) if f"{name}," not in sources]
 
 
 def _commands_with_json(command: Any, name: str = "foveate") -> list[str]:
     own = [name] if any("--json" in parameter.opts for parameter in command.params) else []
-    below = getattr(command, "commands", {}).items()
-    return own + [found for word, inner in below for found in _commands_with_json(inner, f"{name} {word}")]
+    subcommands = getattr(command, "commands", {}).items()
+    return own + [
+        path for subcommand, inner in subcommands for path in _commands_with_json(inner, f"{name} {subcommand}")
+    ]
 
 
 def run_all(folder: Path) -> dict[str, dict[str, str]]:
@@ -117,9 +119,9 @@ def run_all(folder: Path) -> dict[str, dict[str, str]]:
     with running_sandbox() as sandbox:
         gateway = _run_servers(runs, folder, sandbox)
         _run_chat(runs, folder, sandbox)
-    assert not runs.untold(), f"run these with --json too: {', '.join(runs.untold())}"
-    found = (runs.exit_codes, gateway.refusals, runs.keys(), gateway.response_headers)
-    return dict(zip(SECTIONS, found, strict=True))
+    assert not runs.missing_commands(), f"run these with --json too: {', '.join(runs.missing_commands())}"
+    sections = (runs.exit_codes, gateway.error_codes, runs.keys(), gateway.response_headers)
+    return dict(zip(SECTIONS, sections, strict=True))
 
 
 def _run_offline(runs: Runs, folder: Path) -> None:
@@ -170,7 +172,7 @@ def _run_offline(runs: Runs, folder: Path) -> None:
 def _run_on_store(runs: Runs, folder: Path) -> None:
     """Run what reads the store; commands that change it come last."""
     bodies = EXAMPLES / "cache" / "first.json", EXAMPLES / "cache" / "second.json"
-    asyncio.run(fill(f"sqlite:///{folder}/foveate.sqlite", bodies))
+    asyncio.run(fill_store(f"sqlite:///{folder}/foveate.sqlite", bodies))
     caps = ("scope: day, dollars: 2", "scope: agent, agent: ana, dollars: 1", "scope: session, dollars: 1")
     listed = ", ".join(f"{{{cap}}}" for cap in caps)
     (folder / "caps.yaml").write_text(f"cost: {{caps: [{listed}]}}\n", encoding="utf-8")
@@ -178,10 +180,10 @@ def _run_on_store(runs: Runs, folder: Path) -> None:
     runs.run("cost", "--by", "model", "--since", "7d", "--until", "2100-01-01", case="since")
     runs.run("cost caps", "--config", folder / "caps.yaml")
     runs.run("cost export", "--output", folder / "calls.csv")
-    correcting = ("--dollars", "0.25", "--reason", "invoice")
-    runs.run("cost correct", "--call", "call-1", *correcting)
-    runs.run("cost correct", "--total", *correcting, case="account")
-    runs.run("cost correct", "--call", "unknown", *correcting, case="unknown call")
+    correction = ("--dollars", "0.25", "--reason", "invoice")
+    runs.run("cost correct", "--call", "call-1", *correction)
+    runs.run("cost correct", "--total", *correction, case="account")
+    runs.run("cost correct", "--call", "unknown", *correction, case="unknown call")
     runs.run("cost corrections")
     runs.run("explain", kind="sessions")
     runs.run("explain", SESSION, kind="session")
@@ -204,7 +206,7 @@ def _run_on_store(runs: Runs, folder: Path) -> None:
     runs.run("store vacuum", "--keep-ledger-days", "90", case="for good")
 
 
-def _run_servers(runs: Runs, folder: Path, sandbox: RunningSandbox) -> Gateway:
+def _run_servers(runs: Runs, folder: Path, sandbox: RunningSandbox) -> GatewayContracts:
     """Run `foveate sandbox` and `foveate serve` until Ctrl-C."""
     with subprocess.Popen(
         [*forked_commands.COMMAND, "sandbox", "--port", "0", "--json"], stdout=subprocess.PIPE, text=True
@@ -213,7 +215,7 @@ def _run_servers(runs: Runs, folder: Path, sandbox: RunningSandbox) -> Gateway:
         runs.add("foveate sandbox", json.loads(process.stdout.readline()))
         process.send_signal(signal.SIGINT)
         runs.exit_codes["foveate sandbox, Ctrl-C"] = str(process.wait(60))
-    gateway = running_gateway(folder, sandbox.url)
+    gateway = observe_gateway(folder, sandbox.url)
     for name, documents in gateway.documents.items():
         for document in documents:
             runs.add(name, document)
@@ -225,7 +227,7 @@ def _run_chat(runs: Runs, folder: Path, sandbox: RunningSandbox) -> None:
     os.environ["ANTHROPIC_API_KEY"] = KEY
     write_config(folder / "foveate.yaml", sandbox.url)
     runs.spawn("chat", "--model", MODEL, "Hello!", kind="answer")
-    runs.spawn("chat", "--model", MODEL, said=":cost\n", kind="command")
+    runs.spawn("chat", "--model", MODEL, stdin=":cost\n", kind="command")
     write_config(folder / "foveate.yaml", NOWHERE)
     runs.spawn("chat", "--model", MODEL, "Hello!", kind="answer", case="unreachable")
 
@@ -233,7 +235,7 @@ def _run_chat(runs: Runs, folder: Path, sandbox: RunningSandbox) -> None:
 if __name__ == "__main__":
     network_guard.block_other_hosts()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    with TemporaryDirectory() as made:
-        os.environ["FOVEATE_HOME"] = made
-        os.chdir(made)
-        sys.stdout.write(json.dumps(run_all(Path(made))))
+    with TemporaryDirectory() as folder:
+        os.environ["FOVEATE_HOME"] = folder
+        os.chdir(folder)
+        sys.stdout.write(json.dumps(run_all(Path(folder))))

@@ -20,7 +20,7 @@ CONFIGURATION = f"""\
   nowhere: {{base_url: '{NOWHERE}', api: both}}
 routes:
   - {{models: 'nowhere-*', upstream: nowhere}}
-  - {{models: 'spoken-otherwise', upstream: openai}}
+  - {{models: 'wrong-api', upstream: openai}}
 server: {{log: json, body_limit_bytes: {LIMIT_BYTES}}}
 agents:
   - {{id: narrow, window_tokens: 2000}}
@@ -32,103 +32,105 @@ cost:
 
 
 @dataclass
-class Gateway:
+class GatewayContracts:
     """Observed contracts: JSON documents by source, codes of error responses, own headers."""
 
     documents: dict[str, list[object]] = field(default_factory=dict)
-    refusals: dict[str, str] = field(default_factory=dict)
+    error_codes: dict[str, str] = field(default_factory=dict)
     response_headers: dict[str, str] = field(default_factory=dict)
     exit_code: int = 0
 
 
-def running_gateway(folder: Path, upstream_url: str) -> Gateway:
+def observe_gateway(folder: Path, upstream_url: str) -> GatewayContracts:
     """Run a gateway, make it respond and reject, and stop it with Ctrl-C."""
-    seen = Gateway()
+    contracts = GatewayContracts()
     write_config(folder / "foveate.yaml", upstream_url, CONFIGURATION)
-    with gateway_process(folder, OPENAI_API_KEY=KEY) as served:
-        seen.documents["foveate serve"] = [served.ready_object]
+    with gateway_process(folder, OPENAI_API_KEY=KEY) as gateway:
+        contracts.documents["foveate serve"] = [gateway.ready_object]
         for page in ("/health", "/ready"):
-            seen.documents[f"GET {page}"] = [json.loads(_ask(served, page, method="GET").body)]
-        answers = _answers(served)
+            contracts.documents[f"GET {page}"] = [json.loads(_send(gateway, page, method="GET").body)]
+        responses = _collect_responses(gateway)
         write_config(folder / "foveate.yaml", upstream_url, "nonsense: 1\n")
-        seen.documents["GET /health"].append(_health_with_wrong_configuration(served))
-        served.process.send_signal(signal.SIGINT)
-        seen.exit_code, log = served.wait_for_exit()
-    for path, answer in answers:
-        seen.response_headers |= {name: "header" for name in answer.headers if name.startswith("x-foveate-")}
-        if answer.status >= 400:
-            seen.documents.setdefault(f"error response of {path}", []).append(json.loads(answer.body))
-    seen.refusals = _refusals([answer for _, answer in answers], log)
-    return seen
+        contracts.documents["GET /health"].append(_health_with_wrong_configuration(gateway))
+        gateway.process.send_signal(signal.SIGINT)
+        contracts.exit_code, log = gateway.wait_for_exit()
+    for path, response in responses:
+        contracts.response_headers |= {
+            name: "header" for name in response.headers if name.startswith("x-foveate-")
+        }
+        if response.status >= 400:
+            contracts.documents.setdefault(f"error response of {path}", []).append(json.loads(response.body))
+    contracts.error_codes = _list_error_codes([response for _, response in responses], log)
+    return contracts
 
 
-def _health_with_wrong_configuration(served: GatewayProcess) -> object:
+def _health_with_wrong_configuration(gateway: GatewayProcess) -> object:
     deadline = time.monotonic() + 60
-    while (health := json.loads(_ask(served, "/health", method="GET").body))["config"]["valid"]:
+    while (health := json.loads(_send(gateway, "/health", method="GET").body))["config"]["valid"]:
         assert time.monotonic() < deadline, "the gateway never saw that its configuration is wrong"
         time.sleep(0.05)
     return health
 
 
-class Answer:
-    def __init__(self, answer: http.client.HTTPResponse) -> None:
-        self.status = answer.status
-        self.headers = {name.lower(): value for name, value in answer.getheaders()}
-        self.body = answer.read()
+class Response:
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self.status = response.status
+        self.headers = {name.lower(): value for name, value in response.getheaders()}
+        self.body = response.read()
 
 
-def _ask(
-    served: GatewayProcess,
+def _send(
+    gateway: GatewayProcess,
     path: str,
     *,
     method: str,
     body: str | None = None,
     headers: Mapping[str, str] | None = None,
-) -> Answer:
-    host, _, port = served.url.removeprefix("http://").partition(":")
+) -> Response:
+    host, _, port = gateway.url.removeprefix("http://").partition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
     try:
         connection.request(method, path, body, {"content-type": "application/json", **(headers or {})})
-        return Answer(connection.getresponse())
+        return Response(connection.getresponse())
     finally:
         connection.close()
 
 
-def _answers(served: GatewayProcess) -> list[tuple[str, Answer]]:
+def _collect_responses(gateway: GatewayProcess) -> list[tuple[str, Response]]:
     """Return a response, a token count by the gateway, and every error response that clients can cause."""
-    found: list[tuple[str, Answer]] = []
+    responses: list[tuple[str, Response]] = []
 
-    def ask(path: str, model: str, text: str = "Hello!", more: str = "", **headers: str) -> None:
-        message = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
-        body = json.dumps(message).removesuffix("}") + more + "}"
-        named = {name.replace("_", "-"): message for name, message in headers.items()}
-        sent = {"x-api-key": KEY, "authorization": f"Bearer {KEY}", **named}
-        found.append((path, _ask(served, path, method="POST", body=body, headers=sent)))
+    def send(path: str, model: str, text: str = "Hello!", more: str = "", **headers: str) -> None:
+        request = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
+        body = json.dumps(request).removesuffix("}") + more + "}"
+        own_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        all_headers = {"x-api-key": KEY, "authorization": f"Bearer {KEY}", **own_headers}
+        responses.append((path, _send(gateway, path, method="POST", body=body, headers=all_headers)))
 
     for path, model in (("/v1/messages", CLAUDE), (CHAT, GPT)):
-        ask(path, model)
-        ask(path, model, x_api_key="fov-unknown")
-        ask(path, model, x_foveate_agent="poor")
-        ask(path, model, "Where does it all end? " * 2000, x_foveate_agent="narrow")
-        ask(path, model, "x" * LIMIT_BYTES)
-        ask(path, model, more=f', "model": "{model}"')
-        ask(path, model, host="elsewhere.example")
-        ask(path, model, origin="https://elsewhere.example")
-        ask(path, "nowhere-1")
-    ask("/v1/messages", "spoken-otherwise")
-    ask(f"{CHAT}/input_tokens", GPT)
-    return found
+        send(path, model)
+        send(path, model, x_api_key="fov-unknown")
+        send(path, model, x_foveate_agent="poor")
+        send(path, model, "Where does it all end? " * 2000, x_foveate_agent="narrow")
+        send(path, model, "x" * LIMIT_BYTES)
+        send(path, model, more=f', "model": "{model}"')
+        send(path, model, host="elsewhere.example")
+        send(path, model, origin="https://elsewhere.example")
+        send(path, "nowhere-1")
+    send("/v1/messages", "wrong-api")
+    send(f"{CHAT}/input_tokens", GPT)
+    return responses
 
 
-def _refusals(answers: list[Answer], log: str) -> dict[str, str]:
+def _list_error_codes(responses: list[Response], log: str) -> dict[str, str]:
     """Return the status of each code in the log, and whether clients are told to retry."""
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     codes = {line["id"]: line["refused"] for line in lines if line.get("refused")}
-    found: dict[str, str] = {}
-    for answer in answers:
-        code = codes.get(answer.headers.get("x-foveate-request-id", ""))
+    statuses: dict[str, str] = {}
+    for response in responses:
+        code = codes.get(response.headers.get("x-foveate-request-id", ""))
         if code is not None:
-            found[code] = (
-                f"HTTP {answer.status}, x-should-retry {answer.headers.get('x-should-retry', 'not set')}"
+            statuses[code] = (
+                f"HTTP {response.status}, x-should-retry {response.headers.get('x-should-retry', 'not set')}"
             )
-    return found
+    return statuses

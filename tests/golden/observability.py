@@ -21,16 +21,16 @@ from foveate.gateway.observability.access_log import AccessRecord, LogWriter
 from foveate.gateway.observability.otel import Telemetry
 from foveate.gateway.request import parse_request
 from foveate.gateway.response import ClientResponse
-from tests.golden.shapes import shape_of
-from tests.support.scenarios.finished_exchanges import MARK, ended
+from tests.golden.shapes import describe_shape
+from tests.support.scenarios.finished_exchanges import BREAKPOINT, finish_exchange
 
 
 def metrics() -> dict[str, str]:
     """List every metric: its type, its labels, and the buckets of a histogram."""
     return {
-        one.name: f"{one.kind} {{{', '.join(one.labels)}}}"
-        + (f" buckets {', '.join(map(str, one.buckets))}" if one.buckets else "")
-        for one in METRICS
+        metric.name: f"{metric.kind} {{{', '.join(metric.labels)}}}"
+        + (f" buckets {', '.join(map(str, metric.buckets))}" if metric.buckets else "")
+        for metric in METRICS
     }
 
 
@@ -42,13 +42,17 @@ async def telemetry() -> dict[str, str]:
     exported = Telemetry(tracing, MeterProvider([reader]))
     for status in (200, 529):
         path = "/v1/messages"
-        ask = parse_request(
+        request = parse_request(
             {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": []}
         )
-        client = ClientResponse(ask, _send_nothing)
-        client.exchange, client.status, client.provider = await ended(status=status), status, "anthropic"
-        exported.on_request_end(ask, client)
-    found = {
+        client = ClientResponse(request, _send_nothing)
+        client.exchange, client.status, client.provider = (
+            await finish_exchange(status=status),
+            status,
+            "anthropic",
+        )
+        exported.on_request_end(request, client)
+    descriptions = {
         f"span attribute {name}": type(value).__name__
         for span in spans.get_finished_spans()
         for name, value in (span.attributes or {}).items()
@@ -58,10 +62,10 @@ async def telemetry() -> dict[str, str]:
     for resource in data.resource_metrics:
         for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
             names = {name for point in metric.data.data_points for name in point.attributes or {}}
-            found[f"metric {metric.name}"] = (
+            descriptions[f"metric {metric.name}"] = (
                 f"{type(metric.data).__name__} in {metric.unit} {{{', '.join(sorted(names))}}}"
             )
-    return found
+    return descriptions
 
 
 async def _send_nothing(_: object) -> None:
@@ -80,7 +84,7 @@ def log_keys() -> dict[str, str]:
         total_seconds=1.0,
         added_seconds=0.1,
         dollars=Decimal(1),
-        applied_edits=(AppliedEdit(step="cache", edit=MARK),),
+        applied_edits=(AppliedEdit(step="cache", edit=BREAKPOINT),),
         problems=(StepFailure(step="cache", reason="x"),),
     )
     try:
@@ -88,18 +92,18 @@ def log_keys() -> dict[str, str]:
     except ValueError:
         failed = logging.LogRecord("foveate", logging.ERROR, "", 0, "x", None, sys.exc_info())
     plain = logging.LogRecord("foveate", logging.INFO, "", 0, "x", None, None)
-    written = {
-        "request": _logged([request, msgspec.structs.replace(request, added_seconds=None, dollars=None)]),
-        "message": _logged([plain, failed]),
+    lines_by_kind = {
+        "request": _write_log([request, msgspec.structs.replace(request, added_seconds=None, dollars=None)]),
+        "message": _write_log([plain, failed]),
     }
     return {
-        f"{of}: {path}": kind
-        for of, lines in written.items()
-        for path, kind in shape_of(lines, maps=["edits"]).items()
+        f"{kind}: {path}": type_text
+        for kind, lines in lines_by_kind.items()
+        for path, type_text in describe_shape(lines, maps=["edits"]).items()
     }
 
 
-def _logged(records: Iterable[Any]) -> list[object]:
+def _write_log(records: Iterable[Any]) -> list[object]:
     output = io.BytesIO()
     writer = LogWriter(output, as_json=True, colours=False)
     for record in records:

@@ -19,29 +19,29 @@ from foveate.cost.pricing.custom_prices import CustomPrice, CustomPriceTier, Dol
 from foveate.sandbox.script import Script
 from tests.golden.signatures import parameter_text
 
-Described = Iterator[tuple[str, str]]
+Descriptions = Iterator[tuple[str, str]]
 
 _REQUIRED = object()
 _NOT_CONTRACT = ("title", "description", "default")
 
 
-def settings() -> Described:
+def settings() -> Descriptions:
     """List each key by its path, with its type, limits and default; `[]` is a list, `*` any name."""
     schema = Settings.model_json_schema()
     yield from _keys("", schema, schema["$defs"], Settings().model_dump(mode="json"))
     yield from _cost_keys()
     yield from _budget_keys()
     script = msgspec.json.schema(Script)
-    for path, message in _keys("", {"$ref": script["$ref"]}, script["$defs"], {}):
-        yield f"sandbox script: {path}", message
+    for path, description in _keys("", {"$ref": script["$ref"]}, script["$defs"], {}):
+        yield f"sandbox script: {path}", description
 
 
-def _keys(path: str, schema: Mapping[str, Any], models: Mapping[str, Any], default: object) -> Described:
+def _keys(path: str, schema: Mapping[str, Any], models: Mapping[str, Any], default: object) -> Descriptions:
     """List the keys below a place of a JSON schema; `default` applies if a file sets nothing."""
-    options = [_resolved(option, models) for option in schema.get("anyOf", [schema])]
+    options = [_resolve_reference(option, models) for option in schema.get("anyOf", [schema])]
     model = next((option for option in options if "properties" in option), None)
     if model is None:
-        yield path, _described(schema, default)
+        yield path, _describe_value(schema, default)
     elif len(options) > 1:
         yield path, f"mapping or null, default {json.dumps(default)}"
     defaults = default if isinstance(default, dict) else {}
@@ -49,33 +49,35 @@ def _keys(path: str, schema: Mapping[str, Any], models: Mapping[str, Any], defau
         own_default = inner.get("default", _REQUIRED)
         yield from _keys(f"{path}.{key}" if path else key, inner, models, defaults.get(key, own_default))
     for option in options:
-        named = (option.get("additionalProperties"), *option.get("patternProperties", {}).values())
-        for below, inner in (("[]", option.get("items")), *((".*", inner) for inner in named)):
-            if isinstance(inner, dict) and "properties" in _resolved(inner, models):
-                yield from _keys(f"{path}{below}", inner, models, None)
+        value_schemas = (option.get("additionalProperties"), *option.get("patternProperties", {}).values())
+        for suffix, inner in (("[]", option.get("items")), *((".*", inner) for inner in value_schemas)):
+            if isinstance(inner, dict) and "properties" in _resolve_reference(inner, models):
+                yield from _keys(f"{path}{suffix}", inner, models, None)
 
 
-def _resolved(schema: Mapping[str, Any], models: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolve_reference(schema: Mapping[str, Any], models: Mapping[str, Any]) -> Mapping[str, Any]:
     reference = schema.get("$ref")
     resolved: Mapping[str, Any] = models[reference.rpartition("/")[2]] if reference else schema
     return resolved
 
 
-def _described(schema: Mapping[str, Any], default: object) -> str:
+def _describe_value(schema: Mapping[str, Any], default: object) -> str:
     """Describe the type and limits of a value by its JSON schema, without class names."""
-    message = json.dumps(_without_names(schema), sort_keys=True, ensure_ascii=False)
+    schema_json = json.dumps(_without_names(schema), sort_keys=True, ensure_ascii=False)
     ends = "required" if default is _REQUIRED else f"default {json.dumps(default)}"
-    return f"{message}, {ends}"
+    return f"{schema_json}, {ends}"
 
 
 def _without_names(schema: Any) -> Any:
     if isinstance(schema, dict):
-        stored = {key: _without_names(inner) for key, inner in schema.items() if key not in _NOT_CONTRACT}
-        return {"type": "object"} if "$ref" in stored else stored
+        contract_keys = {
+            key: _without_names(inner) for key, inner in schema.items() if key not in _NOT_CONTRACT
+        }
+        return {"type": "object"} if "$ref" in contract_keys else contract_keys
     return [_without_names(inner) for inner in schema] if isinstance(schema, list) else schema
 
 
-def _cost_keys() -> Described:
+def _cost_keys() -> Descriptions:
     """List the keys below `cost`, which has a parser of its own."""
     yield "cost", f"mapping of {', '.join(COST_KEYS)}"
     yield "cost.min_output_tokens", f"int, default {CostOptions().min_output_tokens}"
@@ -85,7 +87,7 @@ def _cost_keys() -> Described:
     yield from _fields("cost.prices[].tiers[]", TIER_KEYS, CustomPriceTier, DollarsPerMillion)
 
 
-def _budget_keys() -> Described:
+def _budget_keys() -> Descriptions:
     """List the keys of budgets, also below `agents[].sections.limits`, and of section files."""
     yield from _fields("budget: ", _BUDGET_KEYS, Budget)
     yield from _fields("budget: sections.*", _RULE_KEYS, SectionRule)
@@ -95,9 +97,13 @@ def _budget_keys() -> Described:
         yield f"budget: ladder {name}", json.dumps([rung_as_data(rung) for rung in ladder.rungs])
 
 
-def _fields(path: str, keys: Iterable[str], *kinds: type) -> Described:
+def _fields(path: str, keys: Iterable[str], *kinds: type) -> Descriptions:
     """List the keys of a mapping that becomes an object of one of `kinds`."""
-    in_use = {name: one for kind in reversed(kinds) for name, one in inspect.signature(kind).parameters.items()}
+    parameters = {
+        name: parameter
+        for kind in reversed(kinds)
+        for name, parameter in inspect.signature(kind).parameters.items()
+    }
     for key in keys:
         dot = "" if path.endswith(" ") else "."
-        yield f"{path}{dot}{key}", parameter_text(in_use[TOKEN_KIND_BY_KEY.get(key, key)])
+        yield f"{path}{dot}{key}", parameter_text(parameters[TOKEN_KIND_BY_KEY.get(key, key)])

@@ -13,12 +13,12 @@ _MODULES = re.compile(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])")
 def signatures(package: ModuleType) -> Iterator[tuple[str, str]]:
     """List every name in `__all__`: signatures of functions, members of classes."""
     for name in package.__all__:
-        found = getattr(package, name)
-        if inspect.isclass(found):
-            yield name, f"class {signature(found)}"
-            yield from ((f"{name}.{member}", message) for member, message in _members(found))
+        value = getattr(package, name)
+        if inspect.isclass(value):
+            yield name, f"class {signature(value)}"
+            yield from ((f"{name}.{member}", description) for member, description in _members(value))
         else:
-            yield name, f"function {signature(found)}"
+            yield name, f"function {signature(value)}"
 
 
 def _members(kind: type) -> Iterator[tuple[str, str]]:
@@ -28,15 +28,15 @@ def _members(kind: type) -> Iterator[tuple[str, str]]:
     for name in sorted({*dir(kind), *annotations}):
         if name.startswith("_"):
             continue
-        found = inspect.getattr_static(kind, name, None)
-        match found:
+        member = inspect.getattr_static(kind, name, None)
+        match member:
             case property():
-                yield name, f"property -> {_type(found.fget.__annotations__['return'])}" if found.fget else ""
+                yield name, f"property -> {_type(member.fget.__annotations__['return'])}" if member.fget else ""
             case staticmethod() | classmethod():
-                yield name, f"{type(found).__name__} {signature(found.__func__)}"
-            case _ if inspect.isfunction(found):
-                is_async = "async " if inspect.iscoroutinefunction(found) else ""
-                yield name, f"{is_async}method {signature(found)}"
+                yield name, f"{type(member).__name__} {signature(member.__func__)}"
+            case _ if inspect.isfunction(member):
+                is_async = "async " if inspect.iscoroutinefunction(member) else ""
+                yield name, f"{is_async}method {signature(member)}"
             case _:
                 yield name, f"attribute {_type(annotations.get(name, ''))}".rstrip()
 
@@ -55,8 +55,8 @@ def signature(found: Any) -> str:
 
 def parameter_text(parameter: inspect.Parameter) -> str:
     """Format the type and default of a parameter, without its name."""
-    message = "" if parameter.annotation is parameter.empty else _type(parameter.annotation)
-    return message if parameter.default is parameter.empty else f"{message} = {_default(parameter.default)}"
+    type_text = "" if parameter.annotation is parameter.empty else _type(parameter.annotation)
+    return type_text if parameter.default is parameter.empty else f"{type_text} = {_default(parameter.default)}"
 
 
 def _default(value: object) -> str:

@@ -12,16 +12,16 @@ from foveate.gateway.config import DEFAULT_KEY_VARIABLES
 SOURCE = Path(foveate.__file__).parent
 
 
-def _nodes(mentions: str) -> Iterator[tuple[str, list[ast.AST]]]:
-    """Yield the syntax nodes of each module whose text matches `mentions`."""
+def _parse_modules(pattern: str) -> Iterator[tuple[str, list[ast.AST]]]:
+    """Yield the syntax nodes of each module whose text matches `pattern`."""
     for path in sorted(SOURCE.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        if re.search(mentions, text):
+        if re.search(pattern, text):
             parts = path.relative_to(SOURCE.parent).with_suffix("").parts
             yield ".".join(parts).removesuffix(".__init__"), list(ast.walk(ast.parse(text)))
 
 
-def _constants(nodes: list[ast.AST]) -> Iterator[str]:
+def _list_strings(nodes: list[ast.AST]) -> Iterator[str]:
     """Yield every string in the code except docstrings."""
     statements = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
@@ -37,10 +37,13 @@ _HEADER = r"x-foveate-[a-z-]*"
 
 def headers() -> dict[str, str]:
     """List every header of Foveate that the code names; one that ends in `*` is a prefix."""
-    found = {
-        name for _, nodes in _nodes(_HEADER) for text in _constants(nodes) for name in re.findall(_HEADER, text)
+    names = {
+        name
+        for _, nodes in _parse_modules(_HEADER)
+        for text in _list_strings(nodes)
+        for name in re.findall(_HEADER, text)
     }
-    return {name + "*" * name.endswith("-"): "prefix" if name.endswith("-") else "header" for name in found}
+    return {name + "*" * name.endswith("-"): "prefix" if name.endswith("-") else "header" for name in names}
 
 
 _ENVIRONMENT = r"\b(environ|environment)\b"
@@ -50,30 +53,30 @@ _INDIRECT_VARIABLE = r"\b(CONTEXT|DEADLINE|FOVEATE|TIME)(_[A-Z]+)+|[A-Z]+_API_KE
 
 def environment_variables() -> dict[str, str]:
     """List every variable that the code looks up by name."""
-    found = set(DEFAULT_KEY_VARIABLES.values())
-    for module, nodes in _nodes(f"{_ENVIRONMENT}|{_INDIRECT_VARIABLE}"):
-        found.update(text for text in _constants(nodes) if re.fullmatch(_INDIRECT_VARIABLE, text))
+    names = set(DEFAULT_KEY_VARIABLES.values())
+    for module, nodes in _parse_modules(f"{_ENVIRONMENT}|{_INDIRECT_VARIABLE}"):
+        names.update(text for text in _list_strings(nodes) if re.fullmatch(_INDIRECT_VARIABLE, text))
         for node in nodes:
-            match _looked_up(node):
+            match _find_lookup(node):
                 case ast.Constant(str(name)):
-                    found.add(name)
+                    names.add(name)
                 case ast.Name(constant) if constant.isupper():
-                    found.add(_module_constant(module, nodes, constant))
-    return dict.fromkeys(found, "variable")
+                    names.add(_module_constant(module, nodes, constant))
+    return dict.fromkeys(names, "variable")
 
 
-def _looked_up(node: ast.AST) -> ast.expr | None:
+def _find_lookup(node: ast.AST) -> ast.expr | None:
     """Return the variable that a node looks up, if any."""
     match node:
-        case ast.Call(func=ast.Attribute(value=where, attr="get"), args=[name, *_]):
+        case ast.Call(func=ast.Attribute(value=mapping, attr="get"), args=[name, *_]):
             pass
-        case ast.Subscript(value=where, slice=name):
+        case ast.Subscript(value=mapping, slice=name):
             pass
-        case ast.Compare(left=name, ops=[ast.In() | ast.NotIn()], comparators=[where]):
+        case ast.Compare(left=name, ops=[ast.In() | ast.NotIn()], comparators=[mapping]):
             pass
         case _:
             return None
-    return name if re.search(f"{_ENVIRONMENT}$", ast.unparse(where)) else None
+    return name if re.search(f"{_ENVIRONMENT}$", ast.unparse(mapping)) else None
 
 
 def _module_constant(module: str, nodes: list[ast.AST], constant: str) -> str:

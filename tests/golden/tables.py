@@ -31,21 +31,21 @@ def tables() -> dict[str, str]:
             engine.dispose()
 
 
-def _tables(found: Any) -> Iterator[tuple[str, str]]:
-    for table in found.get_table_names():
-        keys = found.get_pk_constraint(table)["constrained_columns"]
+def _tables(inspector: Any) -> Iterator[tuple[str, str]]:
+    for table in inspector.get_table_names():
+        keys = inspector.get_pk_constraint(table)["constrained_columns"]
         yield table, f"table, primary key {', '.join(keys)}"
         declared: Any = schema.tables[table].columns if table in schema.tables else {}
-        for column in found.get_columns(table):
-            message = [str(column["type"])]
+        for column in inspector.get_columns(table):
+            attributes = [str(column["type"])]
             if column["name"] in declared:
-                message.append(f"PostgreSQL {declared[column['name']].type.compile(dialect=_POSTGRESQL())}")
-            message.append("null" if column["nullable"] else "not null")
+                attributes.append(f"PostgreSQL {declared[column['name']].type.compile(dialect=_POSTGRESQL())}")
+            attributes.append("null" if column["nullable"] else "not null")
             if column["default"] is not None:
-                message.append(f"default {column['default']}")
-            yield f"{table}.{column['name']}", ", ".join(message)
-        for index in found.get_indexes(table):
-            where = index["dialect_options"].get("sqlite_where")
+                attributes.append(f"default {column['default']}")
+            yield f"{table}.{column['name']}", ", ".join(attributes)
+        for index in inspector.get_indexes(table):
+            condition = index["dialect_options"].get("sqlite_where")
             kind = "unique index" if index["unique"] else "index"
-            condition = "" if where is None else f" where {where}"
-            yield f"{table} {index['name']}", f"{kind} on {', '.join(index['column_names'])}{condition}"
+            suffix = "" if condition is None else f" where {condition}"
+            yield f"{table} {index['name']}", f"{kind} on {', '.join(index['column_names'])}{suffix}"

@@ -29,7 +29,7 @@ from foveate.prompt_cache.hit_ratio import HitRatioLevel
 from foveate.prompt_cache.misses.causes import MissCause
 from foveate.replay.policies import ALL, Policy
 from foveate.replay.recording import MissingPart, RecordingSource
-from foveate.sandbox.http import Provider
+from foveate.sandbox.http import SandboxProvider
 from foveate.sandbox.script import STEP_HEADER
 from foveate.tokens.options import Backend
 
@@ -64,7 +64,7 @@ NAMES: dict[str, Iterable[str]] = {
     "replay missing part": MissingPart,
     "replay policy": (*Policy, ALL),
     "sandbox header": (STEP_HEADER,),
-    "sandbox provider": Provider,
+    "sandbox provider": SandboxProvider,
     "section action": Action,
     "section priority": Priority,
     "section stability": Stability,

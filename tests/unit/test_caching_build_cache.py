@@ -1,17 +1,15 @@
 """The build cache compared with a simple model of it."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.caching import BuildCache
-from tests.support.harness.example_limits import limit_examples
 
 KEYS = st.integers(0, 3)
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(120))
 @given(
     capacity=st.integers(0, 3),
     steps=st.lists(

@@ -15,7 +15,7 @@ from foveate.tokens.counter import RequestCounter
 from foveate.tokens.families import counter_for
 from foveate.tokens.text_meter import TextMeter
 from foveate.tokens.tokenizers.tokenizer import AdditiveCounts
-from tests.support.oracles.reachable_objects import held
+from tests.support.oracles.reachable_objects import reachable_texts
 
 SECRET = "zq9-xylophone"
 LONG = f"{SECRET} and then some more words. " * 200
@@ -30,7 +30,7 @@ MODELS = ("gpt-4o", "claude-sonnet-4-5", "gemini-2.5-flash", "mixtral-8x7b", "no
 
 
 def fill(model: str) -> RequestCounter:
-    """The counter of a model with full caches."""
+    """Fill the caches of a model's counter and return it."""
     counter = counter_for(model)
     counter.text(LONG)
     foveate.count_request(BODY, model)
@@ -44,11 +44,11 @@ def test_after_a_drop_a_counter_holds_no_text_and_counts_as_before(model: str) -
     """Regression: texts stayed in the cache of measured texts."""
     counter = fill(model)
     before = counter.text(LONG), foveate.count_request(BODY, model)
-    assert any(SECRET in text for text in held(counter))
+    assert any(SECRET in text for text in reachable_texts(counter))
 
     drop_caches()
 
-    assert [text for text in held(counter) if SECRET in text] == []
+    assert [text for text in reachable_texts(counter) if SECRET in text] == []
     assert len(counter._measurer._lengths) + len(counter._cache.tail_messages) + len(counter._cache.parts) == 0
     assert (counter.text(LONG), foveate.count_request(BODY, model)) == before
 
@@ -64,31 +64,31 @@ def test_after_a_drop_the_engine_caches_no_word() -> None:
 
 def test_caches_of_a_counter_held_only_by_its_user_are_dropped_too() -> None:
     cached = counter_for("gpt-4o")
-    own = RequestCounter(model="own", backend="offline", tokenizer=cached._tokenizer, rules=cached._rules)
-    own.text_meter.measure(LONG)
+    counter = RequestCounter(model="own", backend="offline", tokenizer=cached._tokenizer, rules=cached._rules)
+    counter.text_meter.measure(LONG)
 
     drop_caches()
 
-    assert not any(SECRET in text for text in held(own))
+    assert not any(SECRET in text for text in reachable_texts(counter))
 
 
 @pytest.mark.slow
 def test_registered_caches_can_be_garbage_collected() -> None:
-    class Nothing:
+    class UnusedCache:
         def clear(self) -> None:
-            raise AssertionError("nobody holds it any more")
+            raise AssertionError("the cache was garbage collected")
 
-    cache = Nothing()
+    cache = UnusedCache()
     register(cache)
-    gone = ref(cache)
+    reference = ref(cache)
     del cache
     gc.collect()
 
-    assert gone() is None
+    assert reference() is None
     drop_caches()
 
 
-class Interrupted:
+class InterruptedTokenizer:
     """A tokenizer that calls `meanwhile` whenever it counts."""
 
     def __init__(self) -> None:
@@ -107,22 +107,22 @@ class Interrupted:
 
 
 def test_a_measurement_during_a_drop_is_correct_and_not_cached() -> None:
-    tokenizer = Interrupted()
+    tokenizer = InterruptedTokenizer()
     meter = TextMeter(tokenizer)
     first = meter.measure(LONG)
     tokenizer.meanwhile = meter.clear
 
     measured = meter.measure_many([LONG, f"another {LONG}"])
     assert measured[0] is first
-    assert [text for text in held(meter) if SECRET in text] == []
+    assert [text for text in reachable_texts(meter) if SECRET in text] == []
     assert meter._cached_chars == 0
 
     assert meter.count([*measured, SECRET]) == foveate.count(f"{LONG}another {LONG}{SECRET}")
-    assert [text for text in held(meter) if SECRET in text] == []
+    assert [text for text in reachable_texts(meter) if SECRET in text] == []
 
 
 def test_join_counts_are_dropped_when_their_cache_is_full() -> None:
-    tokenizer = Interrupted()
+    tokenizer = InterruptedTokenizer()
     meter = TextMeter(tokenizer)
     measured_text = meter.measure(PLAIN)
     meter.count([part for i in range(16_000) for part in (f" {i} ", measured_text)])
@@ -131,28 +131,28 @@ def test_join_counts_are_dropped_when_their_cache_is_full() -> None:
 
     meter.join([part for i in range(1000) for part in (f" {SECRET} {i} ", measured_text)])
 
-    assert [text for text in held(meter) if SECRET in text] == []
+    assert [text for text in reachable_texts(meter) if SECRET in text] == []
 
 
 @pytest.mark.slow
 def test_counts_in_other_threads_during_a_drop_are_correct() -> None:
     texts = [f"{i} {SECRET} and some more. " * (i * 40) for i in range(1, 9)]
     sections = [foveate.Section(f"part {i}", text) for i, text in enumerate(texts)]
-    right = [foveate.count(text) for text in texts]
+    expected = [foveate.count(text) for text in texts]
     prompt = foveate.assemble(sections, foveate.Budget(4000))
     request = foveate.count_request(BODY)
-    done = Event()
+    has_finished = Event()
 
     def drop() -> int:
         times = 0
-        while not done.is_set():
+        while not has_finished.is_set():
             drop_caches()
             times += 1
         return times
 
     def count(_: int) -> bool:
         return all(
-            [foveate.count(text) for text in texts] == right
+            [foveate.count(text) for text in texts] == expected
             and foveate.assemble(sections, foveate.Budget(4000)) == prompt
             and foveate.count_request(BODY) == request
             for _ in range(30)
@@ -163,5 +163,5 @@ def test_counts_in_other_threads_during_a_drop_are_correct() -> None:
         try:
             assert all(pool.map(count, range(4)))
         finally:
-            done.set()
+            has_finished.set()
     assert dropping.result() > 10

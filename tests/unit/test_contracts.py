@@ -1,4 +1,4 @@
-"""Public contracts that the code declares; `tests/e2e` has those that show only when something runs."""
+"""Public contracts that the code declares; `tests/e2e` tests those that only a run shows."""
 
 import ast
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import harness
 from tests.golden import contract_file, from_code, from_commands
-from tests.golden.shapes import shape_of
+from tests.golden.shapes import describe_shape
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,9 +35,9 @@ def test_the_golden_file_is_written_as_it_is_saved() -> None:
 
 def test_differences_are_listed_by_section() -> None:
     golden = {"headers": {"x-a": "header"}, "metrics": {"hits": "counter {agent}", "same": "gauge {}"}}
-    now = {"headers": {"x-b": "header"}, "metrics": {"hits": "counter {}", "same": "gauge {}"}}
+    current_items = {"headers": {"x-b": "header"}, "metrics": {"hits": "counter {}", "same": "gauge {}"}}
 
-    assert contract_file.differences(golden, now).splitlines() == [
+    assert contract_file.differences(golden, current_items).splitlines() == [
         "headers:",
         "  - x-a: header",
         "  + x-b: header",
@@ -54,7 +54,7 @@ def test_the_shape_of_json_has_paths_and_types_and_no_values() -> None:
         {"rows": [], "by_model": {}, "note": "x"},
     ]
 
-    assert shape_of(documents, maps=["by_model"]) == {
+    assert describe_shape(documents, maps=["by_model"]) == {
         "rows": "list",
         "rows[]": "object",
         "rows[].name": "null or text",
@@ -67,30 +67,30 @@ def test_the_shape_of_json_has_paths_and_types_and_no_values() -> None:
 
 @pytest.mark.parametrize("benchmark", harness.discover().values(), ids=lambda benchmark: benchmark.name)
 def test_every_figure_that_a_benchmark_declares_is_named_in_its_code(benchmark: harness.Benchmark) -> None:
-    texts = _texts(ROOT / f"{benchmark.module.replace('.', '/')}.py")
+    texts = _string_literals(ROOT / f"{benchmark.module.replace('.', '/')}.py")
 
-    never_written = [
+    missing = [
         figure
         for figure in benchmark.figures
         if not all(_is_named(part.strip("_"), texts) for part in harness.fixed_parts(figure))
     ]
 
     assert benchmark.figures, f"{benchmark.module} declares no FIGURES"
-    assert not never_written, f"{benchmark.module} declares these figures and never writes them"
+    assert not missing, f"{benchmark.module} declares these figures and never writes them"
 
 
 def _is_named(part: str, texts: set[str]) -> bool:
-    """Whether a part of a figure's name stands in the code, whole or as two texts that are joined."""
+    """Find a part of a figure's name in the code, whole or as two joined strings."""
     words = part.split("_")
-    joined = ({"_".join(words[:at]), "_".join(words[at:])} for at in range(1, len(words)))
-    return not part or part in texts or any(both <= texts for both in joined)
+    halves = ({"_".join(words[:at]), "_".join(words[at:])} for at in range(1, len(words)))
+    return not part or part in texts or any(pair <= texts for pair in halves)
 
 
-def _texts(path: Path) -> set[str]:
-    """The texts in a benchmark and in the benchmark modules that it imports, without those in `FIGURES`."""
-    waiting, seen, found = [path], set[Path](), set[str]()
-    while waiting:
-        path = waiting.pop()
+def _string_literals(path: Path) -> set[str]:
+    """String literals of a benchmark and the benchmark modules it imports, without those in `FIGURES`."""
+    paths_to_read, seen, literals = [path], set[Path](), set[str]()
+    while paths_to_read:
+        path = paths_to_read.pop()
         if path in seen or not path.exists():
             continue
         seen.add(path)
@@ -100,11 +100,11 @@ def _texts(path: Path) -> set[str]:
         ):
             match node:
                 case ast.Constant(str(text)):
-                    found.add(text.strip("_"))
+                    literals.add(text.strip("_"))
                 case ast.ImportFrom(module=str(module), names=names) if module.startswith("benchmarks"):
                     modules = [module, *(f"{module}.{alias.name}" for alias in names)]
-                    waiting += [ROOT / f"{name.replace('.', '/')}.py" for name in modules]
-    return found
+                    paths_to_read += [ROOT / f"{name.replace('.', '/')}.py" for name in modules]
+    return literals
 
 
 def _is_declaration(statement: ast.stmt) -> bool:

@@ -1,44 +1,32 @@
-"""What the documentation promises: every command and option is in it, no link is dead, and examples hold."""
+"""The documentation names every command and option, has no dead links, and its examples work."""
 
 import dataclasses
 import doctest
 import inspect
 import json
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
 from foveate.budget import Keep, Priority, Section, SectionRule, Stability
 from foveate.budget.ladder import BUILT_IN_LADDERS, LOWEST
 from foveate.budget.model_limits import MAX_TOKENS_VARIABLE
-from foveate.cli import app
 from foveate.compaction.overflow import OnOverflow, OverflowAction, OverflowOptions
 from foveate.compaction.plan import CompactionOptions
 from foveate.compaction.store import CompactionOutcome
 from foveate.compaction.tool_results import TOOL_RESULT_MAX_PCT
 from foveate.memory.search.relevance import RelevanceWeights, default_weights
+from tests.support.oracles.command_tree import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "cli.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-def commands() -> Iterator[tuple[str, Any]]:
-    """Every command that is not hidden, with how it is called: "foveate count"."""
-    waiting: list[tuple[str, Any]] = [("foveate", typer.main.get_command(app))]
-    while waiting:
-        name, command = waiting.pop()
-        if not command.hidden:
-            yield name, command
-            below = getattr(command, "commands", {})
-            waiting += [(f"{name} {word}", subcommand) for word, subcommand in below.items()]
-
-
-COMMANDS = dict(commands())
 OPTIONS = [
     (name, max(parameter.opts, key=len))
     for name, command in COMMANDS.items()
@@ -47,38 +35,38 @@ OPTIONS = [
 ]
 
 
-def section(command: str) -> str:
-    """The part of the reference under the heading that names `command`; of the first, the whole."""
+def find_section(command: str) -> str:
+    """The part of the reference under the heading that names `command`; the whole page for `foveate`."""
     text = REFERENCE.read_text(encoding="utf-8")
     if command == "foveate":
         return text
     heading = re.search(rf"^(#+) .*\b{re.escape(command)}\b(?! [a-z])", text, re.MULTILINE)
     assert heading, f"docs/cli.md has no heading that names `{command}`"
-    rest = text[heading.end() :]
-    following = re.search(rf"^#{{1,{len(heading[1])}}} ", rest, re.MULTILINE)
-    return rest[: following.start()] if following else rest
+    body = text[heading.end() :]
+    next_heading = re.search(rf"^#{{1,{len(heading[1])}}} ", body, re.MULTILINE)
+    return body[: next_heading.start()] if next_heading else body
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_has_a_section_in_the_reference(command: str) -> None:
-    assert section(command).strip()
+    assert find_section(command).strip()
 
 
 @pytest.mark.parametrize(("command", "option"), OPTIONS)
 def test_an_option_is_in_the_section_of_its_command(command: str, option: str) -> None:
-    assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", section(command)), (
+    assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", find_section(command)), (
         f"docs/cli.md does not mention {option} under `{command}`"
     )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_link_to_a_file_of_the_project_leads_somewhere(page: Path) -> None:
+def test_links_to_files_of_the_project_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{target} in {page.relative_to(ROOT)}"
 
 
-def settings() -> Iterator[str]:
-    """Every word that a budget or a section can be told by."""
+def budget_settings() -> Iterator[str]:
+    """Every setting of a budget or a section, and its possible values."""
     yield from ("total_tokens", "output_reserve", "ladder", "overflow_policy", "sections", MAX_TOKENS_VARIABLE)
     yield from inspect.signature(Section).parameters
     yield from (field.name for field in dataclasses.fields(SectionRule))
@@ -86,7 +74,7 @@ def settings() -> Iterator[str]:
     yield from (*BUILT_IN_LADDERS, LOWEST, "truncate", "drop", "last_lines", "replace", "with", "of")
 
 
-@pytest.mark.parametrize("setting", sorted(set(settings())))
+@pytest.mark.parametrize("setting", sorted(set(budget_settings())))
 def test_a_setting_of_a_budget_is_in_the_page_on_budgets(setting: str) -> None:
     page = (ROOT / "docs" / "budget.md").read_text(encoding="utf-8")
 
@@ -103,7 +91,7 @@ VARIABLES = {
 }
 
 
-def test_the_variables_that_are_read_are_found() -> None:
+def test_environment_variables_in_the_code_are_found() -> None:
     assert {
         "CONTEXT_LOG_LIMIT",
         "CONTEXT_MAX_TOKENS",
@@ -116,7 +104,7 @@ def test_the_variables_that_are_read_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(VARIABLES))
-def test_a_variable_of_the_environment_is_in_the_reference(name: str) -> None:
+def test_an_environment_variable_is_in_the_reference(name: str) -> None:
     text = REFERENCE.read_text(encoding="utf-8")
 
     assert re.search(rf"^\|.*`{name}`.*\|$", text[text.index("\n## Variables\n") :], re.MULTILINE), (
@@ -130,31 +118,33 @@ def test_a_weight_of_relevance_is_in_the_page_on_memory_with_its_value(
 ) -> None:
     page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
 
-    said = re.search(rf"`{weight.name}` ([\d.]+)", page)
-    assert said, f"docs/memory.md does not explain {weight.name}"
-    assert float(said[1]) == getattr(default_weights(), weight.name)
+    match = re.search(rf"`{weight.name}` ([\d.]+)", page)
+    assert match, f"docs/memory.md does not explain {weight.name}"
+    assert float(match[1]) == getattr(default_weights(), weight.name)
 
 
-FOLDING = [field for kind in (CompactionOptions, OverflowOptions) for field in dataclasses.fields(kind)]
+COMPACTION_OPTIONS = [
+    field for kind in (CompactionOptions, OverflowOptions) for field in dataclasses.fields(kind)
+]
 
 
-@pytest.mark.parametrize("option", FOLDING, ids=lambda field: field.name)
-def test_an_option_of_folding_is_in_its_page_with_its_default(option: dataclasses.Field[Any]) -> None:
-    said = re.search(rf"^\| `{option.name}` \| ([^|]+) \|", page_text("fold.md"), re.MULTILINE)
+@pytest.mark.parametrize("option", COMPACTION_OPTIONS, ids=lambda field: field.name)
+def test_a_compaction_option_is_in_its_page_with_its_default(option: dataclasses.Field[Any]) -> None:
+    match = re.search(rf"^\| `{option.name}` \| ([^|]+) \|", page_text("fold.md"), re.MULTILINE)
 
-    assert said, f"docs/fold.md does not explain {option.name}"
+    assert match, f"docs/fold.md does not explain {option.name}"
     if isinstance(option.default, int | float):  # a flag too
-        assert json.loads(said[1].replace(",", "")) == option.default
+        assert json.loads(match[1].replace(",", "")) == option.default
 
 
 @pytest.mark.parametrize("word", [*CompactionOutcome, *OnOverflow, *OverflowAction])
-def test_a_word_of_folding_is_in_its_page(word: str) -> None:
+def test_a_compaction_outcome_or_action_is_in_its_page(word: str) -> None:
     assert re.search(rf"^\| .*`([a-z_]+: )?{word}`", page_text("fold.md"), re.MULTILINE), (
         f"docs/fold.md does not explain {word}"
     )
 
 
-def test_the_share_of_a_tool_result_is_in_the_page_with_its_default() -> None:
+def test_the_limit_of_a_tool_result_is_in_the_page_with_its_default() -> None:
     assert f"`tool_result_max_pct`, {TOOL_RESULT_MAX_PCT:.2f}:" in page_text("fold.md")
 
 
@@ -185,17 +175,35 @@ EXAMPLES = [page for page in PAGES if "\n>>> " in page.read_text(encoding="utf-8
 
 
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.name)
-def test_every_example_of_a_page_gives_what_it_shows(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)  # examples name files as whoever stands there would
+def test_examples_in_a_page_produce_the_output_shown(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # examples name files relative to the project
     text = page.read_text(encoding="utf-8")
     examples = doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
-    said: list[str] = []
+    output: list[str] = []
 
-    outcome = doctest.DocTestRunner().run(examples, out=said.append)
+    results = doctest.DocTestRunner().run(examples, out=output.append)
 
-    assert not said, "".join(said)
-    assert outcome.attempted == text.count("\n>>> ") > 0
+    assert not output, "".join(output)
+    assert results.attempted == text.count("\n>>> ") > 0
 
 
-def test_the_pages_that_have_examples_are_found() -> None:
+def test_pages_with_examples_are_found() -> None:
     assert {"budget.md", "fold.md", "memory.md", "prompt.md", "time.md"} <= {page.name for page in EXAMPLES}
+
+
+# Attributes of spans and log records, and files: not Python.
+NOT_PYTHON = {
+    *("foveate.added_seconds", "foveate.agent", "foveate.dollars", "foveate.edits", "foveate.request.id"),
+    *("foveate.sqlite", "foveate.yaml"),
+}
+
+
+def python_names() -> Iterator[str]:
+    for page in PAGES:
+        if page.name != "CHANGELOG.md":  # says what was called so at the time
+            yield from re.findall(r"`(foveate(?:\.[a-z_]+)+)", page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", sorted(set(python_names()) - NOT_PYTHON))
+def test_a_python_name_in_the_documentation_exists(name: str) -> None:
+    assert pkgutil.resolve_name(name) is not None

@@ -1,4 +1,4 @@
-"""The reference is made from the code: no table is older than that, and nothing is missing from it."""
+"""The reference is generated from the code: no table is outdated, and none is missing."""
 
 import re
 from pathlib import Path
@@ -16,48 +16,48 @@ PAGES = sorted(ROOT.glob("docs/**/*.md"))
 TABLES = re.compile(r"^<!-- made from the code: (\w+) (\S+) -->$", re.MULTILINE)
 
 
-def tables(page: str, kind: str) -> list[str]:
-    """What a page has tables of."""
+def list_tables(page: str, kind: str) -> list[str]:
+    """Names of the generated tables of one kind in a page."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    return [which for word, which in TABLES.findall(text) if word == kind]
+    return [table for table_kind, table in TABLES.findall(text) if table_kind == kind]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_has_from_the_code_is_current(page: Path) -> None:
+def test_generated_tables_are_current(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
 
     assert regenerate(text) == text, "call .venv/bin/python tools/docs_reference.py"
 
 
 def test_every_setting_is_in_the_page_once_and_explained() -> None:
-    found = [
+    documented = [
         f"{place}.{'.'.join(setting.name)}"
-        for place in tables("configuration.md", "settings")
+        for place in list_tables("configuration.md", "settings")
         for setting in settings_at(place)
         if setting.words
     ]
 
-    assert sorted(found) == sorted(leaves(Settings().model_json_schema()))
+    assert sorted(documented) == sorted(list_settings(Settings().model_json_schema()))
 
 
-def leaves(schema: dict[str, object]) -> list[str]:
-    """Every setting that the schema of the configuration has, through lists and mappings."""
+def list_settings(schema: dict[str, object]) -> list[str]:
+    """Every setting in the schema of the configuration, through lists and mappings."""
     definitions = schema["$defs"]
     assert isinstance(definitions, dict)
 
-    def below(part: object, name: str) -> list[str]:
+    def walk(part: object, name: str) -> list[str]:
         reference = re.search(r"'#/\$defs/(\w+)'", str(part))
         if reference is None:
             return [name]
         properties = definitions[reference[1]]["properties"]
-        return [leaf for key, one in properties.items() for leaf in below(one, f"{name}.{key}")]
+        return [setting for key, child in properties.items() for setting in walk(child, f"{name}.{key}")]
 
     properties = schema["properties"]
     assert isinstance(properties, dict)
-    return [leaf for key, one in properties.items() if key != "cost" for leaf in below(one, key)]
+    return [setting for key, child in properties.items() if key != "cost" for setting in walk(child, key)]
 
 
-def test_a_setting_is_told_with_what_it_can_be_its_default_and_when_it_holds() -> None:
+def test_a_setting_has_its_type_default_and_when_it_applies() -> None:
     rows = settings_table("server").splitlines()
 
     assert (
@@ -71,16 +71,16 @@ def test_a_setting_is_told_with_what_it_can_be_its_default_and_when_it_holds() -
 
 
 def test_every_series_is_in_the_page_once() -> None:
-    found = [
+    documented = [
         name
-        for group in tables("metrics.md", "metrics")
+        for group in list_tables("metrics.md", "metrics")
         for name in re.findall(r"^\| `(\w+)` \|", metrics_table(group), re.MULTILINE)
     ]
 
-    assert found == [series.name for series in METRICS]
+    assert documented == [series.name for series in METRICS]
 
 
-def test_the_help_of_every_command_is_made_with_its_options() -> None:
+def test_the_help_of_every_command_is_generated_with_its_options() -> None:
     text = commands_help()
     cost = text[text.index("### `foveate cost`") :].partition("\n### ")[0]
 

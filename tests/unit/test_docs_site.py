@@ -1,4 +1,4 @@
-"""The documentation as a site: what readers get needs no other machine, and has all that pages link to."""
+"""The documentation as a site: it needs no other server and contains everything that pages link to."""
 
 import json
 import os
@@ -31,27 +31,33 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_nothing_is_fetched_from_elsewhere_by_whoever_reads_it(site: Path) -> None:
+def test_the_site_fetches_nothing_from_other_servers(site: Path) -> None:
     pages = list(site.rglob("*.html"))
-    fetched = re.compile(r"<(?:script|img|iframe|source)[^>]* src=\"?https?:|<link[^>]* href=\"?https?:[^>]*>")
-    styles = re.compile(r"(?:url\(|@import )[\"']?https?:")
+    remote_resource = re.compile(
+        r"<(?:script|img|iframe|source)[^>]* src=\"?https?:|<link[^>]* href=\"?https?:[^>]*>"
+    )
+    remote_style = re.compile(r"(?:url\(|@import )[\"']?https?:")
 
     assert len(pages) > 20
     for page in pages:
-        found = [link for link in fetched.findall(page.read_text(encoding="utf-8")) if "canonical" not in link]
-        assert not found, page
+        links = [
+            link
+            for link in remote_resource.findall(page.read_text(encoding="utf-8"))
+            if "canonical" not in link
+        ]
+        assert not links, page
     for style in site.rglob("*.css"):
-        assert not styles.search(style.read_text(encoding="utf-8")), style
+        assert not remote_style.search(style.read_text(encoding="utf-8")), style
 
 
 def test_every_page_can_be_searched(site: Path) -> None:
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
-    found = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    pages = {entry["location"].partition("#")[0] for entry in index["docs"]}
 
-    assert {"", "tutorial/", "rollout/", "design/", "howto/claude-code/", "commands/", "changelog/"} <= found
+    assert {"", "tutorial/", "rollout/", "design/", "howto/claude-code/", "commands/", "changelog/"} <= pages
 
 
-def test_files_of_the_project_that_pages_link_to_come_along(site: Path) -> None:
+def test_linked_files_of_the_project_are_part_of_the_site(site: Path) -> None:
     assert (site / "project" / "examples" / "agent.py").read_bytes() == (
         ROOT / "examples/agent.py"
     ).read_bytes()
@@ -60,14 +66,14 @@ def test_files_of_the_project_that_pages_link_to_come_along(site: Path) -> None:
     assert 'href="../project/examples/agent.py"' in tutorial
 
 
-def test_the_help_of_commands_is_in_it_as_the_code_has_it(site: Path) -> None:
+def test_the_site_contains_the_help_of_commands(site: Path) -> None:
     page = (site / "commands" / "index.html").read_text(encoding="utf-8")
 
     assert 'id="foveate-cost-export"' in page
     assert "<code>--keep-ledger-days" in page
 
 
-def test_what_is_said_for_tests_and_tools_is_not_in_it(site: Path) -> None:
+def test_comments_for_tests_and_tools_are_not_in_the_site(site: Path) -> None:
     for page in ("tutorial", "cost", "metrics"):
         text = (site / page / "index.html").read_text(encoding="utf-8")
         assert not re.search(r"of another day|given: python|made from the code|until here", text), page
@@ -75,11 +81,11 @@ def test_what_is_said_for_tests_and_tools_is_not_in_it(site: Path) -> None:
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.name)
 def test_no_heading_of_a_page_is_lost(site: Path, page: Path) -> None:
-    """Defect: what stood between two comments was taken for a part of the first, and left out."""
+    """Defect: text between two comments was taken for part of the first one and dropped."""
     name = "" if page.name == "README.md" else page.stem
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     built = (site / name / "index.html").read_text(encoding="utf-8")
 
-    wanted = len(re.findall(r"^#{2,3} ", text, re.MULTILINE))
-    found = len(re.findall(r"<h[23] id=", built))
-    assert found == wanted or (page.name == "commands.md" and found > 10)
+    expected = len(re.findall(r"^#{2,3} ", text, re.MULTILINE))
+    actual = len(re.findall(r"<h[23] id=", built))
+    assert actual == expected or (page.name == "commands.md" and actual > 10)

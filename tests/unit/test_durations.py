@@ -1,4 +1,4 @@
-"""The report of `./test --durations`: where the time of a run went."""
+"""The report of `./test --durations`."""
 
 from tests.support.harness.durations import TimedTest, format_report
 
@@ -12,8 +12,8 @@ TIMES = [
 ]
 
 
-def rows(title: str) -> list[list[str]]:
-    """The rows of one table of the report."""
+def report_rows(title: str) -> list[list[str]]:
+    """Rows of the table with this title."""
     lines = list(format_report(TIMES))
     start = next(number for number, line in enumerate(lines) if line.endswith(f"  {title}"))
     table = lines[start + 1 :]
@@ -21,17 +21,20 @@ def rows(title: str) -> list[list[str]]:
 
 
 def test_times_are_summed_up_by_directory_marker_and_file() -> None:
-    assert rows("directory") == [["39.0", "3.0", "2", "tests/e2e"], ["11.0", "8.8", "22", "tests/unit/formats"]]
-    assert rows("marker") == [
+    assert report_rows("directory") == [
+        ["39.0", "3.0", "2", "tests/e2e"],
+        ["11.0", "8.8", "22", "tests/unit/formats"],
+    ]
+    assert report_rows("marker") == [
         ["39.0", "3.0", "2", "process"],
         ["30.0", "2.0", "1", "slow"],
         ["11.0", "8.8", "22", "(none)"],
     ]
-    assert rows("file")[0] == ["39.0", "3.0", "2", "tests/e2e/test_serve.py"]
+    assert report_rows("file")[0] == ["39.0", "3.0", "2", "tests/e2e/test_serve.py"]
 
 
 def test_the_slowest_tests_come_first_with_their_markers() -> None:
-    first = rows("test")[0]
+    first = report_rows("test")[0]
 
     assert first == ["30.0", "2.0", "1", "tests/e2e/test_serve.py::test_ends", "slow", "process"]
 
@@ -46,16 +49,16 @@ def test_the_share_of_the_slowest_tests_is_reported() -> None:
 def test_slow_tests_of_the_quick_run_are_listed_if_they_have_no_marker() -> None:
     name = "tests/unit/formats/edits/test_writer.py::test_long"
     slow = TimedTest(name, 2.0, 0.6, ())
-    waiting = TimedTest("tests/unit/formats/edits/test_writer.py::test_waits", 2.0, 0.1, ())
-    elsewhere = TimedTest("tests/e2e/test_serve.py::test_long", 2.0, 0.6, ())
-    marked = TimedTest("tests/unit/formats/edits/test_writer.py::test_marked", 2.0, 0.6, ("slow",))
+    mostly_waiting = TimedTest("tests/unit/formats/edits/test_writer.py::test_waits", 2.0, 0.1, ())
+    in_another_folder = TimedTest("tests/e2e/test_serve.py::test_long", 2.0, 0.6, ())
+    with_marker = TimedTest("tests/unit/formats/edits/test_writer.py::test_marked", 2.0, 0.6, ("slow",))
 
-    lines = list(format_report([*TIMES, slow, waiting, elsewhere, marked]))
+    lines = list(format_report([*TIMES, slow, mostly_waiting, in_another_folder, with_marker]))
 
     assert lines[-2].endswith("  slow test without a marker")
     assert lines[-1].split() == ["2.0", "0.6", "1", name]
     assert not any(line.endswith("without a marker") for line in format_report(TIMES))
 
 
-def test_no_tests_are_no_report() -> None:
+def test_without_tests_the_report_is_empty() -> None:
     assert list(format_report([])) == []

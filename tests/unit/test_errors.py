@@ -1,4 +1,4 @@
-"""The error tree: stable codes, and errors that survive the way to another process."""
+"""The error tree: stable codes, and errors that can be sent to another process."""
 
 import pickle
 from decimal import Decimal
@@ -7,7 +7,7 @@ import pytest
 
 from foveate import errors
 
-RAISED = [
+EXAMPLES = [
     errors.UnreadableInput("notes.txt", "is binary"),
     errors.MalformedRequest("not JSON"),
     errors.DuplicateKey(("messages", 3, "Role"), other="role"),
@@ -53,14 +53,14 @@ RAISED = [
 ]
 
 
-@pytest.mark.parametrize("error", RAISED, ids=lambda error: error.code)
-def test_an_error_comes_through_to_another_process_whole(error: errors.FoveateError) -> None:
-    """Was: a pool waited for ever for the result of a worker that had raised one."""
-    again = pickle.loads(pickle.dumps(error))
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: error.code)
+def test_an_error_can_be_pickled(error: errors.FoveateError) -> None:
+    """Defect: a pool waited forever for the result of a worker that had raised one."""
+    unpickled = pickle.loads(pickle.dumps(error))
 
-    assert type(again) is type(error)
-    assert str(again) == str(error)
-    assert vars(again) == vars(error)
+    assert type(unpickled) is type(error)
+    assert str(unpickled) == str(error)
+    assert vars(unpickled) == vars(error)
 
 
 @pytest.mark.parametrize(
@@ -86,23 +86,31 @@ def test_an_upstream_error_shows_neither_the_query_nor_the_password_of_its_addre
         assert "SECRET" not in f"{error!r} {vars(error)} {pickle.dumps(error)!r}"
 
 
-def test_every_error_that_takes_more_than_words_is_tried_here() -> None:
-    own = {kind for kind in vars(errors).values() if isinstance(kind, type) and "__init__" in vars(kind)}
+def test_every_error_with_parameters_has_an_example() -> None:
+    with_parameters = {
+        error_class
+        for error_class in vars(errors).values()
+        if isinstance(error_class, type) and "__init__" in vars(error_class)
+    }
 
-    assert {kind for kind in own if issubclass(kind, errors.FoveateError)} <= {
-        base for error in RAISED for base in type(error).__mro__
+    assert {error_class for error_class in with_parameters if issubclass(error_class, errors.FoveateError)} <= {
+        base for error in EXAMPLES for base in type(error).__mro__
     }
 
 
-def test_every_error_has_a_code_of_its_own() -> None:
-    kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.FoveateError)]
+def test_error_codes_are_unique() -> None:
+    error_classes = [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, errors.FoveateError)
+    ]
 
-    assert len({kind.code for kind in kinds}) == len(kinds)
+    assert len({error_class.code for error_class in error_classes}) == len(error_classes)
 
 
-def test_the_drawn_tree_names_every_error() -> None:
-    drawn = errors.__doc__ or ""
+def test_the_tree_in_the_docstring_names_every_error() -> None:
+    documentation = errors.__doc__ or ""
 
-    for name, kind in vars(errors).items():
-        if isinstance(kind, type) and issubclass(kind, Exception):
-            assert name in drawn
+    for name, value in vars(errors).items():
+        if isinstance(value, type) and issubclass(value, Exception):
+            assert name in documentation

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture(autouse=True)
-def running() -> None:
+def fork_server() -> None:
     ensure_running()
 
 
@@ -33,34 +33,34 @@ def running() -> None:
         'FOVEATE_HOME=$PWD/elsewhere "$@" cost',
     ],
 )
-def test_a_forked_command_does_what_the_real_one_does(tmp_path: Path, script: str) -> None:
+def test_a_forked_command_behaves_like_a_real_one(tmp_path: Path, script: str) -> None:
     (tmp_path / "greeting.txt").write_text("Hello, world!", encoding="utf-8")
 
     def outcome(command: list[str]) -> tuple[int, bytes, bytes]:
-        done = subprocess.run(
+        result = subprocess.run(
             ["sh", "-c", script, "sh", *command], input=b"more", capture_output=True, cwd=tmp_path, check=False
         )
-        return done.returncode, done.stdout, done.stderr
+        return result.returncode, result.stdout, result.stderr
 
     assert outcome(COMMAND) == outcome(REAL_COMMAND)
 
 
-def test_a_command_that_the_server_cannot_give_its_environment_is_run_for_real(tmp_path: Path) -> None:
+def test_a_command_with_an_unsupported_environment_is_not_forked(tmp_path: Path) -> None:
     path = tmp_path / "naïve.txt"
     path.write_text("7 °C", encoding="utf-8")
-    done = subprocess.run(
+    result = subprocess.run(
         [*COMMAND, "count", path],
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
         capture_output=True,
         check=True,
     )
 
-    assert rb"na\xefve.txt" in done.stdout
+    assert rb"na\xefve.txt" in result.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_signal_reaches_a_forked_command_and_it_ends_as_the_real_one(number: signal.Signals) -> None:
-    def ended(command: list[str]) -> tuple[int, str]:
+def test_a_signal_ends_a_forked_command_like_a_real_one(number: signal.Signals) -> None:
+    def exit_after_signal(command: list[str]) -> tuple[int, str]:
         with subprocess.Popen(
             [*command, "sandbox", "--port", "0", "--json"],
             stdout=subprocess.PIPE,
@@ -76,7 +76,7 @@ def test_a_signal_reaches_a_forked_command_and_it_ends_as_the_real_one(number: s
         wait_until_closed(url)
         return process.returncode, errors
 
-    assert ended(COMMAND) == ended(REAL_COMMAND)
+    assert exit_after_signal(COMMAND) == exit_after_signal(REAL_COMMAND)
 
 
 def wait_until_closed(url: str) -> None:

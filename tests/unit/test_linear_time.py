@@ -1,6 +1,6 @@
-"""Whatever text they are given, the functions that read texts take time in proportion to its length.
+"""Functions that parse text take linear time for any text.
 
-Each is run on what is slow for many readers, and on pieces of what it looks for itself.
+Each is run on text that is slow for many parsers, and on repeated fragments of its own syntax.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from foveate.formats.response.event_streams import JsonListSplitter, SseSplitter
 from foveate.memory.parsing.parse import parse_notes
 from foveate.memory.privacy import Gate
 from foveate.memory.search.words import split_words
-from foveate.memory.views.node_text import split_passages
+from foveate.memory.views.page import split_passages
 from foveate.model import Format, Message, Text
 from foveate.prompt_cache.misses.field_diff import compare_texts
 from foveate.prompt_cache.rejections import classify_rejection
@@ -32,7 +32,7 @@ from tests.support.strategies.regex_attacks import Attack, attacks
 _SIZE = 2**13
 _CHUNK = 700
 _GATE = Gate()
-_MARKS = ("\u0301\u0316", "\u0f73", "ﬀ\u0327\u0301")
+_COMBINING_MARKS = ("\u0301\u0316", "\u0f73", "ﬀ\u0327\u0301")
 _SENTENCES = (
     ", no emojis",
     "why never ",
@@ -72,15 +72,15 @@ _NOTES = (
 )
 
 
-def _facts(role: str) -> Callable[[str], object]:
+def _extract_facts(role: str) -> Callable[[str], object]:
     return lambda text: extract_facts((Message(role=role, parts=(Text(text),)),))
 
 
-def _parsed(path: str) -> Callable[[str], object]:
+def _parse_notes(path: str) -> Callable[[str], object]:
     return lambda text: _GATE.redact(parse_notes(f"{text}\n- #private\n{text}", _GATE, path=path))
 
 
-def _split(splitter: Callable[[], SseSplitter | JsonListSplitter]) -> Callable[[str], object]:
+def _split_events(splitter: Callable[[], SseSplitter | JsonListSplitter]) -> Callable[[str], object]:
     def run(text: str) -> None:
         data, splits = text.encode(), splitter()
         for start in range(0, len(data), _CHUNK):
@@ -90,7 +90,7 @@ def _split(splitter: Callable[[], SseSplitter | JsonListSplitter]) -> Callable[[
     return run
 
 
-def _counted(model: str) -> Callable[[str], object]:
+def _count_tokens(model: str) -> Callable[[str], object]:
     return lambda text: foveate.count(text, model)
 
 
@@ -99,25 +99,25 @@ def _chat(text: str) -> bytes:
 
 
 _READERS: dict[str, tuple[Callable[[str], object], Sequence[str]]] = {
-    "facts of a user": (_facts("user"), (*_SENTENCES, *_WORDS)),
-    "facts of a model": (_facts("assistant"), (*_SENTENCES, *_WORDS)),
-    "facts of a tool": (_facts("tool"), (*_SENTENCES, *_WORDS)),
-    "what a summary tells": (MentionIndex, (*_SENTENCES, *_WORDS, *_MARKS)),
-    "whether a summary tells anything": (lambda text: shares_content(text, [text]), (*_WORDS, *_MARKS)),
-    "whether an answer is a summary": (
+    "facts of a user": (_extract_facts("user"), (*_SENTENCES, *_WORDS)),
+    "facts of a model": (_extract_facts("assistant"), (*_SENTENCES, *_WORDS)),
+    "facts of a tool": (_extract_facts("tool"), (*_SENTENCES, *_WORDS)),
+    "mentions in a summary": (MentionIndex, (*_SENTENCES, *_WORDS, *_COMBINING_MARKS)),
+    "content of a summary": (lambda text: shares_content(text, [text]), (*_WORDS, *_COMBINING_MARKS)),
+    "problems of a summary": (
         lambda text: find_problem(text, replaced_tokens=10**9, count=len),
         ("as an ai ", "sorry, ", "I can't ", "```a\n", "{"),
     ),
     "redaction": (redact_keys, ("sk-", "sk-aaaaaa", "bearer ", "://a:", "api_key=", "?key=")),
-    "notes in Org": (_parsed("a.org"), (*_NOTES, "* a :b:\n", "#+a: b\n", "[[a][b]]")),
-    "notes in Markdown": (_parsed("a.md"), (*_NOTES, "# a #b\n", "[a](b)", "[a]: b\n", "<!-- ")),
-    "words of notes": (split_words, (*_MARKS, "日本", "ไทย")),
-    "stretches of notes": (lambda text: list(split_passages(text)), ("a. ", "🇩🇪")),
-    "what was reworded": (
+    "notes in Org": (_parse_notes("a.org"), (*_NOTES, "* a :b:\n", "#+a: b\n", "[[a][b]]")),
+    "notes in Markdown": (_parse_notes("a.md"), (*_NOTES, "# a #b\n", "[a](b)", "[a]: b\n", "<!-- ")),
+    "words of notes": (split_words, (*_COMBINING_MARKS, "日本", "ไทย")),
+    "passages of notes": (lambda text: list(split_passages(text)), ("a. ", "🇩🇪")),
+    "changes of a text": (
         lambda text: compare_texts(f"{text}a{text}", f"{text}b{text}"),
-        ("2026-11-16 ", "12:", *_MARKS),
+        ("2026-11-16 ", "12:", *_COMBINING_MARKS),
     ),
-    "a provider's refusal": (
+    "a provider's rejection": (
         lambda text: classify_rejection(400, to_bytes({"error": {"message": text}})),
         ("cache_control",),
     ),
@@ -126,29 +126,29 @@ _READERS: dict[str, tuple[Callable[[str], object], Sequence[str]]] = {
         lambda text: parse_document(text.encode(), "x"),
         ("a: b\n", "- ", "{", "[", "&a ", "*a ", "? "),
     ),
-    "events": (_split(SseSplitter), ("data: a\n", "data: a\r\n\r\n", "\r", ":")),
-    "a list of objects": (_split(JsonListSplitter), ("[{", '{"a":"', "\\", "},{")),
+    "events": (_split_events(SseSplitter), ("data: a\n", "data: a\r\n\r\n", "\r", ":")),
+    "a list of objects": (_split_events(JsonListSplitter), ("[{", '{"a":"', "\\", "},{")),
     "a request": (lambda text: parse_request(_chat(text), Format.CHAT), ("\\ud83d", '\\"')),
     "a body": (lambda text: parse_request(text.encode(), Format.CHAT), ('{"a":', "[", '"\\', "\\ud83d")),
-    "tokens of GPT": (_counted("gpt-4o"), _MARKS),
-    "tokens of Claude": (_counted("claude-sonnet-4-5"), _MARKS),
-    "tokens of Gemini": (_counted("gemini-2.5-pro"), _MARKS),
-    "tokens of Qwen": (_counted("qwen3-32b"), _MARKS),
-    "tokens of nobody's": (_counted("nobody-1"), _MARKS),
+    "tokens of GPT": (_count_tokens("gpt-4o"), _COMBINING_MARKS),
+    "tokens of Claude": (_count_tokens("claude-sonnet-4-5"), _COMBINING_MARKS),
+    "tokens of Gemini": (_count_tokens("gemini-2.5-pro"), _COMBINING_MARKS),
+    "tokens of Qwen": (_count_tokens("qwen3-32b"), _COMBINING_MARKS),
+    "tokens of an unknown model": (_count_tokens("nobody-1"), _COMBINING_MARKS),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", _READERS)
 def test_a_text_is_read_in_linear_time(reader: str) -> None:
-    read_text, own = _READERS[reader]
+    read_text, fragments = _READERS[reader]
 
     def run(text: str) -> None:
         with suppress(FoveateError):
             read_text(text)
 
-    run("a")  # what is loaded once is not counted
-    tried = [*attacks(), *(Attack("", unit, after) for unit in own for after in ("", " =", "?  "))]
-    slow = {attack: superlinear_ratio(run, attack.text, max_size=_SIZE) for attack in tried}
+    run("a")  # one-time loading is not measured
+    inputs = [*attacks(), *(Attack("", unit, after) for unit in fragments for after in ("", " =", "?  "))]
+    ratios = {attack: superlinear_ratio(run, attack.text, max_size=_SIZE) for attack in inputs}
 
-    assert {attack: ratio for attack, ratio in slow.items() if ratio is not None} == {}
+    assert {attack: ratio for attack, ratio in ratios.items() if ratio is not None} == {}

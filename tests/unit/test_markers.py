@@ -13,7 +13,7 @@ from tests.support.harness import markers
 @pytest.mark.process
 def test_tests_that_use_a_database_server_or_a_browser_have_its_marker(root: Path) -> None:
     both_databases = "tests/contract/test_store_compaction_leases.py"
-    own_server, browser = "tests/e2e/test_cost_faults_postgres.py", "tests/e2e/test_web_people.py"
+    own_server, browser = "tests/e2e/test_cost_faults_postgres.py", "tests/e2e/test_web_accessibility.py"
     files = (both_databases, own_server, browser)
     without_marker = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not postgres and not browser", *files],
@@ -48,7 +48,7 @@ def test_every_tier_is_registered_and_left_out_by_the_fast_run(root: Path) -> No
     options = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"][
         "ini_options"
     ]
-    left_out = " and ".join(f"not {name}" for name in markers.TIERS)
+    expression = " and ".join(f"not {name}" for name in markers.TIERS)
 
     assert [marker.split(":")[0] for marker in options["markers"]] == list(markers.TIERS)
-    assert f"-m '{left_out}'" in (root / "test").read_text(encoding="utf-8")
+    assert f"-m '{expression}'" in (root / "test").read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
-"""What providers say of each model they name (November 2026): prices, windows, answers and caches.
+"""Facts that providers publish about their models (November 2026): prices, windows, output limits and caches.
 
-The numbers stand here once more, as the providers' pages have them, so that a change of a table is noticed.
+The numbers are copied from the providers' pages, so that an accidental change of a table fails a test.
 """
 
 import tomllib
@@ -62,45 +62,45 @@ CLAUDE = {
 }
 
 
-def rates(model: str, provider: str, *, tier: str = "", at: float = AT) -> Rates:
-    found = BOOK.rates(model, provider=provider, at=at, tier=tier)
-    assert found is not None
-    assert not found.inherited_from
-    return found
+def find_rates(model: str, provider: str, *, tier: str = "", at: float = AT) -> Rates:
+    rates = BOOK.rates(model, provider=provider, at=at, tier=tier)
+    assert rates is not None
+    assert not rates.inherited_from
+    return rates
 
 
-def dollars(found: Rates, kind: TokenKind, input_tokens: int = 0) -> Decimal:
+def dollars(model_rates: Rates, kind: TokenKind, input_tokens: int = 0) -> Decimal:
     """Dollars for a million tokens, in a request of so many input tokens."""
-    return found.by_kind[kind].at(input_tokens) * 1_000_000
+    return model_rates.by_kind[kind].at(input_tokens) * 1_000_000
 
 
 @pytest.mark.parametrize("model", CLAUDE)
-def test_prices_of_claude(model: str) -> None:
-    said, found = CLAUDE[model], rates(model, "anthropic")
-    price = Decimal(said.input)
+def test_claude_models_have_their_published_prices(model: str) -> None:
+    facts, rates = CLAUDE[model], find_rates(model, "anthropic")
+    price = Decimal(facts.input)
 
-    assert dollars(found, TokenKind.UNCACHED) == price
-    assert dollars(found, TokenKind.OUTPUT) == Decimal(said.output)
-    assert dollars(found, TokenKind.READ) == price * Decimal(said.read)
-    assert dollars(found, TokenKind.WRITTEN_5M) == price * Decimal("1.25")
-    assert dollars(found, TokenKind.WRITTEN_1H) == price * 2
-    batch = rates(model, "anthropic", tier="batch")
-    for kind in found.by_kind.keys() & set(TokenKind):
-        assert dollars(batch, TokenKind(kind)) * 2 == dollars(found, TokenKind(kind))
+    assert dollars(rates, TokenKind.UNCACHED) == price
+    assert dollars(rates, TokenKind.OUTPUT) == Decimal(facts.output)
+    assert dollars(rates, TokenKind.READ) == price * Decimal(facts.read)
+    assert dollars(rates, TokenKind.WRITTEN_5M) == price * Decimal("1.25")
+    assert dollars(rates, TokenKind.WRITTEN_1H) == price * 2
+    batch = find_rates(model, "anthropic", tier="batch")
+    for kind in rates.by_kind.keys() & set(TokenKind):
+        assert dollars(batch, TokenKind(kind)) * 2 == dollars(rates, TokenKind(kind))
 
 
 @pytest.mark.parametrize("model", CLAUDE)
-def test_limits_and_caches_of_claude(model: str) -> None:
-    said, rules = CLAUDE[model], rules_for(model, "anthropic")
+def test_claude_models_have_their_published_limits_and_cache_rules(model: str) -> None:
+    facts, rules = CLAUDE[model], rules_for(model, "anthropic")
     window, answer = find_context_window(model), find_output_limit(model)
 
     assert window is not None
     assert answer is not None
-    assert (window.tokens, window.inherited) == (said.window, False)
-    assert answer.tokens == said.answer
+    assert (window.tokens, window.inherited) == (facts.window, False)
+    assert answer.tokens == facts.answer
     assert not rules.inherited
-    assert (rules.minimum_tokens, rules.binds_thinking) == (said.minimum, said.binds_thinking)
-    assert Decimal(str(rules.read_price)) == Decimal(said.read)
+    assert (rules.minimum_tokens, rules.binds_thinking) == (facts.minimum, facts.binds_thinking)
+    assert Decimal(str(rules.read_price)) == Decimal(facts.read)
     assert rules.write_prices == {Ttl.FIVE_MINUTES: 1.25, Ttl.ONE_HOUR: 2.0}
     assert (rules.max_breakpoints, rules.lookback_positions) == (4, 20)
 
@@ -109,7 +109,7 @@ def test_limits_and_caches_of_claude(model: str) -> None:
     "model", ["claude-haiku-5-5", "claude-haiku-5-5-20261007", "anthropic/claude-haiku-5-5"]
 )
 def test_haiku_costs_five_times_as_much_above_100_000_tokens(model: str) -> None:
-    found = rates(model, "anthropic")
+    rates = find_rates(model, "anthropic")
 
     for kind in (
         TokenKind.UNCACHED,
@@ -118,9 +118,9 @@ def test_haiku_costs_five_times_as_much_above_100_000_tokens(model: str) -> None
         TokenKind.WRITTEN_1H,
         TokenKind.OUTPUT,
     ):
-        assert dollars(found, kind, 100_000) == dollars(found, kind)
-        assert dollars(found, kind, 100_001) == 5 * dollars(found, kind)
-    batch = rates(model, "anthropic", tier="batch")
+        assert dollars(rates, kind, 100_000) == dollars(rates, kind)
+        assert dollars(rates, kind, 100_001) == 5 * dollars(rates, kind)
+    batch = find_rates(model, "anthropic", tier="batch")
     assert dollars(batch, TokenKind.OUTPUT, 100_001) == Decimal("1.25")
 
 
@@ -154,66 +154,66 @@ GPT = {
 
 
 @pytest.mark.parametrize("model", GPT)
-def test_prices_of_gpt(model: str) -> None:
-    said, found = GPT[model], rates(model, "openai")
-    price = Decimal(said.input)
+def test_gpt_models_have_their_published_prices(model: str) -> None:
+    facts, rates = GPT[model], find_rates(model, "openai")
+    price = Decimal(facts.input)
 
-    assert dollars(found, TokenKind.UNCACHED) == price
-    assert dollars(found, TokenKind.OUTPUT) == Decimal(said.output)
-    assert dollars(found, TokenKind.READ) == price * Decimal(said.read)
-    assert (TokenKind.WRITTEN_5M in found.by_kind) == bool(said.write)
-    if said.write:
-        assert dollars(found, TokenKind.WRITTEN_5M) == price * Decimal(said.write)
-        assert dollars(found, TokenKind.WRITTEN_1H) == price * Decimal(said.write)
-    long = 272_001 if said.has_long_tier else 0
-    assert dollars(found, TokenKind.UNCACHED, long) == price * (2 if long else 1)
-    assert dollars(found, TokenKind.OUTPUT, long) == Decimal(said.output) * (Decimal("1.5") if long else 1)
+    assert dollars(rates, TokenKind.UNCACHED) == price
+    assert dollars(rates, TokenKind.OUTPUT) == Decimal(facts.output)
+    assert dollars(rates, TokenKind.READ) == price * Decimal(facts.read)
+    assert (TokenKind.WRITTEN_5M in rates.by_kind) == bool(facts.write)
+    if facts.write:
+        assert dollars(rates, TokenKind.WRITTEN_5M) == price * Decimal(facts.write)
+        assert dollars(rates, TokenKind.WRITTEN_1H) == price * Decimal(facts.write)
+    long = 272_001 if facts.has_long_tier else 0
+    assert dollars(rates, TokenKind.UNCACHED, long) == price * (2 if long else 1)
+    assert dollars(rates, TokenKind.OUTPUT, long) == Decimal(facts.output) * (Decimal("1.5") if long else 1)
 
 
 @pytest.mark.parametrize("model", ["gpt-6-astra", "gpt-6-sol", "gpt-6.1-sol", "gpt-6-luna", "gpt-5.6-sol"])
 @pytest.mark.parametrize(
     ("tier", "times"), [("batch", "0.5"), ("flex", "0.5"), ("priority", "2"), ("fast", "2")]
 )
-def test_tiers_of_gpt(model: str, tier: str, times: str) -> None:
-    usual, found = rates(model, "openai"), rates(model, "openai", tier=tier)
+def test_service_tiers_multiply_the_prices_of_gpt_models(model: str, tier: str, times: str) -> None:
+    default_rates, tier_rates = find_rates(model, "openai"), find_rates(model, "openai", tier=tier)
 
     for kind in (TokenKind.UNCACHED, TokenKind.READ, TokenKind.WRITTEN_5M, TokenKind.OUTPUT):
-        assert dollars(found, kind) == dollars(usual, kind) * Decimal(times)
-        assert dollars(found, kind, 272_001) == dollars(usual, kind, 272_001) * Decimal(times)
+        assert dollars(tier_rates, kind) == dollars(default_rates, kind) * Decimal(times)
+        assert dollars(tier_rates, kind, 272_001) == dollars(default_rates, kind, 272_001) * Decimal(times)
 
 
 @pytest.mark.parametrize("model", GPT)
-def test_limits_and_caches_of_gpt(model: str) -> None:
-    said, rules = GPT[model], rules_for(model, "openai")
+def test_gpt_models_have_their_published_limits_and_cache_rules(model: str) -> None:
+    facts, rules = GPT[model], rules_for(model, "openai")
     window, answer = find_context_window(model), find_output_limit(model)
 
     assert window is not None
     assert answer is not None
-    assert (window.tokens, window.inherited, answer.tokens) == (said.window, False, said.answer)
+    assert (window.tokens, window.inherited, answer.tokens) == (facts.window, False, facts.answer)
     assert (rules.inherited, rules.minimum_tokens) == (False, 1_024)
-    assert Decimal(str(rules.read_price)) == Decimal(said.read)
-    assert rules.step_tokens == (1 if said.write else 128)
-    assert set(rules.write_prices.values()) == ({float(said.write)} if said.write else set())
+    assert Decimal(str(rules.read_price)) == Decimal(facts.read)
+    assert rules.step_tokens == (1 if facts.write else 128)
+    assert set(rules.write_prices.values()) == ({float(facts.write)} if facts.write else set())
 
 
 @pytest.mark.parametrize(
     ("model", "minimum"),
     [("gemini-2.5-pro", 2_048), ("gemini-3.1-pro-preview", 4_096), ("gemini-4-argon", 4_096)],
 )
-def test_the_shortest_prefix_that_gemini_caches(model: str, minimum: int) -> None:
+def test_gemini_models_have_their_published_minimum_of_a_cached_prefix(model: str, minimum: int) -> None:
     rules, window = rules_for(model, "google"), find_context_window(model)
 
     assert (rules.inherited, rules.minimum_tokens) == (False, minimum)
     assert window is not None
     assert window.tokens == 1_048_576
-    assert TokenKind.READ in rates(model, "google").by_kind
+    assert TokenKind.READ in find_rates(model, "google").by_kind
 
 
 @pytest.mark.parametrize(("model", "read"), [("deepseek-v4-flash", 0.02), ("deepseek-v4-pro", 0.033)])
 def test_deepseek_costs_twice_as_much_in_peak_hours_from_monday_to_friday(model: str, read: float) -> None:
     def price(day: int, hour: int) -> Decimal:
         at = datetime(2026, 11, day, hour, 30, tzinfo=UTC).timestamp()
-        return dollars(rates(model, "deepseek", at=at), TokenKind.OUTPUT)
+        return dollars(find_rates(model, "deepseek", at=at), TokenKind.OUTPUT)
 
     off_peak = price(17, 12)
     for day in (16, 20):  # Monday, Friday
@@ -233,7 +233,7 @@ def test_deepseek_costs_twice_as_much_in_peak_hours_from_monday_to_friday(model:
     ],
 )
 def test_the_newest_models_are_found_as_clients_write_them(name: str, model: str) -> None:
-    assert rates(name, "anthropic") == rates(model, "anthropic")
+    assert find_rates(name, "anthropic") == find_rates(model, "anthropic")
     assert find_context_window(name) == find_context_window(model)
 
 
@@ -242,10 +242,10 @@ def test_the_newest_models_are_found_as_clients_write_them(name: str, model: str
     ["cost/pricing/prices.toml", "budget/windows.toml", "budget/answers.toml", "prompt_cache/rules.toml"],
 )
 def test_every_entry_of_a_table_has_the_date_of_its_source(table: str) -> None:
-    found = tomllib.loads((SOURCE / table).read_text(encoding="utf-8"))
+    content = tomllib.loads((SOURCE / table).read_text(encoding="utf-8"))
     entries = [
         entry
-        for name, section in found.items()
+        for name, section in content.items()
         if isinstance(section, list)
         and not (table == "cost/pricing/prices.toml" and name in ("provider", "family"))
         for entry in section

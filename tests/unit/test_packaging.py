@@ -1,4 +1,4 @@
-"""The files to run the gateway by: what they copy and call is there."""
+"""The Dockerfile, the systemd unit and the example of variables refer only to existing files and options."""
 
 import re
 import runpy
@@ -14,14 +14,14 @@ from foveate.config.dotenv import parse_env
 from foveate.config.overrides import STORE_VARIABLE
 from foveate.gateway.config import DEFAULT_KEY_VARIABLES
 from foveate.gateway.observability.health import HEALTH_PATH
-from tests.unit.test_docs import COMMANDS
+from tests.support.oracles.command_tree import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 UNIT = ROOT / "packaging" / "foveate.service"
 
 
-def test_all_that_the_image_copies_is_there_and_not_ignored() -> None:
+def test_files_that_the_image_copies_exist_and_are_not_ignored() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = [
         name
@@ -46,7 +46,7 @@ def test_the_image_is_not_run_by_root_and_keeps_its_data_in_a_volume() -> None:
 
 
 def run_commands() -> list[list[str]]:
-    """The commands that the image is built by, each as its words."""
+    """Commands that build the image, split into words."""
     joined = DOCKERFILE.replace("\\\n", " ")
     lines = re.findall(r"^RUN (.*)$", joined, re.MULTILINE)
     return [command.split() for line in lines for command in line.split("&&")]
@@ -61,7 +61,7 @@ def test_the_image_installs_nothing_without_its_hash() -> None:
             lock = ROOT / words[words.index("-r") + 1]
             pinned = re.split(r"^(?=\S+==)", lock.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
             assert pinned
-            assert all("--hash=sha256:" in one for one in pinned), lock.name
+            assert all("--hash=sha256:" in requirement for requirement in pinned), lock.name
         else:  # the project itself, from its own source
             assert {"--no-deps", "--no-index"} <= set(words)
 
@@ -82,7 +82,7 @@ def test_all_stages_of_the_image_have_the_same_base_that_can_be_pinned_by_digest
 
 
 class Registry(BaseHTTPRequestHandler):
-    """A registry that wants a token, as Docker Hub does."""
+    """A registry that requires a token, like Docker Hub."""
 
     def do_HEAD(self) -> None:
         is_known = self.headers["authorization"] == "Bearer a-token"
@@ -94,16 +94,16 @@ class Registry(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_GET(self) -> None:
-        is_asked = self.path == "/token?service=r&scope=library%2Fpython%3Apull"
+        is_token_request = self.path == "/token?service=r&scope=library%2Fpython%3Apull"
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(b'{"token": "a-token"}' if is_asked else b"{}")
+        self.wfile.write(b'{"token": "a-token"}' if is_token_request else b"{}")
 
     def log_message(self, *_: object) -> None:
         pass
 
 
-def test_the_digest_of_the_base_image_is_asked_for_at_its_registry() -> None:
+def test_the_digest_of_the_base_image_is_fetched_from_its_registry() -> None:
     tool = runpy.run_path(str(ROOT / "tools" / "image_digest.py"))
     assert tool["base_image"](DOCKERFILE) == "python:3.12-slim"
     with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
@@ -122,41 +122,43 @@ def test_the_digest_of_the_base_image_is_asked_for_at_its_registry() -> None:
         re.search(r"^ExecStart=\S+ (.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)[1],  # type: ignore[index]
     ],
 )
-def test_what_they_call_the_command_with_is_understood(line: str) -> None:
+def test_the_options_they_pass_to_the_command_exist(line: str) -> None:
     command, *words = line.split()
     options = {option for parameter in COMMANDS[f"foveate {command}"].params for option in parameter.opts}
 
     assert {word for word in words if word.startswith("--")} <= options
 
 
-def test_the_example_of_variables_can_be_read_and_names_the_key_of_every_provider() -> None:
+def test_the_example_env_file_names_the_key_of_every_provider() -> None:
     text = (ROOT / ".env.example").read_text(encoding="utf-8")
 
-    assert parse_env(text, ".env.example") == {}  # whoever copies it has changed nothing yet
-    said = parse_env(re.sub(r"^#(?=[A-Z_]+=)", "", text, flags=re.MULTILINE), ".env.example")
-    assert {*DEFAULT_KEY_VARIABLES.values(), "FOVEATE_HOME", STORE_VARIABLE} == said.keys()
+    assert parse_env(text, ".env.example") == {}  # all lines are comments until a user edits them
+    variables = parse_env(re.sub(r"^#(?=[A-Z_]+=)", "", text, flags=re.MULTILINE), ".env.example")
+    assert {*DEFAULT_KEY_VARIABLES.values(), "FOVEATE_HOME", STORE_VARIABLE} == variables.keys()
 
 
-def test_the_steps_in_the_unit_write_the_file_that_it_is_started_with() -> None:
-    """Defect: whoever followed them had no such file, and a unit that was restarted for ever."""
+def test_the_steps_in_the_unit_create_its_configuration_file() -> None:
+    """Defect: without this file, systemd restarted the unit forever."""
     text = UNIT.read_text(encoding="utf-8")
-    named = re.search(r"^ExecStart=.* --config (\S+)$", text, re.MULTILINE)
+    config_option = re.search(r"^ExecStart=.* --config (\S+)$", text, re.MULTILINE)
 
-    assert named
+    assert config_option
     steps = [line for line in text.splitlines() if line.startswith("#   ")]
-    written = next(number for number, line in enumerate(steps) if f"foveate config init {named[1]}" in line)
-    assert "systemctl enable" in steps[written + 1]
+    step = next(
+        number for number, line in enumerate(steps) if f"foveate config init {config_option[1]}" in line
+    )
+    assert "systemctl enable" in steps[step + 1]
 
 
 @pytest.mark.process
-def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("no systemd-analyze to ask")
-    # It looks whether the program is there, which it is only where it was installed.
+    # It checks that the program exists, which is true only on a machine where it is installed.
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text(encoding="utf-8").replace("/opt/foveate/bin/foveate", "/bin/true"))
 
-    done = subprocess.run([analyze, "verify", unit], capture_output=True, text=True, check=False)
+    result = subprocess.run([analyze, "verify", unit], capture_output=True, text=True, check=False)
 
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr

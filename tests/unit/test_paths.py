@@ -15,7 +15,7 @@ PLAIN = st.text(st.characters(exclude_characters="$~'\"\0", exclude_categories=[
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
+    ("path", "expanded"),
     [
         ("~", "/home/ana"),
         ("~/", "/home/ana/"),
@@ -36,8 +36,8 @@ PLAIN = st.text(st.characters(exclude_characters="$~'\"\0", exclude_categories=[
         ("~/ana's notes", "/home/ana/ana's notes"),
     ],
 )
-def test_a_path_is_expanded(written: str, meant: str) -> None:
-    assert expand_path(written, ENVIRON) == meant
+def test_a_path_is_expanded(path: str, expanded: str) -> None:
+    assert expand_path(path, ENVIRON) == expanded
 
 
 def test_a_path_object_is_accepted() -> None:
@@ -45,14 +45,14 @@ def test_a_path_object_is_accepted() -> None:
 
 
 def test_a_user_name_expands_to_the_home_folder() -> None:
-    me = pwd.getpwuid(os.getuid())
+    user = pwd.getpwuid(os.getuid())
 
-    assert expand_path(f"~{me.pw_name}/notes", {}) == f"{me.pw_dir.rstrip('/')}/notes"
-    assert expand_path("~", {}) == expand_path("~", {"HOME": ""}) == me.pw_dir
+    assert expand_path(f"~{user.pw_name}/notes", {}) == f"{user.pw_dir.rstrip('/')}/notes"
+    assert expand_path("~", {}) == expand_path("~", {"HOME": ""}) == user.pw_dir
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("path", "message"),
     [
         ("$NOPE/notes", "no variable 'NOPE'"),
         ("${}/notes", "no variable ''"),
@@ -63,10 +63,10 @@ def test_a_user_name_expands_to_the_home_folder() -> None:
         ("/a\0b", "zero byte"),
     ],
 )
-def test_an_invalid_path_is_rejected_with_its_setting(written: str, said: str) -> None:
-    with pytest.raises(BadOption, match="(?s)" + said) as caught:
-        expand_path(written, ENVIRON, key=("memory", "paths", 0))
-    assert caught.value.path == ("memory", "paths", 0)
+def test_an_invalid_path_is_rejected_with_its_setting(path: str, message: str) -> None:
+    with pytest.raises(BadOption, match="(?s)" + message) as raised:
+        expand_path(path, ENVIRON, key=("memory", "paths", 0))
+    assert raised.value.path == ("memory", "paths", 0)
 
 
 @given(path=PLAIN)
@@ -78,10 +78,10 @@ def test_a_path_without_variables_is_unchanged(path: str) -> None:
     path=PLAIN,
     before=st.text(" \t\"'", max_size=4),
     after=st.text(" \t\"'", max_size=4),
-    by=st.sampled_from(["~", "$HOME", "${HOME}", "/home/ana"]),
+    home=st.sampled_from(["~", "$HOME", "${HOME}", "/home/ana"]),
 )
-def test_quotes_and_spellings_do_not_change_a_path(path: str, before: str, after: str, by: str) -> None:
-    assert expand_path(f"{before}{by}/{path}{after}", ENVIRON) == f"/home/ana/{path}"
+def test_quotes_and_spellings_do_not_change_a_path(path: str, before: str, after: str, home: str) -> None:
+    assert expand_path(f"{before}{home}/{path}{after}", ENVIRON) == f"/home/ana/{path}"
 
 
 def test_the_data_folder_is_from_the_environment_or_the_platform() -> None:

@@ -17,16 +17,16 @@ MAX_LINES = 1000
 
 
 @cache
-def modules() -> Mapping[str, Path]:
+def list_modules() -> Mapping[str, Path]:
     """All modules and packages of the source by their dotted names."""
-    found = {}
+    paths = {}
     for path in sorted(SRC.rglob("*.py")):
         parts = path.relative_to(SRC).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
 
 
-def imports(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
+def find_imports(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
     """Modules of `known` that a file imports anywhere, `TYPE_CHECKING` blocks and functions included."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -72,10 +72,10 @@ def find_circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    known = modules()
+    known = list_modules()
     graph: dict[str, set[str]] = defaultdict(set)
     for name, path in known.items():
-        graph[name] = set(imports(path, known)) - {name}
+        graph[name] = set(find_imports(path, known)) - {name}
 
     assert find_circles(graph) == []
 
@@ -84,8 +84,8 @@ def test_a_circle_of_three_modules_is_found() -> None:
     assert find_circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
 
 
-def test_no_package_has_more_modules_than_a_reader_can_survey() -> None:
-    sizes = Counter(path.parent for path in modules().values() if path.name != "__init__.py")
+def test_no_package_has_too_many_modules() -> None:
+    sizes = Counter(path.parent for path in list_modules().values() if path.name != "__init__.py")
     # Migrations are numbered steps, and the command line has one file for each command.
     crowded = {
         str(package.relative_to(SRC)): size
@@ -97,7 +97,7 @@ def test_no_package_has_more_modules_than_a_reader_can_survey() -> None:
 
 
 def test_no_module_is_longer_than_a_thousand_lines() -> None:
-    lengths = {name: path.read_text(encoding="utf-8").count("\n") for name, path in modules().items()}
+    lengths = {name: path.read_text(encoding="utf-8").count("\n") for name, path in list_modules().items()}
 
     assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}
 

@@ -1,4 +1,4 @@
-"""`./test`: which checks it runs with which arguments, and what it says when some fail."""
+"""`./test`: the checks it runs for its arguments, and its output when some fail."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.process
 
 TOOLS = ("ruff", "mypy", "lint-imports", "mkdocs", "pytest")
 CORES = os.cpu_count() or 1
-PARALLEL = f"pytest -n {5 * CORES // 2} --dist worksteal"
+PARALLEL = f"pytest -n {3 * CORES} --dist worksteal"
 
 
 @pytest.fixture
@@ -30,14 +30,16 @@ def checkout(tmp_path: Path, root: Path) -> Path:
 
 def run(checkout: Path, *arguments: str, fail: str = "", **environment: str) -> tuple[int, list[str]]:
     """Exit code and output of `./test`, without empty lines and without the names and times of its checks."""
-    done = subprocess.run(
+    result = subprocess.run(
         [checkout / "test", *arguments],
         capture_output=True,
         text=True,
         check=False,
         env={"PATH": os.environ["PATH"], "FAIL": fail, **environment},
     )
-    return done.returncode, [line for line in done.stdout.splitlines() if line and not line.startswith("== ")]
+    return result.returncode, [
+        line for line in result.stdout.splitlines() if line and not line.startswith("== ")
+    ]
 
 
 def test_without_arguments_everything_is_checked(checkout: Path) -> None:
@@ -91,7 +93,7 @@ def test_failing_tests_fail_the_run(checkout: Path) -> None:
 
 
 def test_other_arguments_go_to_pytest_alone(checkout: Path) -> None:
-    assert run(checkout, "tests/unit", "-k", "house") == (0, ["pytest tests/unit -k house"])
+    assert run(checkout, "tests/unit", "-k", "lock") == (0, ["pytest tests/unit -k lock"])
     assert run(checkout, "tests/unit", fail="pytest")[0] == 1
 
 

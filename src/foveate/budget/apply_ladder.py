@@ -38,7 +38,6 @@ class SectionState:
 
     @property
     def is_required(self) -> bool:
-        """Whether it must not be cut to make room."""
         return self.section.priority is Priority.REQUIRED
 
     @property
@@ -53,7 +52,7 @@ class SectionState:
         self.parts, self.count, self.start, self.action = other.parts, other.count, other.start, other.action
 
     def truncatable_text(self) -> TruncatableText | None:
-        """The text that can be cut. None if the section can only be dropped."""
+        """None if the section can only be dropped."""
         if self.start is None:
             return None
         text, items = self.measured_text.text, self.section.items
@@ -111,7 +110,7 @@ def build_section_report(
 
 
 def initial_state(section: Section, measured_text: MeasuredText, cap_tokens: int | None) -> SectionState:
-    """The whole section, before any cut. A disabled section is empty."""
+    """A disabled section is empty."""
     parts = (measured_text,) if measured_text.text else ()
     return SectionState(
         section, measured_text, cap_tokens, parts, measured_text.total, action=uncut_action(section)
@@ -119,12 +118,10 @@ def initial_state(section: Section, measured_text: MeasuredText, cap_tokens: int
 
 
 def uncut_action(section: Section) -> Action:
-    """The action reported for a section that was not cut."""
     return Action.KEPT if section.enabled else Action.DISABLED
 
 
 def join_parts(states: Iterable[SectionState]) -> list[TextPart]:
-    """Join the remaining parts of the sections with blank lines."""
     parts = [part for state in states if state.parts for part in (SECTION_SEPARATOR, *state.parts)]
     return parts[1:]
 
@@ -166,8 +163,6 @@ def _rank_key(score: float | None) -> tuple[bool, float]:
 
 @dataclass(slots=True)
 class PromptFitting:
-    """A prompt while it is fitted: the states of its sections, and the cuts so far."""
-
     meter: TextMeter
     limit_tokens: int
     states: Sequence[SectionState]
@@ -176,7 +171,6 @@ class PromptFitting:
     """The limit named in reasons, if these sections have less."""
 
     def with_section(self, other: SectionState, limit_tokens: int) -> "PromptFitting":
-        """Return a copy with another section at the end, and possibly a lower limit."""
         states = [*map(replace, self.states), other]
         reported_limit_tokens = (
             self.limit_tokens if self.reported_limit_tokens is None else self.reported_limit_tokens
@@ -238,14 +232,13 @@ class PromptFitting:
     def _shorten_sections(
         self, candidates: Sequence[SectionState], rung: LastLines | Replace, name: str, excess_tokens: int
     ) -> None:
-        """Shorten as many sections as needed, of those that become shorter."""
         cuts = [(candidate, _shorten_state(candidate, rung, self.meter)) for candidate in candidates]
         shorter = [(candidate, short) for candidate, short in cuts if short.count.upper < candidate.count.upper]
-        needed = self._count_needed(
+        needed_count = self._count_needed(
             [candidate for candidate, _ in shorter], [short for _, short in shorter], excess_tokens
         )
         reason = self._describe_excess(excess_tokens)
-        for candidate, short in shorter[:needed]:
+        for candidate, short in shorter[:needed_count]:
             before = candidate.count.tokens
             candidate.copy_from(short)
             self.record_cut(candidate, name, before, reason)
@@ -263,10 +256,12 @@ class PromptFitting:
             for candidate, remaining in zip(candidates, replacements, strict=True)
         ]
         cumulative_saved = list(accumulate(saved))
-        low, high, tried = 0, len(candidates), 0
+        low, high, attempts = 0, len(candidates), 0
         while high - low > 1:
             guess = (
-                bisect_left(cumulative_saved, excess_tokens) + 1 if tried < _MAX_GUESSES else (low + high) // 2
+                bisect_left(cumulative_saved, excess_tokens) + 1
+                if attempts < _MAX_GUESSES
+                else (low + high) // 2
             )
             cut = min(max(guess, low + 1), high - 1)
             remaining = [
@@ -276,11 +271,10 @@ class PromptFitting:
             left_over = count_states(remaining, self.meter).upper - self.limit_tokens
             low, high = (cut, high) if left_over > 0 else (low, cut)
             excess_tokens = cumulative_saved[cut - 1] + left_over
-            tried += 1
+            attempts += 1
         return high
 
     def _restore_partially(self, state: SectionState) -> None:
-        """Restore the largest piece of a dropped section that fits."""
         body, cap_tokens = state.truncatable_text(), state.cap_tokens
         parts = None if body is None else truncate(body, self._room_for(state))
         # A piece of the size of its cap did not fit here, so this one is smaller, except for what joins add.
@@ -288,8 +282,7 @@ class PromptFitting:
             state.keep_only(parts, Action.TRUNCATED, self.meter)
 
     def _room_for(self, state: SectionState) -> AvailableRoom:
-        """The room between the sections before and after this one."""
-        index = next(i for i, other in enumerate(self.states) if other is state)
+        index = next(position for position, other in enumerate(self.states) if other is state)
         before, after = join_parts(self.states[:index]), join_parts(self.states[index + 1 :])
         sides = (*before, SECTION_SEPARATOR) if before else (), (SECTION_SEPARATOR, *after) if after else ()
         around = self.meter.join_closed(sides[0]), self.meter.join_closed(sides[1])
@@ -317,7 +310,6 @@ class PromptFitting:
 
 
 def _shorten_state(state: SectionState, rung: LastLines | Replace, meter: TextMeter) -> SectionState:
-    """Return the state of a section after the rung."""
     if isinstance(rung, LastLines):
         parts, start = _keep_last_lines(state, rung.lines)
         short = replace(state, start=start)
@@ -343,7 +335,6 @@ def _keep_last_lines(state: SectionState, lines: int) -> tuple[TextParts, int | 
 
 
 def _replacement_line(state: SectionState, text: str) -> TextParts:
-    """Return the line that replaces a section, with its number of items, or of lines that are not blank."""
     items = state.section.items
     lines = state.section.text.splitlines() if items is None else items
     count = sum(1 for line in lines if not isinstance(line, str) or line.strip())

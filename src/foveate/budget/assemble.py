@@ -55,7 +55,10 @@ def assemble_prompt(
         raise BadOption("sections are a list, also where there is only one")
     sections = list(sections)
     _check_names(sections, reserved=BUDGET_SECTION_NAME if show_budget else None)
-    with_rules = [rules[s.name].applied(s) if rules and s.name in rules else s for s in sections]
+    with_rules = [
+        rules[section.name].applied(section) if rules and section.name in rules else section
+        for section in sections
+    ]
     if show_budget:
         prompt = _assemble_with_report(with_rules, limit_tokens, ladder, meter)
     else:
@@ -68,7 +71,6 @@ def assemble_prompt(
 
 
 def _unmatched_names(names: Sequence[str], rules: Mapping[str, SectionRule], ladder: Ladder) -> tuple[str, ...]:
-    """Names in rules, and in a custom ladder, that no section has."""
     section_names = frozenset(names)
     unmatched = [name for name in rules if name not in section_names]
     if ladder.name not in BUILT_IN_LADDERS:
@@ -135,7 +137,6 @@ def _apply_caps(measured: MeasuredSections, limit_tokens: int, meter: TextMeter)
 
 
 def _apply_ladder(fitting: PromptFitting, ladder: Ladder) -> TokenCount:
-    """Apply the ladder if needed, and return the count."""
     count = fitting.count()
     if count.upper > fitting.limit_tokens:
         _check_required(fitting)
@@ -154,8 +155,8 @@ def _apply_cap(fitting: PromptFitting, state: SectionState, cap_tokens: int) -> 
     if parts is None and state.is_required:
         parts = None if body is None or body.keep is Keep.WHOLE else truncate_without_marker(body, room)
         if parts is None:
-            what = f"section {state.section.name} is required, but its own cap leaves nothing of it: it"
-            raise _budget_exceeded(fitting.states, what, state.count.upper, cap_tokens, "raise its cap")
+            subject = f"section {state.section.name} is required, but its own cap leaves nothing of it: it"
+            raise _budget_exceeded(fitting.states, subject, state.count.upper, cap_tokens, "raise its cap")
     before = state.count.tokens
     state.keep_only(parts or (), Action.DROPPED if parts is None else Action.TRUNCATED, fitting.meter)
     fitting.record_cut(state, CAP_RUNG, before, f"its own cap is {cap_tokens:,} tokens")
@@ -180,22 +181,27 @@ def _count_required(fitting: PromptFitting) -> TokenCount:
 def _ladder_exhausted_error(
     fitting: PromptFitting, count: TokenCount, limit_tokens: int, ladder: Ladder
 ) -> BudgetExceeded:
-    what = f"the ladder {ladder.name} has ended, and the prompt"
+    subject = f"the ladder {ladder.name} has ended, and the prompt"
     remedy = "raise the limit, or end the ladder with {truncate: lowest}"
-    return _budget_exceeded(fitting.states, what, count.upper, limit_tokens, remedy)
+    return _budget_exceeded(fitting.states, subject, count.upper, limit_tokens, remedy)
 
 
 def _budget_exceeded(
-    states: Sequence[SectionState], what: str, tokens: int, limit_tokens: int, remedy: str
+    states: Sequence[SectionState], subject: str, tokens: int, limit_tokens: int, remedy: str
 ) -> BudgetExceeded:
     """Build the error with the sizes of all sections; for estimates, with their upper bounds."""
     sizes = tuple(
-        SectionSize(s.section.name, s.section.priority.value, s.measured_text.total.upper, s.count.upper)
-        for s in states
+        SectionSize(
+            state.section.name,
+            state.section.priority.value,
+            state.measured_text.total.upper,
+            state.count.upper,
+        )
+        for state in states
     )
     exact = all(state.count.exact for state in states)
-    takes = "takes" if exact else "is estimated, and can take"
-    problem = f"{what} {takes} {tokens:,} of {limit_tokens:,} tokens"
+    verb = "takes" if exact else "is estimated, and can take"
+    problem = f"{subject} {verb} {tokens:,} of {limit_tokens:,} tokens"
     return BudgetExceeded(problem, remedy, limit_tokens=limit_tokens, tokens=tokens, sections=sizes)
 
 
@@ -247,10 +253,10 @@ def _write_report_section(fitting: PromptFitting, count: TokenCount, limit_token
     for empty_lines in range(_MAX_EMPTY_LINES):
         for _ in range(_MAX_ATTEMPTS):
             tokens = count.upper
-            shown = (
+            report_text = (
                 render_budget_section(reports, tokens=tokens, limit_tokens=limit_tokens) + "\n" * empty_lines
             )
-            report_state.measured_text = fitting.meter.measure(shown)
+            report_state.measured_text = fitting.meter.measure(report_text)
             report_state.keep_only((report_state.measured_text,), Action.KEPT, fitting.meter)
             count = fitting.count()
             if count.upper == tokens:
@@ -259,7 +265,6 @@ def _write_report_section(fitting: PromptFitting, count: TokenCount, limit_token
 
 
 def _dropped_report(state: SectionState) -> SectionReport:
-    """Report of a section of which nothing is left."""
     return build_section_report(
         state.section, state.measured_text, state.cap_tokens, "", ZERO_TOKENS, uncut_action(state.section)
     )

@@ -164,7 +164,6 @@ def resolve_budget(call: Budget | None, agent: Budget | None, configuration: Bud
 
 
 def _merge_budgets(budget: Budget, base: Budget) -> Budget:
-    """Return `budget`, with rules of `base` for what it does not specify."""
     rules = dict(base.sections)
     for name, rule in budget.sections.items():
         rules[name] = rule.over(rules[name]) if name in rules else rule
@@ -192,7 +191,7 @@ def clamp_budget(budget: Budget, allowed: Budget, *, defaults: Budget) -> tuple[
         )
     for name in {**allowed.sections, **budget.sections}:
         requested, limit, default = (
-            each.sections.get(name, SectionRule()) for each in (budget, allowed, defaults)
+            source.sections.get(name, SectionRule()) for source in (budget, allowed, defaults)
         )
         clamped_rule = SectionRule(
             priority=_clamp_priority(requested, limit, default),
@@ -236,16 +235,18 @@ def _clamp_enabled(requested: SectionRule, limit: SectionRule, default: SectionR
 
 
 def _describe_changes(name: str, requested: SectionRule, clamped: SectionRule) -> Iterator[str]:
-    for field, wanted, cap in (
+    for field, requested_cap, cap in (
         ("max_tokens", requested.max_tokens, clamped.max_tokens),
         ("share", requested.share, clamped.share),
     ):
-        if wanted != cap:
-            wanted_text, cap_text = ("no cap" if number is None else number for number in (wanted, cap))
-            yield f"sections.{name}.{field}: {wanted_text} is not allowed; {cap_text} holds"
+        if requested_cap != cap:
+            requested_text, cap_text = (
+                "no cap" if number is None else number for number in (requested_cap, cap)
+            )
+            yield f"sections.{name}.{field}: {requested_text} is not allowed; {cap_text} holds"
     if requested.priority != clamped.priority:
-        wanted_priority = requested.priority or _SECTION_DEFAULT
-        yield f"sections.{name}.priority: {wanted_priority} is not allowed; {clamped.priority} holds"
+        requested_priority = requested.priority or _SECTION_DEFAULT
+        yield f"sections.{name}.priority: {requested_priority} is not allowed; {clamped.priority} holds"
     if requested.enabled != clamped.enabled:
         before, after = _ENABLED_NAMES[requested.enabled], _ENABLED_NAMES[clamped.enabled]
         yield f"sections.{name}.enabled: {before} is not allowed; {after} holds"

@@ -1,39 +1,25 @@
 """Eviction of turns, so that a history stays within a number of turns and of tokens.
 
-A **turn** is a user message and everything up to the next one. Inside a turn, a **step** is what the model
-produces in a row and everything up to where it continues: its calls and their results. Neither ends between a
-call and its result, however late the result comes.
-
 Whole turns are evicted first, oldest first. Of the last turn, the user message stays, and the last step, from
 which the model continues; the steps in between are evicted, oldest first. So the rest begins with a user
-message, roles alternate as before, and every call keeps its result and every result its call.
+message, roles alternate as before, and every call keeps its result and every result its call. Turns and steps
+are defined in `turn_structure`.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, StrEnum, auto
-from itertools import pairwise
+from enum import StrEnum
 from typing import Protocol
 
 from foveate.budget.sections import Priority
+from foveate.budget.turn_structure import TurnOutline, is_system_message
 from foveate.errors import BadOption, BudgetExceeded, SectionSize
-from foveate.model import Message, Opaque, Part, ToolCall, ToolResult
+from foveate.model import Message
 
 DEFAULT_MAX_TURNS = 40
 
-_SYSTEM_ROLES = frozenset(("system", "developer"))
-# A Responses item with which the developer adds tools in mid-conversation.
-_ADDITIONAL_TOOLS = "additional_tools"
-# Endings of item types in Responses for calls of the provider's tools and the client's results: `computer_call`
-# and `computer_call_output`, `mcp_approval_request` and `mcp_approval_response`.
-_CALL_ENDINGS = ("_call", "_request")
-_RESULT_ENDINGS = ("_output", "_response")
-
 
 class HistoryLimit(StrEnum):
-    """Limits of a history."""
-
     MAX_TURNS = "max_turns"
     TOKEN_BUDGET = "token_budget"
 
@@ -63,13 +49,11 @@ class Eviction:
 
     @property
     def fits(self) -> bool:
-        """Whether the rest is within the budget. If not, nothing else may be evicted."""
+        """False only if nothing else may be evicted."""
         return self.tokens_after <= self.token_budget
 
 
 class EvictionListener(Protocol):
-    """Receives evicted messages."""
-
     def on_evicted(self, messages: Sequence[Message]) -> None:
         """Called with messages that will not be sent again, oldest first."""
 
@@ -111,7 +95,7 @@ def evict(
     """
     _check_arguments(messages, tokens, token_budget, max_turns)
     positions = [position for position, message in enumerate(messages) if not is_system_message(message)]
-    outline = _TurnOutline([messages[position] for position in positions])
+    outline = TurnOutline([messages[position] for position in positions])
     total = remaining_tokens = sum(tokens)
     remaining_turns = outline.count_question_turns(outline.turns)
     evicted: list[EvictedMessages] = []
@@ -142,154 +126,21 @@ def evict(
     )
 
 
-def count_turns(messages: Sequence[Message]) -> int:
-    """Count the turns of a history, as `max_turns` does."""
-    outline = _TurnOutline([message for message in messages if not is_system_message(message)])
-    return outline.count_question_turns(outline.turns)
-
-
-class MessageKind(Enum):
-    """Role of a message in a turn."""
-
-    QUESTION = auto()
-    RESULTS = auto()
-    MODEL = auto()
-
-
-class _TurnOutline:
-    """The turns of a history without system messages, and the steps of the last turn."""
-
-    def __init__(self, history: Sequence[Message]) -> None:
-        self._kinds = [classify_message(message) for message in history]
-        self._is_boundary = find_turn_boundaries(history, self._kinds)
-        self.turns = self._split(range(len(history)), MessageKind.QUESTION)
-
-    def count_question_turns(self, spans: Sequence[range]) -> int:
-        """Number of `spans` that begin with a user message."""
-        return sum(self._kinds[span.start] is MessageKind.QUESTION for span in spans)
-
-    def evictable_steps(self) -> list[range]:
-        """Steps of the last turn that may be evicted."""
-        if not self.turns:
-            return []
-        *earlier, _ = self._split(self.turns[-1], MessageKind.MODEL)
-        last_question = max(
-            (position for position in self.turns[-1] if self._kinds[position] is MessageKind.QUESTION),
-            default=-1,
-        )
-        return [
-            step
-            for step in earlier
-            if self._kinds[step.start] is not MessageKind.QUESTION and last_question not in step
-        ]
-
-    def _split(self, span: range, opening: MessageKind) -> list[range]:
-        """Split `span` before messages of kind `opening`. What precedes the first of them is a part too."""
-        if not span:
-            return []
-        starts = [
-            position
-            for position in span[1:]
-            if self._opens(position, opening) and not self._opens(position - 1, opening)
-        ]
-        return [range(start, stop) for start, stop in pairwise((span.start, *starts, span.stop))]
-
-    def _opens(self, position: int, opening: MessageKind) -> bool:
-        return self._kinds[position] is opening and self._is_boundary[position]
-
-
-def find_turn_boundaries(history: Sequence[Message], kinds: Sequence[MessageKind]) -> list[bool]:
-    """For each message: whether neither it nor a later message has a result for an earlier call."""
-    calls: defaultdict[str, list[int]] = defaultdict(list)
-    latest: dict[str, int] = {}
-    last_model_message = 0
-    answers_to = list(range(len(history)))
-    for position, message in enumerate(history):
-        for part in message.parts:
-            if (call_key := _call_key(part)) is not None:
-                calls[call_key].append(position)
-                latest[call_key] = position
-            elif (result_key := _result_key(part)) is not None:
-                # The latest open call: a call that never got a result must not take the results of later calls
-                # with the same name. A result without a call belongs to the last model message.
-                call = (
-                    calls[result_key].pop() if calls[result_key] else latest.get(result_key, last_model_message)
-                )
-                answers_to[position] = min(answers_to[position], call)
-        if kinds[position] is MessageKind.MODEL:
-            last_model_message = position
-    boundaries = [False] * len(history)
-    earliest = len(history)
-    for position in reversed(range(len(history))):
-        earliest = min(earliest, answers_to[position])
-        boundaries[position] = earliest >= position
-    return boundaries
-
-
-def has_calls_for_all_results(messages: Sequence[Message]) -> bool:
-    """Whether every result in the messages has its call among them."""
-    open_calls: Counter[str] = Counter()
-    for message in messages:
-        for part in message.parts:
-            if (call_key := _call_key(part)) is not None:
-                open_calls[call_key] += 1
-            elif (result_key := _result_key(part)) is not None:
-                if not open_calls[result_key]:
-                    return False
-                open_calls[result_key] -= 1
-    return True
-
-
-def is_system_message(message: Message) -> bool:
-    """Whether a message always stays, because it is the developer's and not part of a turn."""
-    return message.role in _SYSTEM_ROLES or any(
-        isinstance(part, Opaque) and part.kind == _ADDITIONAL_TOOLS for part in message.parts
-    )
-
-
-def classify_message(message: Message) -> MessageKind:
-    """Return the kind of a message that is not a system message."""
-    if message.parts and all(_result_key(part) is not None for part in message.parts):
-        return MessageKind.RESULTS
-    return MessageKind.QUESTION if message.role == "user" else MessageKind.MODEL
-
-
-def _call_key(part: Part) -> str | None:
-    """What connects a call with its result: the id, or the name if the format has no ids."""
-    match part:
-        case ToolCall():
-            return part.id or part.name
-        case Opaque() if part.kind.endswith(_CALL_ENDINGS):
-            return part.kind.rpartition("_")[0]
-        case _:
-            return None
-
-
-def _result_key(part: Part) -> str | None:
-    match part:
-        case ToolResult():
-            return part.id or part.name
-        case Opaque() if part.kind.endswith(_RESULT_ENDINGS):
-            return part.kind.rpartition("_")[0].removesuffix("_call")
-        case _:
-            return None
-
-
 def _check_arguments(
     messages: Sequence[Message], tokens: Sequence[int], token_budget: int, max_turns: int
 ) -> None:
     if len(messages) != len(tokens):
         raise BadOption(f"tokens has one number for each message: {len(messages)}, not {len(tokens)}")
-    if not _is_whole_number(max_turns, at_least=1):
+    if not _is_whole_number(max_turns, minimum=1):
         raise BadOption(f"max_turns is a number of turns, 1 or more, not {max_turns!r}", path=("max_turns",))
-    if not _is_whole_number(token_budget, at_least=0):
+    if not _is_whole_number(token_budget, minimum=0):
         raise BadOption(
             f"token_budget is a number of tokens, 0 or more, not {token_budget!r}", path=("token_budget",)
         )
 
 
-def _is_whole_number(value: object, *, at_least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
+def _is_whole_number(value: object, *, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
 def _history_exceeded(messages: Sequence[Message], tokens: Sequence[int], eviction: Eviction) -> BudgetExceeded:

@@ -133,40 +133,42 @@ def rung_matches(rung: Rung, section: str) -> bool:
 
 
 def name_matches(pattern: str, section: str) -> bool:
-    """Whether a name in a ladder, which is a case-insensitive glob, matches a section."""
+    """`pattern` is a case-insensitive glob."""
     return fnmatchcase(section.casefold(), pattern.casefold())
 
 
 def _parse_rung(number: int, value: object) -> Rung:
-    what = f"rung {number} of the ladder"
+    rung_name = f"rung {number} of the ladder"
     match value:
         case Truncate() | Drop() | LastLines() | Replace():
             return value
         case {"truncate": str() | Sequence() as sections, **rest} if not rest:
-            return Truncate(_parse_section_names(sections, what, lowest=True))
+            return Truncate(_parse_section_names(sections, rung_name, lowest=True))
         case {"drop": str() | Sequence() as sections, **rest} if not rest:
-            return Drop(_parse_section_names(sections, what, lowest=True))
+            return Drop(_parse_section_names(sections, rung_name, lowest=True))
         case {"last_lines": int(lines), "of": str() | Sequence() as sections, **rest} if not rest:
             if isinstance(lines, bool) or lines < 1:
-                raise BadOption(f"{what}: last_lines is a number of lines, 1 or more, not {lines!r}")
-            return LastLines(_parse_section_names(sections, what), lines)
+                raise BadOption(f"{rung_name}: last_lines is a number of lines, 1 or more, not {lines!r}")
+            return LastLines(_parse_section_names(sections, rung_name), lines)
         case {"replace": str() | Sequence() as sections, "with": str(text), **rest} if not rest:
-            return Replace(_parse_section_names(sections, what), text)
+            return Replace(_parse_section_names(sections, rung_name), text)
         case Mapping() | str():
             raise BadOption(
-                f"{what} is not one of truncate: SECTIONS, drop: SECTIONS, last_lines: N with of: SECTIONS, "
-                f"replace: SECTIONS with with: TEXT; it is {value!r}"
+                f"{rung_name} is not one of truncate: SECTIONS, drop: SECTIONS, last_lines: N with of: "
+                f"SECTIONS, replace: SECTIONS with with: TEXT; it is {value!r}"
             )
         case _:
-            raise BadOption(f"{what} is a mapping such as {{drop: lowest}}, not {value!r}")
+            raise BadOption(f"{rung_name} is a mapping such as {{drop: lowest}}, not {value!r}")
 
 
-def _parse_section_names(value: str | Sequence[object], what: str, *, lowest: bool = False) -> tuple[str, ...]:
+def _parse_section_names(
+    value: str | Sequence[object], rung_name: str, *, lowest: bool = False
+) -> tuple[str, ...]:
     if lowest and value == LOWEST:
         return ()
     names = (value,) if isinstance(value, str) else tuple(value)
     if LOWEST in names:
-        raise BadOption(f"{what}: lowest stands alone, and only for truncate and drop, not {value!r}")
+        raise BadOption(f"{rung_name}: lowest stands alone, and only for truncate and drop, not {value!r}")
     if not names or not all(isinstance(name, str) and name for name in names):
-        raise BadOption(f"{what}: name at least one section, not {value!r}")
+        raise BadOption(f"{rung_name}: name at least one section, not {value!r}")
     return tuple(map(str, names))

@@ -13,7 +13,7 @@ from pathlib import Path
 from foveate.budget.budget import Budget
 from foveate.budget.prompt import LimitSource
 from foveate.errors import BadOption
-from foveate.tokens.families import candidate_names, normalize_model_name
+from foveate.tokens.families import normalize_model_name, tokenizer_name_candidates
 
 MAX_TOKENS_VARIABLE = "CONTEXT_MAX_TOKENS"
 DEFAULT_TOKENS = 16_384
@@ -60,8 +60,6 @@ def find_context_window(model: str) -> ContextWindow | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WindowFamily:
-    """Models of a maker: patterns of names with their windows, and the window of models that match none."""
-
     match: str
     as_of: str
     source: str
@@ -84,7 +82,7 @@ def _load_windows() -> _WindowTable:
 
 
 def _window_in_family(family: _WindowFamily, name: str) -> ContextWindow | None:
-    exact_names, related_names = candidate_names(name)
+    exact_names, related_names = tokenizer_name_candidates(name)
     tokens = _matching_tokens(family, exact_names)
     inherited = tokens is None
     if tokens is None:
@@ -95,7 +93,6 @@ def _window_in_family(family: _WindowFamily, name: str) -> ContextWindow | None:
 
 
 def _matching_tokens(family: _WindowFamily, candidates: list[str]) -> int | None:
-    """Return the window of the first row that matches one of the names."""
     # `re` compiles and caches patterns on first use; those of most families are never used.
     for pattern, tokens in family.windows.items():
         if any(re.fullmatch(pattern, candidate) for candidate in candidates):
@@ -119,7 +116,7 @@ def find_output_limit(model: str) -> OutputLimit | None:
     family = next((family for family in _load_output_limits() if re.search(family.match, name)), None)
     if family is None:
         return None
-    exact_names, _related_names = candidate_names(name)
+    exact_names, _related_names = tokenizer_name_candidates(name)
     for pattern, tokens in family.answers.items():
         if any(re.fullmatch(pattern, candidate) for candidate in exact_names):
             return OutputLimit(tokens=tokens, source=family.source, as_of=family.as_of)
@@ -128,8 +125,6 @@ def find_output_limit(model: str) -> OutputLimit | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OutputLimitFamily:
-    """Models of a maker: patterns of names, and their output limits."""
-
     match: str
     as_of: str
     source: str
@@ -144,8 +139,6 @@ def _load_output_limits() -> tuple[_OutputLimitFamily, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLimit:
-    """Total tokens, the part reserved for the response, and who set the limit."""
-
     total_tokens: int
     output_reserve: int
     source: LimitSource

@@ -25,8 +25,6 @@ class LimitSource(StrEnum):
 
 
 class Action(StrEnum):
-    """What was done with a section."""
-
     KEPT = "kept"
     TRUNCATED = "truncated"
     REPLACED = "replaced"
@@ -109,7 +107,7 @@ def render_budget_section(sections: Iterable[SectionReport], *, tokens: int, lim
 
 
 def is_near_cap(section: SectionReport) -> bool:
-    """Whether a section uses 95% of its cap or more. A cap of 0 does not count."""
+    """Return whether a section has reached 95% of its cap. A cap of 0 does not count."""
     cap_tokens = section.cap_tokens
     # Integers, since a cap can exceed the largest float.
     return cap_tokens is not None and 20 * section.upper >= 19 * cap_tokens > 0
@@ -118,5 +116,5 @@ def is_near_cap(section: SectionReport) -> bool:
 def _section_line(section: SectionReport) -> str:
     if section.cap_tokens is None:
         return f"- {section.name}: {section.upper}"
-    near = " (near limit!)" if is_near_cap(section) else ""
-    return f"- {section.name}: {section.upper}/{section.cap_tokens}{near}"
+    warning = " (near limit!)" if is_near_cap(section) else ""
+    return f"- {section.name}: {section.upper}/{section.cap_tokens}{warning}"

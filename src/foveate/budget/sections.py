@@ -19,7 +19,7 @@ class Priority(StrEnum):
 
 
 class Keep(StrEnum):
-    """What is kept if a section is cut."""
+    """The part that is kept if a section is cut."""
 
     NEWEST = "newest"
     RELEVANT = "relevant"
@@ -29,7 +29,7 @@ class Keep(StrEnum):
 
 
 class Stability(StrEnum):
-    """How long a section stays the same; decides its place in the provider's prompt cache."""
+    """The time for which a section stays the same; decides its place in the provider's prompt cache."""
 
     STATIC = "static"
     SESSION = "session"
@@ -44,7 +44,6 @@ class Item:
     score: float | None = None
 
     def __post_init__(self) -> None:
-        """Validate the values."""
         if not isinstance(self.text, str):
             raise BadOption(f"the text of an item is a str, not {type(self.text).__name__}")
         if self.score is None:
@@ -122,8 +121,8 @@ class Section:
 
     def __repr__(self) -> str:
         """Without the text, which can be megabytes."""
-        what = f"{len(self.text):,} characters" if self.items is None else f"{len(self.items):,} items"
-        return f"<Section {self.name!r}: {what}, {self.priority}, keeps {self.keep}>"
+        content = f"{len(self.text):,} characters" if self.items is None else f"{len(self.items):,} items"
+        return f"<Section {self.name!r}: {content}, {self.priority}, keeps {self.keep}>"
 
 
 def _is_valid_name(value: object) -> bool:

@@ -35,15 +35,15 @@ def budget_from_data(data: object, *, defaults: Budget | None = None) -> Budget:
     base = defaults or Budget()
     if isinstance(data, str | list):
         return Budget(base.total_tokens, base.output_reserve, _parse_ladder(data, ()), sections=base.sections)
-    given = check_mapping(data, _BUDGET_KEYS, "a budget", ())
-    ladders = [key for key in _LADDER_KEYS if key in given]
+    fields = check_mapping(data, _BUDGET_KEYS, "a budget", ())
+    ladders = [key for key in _LADDER_KEYS if key in fields]
     if len(ladders) > 1:
         raise BadOption("ladder and overflow_policy are the same: give one of them", path=(ladders[-1],))
     return Budget(
-        given.get("total_tokens", base.total_tokens),
-        given.get("output_reserve", base.output_reserve),
-        _parse_ladder(given[ladders[0]], (ladders[0],)) if ladders else base.ladder,
-        sections=_parse_sections(given["sections"], base.sections) if "sections" in given else base.sections,
+        fields.get("total_tokens", base.total_tokens),
+        fields.get("output_reserve", base.output_reserve),
+        _parse_ladder(fields[ladders[0]], (ladders[0],)) if ladders else base.ladder,
+        sections=_parse_sections(fields["sections"], base.sections) if "sections" in fields else base.sections,
     )
 
 
@@ -77,7 +77,7 @@ def budget_as_data(budget: Budget) -> dict[str, object]:
 
 
 def check_mapping(
-    value: object, known: tuple[str, ...], what: str, path: tuple[str | int, ...]
+    value: object, known: tuple[str, ...], description: str, path: tuple[str | int, ...]
 ) -> Mapping[str, Any]:
     """Return `value` if it is a mapping with no other keys than `known`.
 
@@ -85,10 +85,12 @@ def check_mapping(
         BadOption: it is not; the message suggests a key for an unknown one.
     """
     if not isinstance(value, Mapping):
-        raise BadOption(f"{what} is a mapping of {', '.join(known)}, not {value!r}", path=path)
+        raise BadOption(f"{description} is a mapping of {', '.join(known)}, not {value!r}", path=path)
     for key in value:
         if key not in known:
-            raise BadOption(f"{what} has no {key!r}; {_suggest_key(str(key), known)}", path=(*path, str(key)))
+            raise BadOption(
+                f"{description} has no {key!r}; {_suggest_key(str(key), known)}", path=(*path, str(key))
+            )
     return value
 
 
@@ -122,15 +124,15 @@ def _parse_sections(value: object, base: Mapping[str, SectionRule]) -> dict[str,
 
 
 def _parse_rule(value: object, path: tuple[str, ...], base: SectionRule) -> SectionRule:
-    given = check_mapping(value, _RULE_KEYS, f"the rule for {path[-1]!r}", path)
-    priority, keep = given.get("priority", base.priority), given.get("keep", base.keep)
-    enabled = given.get("enabled", base.enabled)
+    fields = check_mapping(value, _RULE_KEYS, f"the rule for {path[-1]!r}", path)
+    priority, keep = fields.get("priority", base.priority), fields.get("keep", base.keep)
+    enabled = fields.get("enabled", base.enabled)
     if not (enabled is None or isinstance(enabled, bool)):
         raise BadOption(f"{'.'.join(path)}.enabled is true or false, not {enabled!r}", path=(*path, "enabled"))
     return SectionRule(
         priority=None if priority is None else parse_choice(Priority, priority, (*path, "priority")),
-        max_tokens=check_token_limit(given.get("max_tokens", base.max_tokens), (*path, "max_tokens")),
-        share=check_share(given.get("share", base.share), (*path, "share")),
+        max_tokens=check_token_limit(fields.get("max_tokens", base.max_tokens), (*path, "max_tokens")),
+        share=check_share(fields.get("share", base.share), (*path, "share")),
         keep=None if keep is None else parse_choice(Keep, keep, (*path, "keep")),
         enabled=enabled,
     )
@@ -157,7 +159,6 @@ def _parse_ladder(value: object, path: tuple[str, ...]) -> Ladder:
 
 
 def _find_wrong_rung(value: object) -> tuple[int, ...]:
-    """Return the position of the first invalid rung."""
     if not isinstance(value, list):
         return ()
     for index, rung in enumerate(value):
@@ -177,8 +178,6 @@ def _ladder_as_data(ladder: Ladder) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionUsage:
-    """Tokens of a section, and its own cap if it has one."""
-
     name: str
     tokens: int
     cap_tokens: int | None = None
@@ -186,15 +185,13 @@ class SectionUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetUsage:
-    """Tokens of a prompt and of each of its sections."""
-
     tokens: int
     limit_tokens: int
     sections: tuple[SectionUsage, ...] = ()
 
 
 def measure_usage(prompt: Prompt) -> BudgetUsage:
-    """Return the usage of `prompt`, without disabled sections."""
+    """Disabled sections are left out."""
     return BudgetUsage(
         tokens=prompt.tokens,
         limit_tokens=prompt.limit_tokens,
@@ -238,8 +235,8 @@ def restore(text: str) -> tuple[Budget, BudgetUsage]:
             "restore it with the newer Foveate that wrote it",
             path=("version",),
         )
-    given = check_mapping(data, _CHECKPOINT_KEYS, "a checkpoint", ())
-    return _parse_budget(given.get("budget")), _parse_usage(given.get("usage"))
+    fields = check_mapping(data, _CHECKPOINT_KEYS, "a checkpoint", ())
+    return _parse_budget(fields.get("budget")), _parse_usage(fields.get("usage"))
 
 
 def _parse_budget(data: object) -> Budget:
@@ -258,27 +255,27 @@ def _usage_as_data(usage: BudgetUsage) -> dict[str, object]:
 
 
 def _parse_usage(data: object) -> BudgetUsage:
-    given = check_mapping(data, _USAGE_KEYS, "the checkpoint's usage", ("usage",))
-    sections = given.get("sections")
+    fields = check_mapping(data, _USAGE_KEYS, "the checkpoint's usage", ("usage",))
+    sections = fields.get("sections")
     if not isinstance(sections, list):
         raise BadOption(f"usage.sections is a list, not {sections!r}", path=("usage", "sections"))
     return BudgetUsage(
-        tokens=_parse_tokens(given.get("tokens"), ("usage", "tokens")),
-        limit_tokens=_parse_tokens(given.get("limit_tokens"), ("usage", "limit_tokens")),
+        tokens=_parse_tokens(fields.get("tokens"), ("usage", "tokens")),
+        limit_tokens=_parse_tokens(fields.get("limit_tokens"), ("usage", "limit_tokens")),
         sections=tuple(_parse_section_usage(section, number) for number, section in enumerate(sections)),
     )
 
 
 def _parse_section_usage(data: object, number: int) -> SectionUsage:
     path = ("usage", "sections", str(number))
-    given = check_mapping(data, _SECTION_KEYS, f"usage.sections.{number}", path)
-    name = given.get("name")
+    fields = check_mapping(data, _SECTION_KEYS, f"usage.sections.{number}", path)
+    name = fields.get("name")
     if not isinstance(name, str):
         raise BadOption(f"{'.'.join(path)}.name is a text, not {name!r}", path=(*path, "name"))
     return SectionUsage(
         name=name,
-        tokens=_parse_tokens(given.get("tokens"), (*path, "tokens")),
-        cap_tokens=check_token_limit(given.get("cap_tokens"), (*path, "cap_tokens")),
+        tokens=_parse_tokens(fields.get("tokens"), (*path, "tokens")),
+        cap_tokens=check_token_limit(fields.get("cap_tokens"), (*path, "cap_tokens")),
     )
 
 

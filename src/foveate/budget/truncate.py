@@ -91,7 +91,6 @@ def truncate(body: TruncatableText, room: AvailableRoom) -> TextParts | None:
 
 
 def truncate_without_marker(body: TruncatableText, room: AvailableRoom) -> TextParts | None:
-    """Return the largest piece without a marker, if there is no room for one."""
     if body.keep is Keep.RELEVANT and body.items and body.ranking:
         start, end = body.items[body.ranking[0]]
         body = replace(body, start=start, end=end, items=None)
@@ -130,8 +129,6 @@ def _search_exactly(search: PieceSearch, room: AvailableRoom, *, is_exact: bool)
 
 
 class _OneEndSearch:
-    """Keeps a head, or a tail."""
-
     def __init__(self, body: TruncatableText, room: AvailableRoom, marker: str, *, from_right: bool) -> None:
         self._body = body
         self._room = room
@@ -139,7 +136,6 @@ class _OneEndSearch:
         self._marker = f"\n{marker}" if marker else ""
 
     def find(self, spare_tokens: int) -> TextParts | None:
-        """Return the largest piece that leaves `spare_tokens`."""
         room_tokens = self._room.remaining_tokens((self._marker,), approximate=True) - spare_tokens
         if room_tokens < -_MERGED_TOKENS:
             return None
@@ -158,23 +154,20 @@ class _OneEndSearch:
 
 
 class _BothEndsSearch:
-    """Keeps a head and a tail, each of about half the room, with the marker in between."""
-
     def __init__(self, body: TruncatableText, room: AvailableRoom) -> None:
         self._body = body
         self._room = room
 
     def find(self, spare_tokens: int) -> TextParts | None:
-        """Return the largest piece that leaves `spare_tokens`."""
         body, room = self._body, self._room
-        between = f"\n{TRUNCATED}\n"
-        room_tokens = room.remaining_tokens((between,), approximate=True) - spare_tokens
+        marker_text = f"\n{TRUNCATED}\n"
+        room_tokens = room.remaining_tokens((marker_text,), approximate=True) - spare_tokens
         if room_tokens < -_MERGED_TOKENS:
             return None
         head_range = TextRange(body.measured_text.text, body.start, body.end)
 
         def head_fits(size: int) -> bool:
-            parts = (TextSpan(body.measured_text, *head_range.piece(size)), between)
+            parts = (TextSpan(body.measured_text, *head_range.piece(size)), marker_text)
             return room.remaining_tokens(parts, approximate=True) >= spare_tokens + room_tokens // 2
 
         head = TextSpan(
@@ -185,18 +178,18 @@ class _BothEndsSearch:
         def tail_fits(size: int) -> bool:
             return (
                 room.remaining_tokens(
-                    (head, between, TextSpan(body.measured_text, *tail_range.piece(size))), approximate=True
+                    (head, marker_text, TextSpan(body.measured_text, *tail_range.piece(size))), approximate=True
                 )
                 >= spare_tokens
             )
 
-        tail_tokens = room.remaining_tokens((head, between), approximate=True) - spare_tokens
+        tail_tokens = room.remaining_tokens((head, marker_text), approximate=True) - spare_tokens
         tail = TextSpan(
             body.measured_text, *_find_largest_piece(body, tail_range, tail_fits, room.meter, tail_tokens)
         )
         if tail.end == tail.start:
-            return (head, between.rstrip()) if head.end > head.start else None
-        return (head, between, tail) if head.end > head.start else (between.lstrip(), tail)
+            return (head, marker_text.rstrip()) if head.end > head.start else None
+        return (head, marker_text, tail) if head.end > head.start else (marker_text.lstrip(), tail)
 
 
 class _RankedItemsSearch:
@@ -216,8 +209,8 @@ class _RankedItemsSearch:
         if room_tokens < -_MERGED_TOKENS:
             return None
         sizes = [self._items[number][1] - self._items[number][0] for number in self._body.ranking]
-        everything = TextSpan(self._body.measured_text, self._body.start, self._body.end)
-        guess = bisect_right(list(accumulate(sizes)), self._room.meter.estimate_chars(everything, room_tokens))
+        whole_text = TextSpan(self._body.measured_text, self._body.start, self._body.end)
+        guess = bisect_right(list(accumulate(sizes)), self._room.meter.estimate_chars(whole_text, room_tokens))
 
         def fits(size: int) -> bool:
             return self._room.remaining_tokens(self._parts(size), approximate=True) >= spare_tokens
@@ -238,7 +231,6 @@ class _RankedItemsSearch:
 
 
 def _iter_consecutive(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield runs of consecutive numbers, as first and last."""
     row: list[int] = []
     for number in numbers:
         if row and number != row[1] + 1:
@@ -252,7 +244,7 @@ def _iter_consecutive(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
 class CutSizes(Protocol):
     """Sizes in characters that a piece may have: 0, the whole range, and where something ends in between."""
 
-    def at_most(self, size: int) -> int:
+    def round_down(self, size: int) -> int:
         """The largest size up to `size`."""
 
     def next_after(self, size: int) -> int:
@@ -261,8 +253,6 @@ class CutSizes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TextRange:
-    """Part of a text, of which a piece is kept at one end."""
-
     text: str
     start: int
     end: int
@@ -290,11 +280,9 @@ def _strip_end(text: str, start: int, end: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LineSizes:
-    """Sizes of whole lines."""
-
     text_range: TextRange
 
-    def at_most(self, size: int) -> int:
+    def round_down(self, size: int) -> int:
         text, start, end = self.text_range.text, self.text_range.start, self.text_range.end
         if size >= self.text_range.size:
             return self.text_range.size
@@ -314,11 +302,9 @@ class LineSizes:
 
 @dataclass(frozen=True, slots=True)
 class GraphemeSizes:
-    """Sizes of whole graphemes."""
-
     text_range: TextRange
 
-    def at_most(self, size: int) -> int:
+    def round_down(self, size: int) -> int:
         if size >= self.text_range.size:
             return self.text_range.size
         if self.text_range.from_right:
@@ -353,7 +339,7 @@ class ListedSizes:
     sizes: Sequence[int]
     """Ascending, from 0 to the whole range."""
 
-    def at_most(self, size: int) -> int:
+    def round_down(self, size: int) -> int:
         return self.sizes[bisect_right(self.sizes, size) - 1]
 
     def next_after(self, size: int) -> int:
@@ -384,7 +370,6 @@ def _find_largest_piece(
     meter: TextMeter,
     room_tokens: int,
 ) -> tuple[int, int]:
-    """Return start and end of the largest piece that fits."""
     whole = TextSpan(body.measured_text, text_range.start, text_range.end)
     guess = meter.estimate_chars(whole, room_tokens, from_right=text_range.from_right)
     size = (
@@ -437,7 +422,7 @@ def search_largest(
 
     The search starts around `guess`, so that a good guess needs few attempts.
     """
-    size = sizes.at_most(min(max(guess, low), high))
+    size = sizes.round_down(min(max(guess, low), high))
     if low < size < high:
         if fits(size):
             low = size
@@ -448,7 +433,7 @@ def search_largest(
                 low, step = size, 2 * step
         else:
             high = size
-            while (size := sizes.at_most(max(high - step, low))) > low:
+            while (size := sizes.round_down(max(high - step, low))) > low:
                 if fits(size):
                     low = size
                     break
@@ -463,5 +448,5 @@ def search_largest(
 
 def _size_between(sizes: CutSizes, size: int, low: int, high: int) -> int:
     """Return a size near `size` between the two, or `high`."""
-    candidate = sizes.at_most(min(size, high - 1))
+    candidate = sizes.round_down(min(size, high - 1))
     return candidate if candidate > low else min(sizes.next_after(low), high)

@@ -1,14 +1,18 @@
-"""A conversation with a model: its turns, its context window and its charges."""
+"""A conversation with a model: its turns, its context window and its charges.
+
+Requests go to the gateway's ASGI app in the same process.
+"""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Any
 from uuid import uuid4
 
 from foveate.budget.model_limits import DEFAULT_TOKENS, find_context_window
-from foveate.chat.client import GatewayResponse, send_request
-from foveate.chat.costs import ChargeTotals, ChatObserver, is_main_call, sum_charges
+from foveate.chat.costs import CallTotals, ChatObserver, is_main_call, sum_charges
 from foveate.chat.failures import (
     Failure,
     classify_failure,
@@ -32,21 +36,97 @@ from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
 from foveate.cost.ledger import Charge
 from foveate.engine.exchange import Exchange
-from foveate.engine.steps.overflow import compaction_subject
+from foveate.engine.steps.overflow import compaction_candidate
 from foveate.gateway.app import Gateway
-from foveate.gateway.request import REQUEST_ID_HEADER
+from foveate.gateway.request import REQUEST_ID_HEADER, AsgiApp, Receive, Scope
 from foveate.model import Usage
 from foveate.tokens.tokenizers.bpe import replace_surrogates
 
+Message = MutableMapping[str, Any]
 MAX_TOKENS = 4096
 """Default maximum length of an answer."""
-
 # The answer gets at most one part in this many of a small window.
 _MAX_OUTPUT_FRACTION = 4
 # Text of the first turn in a preview before anything was said.
 _PLACEHOLDER_TEXT = "Hello"
 _EVENT_STREAM = "text/event-stream"
 _LENGTH_STOP_REASONS = frozenset(("length", "max_tokens", "max_output_tokens"))
+
+
+class GatewayResponse:
+    """A response that is arriving. `is_stopped`: the user does not want the rest."""
+
+    def __init__(self) -> None:
+        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._disconnected = asyncio.Event()
+        self._is_request_sent = False
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.is_complete = self.is_stopped = False
+
+    def stop(self) -> None:
+        """Cancel the response. The provider is disconnected, and the part so far is charged."""
+        self.is_stopped = True
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        self._disconnected.set()
+        self.close()
+
+    def close(self) -> None:
+        self._messages.put_nowait(None)
+
+    def create_receive(self, body: bytes) -> Receive:
+        """Return an ASGI `receive` for the request, and later for the disconnect."""
+
+        async def receive() -> Message:
+            if self._is_request_sent:
+                await self._disconnected.wait()
+                return {"type": "http.disconnect"}
+            self._is_request_sent = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        return receive
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {
+                name.decode("latin-1").lower(): value.decode("latin-1") for name, value in message["headers"]
+            }
+        self._messages.put_nowait(message)
+
+    async def wait_for_head(self) -> None:
+        """Wait for the head, or for the end."""
+        while not self.status:
+            if await self._messages.get() is None:
+                self.close()
+                return
+
+    async def iterate_chunks(self) -> AsyncIterator[bytes]:
+        while (message := await self._messages.get()) is not None and not self.is_stopped:
+            if message["type"] != "http.response.body":
+                continue
+            if chunk := message.get("body", b""):
+                yield chunk
+            if not message.get("more_body"):
+                self.is_complete = True
+                return
+
+
+@asynccontextmanager
+async def send_request(app: AsgiApp, scope: Scope, body: bytes) -> AsyncIterator[GatewayResponse]:
+    """Send a request and yield its response. After the block nothing is running, and its charge is known."""
+    response = GatewayResponse()
+    serving_task = asyncio.ensure_future(app(scope, response.create_receive(body), response.send))
+    serving_task.add_done_callback(lambda _: response.close())
+    try:
+        yield response
+    finally:
+        if not response.is_complete:
+            response.disconnect()
+        await asyncio.wait([serving_task])
+    serving_task.result()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +147,7 @@ class ChatAnswer:
 
     @property
     def has_content(self) -> bool:
-        """Whether the conversation can continue from it; no provider accepts a blank message."""
+        """No provider accepts a blank message, so a conversation cannot continue from one."""
         return bool(self.text.strip() or self.tool_calls)
 
     @property
@@ -76,13 +156,11 @@ class ChatAnswer:
 
     @property
     def dollars(self) -> Decimal | None:
-        """The cost; None if it is unknown."""
+        """None if the price is unknown."""
         return self.charge.dollars if self.charge is not None else None
 
 
 class ChatConversation:
-    """A conversation with one model at a time, as one agent."""
-
     def __init__(
         self,
         gateway: Gateway,
@@ -109,11 +187,11 @@ class ChatConversation:
         """Its requests. Without a store, the engine treats each as a session of its own."""
 
     @property
-    def total_charges(self) -> ChargeTotals:
+    def total_charges(self) -> CallTotals:
         return sum_charges(self.charges)
 
     @property
-    def main_charges(self) -> ChargeTotals:
+    def main_charges(self) -> CallTotals:
         """Charges of answers only, for the hit ratio."""
         return sum_charges(filter(is_main_call, self.charges))
 
@@ -127,11 +205,9 @@ class ChatConversation:
         return min(self._engine_session_ids, default=self.session)
 
     def take_notes(self) -> list[str]:
-        """Return the notes about the last requests."""
         return self._observer.take_notes()
 
     def max_tokens(self) -> int:
-        """Return the maximum length of the next answer."""
         if self._max_tokens is not None:
             return self._max_tokens
         configured = self._config.current_config().agents(self.agent).window_tokens
@@ -149,7 +225,6 @@ class ChatConversation:
         return self.target
 
     def reset(self) -> None:
-        """Start a new, empty session."""
         self._config.reset_compaction()
         self.turns = ()
         self.session = _new_session()
@@ -254,7 +329,7 @@ class ChatConversation:
             window_tokens=context.window_tokens or max(DEFAULT_TOKENS, 2 * context.token_count.tokens),
         )
         self._compaction_task = asyncio.ensure_future(
-            compact_now(context, compaction_subject(context, must_fit=True))
+            compact_now(context, compaction_candidate(context, must_fit=True))
         )
         try:
             with self._observer.mute_compactions():

@@ -23,7 +23,7 @@ _MAX_NOTES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChargeTotals:
+class CallTotals:
     """Totals of calls. `dollars` covers calls with a known price; `unknown_calls` have none."""
 
     model: str = ""
@@ -42,10 +42,10 @@ class ChargeTotals:
         return self.read_tokens / self.prompt_tokens if self.prompt_tokens else None
 
 
-def sum_charges(charges: Iterable[Charge], *, model: str = "", category: str = "") -> ChargeTotals:
+def sum_charges(charges: Iterable[Charge], *, model: str = "", category: str = "") -> CallTotals:
     all_charges = list(charges)
     known_dollars = [charge.dollars for charge in all_charges if charge.dollars is not None]
-    return ChargeTotals(
+    return CallTotals(
         model=model,
         category=category,
         calls=len(all_charges),
@@ -58,7 +58,7 @@ def sum_charges(charges: Iterable[Charge], *, model: str = "", category: str = "
     )
 
 
-def sum_charges_by_model(charges: Iterable[Charge]) -> list[ChargeTotals]:
+def sum_charges_by_model(charges: Iterable[Charge]) -> list[CallTotals]:
     """Sum charges by model and category, in the order of their first calls."""
     groups: dict[tuple[str, str], list[Charge]] = {}
     for charge in charges:
@@ -67,8 +67,6 @@ def sum_charges_by_model(charges: Iterable[Charge]) -> list[ChargeTotals]:
 
 
 class ChatObserver(NullObserver):
-    """Engine observer for one conversation."""
-
     def __init__(self) -> None:
         self._charges: list[Charge] = []
         self._finished: dict[str, asyncio.Event] = {}
@@ -78,13 +76,12 @@ class ChatObserver(NullObserver):
         """The last exchange that ended."""
 
     def charges_for(self, sessions: Set[str]) -> list[Charge]:
-        """Return the charges of sessions, in order."""
         return [charge for charge in self._charges if charge.call.session_id in sessions]
 
-    def on_charge(self, charge: Charge, settled: Settlement) -> None:
+    def on_charge(self, charge: Charge, settlement: Settlement) -> None:
         self._charges.append(charge)
-        if settled.problem:
-            self.add_note(f"the bill of the last call is {settled.outcome.value}: {settled.problem}")
+        if settlement.problem:
+            self.add_note(f"the bill of the last call is {settlement.outcome.value}: {settlement.problem}")
 
     def on_finished(self, exchange: Exchange) -> None:
         self.last_exchange = exchange
@@ -96,7 +93,6 @@ class ChatObserver(NullObserver):
         self.add_note(f"without {problem.step}: {problem.reason}")
 
     def on_compaction(self, agent: str, result: CompactionResult) -> None:
-        """Note a compaction, or why it failed."""
         del agent
         compaction = result.compaction
         if not self._notes_compactions:
@@ -137,7 +133,6 @@ class ChatObserver(NullObserver):
         return notes
 
     def add_note(self, text: str) -> None:
-        """Add a note to show with the next answer."""
         self._notes.append(text)
 
     def _event(self, request_id: str) -> asyncio.Event:
@@ -145,5 +140,5 @@ class ChatObserver(NullObserver):
 
 
 def is_main_call(charge: Charge) -> bool:
-    """Whether a charge is for an answer, not for a summary, a count or a keep-alive request."""
+    """Summaries, counts and keep-alive requests are not main calls."""
     return charge.call.category is Category.MAIN

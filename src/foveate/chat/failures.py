@@ -28,8 +28,6 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a question has no complete answer."""
-
     kind: FailureKind
     text: str
 
@@ -97,7 +95,6 @@ def _truncate(text: str) -> str:
 
 
 def _read_error_message(body: bytes) -> str:
-    """Return the message of an error, in the format of most providers."""
     try:
         error = parse_object_leniently(body).get("error")
     except MalformedRequest:

@@ -32,8 +32,6 @@ _GLOB_CHARS = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ConfigOverrides:
-    """What a conversation overrides: a route to an explicitly named upstream, and compaction."""
-
     route: Route | None = None
     compacts: bool = False
     is_local: bool = False
@@ -51,7 +49,6 @@ class ChatConfig:
         self._cached: tuple[ResolvedConfig, _ConfigOverrides, ResolvedConfig] | None = None
 
     def current_config(self) -> ResolvedConfig:
-        """Return the configuration for the next request."""
         base = self.base_config()
         if self._cached is None or self._cached[0] is not base or self._cached[1] is not self._overrides:
             self._cached = (base, self._overrides, _apply_overrides(base, self._overrides))
@@ -62,7 +59,6 @@ class ChatConfig:
         self._overrides = replace(self._overrides, compacts=True)
 
     def reset_compaction(self) -> None:
-        """Compact only if the configuration says so."""
         self._overrides = replace(self._overrides, compacts=False)
 
     @property
@@ -70,7 +66,6 @@ class ChatConfig:
         return LOCAL_UPSTREAM in self.current_config().gateway.routing.upstreams
 
     def list_models(self) -> list[str]:
-        """List the models of routes, then of providers with a key."""
         config = self.current_config()
         routed = [route.models for route in config.settings.routes if not _GLOB_CHARS & set(route.models)]
         return list(dict.fromkeys((*routed, *_list_models_with_keys(config), LOCAL_UPSTREAM)))
@@ -160,7 +155,6 @@ def _list_models_with_keys(config: ResolvedConfig) -> list[str]:
 
 
 def _find_routed_upstream(config: ResolvedConfig, model: str) -> Upstream | None:
-    """Return the upstream of the first matching route."""
     routing = config.gateway.routing
     routes = (route for route in routing.routes if fnmatchcase(model, route.models))
     return next((routing.upstreams[route.upstream] for route in routes), None)
@@ -183,17 +177,15 @@ def _choose_format(upstream: Upstream, model: str) -> Format:
 
 
 def _is_custom_server(upstream: Upstream) -> bool:
-    """Whether a custom server replaces the provider's; it may need no key and have its own models."""
+    """A custom server may need no key and have models of its own."""
     return upstream.base_url != KNOWN_UPSTREAMS[upstream.name].base_url
 
 
 def _escape_glob(model: str) -> str:
-    """Return a glob that matches only this name."""
     return "".join(f"[{char}]" if char in _GLOB_CHARS else char for char in model)
 
 
 def find_closest_name(name: str, names: Sequence[str]) -> str | None:
-    """Return the name that was probably meant."""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(name.casefold(), names, n=1)), None)

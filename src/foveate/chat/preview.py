@@ -16,8 +16,6 @@ _SECTION_REASON = re.compile(r"section ([^,]+),")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionPreview:
-    """A section that would be injected into the next request."""
-
     name: str
     tokens: int
     text: str
@@ -46,17 +44,14 @@ class RequestPreview:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether it contains a summary of earlier turns."""
         return any(name == SUMMARY for name, _ in self.parts)
 
     @property
     def token_budget(self) -> int:
-        """The window without the space for the answer."""
         return max(1, (self.window_tokens or DEFAULT_TOKENS) - self.output_reserve)
 
     @property
     def share(self) -> float:
-        """The used share of the budget."""
         return self.tokens / self.token_budget
 
 
@@ -73,7 +68,7 @@ def build_preview(exchange: Exchange, *, max_tokens: int) -> RequestPreview:
             model="", count=None, window_tokens=None, output_reserve=max_tokens, problems=problems
         )
     sections = context.options.sections
-    context.trail = formats.message_history(context.request)
+    context.sent_history = formats.message_history(context.request)
     return RequestPreview(
         model=context.model,
         count=context.token_count,
@@ -89,9 +84,9 @@ def build_preview(exchange: Exchange, *, max_tokens: int) -> RequestPreview:
 def _list_injected_sections(context: RequestContext) -> list[SectionPreview]:
     """List the injected sections, whose names are in the reasons of their edits."""
     sections = []
-    for done in context.applied_edits:
-        edit = done.edit
-        if done.step != SECTIONS or not isinstance(edit, InsertParts):
+    for applied_edit in context.applied_edits:
+        edit = applied_edit.edit
+        if applied_edit.step != SECTIONS or not isinstance(edit, InsertParts):
             continue
         name = _SECTION_REASON.match(edit.reason)
         text = "\n".join(part.text for part in edit.parts if isinstance(part, Text))

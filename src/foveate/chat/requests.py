@@ -13,6 +13,10 @@ from foveate.model import Format
 
 CUT_OFF_TEXT = "[cut off here by the user]"
 """Ends an answer that the user stopped, for the model to read."""
+ANTHROPIC_VERSION = "2023-06-01"
+_ENDPOINT_PATHS = {Format.ANTHROPIC: "/v1/messages", Format.CHAT: "/v1/chat/completions"}
+# OpenAI's reasoning models reject the older name; other servers know only that.
+_NEW_NAME_PROVIDERS = frozenset(("openai",))
 
 
 class ChatRole(StrEnum):
@@ -30,7 +34,6 @@ class ChatTurn:
 
     @property
     def sent_text(self) -> str:
-        """The text as sent to the model."""
         return f"{self.text.rstrip()} {CUT_OFF_TEXT}" if self.is_cut else self.text
 
 
@@ -42,17 +45,8 @@ def assistant_turn(text: str, *, is_cut: bool = False) -> ChatTurn:
     return ChatTurn(role=ChatRole.ASSISTANT, text=text, is_cut=is_cut)
 
 
-ANTHROPIC_VERSION = "2023-06-01"
-
-_ENDPOINT_PATHS = {Format.ANTHROPIC: "/v1/messages", Format.CHAT: "/v1/chat/completions"}
-# OpenAI's reasoning models reject the older name; other servers know only that.
-_NEW_NAME_PROVIDERS = frozenset(("openai",))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTarget:
-    """A model, its upstream, and the format to use."""
-
     model: str
     upstream: Upstream
     api_format: Format
@@ -60,7 +54,7 @@ class ModelTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionIdentity:
-    """The agent and session of a conversation. `focus` is the focus of its memory."""
+    """`focus` is the focus of the agent's memory."""
 
     agent: str
     session: str
@@ -68,7 +62,6 @@ class SessionIdentity:
 
 
 def build_body(turns: Sequence[ChatTurn], target: ModelTarget, *, max_tokens: int) -> bytes:
-    """Build the body of a streaming request for the next answer."""
     messages = [{"role": turn.role.value, "content": turn.sent_text} for turn in turns]
     return to_json(
         {
@@ -86,7 +79,6 @@ def _max_tokens_field(target: ModelTarget) -> str:
 
 
 def build_scope(target: ModelTarget, identity: SessionIdentity) -> Scope:
-    """Build the ASGI scope of a request, with the upstream's key."""
     path = _ENDPOINT_PATHS[target.api_format]
     headers = {
         "content-type": "application/json",

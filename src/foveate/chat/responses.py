@@ -21,15 +21,11 @@ class FragmentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResponseFragment:
-    """A part of a response: text, thinking, or the name of a called tool."""
-
     kind: FragmentKind
     text: str
 
 
 class ResponseStream:
-    """Parses a streamed response, wherever its chunks are split."""
-
     def __init__(self, api_format: Format) -> None:
         self._read_event = _EVENT_READERS[api_format]
         self._events = SseSplitter()
@@ -37,12 +33,10 @@ class ResponseStream:
         """Usage, stop reason and errors of the response."""
 
     def feed(self, chunk: bytes) -> Iterator[ResponseFragment]:
-        """Yield the fragments in the next chunk."""
         self.reader.feed(chunk)
         return self._read_events(self._events.feed(chunk))
 
     def end(self) -> Iterator[ResponseFragment]:
-        """Yield the remaining fragments."""
         self.reader.end()
         return self._read_events(self._events.end())
 

@@ -124,7 +124,7 @@ def _check_output(output: Path, sections: str, budget: str | None, tokenizer: st
 
 
 def _is_same(path: Path, other: Path) -> bool:
-    """Check whether two paths are the same file or folder. Missing paths are never the same."""
+    """Missing paths are never the same."""
     try:
         return path.samefile(other)
     except (OSError, ValueError):  # ValueError: the name contains a null byte

@@ -27,22 +27,23 @@ _MIN_REASON_CELLS = 32
 
 _DIM, _BOLD, _RED, _GREEN, _YELLOW = "2", "1", "31", "32", "33"
 _COLOURS = {Action.DROPPED: _RED, Action.DISABLED: _DIM}
+# Fuzzy comparison of more names takes longer than assembling; beyond this only case is ignored.
+_MAX_COMPARISONS = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PromptGlyphs:
-    kept: str
+    filled: str
     cut: str
     arrow: str
     more: str
 
 
-_BLOCKS = _PromptGlyphs(kept="█", cut="░", arrow="→", more="…")
-_ASCII = _PromptGlyphs(kept="#", cut=".", arrow="->", more="..")
+_BLOCKS = _PromptGlyphs(filled="█", cut="░", arrow="→", more="…")
+_ASCII = _PromptGlyphs(filled="#", cut=".", arrow="->", more="..")
 
 
 def draw_prompt(prompt: Prompt, *, model: str, display: Display, explain: bool) -> str:
-    """Draw how full the prompt is and a row for each section; with `explain`, list every cut and its reason."""
     return "\n".join(_PromptChart(display, exact=prompt.count.exact).lines(prompt, model, explain=explain))
 
 
@@ -78,13 +79,13 @@ class _PromptChart:
         notes = [_section_note(section, capped=section.name in capped) for section in sections]
         sizes = self._align_sizes([(section.after, "of", section.before) for section in sections])
         largest = max((section.before for section in sections), default=0)
-        wanted = _ColumnWidths(
+        full_widths = _ColumnWidths(
             name=_max_width(names),
             priority=_max_width([section.priority for section in sections]),
             bar=_BAR_CELLS,
             note=_max_width(notes),
         )
-        columns = _fit_columns(wanted, self._display.columns - _max_width(sizes))
+        columns = _fit_columns(full_widths, self._display.columns - _max_width(sizes))
         for section, name, size, note in zip(sections, names, sizes, notes, strict=True):
             cells = [self._fit(name, columns.name)]
             if columns.priority:
@@ -105,9 +106,9 @@ class _PromptChart:
         kept_cells = min(max(round(width * section.after / largest), 1), bar_cells) if section.after else 0
         if section.after < section.before and kept_cells == bar_cells > 1:
             kept_cells -= 1
-        filled = self._paint(self._glyphs.kept * kept_cells, _GREEN)
+        kept_part = self._paint(self._glyphs.filled * kept_cells, _GREEN)
         cut_part = self._paint(self._glyphs.cut * (bar_cells - kept_cells), _DIM)
-        return filled + cut_part + " " * (width - bar_cells)
+        return kept_part + cut_part + " " * (width - bar_cells)
 
     def _cut_lines(self, cuts: Sequence[Cut]) -> Iterator[str]:
         if not cuts:
@@ -117,9 +118,9 @@ class _PromptChart:
         sizes = self._align_sizes([(cut.before, self._glyphs.arrow, cut.after) for cut in cuts])
         cells_left_of_sizes = self._display.columns - _max_width(sizes) - len(_GAP)
         name_cells = max(min(_max_width(names), _NAME_CELLS, cells_left_of_sizes), 1)
-        lead = name_cells + _max_width(sizes) + 2 * len(_GAP)
-        is_reason_on_row = self._display.columns - lead >= _MIN_REASON_CELLS
-        indent = " " * (lead if is_reason_on_row else 4)
+        reason_column = name_cells + _max_width(sizes) + 2 * len(_GAP)
+        is_reason_on_row = self._display.columns - reason_column >= _MIN_REASON_CELLS
+        indent = " " * (reason_column if is_reason_on_row else 4)
         for cut, name, size in zip(cuts, names, sizes, strict=True):
             reason = self._display.escape(f"{cut.rung}: {self._reason(cut)}")
             first, *rest = self._wrap(reason, self._display.columns - len(indent))
@@ -137,7 +138,6 @@ class _PromptChart:
         return f"{cut.reason}, kept by the bound of an estimate" if is_bounded else cut.reason
 
     def _align_sizes(self, sizes: Sequence[tuple[int, str, int]]) -> list[str]:
-        """Format pairs of token counts, aligned with each other."""
         formatted = [
             (self._format_tokens(first), word, self._format_tokens(second)) for first, word, second in sizes
         ]
@@ -148,7 +148,6 @@ class _PromptChart:
         return format_tokens(tokens, self._exact or not tokens)  # zero is exact even in an estimate
 
     def _fit(self, text: str, cells: int) -> str:
-        """Pad or truncate `text` to exactly `cells` cells."""
         if cell_len(text) <= cells:
             return set_cell_size(text, cells)
         more = self._glyphs.more[:cells]
@@ -187,21 +186,21 @@ def _section_note(section: SectionReport, *, capped: bool) -> str:
     return "near cap" if is_near_cap(section) else ""
 
 
-def _fit_columns(wanted: _ColumnWidths, room: int) -> _ColumnWidths:
+def _fit_columns(full_widths: _ColumnWidths, room: int) -> _ColumnWidths:
     """Fit the columns beside the sizes: shrink the bar first, then the names, then drop columns."""
-    minimal = replace(wanted, bar=_MIN_BAR_CELLS)
+    minimal = replace(full_widths, bar=_MIN_BAR_CELLS)
     without_priority = replace(minimal, priority=0)
     without_bar = replace(without_priority, bar=0)
     without_note = replace(without_bar, note=0)
     for columns in (minimal, without_priority, without_bar, without_note):
         other_cells = sum(cells + len(_GAP) for cells in (columns.priority, columns.bar, columns.note) if cells)
         free_cells = room - len(_GAP) - other_cells
-        if free_cells >= min(wanted.name, _MIN_NAME_CELLS):
+        if free_cells >= min(full_widths.name, _MIN_NAME_CELLS):
             break
     # Names get the space that is left once the bar is long enough.
     max_name_cells = max(_NAME_CELLS, free_cells - (_BAR_CELLS - _MIN_BAR_CELLS))
-    name = max(min(wanted.name, free_cells, max_name_cells), 1)
-    bar = min(columns.bar + free_cells - name, wanted.bar) if columns.bar else 0
+    name = max(min(full_widths.name, free_cells, max_name_cells), 1)
+    bar = min(columns.bar + free_cells - name, full_widths.bar) if columns.bar else 0
     return replace(columns, name=name, bar=bar)
 
 
@@ -209,12 +208,7 @@ def _max_width(texts: Sequence[str]) -> int:
     return max(map(cell_len, texts), default=0)
 
 
-# Fuzzy comparison of more names takes longer than assembling; beyond this only case is ignored.
-_MAX_COMPARISONS = 5_000
-
-
 def prompt_notes(prompt: Prompt, budget: Budget, *, model: str, explain: bool) -> Iterator[str]:
-    """Yield notes about limits, unmatched names and cuts; with `explain`, about every unmatched name."""
     yield from _limit_notes(prompt, budget, model)
     yield from _name_notes(prompt, budget, explain=explain)
     if _is_cut_by_position(prompt, budget):
@@ -223,8 +217,8 @@ def prompt_notes(prompt: Prompt, budget: Budget, *, model: str, explain: bool) -
 
 def _limit_notes(prompt: Prompt, budget: Budget, model: str) -> Iterator[str]:
     if prompt.limit_source is LimitSource.DEFAULT:
-        assumed = f"{prompt.limit_tokens + budget.output_reserve:,} tokens are assumed"
-        yield f"the window of {model!r} is not known: {assumed}; say total_tokens in a budget"
+        assumption = f"{prompt.limit_tokens + budget.output_reserve:,} tokens are assumed"
+        yield f"the window of {model!r} is not known: {assumption}; say total_tokens in a budget"
     elif prompt.limit_source is LimitSource.WINDOW and not budget.output_reserve:
         yield "nothing of the window is reserved for the answer: set output_reserve in the budget"
 
@@ -236,21 +230,26 @@ def _name_notes(prompt: Prompt, budget: Budget, *, explain: bool) -> Iterator[st
     is_small = len(prompt.sections) * len(prompt.unmatched) <= _MAX_COMPARISONS
     others = []
     for name in prompt.unmatched:
-        near = _nearest(name, without_rule if name in budget.sections else sections, only_case=not is_small)
-        if near is None:
+        suggestion = _suggest_name(
+            name, without_rule if name in budget.sections else sections, only_case=not is_small
+        )
+        if suggestion is None:
             others.append(name)
         else:
-            yield f"the budget says something of {name!r}, and there is no such section: did you mean {near!r}?"
+            yield (
+                f"the budget says something of {name!r}, and there is no such section: "
+                f"did you mean {suggestion!r}?"
+            )
     if explain and others:
-        none = "there is no such section" if len(others) == 1 else "there are no such sections"
-        yield f"the budget says something of {', '.join(map(repr, others))}, and {none}"
+        problem = "there is no such section" if len(others) == 1 else "there are no such sections"
+        yield f"the budget says something of {', '.join(map(repr, others))}, and {problem}"
 
 
-def _nearest(name: str, sections: Mapping[str, str], *, only_case: bool) -> str | None:
+def _suggest_name(name: str, sections: Mapping[str, str], *, only_case: bool) -> str | None:
     """Find the section that a name is probably meant for. `sections` maps case-folded names to names."""
     lowered = name.casefold()
-    near = [lowered] if only_case else get_close_matches(lowered, sections, n=1)
-    return sections.get(near[0]) if near else None
+    matches = [lowered] if only_case else get_close_matches(lowered, sections, n=1)
+    return sections.get(matches[0]) if matches else None
 
 
 def _is_cut_by_position(prompt: Prompt, budget: Budget) -> bool:

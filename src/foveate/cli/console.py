@@ -28,18 +28,21 @@ _OPTIONAL_PARTS = frozenset(("system", "tools", "images", "overhead"))
 _MESSAGE_PART = re.compile(r"messages\[(\d+)\]")
 
 _DEFAULT_COLUMNS = 80
+_STANDARD_OUTPUT = "-"
+_DATABASE_SUFFIXES = ("", "-wal", "-shm")
+Output = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write there; default, and -: standard output."),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
-    """What an output stream can show: columns, encoding and colours."""
-
     columns: int = _DEFAULT_COLUMNS
     encoding: str = "utf-8"
     colours: bool = False
 
     def can_show(self, text: str) -> bool:
-        """Check whether the encoding has all characters of `text`."""
         return text == _make_encodable(text, self.encoding)
 
     def escape(self, text: str) -> str:
@@ -48,7 +51,6 @@ class Display:
 
 
 def display_for(stream: TextIO | None) -> Display:
-    """Detect what `stream` can show."""
     return Display(
         columns=_terminal_columns(stream), encoding=_encoding(stream), colours=_supports_colours(stream)
     )
@@ -63,7 +65,6 @@ def print_count_json(counted: "RequestCount") -> None:
 
 
 def print_object(value: dict[str, object]) -> None:
-    """Print one JSON object in one line."""
     print_text(json.dumps(value))
 
 
@@ -72,7 +73,6 @@ def print_error(error: FoveateError) -> None:
 
 
 def error_object(error: FoveateError) -> dict[str, object]:
-    """Return an error as JSON, with its token counts if it has any."""
     fields: dict[str, object] = {"code": error.code, "message": str(error)}
     if isinstance(error, BudgetExceeded):
         fields |= {
@@ -84,7 +84,6 @@ def error_object(error: FoveateError) -> dict[str, object]:
 
 
 def print_count(counted: "RequestCount", *, heading: str, roles: Sequence[str] = ()) -> None:
-    """Print a table with a row for each part, the total, and its accuracy."""
     rows = [
         (_part_label(part, roles), format_tokens(part.tokens, part.exact))
         for part in counted.parts
@@ -128,7 +127,6 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_to_stderr(text: str) -> None:
-    """Print text on standard error, because standard output carries something else."""
     if sys.stderr is not None:
         _write_to_stderr(_make_encodable(text, _encoding(sys.stderr)) + "\n")
 
@@ -165,7 +163,6 @@ def read_standard_input() -> bytes:
 
 
 def print_note(text: str) -> None:
-    """Print one line on standard error."""
     if sys.stderr is not None:
         _write_to_stderr(f"foveate: {escape_control_chars(' '.join(text.split()))}\n")
 
@@ -183,12 +180,12 @@ def collect_warnings() -> Iterator[None]:
     """Print warnings that are logged during the block as notes at its end."""
     import logging
 
-    class Kept(logging.Handler):
+    class WarningCollector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(record.getMessage())
 
     messages: list[str] = []
-    handler, logger = Kept(logging.WARNING), logging.getLogger("foveate")
+    handler, logger = WarningCollector(logging.WARNING), logging.getLogger("foveate")
     logger.addHandler(handler)
     try:
         yield
@@ -321,15 +318,6 @@ def _encoding(stream: TextIO | None) -> str:
 
 def _make_encodable(text: str, encoding: str) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
-
-
-_STANDARD_OUTPUT = "-"
-_DATABASE_SUFFIXES = ("", "-wal", "-shm")
-
-Output = Annotated[
-    str | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write there; default, and -: standard output."),
-]
 
 
 def parse_output_option(name: str | None) -> str | None:

@@ -144,7 +144,9 @@ def _count_texts(options: "CounterOptions", texts: list[tuple[str, str]], model:
         with console.show_progress("counting"):
             counter = _offline_counter(options, model)
             totals = [(name, counter.text(text)) for name, text in texts]
-        counts = [(name, RequestCount(model=model, backend=counter.backend, total=n)) for name, n in totals]
+        counts = [
+            (name, RequestCount(model=model, backend=counter.backend, total=total)) for name, total in totals
+        ]
         counted = sum_counts(model, counts)
     if as_json:
         console.print_count_json(counted)
@@ -161,7 +163,6 @@ def _offline_counter(options: "CounterOptions", model: str) -> "RequestCounter":
 def _count_with_server(
     options: "CounterOptions", count: Callable[["FallbackCounter"], Coroutine[None, None, "RequestCount"]]
 ) -> "RequestCount":
-    """Count with a server. If it fails, count offline and say why."""
     import asyncio
 
     from foveate.tokens.remote.backends import ConnectedCounter

@@ -14,7 +14,7 @@ from foveate.cli.exit_codes import report_errors
 
 if TYPE_CHECKING:
     from foveate.demo.recording import DemoSession
-    from foveate.demo.run import Tallies, Tally
+    from foveate.demo.run import VariantResult, VariantResults
 
 
 _BUNDLED_RECORDING = Path(demo.__file__).with_name("demo_session.json.gz")
@@ -53,25 +53,25 @@ def command(
             recorded = load_session(session or _BUNDLED_RECORDING, max_steps=_MAX_STEPS)
         is_bundled = session is None
         window_tokens = window or (_WINDOW_TOKENS if is_bundled else None)
-        tallies = _run_variants(recorded, window_tokens)
+        results = _run_variants(recorded, window_tokens)
         if json:
-            result = demo_object(recorded, tallies, window_tokens=window_tokens, is_bundled=is_bundled)
+            result = demo_object(recorded, results, window_tokens=window_tokens, is_bundled=is_bundled)
             console.print_object(result)
         else:
             display = console.display_for(sys.stdout)
             console.print_lines(
-                demo_lines(recorded, tallies, display, window_tokens=window_tokens, is_bundled=is_bundled)
+                demo_lines(recorded, results, display, window_tokens=window_tokens, is_bundled=is_bundled)
             )
 
 
-def _run_variants(recorded: "DemoSession", window_tokens: int | None) -> "Tallies":
+def _run_variants(recorded: "DemoSession", window_tokens: int | None) -> "VariantResults":
     """Replay the session in three variants, one after the other, so that they do not compete for the CPU."""
     import asyncio
 
     from foveate.demo.recording import add_client_breakpoints
-    from foveate.demo.run import Tallies, run_session
+    from foveate.demo.run import VariantResults, run_session
 
-    def run(session: "DemoSession", *, is_on: bool, column: int) -> "Tally":
+    def run(session: "DemoSession", *, is_on: bool, column: int) -> "VariantResult":
         done_before = column * len(recorded.requests)
         return asyncio.run(
             run_session(
@@ -83,7 +83,7 @@ def _run_variants(recorded: "DemoSession", window_tokens: int | None) -> "Tallie
         )
 
     with _show_progress(len(recorded.requests)) as report_progress:
-        return Tallies(
+        return VariantResults(
             off=run(recorded, is_on=False, column=0),
             usual=run(add_client_breakpoints(recorded), is_on=False, column=1),
             on=run(recorded, is_on=True, column=2),
@@ -92,7 +92,6 @@ def _run_variants(recorded: "DemoSession", window_tokens: int | None) -> "Tallie
 
 @contextmanager
 def _show_progress(requests: int) -> Iterator[Callable[[int], None]]:
-    """Show the progress in one line on a terminal's standard error, and erase it at the end."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _done: None
         return

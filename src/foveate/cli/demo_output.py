@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from foveate.cli.console import Display
 from foveate.demo.recording import BREAK_EVERY, BREAK_SECONDS, QUESTION_SECONDS, STEP_SECONDS, DemoSession
-from foveate.demo.run import Tallies, Tally
+from foveate.demo.run import VariantResult, VariantResults
 from foveate.model import Format
 
 _BOLD, _DIM, _GREEN = "1", "2", "32"
@@ -23,7 +23,7 @@ _NEXT_COMMANDS = (
 
 
 def demo_object(
-    session: DemoSession, tallies: Tallies, *, window_tokens: int | None, is_bundled: bool
+    session: DemoSession, results: VariantResults, *, window_tokens: int | None, is_bundled: bool
 ) -> dict[str, object]:
     """Return the results as JSON: money as strings."""
     return {
@@ -32,40 +32,44 @@ def demo_object(
         "model": session.model,
         "requests": len(session.requests),
         "window_tokens": window_tokens,
-        "off": _tally_object(tallies.off),
-        "usual": _tally_object(tallies.usual),
-        "on": _tally_object(tallies.on),
-        "overflows_prevented": max(0, tallies.usual.refused - tallies.on.refused),
+        "off": _variant_object(results.off),
+        "usual": _variant_object(results.usual),
+        "on": _variant_object(results.on),
+        "overflows_prevented": max(0, results.usual.refused - results.on.refused),
     }
 
 
-def _tally_object(tally: Tally) -> dict[str, object]:
-    per_answer = tally.dollars_per_answer
+def _variant_object(result: VariantResult) -> dict[str, object]:
+    per_answer = result.dollars_per_answer
     fields = {
-        name: f"{value:f}" if isinstance(value, Decimal) else value for name, value in asdict(tally).items()
+        name: f"{value:f}" if isinstance(value, Decimal) else value for name, value in asdict(result).items()
     }
     return fields | {
-        "hit_ratio": round(tally.hit_ratio, 4),
+        "hit_ratio": round(result.hit_ratio, 4),
         "dollars_per_answer": None if per_answer is None else f"{per_answer:.8f}",
     }
 
 
 def demo_lines(
-    session: DemoSession, tallies: Tallies, display: Display, *, window_tokens: int | None, is_bundled: bool
+    session: DemoSession,
+    results: VariantResults,
+    display: Display,
+    *,
+    window_tokens: int | None,
+    is_bundled: bool,
 ) -> Iterator[str]:
-    """Describe the session, compare the variants, draw conclusions, and list commands to try next."""
     for paragraph in _introduction(session, window_tokens, is_bundled=is_bundled):
         yield from _wrap(paragraph, display)
     yield ""
-    yield from _table(session, tallies, display)
+    yield from _table(session, results, display)
     yield ""
-    for paragraph in _conclusions(session, tallies):
+    for paragraph in _conclusions(session, results):
         yield from (_paint(line, _BOLD, display) for line in _wrap(paragraph, display))
     yield ""
     yield _paint("where to look next", _BOLD, display)
     width = max(len(command) for command, _ in _NEXT_COMMANDS)
-    for command, about in _NEXT_COMMANDS:
-        line = f"  {command:<{width}}{_GAP}{about}"
+    for command, description in _NEXT_COMMANDS:
+        line = f"  {command:<{width}}{_GAP}{description}"
         yield line if cell_len(line) <= display.columns else f"  {command}"
 
 
@@ -117,26 +121,26 @@ def _ordinal(number: int) -> str:
     return {2: "second", 3: "third", 4: "fourth", 5: "fifth"}.get(number, f"{number}th")
 
 
-def _table(session: DemoSession, tallies: Tallies, display: Display) -> Iterator[str]:
-    columns = tallies.columns
+def _table(session: DemoSession, results: VariantResults, display: Display) -> Iterator[str]:
+    columns = results.columns
     first = "no cache" if session.format is Format.ANTHROPIC else "as recorded"
-    failed = [("not answered otherwise", *(f"{tally.failed}" for tally in columns))]
+    failed = [("not answered otherwise", *(f"{result.failed}" for result in columns))]
     rows = [
         ("", first, "usual breakpoints" if display.columns >= _WIDE_COLUMNS else "usual", "Foveate"),
-        ("requests answered", *(f"{tally.answered} of {tally.requests}" for tally in columns)),
-        ("refused as too long", *(f"{tally.refused}" for tally in columns)),
-        *(failed if any(tally.failed for tally in columns) else []),
-        ("input tokens, uncached", *(f"{tally.uncached:,}" for tally in columns)),
-        ("read from the cache", *(f"{tally.read:,}" for tally in columns)),
-        ("written to the cache", *(f"{tally.written:,}" for tally in columns)),
-        ("output tokens", *(f"{tally.output:,}" for tally in columns)),
-        ("hit ratio", *(f"{tally.hit_ratio:.2f}" for tally in columns)),
-        ("largest context", *(f"{tally.largest_context:,}" for tally in columns)),
-        ("compactions", *(f"{tally.folds}" for tally in columns)),
-        ("edits of requests", *(f"{tally.edits}" for tally in columns)),
-        ("added to a request", *(f"{tally.added_ms:.1f} ms" for tally in columns)),
-        ("dollars", *(_format_dollars(tally.dollars) for tally in columns)),
-        ("dollars an answer", *(_format_dollars(tally.dollars_per_answer) for tally in columns)),
+        ("requests answered", *(f"{result.answered} of {result.requests}" for result in columns)),
+        ("refused as too long", *(f"{result.refused}" for result in columns)),
+        *(failed if any(result.failed for result in columns) else []),
+        ("input tokens, uncached", *(f"{result.uncached:,}" for result in columns)),
+        ("read from the cache", *(f"{result.read:,}" for result in columns)),
+        ("written to the cache", *(f"{result.written:,}" for result in columns)),
+        ("output tokens", *(f"{result.output:,}" for result in columns)),
+        ("hit ratio", *(f"{result.hit_ratio:.2f}" for result in columns)),
+        ("largest context", *(f"{result.largest_context:,}" for result in columns)),
+        ("compactions", *(f"{result.folds}" for result in columns)),
+        ("edits of requests", *(f"{result.edits}" for result in columns)),
+        ("added to a request", *(f"{result.added_ms:.1f} ms" for result in columns)),
+        ("dollars", *(_format_dollars(result.dollars) for result in columns)),
+        ("dollars an answer", *(_format_dollars(result.dollars_per_answer) for result in columns)),
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for number, (name, *cells) in enumerate(rows):
@@ -149,8 +153,8 @@ def _table(session: DemoSession, tallies: Tallies, display: Display) -> Iterator
         yield _paint(line, _DIM, display) if number == 0 else line
 
 
-def _conclusions(session: DemoSession, tallies: Tallies) -> Iterator[str]:
-    off, usual, on = tallies.columns
+def _conclusions(session: DemoSession, results: VariantResults) -> Iterator[str]:
+    off, usual, on = results.columns
     if on.failed:
         yield f"The sandbox takes {on.failed} of the requests for wrong; the first: {on.failure}"
     if usual.refused > on.refused:
@@ -162,23 +166,24 @@ def _conclusions(session: DemoSession, tallies: Tallies) -> Iterator[str]:
     summaries = (
         f", with the {_format_dollars(on.summary_dollars)} that summaries cost" if on.summary_dollars else ""
     )
-    compared = [
+    differences = [
         change
-        for other, name in _compared_tallies(session, off, usual)
+        for other, name in _baselines(session, off, usual)
         if (change := _describe_difference(other, on, name))
     ]
-    if compared:
-        yield f"With Foveate an answer costs {', and '.join(compared)}{summaries}."
+    if differences:
+        yield f"With Foveate an answer costs {', and '.join(differences)}{summaries}."
 
 
-def _compared_tallies(session: DemoSession, off: Tally, usual: Tally) -> list[tuple[Tally, str]]:
+def _baselines(
+    session: DemoSession, off: VariantResult, usual: VariantResult
+) -> list[tuple[VariantResult, str]]:
     if session.format is not Format.ANTHROPIC:
         return [(off, "without it")]
     return [(usual, "with the usual breakpoints"), (off, "without a cache")]
 
 
-def _describe_difference(before: Tally, after: Tally, name: str) -> str:
-    """Say how much less or more an answer costs; empty if a price is unknown."""
+def _describe_difference(before: VariantResult, after: VariantResult, name: str) -> str:
     before_dollars, after_dollars = before.dollars_per_answer, after.dollars_per_answer
     if not before_dollars or after_dollars is None:
         return ""

@@ -32,7 +32,7 @@ def command(
 
             from foveate.doctor.run import run_doctor
 
-            findings = asyncio.run(run_doctor(find_config_file(config), asks_upstreams=not offline))
+            findings = asyncio.run(run_doctor(find_config_file(config), checks_upstreams=not offline))
         if json:
             console.print_object(findings_object(findings))
         else:

@@ -13,28 +13,27 @@ _MIN_COLUMNS = 24
 
 
 def findings_lines(findings: Sequence[Finding], display: Display) -> Iterator[str]:
-    """Format each finding with its advice, and a summary."""
     columns = max(display.columns, _MIN_COLUMNS)
     level_cells = max(len(level) for level in Level)
     check_cells = max((len(finding.check) for finding in findings), default=0)
-    lead = level_cells + check_cells + 2 * len(_GAP)
-    if lead > columns // 2:  # narrow terminal: put the message on its own line
-        lead = 4
+    message_column = level_cells + check_cells + 2 * len(_GAP)
+    if message_column > columns // 2:  # narrow terminal: put the message on its own line
+        message_column = 4
     for finding in findings:
         level = _paint(f"{finding.level:<{level_cells}}", _COLOURS[finding.level], display)
         heading = f"{level}{_GAP}{finding.check:<{check_cells}}{_GAP}"
         message = f"{finding.name}: {finding.message}" if finding.name else finding.message
-        wrapped = _wrap(display.escape(message), columns - lead)
-        if lead == 4:
+        wrapped = _wrap(display.escape(message), columns - message_column)
+        if message_column == 4:
             yield heading.rstrip()
         else:
             first, *wrapped = wrapped
             yield heading + first
-        yield from (" " * lead + line for line in wrapped)
+        yield from (" " * message_column + line for line in wrapped)
         if finding.advice:
             yield from (
-                _paint(" " * lead + line, "2", display)
-                for line in _wrap(display.escape(f"-> {finding.advice}"), columns - lead)
+                _paint(" " * message_column + line, "2", display)
+                for line in _wrap(display.escape(f"-> {finding.advice}"), columns - message_column)
             )
     counts = [(level, sum(finding.level is level for finding in findings)) for level in Level]
     summary = ", ".join(f"{count} {level}" for level, count in counts if count or level is not Level.WARNING)

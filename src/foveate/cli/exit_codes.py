@@ -19,7 +19,6 @@ _MAX_LISTED_SECTIONS = 12
 
 
 def exit_code(error: FoveateError) -> int:
-    """Return the exit code for an error."""
     match error:
         case InputError():
             return BAD_INPUT
@@ -51,6 +50,6 @@ def _error_line(error: FoveateError) -> str:
     if not isinstance(error, BudgetExceeded) or len(error.sections) <= _MAX_LISTED_SECTIONS:
         return str(error)
     largest = sorted(error.sections, key=lambda size: size.after, reverse=True)[:_MAX_LISTED_SECTIONS]
-    listed = ", ".join(f"{size.name} ({size.priority}) {size.after:,}" for size in largest)
+    sizes = ", ".join(f"{size.name} ({size.priority}) {size.after:,}" for size in largest)
     more = len(error.sections) - _MAX_LISTED_SECTIONS
-    return f"{error.problem}: {listed} and {more:,} more; {error.remedy}"
+    return f"{error.problem}: {sizes} and {more:,} more; {error.remedy}"

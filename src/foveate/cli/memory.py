@@ -166,8 +166,8 @@ def outline(
 
         if json:
             with console.show_progress("counting"):
-                listed = outline_object(memory.nodes, depth)
-            console.print_object(listed | _state_object(memory, failures))
+                tree = outline_object(memory.nodes, depth)
+            console.print_object(tree | _state_object(memory, failures))
         else:
             console.print_lines(outline_lines(memory.nodes, depth, console.display_for(sys.stdout)))
             _print_private_note(memory)
@@ -202,11 +202,11 @@ def logs(
         gate = Gate.with_tags(tag for option in private or () for tag in option.split(","))
         tails = {path: read_log_tail(expand_path(path, os.environ), limit, gate=gate) for path in paths}
         if json:
-            listed = [
+            entries = [
                 {"path": path, "lines": list(tail.lines), "warnings": list(tail.warnings)}
                 for path, tail in tails.items()
             ]
-            console.print_object({"logs": listed})
+            console.print_object({"logs": entries})
         else:
             for path, tail in tails.items():
                 heading = [f"Log {printable_name(path)}:"] if len(tails) > 1 else []
@@ -300,13 +300,11 @@ def _print_problems(memory: "Memory") -> None:
 
 
 def _print_private_note(memory: "Memory") -> None:
-    """Say that something private was left out, without naming it."""
     if memory.has_private:
         console.print_note("something is tagged private, or may be meant to be, and is left out")
 
 
 def _state_object(memory: "Memory", failures: Iterable[UnreadableInput]) -> dict[str, object]:
-    """Return the fields about the memory itself, for every JSON object."""
     missing = [{"path": failure.source, "reason": failure.reason} for failure in failures]
     return {
         "version": memory.version,
@@ -316,7 +314,6 @@ def _state_object(memory: "Memory", failures: Iterable[UnreadableInput]) -> dict
 
 
 def _escape_if_terminal(text: str) -> str:
-    """Escape control characters if standard output is a terminal."""
     if not sys.stdout or not sys.stdout.isatty():
         return text
     return "\n".join(console.escape_control_chars(line.expandtabs()) for line in text.splitlines())

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from foveate.cli.console import Display, format_tokens
-from foveate.memory.nodes import Document, Node
+from foveate.memory.nodes import Node, NoteDocument
 from foveate.memory.parsing.outline import PlanningDate, PlanningKind
 from foveate.memory.views.view import DetailLevel, View
 
@@ -19,14 +19,13 @@ _DIM, _BOLD = "2", "1"
 
 
 def view_summary(view: View, *, model: str, nodes: int) -> str:
-    """Say how long a view is, and how much of the memory it shows."""
     count, limit = view.count, view.limit_tokens
     tokens = f"{format_tokens(count.tokens, count.exact)} tokens"
     if limit is not None:
         tokens = f"{format_tokens(count.tokens, count.exact)} of {limit:,} tokens"
     accuracy = "exact" if count.exact else f"estimated, at most {count.upper:,}"
     levels = [node.level for node in view.nodes]
-    shown = ", ".join(
+    counts = ", ".join(
         f"{levels.count(level):,} {word}"
         for level, word in (
             (DetailLevel.FULL, "full"),
@@ -36,11 +35,10 @@ def view_summary(view: View, *, model: str, nodes: int) -> str:
         if level in levels
     )
     others = f"{nodes - len(levels):,} not shown"
-    return f"{tokens}, {model}, {accuracy}; of {nodes:,} nodes {f'{shown}, ' if shown else ''}{others}"
+    return f"{tokens}, {model}, {accuracy}; of {nodes:,} nodes {f'{counts}, ' if counts else ''}{others}"
 
 
 def view_object(view: View, *, model: str, focus: str | None) -> dict[str, object]:
-    """Return a view and its nodes, each with its tokens and the reason it is shown."""
     return {
         "tokens": view.tokens,
         "limit_tokens": view.limit_tokens,
@@ -53,7 +51,6 @@ def view_object(view: View, *, model: str, focus: str | None) -> dict[str, objec
 
 
 def node_object(node: Node) -> dict[str, object]:
-    """Return a node without its text."""
     return {
         "id": node.id,
         "title": node.title,
@@ -71,7 +68,6 @@ def node_object(node: Node) -> dict[str, object]:
 
 
 def node_lines(nodes: Sequence[Node], display: Display) -> Iterator[str]:
-    """Format a line for each node: id, state, title, all tags, file."""
     ids = max((len(display.escape(node.id)) for node in nodes), default=0)
     states = max((len(display.escape(node.todo)) for node in nodes), default=0)
     for node in nodes:
@@ -86,7 +82,6 @@ def node_lines(nodes: Sequence[Node], display: Display) -> Iterator[str]:
 
 
 def outline_lines(nodes: Iterable[Node], depth: int | None, display: Display) -> Iterator[str]:
-    """Format nodes as an indented tree, with node and token counts for each file."""
     for document, level, node in _nodes_to_depth(nodes, depth):
         line = " ".join(filter(None, (node.todo, _priority(node), _short_title(node))))
         line = _GAP * level + display.escape(line)
@@ -106,14 +101,13 @@ def outline_lines(nodes: Iterable[Node], depth: int | None, display: Display) ->
 
 
 def outline_object(nodes: Iterable[Node], depth: int | None) -> dict[str, object]:
-    """Return the files with their sizes, and the nodes in order with their depth."""
     files: list[dict[str, object]] = []
-    listed: list[dict[str, object]] = []
+    node_objects: list[dict[str, object]] = []
     for document, level, node in _nodes_to_depth(nodes, depth):
         if not level:
             tokens = _count_tokens(document).tokens
             files.append({"id": node.id, "path": document.path, "nodes": len(document.nodes), "tokens": tokens})
-        listed.append(
+        node_objects.append(
             {
                 "id": node.id,
                 "title": node.title,
@@ -123,20 +117,19 @@ def outline_object(nodes: Iterable[Node], depth: int | None) -> dict[str, object
                 "tags": list(node.entry.tags),
             }
         )
-    return {"files": files, "nodes": listed}
+    return {"files": files, "nodes": node_objects}
 
 
-def _nodes_to_depth(nodes: Iterable[Node], depth: int | None) -> Iterator[tuple[Document, int, Node]]:
-    """Yield the nodes down to `depth`, each with its document and its depth."""
-    for document, below in groupby(nodes, key=lambda node: node.document):
+def _nodes_to_depth(nodes: Iterable[Node], depth: int | None) -> Iterator[tuple[NoteDocument, int, Node]]:
+    for document, document_nodes in groupby(nodes, key=lambda node: node.document):
         depths: dict[int, int] = {}  # node.depth would walk up to the root each time
-        for node in below:
+        for node in document_nodes:
             level = depths[id(node)] = depths[id(node.parent)] + 1 if node.parent else 0
             if depth is None or level <= depth:
                 yield document, level, node
 
 
-def _count_tokens(document: Document) -> "TokenCount":
+def _count_tokens(document: NoteDocument) -> "TokenCount":
     import foveate
 
     return foveate.count(document.outline.text)

@@ -19,6 +19,9 @@ ConfigFile = Annotated[
         help="The configuration; default: foveate.yaml here, else in the data folder, else all by default.",
     ),
 ]
+SHORT_ID_CHARS = 8
+MAX_LISTED_IDS = 10
+"""Limit of the listed matches of an ambiguous prefix."""
 
 
 def find_config_file(file: Path | None = None) -> Path | None:
@@ -47,11 +50,6 @@ def find_store_url(url: str | None) -> str | None:
     return load_settings(file).store.url or None
 
 
-SHORT_ID_CHARS = 8
-MAX_LISTED_IDS = 10
-"""How many matches of an ambiguous prefix are listed."""
-
-
 def resolve_prefix(ids: Sequence[str], prefix: str, kind: str) -> str | None:
     """Return the id that starts with `prefix`; None if there is none.
 
@@ -61,9 +59,11 @@ def resolve_prefix(ids: Sequence[str], prefix: str, kind: str) -> str | None:
     if prefix in ids:
         return prefix
     if len(ids) > 1:
-        listed = ", ".join(shorten_ids(ids)[id_] for id_ in ids[:MAX_LISTED_IDS])
+        matches = ", ".join(shorten_ids(ids)[id_] for id_ in ids[:MAX_LISTED_IDS])
         more = ", …" if len(ids) > MAX_LISTED_IDS else ""
-        raise BadOption(f"the ids of several {kind}s begin with {prefix!r:.80}: {listed}{more}; say more of it")
+        raise BadOption(
+            f"the ids of several {kind}s begin with {prefix!r:.80}: {matches}{more}; say more of it"
+        )
     return ids[0] if ids else None
 
 

@@ -191,7 +191,6 @@ def _rates_object(rates: "Rates") -> dict[str, object]:
 
 
 def _by_setting_name(dollars: "Mapping[TokenKind, Decimal]") -> dict[str, str]:
-    """Key amounts by their configuration keys."""
     from foveate.config.cost import TOKEN_KIND_BY_KEY
 
     names = {kind: name for name, kind in TOKEN_KIND_BY_KEY.items()}
@@ -240,7 +239,6 @@ def _format_amounts(dollars: Mapping[str, str]) -> str:
 
 
 def _format_rates(rates: "Rates | None") -> str:
-    """Format all prices and tiers in one line."""
     from foveate.cost.pricing.price_book import dollars_per_million
 
     if rates is None:
@@ -289,9 +287,9 @@ def _update_lines(
     from foveate.cost.pricing.price_book import PriceChange
     from foveate.cost.pricing.price_facts import load_price_facts
 
-    left_out = "".join(f"; {number:,} left out ({reason})" for reason, number in price_update.skipped.items())
+    skipped = "".join(f"; {number:,} left out ({reason})" for reason, number in price_update.skipped.items())
     models = f"{len(differences):,} models ({price_update.origin})"
-    yield f"wrote {console.escape_control_chars(str(path))}: {models}{left_out}"
+    yield f"wrote {console.escape_control_chars(str(path))}: {models}{skipped}"
     counts = {change: sum(difference.change is change for difference in differences) for change in PriceChange}
     yield (
         f"{counts[PriceChange.NEW]:,} new, {counts[PriceChange.CHANGED]:,} changed, "
@@ -301,17 +299,17 @@ def _update_lines(
     if price_update.day < load_price_facts().as_of:
         installed = load_price_facts().as_of
         yield f"older than the installed tables ({installed}): its prices hold for models that these lack"
-    listed = [
+    shown_differences = [
         difference
         for change in (PriceChange.CHANGED, PriceChange.NEW)
         for difference in differences
         if difference.change is change
     ]
-    for difference in listed[:_MAX_LINES]:
+    for difference in shown_differences[:_MAX_LINES]:
         name = console.escape_control_chars(f"{difference.provider} {difference.model}")
         before = (
             f" (before: {_format_rates(difference.before)})" if difference.change is PriceChange.CHANGED else ""
         )
         yield f"  {difference.change.value:8} {name}: {_format_rates(difference.after)}{before}"
-    if len(listed) > _MAX_LINES:
-        yield f"  {len(listed) - _MAX_LINES:,} more; --json has them all"
+    if len(shown_differences) > _MAX_LINES:
+        yield f"  {len(shown_differences) - _MAX_LINES:,} more; --json has them all"

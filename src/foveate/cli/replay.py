@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT = "-"
 _STANDARD_INPUT_NAME = "standard-input"
+# Smaller inputs are done before a progress bar could be read.
+_MIN_PROGRESS_BYTES = 2_000_000
+_MAX_LISTED = 5
 
 
 @contextmanager
@@ -88,11 +91,6 @@ def _open_stream(name: str) -> Iterator[IO[bytes]]:
         raise UnreadableInput("standard input", "is closed")
     else:
         yield sys.stdin.buffer
-
-
-# Smaller inputs are done before a progress bar could be read.
-_MIN_PROGRESS_BYTES = 2_000_000
-_MAX_LISTED = 5
 
 
 def command(
@@ -265,13 +263,12 @@ def _replay_found(
             else ""
         )
         console.print_note(f"skipped in archives: {', '.join(found_files.skipped[:_MAX_LISTED])}{more}")
-    for path, why in found_files.ignored[:_MAX_LISTED]:
-        console.print_note(f"{path}: {why}, passed over")
+    for path, reason in found_files.ignored[:_MAX_LISTED]:
+        console.print_note(f"{path}: {reason}, passed over")
     return report
 
 
 def _skipped_lines(skipped: "list[SessionFiles]") -> list[str]:
-    """Say how many files of a folder were skipped, by format if it is known."""
     counts = Counter(session.unsupported for session in skipped)
     unknown = counts.pop("", 0)
     lines = [f"{_count_files(count)} skipped: {name}; not supported" for name, count in counts.items()]
@@ -292,7 +289,7 @@ def _nothing_replayed_reason(report: "ReplayReport", files: list[str], source: "
         return f"nobody knows the price of {', '.join(models)}: --model M asks what another would have cost"
     if report.unread:
         file_prefix = f"{Path(files[0]).expanduser()}: " if len(files) == 1 else ""  # already in the message
-        return "; ".join(dict.fromkeys(why.removeprefix(file_prefix) for _, why in report.unread))
+        return "; ".join(dict.fromkeys(reason.removeprefix(file_prefix) for _, reason in report.unread))
     if report.unreadable:
         first = report.unreadable[0]
         return f"no call of a model could be read in it; line {first.line} {first.reason}"
@@ -318,8 +315,8 @@ def _print_notes(report: "ReplayReport") -> None:
             f"{calls:,} call{'s' * (calls != 1)} left out: {problem}; "
             "--model M asks what another would have cost"
         )
-    for path, why in report.unread[:_MAX_LISTED]:
-        console.print_note(why if path in why else f"{path}: {why}")
+    for path, reason in report.unread[:_MAX_LISTED]:
+        console.print_note(reason if path in reason else f"{path}: {reason}")
     if len(report.unread) > _MAX_LISTED:
         console.print_note(f"… and {len(report.unread) - _MAX_LISTED:,} more files that cannot be read")
     broken = report.unreadable

@@ -31,6 +31,8 @@ _MAX_DETAILED_SESSIONS = 3
 _MAX_LISTED_SESSIONS = 10
 _DEFAULTS, _CONFIG_NAME = "Foveate's defaults", "foveate.yaml"
 _CENT = Decimal("0.01")
+# Keys in JSON that differ from the names of fields.
+_CHECK_KEYS = {"lower_read_calls": "changed", "higher_read_calls": "kept", "reported": "said"}
 _NAME_CELLS, _MIN_NAME_CELLS = 40, 8
 # Columns to drop first on narrow displays: not part of a sum, or the same in all rows.
 _EXPENDABLE_COLUMNS = ("output", "for 1h", "", "uncached", "largest")
@@ -52,14 +54,11 @@ _HEADINGS = (
 
 
 class ReplayFormatter:
-    """Formats replay reports for a display."""
-
     def __init__(self, display: Display) -> None:
         self._display = display
         self._ellipsis = "…" if display.can_show("…") else ".."
 
     def lines(self, report: ReplayReport, *, each: bool = False) -> Iterator[str]:
-        """Format each session if there are few, and the totals."""
         sessions = report.sessions
         if each or len(sessions) <= _MAX_DETAILED_SESSIONS:
             for session in sessions:
@@ -81,7 +80,6 @@ class ReplayFormatter:
         yield from self._conclusion_lines(report)
 
     def _conclusion_lines(self, report: ReplayReport) -> Iterator[str]:
-        """Say what the gateway would save, and which settings would save more."""
         conclusion = report.conclusion
         if conclusion is None:
             return
@@ -100,8 +98,8 @@ class ReplayFormatter:
     def _session_lines(self, session: ReplayedSession, policies: Sequence[Policy]) -> Iterator[str]:
         models = ", ".join(self._display.escape(model) for model in session.models)
         calls = f"{session.calls:,} call{'s' * (session.calls != 1)}"
-        when = _format_day(session.began_at)
-        heading = _GAP.join(filter(None, (self._shorten_name(session.name), when, calls, models)))
+        day = _format_day(session.began_at)
+        heading = _GAP.join(filter(None, (self._shorten_name(session.name), day, calls, models)))
         yield self._paint(heading, _BOLD)
         yield from self._outcome_table(session.outcomes, policies)
         yield from self._check_lines(session.check if has_recorded_cost(session.check) else None)
@@ -135,10 +133,9 @@ class ReplayFormatter:
         return sum(widths) + len(_GAP) * (len(widths) - 1) <= self._display.columns
 
     def _narrow_lines(self, outcome: Outcome, recorded: Outcome | None) -> Iterator[str]:
-        """Format one policy in a few short lines."""
         cells = dict(zip(_HEADINGS, _outcome_cells(outcome, recorded), strict=True))
-        saved = f", saves {cells['saves']} {cells['']}".rstrip() if cells["saves"] else ""
-        yield f"{outcome.policy}{_GAP}{cells['cost']}{saved}"
+        saving = f", saves {cells['saves']} {cells['']}".rstrip() if cells["saves"] else ""
+        yield f"{outcome.policy}{_GAP}{cells['cost']}{saving}"
         one_hour_part = f", {cells['for 1h']} of it for 1h" if outcome.written_1h else ""
         details = [
             f"in {cells['uncached']} uncached, {cells['read']} read, {cells['written']} written{one_hour_part};"
@@ -150,23 +147,24 @@ class ReplayFormatter:
             yield from (_INDENT + part for part in self._wrap([line], len(_INDENT)))
 
     def _check_lines(self, check: CostCheck | None) -> Iterator[str]:
-        if check is None or check.off is None:
-            if check is not None and check.said is not None:
-                text = f"the recording itself says {_format_dollars(check.said)}, and not of which model"
+        if check is None or check.relative_error is None:
+            if check is not None and check.reported is not None:
+                text = f"the recording itself says {_format_dollars(check.reported)}, and not of which model"
                 yield from self._wrap([text])
             return
         line = (
             f"logged {_format_dollars(check.logged)}, simulated {_format_dollars(check.simulated)} "
-            f"(off by {check.off:+.2%}), "
+            f"(off by {check.relative_error:+.2%}), "
             + (f"{check.calls:,} bill{'s' * (check.calls != 1)}" if check.calls else "by the sum of the run")
         )
-        if check.said is not None and check.calls:
-            line += f"; the recording itself says {_format_dollars(check.said)}"
+        if check.reported is not None and check.calls:
+            line += f"; the recording itself says {_format_dollars(check.reported)}"
         lines = [line]
-        if check.changed or check.kept:
+        lower, higher = check.lower_read_calls, check.higher_read_calls
+        if lower or higher:
             lines.append(
-                f"{check.changed:,} bill{'s' * (check.changed != 1)} read less than the recording explains, "
-                f"{check.kept:,} more: taken as billed; without them off by {check.expected_off:+.1%}"
+                f"{lower:,} bill{'s' * (lower != 1)} read less than the recording explains, "
+                f"{higher:,} more: taken as billed; without them off by {check.expected_error:+.1%}"
             )
         yield from self._wrap(lines)
 
@@ -221,7 +219,6 @@ class ReplayFormatter:
         return text if cell_len(text) <= _NAME_CELLS else self._fit(text, _NAME_CELLS).rstrip()
 
     def _fit(self, text: str, cells: int) -> str:
-        """Pad or truncate `text` to exactly `cells` cells."""
         if cell_len(text) <= cells:
             return set_cell_size(text, cells)
         return set_cell_size(set_cell_size(text, cells - len(self._ellipsis)).rstrip() + self._ellipsis, cells)
@@ -244,7 +241,7 @@ class ReplayFormatter:
 def _outcome_cells(outcome: Outcome, recorded: Outcome | None) -> tuple[str, ...]:
     # No client sends without a cache, so the extra cost of that policy is not a loss.
     is_compared = outcome.policy not in (Policy.RECORDED, Policy.NONE)
-    saved = compare_to_recorded(outcome, recorded) if is_compared else None
+    saving = compare_to_recorded(outcome, recorded) if is_compared else None
     return (
         str(outcome.policy),
         _format_tokens(outcome.uncached),
@@ -253,8 +250,8 @@ def _outcome_cells(outcome: Outcome, recorded: Outcome | None) -> tuple[str, ...
         _format_tokens(outcome.written_1h),
         _format_tokens(outcome.output),
         _format_dollars(outcome.dollars) if outcome.dollars is not None else "unknown",
-        _format_dollars(saved.dollars) if saved is not None else "",
-        _format_share(saved),
+        _format_dollars(saving.dollars) if saving is not None else "",
+        _format_share(saving),
         f"{outcome.hit_ratio:.0%}" if outcome.hit_ratio is not None else "",
         _format_tokens(outcome.largest_context),
         f"{outcome.overflows:,}",
@@ -269,33 +266,31 @@ def _best_policy_cells(outcomes: Mapping[Policy, Outcome], report: ReplayReport)
     """
     recorded = outcomes[Policy.RECORDED]
     reachable = find_reachable_policies(report.gateway)
-    compared = [policy for policy in report.policies if policy in reachable]
-    if set(compared) <= {Policy.RECORDED}:  # only other policies were requested
-        compared = list(report.policies)
-    dollars_by_policy = [(outcomes[policy].dollars, policy) for policy in compared]
+    policies = [policy for policy in report.policies if policy in reachable]
+    if set(policies) <= {Policy.RECORDED}:  # only other policies were requested
+        policies = list(report.policies)
+    dollars_by_policy = [(outcomes[policy].dollars, policy) for policy in policies]
     priced = [(dollars, policy) for dollars, policy in dollars_by_policy if dollars is not None]
     if not priced or recorded.dollars is None:
         return "unknown", "", "", ""
     min_dollars, policy = min(priced, key=lambda item: (item[0], report.policies.index(item[1])))
-    saved = compare_to_recorded(outcomes[policy], recorded)
-    return _format_dollars(recorded.dollars), _format_dollars(min_dollars), str(policy), _format_share(saved)
+    saving = compare_to_recorded(outcomes[policy], recorded)
+    return _format_dollars(recorded.dollars), _format_dollars(min_dollars), str(policy), _format_share(saving)
 
 
 def _describe_difference(saving: PolicySaving) -> str:
-    """Say what a policy saves: nothing, less, or more."""
     percent = round(100 * abs(saving.share)) if saving.share is not None else 0
     if not saving.dollars or (not percent and abs(saving.dollars) < _CENT):
         return "the same cost"
     return f"{_format_dollars(abs(saving.dollars))} ({percent}%) {'less' if saving.dollars > 0 else 'more'}"
 
 
-def _format_share(saved: PolicySaving | None) -> str:
+def _format_share(saving: PolicySaving | None) -> str:
     """Format the saved share in whole percent, without a negative zero."""
-    return "" if saved is None or saved.share is None else f"{round(100 * saved.share) or 0}%"
+    return "" if saving is None or saving.share is None else f"{round(100 * saving.share) or 0}%"
 
 
 def _caveats(report: ReplayReport) -> list[str]:
-    """Return what a reader must know to interpret the numbers."""
     sessions = report.sessions
     caveats = []
     if report.model is not None:
@@ -308,20 +303,20 @@ def _caveats(report: ReplayReport) -> list[str]:
         for session in sessions
         if MissingPart.SYSTEM in session.missing or MissingPart.TOOLS in session.missing
     ]
-    hidden_tokens_billed = [session.hidden_tokens for session in hidden if session.check.calls]
-    if hidden_tokens_billed:
+    hidden_tokens_charged = [session.hidden_tokens for session in hidden if session.check.calls]
+    if hidden_tokens_charged:
         caveats.append(
             "the system prompt and the tools are not in the recording: taken from the first bill "
-            f"({_format_max(hidden_tokens_billed)} tokens)"
+            f"({_format_max(hidden_tokens_charged)} tokens)"
         )
-    unbilled = [session for session in hidden if not session.check.calls]
-    hidden_tokens_by_run = [session.hidden_tokens for session in unbilled if session.hidden_tokens]
+    uncharged = [session for session in hidden if not session.check.calls]
+    hidden_tokens_by_run = [session.hidden_tokens for session in uncharged if session.hidden_tokens]
     if hidden_tokens_by_run:
         caveats.append(
             "the tools are not in the recording: taken from what the run is said to have cost beyond its "
             f"messages ({_format_max(hidden_tokens_by_run)} tokens)"
         )
-    if len(hidden_tokens_by_run) < len(unbilled):
+    if len(hidden_tokens_by_run) < len(uncharged):
         caveats.append(
             "neither the system prompt and the tools nor a bill are recorded: they are not in the sums"
         )
@@ -388,7 +383,7 @@ def report_object(report: ReplayReport) -> dict[str, object]:
         "placeholders": _placeholders_object(report.placeholders),
         "repeated_calls": report.repeated,
         "unpriced_calls": report.unpriced,
-        "unread": [{"files": files, "why": why} for files, why in report.unread],
+        "unread": [{"files": files, "why": reason} for files, reason in report.unread],
         "broken": [_broken_object(line) for line in report.unreadable],
     }
 
@@ -426,23 +421,23 @@ def _outcomes_object(outcomes: Mapping[Policy, Outcome], policies: Sequence[Poli
     objects = []
     for policy in policies:
         outcome = outcomes[policy]
-        saved = compare_to_recorded(outcome, recorded)
+        saving = compare_to_recorded(outcome, recorded)
         fields = {name: _to_json(value) for name, value in asdict(outcome).items()}
         objects.append(
             fields
             | {
                 "input_tokens": outcome.input_tokens,
                 "hit_ratio": outcome.hit_ratio,
-                "saved_dollars": _to_json(saved.dollars) if saved is not None else None,
-                "saved_share": saved.share if saved is not None else None,
+                "saved_dollars": _to_json(saving.dollars) if saving is not None else None,
+                "saved_share": saving.share if saving is not None else None,
             }
         )
     return objects
 
 
 def _check_object(check: CostCheck) -> dict[str, object]:
-    fields = {name: _to_json(value) for name, value in asdict(check).items()}
-    return fields | {"off": check.off, "expected_off": check.expected_off}
+    fields = {_CHECK_KEYS.get(name, name): _to_json(value) for name, value in asdict(check).items()}
+    return fields | {"off": check.relative_error, "expected_off": check.expected_error}
 
 
 def _placeholders_object(placeholders: Placeholders) -> dict[str, object]:

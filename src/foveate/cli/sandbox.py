@@ -34,13 +34,13 @@ def command(
 ) -> None:
     """Stand in for Anthropic, OpenAI and Google: as strict, with a simulated cache, without a key or a bill."""
     with report_errors(as_json=json):
-        from foveate.sandbox.http import Provider
+        from foveate.sandbox.http import SandboxProvider
         from foveate.sandbox.script import read_script
         from foveate.sandbox.server import open_listening_socket, serve, socket_url
 
-        if provider not in (*Provider, BOTH):
+        if provider not in (*SandboxProvider, BOTH):
             raise BadOption(f"--provider takes anthropic, openai, google or both, not {provider}")
-        providers = frozenset(Provider if provider == BOTH else (Provider(provider),))
+        providers = frozenset(SandboxProvider if provider == BOTH else (SandboxProvider(provider),))
         steps = None if script is None else read_script(Path(script))
         with open_listening_socket(host, port) as listener:
             url = socket_url(listener)
@@ -52,7 +52,6 @@ def command(
 
 
 def _started_lines(url: str, providers: frozenset[str]) -> list[str]:
-    """Say where the sandbox is, and how to point clients at it."""
     lines = [f"The sandbox is at {url}. Any key will do. Ctrl-C ends it."]
     if "anthropic" in providers:
         lines.append(f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=sandbox")

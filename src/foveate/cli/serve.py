@@ -85,7 +85,7 @@ def command(
 def _local_model() -> "Iterator[LocalModel]":
     with ExitStack() as stack:
         with console.show_progress("starting the model"):
-            from foveate.gateway.local_model.process import run_local_model
+            from foveate.gateway.local_model import run_local_model
 
             model = stack.enter_context(run_local_model())
         yield model
@@ -180,7 +180,6 @@ def _listen(host: str, port: int) -> "Iterator[socket.socket]":
 
 
 def _check_origins(origins: list[str]) -> tuple[str, ...]:
-    """Validate origins like those of the configuration."""
     if not origins:
         return ()
     from pydantic import ValidationError

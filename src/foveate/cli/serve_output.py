@@ -56,25 +56,26 @@ def describe_gateway(
     config: Path | None,
     local: "LocalModel | None",
 ) -> GatewayStatus:
-    """Collect what there is to report about a gateway at `url`."""
     from foveate.config.effective import redact_url
     from foveate.store import default_url
 
     settings = config_now.settings
     if settings.server.tls is not None:
         url = url.replace("http://", "https://", 1)
-    switches = _features(config_now)
+    features = _features(config_now)
     return GatewayStatus(
         url=url,
         host=settings.server.host,
         workers=settings.server.workers,
         store=redact_url(settings.store.url or default_url()),
         config="" if config is None else str(config),
-        on=[name for name, is_on in switches.items() if is_on],
-        off=[name for name, is_on in switches.items() if not is_on],
-        keys=sorted(name for name, up in config_now.gateway.routing.upstreams.items() if up.key),
+        on=[name for name, is_on in features.items() if is_on],
+        off=[name for name, is_on in features.items() if not is_on],
+        keys=sorted(name for name, upstream in config_now.gateway.routing.upstreams.items() if upstream.key),
         agents=[agent.id for agent in settings.agents if agent.keys],
-        paid=sorted(name for name, up in config_now.gateway.routing.upstreams.items() if up.replaces_keys),
+        paid=sorted(
+            name for name, upstream in config_now.gateway.routing.upstreams.items() if upstream.replaces_keys
+        ),
         unkeyed=[agent.id for agent in settings.agents if agent.sections is not None and not agent.keys],
         local=None if local is None else local.model,
         certificate=None if settings.server.tls is None else str(settings.server.tls.certificate),
@@ -128,8 +129,8 @@ def started_screen(status: GatewayStatus, display: console.Display) -> list[str]
     }
     is_open = not status.host.startswith(_LOOPBACK)
     if status.paid:
-        for_whom = "for those who show a gateway key" if is_open else "whatever key clients bring"
-        rows["paid here"] = f"{', '.join(status.paid)}, {for_whom}"
+        condition = "for those who show a gateway key" if is_open else "whatever key clients bring"
+        rows["paid here"] = f"{', '.join(status.paid)}, {condition}"
     if is_open:
         rows["open to"] = (
             f"other machines ({status.host}); pages of its own, such as metrics, need a gateway key"
@@ -148,8 +149,8 @@ def _describe_keys(status: GatewayStatus) -> str:
     keys = [name for name in status.keys if name not in status.paid]
     if not keys:
         return "clients bring their own" + ("" if status.keys else "; none is in this environment")
-    for_whom = f"of {', '.join(status.agents)}" if status.agents else "(`foveate config key` makes one)"
-    return f"clients bring their own, or a gateway key {for_whom} for {', '.join(keys)}"
+    key_owners = f"of {', '.join(status.agents)}" if status.agents else "(`foveate config key` makes one)"
+    return f"clients bring their own, or a gateway key {key_owners} for {', '.join(keys)}"
 
 
 def _curl_command(status: GatewayStatus) -> str:

@@ -51,7 +51,7 @@ def info(store: StoreUrl = None, json: AsJson = False) -> None:
     """
     with report_errors(as_json=json):
         try:
-            sizes = run_in_store(store, lambda opened: opened.sizes(), "counting")
+            sizes = run_in_store(store, lambda opened_store: opened_store.sizes(), "counting")
         except NothingKept as error:
             note_missing_store(error)
             if json:
@@ -65,8 +65,6 @@ def info(store: StoreUrl = None, json: AsJson = False) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _VacuumResult:
-    """What was deleted, or would be, and the size of the store before and after."""
-
     dry_run: bool
     keep_days: float
     forgotten: "PrunePreview"
@@ -115,7 +113,7 @@ def vacuum(
             forgotten=PrunePreview(),
         )
         try:
-            result = run_in_store(store, lambda opened: _vacuum(opened, result), "forgetting")
+            result = run_in_store(store, lambda opened_store: _vacuum(opened_store, result), "forgetting")
         except NothingKept as error:
             note_missing_store(error)
         else:
@@ -152,7 +150,6 @@ def run_in_store(url: str | None, action: "Callable[[Store], Awaitable[T]]", act
 
 
 def note_missing_store(error: NothingKept) -> None:
-    """Say that there is no store, which is not an error if everything was requested."""
     console.print_note(str(error))
 
 

@@ -27,8 +27,8 @@ _ASCII = _WindowGlyphs(parts="#=+*%@o&x", free=".", reserved="-", more="..")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowUsage:
-    """What fills a context window, and its size (None if unknown). `reserved_tokens` are for the answer."""
+class WindowChartData:
+    """`window_tokens` is None if unknown. `reserved_tokens` are for the answer."""
 
     sections: Sequence[tuple[str, int]]
     tokens: int
@@ -37,8 +37,7 @@ class WindowUsage:
     reserved_tokens: int = 0
 
 
-def draw_window(window: WindowUsage, display: Display) -> Iterator[str]:
-    """Draw the heading, the bar and a row for each part, as far as the columns allow."""
+def draw_window(window: WindowChartData, display: Display) -> Iterator[str]:
     yield from _WindowChart(display).lines(window)
 
 
@@ -47,7 +46,7 @@ class _WindowChart:
         self._display = display
         self._glyphs = _BLOCKS if display.can_show(_BLOCKS.parts + _BLOCKS.free + _BLOCKS.reserved) else _ASCII
 
-    def lines(self, window: WindowUsage) -> Iterator[str]:
+    def lines(self, window: WindowChartData) -> Iterator[str]:
         is_over = window.window_tokens is not None and window.tokens > window.window_tokens
         for line in self._wrap(_heading(window)):
             yield self._paint(line, _RED if is_over else _BOLD)
@@ -57,7 +56,7 @@ class _WindowChart:
         yield self._bar(window, cells)
         yield from self._rows(window)
 
-    def _bar(self, window: WindowUsage, cells: int) -> str:
+    def _bar(self, window: WindowChartData, cells: int) -> str:
         """Draw all parts in one bar. Non-empty parts take at least one cell as long as there are cells."""
         total_tokens = max(window.window_tokens or 0, window.tokens, 1)
         bar, cumulative_tokens, drawn_cells = "", 0, 0
@@ -70,7 +69,7 @@ class _WindowChart:
         free = cells - drawn_cells - reserved
         return bar + self._paint(self._glyphs.free * free + self._glyphs.reserved * reserved, _DIM)
 
-    def _rows(self, window: WindowUsage) -> Iterator[str]:
+    def _rows(self, window: WindowChartData) -> Iterator[str]:
         names = [self._display.escape(name) for name, _ in window.sections]
         sizes = [format_tokens(tokens, window.exact) for _, tokens in window.sections]
         shares = [f"{100 * tokens / max(1, window.tokens):.1f}%" for _, tokens in window.sections]
@@ -106,7 +105,7 @@ class _WindowChart:
         return f"\x1b[{colour}m{text}\x1b[0m" if text and self._display.colours else text
 
 
-def _heading(window: WindowUsage) -> str:
+def _heading(window: WindowChartData) -> str:
     tokens = format_tokens(window.tokens, window.exact)
     if window.window_tokens is None:
         return f"window: {tokens} tokens of a window that nobody knows"

@@ -19,8 +19,6 @@ from foveate.session.hash_chain import HashChain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationHistory:
-    """The application changes along one conversation, in order for each compaction."""
-
     chain: HashChain
     compactions: Sequence[Compaction]
     changes: Sequence[ApplicationChange]
@@ -74,7 +72,7 @@ class ApplicationHistory:
         return [change for change in self.changes if change.compaction_id == compaction.id]
 
     def _was_applied(self, compaction: Compaction, *, default: object = None) -> bool:
-        """Tell whether the last request had the compaction; if unknown, whether `default` is set."""
+        """Return whether the last request had the compaction; if unknown, whether `default` is set."""
         changes = self._changes_for(compaction)
         was_applied = changes[-1].is_applied if changes else None
         return default is not None if was_applied is None else was_applied
@@ -88,7 +86,6 @@ class ApplicationHistory:
         )
 
     def _find_ranges(self, compaction: Compaction, *, applied: bool) -> list[range]:
-        """Ranges of messages produced while a compaction was applied, or while it was not."""
         changes = self._changes_for(compaction)
         # If no change says when it was first applied, it may have been applied from the start.
         made_at = compaction.seen_messages or compaction.messages

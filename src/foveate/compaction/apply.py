@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import groupby
 
 from foveate import formats
-from foveate.budget.evict import has_calls_for_all_results
+from foveate.budget.turn_structure import has_calls_for_all_results
 from foveate.caching import LruCache, register
 from foveate.compaction.boundary import (
     CompactedHead,
@@ -37,7 +37,7 @@ _CARRIED_HEADING = "Also named there:"
 _MAX_TITLE_CHARS = 80
 _FIRST_UNSPACED_CHAR = "\u2e80"
 _MAX_CACHED_HEADS = 1024
-# Key, together with the boundary, under which the replacement is cached on the last message's link.
+# Key, together with the boundary, under which the replacement is cached on the last message's node.
 _HEAD_REPLACEMENT_KEY = object()
 # Consecutive requests of a compacted session contain the same summary.
 _MAX_CACHED_SUMMARIES = 64
@@ -156,24 +156,24 @@ def _replace_head(
 def _find_head_replacement(request: Request, start: int, compaction: Compaction) -> HeadReplacement | None:
     """Find what a compaction replaces in this request; None if the tail cannot follow the head.
 
-    The result is cached on the link of the last message. Later messages do not change it unless one of them
+    The result is cached on the node of the last message. Later messages do not change it unless one of them
     answers a call in the head.
     """
-    trail = formats.message_history(request)
-    links, cut = trail.nodes, start + compaction.messages
+    history = formats.message_history(request)
+    nodes, cut = history.nodes, start + compaction.messages
     key = _HEAD_REPLACEMENT_KEY, compaction.boundary
-    known_links = len(links)
-    while known_links > cut - trail.leading_system_messages and key not in links[known_links - 1].memo:
-        known_links -= 1
+    known_nodes = len(nodes)
+    while known_nodes > cut - history.leading_system_messages and key not in nodes[known_nodes - 1].memo:
+        known_nodes -= 1
     replacement: HeadReplacement | None = None
-    if known_links > cut - trail.leading_system_messages and has_calls_for_all_results(
-        read_structure(request, trail, trail.leading_system_messages + known_links)
+    if known_nodes > cut - history.leading_system_messages and has_calls_for_all_results(
+        read_structure(request, history, history.leading_system_messages + known_nodes)
     ):
-        replacement = links[known_links - 1].memo[key]
+        replacement = nodes[known_nodes - 1].memo[key]
     if replacement is None:
-        replacement = _cached_head(request, start, compaction).join_tail(read_structure(request, trail, cut))
-    if replacement is not None and key not in links[-1].memo:
-        links[-1].memo[key] = replacement
+        replacement = _cached_head(request, start, compaction).join_tail(read_structure(request, history, cut))
+    if replacement is not None and key not in nodes[-1].memo:
+        nodes[-1].memo[key] = replacement
     return replacement
 
 
@@ -188,13 +188,10 @@ def _cached_summary_text(messages: int, summary: str, facts: tuple[str, ...]) ->
 
 
 class _HeadCache:
-    """Descriptions of compacted heads, by boundary hash."""
-
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Clear the cache, with the summary texts."""
         self.heads: LruCache[CompactedHead] = LruCache(_MAX_CACHED_HEADS)
         _cached_summary_text.cache_clear()
 
@@ -206,8 +203,8 @@ register(_HEAD_CACHE)
 def _cached_head(request: Request, start: int, compaction: Compaction) -> CompactedHead:
     head = _HEAD_CACHE.heads.get(compaction.boundary)
     if head is None:
-        raws = request.messages[start : start + compaction.messages]
-        head = describe_head([formats.parse_message(request.format, raw) for raw in raws])
+        raw_messages = request.messages[start : start + compaction.messages]
+        head = describe_head([formats.parse_message(request.format, raw) for raw in raw_messages])
         _HEAD_CACHE.heads.put(compaction.boundary, head)
     return head
 
@@ -231,7 +228,7 @@ def carried_facts_text(carried: Sequence[str]) -> str:
 
 
 def _is_single_word(fact: str) -> bool:
-    """Tell whether a fact is one word. In scripts without spaces a whole sentence would look like one."""
+    """In scripts without spaces a whole sentence would look like one word."""
     return not fact or (fact.split() == [fact] and (fact.isascii() or max(fact) < _FIRST_UNSPACED_CHAR))
 
 
@@ -265,8 +262,7 @@ def _model_message(text: str, api_format: Format) -> Message:
 
 
 def group_consecutive(numbers: Sequence[int]) -> list[range]:
-    """Group ascending numbers into ranges of consecutive ones."""
-    groups = groupby(enumerate(numbers), lambda numbered: numbered[1] - numbered[0])
+    groups = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     runs = [[number for _, number in row] for _, row in groups]
     return [range(row[0], row[-1] + 1) for row in runs]
 
@@ -290,5 +286,5 @@ def describe_non_text(part: Part) -> str | None:
 
 
 def _is_plain_text(document: Document) -> bool:
-    """Tell whether `text` is the content of a document rather than its title."""
+    """Return whether `text` is the content of the document rather than its title."""
     return document.media_type.startswith("text/")

@@ -9,7 +9,7 @@ written without it. Messages that only the provider understands stay too: its ow
 results of calls that it stores.
 
 Only the structure of messages matters here: roles, tool calls, results and thinking blocks. It is cached on
-each message's link in the conversation tree, so that only new messages are read.
+each message's node in the conversation tree, so that only new messages are read.
 """
 
 from bisect import bisect_left
@@ -20,7 +20,7 @@ from itertools import accumulate, dropwhile
 from msgspec.structs import replace
 
 from foveate import formats
-from foveate.budget.evict import MessageKind, classify_message, find_turn_boundaries, is_system_message
+from foveate.budget.turn_structure import MessageKind, classify_message, find_turn_boundaries, is_system_message
 from foveate.errors import BadOption
 from foveate.formats.json_text.parse import as_text, parse_fields, parse_json, parse_object
 from foveate.model import Document, Format, Message, Opaque, Part, Request, Text, Thinking, ToolCall, ToolResult
@@ -35,9 +35,12 @@ _THINKING_FIELDS = ("reasoning_details", "thinking_blocks")
 PROVIDER_COMPACTION = "compaction"
 """Kind of a block by which a provider replaces everything before it."""
 _STRUCTURE_KEY, _HAS_THINKING_KEY = object(), object()
+COMPACT_AT_PCT = 0.75
+TAIL_KEEP_TOKENS = 20_000
+MIN_TURNS_BETWEEN = 4
 
 
-def read_structure(request: Request, trail: formats.MessageHistory, start: int) -> list[Message]:
+def read_structure(request: Request, history: formats.MessageHistory, start: int) -> list[Message]:
     """The structure of the messages from `start` on.
 
     Raises:
@@ -45,11 +48,11 @@ def read_structure(request: Request, trail: formats.MessageHistory, start: int) 
     """
     first = [
         strip_message_text(formats.parse_message(request.format, raw))
-        for raw in request.messages[start : trail.leading_system_messages]
+        for raw in request.messages[start : history.leading_system_messages]
     ]
     return first + [
-        _read_message_structure(request.format, link)
-        for link in trail.nodes[max(0, start - trail.leading_system_messages) :]
+        _read_message_structure(request.format, node)
+        for node in history.nodes[max(0, start - history.leading_system_messages) :]
     ]
 
 
@@ -57,32 +60,32 @@ def strip_message_text(message: Message) -> Message:
     return Message(role=message.role, parts=tuple([strip_text(part) for part in message.parts]))
 
 
-def has_signed_thinking(request: Request, trail: formats.MessageHistory, index: int) -> bool:
-    """Tell whether a message contains thinking that its provider has signed.
+def has_signed_thinking(request: Request, history: formats.MessageHistory, index: int) -> bool:
+    """Return whether a message contains thinking that its provider has signed.
 
     Raises:
         MalformedRequest: the message cannot be read.
     """
-    if index < trail.leading_system_messages:
+    if index < history.leading_system_messages:
         return False  # a system message
-    link = trail.nodes[index - trail.leading_system_messages]
-    has_thinking: bool | None = link.memo.get(_HAS_THINKING_KEY)
+    node = history.nodes[index - history.leading_system_messages]
+    has_thinking: bool | None = node.memo.get(_HAS_THINKING_KEY)
     if has_thinking is None:
         if request.format is Format.CHAT:
-            message_fields = parse_fields(link.raw)
+            message_fields = parse_fields(node.raw)
             has_thinking = any(parse_json(message_fields.get(name)) for name in _THINKING_FIELDS)
         else:
             has_thinking = any(
-                isinstance(part, Thinking) for part in _read_message_structure(request.format, link).parts
+                isinstance(part, Thinking) for part in _read_message_structure(request.format, node).parts
             )
-        link.memo[_HAS_THINKING_KEY] = has_thinking
+        node.memo[_HAS_THINKING_KEY] = has_thinking
     return has_thinking
 
 
-def _read_message_structure(api_format: Format, link: formats.MessageNode) -> Message:
-    structure: Message | None = link.memo.get(_STRUCTURE_KEY)
+def _read_message_structure(api_format: Format, node: formats.MessageNode) -> Message:
+    structure: Message | None = node.memo.get(_STRUCTURE_KEY)
     if structure is None:
-        structure = link.memo[_STRUCTURE_KEY] = strip_message_text(formats.parse_message(api_format, link.raw))
+        structure = node.memo[_STRUCTURE_KEY] = strip_message_text(formats.parse_message(api_format, node.raw))
     return structure
 
 
@@ -108,11 +111,6 @@ def strip_text(part: Part) -> Part:
 _EMPTY_TEXT, _EMPTY_THINKING = Text(""), Thinking("")
 
 
-COMPACT_AT_PCT = 0.75
-TAIL_KEEP_TOKENS = 20_000
-MIN_TURNS_BETWEEN = 4
-
-
 def compaction_threshold_tokens(
     window_tokens: int, output_reserve: int, compact_at_pct: float = COMPACT_AT_PCT
 ) -> int:
@@ -136,7 +134,7 @@ def is_compaction_due(
     turns_since_compaction: int | None = None,
     min_turns_between: int = MIN_TURNS_BETWEEN,
 ) -> bool:
-    """Tell whether a request is large enough to compact, and the last compaction long enough ago.
+    """Return whether a request is large enough to compact, and the last compaction long enough ago.
 
     `turns_since_compaction` counts model turns; None means that the session was never compacted. Without the
     pause, a compaction that frees little would be repeated at every step.
@@ -185,7 +183,7 @@ def find_boundary(
 
 
 def continues_stored(request: Request) -> bool:
-    """Tell whether the request continues a conversation that the provider stores.
+    """Return whether the request continues a conversation that the provider stores.
 
     Nothing may be removed from such a request, because it answers messages that it does not contain.
     """
@@ -210,20 +208,18 @@ def _find_turn_indexes(messages: Sequence[Message]) -> list[int]:
     of the model: their calls are stored by the provider, which requires the results.
     """
     indexes: list[int] = []
-    has_spoken = False
+    follows_model = False
     for index, message in enumerate(messages):
         if is_system_message(message) or (message.parts and all(map(_is_encrypted_compaction, message.parts))):
             continue
         kind = classify_message(message)
-        has_spoken = has_spoken or kind is MessageKind.MODEL
-        if has_spoken or kind is not MessageKind.RESULTS:
+        follows_model = follows_model or kind is MessageKind.MODEL
+        if follows_model or kind is not MessageKind.RESULTS:
             indexes.append(index)
     return indexes
 
 
 class TurnStructure:
-    """The turns of a conversation. All indexes refer to its list of messages."""
-
     def __init__(self, messages: Sequence[Message]) -> None:
         self._turn_indexes = _find_turn_indexes(messages)
         history = [messages[index] for index in self._turn_indexes]
@@ -232,11 +228,9 @@ class TurnStructure:
 
     @property
     def turn_indexes(self) -> Sequence[int]:
-        """Indexes of messages that belong to a turn, without system messages and encrypted blocks."""
         return self._turn_indexes
 
     def cut_points(self) -> list[int]:
-        """Indexes at which a tail may start."""
         return [
             self._turn_indexes[number]
             for number in range(1, len(self._turn_indexes))
@@ -244,7 +238,7 @@ class TurnStructure:
         ]
 
     def is_cut_point(self, index: int) -> bool:
-        """Tell whether a tail may start here; system messages before its first turn message belong to it."""
+        """Return whether a tail may start here; system messages before its first turn message belong to it."""
         return 0 < self._position(index) < len(self._turn_indexes) and self._is_cut_position(
             self._position(index)
         )
@@ -267,12 +261,10 @@ class TurnStructure:
         return tuple(index for index in replaced if index not in replaced_before)
 
     def is_next_from_model(self, index: int) -> bool:
-        """Tell whether the next turn message, from `index` on, is from the model."""
         number = self._position(index)
         return number < len(self._kinds) and self._kinds[number] is MessageKind.MODEL
 
     def follows_user(self, index: int) -> bool:
-        """Tell whether the last turn message before `index` is from the user or a tool."""
         number = self._position(index)
         return number > 0 and self._kinds[number - 1] is not MessageKind.MODEL
 
@@ -284,12 +276,10 @@ class TurnStructure:
         return self._kinds[number]
 
     def last_turn_start(self) -> int:
-        """Index of the last question, or of the first turn message if there is none."""
         questions = (number for number in reversed(range(len(self._turn_indexes))) if self._is_question(number))
         return self._turn_indexes[self._question_run(next(questions, 0)).start] if self._turn_indexes else 0
 
     def _question_run(self, last: int) -> range:
-        """Positions of the consecutive questions that end with `last`."""
         first = last
         while first and self._is_question(first - 1):
             first -= 1
@@ -303,20 +293,21 @@ class TurnStructure:
         if self._kinds[number] is MessageKind.QUESTION:
             return self._is_question(number) and not self._is_question(number - 1)
         # Consecutive model messages stay together: a call must not be sent without the thinking before it.
-        begins = self._kinds[number] is MessageKind.MODEL and self._kinds[number - 1] is not MessageKind.MODEL
-        return begins and self._is_safe_boundary[number]
+        is_step_start = (
+            self._kinds[number] is MessageKind.MODEL and self._kinds[number - 1] is not MessageKind.MODEL
+        )
+        return is_step_start and self._is_safe_boundary[number]
 
     def _is_question(self, number: int) -> bool:
         return self._kinds[number] is MessageKind.QUESTION and self._is_safe_boundary[number]
 
     def _position(self, index: int) -> int:
-        """Position, among turn messages, of the first one from `index` on."""
         return bisect_left(self._turn_indexes, index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactedHead:
-    """What must be known about a head to tell what may follow it, without its text.
+    """Properties of a head that decide what may follow it, without its text.
 
     `turn_indexes` are the messages of its turns, `open_question` those of an unanswered question at its end.
     `stub_messages` replace it for checks of a tail: its calls and results, and who spoke last.
@@ -327,7 +318,7 @@ class CompactedHead:
     stub_messages: tuple[Message, ...]
 
     def join_tail(self, tail: Sequence[Message]) -> "HeadReplacement | None":
-        """What compacting the head replaces before `tail`; None if the tail cannot follow the head."""
+        """Return what a compaction of the head replaces; None if `tail` cannot follow the head."""
         structure, cut = TurnStructure([*self.stub_messages, *tail]), len(self.stub_messages)
         if not structure.is_cut_point(cut):
             return None
@@ -343,8 +334,6 @@ class CompactedHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadReplacement:
-    """What stays of a head, what is replaced, and whether the model speaks next."""
-
     kept_indexes: tuple[int, ...]
     replaced_indexes: tuple[int, ...]
     is_next_from_model: bool

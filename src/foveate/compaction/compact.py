@@ -55,7 +55,7 @@ _MAX_NAMED_FACTS = 64
 _LOG = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
-PriceUsage = Callable[[str, Usage], Decimal | None]
+PriceModelUsage = Callable[[str, Usage], Decimal | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class CompactionResult:
 
     @property
     def has_failed(self) -> bool:
-        """Tell whether there is no summary, or an extractive one instead of the model's."""
+        """Return whether there is no summary, or an extractive one instead of the model's."""
         if self.outcome is CompactionOutcome.OK:
             return self.reason not in ("", TOO_SOON)
         return self.outcome is CompactionOutcome.FAILED
@@ -92,7 +92,7 @@ class CompactionRunner:
         clock: Clock,
         options: CompactionOptions = CompactionOptions(),  # noqa: B008 - frozen
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        price: PriceUsage | None = None,
+        price: PriceModelUsage | None = None,
         no_model_reason: str = "",
     ) -> None:
         """Without a `summarizer`, summaries are extractive; without `price`, the provider's cost counts.
@@ -142,7 +142,6 @@ class CompactionRunner:
             return CompactionResult(outcome=CompactionOutcome.FAILED, reason=str(error))
 
     async def _turns_since_compaction(self, candidate: CompactionCandidate) -> int | None:
-        """How many turns the model has had since the last attempt; None if there was none."""
         recent = await self._store.list_compactions(
             agent=candidate.agent, session_id=candidate.session_id, limit=_MAX_RECENT_RECORDS
         )
@@ -152,10 +151,10 @@ class CompactionRunner:
             if attempt is not None and attempt.outcome in _OUTCOMES_WITH_COOLDOWN
         )
         # A record that saw more messages than there are now belongs to another branch.
-        seen = [
+        seen_counts = [
             attempt.seen_messages for attempt in attempts if 0 < attempt.seen_messages <= len(candidate.chain)
         ]
-        return count_model_turns_since(candidate, max(seen)) if seen else None
+        return count_model_turns_since(candidate, max(seen_counts)) if seen_counts else None
 
     async def _compact(self, candidate: CompactionCandidate, job: "_SummaryJob") -> CompactionResult:
         started = self._clock()
@@ -203,7 +202,6 @@ class CompactionRunner:
             raise
 
     async def _find_concurrent_compaction(self, candidate: CompactionCandidate) -> Compaction | None:
-        """Find a compaction longer than the one that the request was sent with."""
         compacted_messages = (
             candidate.earlier_compaction.messages if candidate.earlier_compaction is not None else 0
         )
@@ -233,25 +231,25 @@ class CompactionRunner:
                 return CompactionResult(
                     outcome=CompactionOutcome.LOCK_HELD, reason=_LEASE_LOST, usages=job.usage_log.usages
                 )
-            verified = writing.result()
+            verified_summary = writing.result()
         finally:
             await _cancel_tasks(writing, renewing)
         usages = job.usage_log.usages
         record = replace(record, cost=self._total_cost(record.model, usages))
-        if isinstance(verified, SummaryFailure):
+        if isinstance(verified_summary, SummaryFailure):
             return await self._finish(
-                record, CompactionOutcome.FAILED, verified.reason, lease=lease, usages=usages
+                record, CompactionOutcome.FAILED, verified_summary.reason, lease=lease, usages=usages
             )
-        return await self._store_compaction(verified, lease, candidate, plan, record, usages)
+        return await self._store_compaction(verified_summary, lease, candidate, plan, record, usages)
 
     async def _renew_until_lost(self, lease: CompactionLease) -> None:
         ttl = self._options.lock_ttl_seconds
-        renewed: CompactionLease | None = lease
-        while renewed is not None:
+        current_lease: CompactionLease | None = lease
+        while current_lease is not None:
             await self._sleep(ttl / _RENEWALS_PER_TTL)
             # If the store is unavailable now, storing the compaction will check the lease again.
             with suppress(StoreUnavailable):
-                renewed = await self._store.renew_lease(lease, ttl_seconds=ttl, now=self._clock())
+                current_lease = await self._store.renew_lease(lease, ttl_seconds=ttl, now=self._clock())
 
     async def _write_summary(
         self, candidate: CompactionCandidate, plan: CompactionPlan, job: "_SummaryJob"
@@ -259,9 +257,9 @@ class CompactionRunner:
         """Write and verify a summary; extractive if no model gives one and that is allowed."""
         summary = await self._summarize(job.summarizer, plan, job.usage_log)
         if isinstance(summary, Summary):
-            verified = await self._verify(job, summary, plan)
+            verified_summary = await self._verify(job, summary, plan)
             is_too_soon = job.summarizer is not self._summarizer
-            return replace(verified, reason=TOO_SOON if is_too_soon else self._no_model_reason)
+            return replace(verified_summary, reason=TOO_SOON if is_too_soon else self._no_model_reason)
         if not (self._options.extractive or candidate.must_fit) or job.summarizer is self._extractive:
             return summary
         extractive = await self._summarize(self._extractive, plan, job.usage_log)
@@ -284,12 +282,12 @@ class CompactionRunner:
         Extractive summaries are already selected by the same ranking.
         """
         if job.summarizer is self._extractive:
-            return _VerifiedSummary(summary=summary, carried=())
+            return _VerifiedSummary(summary=summary, carried_facts=())
         missing = await asyncio.to_thread(plan.find_missing_facts, summary.text, self._count_tokens)
         if missing.important:
-            named = missing.important[:_MAX_NAMED_FACTS]
+            named_facts = missing.important[:_MAX_NAMED_FACTS]
             writing = job.summarizer.redraft(
-                plan.summary_input, summary.text, named, job.usage_log, limit_tokens=plan.limit_tokens
+                plan.summary_input, summary.text, named_facts, job.usage_log, limit_tokens=plan.limit_tokens
             )
             redraft = await self._run_within(writing, self._options.limit_seconds * _REDRAFT_SHARE)
             if isinstance(redraft, Summary) and not await self._find_problem(job.summarizer, redraft, plan):
@@ -298,7 +296,7 @@ class CompactionRunner:
                 )
                 if len(still_missing.important) < len(missing.important):
                     summary, missing = replace(summary, text=redraft.text), still_missing
-        return _VerifiedSummary(summary=summary, carried=missing.carried)
+        return _VerifiedSummary(summary=summary, carried_facts=missing.carried_facts)
 
     async def _run_within(
         self, writing: Coroutine[Any, Any, Summary | SummaryFailure], limit_seconds: float
@@ -314,7 +312,6 @@ class CompactionRunner:
             return SummaryFailure(reason=str(error) or type(error).__name__)
 
     async def _find_problem(self, summarizer: Summarizer, summary: Summary, plan: CompactionPlan) -> str | None:
-        """Explain why a text is not a summary. Extractive ones need no check for relevance."""
         problem = find_problem(
             summary.text, replaced_tokens=plan.summary_input.replaced_tokens, count=self._count_tokens
         )
@@ -326,16 +323,18 @@ class CompactionRunner:
 
     async def _store_compaction(
         self,
-        verified: "_VerifiedSummary",
+        verified_summary: "_VerifiedSummary",
         lease: CompactionLease,
         candidate: CompactionCandidate,
         plan: CompactionPlan,
         record: Compaction,
         usages: Usages,
     ) -> CompactionResult:
-        """Store the compaction with the messages that it replaces."""
         record = replace(
-            record, summary=verified.summary.text, carried=verified.carried, model=verified.summary.model
+            record,
+            summary=verified_summary.summary.text,
+            carried=verified_summary.carried_facts,
+            model=verified_summary.summary.model,
         )
         record = replace(record, tokens_after=self._count_tokens(summary_text(record)))
         replaced_tokens = plan.summary_input.replaced_tokens
@@ -349,7 +348,7 @@ class CompactionRunner:
             start + (earlier.messages if earlier else 0) : start + record.messages
         ]
         return await self._finish(
-            record, CompactionOutcome.OK, verified.reason, lease=lease, usages=usages, messages=messages
+            record, CompactionOutcome.OK, verified_summary.reason, lease=lease, usages=usages, messages=messages
         )
 
     def _absorbed_compaction(self, candidate: CompactionCandidate) -> Compaction | None:
@@ -367,7 +366,6 @@ class CompactionRunner:
         usages: Usages = (),
         messages: Sequence[bytes] = (),
     ) -> CompactionResult:
-        """Store the outcome and return it."""
         now = self._clock()
         record = replace(
             record,
@@ -423,7 +421,7 @@ class CompactionRunner:
 
     def _call_cost(self, model: str, usage: Usage | None) -> Decimal | None:
         if usage is None or self._price is None:
-            return usage.said_dollars if usage is not None else None
+            return usage.reported_dollars if usage is not None else None
         return self._price(model, usage)
 
     def _count_tokens(self, text: str) -> int:
@@ -441,12 +439,11 @@ class _VerifiedSummary:
     """A summary, the facts to list after it, and the reason if it is extractive instead of the model's."""
 
     summary: Summary
-    carried: tuple[str, ...]
+    carried_facts: tuple[str, ...]
     reason: str = ""
 
 
 async def _cancel_tasks(*tasks: "asyncio.Task[object]") -> None:
-    """Cancel tasks and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -26,7 +26,7 @@ _UNDONE_MEANINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionContents:
-    """A compaction with the messages that it replaced. `api_format` is None if it is not known."""
+    """`api_format` is None if it is not known."""
 
     compaction: Compaction
     messages: Sequence[bytes]
@@ -39,7 +39,6 @@ async def load_contents(store: CompactionStore, compaction: Compaction) -> Compa
 
 
 def identify_contents(compaction: Compaction, messages: Sequence[bytes]) -> CompactionContents:
-    """Detect the API format of a compaction's messages."""
     for api_format in Format if messages else ():
         request = Request(
             format=api_format, model=compaction.model, body=b"{}", system=(), tools=(), messages=tuple(messages)

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from foveate.budget.evict import EvictedMessages, count_turns, evict
+from foveate.budget.evict import EvictedMessages, evict
+from foveate.budget.turn_structure import count_turns
 from foveate.compaction.apply import group_consecutive, placeholder_messages
 from foveate.compaction.boundary import TurnStructure, continues_stored
 from foveate.compaction.thinking import drop_invalid_thinking
@@ -26,10 +27,8 @@ _MAX_PLACEHOLDER_TOKENS = 120
 
 
 class OnOverflow(StrEnum):
-    """The configured policy for requests that do not fit."""
-
     MAKE_ROOM = "make_room"
-    REFUSE = "refuse"
+    REJECT = "refuse"
     PASS = "pass"
 
 
@@ -39,7 +38,7 @@ class OverflowAction(StrEnum):
     COMPACT = "fold"
     CLEAR = "clear"
     EVICT = "evict"
-    REFUSE = "refuse"
+    REJECT = "refuse"
     PASS = "pass"
 
 
@@ -51,12 +50,12 @@ class OverflowOptions:
     @property
     def policy(self) -> OnOverflow:
         """The configured policy, or the default with or without compaction."""
-        return self.on_overflow or (OnOverflow.MAKE_ROOM if self.compaction else OnOverflow.REFUSE)
+        return self.on_overflow or (OnOverflow.MAKE_ROOM if self.compaction else OnOverflow.REJECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverflowPlan:
-    """What to do with a request, and its approximate size afterwards.
+    """Actions on a request, and its approximate size afterwards.
 
     The last of `actions` decides: compact and plan again, reject, or pass the request with `edits`.
     """
@@ -110,21 +109,25 @@ def plan_overflow(
     room_maker = _RoomMaker(request, messages, tokens, model or request.model)
     if options.policy is OnOverflow.MAKE_ROOM:
         room_maker.free_tokens(count, limit_tokens)
-    edits, saved = room_maker.build_edits(), room_maker.saved_tokens
+    edits, saved_tokens = room_maker.build_edits(), room_maker.saved_tokens
     # The rest of an estimate is as uncertain as the whole.
-    left = lower_bound_tokens(count) * (count.tokens - saved) // count.tokens
-    if left > limit_tokens and options.policy is not OnOverflow.PASS:
+    min_remaining_tokens = lower_bound_tokens(count) * (count.tokens - saved_tokens) // count.tokens
+    if min_remaining_tokens > limit_tokens and options.policy is not OnOverflow.PASS:
         # Do not apply edits that would not have helped.
         return _make_plan(
             count,
             limit_tokens,
-            (OverflowAction.REFUSE,),
-            f"it does not fit: {size_text}, and {saved:,} could go",
+            (OverflowAction.REJECT,),
+            f"it does not fit: {size_text}, and {saved_tokens:,} could go",
         )
     reason = (
-        f"room was made: {size_text}, and {saved:,} are taken out" if edits else f"it may not fit: {size_text}"
+        f"room was made: {size_text}, and {saved_tokens:,} are taken out"
+        if edits
+        else f"it may not fit: {size_text}"
     )
-    return _make_plan(count, limit_tokens, (*room_maker.actions, OverflowAction.PASS), reason, edits, saved)
+    return _make_plan(
+        count, limit_tokens, (*room_maker.actions, OverflowAction.PASS), reason, edits, saved_tokens
+    )
 
 
 def limit_turns(
@@ -151,21 +154,19 @@ def _make_plan(
     actions: tuple[OverflowAction, ...],
     reason: str,
     edits: tuple[Edit, ...] = (),
-    saved: int = 0,
+    saved_tokens: int = 0,
 ) -> OverflowPlan:
     return OverflowPlan(
         actions=actions,
         reason=reason,
         tokens_before=count.tokens,
-        tokens_after=count.tokens - saved,
+        tokens_after=count.tokens - saved_tokens,
         limit_tokens=limit_tokens,
         edits=edits,
     )
 
 
 class _RoomMaker:
-    """Removes stale tool results and old turns from a request until it fits or nothing more can go."""
-
     def __init__(
         self, request: Request, messages: Sequence[Message], tokens: Sequence[int], model: str
     ) -> None:
@@ -182,24 +183,28 @@ class _RoomMaker:
         """Remove enough, in whole steps, that the upper bound of the rest fits."""
         needed_tokens = count.tokens - limit_tokens * count.tokens // count.upper + _MAX_PLACEHOLDER_TOKENS
         step_tokens = max(limit_tokens // _REMOVAL_STEPS_PER_LIMIT, 1)
-        wanted_tokens = -(-needed_tokens // step_tokens) * step_tokens
+        rounded_tokens = -(-needed_tokens // step_tokens) * step_tokens
         self._cleared = clear_stale_results(
-            self._request, self._messages, self._tokens, need_tokens=wanted_tokens
+            self._request, self._messages, self._tokens, need_tokens=rounded_tokens
         )
         if self.saved_tokens < needed_tokens and not continues_stored(self._request):
-            left = list(self._tokens)
+            remaining_tokens = list(self._tokens)
             for edit in self._cleared:
-                left[edit.place.index] -= edit.saved_tokens
-            budget = max(sum(self._tokens) - wanted_tokens, 0)
-            self._evicted = evict(self._messages, left, token_budget=budget, max_turns=_UNLIMITED_TURNS).evicted
+                remaining_tokens[edit.place.index] -= edit.saved_tokens
+            budget = max(sum(self._tokens) - rounded_tokens, 0)
+            self._evicted = evict(
+                self._messages, remaining_tokens, token_budget=budget, max_turns=_UNLIMITED_TURNS
+            ).evicted
         if self._thinking_edits() is None:
             self._cleared, self._evicted = (), ()
 
     def evict_turns(self, turns: int) -> None:
         self._reason = f"the {turns:,} oldest turns are left out, beyond max_turns"
-        left = count_turns(self._messages) - turns
+        remaining_turns = count_turns(self._messages) - turns
         total = sum(self._tokens)
-        self._evicted = evict(self._messages, self._tokens, token_budget=total, max_turns=left).evicted
+        self._evicted = evict(
+            self._messages, self._tokens, token_budget=total, max_turns=remaining_turns
+        ).evicted
         if self._thinking_edits() is None:
             self._evicted = ()
 
@@ -211,8 +216,8 @@ class _RoomMaker:
 
     @property
     def actions(self) -> tuple[OverflowAction, ...]:
-        done = {OverflowAction.CLEAR: self._remaining_clears(), OverflowAction.EVICT: self._evicted}
-        return tuple(step for step, edits in done.items() if edits)
+        edits_by_action = {OverflowAction.CLEAR: self._remaining_clears(), OverflowAction.EVICT: self._evicted}
+        return tuple(step for step, edits in edits_by_action.items() if edits)
 
     @property
     def saved_tokens(self) -> int:
@@ -239,7 +244,6 @@ class _RoomMaker:
         return [edit for edit in self._cleared if edit.place.index not in evicted]
 
     def _eviction_edits(self, evicted: Sequence[int]) -> Iterator[ReplaceMessages]:
-        """Replace each group of evicted messages by a placeholder."""
         structure = self._structure
         for group in _group_evicted(evicted, structure.turn_indexes):
             tokens = sum(self._tokens[index] for index in group)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from foveate import formats
-from foveate.budget.evict import MessageKind, classify_message
+from foveate.budget.turn_structure import MessageKind, classify_message
 from foveate.compaction.apply import summary_text
 from foveate.compaction.boundary import (
     COMPACT_AT_PCT,
@@ -17,12 +17,11 @@ from foveate.compaction.boundary import (
     find_boundary,
     provider_summary_text,
 )
-from foveate.compaction.facts.extract import extract_facts
-from foveate.compaction.facts.ranking import ALWAYS_CARRIED, RankedFact, rank_facts
+from foveate.compaction.facts.extract import ALWAYS_CARRIED, RankedFact, extract_facts, rank_facts
 from foveate.compaction.store import Compaction
 from foveate.compaction.summarize.extractive import (
     MIN_SUMMARY_TOKENS,
-    CountTokens,
+    TokenCounter,
     select_missing_facts,
     summary_limit_tokens,
 )
@@ -89,7 +88,7 @@ class CompactionPlan:
     summary_input: SummaryInput
     ranked_facts: Sequence[RankedFact]
 
-    def find_missing_facts(self, summary: str, count: CountTokens) -> MissingFacts:
+    def find_missing_facts(self, summary: str, count: TokenCounter) -> MissingFacts:
         return find_missing_facts(
             summary,
             self.ranked_facts,
@@ -106,17 +105,17 @@ def candidate_threshold_tokens(candidate: CompactionCandidate, options: Compacti
 
 
 def count_model_turns_since(candidate: CompactionCandidate, seen_messages: int) -> int:
-    """How many turns the model has had since the conversation had `seen_messages`."""
-    raws = candidate.original.messages[candidate.chain.leading_system_messages + max(seen_messages - 1, 0) :]
+    raw_messages = candidate.original.messages[
+        candidate.chain.leading_system_messages + max(seen_messages - 1, 0) :
+    ]
     is_model_message = [
         classify_message(formats.parse_message(candidate.original.format, raw)) is MessageKind.MODEL
-        for raw in raws
+        for raw in raw_messages
     ]
     return sum(is_model and not before for before, is_model in pairwise(is_model_message))
 
 
 def max_summary_tokens(threshold_tokens: int) -> int:
-    """The limit of a summary, whatever it replaces."""
     return max(int(threshold_tokens * _SUMMARY_SHARE), MIN_SUMMARY_TOKENS)
 
 
@@ -137,9 +136,9 @@ def plan_compaction(
     """
     if continues_stored(candidate.original):
         return None
-    raws = candidate.original.messages
+    raw_messages = candidate.original.messages
     messages = [
-        formats.parse_message(candidate.original.format, formats.strip_breakpoints(raw)) for raw in raws
+        formats.parse_message(candidate.original.format, formats.strip_breakpoints(raw)) for raw in raw_messages
     ]
     tokens = [counter.count_message(message).tokens for message in messages]
     start = candidate.chain.leading_system_messages
@@ -171,7 +170,7 @@ def _build_plan(
     cut: int,
     compacted_messages: int,
     max_tokens: int,
-    count: CountTokens,
+    count: TokenCounter,
 ) -> CompactionPlan:
     structure = TurnStructure(messages)
     replaced, new = (
@@ -226,7 +225,7 @@ def _expose_provider_summaries(messages: Iterable[Message]) -> tuple[Message, ..
     for message in messages:
         summaries = [text for part in message.parts if (text := provider_summary_text(part))]
         readable += [Message(role="user", parts=(Text(text),)) for text in summaries]
-        rest = tuple(part for part in message.parts if not provider_summary_text(part))
-        if rest or not summaries:
-            readable.append(Message(role=message.role, parts=rest, name=message.name))
+        other_parts = tuple(part for part in message.parts if not provider_summary_text(part))
+        if other_parts or not summaries:
+            readable.append(Message(role=message.role, parts=other_parts, name=message.name))
     return tuple(readable)

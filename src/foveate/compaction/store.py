@@ -74,8 +74,6 @@ class CompactionLease:
 
 
 class CompactionStore(Protocol):
-    """Stores compactions, the messages that they replace, and leases."""
-
     async def acquire_lease(
         self, session_id: str, holder: str, *, ttl_seconds: float, now: float
     ) -> CompactionLease | None:
@@ -101,7 +99,7 @@ class CompactionStore(Protocol):
         """Compactions and truncations at any of `boundaries`, including undone ones; the longest first."""
 
     async def has_compactions(self, agent: str) -> bool:
-        """Tell whether an agent has any compaction or truncation."""
+        """Return whether an agent has any compaction or truncation."""
 
     async def get_compaction(self, compaction_id: str) -> Compaction | None: ...
 

@@ -46,15 +46,15 @@ def required_betas(edits: Sequence[Edit]) -> tuple[str, ...]:
     They go into the header `anthropic-beta` beside the client's own, or on Bedrock into the body's list
     `anthropic_beta`.
     """
-    asking = (
+    are_mismatch_settings = (
         isinstance(edit, SetParameter) and edit.path[-len(_MISMATCH_SETTING) :] == _MISMATCH_SETTING
         for edit in edits
     )
-    return (_BINDING_BETA,) if any(asking) else ()
+    return (_BINDING_BETA,) if any(are_mismatch_settings) else ()
 
 
 def is_prefix_mismatch(status: int, body: bytes) -> bool:
-    """Tell whether a response rejects thinking because the messages before it differ."""
+    """Return whether a response rejects thinking because the messages before it differ."""
     return status == _BAD_REQUEST and _MISMATCH_ERROR in body
 
 
@@ -110,13 +110,13 @@ def drop_invalid_thinking(
     if not rules_for(model).binds_thinking:
         return ()
     size = len(request.messages)
-    trail = formats.message_history(request)
+    history = formats.message_history(request)
     with_thinking = [
         index
         for index in range(changed_from, size if end is None else min(end, size))
         if index not in removed
         and (within is None or any(index in positions for positions in within))
-        and has_signed_thinking(request, trail, index)
+        and has_signed_thinking(request, history, index)
     ]
     if not with_thinking or _client_mismatch_setting(request) == _DROP_BLOCK:
         return ()
@@ -129,35 +129,34 @@ def drop_invalid_thinking(
         path = _thinking_path(request)
         return (SetParameter(path=(*path, *_MISMATCH_SETTING), value=_DROP_BLOCK, reason=reason),)
     stripped = {index: _message_without_thinking(request, index) for index in with_thinking}
-    written = {index: message for index, message in stripped.items() if message is not None}
-    if len(written) < len(stripped):
+    rewritten_messages = {index: message for index, message in stripped.items() if message is not None}
+    if len(rewritten_messages) < len(stripped):
         return None
     return tuple(
         ReplaceMessages(start=index, end=index + 1, messages=(message,), reason=reason)
-        for index, message in written.items()
+        for index, message in rewritten_messages.items()
     )
 
 
 def _is_turn_open(request: Request, index: int) -> bool:
-    """Tell whether the message is the model's last and calls tools, so that its turn is not finished."""
+    """Return whether the message is the model's last and calls tools, so that its turn is not finished."""
     message, *later = (formats.parse_message(request.format, raw) for raw in request.messages[index:])
     calls = any(isinstance(part, ToolCall) for part in message.parts)
     return calls and all(other.role != "assistant" for other in later)
 
 
 def _message_without_thinking(request: Request, index: int) -> Message | None:
-    """The message without thinking, other blocks unchanged; None if it cannot be rewritten."""
     raw = request.messages[index]
     message = formats.parse_message(request.format, raw)
     kinds = _THINKING_BLOCK_KINDS.get(request.format)
     if kinds is None:
-        rest: tuple[Part, ...] = tuple(part for part in message.parts if not isinstance(part, Thinking))
-        if not all(isinstance(part, Text | Opaque) for part in rest):
+        other_parts: tuple[Part, ...] = tuple(part for part in message.parts if not isinstance(part, Thinking))
+        if not all(isinstance(part, Text | Opaque) for part in other_parts):
             return None
     else:
         blocks = [(_block_kind(block), block) for block in parse_items(parse_fields(raw).get("content"))]
-        rest = tuple(Opaque(kind, block) for kind, block in blocks if kind not in kinds)
-    return Message(role=message.role, parts=rest or (Text(OMITTED_THINKING),), name=message.name)
+        other_parts = tuple(Opaque(kind, block) for kind, block in blocks if kind not in kinds)
+    return Message(role=message.role, parts=other_parts or (Text(OMITTED_THINKING),), name=message.name)
 
 
 def _block_kind(block: bytes) -> str:
@@ -170,7 +169,6 @@ def _thinking_path(request: Request) -> tuple[str, ...]:
 
 
 def _client_mismatch_setting(request: Request) -> object:
-    """The client's own setting for invalid thinking; None if there is none."""
     path = (*_thinking_path(request), *_MISMATCH_SETTING)
     setting: object = parse_object(parse_fields(request.body).get(path[0]))
     for name in path[1:]:

@@ -16,9 +16,9 @@ from decimal import Decimal
 
 from foveate import formats
 from foveate.budget.apply_ladder import parts_to_text
-from foveate.budget.evict import MessageKind, classify_message
 from foveate.budget.sections import Keep
 from foveate.budget.truncate import AvailableRoom, TruncatableText, truncate
+from foveate.budget.turn_structure import MessageKind, classify_message
 from foveate.caching import hash_bytes
 from foveate.compaction.apply import describe_non_text
 from foveate.compaction.boundary import TurnStructure
@@ -128,7 +128,6 @@ def _count_parts(parts: Sequence[Part], counter: RequestCounter) -> int:
 
 
 def _describe_omitted(parts: Sequence[Part], tokens: int) -> list[str]:
-    """A line in place of images and files that are omitted to make room for text."""
     if not parts:
         return []
     name = (describe_non_text(parts[0]) or "[something without words]")[1:-1] if len(parts) == 1 else ""
@@ -144,19 +143,18 @@ def clear_stale_results(
     tokens.
     """
     edits: list[ReplaceText] = []
-    left = need_tokens
+    remaining_tokens = need_tokens
     for edit in _stale_result_edits(request, messages, tokens):
-        if left <= 0:
+        if remaining_tokens <= 0:
             break
         edits.append(edit)
-        left -= edit.saved_tokens
+        remaining_tokens -= edit.saved_tokens
     return tuple(edits)
 
 
 def _stale_result_edits(
     request: Request, messages: Sequence[Message], tokens: Sequence[int]
 ) -> Iterator[ReplaceText]:
-    """Yield an edit for each stale result, the oldest first."""
     names = {part.id: part.name for message in messages for part in message.parts if isinstance(part, ToolCall)}
     for index in range(TurnStructure(messages).last_turn_start()):
         if not any(isinstance(part, ToolResult) for part in messages[index].parts):
@@ -177,11 +175,12 @@ def _stale_result_edits(
 
 
 def _tool_results(request: Request, index: int) -> Iterator[tuple[int, ToolResult]]:
-    """The results in a message, each with its block index."""
     raw = request.messages[index]
-    alone = replace(request, body=b"{}", tools=(), messages=(raw,), envelope=None)
+    single_message_request = replace(request, body=b"{}", tools=(), messages=(raw,), envelope=None)
     blocks = [
-        block.place.block or 0 for block in formats.request_blocks(alone) if block.kind in _RESULT_BLOCK_KINDS
+        block.place.block or 0
+        for block in formats.request_blocks(single_message_request)
+        if block.kind in _RESULT_BLOCK_KINDS
     ]
     parts = [part for part in formats.parse_message(request.format, raw).parts if isinstance(part, ToolResult)]
     if len(blocks) == len(parts):  # if not, one of them has an unknown shape
@@ -309,9 +308,9 @@ def _truncation_records(compactions: Sequence[Compaction]) -> list[Compaction]:
 
 def _first_unanswered_index(request: Request, head: int) -> int:
     """Index of the first message after the model's last one."""
-    links = formats.message_history(request).nodes
+    nodes = formats.message_history(request).nodes
     for index in reversed(range(head, len(request.messages))):
-        blocks = get_cached_blocks(links[index - head])
+        blocks = get_cached_blocks(nodes[index - head])
         if blocks and blocks[0].role == "user":
             continue
         if (
@@ -330,7 +329,6 @@ def _new_truncation_records(
     limits: Mapping[int, int],
     owner: tuple[str, str, float],
 ) -> list[Compaction]:
-    """One record for each message with a truncated result."""
     agent, session_id, now = owner
     records = []
     for index in dict.fromkeys(edit.place.index for edit in edits):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from foveate.budget.budget import Budget, clamp_budget
 from foveate.budget.serialization import budget_as_data, budget_from_data
-from foveate.config.document import MAX_SETTINGS_BYTES, Document, parse_document, read_document
+from foveate.config.document import MAX_SETTINGS_BYTES, ConfigDocument, parse_document, read_document
 from foveate.config.files import StrPath, display_path, replace_file
 from foveate.errors import BadOption, FoveateError, InputError, UnreadableInput
 
@@ -17,8 +17,6 @@ _HEADING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentBudget:
-    """The effective budget of an agent, the error in its file, and messages about clamped values."""
-
     budget: Budget
     problem: FoveateError | None
     clamped: tuple[str, ...]
@@ -34,7 +32,7 @@ def load_budget(path: StrPath, *, defaults: Budget | None = None) -> Budget:
     return _parse_budget(read_document(Path(path)), defaults)
 
 
-def _parse_budget(document: Document, defaults: Budget | None) -> Budget:
+def _parse_budget(document: ConfigDocument, defaults: Budget | None) -> Budget:
     try:
         return budget_from_data(document.data, defaults=defaults)
     except BadOption as error:
@@ -54,7 +52,7 @@ def load_agent_budget(path: StrPath, *, defaults: Budget, allowed: Budget | None
         if _is_regular_file(path):
             document = read_document(path)
             budget, clamped = _clamp_budget(_parse_budget(document, defaults), defaults, allowed)
-            if not _describe_lack(default_budget):  # otherwise the defaults are to blame
+            if not _find_room_problem(default_budget):  # otherwise the defaults are to blame
                 _check_room(budget, document)
             return AgentBudget(budget=budget, problem=None, clamped=clamped)
     except InputError as error:
@@ -63,19 +61,18 @@ def load_agent_budget(path: StrPath, *, defaults: Budget, allowed: Budget | None
 
 
 def _clamp_budget(budget: Budget, defaults: Budget, allowed: Budget | None) -> tuple[Budget, tuple[str, ...]]:
-    """Clamp `budget` to what is allowed, and describe what was changed."""
     return (budget, ()) if allowed is None else clamp_budget(budget, allowed, defaults=defaults)
 
 
-def _check_room(budget: Budget, document: Document) -> None:
+def _check_room(budget: Budget, document: ConfigDocument) -> None:
     """Raise an error at the responsible key if the budget leaves no room for a prompt."""
-    if lack := _describe_lack(budget):
+    if problem := _find_room_problem(budget):
         reserves = isinstance(document.data, dict) and "output_reserve" in document.data
         key = "output_reserve" if reserves and budget.total_tokens else "total_tokens"
-        raise document.error(lack, (key,))
+        raise document.error(problem, (key,))
 
 
-def _describe_lack(budget: Budget) -> str:
+def _find_room_problem(budget: Budget) -> str:
     """Explain that nothing is left for a prompt, or return "". The model's window is not known here."""
     total, reserve = budget.total_tokens, budget.output_reserve
     if total is None or total > reserve:
@@ -94,14 +91,14 @@ def save_agent_budget(path: StrPath, budget: Budget) -> None:
     path = Path(path)
     if path.suffix.lower() == ".json":
         raise BadOption(f"{display_path(path)}: a budget is written as YAML; let the name end in .yaml")
-    if lack := _describe_lack(budget):
-        raise BadOption(f"a budget is not written that could not be used: {lack}")
+    if problem := _find_room_problem(budget):
+        raise BadOption(f"a budget is not written that could not be used: {problem}")
     # ASCII only if needed: PyYAML does not escape NEL (U+0085) otherwise, and reads it back as a space.
     forms = (_to_yaml(budget, in_ascii=in_ascii) for in_ascii in (False, True))
-    written = next((form for form in forms if _reads_back(form, budget)), None)
-    if written is None:
+    valid_form = next((form for form in forms if _reads_back(form, budget)), None)
+    if valid_form is None:
         raise BadOption("this budget cannot be written so that it is read back the same")
-    replace_file(path, written)
+    replace_file(path, valid_form)
 
 
 def _to_yaml(budget: Budget, *, in_ascii: bool) -> bytes:
@@ -112,17 +109,17 @@ def _to_yaml(budget: Budget, *, in_ascii: bool) -> bytes:
     return f"{_HEADING}{text}".encode()
 
 
-def _reads_back(written: bytes, budget: Budget) -> bool:
-    if len(written) > MAX_SETTINGS_BYTES:
+def _reads_back(data: bytes, budget: Budget) -> bool:
+    if len(data) > MAX_SETTINGS_BYTES:
         return False
     try:
-        return _parse_budget(parse_document(written, "budget.yaml"), None) == budget
+        return _parse_budget(parse_document(data, "budget.yaml"), None) == budget
     except InputError:
         return False
 
 
 def _is_regular_file(path: Path) -> bool:
-    """Return whether the file exists; raise if it is not a regular file, since reading a pipe could block."""
+    """Return False for a missing file; raise if it is not a regular file, since reading a pipe could block."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from foveate.budget.sections import parse_choice
 from foveate.budget.serialization import check_mapping
-from foveate.config.document import Document, parse_document, read_document
+from foveate.config.document import ConfigDocument, parse_document, read_document
 from foveate.config.files import StrPath
 from foveate.config.key_path import KeyPath
 from foveate.cost.caps import DEFAULT_MIN_OUTPUT_TOKENS, DEFAULT_WARN_AT, Cap, CapScope, UnknownPricePolicy
@@ -83,7 +83,7 @@ def parse_cost(data: bytes, source: str) -> CostOptions:
     return _parse_cost_document(parse_document(data, source, exact=True))
 
 
-def _parse_cost_document(document: Document) -> CostOptions:
+def _parse_cost_document(document: ConfigDocument) -> CostOptions:
     if not isinstance(document.data, dict):
         raise document.error("the configuration is a mapping (key: value)")
     value = document.data.get(COST_KEY)
@@ -134,7 +134,7 @@ def _parse_cap(value: object, key_path: KeyPath) -> Cap:
             warn_at=_parse_number(fields["warn_at"], "warn_at") if "warn_at" in fields else DEFAULT_WARN_AT,
             unknown=_parse_choice(UnknownPricePolicy, fields["unknown"], "unknown")
             if "unknown" in fields
-            else UnknownPricePolicy.REFUSE,
+            else UnknownPricePolicy.REJECT,
         )
     except BadOption as error:
         raise BadOption(str(error), path=(*key_path, *error.path)) from None
@@ -173,7 +173,6 @@ def _parse_price(value: object, key_path: KeyPath) -> CustomPrice:
 
 
 def _parse_full_price(fields: Any) -> DollarsPerMillion | None:
-    """Parse the price of each token kind; None if there is a discount instead."""
     dollars = [key for key in TOKEN_KIND_BY_KEY if key in fields]
     if "discount" in fields:
         if dollars:

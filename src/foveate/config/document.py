@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from foveate.config.files import decode_text, display_path, read_bytes
-from foveate.config.key_path import KeyPath, format_key_path, shorten
+from foveate.config.key_path import KeyPath, format_key_path, shorten_text
 from foveate.errors import BadSetting, UnreadableInput
 
 MAX_SETTINGS_BYTES = 1_000_000
@@ -14,7 +14,7 @@ _JSON_START = re.compile(r"\s*[\[{]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class ConfigDocument:
     """A parsed file as plain data: null, booleans, numbers, strings, lists and mappings."""
 
     source: str
@@ -31,13 +31,13 @@ class Document:
         """Return an error at `key_path`. Its line is only looked up now."""
         return BadSetting(
             self.source,
-            shorten(reason),
+            shorten_text(reason),
             line=self.find_line(self.text, key_path),
             key=format_key_path(key_path),
         )
 
 
-def read_document(path: Path, *, limit_bytes: int = MAX_SETTINGS_BYTES, exact: bool = False) -> Document:
+def read_document(path: Path, *, limit_bytes: int = MAX_SETTINGS_BYTES, exact: bool = False) -> ConfigDocument:
     """Read a file: JSON if its name ends in `.json`, otherwise YAML.
 
     With `exact`, numbers with a decimal point become decimals, as money needs.
@@ -49,7 +49,7 @@ def read_document(path: Path, *, limit_bytes: int = MAX_SETTINGS_BYTES, exact: b
     return parse_document(read_bytes(path, limit_bytes=limit_bytes), display_path(path), exact=exact)
 
 
-def parse_document(data: bytes, source: str, *, exact: bool = False) -> Document:
+def parse_document(data: bytes, source: str, *, exact: bool = False) -> ConfigDocument:
     """Parse `data`. `source` is its name in errors; its suffix tells JSON from YAML.
 
     Without such a suffix, data that starts like JSON is parsed as JSON first, which is faster.
@@ -72,16 +72,16 @@ def parse_document(data: bytes, source: str, *, exact: bool = False) -> Document
         return _parse_yaml_or_raise(json_error, text, source, exact)
 
 
-def _parse_json(text: str, source: str, exact: bool) -> Document:
+def _parse_json(text: str, source: str, exact: bool) -> ConfigDocument:
     from foveate.config import json_parser
 
     data = json_parser.parse(text, source, exact=exact)
-    return Document(
+    return ConfigDocument(
         source=source, data=data, text=text, find_line=json_parser.find_line, find_lines=json_parser.find_lines
     )
 
 
-def _parse_yaml_or_raise(json_error: BadSetting, text: str, source: str, exact: bool) -> Document:
+def _parse_yaml_or_raise(json_error: BadSetting, text: str, source: str, exact: bool) -> ConfigDocument:
     """Parse YAML, which may start with a bracket too, or raise the error of the JSON parser."""
     try:
         return _parse_yaml(text, source, exact)
@@ -89,12 +89,12 @@ def _parse_yaml_or_raise(json_error: BadSetting, text: str, source: str, exact: 
         raise json_error from None
 
 
-def _parse_yaml(text: str, source: str, exact: bool) -> Document:
+def _parse_yaml(text: str, source: str, exact: bool) -> ConfigDocument:
     from foveate.config import yaml_parser
 
     data = yaml_parser.parse(text, source, exact=exact)
     if data is None:
         raise UnreadableInput(source, "is empty")
-    return Document(
+    return ConfigDocument(
         source=source, data=data, text=text, find_line=yaml_parser.find_line, find_lines=yaml_parser.find_lines
     )

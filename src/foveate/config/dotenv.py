@@ -28,7 +28,7 @@ _LOCATION_WORDS = frozenset(("FILE", "PATH", "DIR", "URL", "URI"))
 
 
 def _is_allowed(name: str) -> bool:
-    """Return whether a variable is read: `OPENAI_API_KEY` is, `AWS_WEB_IDENTITY_TOKEN_FILE` is not."""
+    """True for `OPENAI_API_KEY`, False for `AWS_WEB_IDENTITY_TOKEN_FILE`."""
     if name in _OWN_VARIABLES or name in _REGIONS or name.startswith(_OWN_PREFIXES):
         return True
     _, *words = name.upper().split("_")

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from foveate.budget.model_limits import MAX_TOKENS_VARIABLE
-from foveate.config.document import Document
+from foveate.config.document import ConfigDocument
 from foveate.config.key_path import KeyPath, format_key_path
 from foveate.config.load import validate_settings
 from foveate.config.overrides import STORE_VARIABLE
@@ -66,7 +66,6 @@ class EffectiveSetting:
         return format_value(self.value)
 
     def origin(self, path: "Path | None") -> str:
-        """Return the line of the file at `path`, the variable, or else the kind of source."""
         if self.variable is not None:
             return self.variable
         return f"{path}:{self.line}" if self.line is not None else self.source.value
@@ -79,7 +78,10 @@ def format_value(value: object) -> str:
 
 
 def list_effective_settings(
-    settings: "Settings", document: Document | None, environment: Mapping[str, str], keys: Mapping[str, str]
+    settings: "Settings",
+    document: ConfigDocument | None,
+    environment: Mapping[str, str],
+    keys: Mapping[str, str],
 ) -> list[EffectiveSetting]:
     """Return every effective setting, and which upstreams have a key.
 
@@ -109,8 +111,6 @@ def list_effective_settings(
 
 @dataclass(frozen=True, slots=True)
 class _SettingValue:
-    """A setting that is not a model itself."""
-
     key_path: KeyPath
     value: object
     default: object
@@ -118,20 +118,17 @@ class _SettingValue:
 
 @dataclass(frozen=True, slots=True)
 class _FileSettings:
-    """The settings that the file alone yields, and the line of each value."""
-
     values: Mapping[KeyPath, object]
     lines: Mapping[KeyPath, int]
     data: object
 
     def line(self, key_path: KeyPath) -> int | None:
-        """Return the line that sets a value; None if the file does not set it."""
         value: Any = self.data
         for step in key_path:
-            is_there = (
+            exists = (
                 step in value if isinstance(value, dict) else isinstance(value, list) and int(step) < len(value)
             )
-            if not is_there:
+            if not exists:
                 return None
             value = value[step]
         # Values within an alias have no line of their own.
@@ -140,7 +137,7 @@ class _FileSettings:
         )
 
 
-def _read_file_settings(document: Document | None) -> _FileSettings:
+def _read_file_settings(document: ConfigDocument | None) -> _FileSettings:
     from foveate.config.settings import Settings
 
     settings = Settings() if document is None else validate_settings(document)
@@ -174,7 +171,6 @@ def _to_effective_setting(
 def _apply_environment(
     key_path: KeyPath, value: object, environment: Mapping[str, str]
 ) -> tuple[object, str | None]:
-    """Return the effective value, and the variable that overrides the file, if any."""
     match key_path:
         case ("store", "url"):
             variable = STORE_VARIABLE  # already applied to `settings`

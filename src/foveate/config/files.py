@@ -140,5 +140,4 @@ def _sync_folder(folder: Path) -> None:
 
 
 def display_path(path: Path) -> str:
-    """Return a path as text; bytes that are not UTF-8 become replacement characters."""
     return os.fsencode(path).decode("utf-8", "replace")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from foveate.config.key_path import MAX_DEPTH, KeyPath, format_key_path, shorten
+from foveate.config.key_path import MAX_DEPTH, KeyPath, format_key_path, shorten_text
 from foveate.errors import BadSetting
 
 # A string, punctuation, or another literal. An unterminated string extends to the end.
@@ -14,7 +14,7 @@ _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[][{},:]|[^][{},:"\s]+'
 _NESTED = frozenset({dict, list})
 
 
-class _DuplicateKey(Exception): ...
+class _DuplicateMember(Exception): ...
 
 
 def parse(text: str, source: str, *, exact: bool = False) -> object:
@@ -33,7 +33,7 @@ def parse(text: str, source: str, *, exact: bool = False) -> object:
         raise BadSetting(source, "a number in it is larger or smaller than any that can be read") from None
     except RecursionError:
         raise _nesting_error(text, source) from None
-    except _DuplicateKey:
+    except _DuplicateMember:
         raise _duplicate_key_error(text, source) from None
     if _is_too_deep(data):
         raise _nesting_error(text, source)
@@ -42,12 +42,11 @@ def parse(text: str, source: str, *, exact: bool = False) -> object:
 
 def find_line(text: str, key_path: KeyPath) -> int | None:
     """Return the line of a value in valid JSON, or of the closest value around it."""
-    found = [at for passed, at in _iter_key_paths(text) if passed == key_path[: len(passed)]]
+    found = [at for visited_path, at in _iter_key_paths(text) if visited_path == key_path[: len(visited_path)]]
     return _line_at(text, found[-1]) if found else None
 
 
 def find_lines(text: str) -> dict[KeyPath, int]:
-    """Return the line of each value in valid JSON."""
     found: dict[KeyPath, int] = {}
     line, before = 1, 0
     for key_path, at in _iter_key_paths(text):
@@ -63,7 +62,7 @@ def _line_at(text: str, at: int) -> int:
 def _build_mapping(pairs: list[tuple[str, object]]) -> dict[str, object]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
-        raise _DuplicateKey
+        raise _DuplicateMember
     return mapping
 
 
@@ -83,7 +82,7 @@ def _nesting_error(text: str, source: str) -> BadSetting:
 def _duplicate_key_error(text: str, source: str) -> BadSetting:
     key_path, at = next(_find_duplicates(text))
     reason = f"the key {key_path[-1]!r} stands here a second time"
-    return BadSetting(source, shorten(reason), line=_line_at(text, at), key=format_key_path(key_path))
+    return BadSetting(source, shorten_text(reason), line=_line_at(text, at), key=format_key_path(key_path))
 
 
 def _find_duplicates(text: str) -> Iterator[tuple[KeyPath, int]]:

@@ -12,8 +12,8 @@ _MAX_CHARS = 500
 def format_key_path(key_path: KeyPath) -> str:
     """Format a key path for errors: `sections.logs.max_tokens`."""
     # JSON can contain lone surrogates, which cannot be printed.
-    return shorten(".".join(map(str, key_path))).encode("utf-8", "replace").decode()
+    return shorten_text(".".join(map(str, key_path))).encode("utf-8", "replace").decode()
 
 
-def shorten(text: str) -> str:
+def shorten_text(text: str) -> str:
     return text if len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + " …"

@@ -101,7 +101,6 @@ class LiveSettings(Generic[BuiltT]):
             )
 
     def current(self) -> ActiveConfig[BuiltT]:
-        """Return the active configuration."""
         at = time.monotonic()
         if at - self._checked_at < self._check_interval_seconds:
             return self._active

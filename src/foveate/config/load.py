@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from foveate.config.cost import CostOptions, parse_cost
-from foveate.config.document import MAX_SETTINGS_BYTES, Document, parse_document
+from foveate.config.document import MAX_SETTINGS_BYTES, ConfigDocument, parse_document
 from foveate.config.files import StrPath, display_path, read_bytes
 from foveate.config.key_path import KeyPath
 from foveate.errors import BadOption, BadSetting
@@ -45,8 +45,6 @@ _EXPECTED_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings of a file, and its `cost` section."""
-
     settings: "Settings"
     cost: CostOptions
 
@@ -81,7 +79,7 @@ def build_from_bytes(data: bytes, source: str, build: Callable[[Configuration], 
 
 
 def has_content(data: bytes) -> bool:
-    """Return whether a file has more than comments."""
+    """False if the file has only comments."""
     return bool(_CONTENT_LINE.search(data))
 
 
@@ -110,7 +108,7 @@ def parse_settings(data: bytes, source: str) -> "Settings":
     return validate_settings(parse_document(data, source))
 
 
-def validate_settings(document: Document) -> "Settings":
+def validate_settings(document: ConfigDocument) -> "Settings":
     """Validate the data of a document.
 
     Raises:
@@ -130,7 +128,7 @@ def validate_settings(document: Document) -> "Settings":
     return settings
 
 
-def to_setting_error(document: Document, detail: "ErrorDetails") -> BadSetting:
+def to_setting_error(document: ConfigDocument, detail: "ErrorDetails") -> BadSetting:
     """Convert a pydantic error to one with line and key that says what to do."""
     key_path = tuple(detail["loc"])
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
@@ -185,7 +183,6 @@ def _describe_unknown_key(key_path: KeyPath) -> str:
 
 
 def _sibling_keys(key_path: KeyPath) -> list[str]:
-    """Return the keys that are valid where a key stands."""
     from foveate.config.settings import Settings
 
     model: type[BaseModel] = Settings
@@ -214,7 +211,7 @@ def _describe_value(value: object) -> str:
     return "nothing" if value is None else repr(value)[:80]
 
 
-def _check_agent_ids(settings: "Settings", document: Document) -> None:
+def _check_agent_ids(settings: "Settings", document: ConfigDocument) -> None:
     seen: dict[str, int] = {}
     for number, agent in enumerate(settings.agents):
         if agent.id in seen:
@@ -237,15 +234,14 @@ def find_problems(data: bytes, source: str) -> list[BadSetting]:
     return _find_cost_problems(data, source) if has_content(data) else []
 
 
-def _try_parse(data: bytes, source: str) -> Document | None:
-    """Parse a document; None if it is neither YAML nor JSON."""
+def _try_parse(data: bytes, source: str) -> ConfigDocument | None:
     try:
         return parse_document(data, source)
     except BadSetting:
         return None
 
 
-def _find_settings_problems(document: Document) -> list[BadSetting]:
+def _find_settings_problems(document: ConfigDocument) -> list[BadSetting]:
     from pydantic import ValidationError
 
     from foveate.config.settings import Settings

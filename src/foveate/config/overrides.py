@@ -23,8 +23,6 @@ LOCAL_PROVIDER = "llama.cpp"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalModel:
-    """A model on this machine: the URL of its server, and its name there."""
-
     base_url: str
     model: str
 
@@ -43,12 +41,10 @@ class ServeFlags:
 
 
 def find_default_file(folder: Path, home: Path) -> Path | None:
-    """Return the default configuration file: in the working folder, or else in Foveate's data folder."""
     return next((path for path in default_paths(folder, home) if path.is_file()), None)
 
 
 def default_paths(folder: Path, home: Path) -> tuple[Path, ...]:
-    """Return the paths where that file may be, in order of precedence."""
     return folder / FILE_NAME, home / FILE_NAME
 
 
@@ -82,7 +78,6 @@ def _apply_flags(settings: "Settings", flags: ServeFlags) -> "Settings":
 
 
 def _add_local_model(configuration: Configuration, local: LocalModel) -> Configuration:
-    """Add the local model as an upstream that costs nothing."""
     from foveate.config.settings import RouteSettings, UpstreamSettings
     from foveate.cost.pricing.custom_prices import CustomPrice, DollarsPerMillion
 

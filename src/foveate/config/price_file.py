@@ -72,12 +72,11 @@ class PriceFile:
 
 
 def default_price_file(environment: Mapping[str, str]) -> PriceFile:
-    """Return the price file in the data folder, whether or not it exists."""
     return PriceFile(data_folder(environment, sys.platform) / _NAME)
 
 
 def write_price_file(file: PriceFile, update: ImportedPrices) -> None:
-    """Replace the content of the file atomically.
+    """Replace the file atomically.
 
     Raises:
         UnwritableFile: the file cannot be written.

@@ -7,7 +7,7 @@ from typing import Any
 
 from foveate.budget.sections import Item, Section
 from foveate.budget.serialization import check_mapping, check_section_name
-from foveate.config.document import Document, parse_document, read_document
+from foveate.config.document import ConfigDocument, parse_document, read_document
 from foveate.config.files import StrPath, decode_text, display_path, read_bytes
 from foveate.config.key_path import KeyPath
 from foveate.errors import BadOption, BadSetting, UnreadableInput
@@ -59,7 +59,7 @@ def parse_sections(data: bytes, source: str) -> tuple[Section, ...]:
     return _sections_from_document(parse_document(data, source))
 
 
-def _sections_from_document(document: Document) -> tuple[Section, ...]:
+def _sections_from_document(document: ConfigDocument) -> tuple[Section, ...]:
     if not isinstance(document.data, list):
         kind = "a mapping" if isinstance(document.data, dict) else "a single value"
         raise document.error(f"sections are a list (- name: …), not {kind}")

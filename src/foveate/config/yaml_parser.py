@@ -13,7 +13,7 @@ import yaml
 from yaml.constructor import SafeConstructor
 from yaml.reader import Reader, ReaderError
 
-from foveate.config.key_path import MAX_DEPTH, KeyPath, format_key_path, shorten
+from foveate.config.key_path import MAX_DEPTH, KeyPath, format_key_path, shorten_text
 from foveate.errors import BadSetting
 
 # Limit for what aliases add, or the length of the file if that is larger.
@@ -56,7 +56,7 @@ def parse(text: str, source: str, *, exact: bool = False) -> object:
 
 def find_line(text: str, key_path: KeyPath) -> int | None:
     """Return the line of a value in valid YAML, or of the closest value around it."""
-    parser = _YamlParser(text, "", wanted_path=key_path)
+    parser = _YamlParser(text, "", target_path=key_path)
     parser.parse()
     return parser.line
 
@@ -73,7 +73,7 @@ class _YamlParser:
         self,
         text: str,
         source: str,
-        wanted_path: KeyPath = (),
+        target_path: KeyPath = (),
         *,
         exact: bool = False,
         lines: dict[KeyPath, int] | None = None,
@@ -83,7 +83,7 @@ class _YamlParser:
         self._exact = exact
         self._text = text
         self._source = source
-        self._wanted_path = wanted_path
+        self._target_path = target_path
         self._path: list[str | int] = []
         self._anchors: dict[str, tuple[object, int]] = {}
         self._size = 0
@@ -98,9 +98,9 @@ class _YamlParser:
         self._record_line(event)
         value = self._parse_value(event)
         self._next_event()
-        following = self._next_event()
-        if not isinstance(following, yaml.StreamEndEvent):
-            raise self._error("a second document begins here; a file holds one", following)
+        next_event = self._next_event()
+        if not isinstance(next_event, yaml.StreamEndEvent):
+            raise self._error("a second document begins here; a file holds one", next_event)
         return value
 
     def _next_event(self) -> Any:
@@ -215,13 +215,13 @@ class _YamlParser:
         if self._lines is not None:
             self._lines[tuple(self._path)] = event.start_mark.line + 1
         depth = len(self._path)
-        if depth <= len(self._wanted_path) and tuple(self._path) == self._wanted_path[:depth]:
+        if depth <= len(self._target_path) and tuple(self._path) == self._target_path[:depth]:
             self.line = event.start_mark.line + 1
 
     def _error(self, reason: str, event: Any) -> BadSetting:
         return BadSetting(
             self._source,
-            shorten(reason),
+            shorten_text(reason),
             line=event.start_mark.line + 1,
             key=format_key_path(tuple(self._path)),
         )
@@ -242,7 +242,7 @@ class _YamlParser:
 
 
 def _resolve_tag(text: str) -> str:
-    """Return the tag of an unquoted scalar."""
+    """The scalar is unquoted."""
     if len(text) > _MAX_NUMBER_CHARS:
         return _TEXT
     return next((tag for tag, pattern in _RESOLVERS.get(text[:1], ()) if pattern.match(text)), _TEXT)

@@ -9,7 +9,7 @@ from foveate.context.inputs import (
     memory_context_builder,
 )
 from foveate.context.rendering import (
-    MissingPart,
+    MissingContent,
     PromptParts,
     RenderedSections,
     render_awareness,
@@ -22,7 +22,7 @@ from foveate.context.workspace_cache import Workspace, WorkspaceCache, Workspace
 __all__ = [
     "CallKind",
     "ContextInputs",
-    "MissingPart",
+    "MissingContent",
     "PrefixInputs",
     "PromptParts",
     "RenderedSections",

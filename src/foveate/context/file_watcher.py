@@ -33,14 +33,13 @@ class FolderObserver(Protocol):
     def unwatched_folders(self) -> frozenset[str]:
         """Folders that are not watched yet; usually none. Called many times a second."""
 
-    def folders(self) -> frozenset[str]:
-        """All folders to watch."""
+    def folders(self) -> frozenset[str]: ...
 
     def on_watched(self, folders: frozenset[str]) -> None:
-        """From now on every change in these folders is reported."""
+        """Called once every change in these folders is reported."""
 
     def is_relevant(self, changes: Set[FileChange]) -> bool:
-        """Whether any of these changes matters. Others are not reported."""
+        """Changes that are not relevant are not reported."""
 
     def on_changed(self, changes: frozenset[FileChange]) -> None: ...
 
@@ -78,7 +77,6 @@ class FileWatcher:
             self._thread = thread
 
     def close(self) -> None:
-        """Stop the thread and wait for it."""
         with self._lock:
             self._stop.set()
             thread, self._thread = self._thread, None
@@ -94,12 +92,12 @@ class FileWatcher:
         self._observer.on_lost("")
         pause = _FIRST_PAUSE_SECONDS
         while not self._stop.is_set():
-            began = monotonic()
+            started_at = monotonic()
             try:
                 _WatchSession(self._observer, self._stop, self._debounce_seconds).run()
             except (OSError, WatchfilesRustInternalError) as error:
                 self._observer.on_lost(str(error))
-                if monotonic() - began > _MAX_PAUSE_SECONDS:  # it worked for a while
+                if monotonic() - started_at > _MAX_PAUSE_SECONDS:  # it worked for a while
                     pause = _FIRST_PAUSE_SECONDS
                 self._stop.wait(pause)
                 pause = min(2 * pause, _MAX_PAUSE_SECONDS)
@@ -140,22 +138,22 @@ class _WatchSession:
                 self._notify.close()
 
     def _watch_new_folders(self) -> None:
-        wanted = self._observer.unwatched_folders()
-        if not wanted or (wanted == self._unwatchable and monotonic() < self._retry_at):
+        unwatched = self._observer.unwatched_folders()
+        if not unwatched or (unwatched == self._unwatchable and monotonic() < self._retry_at):
             return
         folders = frozenset(filter(_is_watchable, self._observer.folders()))
-        if not folders & wanted <= self._watched_folders:
+        if not folders & unwatched <= self._watched_folders:
             from watchfiles._rust_notify import RustNotify
 
             try:
                 # The new watch starts before the old one ends, so that no change is missed.
-                fresh = RustNotify(sorted(folders), False, False, 0, False, False)
+                new_notify = RustNotify(sorted(folders), False, False, 0, False, False)
             except FileNotFoundError:  # deleted in the meantime
                 return
             if self._notify is not None:
                 self._collect_changes()
                 self._notify.close()
-            self._notify, self._watched_folders = fresh, folders
+            self._notify, self._watched_folders = new_notify, folders
         self._observer.on_watched(self._watched_folders)
         self._unwatchable, self._retry_at = (
             self._observer.unwatched_folders(),
@@ -176,12 +174,12 @@ class _WatchSession:
                 self._report_at = monotonic() + self._debounce_seconds
             self._pending_changes |= changes
         # A folder that was created or deleted must be watched again, and so must those below it.
-        moved = tuple(
+        moved_paths = tuple(
             change.path for change in changes if not change.is_edit and change.path in self._watched_folders
         )
-        for path in moved:
+        for path in moved_paths:
             self._watched_folders = frozenset(
-                each for each in self._watched_folders if not f"{each}/".startswith(f"{path}/")
+                folder for folder in self._watched_folders if not f"{folder}/".startswith(f"{path}/")
             )
 
 

@@ -22,8 +22,6 @@ DEFAULT_MODEL = "gpt-4o"
 
 
 class CallKind(StrEnum):
-    """Purpose of a call."""
-
     USER = "user"
     TOOL = "tool"
     HEARTBEAT = "heartbeat"
@@ -69,7 +67,7 @@ class PrefixInputs:
                 the wrong type.
         """
         check_type(self.identity, (str, NoneType), "a text or None", ("prefix", "identity"))
-        for name, kind, what in (
+        for name, kind, description in (
             ("feedback", str, "a text"),
             ("mandates", str, "a text"),
             ("tools", ToolText, "a ToolText"),
@@ -77,7 +75,7 @@ class PrefixInputs:
             entries = getattr(self, name)
             check_type(entries, tuple, "a tuple", ("prefix", name))
             for number, entry in enumerate(entries):
-                check_type(entry, kind, what, ("prefix", name, number))
+                check_type(entry, kind, description, ("prefix", name, number))
         object.__setattr__(self, "tools", tuple(sorted(set(self.tools))))
 
 
@@ -134,7 +132,7 @@ def _check_threshold(value: float | None, path: tuple[str, ...]) -> None:
 
 
 def check_type(
-    value: object, expected: type | tuple[type, ...], what: str, path: tuple[str | int, ...]
+    value: object, expected: type | tuple[type, ...], description: str, path: tuple[str | int, ...]
 ) -> None:
     """Check the type of a value; `what` describes the expected type.
 
@@ -142,7 +140,7 @@ def check_type(
         BadOption: it has another type; `path` leads to it.
     """
     if not isinstance(value, expected):
-        raise BadOption(f"{'.'.join(map(str, path))} is {what}, not {type(value).__name__}", path=path)
+        raise BadOption(f"{'.'.join(map(str, path))} is {description}, not {type(value).__name__}", path=path)
 
 
 def context_inputs(

@@ -29,7 +29,7 @@ _WITHOUT_CONTEXT = frozenset({CallKind.HEARTBEAT, CallKind.DELEGATION})
 
 
 @dataclass(frozen=True, slots=True)
-class MissingPart:
+class MissingContent:
     """Warning: why a section has a placeholder instead of its content."""
 
     section: str
@@ -44,7 +44,7 @@ class RenderedSections:
     """Sections for a budget, and warnings about missing parts. `fresh`: rendered by this call."""
 
     sections: tuple[Section, ...]
-    warnings: tuple[MissingPart, ...]
+    warnings: tuple[MissingContent, ...]
     fresh: bool
 
 
@@ -65,16 +65,16 @@ def render_prefix(inputs: PrefixInputs) -> RenderedSections:
         _list_section("tools", tools or [NO_TOOLS], Priority.REQUIRED, Keep.HEAD, Stability.STATIC),
         _list_section("feedback", feedback or [NO_FEEDBACK], Priority.MEDIUM, Keep.NEWEST, Stability.SESSION),
     )
-    given = (identity, mandates, tools, feedback)
+    parts = (identity, mandates, tools, feedback)
     warnings = tuple(
-        MissingPart(section.name, "none was given")
-        for section, entries in zip(sections, given, strict=True)
+        MissingContent(section.name, "none was given")
+        for section, entries in zip(sections, parts, strict=True)
         if not entries
     )
     return RenderedSections(sections=sections, warnings=warnings, fresh=True)
 
 
-def render_context(inputs: ContextInputs, text: str | MissingPart) -> RenderedSections:
+def render_context(inputs: ContextInputs, text: str | MissingContent) -> RenderedSections:
     """Render the section context: the text from the memory, or why there is none.
 
     The limit in `inputs` is a cap of the section, whoever made the text.
@@ -82,17 +82,17 @@ def render_context(inputs: ContextInputs, text: str | MissingPart) -> RenderedSe
     Raises:
         BadOption: `text` is not a text.
     """
-    check_type(text, (str, MissingPart), "a text", ("context", "text"))
-    missing: MissingPart | None = None
-    if isinstance(text, MissingPart):
-        shown, missing = NO_AWARENESS, text
+    check_type(text, (str, MissingContent), "a text", ("context", "text"))
+    missing: MissingContent | None = None
+    if isinstance(text, MissingContent):
+        section_text, missing = NO_AWARENESS, text
     elif text.strip():
-        shown = text
+        section_text = text
     else:
-        shown, missing = NO_PROJECTS, MissingPart("context", "the memory has nothing to show")
+        section_text, missing = NO_PROJECTS, MissingContent("context", "the memory has nothing to show")
     section = Section(
         "context",
-        shown,
+        section_text,
         priority=Priority.HIGH,
         max_tokens=inputs.limit_tokens,
         stability=Stability.TURN,
@@ -111,22 +111,22 @@ def _tool_text(tool: ToolText) -> str:
     return f"{head}\n{tool.schema}" if tool.schema else head
 
 
-def render_awareness(nodes: Iterable[Node] | MissingPart) -> RenderedSections:
+def render_awareness(nodes: Iterable[Node] | MissingContent) -> RenderedSections:
     """Render the section awareness: each active project with its state, deadlines and id, or why there is none.
 
     Projects are in the order of the memory, so that a change of one leaves those before it unchanged.
     """
-    if isinstance(nodes, MissingPart):
+    if isinstance(nodes, MissingContent):
         return _build_awareness([NO_AWARENESS], nodes)
     projects = [_project_line(node) for node in active_projects(nodes)]
     if not projects:
         return _build_awareness(
-            [NO_PROJECTS], MissingPart(AWARENESS_SECTION_NAME, "the memory has no active projects")
+            [NO_PROJECTS], MissingContent(AWARENESS_SECTION_NAME, "the memory has no active projects")
         )
     return _build_awareness(projects)
 
 
-def _build_awareness(lines: list[str], *warnings: MissingPart) -> RenderedSections:
+def _build_awareness(lines: list[str], *warnings: MissingContent) -> RenderedSections:
     section = Section(
         AWARENESS_SECTION_NAME, items=lines, priority=Priority.HIGH, keep=Keep.HEAD, stability=Stability.TURN
     )
@@ -168,7 +168,6 @@ class PromptParts:
         register(self)
 
     def prefix(self, inputs: PrefixInputs) -> RenderedSections:
-        """Return the prefix, rendered only if it is not cached."""
         cached = self._prefixes.get(inputs)
         if cached is not None:
             return cached
@@ -194,7 +193,7 @@ class PromptParts:
         generation = self._contexts.generation
         text = _build_text(build, inputs)
         built = render_context(inputs, text)
-        if isinstance(text, MissingPart):
+        if isinstance(text, MissingContent):
             return built
         return _store(self._contexts, inputs, built, generation)
 
@@ -207,14 +206,14 @@ class PromptParts:
         self._contexts.clear()
 
 
-def _build_text(build: Callable[[ContextInputs], str | None], inputs: ContextInputs) -> str | MissingPart:
+def _build_text(build: Callable[[ContextInputs], str | None], inputs: ContextInputs) -> str | MissingContent:
     try:
         text = build(inputs)
     except FoveateError as error:
-        return MissingPart("context", str(error) or error.code)
+        return MissingContent("context", str(error) or error.code)
     except OSError as error:
-        return MissingPart("context", str(error) or type(error).__name__)
-    return MissingPart("context", "there is no memory to show") if text is None else text
+        return MissingContent("context", str(error) or type(error).__name__)
+    return MissingContent("context", "there is no memory to show") if text is None else text
 
 
 PartInputs = TypeVar("PartInputs", PrefixInputs, ContextInputs)

@@ -23,7 +23,6 @@ _ROLE_BY_NAME = {role.casefold(): role for role in ROLE_FILES}
 
 
 def find_role(name: str) -> str | None:
-    """Return the role of a file by its name, ignoring case."""
     return _ROLE_BY_NAME.get(name.casefold())
 
 
@@ -61,7 +60,6 @@ class Workspace:
 
     @property
     def file_names(self) -> tuple[str, ...]:
-        """Names of the files in a bundle, in their order."""
         return ROLE_FILES + self.extras
 
 
@@ -73,14 +71,14 @@ def _is_encodable(text: str) -> bool:
 
 
 def _relative_path(given_path: str, root: str, path: tuple[str | int, ...]) -> str:
-    """Return a normalized path relative to the root."""
-    what = f"{'.'.join(map(str, path))}: {given_path!r:.200}"
+    """Return the path normalized and relative to the root."""
+    subject = f"{'.'.join(map(str, path))}: {given_path!r:.200}"
     if not given_path.isprintable() or not given_path.strip():
-        raise BadOption(f"{what} is no path that can be shown on one line", path=path)
-    below = given_path.removeprefix(root.rstrip("/") + "/") if given_path.startswith("/") else given_path
-    parts = [part for part in below.split("/") if part not in ("", ".")]
-    if below.startswith("/") or ".." in parts or not parts:
-        raise BadOption(f"{what} does not lead to something in the workspace {root}", path=path)
+        raise BadOption(f"{subject} is no path that can be shown on one line", path=path)
+    relative = given_path.removeprefix(root.rstrip("/") + "/") if given_path.startswith("/") else given_path
+    parts = [part for part in relative.split("/") if part not in ("", ".")]
+    if relative.startswith("/") or ".." in parts or not parts:
+        raise BadOption(f"{subject} does not lead to something in the workspace {root}", path=path)
     return "/".join(parts)
 
 
@@ -92,24 +90,21 @@ class BundleFile:
     path: str
     text: str = field(repr=False)  # it can be megabytes
     is_blank: bool = False
-    """Whether the whole file is blank, private parts included."""
+    """The whole file is blank, private parts included."""
 
     @property
     def depth(self) -> int:
-        """Number of scopes above it."""
         return self.path.count("/")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceWarning:
-    """A problem with a file or folder of a workspace."""
-
     path: str
     reason: str
     name: str = ""
     """The file of the bundle that is unavailable, if any."""
     is_permanent: bool = False
-    """Whether only an edit can fix it, so that reading again is pointless."""
+    """Only an edit can fix it, so that reading again is pointless."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
@@ -117,8 +112,6 @@ class WorkspaceWarning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceReading:
-    """Result of reading the files of a workspace once."""
-
     files: tuple[BundleFile, ...]
     warnings: tuple[WorkspaceWarning, ...]
 
@@ -137,7 +130,7 @@ class Bundle:
     sections: tuple[Section, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute once what every prompt needs."""
+        """Compute once what every prompt needs: the version and the sections."""
         nonempty = [file for file in self.files if file.text]
         digest = blake3()
         for file in nonempty:
@@ -148,7 +141,6 @@ class Bundle:
 
     @property
     def text(self) -> str:
-        """The whole text, with a blank line between files."""
         return "\n\n".join(section.text for section in self.sections)
 
 
@@ -198,7 +190,6 @@ def merge_reading(
 def _previous_file(
     name: str, new_files: Mapping[str, BundleFile], old_files: Mapping[str, BundleFile], blank_files: Set[str]
 ) -> BundleFile | None:
-    """Return the previous version of a file if it is unavailable now."""
     old_file, new_file = old_files.get(name), new_files.get(name)
     if old_file is None:
         return None
@@ -218,5 +209,4 @@ def _missing_reason(new_file: BundleFile | None, old_file: BundleFile) -> str:
 
 
 def blank_file_names(reading: WorkspaceReading) -> frozenset[str]:
-    """Names of files that exist and are blank."""
     return frozenset(file.name for file in reading.files if file.is_blank)

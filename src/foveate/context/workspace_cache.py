@@ -59,8 +59,6 @@ class WorkspaceCacheOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceCacheStats:
-    """Hits, misses and invalidations of the bundles of one root."""
-
     hits: int = 0
     misses: int = 0
     invalidations: int = 0
@@ -157,7 +155,6 @@ class WorkspaceCache:
             return None if slot is None or self._watch_error else self._valid_bundle(slot)
 
     def stats(self) -> Mapping[str, WorkspaceCacheStats]:
-        """Statistics by root."""
         with self._lock:
             return dict(self._stats)
 
@@ -174,7 +171,6 @@ class WorkspaceCache:
         return slot.bundle
 
     def _max_age_seconds(self, slot: _CacheSlot) -> float:
-        """Age after which a bundle is read again."""
         limit = self._options.max_age_seconds or (inf if slot.is_watched else UNWATCHED_MAX_AGE_SECONDS)
         return min(limit, slot.retry_seconds or inf)
 
@@ -244,7 +240,7 @@ class WorkspaceCache:
                     self._invalidate({slot.workspace.root})
 
     def _is_unchanged(self, scan: WorkspaceScan, bundle: Bundle) -> bool:
-        """Whether the files are the same as when they were read."""
+        """Compare the files with their state when they were read."""
         current = scan_workspace(bundle.workspace)
         if current != scan or not scan.is_recent:
             return current == scan
@@ -252,14 +248,13 @@ class WorkspaceCache:
         return merged.version == bundle.version
 
     def is_relevant(self, changes: Set[FileChange]) -> bool:
-        """Whether any of these changes matters to a cached bundle."""
         return bool(self._affected_roots(changes))
 
     def on_changed(self, changes: frozenset[FileChange]) -> None:
         """Drop the bundles of every root with a relevant change."""
-        touched = self._affected_roots(changes)
+        roots = self._affected_roots(changes)
         with self._lock:
-            self._invalidate(touched)
+            self._invalidate(roots)
 
     def _affected_roots(self, changes: Set[FileChange]) -> set[str]:
         with self._lock:

@@ -55,7 +55,7 @@ class WorkspaceScan:
     listed_folders: frozenset[str]
     """Folders whose entries were listed."""
     is_recent: bool = field(compare=False)
-    """Whether a file changed a moment ago, so that another change may leave its timestamp the same."""
+    """A file changed a moment ago, so that another change may leave its timestamp the same."""
     folders: frozenset[str] = field(init=False, compare=False)
     """All folders in which a change could change the scan."""
 
@@ -68,11 +68,11 @@ class WorkspaceScan:
     def own_folders(self) -> frozenset[str]:
         """Folders inside the workspace; if it does not exist, those that lead to it."""
         root = self.root
-        own = frozenset(folder for folder in self.folders if root is not None and _is_inside(folder, root))
-        return own or self.folders
+        inside = frozenset(folder for folder in self.folders if root is not None and _is_inside(folder, root))
+        return inside or self.folders
 
     def is_affected(self, changes: "FolderChanges") -> bool:
-        """Whether a scan after these changes could differ."""
+        """False only if a scan after these changes cannot differ."""
         return not (
             self.file_steps.isdisjoint(changes.steps)
             and self.path_steps.isdisjoint(changes.moves)
@@ -82,8 +82,6 @@ class WorkspaceScan:
 
 @dataclass(frozen=True, slots=True)
 class FolderChanges:
-    """Changes in folders, by how they can affect workspaces."""
-
     steps: frozenset[PathStep]
     """Everything that was created, deleted or edited."""
     moves: frozenset[PathStep]
@@ -115,7 +113,6 @@ class _ScanBuilder:
 
 
 def scan_workspace(workspace: Workspace) -> WorkspaceScan:
-    """Find the files of a workspace, and problems with them."""
     builder = _ScanBuilder()
     root, steps, reason = resolve_path("/", workspace.root)
     builder.path_steps.update(steps)
@@ -171,7 +168,6 @@ def resolve_path(folder: str, path: str) -> tuple[str | None, list[PathStep], st
 
 
 def _find_roles(workspace: Workspace, root: str, builder: _ScanBuilder) -> dict[str, str]:
-    """Return the path of each role's file, relative to the root. The deepest in the scope wins."""
     roles = _list_roles(root, "", builder)
     path, folder = "", root
     for part in workspace.scope.split("/") if workspace.scope else ():
@@ -205,7 +201,6 @@ def _list_roles(folder: str, path: str, builder: _ScanBuilder) -> dict[str, str]
 
 
 def _add_file(name: str, path: str, root: str, builder: _ScanBuilder) -> None:
-    """Add a file to the scan, or a warning."""
     real_path, reason = _resolve_inside(root, path, root, builder, is_file=True)
     if real_path is not None:
         try:
@@ -239,12 +234,11 @@ def _is_inside(path: str, root: str) -> bool:
 
 
 def file_stamp(state: os.stat_result) -> tuple[int, ...]:
-    """A value that differs after a change of the file."""
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
 
 def unreadable_reason(state: os.stat_result) -> str:
-    """Why this is not a file that can be read; empty if it is."""
+    """Empty if it is a file that can be read."""
     if stat.S_ISDIR(state.st_mode):
         return "is a folder"
     if not stat.S_ISREG(state.st_mode):
@@ -257,12 +251,10 @@ def unreadable_reason(state: os.stat_result) -> str:
 
 
 def os_error_reason(error: OSError) -> str:
-    """The reason in words."""
     return "is not there" if error.errno in _MISSING_ERRNOS else error.strerror or "cannot be read"
 
 
 def read_files(scan: WorkspaceScan, gate: Gate) -> WorkspaceReading:
-    """Read the files of a scan, without private parts."""
     files: list[BundleFile] = []
     warnings = list(scan.warnings)
     for source in scan.sources:
@@ -287,7 +279,7 @@ def read_files(scan: WorkspaceScan, gate: Gate) -> WorkspaceReading:
 
 
 def _contains_private(data: bytes, gate: Gate, path: str) -> bool:
-    """Whether data that is not valid text contains something private, as far as it can be read."""
+    """For data that is not valid text, as far as it can be read."""
     text = data.decode("utf-8-sig", "replace")
     return gate.redact(parse_notes(text, gate, path=path)).text != text
 
@@ -313,17 +305,17 @@ def _read_bytes(root: str, source: SourceFile) -> bytes:
 
 
 @contextmanager
-def _open_without_links(root: str, real: str) -> Iterator[int]:
+def _open_without_links(root: str, real_path: str) -> Iterator[int]:
     """Open the file at `real`, which must contain no links, even if some were created in the meantime."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     file = os.open(root, flags | os.O_DIRECTORY)
-    *folders, name = os.path.relpath(real, root).split("/")
+    *folders, name = os.path.relpath(real_path, root).split("/")
     for part, kind in [*((folder, os.O_DIRECTORY) for folder in folders), (name, os.O_NONBLOCK | os.O_NOCTTY)]:
         try:
-            inner = os.open(part, flags | kind, dir_fd=file)
+            next_file = os.open(part, flags | kind, dir_fd=file)
         finally:
             os.close(file)
-        file = inner
+        file = next_file
     try:
         yield file
     finally:

@@ -51,12 +51,17 @@ _LOG = logging.getLogger(__name__)
 
 # A lease survives one or two failed renewals.
 _RENEWALS_PER_LEASE = 3
+_MIN_RETRY_SECONDS = 1.0
+_MAX_RETRY_SECONDS = 30.0
+# A cancelled caller's reservation completes within this time and can then be released.
+_CANCELLED_RELEASE_SECONDS = 1.0
+# Waiting charges that are recorded in one transaction.
+_MAX_BATCH_CHARGES = 256
+_RESTORE_STORE_REMEDY = "bring the store back, or take the cap away"
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A reservation, when it expires, and until when it can be renewed."""
-
     reservation: Reservation
     expires_at: float
     final_expiry: float
@@ -86,18 +91,17 @@ class LeaseRenewer:
         self._next_expiry = math.inf
         self._renewal_lock = asyncio.Lock()
         self._renewal_task: asyncio.Task[None] | None = None
-        self._lapsed = 0
+        self._lapsed_count = 0
 
     @property
-    def lapsed(self) -> int:
+    def lapsed_count(self) -> int:
         """Number of reservations that expired while their calls were in flight, and were made again."""
-        return self._lapsed
+        return self._lapsed_count
 
     def lease_end(self, now: float) -> float:
         return now + min(self._lease_seconds, self._lifetime_seconds)
 
     def add(self, reservation: Reservation, *, now: float) -> None:
-        """Start renewing a reservation."""
         expires_at = reservation.expires_at
         self._leases[reservation.call_id] = Lease(reservation, expires_at, now + self._lifetime_seconds)
         self._next_expiry = min(self._next_expiry, expires_at)
@@ -105,7 +109,6 @@ class LeaseRenewer:
             self._renewal_task = asyncio.create_task(self._renew_until_empty())
 
     def remove(self, call_id: str) -> Lease | None:
-        """Stop renewing the reservation of a call, and return its lease."""
         return self._leases.pop(call_id, None)
 
     def get(self, call_id: str) -> Lease | None:
@@ -139,43 +142,33 @@ class LeaseRenewer:
             due = self._take_due(now)
             if due:
                 expires_at = now + self._lease_seconds
-                renewed = await self._ledger.renew(due, expires_at=expires_at)
+                renewed_ids = await self._ledger.renew(due, expires_at=expires_at)
                 for call_id in due:
-                    await self._apply_renewal(call_id, expires_at, is_there=call_id in renewed)
+                    await self._apply_renewal(call_id, expires_at, is_renewed=call_id in renewed_ids)
             self._next_expiry = min((lease.expires_at for lease in self._leases.values()), default=math.inf)
 
     def _take_due(self, now: float) -> list[str]:
-        """Return the calls whose lease is due for renewal, and drop those that take too long."""
         for call_id in [call_id for call_id, lease in self._leases.items() if lease.final_expiry <= now]:
             del self._leases[call_id]
             _LOG.warning("%s takes too long: nothing is held for it any longer", call_id)
         due_before = now + self._lease_seconds * (_RENEWALS_PER_LEASE - 1) / _RENEWALS_PER_LEASE
         return [call_id for call_id, lease in self._leases.items() if lease.expires_at <= due_before]
 
-    async def _apply_renewal(self, call_id: str, expires_at: float, *, is_there: bool) -> None:
+    async def _apply_renewal(self, call_id: str, expires_at: float, *, is_renewed: bool) -> None:
         lease = self._leases.get(call_id)
         if lease is None:  # the call has ended
             return
-        if not is_there:
+        if not is_renewed:
             # Without limits: the reservation must exist even if the caps have no room.
-            renewed = dataclasses.replace(lease.reservation, limits={}, expires_at=expires_at)
-            await self._ledger.reserve(renewed, now=self._clock())
+            reservation = dataclasses.replace(lease.reservation, limits={}, expires_at=expires_at)
+            await self._ledger.reserve(reservation, now=self._clock())
             if call_id not in self._leases:  # the call ended meanwhile, so nothing must stay reserved
                 await self._ledger.release(call_id)
                 return
-            self._lapsed += 1
+            self._lapsed_count += 1
             _LOG.warning("what was reserved for %s had run out; it is reserved once more", call_id)
         if self._leases.get(call_id) is lease:
             self._leases[call_id] = dataclasses.replace(lease, expires_at=expires_at)
-
-
-_MIN_RETRY_SECONDS = 1.0
-_MAX_RETRY_SECONDS = 30.0
-# A cancelled caller's reservation completes within this time and can then be released.
-_CANCELLED_RELEASE_SECONDS = 1.0
-# Waiting charges that are recorded in one transaction.
-_MAX_BATCH_CHARGES = 256
-_RESTORE_STORE_REMEDY = "bring the store back, or take the cap away"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,8 +202,8 @@ class AdmittedCall:
 
 
 class SettlementOutcome(StrEnum):
-    BOOKED = "booked"
-    KNOWN = "known"
+    RECORDED = "booked"
+    ALREADY_RECORDED = "known"
     WAITING = "waiting"
     LOST = "lost"
 
@@ -224,8 +217,8 @@ class Settlement:
 
 
 _RECORDED, _ALREADY_RECORDED = (
-    Settlement(outcome=SettlementOutcome.BOOKED),
-    Settlement(outcome=SettlementOutcome.KNOWN),
+    Settlement(outcome=SettlementOutcome.RECORDED),
+    Settlement(outcome=SettlementOutcome.ALREADY_RECORDED),
 )
 
 
@@ -260,28 +253,27 @@ class Admission:
         )
         self._outbox = outbox
         self._write_ahead_log = write_ahead_log
-        self._announced: dict[str, Charge] = {}
-        self._waiting: dict[int, _PendingCharge] = {}
+        self._announced_charges: dict[str, Charge] = {}
+        self._waiting_charges: dict[int, _PendingCharge] = {}
         self._problem = ""
-        self._lost = 0
-        self._writing = asyncio.Lock()
+        self._lost_count = 0
+        self._write_lock = asyncio.Lock()
         self._catch_up_task: asyncio.Task[None] | None = None
         self._background_tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def waiting(self) -> int:
-        """Number of charges that wait for the ledger."""
-        return len(self._waiting)
+    def waiting_count(self) -> int:
+        return len(self._waiting_charges)
 
     @property
-    def lost(self) -> int:
+    def lost_count(self) -> int:
         """Number of charges that could not be stored at all."""
-        return self._lost
+        return self._lost_count
 
     @property
-    def lapsed(self) -> int:
+    def lapsed_count(self) -> int:
         """Number of reservations that expired during their calls, because this process or its store stalled."""
-        return self._leases.lapsed
+        return self._leases.lapsed_count
 
     @property
     def problem(self) -> str:
@@ -315,7 +307,7 @@ class Admission:
         if self._write_ahead_log is None:
             return
         lease = self._leases.get(call.id)
-        self._announced[call.id] = charge = Charge(
+        self._announced_charges[call.id] = charge = Charge(
             call=call,
             usage=Usage(cache=CacheUsage()),
             dollars=None,
@@ -331,13 +323,13 @@ class Admission:
 
     def announce_ceiling(self, call_id: str, ceiling: Decimal | None) -> None:
         """Add the cost ceiling to a logged call, if it became known after sending."""
-        charge = self._announced.get(call_id)
+        charge = self._announced_charges.get(call_id)
         if charge is not None and charge.estimated_dollars is None and ceiling is not None:
             self.announce(charge.call, ceiling=ceiling, estimated_input_tokens=charge.estimated_input_tokens)
 
     def log_charge(self, charge: Charge) -> None:
         """Log a charge, so that it survives this process until it is settled."""
-        self._announced.pop(charge.call.id, None)
+        self._announced_charges.pop(charge.call.id, None)
         if self._write_ahead_log is not None:
             lease = self._leases.get(charge.call.id)
             self._write_ahead_log.append(
@@ -346,12 +338,12 @@ class Admission:
 
     def withdraw(self, call_id: str) -> None:
         """Remove the log entry of a call that was not sent, or that the provider does not charge."""
-        if self._announced.pop(call_id, None) is not None and self._write_ahead_log is not None:
+        if self._announced_charges.pop(call_id, None) is not None and self._write_ahead_log is not None:
             self._write_ahead_log.discard(call_id)
 
     async def settle(self, charge: Charge) -> Settlement:
-        (settled,) = await self.settle_all((charge,))
-        return settled
+        (settlement,) = await self.settle_all((charge,))
+        return settlement
 
     async def settle_all(self, charges: Sequence[Charge]) -> Sequence[Settlement]:
         """Record charges, and free the reservations of their calls. A cancelled caller loses nothing.
@@ -367,10 +359,10 @@ class Admission:
             late_charge = pending if lease is None else _PendingCharge(charge, lease.reservation.dollars)
             pending_charges.append(late_charge if lease is not None and lease.expires_at <= now else pending)
             late_charges[next(self._numbers)] = late_charge
-        if self._waiting:
+        if self._waiting_charges:
             return await self._enqueue_all(late_charges)
         try:
-            settled = await self._record(pending_charges)
+            settlements = await self._record(pending_charges)
         except StoreUnavailable as error:
             self._problem = str(error)
             return await self._enqueue_all(late_charges)
@@ -383,11 +375,10 @@ class Admission:
         if self._write_ahead_log is not None:
             for charge in charges:
                 self._write_ahead_log.mark_recorded(charge.call.id)
-        return settled
+        return settlements
 
-    def lose(self, charge: Charge, problem: str) -> Settlement:
-        """Count a charge that cannot be stored."""
-        self._lost += 1
+    def record_lost_charge(self, charge: Charge, problem: str) -> Settlement:
+        self._lost_count += 1
         return Settlement(outcome=SettlementOutcome.LOST, problem=problem)
 
     async def release(self, admitted: AdmittedCall) -> None:
@@ -406,28 +397,27 @@ class Admission:
         if self._background_tasks:
             await asyncio.wait(self._background_tasks)
         await self._write_waiting()
-        return tuple(self._waiting[number].charge for number in sorted(self._waiting))
+        return tuple(self._waiting_charges[number].charge for number in sorted(self._waiting_charges))
 
     async def _reserve(
-        self, call: Call, claimed: ReservationClaim
+        self, call: Call, claim: ReservationClaim
     ) -> Mapping[str, AccountBalance] | AccountOverLimit:
-        """Reserve, and return the balances of capped accounts, or the account without room."""
         now = self._clock()
         reservation = Reservation(
             call_id=call.id,
-            dollars=claimed.dollars,
+            dollars=claim.dollars,
             accounts=list_accounts(call),
-            limits={account: cap.dollars for account, cap in claimed.caps.items()},
+            limits={account: cap.dollars for account, cap in claim.caps.items()},
             expires_at=self._leases.lease_end(now),
         )
         # Waiting charges are not in the accounts, and their reservations may have expired.
-        if self._waiting and not await self._write_waiting():
-            raise self._uncheckable(claimed, self._problem)
+        if self._waiting_charges and not await self._write_waiting():
+            raise self._make_uncheckable_error(claim, self._problem)
         try:
             await self._leases.ensure_current(now)
             result = await self._ledger.reserve(reservation, now=now)
         except StoreUnavailable as error:
-            raise self._uncheckable(claimed, str(error)) from error
+            raise self._make_uncheckable_error(claim, str(error)) from error
         except asyncio.CancelledError:
             self._start_in_background(self._release_later(call.id))
             raise
@@ -435,36 +425,35 @@ class Admission:
             self._leases.add(reservation, now=now)
         return result
 
-    def _uncheckable(self, claimed: ReservationClaim, reason: str) -> CapUncheckable:
-        tightest = min(claimed.caps.values(), key=lambda cap: cap.dollars)
+    def _make_uncheckable_error(self, claim: ReservationClaim, reason: str) -> CapUncheckable:
+        tightest = min(claim.caps.values(), key=lambda cap: cap.dollars)
         return make_cap_uncheckable(tightest, reason, _RESTORE_STORE_REMEDY, is_outage=True)
 
     def _enqueue(self, number: int, pending: _PendingCharge) -> Settlement:
-        """Let a charge wait for the ledger, if there is room."""
-        if len(self._waiting) >= self._options.max_waiting:
-            return self.lose(pending.charge, self._problem)
-        self._waiting[number] = pending
+        if len(self._waiting_charges) >= self._options.max_waiting:
+            return self.record_lost_charge(pending.charge, self._problem)
+        self._waiting_charges[number] = pending
         if self._catch_up_task is None or self._catch_up_task.done():
             self._catch_up_task = asyncio.create_task(self._catch_up())
         return Settlement(outcome=SettlementOutcome.WAITING, problem=self._problem)
 
     async def _enqueue_all(self, pending_charges: Mapping[int, _PendingCharge]) -> Sequence[Settlement]:
-        """Let charges wait for the ledger, in memory and in the outbox."""
-        settled = {number: self._enqueue(number, pending) for number, pending in pending_charges.items()}
+        """Keep charges in memory and in the outbox until the ledger can be reached."""
+        settlements = {number: self._enqueue(number, pending) for number, pending in pending_charges.items()}
         if self._outbox is not None:
             waiting = [
                 pending_charges[number]
-                for number, settlement in settled.items()
+                for number, settlement in settlements.items()
                 if settlement.outcome is SettlementOutcome.WAITING
             ]
-            written = asyncio.gather(
+            writes = asyncio.gather(
                 *(self._start_in_background(self._put_in_outbox(pending)) for pending in waiting)
             )
-            await asyncio.shield(written)
+            await asyncio.shield(writes)
         if self._write_ahead_log is not None:
             for pending in pending_charges.values():
                 self._write_ahead_log.mark_recorded(pending.charge.call.id)
-        return list(settled.values())
+        return list(settlements.values())
 
     async def _put_in_outbox(self, pending: _PendingCharge) -> None:
         if self._outbox is None:
@@ -476,24 +465,24 @@ class Admission:
 
     async def _catch_up(self) -> None:
         pause_seconds = _MIN_RETRY_SECONDS
-        while self._waiting:
+        while self._waiting_charges:
             await self._sleep(pause_seconds)
             await self._write_waiting()
             pause_seconds = min(2 * pause_seconds, _MAX_RETRY_SECONDS)
 
     async def _write_waiting(self) -> bool:
         """Record waiting charges, oldest first; return whether none is left."""
-        async with self._writing:
-            while self._waiting:
-                first = sorted(self._waiting)[:_MAX_BATCH_CHARGES]
+        async with self._write_lock:
+            while self._waiting_charges:
+                first = sorted(self._waiting_charges)[:_MAX_BATCH_CHARGES]
                 try:
-                    await self._record([self._waiting[number] for number in first])
+                    await self._record([self._waiting_charges[number] for number in first])
                 except StoreUnavailable as error:
                     self._problem = str(error)
                     return False
-                written = [self._waiting.pop(number) for number in first]
+                recorded = [self._waiting_charges.pop(number) for number in first]
                 if self._outbox is not None:
-                    await asyncio.gather(*(self._outbox.remove(pending.charge.call.id) for pending in written))
+                    await asyncio.gather(*(self._outbox.remove(pending.charge.call.id) for pending in recorded))
             return True
 
     async def _record(self, pending_charges: Sequence[_PendingCharge]) -> Sequence[Settlement]:
@@ -502,39 +491,41 @@ class Admission:
         Raises:
             StoreUnavailable: the ledger cannot be reached.
         """
-        settled: list[Settlement] = []
-        tried = await self._try_settle(
+        settlements: list[Settlement] = []
+        results = await self._try_settle(
             [_with_reserved_charge(pending.charge, pending.reserved) for pending in pending_charges]
         )
-        for pending, is_new in zip(pending_charges, tried, strict=True):
-            if isinstance(is_new, Exception):
-                settled.append(await self._record_unpriced(pending, str(is_new)))
+        for pending, result in zip(pending_charges, results, strict=True):
+            if isinstance(result, Exception):
+                settlements.append(await self._record_unpriced(pending, str(result)))
             else:
-                settled.append(_RECORDED if is_new else _ALREADY_RECORDED)
-            self._problem = settled[-1].problem
-        return settled
+                is_new = result
+                settlements.append(_RECORDED if is_new else _ALREADY_RECORDED)
+            self._problem = settlements[-1].problem
+        return settlements
 
     async def _record_unpriced(self, pending: _PendingCharge, problem: str) -> Settlement:
-        """Record a charge that cannot be stored as it is, without its dollars."""
-        (is_new,) = await self._try_settle(
+        (result,) = await self._try_settle(
             [_with_reserved_charge(_without_price(pending.charge), pending.reserved)]
         )
-        if not isinstance(is_new, Exception):
+        if not isinstance(result, Exception):
+            is_new = result
             return Settlement(
-                outcome=SettlementOutcome.BOOKED if is_new else SettlementOutcome.KNOWN, problem=problem
+                outcome=SettlementOutcome.RECORDED if is_new else SettlementOutcome.ALREADY_RECORDED,
+                problem=problem,
             )
         await self._release(pending.charge.call.id)
-        return self.lose(pending.charge, problem)
+        return self.record_lost_charge(pending.charge, problem)
 
     async def _try_settle(self, charges: Sequence[Charge]) -> Sequence[bool | Exception]:
         try:
             return await self._ledger.settle_all([(charge, list_accounts(charge.call)) for charge in charges])
         except StoreUnavailable:
             raise
-        except Exception as error:  # noqa: BLE001 - a border: no bill ends the others, and it is counted
+        except Exception as error:  # noqa: BLE001 - outermost border: one bad charge must not fail the others
             if len(charges) == 1:
                 return [error]
-            return [is_new for charge in charges for is_new in await self._try_settle([charge])]
+            return [result for charge in charges for result in await self._try_settle([charge])]
 
     async def _release(self, call_id: str) -> None:
         try:
@@ -547,7 +538,6 @@ class Admission:
         await self._release(call_id)
 
     def _start_in_background(self, coroutine: Coroutine[object, object, None]) -> "asyncio.Task[None]":
-        """Start a task that runs even if nobody waits for it."""
         task = asyncio.create_task(coroutine)
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)

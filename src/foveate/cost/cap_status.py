@@ -17,7 +17,7 @@ _EMPTY_BALANCE = AccountBalance(spent=Decimal(0), reserved=Decimal(0))
 
 
 class CapLevel(StrEnum):
-    """How close a cap is: fine, near (warned), or full (every call is rejected)."""
+    """From `near` on, calls get a warning; `full` rejects every call."""
 
     FINE = "fine"
     NEAR = "near"
@@ -61,10 +61,7 @@ class CapStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerSummary:
-    """Agents and their recent sessions, with the number of calls of unknown price.
-
-    `unknown_today` is by agent.
-    """
+    """`unknown_by_agent`, `unknown_today` (by agent) and `unknown_by_session` count calls of unknown price."""
 
     agents: Sequence[str] = ()
     sessions: Sequence[tuple[str, str]] = ()
@@ -76,7 +73,6 @@ class CallerSummary:
 async def read_cap_status(
     ledger: Ledger, caps: Sequence[Cap], *, now: float, callers: CallerSummary | None = None
 ) -> list[CapStatus]:
-    """Read the status of caps from the ledger, and also the callers unless they are given."""
     if callers is None:
         callers = await _read_callers(ledger, {cap.scope for cap in caps}, now)
     uses = [use for cap in caps for use in _list_uses(cap, callers, now)]
@@ -88,7 +84,6 @@ async def read_cap_status(
 
 
 async def _read_callers(ledger: Ledger, scopes: Set[CapScope], now: float) -> CallerSummary:
-    """Read the callers, as far as caps of these scopes need them."""
     midnight = now - now % DAY_SECONDS
     all_time = await ledger.sum_charges([GroupBy.AGENT]) if scopes & {CapScope.AGENT, CapScope.TOTAL} else ()
     today = (
@@ -119,7 +114,6 @@ def compute_cap_status(
     callers: CallerSummary = CallerSummary(),  # noqa: B008 - it is frozen
     balances: Mapping[str, AccountBalance] | None = None,
 ) -> list[CapStatus]:
-    """Compute the status of caps from callers and account balances."""
     return [
         CapStatus(
             cap=cap,
@@ -149,7 +143,6 @@ def describe_cap(cap: Cap, agent: str | None = None, session: str | None = None,
 
 
 def describe_cap_use(use: CapUse, write: Callable[[Decimal], str] = format_dollars) -> str:
-    """Describe how close a cap is; `write` formats dollars."""
     if use.remaining < 0:
         return f"over by {write(-use.remaining)}"
     if use.level is CapLevel.FULL:
@@ -161,7 +154,6 @@ def describe_cap_use(use: CapUse, write: Callable[[Decimal], str] = format_dolla
 
 
 def _list_uses(cap: Cap, callers: CallerSummary, now: float) -> list[CapUse]:
-    """List the possible uses of a cap, without balances."""
     match cap.scope, cap.agent:
         case CapScope.CALL, _:
             return []
@@ -192,9 +184,8 @@ def _count_unknown_by_group(sums: Iterable[ChargeTotal]) -> dict[str, int]:
     return {total.group[0]: total.unknown_calls for total in sums if total.unknown_calls}
 
 
-def _count_unknown(unknown: Mapping[str, int], only: str | None) -> int:
-    """Count the calls of unknown price of one agent, or of all."""
-    return sum(unknown.values()) if only is None else unknown.get(only, 0)
+def _count_unknown(unknown: Mapping[str, int], agent: str | None) -> int:
+    return sum(unknown.values()) if agent is None else unknown.get(agent, 0)
 
 
 def _with_balances(uses: Iterable[CapUse], balances: Mapping[str, AccountBalance], now: float) -> list[CapUse]:
@@ -206,7 +197,6 @@ def _sort_by_remaining(uses: Iterable[CapUse]) -> list[CapUse]:
 
 
 def _find_account(use: CapUse, now: float) -> str | None:
-    """Return the account that a call would be recorded on."""
     call = Call(
         id="",
         agent=use.agent or "",

@@ -19,6 +19,7 @@ DAY_SECONDS = 86_400
 _FIRST_DAY = date(1970, 1, 1)
 
 _EMPTY_BALANCE = AccountBalance(spent=Decimal(0), reserved=Decimal(0))
+_SET_PRICE_REMEDY = "say its price in the configuration, or `unknown: allow` with the cap"
 
 
 class CapScope(StrEnum):
@@ -30,9 +31,9 @@ class CapScope(StrEnum):
 
 
 class UnknownPricePolicy(StrEnum):
-    """Whether calls to models of unknown price are allowed."""
+    """Policy for calls to models of unknown price."""
 
-    REFUSE = "refuse"
+    REJECT = "refuse"
     ALLOW = "allow"
 
 
@@ -51,7 +52,7 @@ class Cap:
     dollars: Decimal
     agent: str | None = None
     warn_at: Decimal = DEFAULT_WARN_AT
-    unknown: UnknownPricePolicy = UnknownPricePolicy.REFUSE
+    unknown: UnknownPricePolicy = UnknownPricePolicy.REJECT
 
     def __post_init__(self) -> None:
         try:
@@ -80,7 +81,7 @@ class Cap:
 
     @property
     def is_shared(self) -> bool:
-        """Tell whether all agents share the limit."""
+        """False if the limit is of one agent, session or call."""
         return self.agent is None and self.scope in (CapScope.DAY, CapScope.TOTAL)
 
     def applies_to(self, call: Call) -> bool:
@@ -94,8 +95,6 @@ class Cap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapWarning:
-    """A cap that admitted a call and is close to rejecting the next one."""
-
     cap: Cap
     balance: AccountBalance
 
@@ -105,8 +104,6 @@ class CapWarning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationClaim:
-    """Dollars to reserve for a call, and the tightest cap of each account."""
-
     dollars: Decimal
     caps: Mapping[str, Cap]
 
@@ -125,7 +122,7 @@ def claim_reservation(caps: Sequence[Cap], call: Call, ceiling: Decimal | None) 
         raise BadOption(f"a call costs some dollars at most, or nothing, and not {ceiling}")
     applicable = [cap for cap in caps if cap.applies_to(call)]
     for cap in applicable:
-        if ceiling is None and cap.unknown is UnknownPricePolicy.REFUSE:
+        if ceiling is None and cap.unknown is UnknownPricePolicy.REJECT:
             raise make_cap_uncheckable(cap, f"the price of {call.model} is not known", _SET_PRICE_REMEDY)
         if ceiling is not None and ceiling > cap.dollars and cap.scope is CapScope.CALL:
             raise make_cap_exceeded(cap, _EMPTY_BALANCE, ceiling)
@@ -144,7 +141,6 @@ def claim_reservation(caps: Sequence[Cap], call: Call, ceiling: Decimal | None) 
 def find_cap_warnings(
     caps: Sequence[Cap], call: Call, ceiling: Decimal | None, balances: Mapping[str, AccountBalance]
 ) -> tuple[CapWarning, ...]:
-    """Return warnings, given the balances that include the call's own reservation."""
     warnings = []
     for cap in caps:
         if not cap.applies_to(call):
@@ -171,9 +167,9 @@ def make_cap_exceeded(
     costs = "costs nobody knows how much" if ceiling is None else f"may cost {format_dollars(ceiling)}"
     if output_tokens is not None:
         costs += f" even if its output is limited to {output_tokens:,} tokens"
-    used = "" if cap.scope is CapScope.CALL else f", of which {_describe_balance(balance)}"
+    balance_text = "" if cap.scope is CapScope.CALL else f", of which {_describe_balance(balance)}"
     return CapExceeded(
-        f"this call {costs}, and {cap} is {format_dollars(cap.dollars)}{used}",
+        f"this call {costs}, and {cap} is {format_dollars(cap.dollars)}{balance_text}",
         _suggest_remedy(cap, balance, ceiling),
         cap=str(cap),
         limit=cap.dollars,
@@ -185,7 +181,7 @@ def make_cap_exceeded(
 
 
 def make_cap_uncheckable(cap: Cap, reason: str, remedy: str, *, is_outage: bool = False) -> CapUncheckable:
-    """Make the error for a call that cannot be checked against a cap."""
+    """`is_outage`: the ledger cannot be reached."""
     return CapUncheckable(
         f"{cap} ({format_dollars(cap.dollars)}) cannot be checked: {reason}",
         remedy,
@@ -198,7 +194,6 @@ def make_cap_uncheckable(cap: Cap, reason: str, remedy: str, *, is_outage: bool 
 
 
 def list_accounts(call: Call) -> Sequence[str]:
-    """Return all accounts of a call, sorted by name."""
     return (
         _agent_account(call),
         _day_account(call),
@@ -232,9 +227,6 @@ def utc_day(at: float) -> str:
 @lru_cache(maxsize=64)
 def _day_name(days: int) -> str:
     return (_FIRST_DAY + timedelta(days)).isoformat()
-
-
-_SET_PRICE_REMEDY = "say its price in the configuration, or `unknown: allow` with the cap"
 
 
 def _suggest_remedy(cap: Cap, balance: AccountBalance, ceiling: Decimal | None) -> str:

@@ -33,8 +33,6 @@ class Correction:
 
 
 class Category(StrEnum):
-    """Purpose of a call."""
-
     MAIN = "main"
     COMPACTION = "compaction"
     COUNTING = "counting"
@@ -66,6 +64,9 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     None for what was reserved. `is_partial`: the response was cut off before its usage was complete.
     `is_inherited`: the model has no price, and its dollars are an upper bound by its family.
     `is_possibly_charged`: the process ended while the call was in flight. Dollars are stored in picodollars.
+
+    The outbox and the write-ahead log encode charges as JSON, so the names of these fields, and of those of the
+    structs in them, are a file format.
     """
 
     call: Call
@@ -82,8 +83,6 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountBalance:
-    """Dollars spent from an account, and reserved for calls in flight."""
-
     spent: Decimal
     reserved: Decimal
 
@@ -105,8 +104,6 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountOverLimit:
-    """An account without room for a call; its balance excludes the call."""
-
     account: str
     limit: Decimal
     balance: AccountBalance

@@ -52,7 +52,7 @@ class CostReportRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostReport:
-    by: tuple[GroupBy, ...]
+    group_by: tuple[GroupBy, ...]
     rows: tuple[CostReportRow, ...]
     total: CostReportRow
 
@@ -84,13 +84,13 @@ def build_report(sums: Iterable[ChargeTotal], group_by: Sequence[GroupBy]) -> Co
     ordered = sorted(
         rows.values(), key=lambda row: (row.group[:1] if days_first else (), -(row.dollars or ZERO), row.group)
     )
-    return CostReport(by=tuple(group_by), rows=tuple(ordered), total=total)
+    return CostReport(group_by=tuple(group_by), rows=tuple(ordered), total=total)
 
 
 def _make_row(total: ChargeTotal, *, group: tuple[str, ...], category: str) -> CostReportRow:
     is_compaction = category == Category.COMPACTION
     has_price = total.unknown_calls < total.calls
-    spent = total.dollars if is_compaction and has_price else None
+    compaction_dollars = total.dollars if is_compaction and has_price else None
     return CostReportRow(
         group=group,
         calls=total.calls,
@@ -110,7 +110,7 @@ def _make_row(total: ChargeTotal, *, group: tuple[str, ...], category: str) -> C
         saved=total.savings,
         would_not_fit_calls=total.would_not_fit_calls,
         would_not_fit_dollars=total.would_not_fit_dollars,
-        compaction_dollars=spent or ZERO,
+        compaction_dollars=compaction_dollars or ZERO,
         unknown_compactions=total.unknown_calls if is_compaction else 0,
         inherited_calls=total.inherited_calls,
         inherited_dollars=total.inherited_dollars,
@@ -159,7 +159,6 @@ def _compute_charged_dollars(savings: Savings) -> Decimal | None:
 
 
 def _add_known(left: Decimal | None, right: Decimal | None) -> Decimal | None:
-    """Add two amounts, of which either may be unknown."""
     if left is None or right is None:
         return right if left is None else left
     return EXACT.add(left, right)

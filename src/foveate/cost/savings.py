@@ -16,13 +16,23 @@ from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.rates import EXACT, ZERO
 from foveate.formats.json_text.parse import to_json
 from foveate.formats.response.usage import split_usage
-from foveate.model import CacheUsage, Comparison, Savings, SimulatedState, Usage
+from foveate.model import CacheUsage, ComparisonOutcome, Savings, SimulatedState, Usage
 
 PriceUsage = Callable[[Usage], Decimal | None]
 """Returns the dollars of a usage; None if its price is unknown."""
 
 _SENT_STATE = SimulatedState.KEEP_ALIVE
 _ONE = Decimal(1)
+_AMOUNTS = ("without", "compaction", "context", "breakpoints", "keep_alive", "simulation_error")
+_NO_DIFFERENCE = Savings(
+    comparison=ComparisonOutcome.SIMULATED,
+    without=ZERO,
+    compaction=ZERO,
+    context=ZERO,
+    breakpoints=ZERO,
+    keep_alive=ZERO,
+    simulation_error=ZERO,
+)
 
 
 def compare_costs(
@@ -35,11 +45,11 @@ def compare_costs(
     """
     if charged is None:
         return Savings()
-    sent = simulated[_SENT_STATE].input_tokens if simulated else 0
-    if not sent:
+    sent_tokens = simulated[_SENT_STATE].input_tokens if simulated else 0
+    if not sent_tokens:
         return make_unchanged_savings(charged)
     reported, prices = usage.cache, _UsagePrices(usage, price, charged)
-    scale, discount = reported.input_tokens / sent, prices.discount(charged)
+    scale, discount = reported.input_tokens / sent_tokens, prices.discount(charged)
     cost: dict[SimulatedState, Decimal] = {}
     for state in SimulatedState:
         more = prices.difference(_scale_usage(simulated[state], scale), reported)
@@ -48,7 +58,7 @@ def compare_costs(
         cost[state] = _round_to_picodollars(EXACT.add(charged, more * discount))
     client, with_compaction, with_context, with_breakpoints, with_keep_alive = cost.values()
     return Savings(
-        comparison=Comparison.SIMULATED,
+        comparison=ComparisonOutcome.SIMULATED,
         without=client,
         compaction=EXACT.subtract(client, with_compaction),
         context=EXACT.subtract(with_compaction, with_context),
@@ -59,7 +69,6 @@ def compare_costs(
 
 
 def make_unchanged_savings(charged: Decimal | None) -> Savings:
-    """Return the savings of a call whose cost Foveate does not change."""
     if charged is None:
         return Savings()
     return replace(_NO_DIFFERENCE, without=_round_to_picodollars(charged))
@@ -78,27 +87,15 @@ def make_own_call_savings(call: Call, charged: Decimal | None) -> Savings:
     return make_unchanged_savings(charged)
 
 
-_AMOUNTS = ("without", "compaction", "context", "breakpoints", "keep_alive", "simulation_error")
-_NO_DIFFERENCE = Savings(
-    comparison=Comparison.SIMULATED,
-    without=ZERO,
-    compaction=ZERO,
-    context=ZERO,
-    breakpoints=ZERO,
-    keep_alive=ZERO,
-    simulation_error=ZERO,
-)
-
-
 def add_savings(savings: Iterable[Savings]) -> Savings:
     """Add up savings; unknown amounts are ignored."""
     added: dict[str, Decimal | None] = dict.fromkeys(_AMOUNTS)
-    for each in savings:
+    for call_savings in savings:
         for name in _AMOUNTS:
-            amount, so_far = getattr(each, name), added[name]
+            amount, so_far = getattr(call_savings, name), added[name]
             if amount is not None:
                 added[name] = amount if so_far is None else EXACT.add(so_far, amount)
-    return Savings(comparison=Comparison.SIMULATED, **added)
+    return Savings(comparison=ComparisonOutcome.SIMULATED, **added)
 
 
 def make_price_function(book: PriceBook, call: Call) -> PriceUsage:
@@ -124,7 +121,7 @@ class _UsagePrices:
         self._raw = to_json({"inference_geo": first.region}) if first.region else b""
         self._price = price
         self._prices: dict[CacheUsage, Decimal | None] = {}
-        if first.usage is usage and not first.units and usage.said_dollars is None:
+        if first.usage is usage and not first.units and usage.reported_dollars is None:
             self._prices[usage.cache] = charged
 
     def discount(self, charged: Decimal) -> Decimal:
@@ -132,13 +129,13 @@ class _UsagePrices:
 
         A call that was free saves nothing.
         """
-        list_price = self._price_input(self._usage.cache) if self._usage.said_dollars is not None else None
+        list_price = self._price_input(self._usage.cache) if self._usage.reported_dollars is not None else None
         return charged / list_price if list_price and charged < list_price else _ONE
 
-    def difference(self, one: CacheUsage, other: CacheUsage) -> Decimal | None:
-        if one == other:
+    def difference(self, first: CacheUsage, second: CacheUsage) -> Decimal | None:
+        if first == second:
             return ZERO
-        high, low = self._price_input(one), self._price_input(other)
+        high, low = self._price_input(first), self._price_input(second)
         return None if high is None or low is None else EXACT.subtract(high, low)
 
     def _price_input(self, cache: CacheUsage) -> Decimal | None:

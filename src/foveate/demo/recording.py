@@ -34,8 +34,6 @@ _SIGNED_KINDS = frozenset(("thinking", "redacted_thinking"))
 
 @dataclass(frozen=True, slots=True)
 class DemoRequest:
-    """A request, and the seconds since the previous one."""
-
     body: bytes
     after_seconds: float
 
@@ -116,8 +114,8 @@ def add_client_breakpoints(session: DemoSession) -> DemoSession:
 
 def _add_breakpoints(body: bytes) -> bytes:
     request: dict[str, Any] = json.loads(body)
-    users = [message for message in request["messages"] if message.get("role") == "user"]
-    for message in users[-2:]:
+    user_messages = [message for message in request["messages"] if message.get("role") == "user"]
+    for message in user_messages[-2:]:
         message["content"] = _add_content_breakpoint(message.get("content"))
     if request.get("system"):
         request["system"] = _add_content_breakpoint(request["system"])
@@ -127,7 +125,6 @@ def _add_breakpoints(body: bytes) -> bytes:
 
 
 def _add_content_breakpoint(content: Any) -> Any:
-    """Add a breakpoint to the last block that can have one."""
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
     for index in reversed(range(len(blocks))):
         if isinstance(blocks[index], dict) and str(blocks[index].get("text", "x")).strip():
@@ -145,7 +142,6 @@ def _main_conversation(recording: Recording) -> list[RecordedCall]:
 
 
 def _request_gaps(calls: Sequence[RecordedCall]) -> list[float]:
-    """Return the seconds between each call and the previous one."""
     if all(call.at for call in calls):
         times = [call.at for call in calls]
         return [0.0, *(max(0.0, now - before) for before, now in pairwise(times))]
@@ -201,14 +197,14 @@ def _remove_thinking(raw: bytes) -> bytes:
     return json.dumps(message).encode()
 
 
-def _order_tool_results(raws: Sequence[bytes]) -> list[bytes]:
+def _order_tool_results(raw_messages: Sequence[bytes]) -> list[bytes]:
     """Put tool results directly after their calls, as the provider requires.
 
     Logs have them in order of arrival, with reminders in between, and lack those of aborted calls.
     """
     ordered: list[bytes] = []
     pending_ids: tuple[str, ...] = ()
-    for raw in raws:
+    for raw in raw_messages:
         if pending_ids and not _is_user_message(raw):
             ordered.append(_placeholder_message(pending_ids))
             pending_ids = ()
@@ -244,7 +240,6 @@ def _is_result(block: object, pending_ids: Sequence[str]) -> bool:
 
 
 def _orphan_result_to_text(block: Any) -> Any:
-    """Turn a tool result without a call into text, which is always valid."""
     if not isinstance(block, dict) or block.get("type") != "tool_result":
         return block
     return {"type": "text", "text": f"(a result) {json.dumps(block.get('content'))}"}
@@ -260,7 +255,6 @@ def _placeholder_result(id_: str) -> dict[str, Any]:
 
 @_cached
 def _tool_call_values(raw: bytes, name: str) -> tuple[str, ...]:
-    """Return a field of all tool calls in a message."""
     content = json.loads(raw).get("content") if b'"tool_use"' in raw else None
     return tuple(
         block[name]
@@ -269,5 +263,5 @@ def _tool_call_values(raw: bytes, name: str) -> tuple[str, ...]:
     )
 
 
-def _tools_used(raws: Iterable[bytes]) -> list[str]:
-    return list(dict.fromkeys(name for raw in raws for name in _tool_call_values(raw, "name")))
+def _tools_used(raw_messages: Iterable[bytes]) -> list[str]:
+    return list(dict.fromkeys(name for raw in raw_messages for name in _tool_call_values(raw, "name")))

@@ -53,7 +53,7 @@ _POLL_SECONDS, _MAX_POLLS = 0.001, 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class VariantResult:
     """Results of a session: requests, usage, dollars and edits.
 
     `refused` requests were too long; `refused_at` is the number of the first one (0 if none). `failed` requests
@@ -81,7 +81,6 @@ class Tally:
 
     @property
     def hit_ratio(self) -> float:
-        """Share of the input that was read from the cache."""
         return self.read / max(1, self.uncached + self.read + self.written)
 
     @property
@@ -90,21 +89,19 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tallies:
+class VariantResults:
     """Results of the three variants: without breakpoints, with client breakpoints, with Foveate."""
 
-    off: Tally
-    usual: Tally
-    on: Tally
+    off: VariantResult
+    usual: VariantResult
+    on: VariantResult
 
     @property
-    def columns(self) -> tuple[Tally, Tally, Tally]:
+    def columns(self) -> tuple[VariantResult, VariantResult, VariantResult]:
         return self.off, self.usual, self.on
 
 
 class MovableClock:
-    """A running clock that can be moved ahead."""
-
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._offset = _STARTED_AT
@@ -117,8 +114,6 @@ class MovableClock:
 
 
 class _LimitedWindowSandbox(Sandbox):
-    """Sandbox with a smaller context window than its models have."""
-
     window_tokens: int | None = None
 
     def accept(self, http_request: SandboxRequest) -> AcceptedRequest | ErrorResponse | bytes:
@@ -147,7 +142,6 @@ class _FinishedCounter(NullObserver):
 
 
 def make_agent_options(*, is_on: bool, window_tokens: int | None) -> AgentOptions:
-    """Return options with everything off, or with everything on."""
     if not is_on:
         return AgentOptions(prompt_cache=False, token_counter=False)
     tail = CompactionOptions().tail_keep_tokens if window_tokens is None else window_tokens // TAIL_PART
@@ -166,7 +160,7 @@ async def run_session(
     is_on: bool,
     window_tokens: int | None,
     report_progress: Callable[[int], None] = lambda _done: None,
-) -> Tally:
+) -> VariantResult:
     """Send a session through a gateway. `report_progress` gets the number of requests done."""
     clock, started = MovableClock(), time.monotonic()
     sandbox = _LimitedWindowSandbox(clock=clock, seed=b"foveate demo")
@@ -248,7 +242,7 @@ def _server_config(gateway: Gateway) -> uvicorn.Config:
 
 
 class _SignalFreeServer(uvicorn.Server):
-    """Server that leaves signals to the program."""
+    """Leaves signals to the program."""
 
     def capture_signals(self) -> "nullcontext[None]":  # type: ignore[override]
         return nullcontext()
@@ -256,7 +250,6 @@ class _SignalFreeServer(uvicorn.Server):
 
 @asynccontextmanager
 async def _serve(config: uvicorn.Config) -> AsyncIterator[str]:
-    """Serve until the end of the block; yields the URL."""
     with open_listening_socket("127.0.0.1", 0) as listener:
         server = _SignalFreeServer(config)
         task = asyncio.ensure_future(server.serve(sockets=[listener]))
@@ -273,8 +266,6 @@ async def _serve(config: uvicorn.Config) -> AsyncIterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _DemoResponse:
-    """Status of a response, and its error message."""
-
     status: int
     message: str = ""
 
@@ -312,7 +303,7 @@ def _error_message(data: bytes) -> str:
         return data[:_MAX_REASON_CHARS].decode("utf-8", "replace")
 
 
-async def _add_up(store: Store, responses: Sequence[_DemoResponse], *, seconds: float) -> Tally:
+async def _add_up(store: Store, responses: Sequence[_DemoResponse], *, seconds: float) -> VariantResult:
     failed = [response for response in responses if not response.is_success and not response.is_too_long]
     entries = [entry async for entry in store.ledger.list_charges()]
     main = [entry for entry in entries if entry.call.category is Category.MAIN]
@@ -325,7 +316,7 @@ async def _add_up(store: Store, responses: Sequence[_DemoResponse], *, seconds: 
     ]
     cache_usages = [entry.usage.cache for entry in entries]
     known = [entry.dollars for entry in entries if entry.dollars is not None]
-    return Tally(
+    return VariantResult(
         requests=len(responses),
         answered=sum(response.is_success for response in responses),
         refused=sum(response.is_too_long for response in responses),

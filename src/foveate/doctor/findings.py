@@ -63,9 +63,8 @@ async def run_checks(checks: Iterable[tuple[str, Check]], *, limit_seconds: floa
 
 
 def findings_object(findings: Sequence[Finding]) -> dict[str, object]:
-    """All of it as JSON can say it."""
     counts = {level.value: sum(finding.level is level for finding in findings) for level in Level}
-    listed = [
+    finding_objects = [
         {
             "check": finding.check,
             "name": finding.name,
@@ -75,4 +74,4 @@ def findings_object(findings: Sequence[Finding]) -> dict[str, object]:
         }
         for finding in findings
     ]
-    return {"ok": not counts[Level.FAILED], "counts": counts, "findings": listed}
+    return {"ok": not counts[Level.FAILED], "counts": counts, "findings": finding_objects}

@@ -38,7 +38,6 @@ _MAX_TABLE_AGE_DAYS = 60
 def collect_models(
     settings: "Settings", recent_models: Sequence[tuple[str, str]], upstreams: "Mapping[str, Upstream]"
 ) -> dict[str, str]:
-    """Return models that are configured or were called recently, with their providers."""
     found = {
         name: upstreams[route.upstream].provider
         for route in settings.routes
@@ -51,7 +50,6 @@ def collect_models(
 
 
 def check_vocabularies(models: Sequence[str], *, is_counted: bool = True) -> list[Finding]:
-    """Check that the bundled vocabularies load, and which models are counted exactly."""
     from foveate.tokens import counter_for
 
     findings: list[Finding] = []
@@ -111,7 +109,6 @@ def check_embedder() -> list[Finding]:
 
 
 def check_watchers(settings: "Settings") -> list[Finding]:
-    """Check that file changes are noticed, and that the configured folders can be watched."""
     findings = [*_check_inotify_limits(), _check_change_event()]
     for agent in settings.agents:
         sections = agent.sections
@@ -196,7 +193,6 @@ def _check_workspace(agent: str, root: Path, max_age_seconds: float) -> Finding:
 
 
 def _check_notes(agent: str, kind: str, paths: Sequence[Path]) -> Finding:
-    """Check that the notes or skills of an agent can be read."""
     unreadable = [str(path) for path in paths if not os.access(path, os.R_OK)]
     if unreadable:
         message = f"its {kind} {', '.join(unreadable)} cannot be read"
@@ -218,7 +214,6 @@ def _file_system_type(folder: Path) -> str:
 
 
 def check_price_tables(file: "PriceFile | None", *, now: float) -> list[Finding]:
-    """Check the age of the newest price table, and that the price file is valid."""
     from foveate.cost.pricing.price_facts import load_price_facts
 
     update = None if file is None else file.current_prices()
@@ -237,7 +232,6 @@ def check_price_tables(file: "PriceFile | None", *, now: float) -> list[Finding]
 
 
 def check_prices(book: "PriceBook", models: Mapping[str, str], *, now: float) -> list[Finding]:
-    """Check that calls of these models can be priced."""
     findings: list[Finding] = []
     for model, provider in models.items():
         rates = book.rates(model, provider=provider, at=now)
@@ -266,7 +260,7 @@ def check_prices(book: "PriceBook", models: Mapping[str, str], *, now: float) ->
 
 
 def check_local_model() -> list[Finding]:
-    from foveate.gateway.local_model.process import find_weights
+    from foveate.gateway.local_model import find_weights
 
     try:
         file = find_weights()
@@ -314,11 +308,10 @@ def is_port_free(host: str, port: int) -> bool:
     return True
 
 
-def check_gateway_health(health: object, where: str, url: str) -> Finding | None:
-    """Judge a gateway by its `/health` response; None if this is not one."""
+def check_gateway_health(health: object, address: str, url: str) -> Finding | None:
     if not isinstance(health, dict) or health.get("status") not in ("ok", "degraded"):
         return None
-    message = f"a gateway listens on {where}"
+    message = f"a gateway listens on {address}"
     if "version" in health:  # only shown to callers who may see its pages
         message += f", version {health['version']}"
     if health["status"] == "ok":
@@ -329,7 +322,6 @@ def check_gateway_health(health: object, where: str, url: str) -> Finding | None
 
 
 def check_clock(*, now: float, newest_at: float | None, upstream_times: Sequence[float]) -> list[Finding]:
-    """Check the clock against upstreams, or else against the last charge."""
     advice = "set the clock (timedatectl): caps by day and times to live go by it"
     if upstream_times:
         skew = min((now - at for at in upstream_times), key=abs)

@@ -30,7 +30,7 @@ _LIMIT_SECONDS = 5.0
 _THREADS = 8
 
 
-async def run_doctor(config: Path | None, *, asks_upstreams: bool) -> list[Finding]:
+async def run_doctor(config: Path | None, *, checks_upstreams: bool) -> list[Finding]:
     """Run all checks. The store is checked first, because it knows which models are used."""
     environment = dict(os.environ)
     threads = DaemonThreadPool(_THREADS, "foveate-doctor")
@@ -60,7 +60,7 @@ async def run_doctor(config: Path | None, *, asks_upstreams: bool) -> list[Findi
         ("local model", _in_thread(threads, local_checks.check_local_model)),
         ("port", lambda: _check_port(settings, threads)),
     ]
-    if asks_upstreams:
+    if checks_upstreams:
         checks += _upstream_checks(settings, upstreams, models, upstream_times)
     other_findings = await run_checks(checks, limit_seconds=_LIMIT_SECONDS)
     health = [finding for finding in store_findings if finding.check == HEALTH]
@@ -134,7 +134,6 @@ def _in_thread(threads: DaemonThreadPool, check: Callable[[], Sequence[Finding]]
 
 
 async def _check_port(settings: Settings, threads: DaemonThreadPool) -> Sequence[Finding]:
-    """Check whether the gateway's port is free, or who uses it."""
     host, port = settings.server.host, settings.server.port
     try:
         if await threads.run(lambda: local_checks.is_port_free(host, port)):
@@ -145,11 +144,10 @@ async def _check_port(settings: Settings, threads: DaemonThreadPool) -> Sequence
 
 
 async def _check_listener(host: str, port: int, *, is_secure: bool) -> Finding:
-    """Find out whether a gateway listens on the port, and its health."""
     name = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host
     url = f"{'https' if is_secure else 'http'}://{f'[{name}]' if ':' in name else name}:{port}/health"
     command_line = f"lsof -i :{port}" if sys.platform == "darwin" else f"ss -ltnp 'sport = :{port}'"
-    taken = warning_finding(
+    other_listener = warning_finding(
         "port",
         f"{host}:{port} is taken",
         f"`{command_line}` says by whom; `foveate serve --port` takes another",
@@ -161,8 +159,8 @@ async def _check_listener(host: str, port: int, *, is_secure: bool) -> Finding:
         ):
             health = msgspec.json.decode(await read_body(response, max_bytes=1_000_000, url=url))
     except (UpstreamError, msgspec.DecodeError):
-        return taken
-    return local_checks.check_gateway_health(health, f"{host}:{port}", url) or taken
+        return other_listener
+    return local_checks.check_gateway_health(health, f"{host}:{port}", url) or other_listener
 
 
 def _upstream_checks(

@@ -53,8 +53,6 @@ QueryRows = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCheck:
-    """Findings about the store, the models called recently, and the time of the last call."""
-
     findings: Sequence[Finding]
     models: Sequence[tuple[str, str]] = ()
     newest_at: float | None = None
@@ -79,9 +77,9 @@ def _check_file(path: Path, now: float) -> StoreCheck:
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
         advice = f"give the gateway's user write access to {path} and its folder"
         findings.append(failed_finding(CHECK, "can be read, and not written", advice))
-    wal = path.with_name(f"{path.name}-wal")
+    wal_path = path.with_name(f"{path.name}-wal")
     try:
-        wal_bytes = wal.stat().st_size if wal.exists() else None
+        wal_bytes = wal_path.stat().st_size if wal_path.exists() else None
         # If nobody has it open, SQLite would create files next to it while it is read.
         uri_options = "mode=ro&immutable=1" if wal_bytes is None else "mode=ro"
         uri = f"{path.resolve().as_uri()}?{uri_options}"
@@ -108,7 +106,6 @@ def _check_file(path: Path, now: float) -> StoreCheck:
 
 
 def _check_creatable(path: Path) -> list[Finding]:
-    """Check whether a store could be created there."""
     folder = next((parent for parent in path.parents if parent.exists()), Path("/"))
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         return [
@@ -153,14 +150,14 @@ def _check_server(url: str, now: float) -> StoreCheck:
         import psycopg
 
         parts = parse_server_url(url)
-        where = f"postgresql://{parts.get('host') or 'localhost'}/{parts.get('dbname') or ''}"
+        target = f"postgresql://{parts.get('host') or 'localhost'}/{parts.get('dbname') or ''}"
         with psycopg.connect(url, connect_timeout=_WAIT_SECONDS, options="-c statement_timeout=3000") as server:
             server.read_only = True
 
             def rows(query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
                 return server.execute(query.replace("?", "%s").encode(), values).fetchall()
 
-            tables = _check_tables(rows, where, now)
+            tables = _check_tables(rows, target, now)
             ((may_write,),) = rows("SELECT NOT pg_is_in_recovery()", ())
     except ImportError:
         return StoreCheck(
@@ -191,34 +188,34 @@ def _unusable_server(url: str, reason: str) -> Finding:
     )
 
 
-def _check_tables(rows: QueryRows, where: str, now: float) -> StoreCheck:
+def _check_tables(rows: QueryRows, target: str, now: float) -> StoreCheck:
     """Check the tables. If their version is not the current one, only report the version."""
     has_tables = (
         rows("SELECT 1 FROM pg_tables WHERE tablename = 'foveate_version'", ())
-        if (where.startswith("postgresql:"))
+        if (target.startswith("postgresql:"))
         else rows("SELECT 1 FROM sqlite_schema WHERE name = 'foveate_version'", ())
     )
     if not has_tables:
         return StoreCheck(
-            findings=[ok_finding(CHECK, f"{where} is empty: the gateway makes its tables at its first start")]
+            findings=[ok_finding(CHECK, f"{target} is empty: the gateway makes its tables at its first start")]
         )
     ((version,),) = rows(FIND_VERSION, ())
     if version not in VERSIONS:
         advice = "update Foveate, or name another store: a newer one has changed its tables"
         return StoreCheck(
             findings=[
-                failed_finding(CHECK, f"{where} is of version {version}, and {VERSIONS[-1]} is known", advice)
+                failed_finding(CHECK, f"{target} is of version {version}, and {VERSIONS[-1]} is known", advice)
             ]
         )
     if version != VERSIONS[-1]:
-        message = f"{where} is of version {version}; the gateway brings it to {VERSIONS[-1]} at its next start"
+        message = f"{target} is of version {version}; the gateway brings it to {VERSIONS[-1]} at its next start"
         return StoreCheck(
             findings=[warning_finding(CHECK, message, "make a copy before, if you might want to go back")]
         )
     ((newest,),) = rows(_NEWEST, ())
     return StoreCheck(
         findings=[
-            ok_finding(CHECK, f"{where}, version {version}, can be read"),
+            ok_finding(CHECK, f"{target}, version {version}, can be read"),
             *_check_reservations(rows, now),
             *_check_hit_ratios(rows, now),
             *_check_estimate_drift(rows, now),
@@ -242,8 +239,8 @@ def _check_reservations(rows: QueryRows, now: float) -> list[Finding]:
         ]
     if oldest is None:
         return []
-    when = f"ends in {oldest - now:,.0f} s" if oldest >= now else f"ended {now - oldest:,.0f} s ago"
-    return [ok_finding(CHECK, f"{count} calls have dollars reserved under caps; the oldest lease {when}")]
+    expiry = f"ends in {oldest - now:,.0f} s" if oldest >= now else f"ended {now - oldest:,.0f} s ago"
+    return [ok_finding(CHECK, f"{count} calls have dollars reserved under caps; the oldest lease {expiry}")]
 
 
 def _check_hit_ratios(rows: QueryRows, now: float) -> list[Finding]:

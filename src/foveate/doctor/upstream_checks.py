@@ -34,8 +34,6 @@ _COUNTING_SUPPORT = {"anthropic": "counts whole requests", "openai": "counts Res
 
 @dataclass(frozen=True, slots=True)
 class UpstreamCheck:
-    """Findings about an upstream, and its clock (None if it did not send a date)."""
-
     findings: Sequence[Finding]
     at: float | None = None
 
@@ -109,7 +107,6 @@ async def _check_api_exists(upstream: "Upstream", headers: list[tuple[bytes, byt
 async def _fetch_status(
     method: str, url: str, headers: list[tuple[bytes, bytes]], body: bytes = b""
 ) -> tuple[int, float | None]:
-    """Return the status of a response, and the time by the server's clock."""
     from foveate.http.pool import ConnectionPool, Timeouts, parse_url, read_body
 
     timeouts = Timeouts(connect_seconds=LIMIT_SECONDS, idle_seconds=LIMIT_SECONDS, total_seconds=LIMIT_SECONDS)
@@ -139,27 +136,37 @@ def _unreachable_finding(upstream: "Upstream", reason: str, *, is_named: bool) -
 
 
 def _status_finding(upstream: "Upstream", status: int, elapsed: str) -> Finding:
-    """Judge the response to a request for the list of models."""
-    reached = f"reached within {elapsed}" + (", over TLS" if upstream.base_url.startswith("https:") else "")
+    reached_text = f"reached within {elapsed}" + (
+        ", over TLS" if upstream.base_url.startswith("https:") else ""
+    )
     if status in (401, 403):
         if upstream.key is None:
-            return ok_finding(CHECK, f"{reached}; there is no key here: clients bring their own", upstream.name)
+            return ok_finding(
+                CHECK, f"{reached_text}; there is no key here: clients bring their own", upstream.name
+            )
         return failed_finding(
-            CHECK, f"{reached}, and refuses the key ({status})", "see the variable that holds it", upstream.name
+            CHECK,
+            f"{reached_text}, and refuses the key ({status})",
+            "see the variable that holds it",
+            upstream.name,
         )
     if status >= 500:
         return warning_finding(
-            CHECK, f"{reached}, and answers {status}", "see how its provider is doing", upstream.name
+            CHECK, f"{reached_text}, and answers {status}", "see how its provider is doing", upstream.name
         )
     if status in (404, 405) or upstream.provider in _PUBLIC_MODEL_LISTS:
         key_note = (
             "whether it takes the key shows at the first call" if upstream.key is not None else "no key is set"
         )
-        return ok_finding(CHECK, f"{reached}; {key_note}", upstream.name)
+        return ok_finding(CHECK, f"{reached_text}; {key_note}", upstream.name)
     if not 200 <= status < 300:
-        return warning_finding(CHECK, f"{reached}, and answers {status}", "see its base_url", upstream.name)
+        return warning_finding(
+            CHECK, f"{reached_text}, and answers {status}", "see its base_url", upstream.name
+        )
     return ok_finding(
-        CHECK, f"{reached}; {'takes the key' if upstream.key is not None else 'asks for no key'}", upstream.name
+        CHECK,
+        f"{reached_text}; {'takes the key' if upstream.key is not None else 'asks for no key'}",
+        upstream.name,
     )
 
 

@@ -9,14 +9,14 @@ from foveate.engine.background.compaction import SessionCompactor
 from foveate.engine.background.keepalive import KeepAliveScheduler
 from foveate.engine.background.rate_limits import SaveRateLimits
 from foveate.engine.background.request_archive import RequestArchiver
-from foveate.engine.background.tracing import SaveTraces
-from foveate.engine.completion import (
-    CompletionQueue,
-    DistrustThinking,
+from foveate.engine.background.session_hooks import (
+    InvalidateCompactionThinking,
     RecordInvalidThinking,
     RecordRejections,
     RecordResponse,
 )
+from foveate.engine.background.tracing import SaveTraces
+from foveate.engine.completion import CompletionQueue
 from foveate.engine.counting.calibration import Calibrate, Calibrations, SaveCalibrations
 from foveate.engine.counting.remote import RemoteCounter
 from foveate.engine.counting.stored_conversations import StoredConversationSizes
@@ -41,12 +41,12 @@ from foveate.engine.spending.charges import RecordCharges
 from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
 from foveate.engine.steps.caps import EnforceCaps
 from foveate.engine.steps.compactions import ApplyCompactions, LimitTurns
-from foveate.engine.steps.count import CountReader, CountTokens
+from foveate.engine.steps.count import CountCorrector, CountTokens
 from foveate.engine.steps.keepalive import CancelKeepAlive
 from foveate.engine.steps.overflow import FitWindow
 from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings
 from foveate.engine.steps.sections import InjectSections, InjectSectionsInWindow
-from foveate.engine.steps.sent_messages import NoteTrail
+from foveate.engine.steps.sent_messages import KeepSentMessages
 from foveate.engine.steps.session import FindSession
 from foveate.engine.steps.thinking import DropInvalidThinking
 from foveate.engine.steps.tools import OrderTools
@@ -89,8 +89,8 @@ def build_engine(
     session_states, rejections = session_states or SessionStates(), RejectionMemory()
     calibrations, logs = calibrations or Calibrations(), prefix_logs or PrefixLogs()
     stored_conversations = StoredConversationSizes()
-    history = ApplyCompactions(compaction_store)
-    count = CountTokens(session_store, CountReader(calibrations, remote_counter), stored_conversations)
+    apply_compactions = ApplyCompactions(compaction_store)
+    count = CountTokens(session_store, CountCorrector(calibrations, remote_counter), stored_conversations)
     completion_queue = CompletionQueue(admission, session_store)
     record_charges = RecordCharges(admission, spending, session_states)
     sessions = SessionMatcher(session_store, has_other_workers=has_other_processes)
@@ -99,7 +99,7 @@ def build_engine(
         session_store,
         compaction_store,
         session_states,
-        CountReader(calibrations),
+        CountCorrector(calibrations),
         stored_conversations,
         options=options,
         clock=clock,
@@ -109,19 +109,19 @@ def build_engine(
     )
 
     def on_compaction_stored(agent: str) -> None:
-        for step in (history, *preview.steps):
+        for step in (apply_compactions, *preview.steps):
             if isinstance(step, ApplyCompactions):
-                step.forget_no_compactions(agent)
+                step.expect_compactions(agent)
 
     compactor.on_stored = on_compaction_stored
     find_session = FindSession(sessions, session_store, session_states, may_store_text=may_store_text)
-    note_trail = (NoteTrail(),) if tracing is not None else ()
+    keep_sent_messages = (KeepSentMessages(),) if tracing is not None else ()
     enforce_caps = EnforceCaps(admission, spending, completion_queue.drain_all_processes)
-    handle_overflow = FitWindow(history, count, compactor.compact_now)
+    handle_overflow = FitWindow(apply_compactions, count, compactor.compact_now)
     return Engine(
         steps=(
             find_session,
-            history,
+            apply_compactions,
             LimitTurns(),
             count,
             handle_overflow,
@@ -130,7 +130,7 @@ def build_engine(
             OrderTools(session_states),
             PlaceBreakpoints(session_states, rejections, logs),
             ReadSimulatedPrompts(),
-            *note_trail,
+            *keep_sent_messages,
             RequestUsage(rejections),
             enforce_caps,
             *((CancelKeepAlive(keep_alive),) if keep_alive is not None else ()),
@@ -143,7 +143,7 @@ def build_engine(
             *((keep_alive,) if keep_alive is not None else ()),
             RecordRejections(rejections),
             RecordInvalidThinking(session_states),
-            DistrustThinking(compaction_store),
+            InvalidateCompactionThinking(compaction_store),
         ),
         background_hooks=(
             *(
@@ -163,8 +163,8 @@ def build_engine(
         record_charge=record_charges.record_charge,
         announce_call=record_charges.announce_call,
         compact_now=compactor.compact_now,
-        recount=CountReader(calibrations, remote_counter).recount,
-        read_only_steps=(find_session, count, *note_trail, enforce_caps),
+        recount=CountCorrector(calibrations, remote_counter).recount,
+        read_only_steps=(find_session, count, *keep_sent_messages, enforce_caps),
         forget_conversation=stored_conversations.forget_conversation,
     )
 
@@ -174,7 +174,7 @@ def _build_preview(
     session_store: SessionStore,
     compaction_store: CompactionStore,
     session_states: SessionStates,
-    counts: CountReader,
+    counts: CountCorrector,
     stored_conversations: StoredConversationSizes,
     *,
     options: Callable[[str], AgentOptions],
@@ -183,17 +183,16 @@ def _build_preview(
     remote_counter: RemoteCounter | None,
     inject: InjectSections | None,
 ) -> Engine:
-    """The same steps without side effects, for counts of what would be sent."""
     read_only_store = ReadOnlySessionStore(session_store)
     read_only_states = ReadOnlySessionStates(session_states)
-    history = ApplyCompactions(ReadOnlyCompactionStore(compaction_store))
+    apply_compactions = ApplyCompactions(ReadOnlyCompactionStore(compaction_store))
     count = CountTokens(read_only_store, counts, stored_conversations)
-    handle_overflow = TryToFitWindow(FitWindow(history, count, skip_compaction))
+    handle_overflow = TryToFitWindow(FitWindow(apply_compactions, count, skip_compaction))
     preview_session = PreviewSession(sessions, read_only_states)
     return Engine(
         steps=(
             preview_session,
-            history,
+            apply_compactions,
             LimitTurns(),
             count,
             handle_overflow,

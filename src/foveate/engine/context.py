@@ -33,11 +33,10 @@ from foveate.model import (
     TokenCount,
     Ttl,
 )
-from foveate.prompt_cache.beta_header import HEADER
 from foveate.prompt_cache.placement.prefix_log import ObservedRequest
 from foveate.prompt_cache.prompt.blocks import BlockTokens
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, prompt_layout
-from foveate.prompt_cache.rules import CacheRules, CachingMode, rules_for
+from foveate.prompt_cache.rules import BETA_HEADER, CacheRules, CachingMode, rules_for
 from foveate.session.counting import run_in_thread_if_large
 from foveate.session.hash_chain import HashChain
 from foveate.session.matching import InFlightRequest, SessionMatch
@@ -59,7 +58,7 @@ SIMULATED_STATE_BY_STEP = {
 
 
 class RequestContext(msgspec.Struct, eq=False):
-    """The state of one request, grouped by the step that sets it."""
+    """The state of one request in the pipeline. Fields are grouped by the step that sets them."""
 
     incoming: RoutedRequest
     options: AgentOptions
@@ -69,13 +68,13 @@ class RequestContext(msgspec.Struct, eq=False):
     request: Request
     """The body as it would be sent."""
     uses_thread: bool = False
-    """Whether the provider keeps its message thread."""
+    """The provider keeps the message thread of the request."""
 
     # All steps
     applied_edits: list[AppliedEdit] = msgspec.field(default_factory=list)
     problems: list[StepFailure] = msgspec.field(default_factory=list)
     pending_writes: list[PendingWrite] = msgspec.field(default_factory=list)
-    """What is stored once the request is answered."""
+    """Stored once the request is answered."""
     requests_before_state: dict[SimulatedState, Request] = msgspec.field(default_factory=dict)
     """The request before the first edit of each later simulated state."""
 
@@ -96,11 +95,11 @@ class RequestContext(msgspec.Struct, eq=False):
     raw_count: RequestCount | None = None
     """The local count behind `token_count`, if there is one."""
     is_fallback_count: bool = False
-    """Whether the local count replaces that of a server that failed."""
+    """The local count replaces that of a server that failed."""
     has_unexplained_input: bool = False
-    """Whether the provider adds input that cannot be counted."""
+    """The provider adds input that cannot be counted."""
     count_includes_stored: bool = False
-    """Whether `token_count` includes what the provider stores."""
+    """`token_count` includes messages that the provider stores."""
 
     # steps.sections
     transient_places: tuple[Place, ...] = ()
@@ -119,7 +118,7 @@ class RequestContext(msgspec.Struct, eq=False):
     """The prompts of all simulated states, if Foveate may have changed the cost of the request."""
 
     # steps.sent_messages
-    trail: formats.MessageHistory | None = None
+    sent_history: formats.MessageHistory | None = None
     """The messages of the request as it is sent."""
 
     # steps.caps
@@ -134,16 +133,14 @@ class RequestContext(msgspec.Struct, eq=False):
     reported_tokens: int | None = None
     """The provider's own number of input tokens."""
     drift_percent: float | None = None
-    """How far `token_count` was off."""
+    """Excess of `reported_tokens` over `token_count`; negative if fewer were reported."""
 
     @property
     def model(self) -> str:
-        """The name of the model at its provider."""
         return self.request.model
 
     @property
     def rules(self) -> CacheRules:
-        """The caching rules of the provider."""
         return rules_for(self.request.model, self.incoming.provider)
 
     @property
@@ -179,7 +176,6 @@ class RequestContext(msgspec.Struct, eq=False):
 
     @property
     def window_tokens(self) -> int | None:
-        """The context window of the model, None if unknown."""
         if self.options.window_tokens is not None:
             return self.options.window_tokens
         window = find_context_window(self.request.model)
@@ -198,7 +194,7 @@ class RequestContext(msgspec.Struct, eq=False):
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the request must be sent unchanged: it is signed, or the provider keeps its message thread.
+        """Return whether the request must not change: it is signed, or the provider keeps its message thread.
 
         Edits of a request that creates or continues a thread would become part of the thread.
         """
@@ -206,7 +202,7 @@ class RequestContext(msgspec.Struct, eq=False):
 
     @property
     def has_unknown_size(self) -> bool:
-        """Whether the provider stores earlier messages whose size is unknown."""
+        """Return whether the provider stores earlier messages whose size is unknown."""
         return self.original.continues_stored_conversation and not self.count_includes_stored
 
     @property
@@ -258,7 +254,7 @@ class RequestContext(msgspec.Struct, eq=False):
         endpoint, betas = self.incoming.endpoint, self.betas
         if endpoint is None or betas == self.incoming.betas:
             return endpoint
-        return replace(endpoint, headers={**endpoint.headers, HEADER: betas})
+        return replace(endpoint, headers={**endpoint.headers, BETA_HEADER: betas})
 
     def request_in_state(self, state: SimulatedState) -> Request:
         """The request with the edits of this simulated state and of those before it."""
@@ -289,7 +285,6 @@ class RequestContext(msgspec.Struct, eq=False):
         )
 
     def apply_edits_now(self, step: str, edits: tuple[Edit, ...], *, base_request: Request) -> None:
-        """Apply edits without a thread."""
         if edits and (state := SIMULATED_STATE_BY_STEP.get(step)) is not None:
             self.requests_before_state.setdefault(state, base_request)
         served_model = self.incoming.served_model
@@ -303,7 +298,6 @@ class RequestContext(msgspec.Struct, eq=False):
         self.applied_edits += [AppliedEdit(step, edit) for edit in edits]
 
     def all_edits(self) -> tuple[AppliedEdit, ...]:
-        """All edits, including those that are written last."""
         limits = () if self.output_limit is None else (AppliedEdit(CAPS, self.output_limit),)
         return (
             *self.applied_edits,
@@ -327,8 +321,6 @@ class RequestContext(msgspec.Struct, eq=False):
 
 
 class Step(Protocol):
-    """One step of the pipeline."""
-
     name: str
 
     async def apply(self, context: RequestContext) -> None: ...

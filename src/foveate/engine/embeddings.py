@@ -33,8 +33,6 @@ from foveate.tokens import counter_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingsRequest:
-    """The model, the input tokens, and features of unknown cost."""
-
     model: str
     count: TokenCount
     features: tuple[CostFeature, ...] = ()
@@ -74,8 +72,6 @@ def read_embeddings_request(body: bytes, served_model: str = "") -> EmbeddingsRe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingsEngine:
-    """Prepares requests for embeddings, instead of the engine's steps."""
-
     admission: Admission
     options: Callable[[], SpendingOptions]
     admit_uncounted: AdmitUncounted
@@ -186,8 +182,6 @@ def _rename_model(incoming: RoutedRequest) -> UpstreamRequest:
 
 @dataclass(frozen=True, slots=True)
 class _RecordEmbeddingsCharge:
-    """Records the charge of one call."""
-
     embeddings: EmbeddingsEngine
     reservation: AdmittedCall
     count: TokenCount

@@ -27,7 +27,7 @@ from foveate.formats.incremental.envelope import get_parameters
 from foveate.formats.json_text.large_json import LARGE_BYTES
 from foveate.formats.json_text.parse import is_set
 from foveate.model import Format, SetParameter
-from foveate.prompt_cache.beta_header import HEADER, resolve_beta_header
+from foveate.prompt_cache.rules import BETA_HEADER, resolve_beta_header
 from foveate.session.counting import run_in_thread_if_large
 from foveate.tokens.worker_threads import run_in_thread
 
@@ -110,9 +110,9 @@ class Engine:
                 lambda: self._write_request(context), len(context.request.body), min_bytes=LARGE_BYTES
             )
         except BaseException:  # releases the reservation
-            unsent = self._make_exchange(incoming, context, UpstreamRequest(body=b""), received_at)
-            unsent.mark_unsent()
-            unsent.finish(is_interrupted=True)
+            unsent_exchange = self._make_exchange(incoming, context, UpstreamRequest(body=b""), received_at)
+            unsent_exchange.mark_unsent()
+            unsent_exchange.finish(is_interrupted=True)
             raise
         if context.problems:
             self._report_problems(context)
@@ -162,7 +162,7 @@ class Engine:
         headers = (
             context.added_headers
             if betas == context.incoming.betas
-            else {**context.added_headers, HEADER: betas}
+            else {**context.added_headers, BETA_HEADER: betas}
         )
         return UpstreamRequest(
             body=body,
@@ -207,7 +207,6 @@ class Engine:
         )
 
     async def close(self) -> None:
-        """Wait until all finished exchanges are completed."""
         await self.completion_queue.close()
         if self.preview is not None:
             await self.preview.close()

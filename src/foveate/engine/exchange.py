@@ -2,183 +2,33 @@
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from foveate import formats
 from foveate.compaction.thinking import is_prefix_mismatch
 from foveate.cost.admission import AdmittedCall
 from foveate.cost.ledger import Charge
 from foveate.engine.context import RequestContext
 from foveate.engine.request import RoutedRequest, StepFailure, UpstreamRequest
-from foveate.engine.steps.names import CACHE
+from foveate.engine.response_reader import ResponseReader
+from foveate.engine.steps.names import CACHE, PREPARE_CHARGE
 from foveate.errors import FoveateError
-from foveate.formats.incremental.envelope import get_parameters
 from foveate.formats.json_text.large_json import LARGE_BYTES
-from foveate.formats.response.answers import AnswerParts, StreamPartCollector, read_answer_parts
+from foveate.formats.response.answers import AnswerParts
 from foveate.formats.response.rate_limits import RateLimit, read_rate_limits
-from foveate.model import (
-    CacheUsage,
-    Edit,
-    Format,
-    RemoveBreakpoint,
-    Request,
-    SetParameter,
-    SimulatedState,
-    Usage,
+from foveate.model import CacheUsage, SetParameter, SimulatedState, Usage
+from foveate.prompt_cache.rejections import (
+    Rejection,
+    classify_rejection,
+    find_rejected_parameters,
+    remove_client_breakpoints,
 )
-from foveate.prompt_cache.rejections import Rejection, classify_rejection, find_rejected_parameters
 from foveate.session.counting import run_in_thread_if_large
 
 _LOG = logging.getLogger(__name__)
 
-
-_REJECTED_REASON = "the model takes no breakpoints"
-# A response that does not stream is parsed whole; no real one is larger.
-_MAX_BODY_BYTES = 64 * 1024 * 1024
-# The output of a model, in the deltas of all formats. A token is rarely less than two bytes of JSON.
-_OUTPUT_TEXT = re.compile(
-    rb'"(?:text|content|thinking|partial_json|arguments|delta|refusal|reasoning|reasoning_content)"\s*+:\s*+'
-    rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)',
-    re.DOTALL,
-)
-_BYTES_PER_TOKEN = 2
-# Per stream: a few hundred tokens in their events. A thousand streams may be interrupted at once.
-_MAX_UNCOUNTED_BYTES = 64 * 1024
 # Hardly any host writes faster with a large model (November 2026).
 _MAX_TOKENS_PER_SECOND = 500
-
-
-def remove_client_breakpoints(request: Request) -> list[Edit]:
-    """Edits that remove all breakpoints of the client, for models that reject them."""
-    if request.format is not Format.ANTHROPIC or b"cache_control" not in request.body:
-        return []
-    places = [block.place for block in formats.request_blocks(request) if block.breakpoint_ttl is not None]
-    edits: list[Edit] = [RemoveBreakpoint(place=place, reason=_REJECTED_REASON) for place in places]
-    if "cache_control" in get_parameters(request):
-        edits.append(SetParameter(path=("cache_control",), value=None, reason=_REJECTED_REASON))
-    return edits
-
-
-class ResponseReader:
-    """Reads a response while it is forwarded.
-
-    `hides_usage`: the extra usage chunk is removed. `keeps_body`: the whole body is available at the end, also
-    of a stream.
-    """
-
-    def __init__(
-        self,
-        api_format: Format,
-        *,
-        is_streaming: bool,
-        hides_usage: bool,
-        keeps_body: bool = False,
-        is_framed: bool = False,
-    ) -> None:
-        self._api_format = api_format
-        self._keeps_body = keeps_body or not is_streaming
-        self._stream = formats.StreamReader(api_format, is_framed=is_framed) if is_streaming else None
-        self._stream_parts = StreamPartCollector(api_format) if is_streaming else None
-        self._filter = formats.UsageChunkFilter() if is_streaming and hides_usage else None
-        self._chunks: list[bytes] = []
-        self._size_bytes = 0
-        self._output_meter = _OutputMeter()
-        self._body_usage: Usage | None = None
-
-    @property
-    def changes_body(self) -> bool:
-        """Whether the client may get other bytes than the provider sent."""
-        return self._filter is not None
-
-    def on_chunk(self, chunk: bytes) -> bytes:
-        """Return what the client gets for a chunk."""
-        if self._stream is not None:
-            self._stream.feed(chunk)
-            self._output_meter.add(chunk)
-        if self._stream_parts is not None:
-            self._stream_parts.feed(chunk)
-        if self._keeps_body and self._size_bytes <= _MAX_BODY_BYTES:
-            self._chunks.append(chunk)
-            self._size_bytes += len(chunk)
-        return self._filter.feed(chunk) if self._filter is not None else chunk
-
-    def finish(self) -> bytes:
-        """Return what the client gets after the last chunk."""
-        if self._stream is not None:
-            self._stream.end()
-        elif self._size_bytes <= _MAX_BODY_BYTES:
-            self._body_usage = formats.read_response_usage(self._api_format, b"".join(self._chunks))
-        return self._filter.end() if self._filter is not None else b""
-
-    @property
-    def usage(self) -> Usage | None:
-        """The usage, as far as it was received."""
-        return self._stream.usage if self._stream is not None else self._body_usage
-
-    @property
-    def body(self) -> bytes | None:
-        """The whole body, None if it was not kept."""
-        return b"".join(self._chunks) if self._keeps_body and self._size_bytes <= _MAX_BODY_BYTES else None
-
-    def parts(self) -> AnswerParts:
-        """The parts by which the response is recognised when the client sends it back; valid at the end."""
-        if self._stream_parts is not None:
-            return self._stream_parts.end()
-        return read_answer_parts(self._api_format, b"".join(self._chunks))
-
-    @property
-    def is_streaming(self) -> bool:
-        return self._stream is not None
-
-    @property
-    def estimated_output_tokens(self) -> int:
-        """An upper estimate of the output tokens received so far."""
-        return -(-self._output_meter.counted_bytes() // _BYTES_PER_TOKEN)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the last event of a stream was received."""
-        return self._stream is not None and self._stream.has_ended
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the stream contained an error."""
-        return self._stream is not None and self._stream.error is not None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the response itself says that it is complete."""
-        return self._stream.is_complete if self._stream is not None else self.usage is not None
-
-
-class _OutputMeter:
-    """Measures the output of a stream.
-
-    Only interrupted streams need it. So chunks are parsed on demand and many at a time, which takes half the
-    time.
-    """
-
-    def __init__(self) -> None:
-        self._uncounted: list[bytes] = []
-        self._uncounted_bytes = 0
-        self._counted_bytes = 0
-
-    def add(self, chunk: bytes) -> None:
-        self._uncounted.append(chunk)
-        self._uncounted_bytes += len(chunk)
-        if self._uncounted_bytes > _MAX_UNCOUNTED_BYTES:
-            self._count()
-
-    def counted_bytes(self) -> int:
-        self._count()
-        return self._counted_bytes
-
-    def _count(self) -> None:
-        self._counted_bytes += sum(map(len, _OUTPUT_TEXT.findall(b"".join(self._uncounted))))
-        self._uncounted.clear()
-        self._uncounted_bytes = 0
 
 
 class ExchangeHook(Protocol):
@@ -188,13 +38,11 @@ class ExchangeHook(Protocol):
 
 
 class ExchangeObserver(Protocol):
-    """Is notified about exchanges."""
-
     def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
-        """A step or a hook failed."""
+        """Called when a step or a hook has failed."""
 
     def on_finished(self, exchange: "Exchange") -> None:
-        """An exchange is completed."""
+        """Called when an exchange is completed."""
 
 
 class ExchangeCompleter(Protocol):
@@ -202,8 +50,7 @@ class ExchangeCompleter(Protocol):
 
     def enqueue(self, exchange: "Exchange") -> None: ...
 
-    def store_writes(self, exchanges: "Sequence[Exchange]") -> None:
-        """Start to store the pending writes of requests."""
+    def store_writes(self, exchanges: "Sequence[Exchange]") -> None: ...
 
     async def drain(self) -> None:
         """Wait until all exchanges that are finished by now are completed."""
@@ -263,7 +110,7 @@ class Exchange:
         self._reader: ResponseReader | None = None
 
     async def should_resend(self, status: int, error_body: bytes) -> bool:
-        """Whether `upstream_request`, changed, is to be sent again: an error response rejects what we added.
+        """Return whether to send `upstream_request`, changed, again: an error response rejects what we added.
 
         That happens once for our breakpoints, and once for each of our parameters.
         """
@@ -319,12 +166,12 @@ class Exchange:
         return True
 
     def mark_unsent(self) -> None:
-        """Note that the provider was not reached."""
+        """The provider was not reached."""
         self.is_unsent = True
 
     @property
     def is_subscription(self) -> bool:
-        """Whether a subscription pays, by the credentials or by the rate limits of the response."""
+        """Return whether a subscription pays, by the credentials or by the rate limits of the response."""
         return self.incoming.is_subscription or bool(self.rate_limits)
 
     def on_response_start(
@@ -354,7 +201,7 @@ class Exchange:
 
     @property
     def changes_response(self) -> bool:
-        """Whether the client may get other bytes than the provider sent."""
+        """Return whether the client may get other bytes than the provider sent."""
         return self._reader is not None and self._reader.changes_body
 
     def on_chunk(self, chunk: bytes) -> bytes:
@@ -372,7 +219,6 @@ class Exchange:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the last event of a stream was received."""
         return self._reader is not None and self._reader.has_ended
 
     @property
@@ -381,21 +227,18 @@ class Exchange:
 
     @property
     def usage(self) -> Usage | None:
-        """The usage, as far as it was received."""
         return self._reader.usage if self._reader is not None else None
 
     @property
     def response_body(self) -> bytes | None:
-        """The whole body, None if it was not kept."""
         return self._reader.body if self._reader is not None else None
 
     def response_parts(self) -> AnswerParts:
-        """The parts by which the response is recognised when the client sends it back."""
         return self._reader.parts() if self._reader is not None else AnswerParts()
 
     @property
     def has_complete_usage(self) -> bool:
-        """Whether the usage is complete: an interrupted stream may have reported only a part."""
+        """An interrupted stream may have reported only a part of its usage."""
         reader, usage = self._reader, self.usage
         if reader is None or usage is None or reader.has_failed or usage.is_empty:
             return False
@@ -403,14 +246,14 @@ class Exchange:
 
     @property
     def may_be_charged(self) -> bool:
-        """Whether the provider may charge for the call: it was sent, and was not answered with an error."""
+        """True unless the call was not sent or was answered with an error."""
         return not self.is_unsent if self.status == 0 else 200 <= self.status < 300
 
     @property
     def estimated_output_tokens(self) -> int | None:
-        """A lower estimate of the output tokens of a stream; None if it cannot be made.
+        """An upper estimate of the output tokens of an interrupted stream; None if it did not stream.
 
-        Thinking may be hidden, but takes time.
+        Hidden thinking is bounded by the elapsed time.
         """
         if self._reader is None or not self._reader.is_streaming:
             return None
@@ -419,12 +262,10 @@ class Exchange:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the response was received to its end."""
         return not self.is_interrupted and self._reader is not None and self._reader.is_complete
 
     @property
     def unused_reservation(self) -> AdmittedCall | None:
-        """The reservation of a call that costs nothing, to be released."""
         if self.charge is not None or self._is_charge_unknown:
             return None
         return self._reservation if self.context is None else self.context.reservation
@@ -443,7 +284,6 @@ class Exchange:
         await self._completer.drain()
 
     def store_writes(self) -> None:
-        """Start to store the pending writes of the request."""
         self._completer.store_writes((self,))
 
     def run_background_hooks(self) -> None:
@@ -464,7 +304,7 @@ class Exchange:
                 self._record_charge(self)
         except Exception as error:  # noqa: BLE001 - the client has its response
             self._is_charge_unknown = True  # whether the provider charges for the call
-            self.report_failure("note", error)
+            self.report_failure(PREPARE_CHARGE, error)
 
     def _run_hooks(self, hooks: Sequence[ExchangeHook]) -> None:
         for hook in hooks:

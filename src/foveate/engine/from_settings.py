@@ -280,7 +280,7 @@ def _agent_options(settings: ContextOptimizationSettings, agent: AgentSettings |
         token_counter=_value_or_default(switches.token_counter, settings.token_counter.enabled),
         counter=counter,
         replace_breakpoints=(switches.client_breakpoints or cache.client_breakpoints) == "replace",
-        layout=PlacementOptions(
+        placement=PlacementOptions(
             ttl=None if cache.ttl == "auto" else Ttl(cache.ttl), cache_tools=cache.cache_tools
         ),
         long_ttl_providers=frozenset(cache.long_ttl_providers),

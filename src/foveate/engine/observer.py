@@ -28,7 +28,7 @@ class SessionCacheMiss:
 
     @property
     def is_planned(self) -> bool:
-        """Whether Foveate caused it on purpose."""
+        """Return whether Foveate caused it on purpose."""
         return self.verdict.cause in PLANNED_CAUSES
 
 
@@ -38,9 +38,9 @@ class Observer(ExchangeObserver, Protocol):
     def on_step(self, step: str, seconds: float) -> None: ...
 
     def on_rejected(self, agent: str, error: FoveateError) -> None:
-        """A request was answered with one of our own errors: a cap, the window, an unreachable provider."""
+        """Called when the response is one of our own errors: a cap, the window, an unreachable provider."""
 
-    def on_charge(self, charge: Charge, settled: Settlement) -> None: ...
+    def on_charge(self, charge: Charge, settlement: Settlement) -> None: ...
 
     def on_compaction(self, agent: str, result: CompactionResult) -> None: ...
 
@@ -58,7 +58,7 @@ class NullObserver:
 
     def on_finished(self, exchange: Exchange) -> None: ...
 
-    def on_charge(self, charge: Charge, settled: Settlement) -> None: ...
+    def on_charge(self, charge: Charge, settlement: Settlement) -> None: ...
 
     def on_compaction(self, agent: str, result: CompactionResult) -> None: ...
 

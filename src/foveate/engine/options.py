@@ -27,8 +27,6 @@ LONG_TTL_PROVIDERS = frozenset(("anthropic", "vertex"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingOptions:
-    """A server that embeds notes, instead of the built-in model."""
-
     url: str
     model: str
     key: str = field(default="", repr=False)
@@ -37,8 +35,6 @@ class EmbeddingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOptions:
-    """A memory in files and folders, and how much of it is shown."""
-
     paths: tuple[str, ...]
     limit_tokens: int = DEFAULT_LIMIT_TOKENS
     format: str = "org"
@@ -48,8 +44,6 @@ class MemoryOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingOptions:
-    """Peers of an agent, prompts by channel, and the language it speaks."""
-
     peers: tuple[str, ...] = ()
     channels: tuple[tuple[str, str], ...] = ()
     language: str = ""
@@ -90,7 +84,7 @@ class SectionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionInputs:
-    """Headers that injected sections depend on; `metadata` are further facts about the channel."""
+    """`metadata` are further facts about the channel."""
 
     focus: str | None = None
     scope: str | None = None
@@ -104,7 +98,7 @@ NO_SECTION_INPUTS = SectionInputs()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepAliveOptions:
-    """Whether keep-alive requests are sent, how many in a row, and for how many sessions."""
+    """Limits of keep-alive requests: how many in a row, and for how many sessions."""
 
     enabled: bool = False
     max_in_a_row: int = DEFAULT_MAX_KEEPALIVES
@@ -125,7 +119,7 @@ class AgentOptions:
     token_counter: bool = True
     counter: CounterOptions = field(default_factory=CounterOptions)
     replace_breakpoints: bool = False
-    layout: PlacementOptions = field(default_factory=PlacementOptions)
+    placement: PlacementOptions = field(default_factory=PlacementOptions)
     long_ttl_providers: frozenset[str] = LONG_TTL_PROVIDERS
     keep_alive: KeepAliveOptions = field(default_factory=KeepAliveOptions)
     compaction_options: CompactionOptions = field(default_factory=CompactionOptions)
@@ -137,16 +131,12 @@ class AgentOptions:
     sections: SectionOptions | None = None
 
     @property
-    def overflow(self) -> OverflowOptions:
+    def overflow_options(self) -> OverflowOptions:
         return OverflowOptions(compaction=self.compaction, on_overflow=self.on_overflow)
 
     @property
-    def truncates_tool_results(self) -> bool:
-        return self.compaction and self.token_counter
-
-    @property
     def compacts(self) -> bool:
-        """Whether histories are compacted, which needs counts."""
+        """Compaction, and truncation of tool results with it, needs counts."""
         return self.compaction and self.token_counter
 
     @property
@@ -156,12 +146,6 @@ class AgentOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendingOptions:
-    """The caps and the prices.
-
-    A request without an output limit is never limited to fewer than `min_output_tokens`. `allow_fields` are
-    globs of features (fields, tools, models) that calls under a cap may have although their cost is unknown.
-    """
-
     caps: Sequence[Cap]
     prices: PriceBook
     min_output_tokens: int = DEFAULT_MIN_OUTPUT_TOKENS

@@ -28,7 +28,6 @@ class PrefixLogs:
         self._changed: set[str] = set()
 
     def open(self, agent: str) -> PrefixLog:
-        """The log of an agent, to add a request to."""
         log = self._logs.get(agent)
         if log is None:
             log = self._logs[agent] = PrefixLog(self._known_reuse.get(agent, UNKNOWN_AGENT))
@@ -51,11 +50,9 @@ class PrefixLogs:
 
     @property
     def has_changes(self) -> bool:
-        """Whether anything has changed since `take_changes`."""
         return bool(self._changed)
 
     def take_changes(self) -> dict[str, AgentReuse]:
-        """Return what has changed since the last call."""
         changed, self._changed = self._changed, set()
         return {agent: self._reuse(agent) for agent in changed}
 
@@ -92,7 +89,6 @@ class SaveReuse:
             self._debouncer.request()
 
     async def close(self) -> None:
-        """Save all changes."""
         await self._debouncer.close()
 
     async def _sync(self) -> None:

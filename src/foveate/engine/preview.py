@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlySessionStore:
-    """Reads from a session store, and ignores writes."""
-
     session_store: SessionStore
 
     async def find_turns(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
@@ -49,9 +47,9 @@ class ReadOnlySessionStore:
         return await self.session_store.find_answers(digests)
 
     async def find_sessions_ending_at(
-        self, agent: str, caller: str, tips: Sequence[bytes]
+        self, agent: str, caller: str, last_hashes: Sequence[bytes]
     ) -> Sequence[tuple[Session, bool]]:
-        return await self.session_store.find_sessions_ending_at(agent, caller, tips)
+        return await self.session_store.find_sessions_ending_at(agent, caller, last_hashes)
 
     async def save(self, rows: Sequence[SessionWrite]) -> None: ...
 
@@ -120,9 +118,9 @@ class ReadOnlyCompactionStore:
 class ReadOnlySessionStates(SessionStates):
     """Reads session states, and ignores changes."""
 
-    def __init__(self, remembered: SessionStates) -> None:
+    def __init__(self, session_states: SessionStates) -> None:
         super().__init__()
-        self._session_states = remembered
+        self._session_states = session_states
 
     def session(self, agent: str, session_id: str) -> SessionState:
         return self._session_states.session(agent, session_id)
@@ -136,8 +134,6 @@ class ReadOnlySessionStates(SessionStates):
 
 
 class PreviewSession:
-    """Finds the session that a request would belong to."""
-
     name = SESSION
 
     def __init__(self, sessions: SessionMatcher, session_states: SessionStates) -> None:
@@ -170,9 +166,9 @@ class TryToFitWindow:
             return
 
 
-async def skip_compaction(context: RequestContext, subject: CompactionCandidate) -> CompactionResult | None:
+async def skip_compaction(context: RequestContext, candidate: CompactionCandidate) -> CompactionResult | None:
     """Return None: nothing is compacted for a count."""
-    del context, subject
+    del context, candidate
     return None
 
 
@@ -193,8 +189,6 @@ class FailureObserver(NullObserver):
 
 @dataclass(frozen=True, slots=True)
 class RecordCount:
-    """Records a count by the provider in the ledger, at no cost."""
-
     remote_counter: RemoteCounter
 
     def __call__(self, exchange: Exchange) -> None:

@@ -63,17 +63,14 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Leaves out the body and the key."""
-        return f"Incoming(id={self.id!r}, agent={self.agent!r}, upstream={self.upstream!r})"
+        return f"RoutedRequest(id={self.id!r}, agent={self.agent!r}, upstream={self.upstream!r})"
 
     @property
     def endpoint(self) -> SummarizerEndpoint | None:
-        """Where a summary of the session can be requested; built on demand."""
         return self.find_endpoint() if self.find_endpoint is not None else None
 
 
 class AppliedEdit(msgspec.Struct, frozen=True):
-    """An edit, and the step that made it."""
-
     step: str
     edit: Edit
 
@@ -96,4 +93,4 @@ class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Leaves out the body."""
-        return f"Outgoing(done={self.applied_edits!r}, problems={self.problems!r})"
+        return f"UpstreamRequest(applied_edits={self.applied_edits!r}, problems={self.problems!r})"

@@ -34,10 +34,10 @@ _EMPTY_CACHE, _NO_TOOLS = SimulatedCache(), ToolOrders()
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
-    """What one session has cached at its provider, the rhythm of its requests, and the order of its tools.
+    """The cache of one session at its provider, the rhythm of its requests, and the order of its tools.
 
     `simulated_caches` are caches without some of Foveate's features, as far as they differ from `cache`.
-    `would_exceed_window`: without Foveate the session would have outgrown the window. `is_complete`: this
+    `would_exceed_window`: without Foveate the session would have outgrown the window. `has_served_all`: this
     process has served all requests of the session; `messages` and `last_hash` identify the last one.
     `settled_envelope` is the request without its messages when the tools were last in order, as long as it is
     cached elsewhere. `has_invalid_thinking`: the provider is asked to drop thinking blocks that no longer fit.
@@ -52,7 +52,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     last_hash: bytes = b""
     simulated_caches: Mapping[SimulatedState, SimulatedCache] = {}
     would_exceed_window: bool = False
-    is_complete: bool = True
+    has_served_all: bool = True
     has_invalid_thinking: bool = False
 
     def with_request(self, now: float) -> "SessionState":
@@ -70,7 +70,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     def with_response(
         self, cache: SimulatedCache, simulated_caches: Mapping[SimulatedState, SimulatedCache]
     ) -> "SessionState":
-        return replace(self, cache=cache, simulated_caches=simulated_caches, is_complete=True)
+        return replace(self, cache=cache, simulated_caches=simulated_caches, has_served_all=True)
 
     def with_keep_alive(self, cache: SimulatedCache) -> "SessionState":
         return replace(
@@ -80,11 +80,10 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def without_caches(self) -> "SessionState":
-        return replace(self, cache=_EMPTY_CACHE, simulated_caches={}, is_complete=False)
+        return replace(self, cache=_EMPTY_CACHE, simulated_caches={}, has_served_all=False)
 
     @property
     def entries(self) -> int:
-        """Upper bound of the number of cache entries."""
         return sum(cache.entries.max_size for cache in (self.cache, *self.simulated_caches.values()))
 
     def with_invalid_thinking(self) -> "SessionState":
@@ -105,13 +104,12 @@ class SessionStates:
         self._agents: OrderedDict[str, GapHistogram] = OrderedDict()
 
     def session(self, agent: str, session_id: str) -> SessionState:
-        """The state of a session, empty if it is new."""
         return self._sessions.get((agent, session_id), _NEW_SESSION)
 
     def has_served_all(
         self, agent: str, session_match: SessionMatch, chain: HashChain, request: Request
     ) -> bool:
-        """Whether this process has served all earlier requests of a session.
+        """Return whether this process has served all earlier requests of a session.
 
         If another one did, the session has more than one response since its last request here.
         """
@@ -126,8 +124,8 @@ class SessionStates:
                 or _count_responses(request.messages[chain.leading_system_messages + known_messages :]) <= 1
             )
         other_id = session_match.known_from_session_id or session_match.session.parent_id
-        is_other_here = other_id is not None and self.session(agent, other_id).last_request_at is not None
-        return not session_match.known_messages or is_other_here
+        is_other_known = other_id is not None and self.session(agent, other_id).last_request_at is not None
+        return not session_match.known_messages or is_other_known
 
     def put(self, agent: str, session_id: str, state: SessionState) -> None:
         """Set the state of a session; the oldest cache entries are evicted if there are too many."""
@@ -139,11 +137,10 @@ class SessionStates:
             oldest, freed_entries = self._sizes.popitem(last=False)
             self._entries -= freed_entries
             self._sessions[oldest] = self._sessions[oldest].without_caches()
-        forgotten = _put_last(self._sessions, key, state, limit=_MAX_SESSIONS)
-        self._entries -= self._sizes.pop(forgotten, 0) if forgotten is not None else 0
+        evicted_key = _put_last(self._sessions, key, state, limit=_MAX_SESSIONS)
+        self._entries -= self._sizes.pop(evicted_key, 0) if evicted_key is not None else 0
 
     def agent_rhythm(self, agent: str) -> GapHistogram:
-        """The gaps between the requests of all sessions of an agent."""
         return self._agents.get(agent, NO_GAPS)
 
     def add_gap(self, agent: str, gap_seconds: float) -> None:
@@ -151,7 +148,6 @@ class SessionStates:
 
 
 def _count_responses(messages: Sequence[bytes]) -> int:
-    """Count responses of a model; one may consist of several messages."""
     return sum(is_response for is_response, _ in groupby(messages, lambda raw: read_role(raw) in _MODEL_ROLES))
 
 

@@ -55,7 +55,6 @@ class BlockCache:
 
     @property
     def held_bytes(self) -> int:
-        """Approximate size."""
         return self._held_bytes
 
     def get(self, key: BlockCacheKey) -> tuple[Block, ...] | None:
@@ -142,7 +141,6 @@ def read_message_blocks(api_format: Format, layout: FormatLayout, raw: bytes, in
 
 
 def get_cached_blocks(node: MessageNode) -> tuple[Block, ...] | None:
-    """Return the blocks of a message if they have been read before."""
     cached = node.memo.get(_BLOCKS_KEY)
     return None if cached is None else cached[2]
 
@@ -214,7 +212,9 @@ class _BlockReader:
             return [self._make_result_block(Place(Area.MESSAGES, index, 0), kind, message, role)]
         blocks = self._parse_content(message.get(self._layout.content_field), role, Area.MESSAGES, index)
         message_breakpoint = read_breakpoint(message, self._breakpoint_ttl)
-        if message_breakpoint and blocks:  # some clients mark the message and mean its last block
+        if (
+            message_breakpoint and blocks
+        ):  # some clients set the breakpoint on the message and mean its last block
             blocks[-1] = replace(blocks[-1], breakpoint_ttl=blocks[-1].breakpoint_ttl or message_breakpoint)
         if self._layout.tool_calls_field and not message.keys() <= _CONTENT_FIELDS:
             blocks += self._parse_other_fields(message, role, index, len(blocks))
@@ -282,7 +282,7 @@ class _BlockReader:
         )
 
     def _is_blank(self, entry: object) -> bool:
-        """Tell whether a text block is blank. Providers reject a breakpoint on it."""
+        """Return whether a text block is blank. Providers reject a breakpoint on it."""
         text = as_text(as_dict(entry).get("text"))
         return (not text or text.isspace()) and self._layout.is_text(entry)
 
@@ -301,7 +301,9 @@ class _BlockReader:
 
 
 def read_automatic_breakpoint(request: Request) -> Ttl | None:
-    """Return the TTL of a top-level `cache_control`, with which Anthropic marks the last block itself."""
+    """Return the TTL of a top-level `cache_control`, for which Anthropic places the breakpoint on the last
+    block itself.
+    """
     if request.format is not Format.ANTHROPIC:
         return None
     return read_breakpoint(

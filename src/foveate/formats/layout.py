@@ -56,7 +56,6 @@ class FormatLayout:
         return b'{"type":"' + kind.encode() + b'","text":' if kind else b'{"text":'
 
     def make_text_block(self, text: str, role: str) -> dict[str, Any]:
-        """Make the block that is equivalent to the plain string `text`."""
         kind = self.text_kind_for(role)
         return {"type": kind, "text": text} if kind else {"text": text}
 
@@ -87,7 +86,7 @@ class FormatLayout:
         return self.block_kind(block) in _TEXT_KINDS
 
 
-# Breakpoints that are members of the marked object.
+# Breakpoints that are members of the object that they apply to.
 BREAKPOINT_FIELDS = (BreakpointStyle.CACHE_CONTROL.value, BreakpointStyle.PROMPT_CACHE_BREAKPOINT.value)
 _TTLS = {ttl.value: ttl for ttl in Ttl}
 CACHE_POINT_FIELD = BreakpointStyle.CACHE_POINT.value
@@ -107,7 +106,7 @@ def read_ttl(value: object, default: Ttl = Ttl.FIVE_MINUTES) -> Ttl:
 
 
 def is_cache_point(block: object) -> bool:
-    """Tell whether an entry is Bedrock's breakpoint for the block before it."""
+    """Return whether an entry is Bedrock's breakpoint for the block before it."""
     return CACHE_POINT_FIELD in as_dict(block)
 
 
@@ -115,10 +114,10 @@ def remove_breakpoints(entry: Any) -> Any:
     """Return a message or block without breakpoints. The same names in tool arguments are left alone."""
     if not isinstance(entry, dict):
         return entry
-    kept = {name: inner for name, inner in entry.items() if name not in BREAKPOINT_FIELDS}
-    if isinstance(kept.get("content"), list):
-        kept["content"] = [remove_breakpoints(block) for block in kept["content"]]
-    return kept
+    cleaned_entry = {name: inner for name, inner in entry.items() if name not in BREAKPOINT_FIELDS}
+    if isinstance(cleaned_entry.get("content"), list):
+        cleaned_entry["content"] = [remove_breakpoints(block) for block in cleaned_entry["content"]]
+    return cleaned_entry
 
 
 def breakpoint_json(cache_breakpoint: CacheBreakpoint | RemoveBreakpoint, style: BreakpointStyle) -> bytes:

@@ -64,13 +64,12 @@ class ThreadRequest:
 
     @property
     def fixed_bytes(self) -> int:
-        """Size of its fixed fields."""
         spans = (self.root.values.get(name) for name in FIXED_FIELDS)
         return sum(len(span.read(self.body)) for span in spans if span is not None)
 
     @property
     def is_compaction(self) -> bool:
-        """Tell whether the response replaces the conversation, so that no request can continue from it."""
+        """Return whether the response replaces the conversation, so that no request can continue from it."""
         span = self.root.values.get("compaction")
         return span is not None and is_set(span.read(self.body))
 
@@ -170,7 +169,6 @@ def expand_body(request: ThreadRequest, history: ThreadHistory | None) -> bytes:
 def extend_history(
     request: ThreadRequest, history: ThreadHistory | None, response_message: bytes
 ) -> ThreadHistory:
-    """Return the conversation after a request and the message of its response."""
     if history is None:
         system, tools = (_read_fixed_field(request, name) for name in FIXED_FIELDS)
         history = ThreadHistory(system, tools, b"")
@@ -204,13 +202,13 @@ def _read_plain_message(response: bytes) -> tuple[str, bytes] | None:
         return None
     if any(map(_is_blank, blocks)):
         raws = (span.read(content) for span in find_items(content, value_span(content)))
-        kept = [raw for raw, block in zip(raws, blocks, strict=True) if not _is_blank(block)]
-        content = b"[" + b",".join(kept) + b"]" if kept else b""
+        visible_blocks = [raw for raw, block in zip(raws, blocks, strict=True) if not _is_blank(block)]
+        content = b"[" + b",".join(visible_blocks) + b"]" if visible_blocks else b""
     return message_id, _assistant_message(content) if blocks and content else b""
 
 
 def _is_blank(block: object) -> bool:
-    """Tell whether a block is blank text, which the provider rejects in a request."""
+    """Return whether a block is blank text, which the provider rejects in a request."""
     fields = as_dict(block)
     return fields.get("type") == "text" and not as_text(fields.get("text")).strip()
 
@@ -236,8 +234,8 @@ def _read_streamed_message(response: bytes) -> tuple[str, bytes] | None:
     for at, pieces in inputs.items():
         if input_json := "".join(pieces):
             blocks[at]["input"] = msgspec.Raw(_validate_json(input_json))
-    kept = [block for block in blocks if not _is_blank(block)]
-    return message_id, _assistant_message(msgspec.json.encode(kept)) if kept else b""
+    visible_blocks = [block for block in blocks if not _is_blank(block)]
+    return message_id, _assistant_message(msgspec.json.encode(visible_blocks)) if visible_blocks else b""
 
 
 def _add_delta(block: dict[str, Any], delta: dict[str, Any], input_pieces: list[str]) -> bool:
@@ -329,10 +327,10 @@ def _cut_breakpoints(data: bytes, span: ByteSpan, patch: Patch) -> None:
 
 def remove_threads_beta(header: str) -> str:
     """Return an `anthropic-beta` header without the values that turn threads on."""
-    values = [each.strip() for each in header.split(",")]
-    return ",".join(each for each in values if each and not each.startswith(BETA_PREFIX))
+    values = [value.strip() for value in header.split(",")]
+    return ",".join(value for value in values if value and not value.startswith(BETA_PREFIX))
 
 
 def continues_thread(thread: object) -> bool:
-    """Tell whether the value of `thread` omits messages that the provider has."""
+    """Return whether the value of `thread` omits messages that the provider has."""
     return thread is not None and as_dict(thread).get("type") != "create"

@@ -48,14 +48,11 @@ from foveate.model import Block, BreakpointStyle, Edit, Format, Message, Request
 
 
 class FormatModule(Protocol):
-    """Interface of the modules that implement a format."""
-
     LAYOUT: FormatLayout
 
     def parse_request(self, body: bytes, fields: Fields) -> Request: ...
 
-    def split_messages(self, fields: Fields) -> tuple[bytes, ...]:
-        """Return the JSON of each message."""
+    def split_messages(self, fields: Fields) -> tuple[bytes, ...]: ...
 
     def parse_message(self, raw: bytes) -> Message: ...
 
@@ -267,7 +264,7 @@ def _detect_by_content(fields: Fields) -> Format:
 
 
 def _is_untyped(block: Fields) -> bool:
-    """Tell whether it is a Converse block, which is named by its key instead of a `type`."""
+    """Return whether it is a Converse block, which is named by its key instead of a `type`."""
     return bool(block) and "type" not in block
 
 

@@ -86,8 +86,8 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
             RequestLimitExceeded: there are too many.
         """
         if number > self.max_messages:
-            what = "input items" if name == "input" else name
-            raise RequestLimitExceeded(what, number, self.max_messages, setting="max_messages")
+            label = "input items" if name == "input" else name
+            raise RequestLimitExceeded(label, number, self.max_messages, setting="max_messages")
 
     def check_tools(self, number: int) -> None:
         """Check the number of tools.

@@ -46,8 +46,7 @@ from foveate.gateway.auth.credentials import (
 from foveate.gateway.auth.keys import Keys, NoKeys
 from foveate.gateway.body.encodings import decompress_in_thread, parse_content_encodings, strip_content_encoding
 from foveate.gateway.body.errors import BodyRejected, TooLarge
-from foveate.gateway.body.memory import BodyMemory, BodyReservation
-from foveate.gateway.body.reader import BodyLimits, read_body
+from foveate.gateway.body.reader import BodyLimits, BodyMemory, BodyReservation, read_body
 from foveate.gateway.endpoints import SIGNED_FAMILIES, ApiFamily, Endpoint, Operation, normalize_slashes
 from foveate.gateway.error_responses import build_error_response, classify_audience, log_reason, may_retry
 from foveate.gateway.headers import Headers, forward_request_headers, signed_header_names
@@ -68,7 +67,7 @@ from foveate.gateway.request import (
 )
 from foveate.gateway.response import ClientResponse, UpstreamsWithoutCounts, build_count_response
 from foveate.gateway.routing import KNOWN_UPSTREAMS, RouteMatch, Routing, Upstream
-from foveate.gateway.server.protocol import CYCLE_SCOPE_KEY, RequestConnection
+from foveate.gateway.server.protocol import CONNECTION_SCOPE_KEY, RequestConnection
 from foveate.http.pool import ConnectionPool, HttpResponse, parse_url
 from foveate.model import Format
 from foveate.session.client_names import NAMING_HEADERS
@@ -96,8 +95,6 @@ _Relay = Callable[[IncomingRequest, RouteMatch, Exchange, ClientResponse, Thread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """Options of the gateway that come from the configuration."""
-
     routing: Routing = field(default_factory=lambda: Routing(upstreams=KNOWN_UPSTREAMS))
     keys: Keys = field(default_factory=NoKeys)
     user_agents: Sequence[tuple[str, str]] = ()
@@ -138,7 +135,7 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        connection: RequestConnection | None = scope.pop(CYCLE_SCOPE_KEY, None)
+        connection: RequestConnection | None = scope.pop(CONNECTION_SCOPE_KEY, None)
         page = self._find_page(scope["path"])
         if page is not None:
             await page(scope, receive, send)
@@ -345,7 +342,6 @@ class Gateway:
         options: GatewayOptions,
         reservation: BodyReservation,
     ) -> None:
-        """Relay a request that the engine processes."""
         is_embeddings = request.endpoint.operation is Operation.EMBEDDINGS
         model = request.endpoint.model
         if not model and (options.routing.routes or request.endpoint.family is ApiFamily.AZURE):
@@ -451,7 +447,7 @@ class Gateway:
         return b""
 
     def _is_unsent(self, error: UpstreamError) -> bool:
-        """Whether the upstream cannot have started on the request, because no connection was established."""
+        """Return whether the upstream cannot have started on the request: no connection was established."""
         if isinstance(error, UpstreamTimeout):
             timeouts = self._pool.timeouts
             seconds = error.timeout_seconds
@@ -471,12 +467,12 @@ class Gateway:
         reads_response: bool,
     ) -> AbstractAsyncContextManager[HttpResponse]:
         upstream = route.upstream
-        changed = {name.encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
+        override_headers = {name.encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
         forwarded = forward_request_headers(
             request.raw_headers,
             reads_response=reads_response,
             key=replacement_key_headers(request, upstream),
-            overrides=changed,
+            overrides=override_headers,
         )
         destination = parse_url(upstream.url(request.raw_path, build_upstream_query(request, upstream)))
         if upstream.aws_region:
@@ -509,8 +505,8 @@ async def _serve_until_disconnect(
     if connection is not None:
         connection.on_disconnect(cancel)
     else:  # the next message is the disconnect
-        listening = asyncio.ensure_future(receive())
-        listening.add_done_callback(cancel)
+        disconnect_task = asyncio.ensure_future(receive())
+        disconnect_task.add_done_callback(cancel)
     try:
         await serving
     except asyncio.CancelledError:
@@ -522,7 +518,7 @@ async def _serve_until_disconnect(
         if connection is not None:
             connection.on_disconnect(None)
         else:
-            listening.cancel()
+            disconnect_task.cancel()
 
 
 async def _read_error(upstream_response: HttpResponse) -> bytes:
@@ -594,7 +590,7 @@ def _build_routed_request(
     keeps_response: bool = False,
 ) -> RoutedRequest:
     # The engine uses `served_model` instead of this name, which only the upstream knows.
-    name = (route.model or model) if route.served_model else ""
+    upstream_model = (route.model or model) if route.served_model else ""
     return RoutedRequest(
         id=request.id,
         agent=agent,
@@ -615,7 +611,7 @@ def _build_routed_request(
         betas=request.headers.get("anthropic-beta", ""),
         find_endpoint=None
         if request.endpoint.family in SIGNED_FAMILIES
-        else lambda: find_summary_endpoint(request, route.upstream, api_format, name),
+        else lambda: find_summary_endpoint(request, route.upstream, api_format, upstream_model),
         limits=limits,
         keeps_response=keeps_response,
         is_subscription=is_subscription(request, route.upstream),
@@ -624,5 +620,5 @@ def _build_routed_request(
 
 
 def _is_sent_unchanged(request: IncomingRequest, upstream: Upstream) -> bool:
-    """Whether a request is sent byte for byte, because its client signed it and the gateway does not sign."""
+    """Return whether a request is sent unchanged: its client signed it, and the gateway does not sign."""
     return request.endpoint.family in SIGNED_FAMILIES and replacement_key_headers(request, upstream) is None

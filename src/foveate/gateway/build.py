@@ -1,17 +1,19 @@
-"""Builds the gateway from the resolved configuration: store, engine, connections, background jobs."""
+"""Builds the gateway from the resolved configuration: store, engine, connections, web pages and jobs."""
 
 import asyncio
 import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import uuid4
 
-from foveate.config.settings import TimeoutSettings
+from foveate.config.effective import EffectiveSetting, redact_url
+from foveate.config.live import LiveSettings
+from foveate.config.settings import TimeoutSettings, TlsSettings
 from foveate.cost.admission import AdmissionOptions
 from foveate.engine.background.cache_misses import CacheMissDetector
 from foveate.engine.background.compaction import SessionCompactor
@@ -23,6 +25,7 @@ from foveate.engine.build import build_engine
 from foveate.engine.counting.calibration import SaveCalibrations, load_calibrations
 from foveate.engine.counting.remote import RemoteCounter
 from foveate.engine.embeddings import EmbeddingsEngine
+from foveate.engine.metrics.registry import Sample
 from foveate.engine.observer import NO_OBSERVER, Observer
 from foveate.engine.options import SectionOptions
 from foveate.engine.prefix_logs import SaveReuse, load_prefix_logs
@@ -32,22 +35,24 @@ from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import ObservedAdmission, adopt_orphans
 from foveate.engine.steps.sections import InjectSections
 from foveate.errors import FoveateError
-from foveate.gateway.app import Gateway, GatewayOptions
+from foveate.gateway.app import PAGES_PREFIX, Gateway, GatewayOptions
 from foveate.gateway.auth.admin import guard_pages, is_loopback
-from foveate.gateway.config import ResolvedConfig
+from foveate.gateway.config import ResolvedConfig, describe_settings
 from foveate.gateway.observability.health import health_to_json
 from foveate.gateway.observability.instrumentation import Instrumentation, ObservedParts
 from foveate.gateway.observability.request_observer import NO_REQUEST_OBSERVER
 from foveate.gateway.request import AsgiApp
 from foveate.http import JsonClient
 from foveate.http.pool import ConnectionPool, Timeouts
-from foveate.prompt_cache.beta_header import VARIABLE
+from foveate.prompt_cache.rules import CACHE_BETA_VARIABLE
 from foveate.store import PruneResult, Store, is_server, open_store, store_name
 from foveate.store.outbox import FileOutbox
 from foveate.store.write_ahead_log import FileWriteAheadLog
 
-_LOG = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
 
+_LOG = logging.getLogger(__name__)
 # Not at startup, when there is most to do, and often enough that each run is short.
 RETENTION_DELAY_SECONDS = 300.0
 RETENTION_INTERVAL_SECONDS = 6 * 3600.0
@@ -126,7 +131,76 @@ def upstream_timeouts(timeouts: TimeoutSettings, *, lifetime_seconds: float) -> 
     )
 
 
-def _build_web_ui(
+def build_web_ui(
+    live: LiveSettings[ResolvedConfig],
+    environment: Mapping[str, str],
+    store: Store,
+    sources: SectionSources,
+    *,
+    version: str,
+    samples: Callable[[], list[Sample]],
+    health: Callable[[], Awaitable[Mapping[str, Any]]],
+    is_shutting_down: Callable[[], bool],
+    clock: Callable[[], float],
+) -> dict[str, AsgiApp]:
+    # Importing the pages takes a tenth of a second, and only a served gateway needs them.
+    from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+    from foveate.web.app import ROOT_PATH, create_app
+    from foveate.web.data import ConfigSnapshot, GatewayData
+
+    def snapshot_config() -> ConfigSnapshot:
+        now = live.current()
+        return ConfigSnapshot(
+            path=live.path,
+            since=now.since,
+            changes=now.changes,
+            problem=now.problem,
+            settings=now.value.settings,
+            options=now.value.agents,
+            caps=now.value.cost.caps,
+            waiting={name: _display_value(value) for name, value in live.needs_restart.items()},
+        )
+
+    cached: list[tuple[ResolvedConfig, Sequence[EffectiveSetting]]] = []
+
+    async def load_settings() -> Sequence[EffectiveSetting]:
+        config, text, path = live.current().value, live.text, live.path
+        if not cached or cached[0][0] is not config:
+            settings = await asyncio.to_thread(describe_settings, config.settings, text, path, environment)
+            cached[:] = [(config, settings)]
+        return cached[0][1]
+
+    data = GatewayData(
+        version=version,
+        store=store,
+        sources=sources,
+        current_config=snapshot_config,
+        effective_settings=load_settings,
+        samples=samples,
+        health=health,
+        is_shutting_down=is_shutting_down,
+        clock=clock,
+    )
+    # Pages show the gateway's address as seen by a trusted proxy.
+    trusted_proxies = environment.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1")
+    app = cast("AsgiApp", ProxyHeadersMiddleware(cast("ASGI3Application", create_app(data)), trusted_proxies))
+    return {ROOT_PATH: app, PAGES_PREFIX: app}
+
+
+def _display_value(value: object) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case TlsSettings():
+            return str(value.certificate)
+        case str():
+            return redact_url(value)
+        case _:
+            return str(value)
+
+
+def _build_observed_web_ui(
     instrumentation: Instrumentation,
     parts: ObservedParts,
     environment: Mapping[str, str],
@@ -134,9 +208,6 @@ def _build_web_ui(
     sources: SectionSources,
     clock: Callable[[], float],
 ) -> dict[str, AsgiApp]:
-    # Importing it takes a tenth of a second, and only a served gateway needs it.
-    from foveate.gateway.web_ui import build_web_ui
-
     async def health() -> Mapping[str, Any]:
         return health_to_json(await instrumentation.check_health(parts))
 
@@ -197,11 +268,11 @@ async def open_gateway(
 
         def options() -> GatewayOptions:
             config = current_config()
-            wanted_timeouts = config.settings.server.timeouts
-            if not applied_timeouts or applied_timeouts[0] is not wanted_timeouts:
-                applied_timeouts[:] = [wanted_timeouts]
+            configured_timeouts = config.settings.server.timeouts
+            if not applied_timeouts or applied_timeouts[0] is not configured_timeouts:
+                applied_timeouts[:] = [configured_timeouts]
                 pool.timeouts = upstream_timeouts(
-                    wanted_timeouts, lifetime_seconds=reservation_options.lifetime_seconds
+                    configured_timeouts, lifetime_seconds=reservation_options.lifetime_seconds
                 )
             return config.gateway
 
@@ -261,7 +332,7 @@ async def open_gateway(
             admission=admission,
             spending=lambda: current_config().cost,
             observer=observer,
-            beta_override=environment.get(VARIABLE),
+            beta_override=environment.get(CACHE_BETA_VARIABLE),
             remote_counter=remote_counter,
             session_states=session_states,
             keep_alive=keep_alive,
@@ -279,7 +350,7 @@ async def open_gateway(
                 sources,
                 SpendingSource(
                     caps=lambda: current_config().cost.caps,
-                    read_standings=lambda accounts, now: store.ledger.get_balances(accounts, now=now),
+                    read_balances=lambda accounts, now: store.ledger.get_balances(accounts, now=now),
                 ),
             ),
         )
@@ -295,7 +366,7 @@ async def open_gateway(
             parts = ObservedParts(
                 store=store.location,
                 probe=lambda: store.compactions.get_compaction(""),
-                count_charges=lambda: (admission.waiting, admission.lost, admission.lapsed),
+                count_charges=lambda: (admission.waiting_count, admission.lost_count, admission.lapsed_count),
                 workspaces=sources.workspace_counts,
             )
             running_pages: AbstractAsyncContextManager[dict[str, AsgiApp]] = (
@@ -305,7 +376,7 @@ async def open_gateway(
                 scoped_pages: dict[str, AsgiApp] = {}
                 if instrumentation is not None:
                     scoped_pages = await asyncio.to_thread(
-                        _build_web_ui, instrumentation, parts, environment, store, sources, clock
+                        _build_observed_web_ui, instrumentation, parts, environment, store, sources, clock
                     )
                 yield Gateway(
                     engine,

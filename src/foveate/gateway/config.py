@@ -21,8 +21,7 @@ from foveate.formats.request_limits import RequestLimits
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.auth.aws_signing import check_installed, find_region
 from foveate.gateway.auth.keys import HashedKeys
-from foveate.gateway.body.memory import MIN_BODIES
-from foveate.gateway.body.reader import BodyLimits
+from foveate.gateway.body.reader import MIN_BODIES, BodyLimits
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.observability import otel
 from foveate.gateway.routing import KNOWN_UPSTREAMS, VERSION_PATH, Route, Routing, ThreadMode, Upstream
@@ -180,7 +179,7 @@ def _read_key(variable: str, environment: Mapping[str, str], path: tuple[str, ..
 
 
 def _needs_version(base_url: str) -> bool:
-    """Whether an OpenAI-style base URL is only a host; with few exceptions its API is below `/v1`."""
+    """Return whether an OpenAI-style base URL is only a host; with few exceptions its API is below `/v1`."""
     parts = urlsplit(base_url)
     return parts.path in ("", "/") and parts.hostname not in _HOSTS_WITHOUT_VERSION
 
@@ -246,7 +245,6 @@ def _build_upstream(
 def describe_current_settings(
     live: LiveSettings[ResolvedConfig], environment: Mapping[str, str]
 ) -> list[EffectiveSetting]:
-    """Describe every effective setting of the configuration in force."""
     return describe_settings(live.current().value.settings, live.text, live.path, environment)
 
 

@@ -17,8 +17,6 @@ class Operation(StrEnum):
 
 
 class ApiFamily(StrEnum):
-    """The provider API that a client uses."""
-
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
     GEMINI = "gemini"
@@ -99,7 +97,6 @@ _VERTEX_CLAUDE_OPERATIONS = {"rawPredict": False, "streamRawPredict": True}
 
 
 def normalize_slashes(path: str) -> str:
-    """Remove duplicate and trailing slashes."""
     if "//" in path:
         path = _SLASHES.sub("/", path)
     return path.rstrip("/")

@@ -57,8 +57,6 @@ _OUTAGE_TEXT = "the gateway's ledger cannot be reached"
 
 
 class Audience(Enum):
-    """The reader of an error response."""
-
     OPERATOR = auto()
     AGENT = auto()
     STRANGER = auto()
@@ -75,7 +73,6 @@ def classify_audience(headers: Sequence[tuple[bytes, bytes]], *, has_key: bool, 
 
 
 def error_text(error: FoveateError, audience: Audience) -> str:
-    """Return the text of an error for its audience."""
     if audience is Audience.OPERATOR:
         return _operator_text(error)
     if isinstance(error, CapUncheckable) and error.is_outage:
@@ -136,7 +133,6 @@ _URL_HOST = re.compile(r"https?://(?:[^/?#]*@)?([^/?#@]+)")
 def build_error_response(
     error: FoveateError, api_format: Format, audience: Audience = Audience.OPERATOR
 ) -> ErrorResponse:
-    """Build the response for an error, with the text that its audience may read."""
     message = error_text(error, audience)
     match error:
         case DoesNotFit():
@@ -188,7 +184,7 @@ def log_reason(error: FoveateError) -> str:
 
 
 def may_retry(error: FoveateError) -> bool:
-    """Whether the same request may succeed a little later."""
+    """Return whether the same request may succeed a little later."""
     return isinstance(error, UpstreamError)
 
 

@@ -67,7 +67,7 @@ def forward_request_headers(
 
 
 def is_foveate_header(name: bytes) -> bool:
-    """Whether a header is Foveate's own, including the spelling of servers that treat `_` as `-`."""
+    """Return whether a header is Foveate's own, including the spelling of servers that treat `_` as `-`."""
     return name.replace(b"_", b"-").startswith(FOVEATE_PREFIX)
 
 

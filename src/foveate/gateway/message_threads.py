@@ -123,7 +123,6 @@ class ThreadStore:
         return history
 
     def release(self, owner: bytes, message_id: str) -> None:
-        """Release a claim, so that other requests can continue from the response."""
         entry = self._entries.get((owner, message_id))
         if entry is not None:
             entry.is_in_flight = False

@@ -80,7 +80,7 @@ class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_websocket_upgrade(self) -> bool:
-        """Whether the client opens a WebSocket. The server renames the upgrade header."""
+        """Return whether the client opens a WebSocket. The server renames the upgrade header."""
         return self.method == "GET" and "websocket" in self.headers.get(_UPGRADE_HEADER, "").lower()
 
     @property
@@ -151,7 +151,7 @@ def _decode_basic_auth(authorization: str) -> str:
 
 
 def has_misplaced_key(path: str, query: str, headers: Headers) -> bool:
-    """Whether a gateway key is in the URL, or in a header that is not for keys."""
+    """Return whether a gateway key is in the URL, or in a header that is not for keys."""
     texts = [unquote(path), unquote_plus(query)]
     texts += [value.decode("latin-1") for name, value in headers if name not in _ALL_KEY_HEADERS]
     return any(KEY_PREFIX in text and _WHOLE_KEY_PATTERN.search(text) for text in texts)

@@ -68,7 +68,6 @@ class ClientResponse:
         self.error_code = self.error_reason = ""
 
     def start(self, upstream_response: HttpResponse, *, is_changed: bool) -> Awaitable[None]:
-        """Send the head of an upstream response, with the request id."""
         # A length without a body makes some clients wait for one (RFC 9110, 8.6).
         headers = forward_response_headers(
             upstream_response.headers, is_changed=is_changed or upstream_response.status == _NO_CONTENT
@@ -81,7 +80,6 @@ class ClientResponse:
         return self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     def finish(self, chunk: bytes = b"") -> Awaitable[None]:
-        """Send the last chunk."""
         self.sent_bytes += len(chunk)
         self.has_finished = True
         return self._send({"type": "http.response.body", "body": chunk})
@@ -100,7 +98,6 @@ class ClientResponse:
     async def send_response(
         self, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
     ) -> None:
-        """Send a complete response of the gateway itself."""
         size = [] if status == _NO_CONTENT else [(b"content-length", str(len(body)).encode())]
         await self._send_head(status, [*headers, *size, (_ID_HEADER, self._request.id.encode())])
         await self.finish(body)

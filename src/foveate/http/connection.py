@@ -113,12 +113,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_reusable(self) -> bool:
-        """Tell whether the response was read completely and the server keeps the connection open."""
+        """Return whether the response was read completely and the server keeps the connection open."""
         return self._is_complete and not self._chunks and self.keeps_alive and self._error is None
 
     @property
     def is_stale(self) -> bool:
-        """Tell whether the server has closed the connection or sent unexpected data."""
+        """Return whether the server has closed the connection or sent unexpected data."""
         transport = self._transport
         return transport is None or transport.is_closing() or bool(self._poll_readable())
 
@@ -202,7 +202,7 @@ class Connection(asyncio.Protocol):
             self.headers = []
             return
         self.status = status
-        self.keeps_alive = self._parser.should_keep_alive()
+        self.keeps_alive = self._parser.should_keep_alive() and not _closes_after_stream(self.headers)
         self.keep_alive_seconds = _read_keep_alive_seconds(self.headers)
         if self._response_start is not None and not self._response_start.done():
             self._response_start.set_result(None)
@@ -267,8 +267,17 @@ class Connection(asyncio.Protocol):
             self._timer = None
 
 
+def _closes_after_stream(headers: Headers) -> bool:
+    """Return whether the server will close the connection although it announces to keep it.
+
+    llama.cpp does so after a streamed response (November 2026), and late if it is busy: the next request on
+    this connection would get no response.
+    """
+    names = {name.lower(): value for name, value in headers}
+    return names.get(b"server") == b"llama.cpp" and b"transfer-encoding" in names
+
+
 def _read_keep_alive_seconds(headers: Headers) -> float | None:
-    """Return the timeout of a `keep-alive` header."""
     for name, value in headers:
         if name.lower() == b"keep-alive":
             for part in value.lower().split(b","):

@@ -46,8 +46,6 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Address of a server, and the path of the request."""
-
     scheme: str
     host: str
     port: int
@@ -174,7 +172,6 @@ class ConnectionPool:
         return None
 
     async def open_connection(self, target: Target, timeouts: Timeouts) -> Connection:
-        """Open a connection, which belongs to the caller until it is released."""
         loop = asyncio.get_running_loop()
         tls_context = None
         if target.scheme == "https":
@@ -295,9 +292,9 @@ def _format_head(method: str, target: Target, headers: Sequence[tuple[bytes, byt
     head = b"\r\n".join(lines)
     line_ends = len(lines) - 1
     if head.count(b"\n") != line_ends or head.count(b"\r") != line_ends or b"\0" in head:
-        shown = next(name for name, value in headers if not _FORBIDDEN_BYTES.isdisjoint(name + value))
+        invalid_name = next(name for name, value in headers if not _FORBIDDEN_BYTES.isdisjoint(name + value))
         raise UpstreamUnreachable(
-            target.url, f"the header {shown.decode('latin-1')!r} has a line break in it and is not sent"
+            target.url, f"the header {invalid_name.decode('latin-1')!r} has a line break in it and is not sent"
         )
     return head
 

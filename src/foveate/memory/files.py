@@ -184,8 +184,8 @@ class _Walker:
                     if entry.is_symlink():
                         self._links.append((entry.path, key))
                     elif entry.is_dir(follow_symlinks=False):
-                        is_wanted = entry.name not in _SKIPPED_FOLDERS
-                        if is_wanted and self._is_first_visit(entry.stat(follow_symlinks=False)):
+                        is_included = entry.name not in _SKIPPED_FOLDERS
+                        if is_included and self._is_first_visit(entry.stat(follow_symlinks=False)):
                             subfolders.append((entry.path, f"{key}/"))
                     elif _is_note(entry.name):
                         self._add_file(entry.path, key, entry.stat(follow_symlinks=False))
@@ -210,12 +210,11 @@ class _Walker:
             self.result.problems.append(Problem(to_printable(path), "is neither a file nor a folder"))
         elif self._is_first_visit(status):
             if key in self._keys:
-                key = next(free for free in _numbered_names(key) if free not in self._keys)
+                key = next(candidate for candidate in _numbered_names(key) if candidate not in self._keys)
             self._keys.add(key)
             self.result.files.append(FoundFile(path, key, FileState.from_stat(status)))
 
     def _is_first_visit(self, status: os.stat_result) -> bool:
-        """Tell whether this file or folder is visited for the first time, and remember it."""
         identity = status.st_dev, status.st_ino
         if identity in self._seen:
             return False
@@ -240,12 +239,11 @@ def _base_name(path: str) -> str:
 
 
 def _make_unique(names: Iterable[str]) -> Iterator[str]:
-    """Number names that occurred before."""
     used: set[str] = set()
     for name in names:
-        free = next(candidate for candidate in _numbered_names(name) if candidate not in used)
-        used.add(free)
-        yield free
+        unique_name = next(candidate for candidate in _numbered_names(name) if candidate not in used)
+        used.add(unique_name)
+        yield unique_name
 
 
 def _numbered_names(name: str) -> Iterator[str]:
@@ -309,7 +307,6 @@ def _unreadable_reason(status: os.stat_result) -> str:
 
 
 def decode_text(data: bytes) -> str | InvalidUtf8:
-    """Decode UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -318,7 +315,7 @@ def decode_text(data: bytes) -> str | InvalidUtf8:
 
 
 def is_settled(state: FileState, read_ns: int) -> bool:
-    """Tell whether any later change of a file would be visible in its state, if it was read at `read_ns`.
+    """Return whether any later change of a file would be visible in its state, if it was read at `read_ns`.
 
     File system clocks advance in steps of some milliseconds, on old systems of two seconds. Two writes within
     one step have the same times.

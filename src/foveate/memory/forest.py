@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foveate.memory.nodes import Document, Node, to_seconds
+from foveate.memory.nodes import Node, NoteDocument, to_timestamp
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +30,7 @@ class NodeColumns:
     modified: "NDArray[np.float64]"
 
 
-def build_columns(document: Document) -> NodeColumns:
+def build_columns(document: NoteDocument) -> NodeColumns:
     nodes = document.nodes
     indexes = {id(node): index for index, node in enumerate(nodes)}
     parent = [-1 if node.parent is None else indexes[id(node.parent)] for node in nodes]
@@ -44,19 +44,17 @@ def build_columns(document: Document) -> NodeColumns:
         depth=np.array(depth, np.int32),
         end=np.array(end, np.int32),
         chars=np.array([node.entry.end - node.entry.content for node in nodes], np.int32),
-        modified=np.array([to_seconds(node.modified) for node in nodes], np.float64),
+        modified=np.array([to_timestamp(node.modified) for node in nodes], np.float64),
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """The nodes of all documents, in document order."""
-
-    documents: tuple[Document, ...]
+    documents: tuple[NoteDocument, ...]
     _columns: dict[int, NodeColumns] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def from_documents(cls, documents: Iterable[Document], previous: "Forest | None" = None) -> "Forest":
+    def from_documents(cls, documents: Iterable[NoteDocument], previous: "Forest | None" = None) -> "Forest":
         """Build the forest of `documents`, reusing the columns that `previous` has."""
         documents = tuple(documents)
         known_columns = (
@@ -81,7 +79,6 @@ class Forest:
 
     @cached_property
     def document_index(self) -> "NDArray[np.int64]":
-        """The number of each node's document."""
         return np.repeat(np.arange(len(self.documents)), np.diff(self.starts))
 
     @cached_property
@@ -100,7 +97,6 @@ class Forest:
 
     @cached_property
     def depth(self) -> "NDArray[np.int64]":
-        """How many ancestors each node has."""
         return self._concatenate([columns.depth for columns in self._all_columns()])
 
     @cached_property
@@ -129,7 +125,7 @@ class Forest:
         """All nodes by depth, then the newest first, then in document order."""
         return np.lexsort((-self.modified, self.depth))
 
-    def index_of(self, node: Node) -> int | None:
+    def find_index(self, node: Node) -> int | None:
         """The index of a node; None if its document is not in the forest."""
         for document, start in zip(self.documents, self.starts.tolist(), strict=False):
             if document is node.document:

@@ -27,7 +27,7 @@ from foveate.memory.files import (
     read_stable,
     to_printable,
 )
-from foveate.memory.nodes import Document, Node, RejectedId, build_nodes, claimed_ids
+from foveate.memory.nodes import Node, NoteDocument, RejectedId, build_nodes, claimed_ids
 from foveate.memory.parsing.parse import parse_notes
 from foveate.memory.privacy import Gate, PublicOutline
 from foveate.paths import StrPath, expand_path
@@ -50,14 +50,12 @@ class IdOwners:
         return other
 
     def claim(self, key: str, ids: Iterable[str]) -> None:
-        """Register the ids of a document's nodes."""
         for claimed in ids:
             owner = self.by_id.setdefault(claimed, key)
             if owner != key:
                 self._set_claimants(claimed, self._claimants.get(claimed, frozenset({owner})) | {key})
 
     def release(self, key: str, ids: Iterable[str]) -> None:
-        """Remove the ids of a document's nodes."""
         for released in set(ids):  # a document can contain an id twice
             if released in self._claimants:
                 self._set_claimants(released, self._claimants[released] - {key})
@@ -82,7 +80,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FileContent:
-    """What was read from a file. Replaced only if something in it differs."""
+    """Content read from a file. Replaced only if something in it differs."""
 
     key: str
     modified_ns: int = 0
@@ -91,7 +89,7 @@ class FileContent:
     pending_digest: bytes = b""
     """Digest of newer bytes that seem incomplete."""
     read_error: str = ""
-    """Why the newer bytes cannot be read."""
+    """Reason why the newer bytes cannot be read."""
     has_private: bool = False
     """Something in the file is private."""
 
@@ -108,7 +106,7 @@ class LibraryFile:
 class BuiltDocument:
     """A document, and the ids that its nodes claimed in vain."""
 
-    document: Document
+    document: NoteDocument
     rejected_ids: list[RejectedId]
 
 
@@ -122,7 +120,7 @@ class LibraryState:
     built_documents: Mapping[str, BuiltDocument] = field(default_factory=dict)
     id_owners: IdOwners = field(default_factory=IdOwners)
     nodes: dict[str, Node] = field(default_factory=dict)
-    documents: tuple[Document, ...] = ()
+    documents: tuple[NoteDocument, ...] = ()
     problems: tuple[Problem, ...] = ()
     version: str = ""
     has_private: bool = False
@@ -144,15 +142,13 @@ def update_state(
         return replace(before, files=files), Changes()
     removed_or_changed = [path for path in old if path not in new or new[path] is not old[path]]
     owners = before.id_owners.copy()
-    touched_ids = {each for path in removed_or_changed for each in _claimed_ids(old[path])}
+    touched_ids = {id_ for path in removed_or_changed for id_ in _claimed_ids(old[path])}
     for path in removed_or_changed:
         owners.release(old[path].key, _claimed_ids(old[path]))
     for path in changed:
         touched_ids.update(_claimed_ids(new[path]))
         owners.claim(new[path].key, _claimed_ids(new[path]))
-    reassigned_ids = {
-        each for each in touched_ids if owners.by_id.get(each) != before.id_owners.by_id.get(each)
-    }
+    reassigned_ids = {id_ for id_ in touched_ids if owners.by_id.get(id_) != before.id_owners.by_id.get(id_)}
     rebuilt_paths = {path for path in changed if not _builds_same_document(old.get(path), new[path])}
     rebuilt_paths.update(_find_affected_paths(before, reassigned_ids))
     built_documents = {
@@ -163,17 +159,19 @@ def update_state(
         if content.outline and content.outline.entries
     }
     nodes = _index_nodes(before, built_documents)
-    holdings = LibraryState(
+    state = LibraryState(
         files=files,
         file_problems=file_problems,
         built_documents=built_documents,
         id_owners=owners,
         nodes=nodes,
         documents=tuple(
-            sorted((each.document for each in built_documents.values()), key=lambda each: each.key)
+            sorted((built.document for built in built_documents.values()), key=lambda document: document.key)
         ),
         problems=tuple(
-            sorted([*file_problems, *_find_problems(new, built_documents, nodes)], key=lambda each: each.path)
+            sorted(
+                [*file_problems, *_find_problems(new, built_documents, nodes)], key=lambda problem: problem.path
+            )
         ),
         version=_compute_version(new.values()),
         has_private=any(content.has_private for content in new.values()),
@@ -182,7 +180,7 @@ def update_state(
         read=tuple(path for path in changed if path in built_documents and path in rebuilt_paths),
         removed=tuple(path for path in before.built_documents if path not in built_documents),
     )
-    return holdings, changes
+    return state, changes
 
 
 def _claimed_ids(content: FileContent) -> Iterator[str]:
@@ -203,12 +201,12 @@ def _find_affected_paths(before: LibraryState, reassigned_ids: set[str]) -> Iter
         if node_id in before.nodes:
             yield before.nodes[node_id].document.path
     for path, built in before.built_documents.items():
-        if any(refused.id in reassigned_ids for refused in built.rejected_ids):
+        if any(rejected_id.id in reassigned_ids for rejected_id in built.rejected_ids):
             yield path
 
 
 def _build_document(path: str, content: FileContent, outline: PublicOutline, owners: IdOwners) -> BuiltDocument:
-    document = Document(
+    document = NoteDocument(
         path=path,
         key=content.key,
         modified=_to_local_time(content.modified_ns),
@@ -303,21 +301,18 @@ class Library:
         self._follow_symlinks = follow_symlinks
         self._roots: tuple[LibraryRoot, ...] | None = None
         self._state = LibraryState()
-        self._refreshing = Lock()
+        self._refresh_lock = Lock()
 
     @property
     def state(self) -> LibraryState:
-        """The current snapshot."""
         return self._state
 
     @property
-    def documents(self) -> tuple[Document, ...]:
-        """Documents with public content, by key."""
+    def documents(self) -> tuple[NoteDocument, ...]:
         return self._state.documents
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What could not be read as intended."""
         return self._state.problems
 
     @property
@@ -337,7 +332,7 @@ class Library:
             UnreadableInput: on the first call, one of the paths does not exist.
             BadOption: on the first call, a path refers to an unknown variable or user.
         """
-        with self._refreshing:
+        with self._refresh_lock:
             roots = self._roots or make_roots(map(_resolve_path, self._paths))
             walk_result = find_files(roots, follow_symlinks=self._follow_symlinks)
             if self._roots is None and walk_result.missing:
@@ -355,7 +350,6 @@ class Library:
             return changes
 
     def _read_file(self, found_file: FoundFile, before: LibraryFile | None) -> LibraryFile:
-        """Read a file if it may have changed."""
         if before and before.state == found_file.state and before.content.key == found_file.key:
             return before
         content_before = before.content if before else FileContent(found_file.key)
@@ -404,7 +398,7 @@ class Library:
 
 def _resolve_path(path: StrPath) -> str:
     """The path as written if it exists; otherwise expanded like a setting."""
-    written = os.fspath(path)
-    if os.path.lexists(written) and not written.startswith("~"):
-        return written
-    return expand_path(written, os.environ)
+    path_text = os.fspath(path)
+    if os.path.lexists(path_text) and not path_text.startswith("~"):
+        return path_text
+    return expand_path(path_text, os.environ)

@@ -39,40 +39,40 @@ _MAX_COMPARED_TITLES = 400
 
 @dataclass(frozen=True, slots=True)
 class _MemorySnapshot:
-    """Library state and forest of one moment."""
-
     state: LibraryState
     forest: Forest
 
-    def node(self, wanted: str) -> Node:
-        node = self.state.nodes.get(wanted)
+    def node(self, id_or_title: str) -> Node:
+        node = self.state.nodes.get(id_or_title)
         if node is not None:
             return node
-        named = [node for node in self.forest.nodes if node.title == wanted]
-        if len(named) == 1:
-            return named[0]
-        if named:
-            ids = ", ".join(node.id for node in named[:_MAX_LISTED_IDS])
-            raise BadOption(f"{len(named)} nodes have the title {wanted!r:.80}; name one by its id: {ids}")
-        close = self._find_similar_title(wanted)
-        hint = f"; did you mean {close!r:.80}?" if close else ""
-        raise BadOption(f"there is no node {wanted!r:.80} in the memory{hint}")
+        matches = [node for node in self.forest.nodes if node.title == id_or_title]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            ids = ", ".join(node.id for node in matches[:_MAX_LISTED_IDS])
+            raise BadOption(
+                f"{len(matches)} nodes have the title {id_or_title!r:.80}; name one by its id: {ids}"
+            )
+        similar_title = self._find_similar_title(id_or_title)
+        hint = f"; did you mean {similar_title!r:.80}?" if similar_title else ""
+        raise BadOption(f"there is no node {id_or_title!r:.80} in the memory{hint}")
 
-    def index_of(self, wanted: str | Node) -> int:
-        index = self.forest.index_of(self.node(wanted.id if isinstance(wanted, Node) else wanted))
+    def find_index(self, target: str | Node) -> int:
+        index = self.forest.find_index(self.node(target.id if isinstance(target, Node) else target))
         assert index is not None  # both have the same documents
         return index
 
-    def _find_similar_title(self, wanted: str) -> str | None:
+    def _find_similar_title(self, unknown_title: str) -> str | None:
         """A title that may have been meant: one with the same start or a common word."""
-        wanted_words, start = frozenset(split_words(wanted)), wanted[:2].casefold()
+        words, start = frozenset(split_words(unknown_title)), unknown_title[:2].casefold()
         titles = dict.fromkeys(node.title for node in self.forest.nodes)
         candidates = (
             title
             for title in titles
-            if title[:2].casefold() == start or not wanted_words.isdisjoint(split_words(title))
+            if title[:2].casefold() == start or not words.isdisjoint(split_words(title))
         )
-        return next(iter(get_close_matches(wanted, islice(candidates, _MAX_COMPARED_TITLES), n=1)), None)
+        return next(iter(get_close_matches(unknown_title, islice(candidates, _MAX_COMPARED_TITLES), n=1)), None)
 
 
 class Memory:
@@ -132,12 +132,12 @@ class Memory:
         return self._gate.tags
 
     def hides(self, tag: str) -> bool:
-        """Tell whether a tag hides notes."""
+        """Return whether a tag hides notes."""
         return self._gate.is_private(tag)
 
     @property
     def has_private(self) -> bool:
-        """Whether something in the files has, or may be meant to have, a privacy tag and is hidden."""
+        """Return whether something in the files has, or may be meant to have, a privacy tag and is hidden."""
         return self._snapshot.state.has_private
 
     @property
@@ -151,7 +151,7 @@ class Memory:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What could not be read as intended."""
+        """Files and folders that could not be read as intended."""
         return self._snapshot.state.problems
 
     @property
@@ -215,9 +215,9 @@ class Memory:
         view_format = _parse_format(format)
         scope_range = (0, len(forest.nodes))
         if scope is not None:
-            top = snapshot.index_of(scope)
+            top = snapshot.find_index(scope)
             scope_range = (top, int(forest.end[top]))
-        focus_index = None if focus is None else snapshot.index_of(focus)
+        focus_index = None if focus is None else snapshot.find_index(focus)
         if focus_index is not None and not scope_range[0] <= focus_index < scope_range[1]:
             raise BadOption(f"the focus {forest.nodes[focus_index].id} is not in the scope")
         used_query = query if query and query.strip() else None

@@ -31,7 +31,7 @@ _DATE = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](?:\w{2,4}\.? )?(\d\d:\d\d(?::\d\d)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class Document:
+class NoteDocument:
     """The public part of a file. A changed file becomes another document.
 
     `key` is the path from the folder, with `/`, the same on every machine. `digest` is of all bytes. `modified`
@@ -47,7 +47,7 @@ class Document:
     """In document order, the file itself first; empty if all of it is private."""
 
     def __repr__(self) -> str:
-        return f"<Document {self.key!r:.120} {len(self.nodes)} nodes>"
+        return f"<NoteDocument {self.key!r:.120} {len(self.nodes)} nodes>"
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -56,7 +56,7 @@ class Node:
 
     id: str
     entry: OutlineEntry
-    document: Document
+    document: NoteDocument
     parent: "Node | None"
     tags: frozenset[str]
     """Its own and those of its ancestors."""
@@ -76,7 +76,6 @@ class Node:
 
     @property
     def full_text(self) -> str:
-        """Details and content."""
         details = self.details
         return f"{details}\n{self.content}" if details else self.content
 
@@ -157,7 +156,7 @@ def claimed_ids(outline: PublicOutline) -> Iterator[str]:
             yield explicit
 
 
-def build_nodes(document: Document, owners: Mapping[str, str] | None = None) -> list[RejectedId]:
+def build_nodes(document: NoteDocument, owners: Mapping[str, str] | None = None) -> list[RejectedId]:
     """Create the nodes of a document from its outline, and return the ids that they could not have.
 
     An id is the property `ID`, or else generated from the titles of the node and its ancestors up to the
@@ -201,7 +200,7 @@ def build_nodes(document: Document, owners: Mapping[str, str] | None = None) -> 
             node.id = explicit
         else:
             rejected += [RejectedId(explicit, node, is_generated=False)] if explicit else []
-            rejected += [RejectedId(missed, node, is_generated=True) for missed in taken_ids]
+            rejected += [RejectedId(taken_id, node, is_generated=True) for taken_id in taken_ids]
         if path:
             path[-1][1].append(node)
         document.nodes.append(node)
@@ -267,7 +266,6 @@ def _digest_text(text: str) -> bytes:
     return blake3(text.encode("utf-8", "surrogatepass")).digest(length=_DIGEST_BYTES)
 
 
-def to_seconds(when: datetime) -> float:
-    """A naive time as seconds, for comparisons."""
+def to_timestamp(when: datetime) -> float:
     # `timestamp()` fails in the year 1.
     return (when.replace(tzinfo=None) - _EPOCH).total_seconds()

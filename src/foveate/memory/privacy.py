@@ -30,7 +30,6 @@ class Gate:
     tags: frozenset[str] = DEFAULT_PRIVACY_TAGS
 
     def __post_init__(self) -> None:
-        """Normalize the tags."""
         object.__setattr__(self, "tags", frozenset(map(normalize_tag, self.tags)))
 
     @classmethod
@@ -41,11 +40,11 @@ class Gate:
             BadOption: `tags` is a string instead of a list, or contains an invalid tag.
         """
         return cls(
-            frozenset(normalize_tag(tag) for tags_given in (base, tags) for tag in _split_tags(tags_given))
+            frozenset(normalize_tag(tag) for tag_group in (base, tags) for tag in _split_tags(tag_group))
         )
 
     def is_private(self, tag: str) -> bool:
-        """Tell whether a tag is one of these, in any case, with or without colons, or below one of them."""
+        """Return whether a tag is one of these, in any case, with or without colons, or below one of them."""
         normalized = normalize_tag(tag)
         return normalized in self.tags or (
             "/" in normalized and any(normalized.startswith(f"{privacy_tag}/") for privacy_tag in self.tags)

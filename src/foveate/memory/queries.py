@@ -62,19 +62,19 @@ class Query:
         """
         object.__setattr__(self, "_tags", frozenset(map(normalize_tag, _split_tags(self.tag or ""))))
         object.__setattr__(self, "_phrases", tuple(_phrases(self.text or "")))
-        for name, says in (
+        for name, value in (
             ("tag", self._tags),
             ("todo", (self.todo or "").strip()),
             ("type", (self.type or "").strip()),
             ("text", self._phrases),
         ):
-            if getattr(self, name) is not None and not says:
+            if getattr(self, name) is not None and not value:
                 raise BadOption(f"{name} is empty: say what to look for, or leave it out", path=(name,))
         for name in ("since", "until"):
             moment = getattr(self, name)
             if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo):
                 raise BadOption(
-                    f"{name} is a local datetime without a zone, not {moment!r}; Query.of reads texts",
+                    f"{name} is a local datetime without a zone, not {moment!r}; Query.parse reads text",
                     path=(name,),
                 )
         if self.since and self.until and self.since > self.until:
@@ -160,22 +160,22 @@ def finished_at(node: Node) -> datetime:
     return max(closed, default=node.modified)
 
 
-def _has_state(node: Node, wanted: str) -> bool:
-    wanted = wanted.strip().casefold()
-    return node.todo.casefold() == wanted or (wanted in _STATE_GROUPS and _STATE_GROUPS[wanted](node))
+def _has_state(node: Node, state: str) -> bool:
+    state = state.strip().casefold()
+    return node.todo.casefold() == state or (state in _STATE_GROUPS and _STATE_GROUPS[state](node))
 
 
-def _parse_moment(written: str, now: datetime, name: str, of_day: time) -> datetime:
+def _parse_moment(written: str, now: datetime, name: str, time_of_day: time) -> datetime:
     text = written.strip()
     try:
         if ago := _AGO.fullmatch(text):
             # Elapsed hours, independent of clock changes.
-            passed = timedelta(hours=int(ago[1]) * _AGO_HOURS[ago[2].lower()])
-            return _to_local((now.astimezone(UTC) if now.tzinfo else now) - passed, now)
+            age = timedelta(hours=int(ago[1]) * _AGO_HOURS[ago[2].lower()])
+            return _to_local((now.astimezone(UTC) if now.tzinfo else now) - age, now)
         if not _DATE.match(text):
             raise ValueError(text)
         if len(text) == len("2026-11-01"):
-            return datetime.combine(date.fromisoformat(text), of_day)
+            return datetime.combine(date.fromisoformat(text), time_of_day)
         return _to_local(datetime.fromisoformat(text), now)
     except (ValueError, OverflowError):
         raise BadOption(f"{name} is {_MOMENTS}, not {written!r:.60}", path=(name,)) from None
@@ -194,7 +194,6 @@ def _phrases(text: str) -> Iterator[re.Pattern[str]]:
 
 
 def _normalize(text: str) -> str:
-    """Normalize case and accents."""
     return normalize_unicode(text).casefold()
 
 

@@ -56,7 +56,6 @@ class Capabilities:
     warnings: tuple[str, ...] = ()
 
     def find_skill(self, name: str) -> Skill | None:
-        """The skill with this name, in any case."""
         return next((skill for skill in self.skills if skill.name.casefold() == name.casefold()), None)
 
     @property
@@ -82,12 +81,14 @@ def parse_skill(outline: PublicOutline, *, key: str, file_name: str) -> tuple[Sk
     if not is_valid_name(name):
         warnings.append(f"{key}: a skill cannot be called {name!r:.60}; it is called {file_name} instead")
         name = file_name
-    written = properties["PRIORITY"] or next(
+    priority_text = properties["PRIORITY"] or next(
         filter(None, (entry.priority for entry in outline.entries[:2])), ""
     )
-    priority = _parse_priority(written)
+    priority = _parse_priority(priority_text)
     if priority is None:
-        warnings.append(f"{key}: a priority is a number, a letter, high, medium or low, not {written!r:.60}")
+        warnings.append(
+            f"{key}: a priority is a number, a letter, high, medium or low, not {priority_text!r:.60}"
+        )
     depends = _split_names(properties["DEPENDS"] or properties["DEPENDENCIES"])
     skill = Skill(
         name=name, key=key, description=properties["DESCRIPTION"], priority=priority or 0.0, depends=depends
@@ -96,7 +97,7 @@ def parse_skill(outline: PublicOutline, *, key: str, file_name: str) -> tuple[Sk
 
 
 def is_valid_name(name: str) -> bool:
-    """Tell whether a skill can have this name: short, on one line, and not like a path."""
+    """Return whether a skill can have this name: short, on one line, and not like a path."""
     fits = 0 < len(name) <= _MAX_NAME_CHARS and name.isprintable() and name == name.strip()
     return fits and not name.startswith(".") and not {"/", "\\"} & set(name)
 
@@ -134,16 +135,16 @@ def _find_property(outline: PublicOutline, name: str) -> str:
     return " ".join(next(filter(None, values), ()))
 
 
-def _parse_priority(written: str) -> float | None:
+def _parse_priority(text: str) -> float | None:
     """The number that is meant; None if it is invalid."""
-    if not written:
+    if not text:
         return 0.0
-    if (word := written.lower()) in _PRIORITY_WORDS:
+    if (word := text.lower()) in _PRIORITY_WORDS:
         return _PRIORITY_WORDS[word]
-    if letter := _PRIORITY_LETTER.fullmatch(written):
+    if letter := _PRIORITY_LETTER.fullmatch(text):
         return float(ord("B") - ord(letter[1].upper()))
     try:
-        number = float(written.removeprefix("[#").removesuffix("]"))
+        number = float(text.removeprefix("[#").removesuffix("]"))
     except ValueError:
         return None
     return number if isfinite(number) else None
@@ -157,18 +158,17 @@ def _split_names(text: str) -> tuple[str, ...]:
 
 def _resolve_dependencies(skill: Skill, by_name: dict[str, Skill]) -> Skill:
     """Replace dependencies by the names of existing skills, and split a list without commas."""
-    names_wanted = list(skill.depends)
-    if len(names_wanted) == 1 and names_wanted[0].casefold() not in by_name:
-        names_wanted = names_wanted[0].split()
-    skills = (by_name.get(name.casefold()) for name in names_wanted)
+    dependencies = list(skill.depends)
+    if len(dependencies) == 1 and dependencies[0].casefold() not in by_name:
+        dependencies = dependencies[0].split()
+    skills = (by_name.get(name.casefold()) for name in dependencies)
     names = (
-        dependency.name if dependency else name for dependency, name in zip(skills, names_wanted, strict=True)
+        dependency.name if dependency else name for dependency, name in zip(skills, dependencies, strict=True)
     )
     return replace(skill, depends=tuple(dict.fromkeys(names)))
 
 
 def _find_cycles(skills: Iterable[Skill]) -> Iterator[list[str]]:
-    """Yield each circular chain of dependencies."""
     needs = {skill.name: list(skill.depends) for skill in skills}
     while True:
         try:
@@ -216,7 +216,7 @@ def read_skill(folder: StrPath, name: str, gate: Gate) -> str:
 class _FolderContents:
     capabilities: Capabilities
     texts: dict[str, str]
-    """By key."""
+    """The text of each skill by its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,6 @@ def _is_skill_file(file_name: str) -> bool:
 
 
 def _resolve_inside(root: Path, path: Path, name: str) -> Path:
-    """Resolve a path, which must be inside `root`."""
     real = _resolve(path, name)
     if not real.is_relative_to(root):
         raise UnreadableInput(name, "leads out of the skills folder, so it is not read")

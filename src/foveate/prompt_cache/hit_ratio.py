@@ -19,8 +19,6 @@ _MAX_BUCKETS = 2 * _WINDOW_BUCKETS
 
 
 class HitRatioLevel(StrEnum):
-    """Rating of a hit ratio."""
-
     HEALTHY = "healthy"
     FAIR = "fair"
     FLAGGED = "flagged"
@@ -29,8 +27,6 @@ class HitRatioLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HitRatioThresholds:
-    """Thresholds of the ratings."""
-
     healthy_from: float = 0.7
     flagged_below: float = 0.3
 
@@ -70,15 +66,15 @@ class _SlidingHour:
         self._buckets: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     def add(self, bucket: int, usage: CacheUsage) -> None:
-        read, sent = self._buckets.pop(bucket, (0, 0))
-        self._buckets[bucket] = read + usage.read, sent + usage.input_tokens
+        read, input_tokens = self._buckets.pop(bucket, (0, 0))
+        self._buckets[bucket] = read + usage.read, input_tokens + usage.input_tokens
         if len(self._buckets) > _MAX_BUCKETS:
             self._buckets.popitem(last=False)
 
     def ratio_until(self, bucket: int) -> HitRatio:
         window = range(bucket - _WINDOW_BUCKETS + 1, bucket + 1)
         totals = [self._buckets[each] for each in window if each in self._buckets]
-        return HitRatio(sum(read for read, _ in totals), sum(sent for _, sent in totals))
+        return HitRatio(sum(read for read, _ in totals), sum(input_tokens for _, input_tokens in totals))
 
 
 class HitRatios:
@@ -95,7 +91,6 @@ class HitRatios:
         self._lock = Lock()
 
     def add(self, agent: str, usage: CacheUsage, *, at: float) -> None:
-        """Count the usage of a call of `agent` at `at`."""
         bucket = _bucket(at)
         with self._lock:
             hour = self._hours.setdefault(agent, _SlidingHour())
@@ -113,8 +108,8 @@ class HitRatios:
     def ratios(self, *, at: float) -> Mapping[str, HitRatio]:
         """The same for every agent that sent something in that hour, by name."""
         with self._lock:
-            found = {agent: hour.ratio_until(_bucket(at)) for agent, hour in self._hours.items()}
-        return {agent: found[agent] for agent in sorted(found) if found[agent].input_tokens}
+            ratios = {agent: hour.ratio_until(_bucket(at)) for agent, hour in self._hours.items()}
+        return {agent: ratios[agent] for agent in sorted(ratios) if ratios[agent].input_tokens}
 
 
 def _bucket(at: float) -> int:

@@ -46,32 +46,36 @@ def plan_keepalive(
     response_tokens: int,
     last_at: float,
     now: float,
-    sent: int = 0,
+    sent_keepalives: int = 0,
     max_keepalives: int = DEFAULT_MAX_KEEPALIVES,
 ) -> KeepAlive | None:
-    """The next keep-alive that is expected to pay, after a request at `last_at` and `sent` keep-alives since;
-    or None.
+    """Return the next keep-alive that is expected to pay for itself, or None.
 
-    Only entries that were paid for are worth it, so there is none for automatic caches.
+    `sent_keepalives` were sent since the last request at `last_at`. Only entries that were paid for are worth
+    it, so there is none for automatic caches.
     """
-    if sent >= max_keepalives or rules.caching is not CachingMode.BREAKPOINTS:
+    if sent_keepalives >= max_keepalives or rules.caching is not CachingMode.BREAKPOINTS:
         return None
     live = readable_entries(prompt, cache, now)
     if not live:
         return None
     ends = token_ends(prompt)
     last = max(live)
-    last_lasting = max((at for at, entry in live.items() if entry.ttl is not rules.ttls[0]), default=-1)
+    last_long_entry = max((at for at, entry in live.items() if entry.ttl is not rules.ttls[0]), default=-1)
     value = _KeepAliveValue(rules, forecast, last_at, now)
-    found = []
-    if last != last_lasting:
-        protected = ends[last] - (ends[last_lasting] if last_lasting >= 0 else 0)
-        found += value.of_refresh(live[last], last, ends[last], protected)
-        found += value.of_extension(live[last], last, ends[last], protected, response_tokens)
-    best = max(found, key=lambda keepalive: keepalive.saved_tokens, default=None)
-    if best is None and last_lasting >= 0:
+    options = []
+    if last != last_long_entry:
+        protected = ends[last] - (ends[last_long_entry] if last_long_entry >= 0 else 0)
+        options += value.plan_refresh(live[last], last, ends[last], protected)
+        options += value.plan_extension(live[last], last, ends[last], protected, response_tokens)
+    best = max(options, key=lambda keepalive: keepalive.saved_tokens, default=None)
+    if best is None and last_long_entry >= 0:
         best = next(
-            iter(value.of_refresh(live[last_lasting], last_lasting, ends[last_lasting], ends[last_lasting])),
+            iter(
+                value.plan_refresh(
+                    live[last_long_entry], last_long_entry, ends[last_long_entry], ends[last_long_entry]
+                )
+            ),
             None,
         )
     return best
@@ -90,10 +94,10 @@ def build_keepalive_prompt(
     It also refreshes the long-TTL entries that reach farthest, within the breakpoint limit.
     """
     pieces = [structs.replace(piece, breakpoint_ttl=None) for piece in prompt.pieces[: keepalive.pieces]]
-    lasting = [
+    long_entries = [
         at for at, entry in sorted(live.items()) if at < keepalive.pieces and entry.ttl is not rules.ttls[0]
     ]
-    for at in lasting[-(rules.max_breakpoints - 1) :]:
+    for at in long_entries[-(rules.max_breakpoints - 1) :]:
         pieces[at] = structs.replace(pieces[at], breakpoint_ttl=live[at].ttl)
     if keepalive.includes_response:
         pieces.append(structs.replace(response, breakpoint_ttl=rules.ttls[-1]))
@@ -105,25 +109,26 @@ def build_keepalive_prompt(
 class _KeepAliveValue:
     """Expected savings of keep-alives, if no request has arrived between `last_at` and `now`."""
 
-    def __init__(self, rules: CacheRules, expected: ArrivalForecast, last_at: float, now: float) -> None:
+    def __init__(self, rules: CacheRules, forecast: ArrivalForecast, last_at: float, now: float) -> None:
         self._rules = rules
-        self._forecast = expected
+        self._forecast = forecast
         self._last_at = last_at
         self._now = now
         self._write_price = rules.write_prices[rules.ttls[0]]
 
-    def of_refresh(self, entry: CacheEntry, at: int, tokens: int, protected: int) -> list[KeepAlive]:
+    def plan_refresh(self, entry: CacheEntry, at: int, tokens: int, protected: int) -> list[KeepAlive]:
         """A keep-alive that restarts an entry's own TTL, if it pays."""
         due = self._due_at(entry)
-        chance = self._return_probability(due, entry.ttl)
+        probability = self._return_probability(due, entry.ttl)
         saved = (
-            chance * protected * (self._write_price - self._rules.read_price) - tokens * self._rules.read_price
+            probability * protected * (self._write_price - self._rules.read_price)
+            - tokens * self._rules.read_price
         )
         return (
             [KeepAlive(at=due, pieces=at + 1, includes_response=False, saved_tokens=saved)] if saved > 0 else []
         )
 
-    def of_extension(
+    def plan_extension(
         self, entry: CacheEntry, at: int, tokens: int, protected: int, response_tokens: int
     ) -> list[KeepAlive]:
         """A keep-alive that keeps prompt and response for the long TTL, if there is one and it pays."""

@@ -12,8 +12,11 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeVar
 
+from foveate import formats
 from foveate.errors import MalformedRequest
+from foveate.formats.incremental.envelope import get_parameters
 from foveate.formats.json_text.parse import as_list, as_text, parse_json
+from foveate.model import Edit, Format, RemoveBreakpoint, Request, SetParameter
 
 _STATUSES = frozenset({400, 403, 422})  # 403: Bedrock, for a model without caching; 422: Mistral and vLLM
 _NAMES_CACHING = re.compile(
@@ -51,11 +54,10 @@ _MAX_PARTS = 1_000
 
 _DAY_SECONDS = 86_400.0
 MAX_REMEMBERED = 1_024
+_REJECTED_REASON = "the model takes no breakpoints"
 
 
 class Rejection(StrEnum):
-    """What the provider rejected."""
-
     BREAKPOINTS = "marks"  # all breakpoints
     CLIENT_BREAKPOINTS = "client"  # all breakpoints, including the client's
     TTL = "ttl"  # the TTL of breakpoints
@@ -70,11 +72,11 @@ REMEMBERED_SECONDS: Mapping[Rejection, float] = MappingProxyType(
         Rejection.PLACEMENT: 600.0,
     }
 )
-"""How long each rejection is remembered. After that Foveate tries again, since providers change."""
+"""Time for which each rejection is remembered. After that Foveate tries again, since providers change."""
 
 
 def classify_rejection(status: int, body: bytes) -> Rejection | None:
-    """What the error response rejects of our breakpoints; None if it is about something else.
+    """Classify what an error response rejects of our breakpoints; None if it is about something else.
 
     Only the error's own message is considered, not what it repeats of the request.
     """
@@ -112,9 +114,9 @@ def _message_texts(body: bytes) -> Iterator[str]:
         part = parts.pop()
         match part:
             case str():
-                surrounding, found = _extract_nested_error(part) or (part, None)
+                surrounding, nested_error = _extract_nested_error(part) or (part, None)
                 yield surrounding
-                parts.append(found)
+                parts.append(nested_error)
             case dict():
                 path = ".".join(map(str, as_list(part.get("loc"))))
                 yield f"{path}: {as_text(part.get('msg'))}"
@@ -148,7 +150,7 @@ _Entry = TypeVar("_Entry")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRejections:
-    """Which upstreams reject what, by model; by session if it was the placement.
+    """Upstreams with what they reject, by model; by session if it was the placement.
 
     Immutable: each change returns a new value. Bounded; the oldest rejection is dropped first. A rejection is
     also dropped if the clock is set back by more than the time that it is remembered.
@@ -204,3 +206,14 @@ class KnownRejections:
 def _scope(rejection: Rejection, session: str) -> str:
     # A client that misplaces its own breakpoints must not disable those of other sessions.
     return session if rejection is Rejection.PLACEMENT else ""
+
+
+def remove_client_breakpoints(request: Request) -> list[Edit]:
+    """Edits that remove all breakpoints of the client, for models that reject them."""
+    if request.format is not Format.ANTHROPIC or b"cache_control" not in request.body:
+        return []
+    places = [block.place for block in formats.request_blocks(request) if block.breakpoint_ttl is not None]
+    edits: list[Edit] = [RemoveBreakpoint(place=place, reason=_REJECTED_REASON) for place in places]
+    if "cache_control" in get_parameters(request):
+        edits.append(SetParameter(path=("cache_control",), value=None, reason=_REJECTED_REASON))
+    return edits

@@ -1,4 +1,7 @@
-"""Cache rules of each provider and model, from a dated table (`prompt_cache/rules.toml`)."""
+"""Cache rules of each provider and model, from a dated table (`prompt_cache/rules.toml`).
+
+`ANTHROPIC_CACHE_BETA` overrides the part of the header `anthropic-beta` that concerns caching.
+"""
 
 import re
 import tomllib
@@ -10,8 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from foveate.errors import BadOption
 from foveate.model import Area, CacheUsage, Ttl
-from foveate.tokens.families import candidate_names, normalize_model_name
+from foveate.tokens.families import normalize_model_name, tokenizer_name_candidates
 
 _TABLE = Path(__file__).with_name("rules.toml")
 # Bounded, since a long-lived process may see many model names.
@@ -21,8 +25,6 @@ _MAX_NAME_CHARS = 256
 
 
 class CachingMode(StrEnum):
-    """How a provider decides what to cache."""
-
     BREAKPOINTS = "marks"  # only prefixes that end at a breakpoint (Anthropic)
     AUTOMATIC = "automatic"  # every prefix, in steps (OpenAI before GPT-5.6, DeepSeek, Mistral, xAI, Gemini)
     BOTH = "both"  # automatic, and breakpoints in addition (OpenAI from GPT-5.6)
@@ -91,7 +93,9 @@ def rules_for(model: str, provider: str | None = None) -> CacheRules:
     maker = host
     if host is not None and host.serves:
         served = [table.by_name[other] for other in host.serves]
-        maker = next((found for found in served if re.search(found.model_pattern, name)), None)
+        maker = next(
+            (provider_rules for provider_rules in served if re.search(provider_rules.model_pattern, name)), None
+        )
     if host is None or maker is None:
         return _make_rules(
             table.defaults | {"provider": host.name if host else provider or "", "inherited": True}
@@ -120,7 +124,7 @@ class _ModelRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Provider:
+class _ProviderRules:
     """A provider that serves its own models (`model_pattern`), those of others (`serves`), or any (neither).
 
     `spelling_pattern` matches its own way of writing model names.
@@ -138,7 +142,7 @@ class _Provider:
         """The first row that matches a model's name, or else that of a related model; and whether the name
         matched.
         """
-        known, kin = candidate_names(name)
+        known, kin = tokenizer_name_candidates(name)
         for row in self.rows:
             if any(re.fullmatch(row.name_pattern, part) for part in known):
                 return row, True
@@ -153,26 +157,28 @@ class _Provider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RulesTable:
-    providers: tuple[_Provider, ...]
-    by_name: Mapping[str, _Provider]
+    providers: tuple[_ProviderRules, ...]
+    by_name: Mapping[str, _ProviderRules]
     defaults: dict[str, Any]
 
 
-def _find_host(model: str, table: _RulesTable) -> _Provider | None:
+def _find_host(model: str, table: _RulesTable) -> _ProviderRules | None:
     """The provider that a model's name suggests: by its path, its spelling, or the model's maker."""
-    spelled = model.lower()[:_MAX_NAME_CHARS]
-    path = spelled.split("/")[:-1]
+    lower_name = model.lower()[:_MAX_NAME_CHARS]
+    path = lower_name.split("/")[:-1]
     for part in path:
         if part in table.by_name:
             return table.by_name[part]
     by_spelling = (
-        found
-        for found in table.providers
-        if found.spelling_pattern and re.search(found.spelling_pattern, spelled)
+        provider
+        for provider in table.providers
+        if provider.spelling_pattern and re.search(provider.spelling_pattern, lower_name)
     )
     name = normalize_model_name(model)
     by_maker = (
-        found for found in table.providers if found.model_pattern and re.search(found.model_pattern, name)
+        provider
+        for provider in table.providers
+        if provider.model_pattern and re.search(provider.model_pattern, name)
     )
     return next(by_spelling, None) or next(by_maker, None)
 
@@ -185,7 +191,7 @@ def _load_table() -> _RulesTable:
     return _RulesTable(providers=providers, by_name=by_name, defaults=table["defaults"])
 
 
-def _parse_provider(entry: dict[str, Any]) -> _Provider:
+def _parse_provider(entry: dict[str, Any]) -> _ProviderRules:
     rows = tuple(
         _ModelRow(
             name_pattern=row.pop("names"),
@@ -195,7 +201,7 @@ def _parse_provider(entry: dict[str, Any]) -> _Provider:
         )
         for row in map(dict, entry.pop("model", []))
     )
-    return _Provider(
+    return _ProviderRules(
         name=entry.pop("name"),
         aliases=tuple(entry.pop("also", ())),
         model_pattern=entry.pop("match", ""),
@@ -219,3 +225,36 @@ def _make_rules(facts: Mapping[str, Any]) -> CacheRules:
             ),
         }
     )
+
+
+CACHE_BETA_VARIABLE = "ANTHROPIC_CACHE_BETA"
+BETA_HEADER = "anthropic-beta"
+# Anthropic's caching betas until 2025. Other hosts may still require or reject them.
+_CACHING_BETA = re.compile(r"(prompt-caching|extended-cache-ttl)(-|$)")
+_BETA = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+def resolve_beta_header(override: str | None, client_value: str = "") -> str:
+    """The value of the header to send; if empty, the header is left out.
+
+    `override` is the value of the variable. If it is None, the client's value is sent unchanged, since
+    Anthropic no longer requires a beta for caching. Otherwise its comma-separated betas replace the client's
+    betas about caching; others stay. An empty override means none.
+
+    Raises:
+        BadOption: the override is not a valid header value.
+    """
+    if override is None:
+        return client_value
+    override_betas = _split_betas(override)
+    for beta in override_betas:
+        if not _BETA.fullmatch(beta):
+            raise BadOption(
+                f"{CACHE_BETA_VARIABLE} is a list of betas with commas between them, not {override!r:.80}"
+            )
+    others = [beta for beta in _split_betas(client_value) if not _CACHING_BETA.match(beta)]
+    return ",".join(dict.fromkeys(others + override_betas))
+
+
+def _split_betas(text: str) -> list[str]:
+    return [beta.strip() for beta in text.split(",") if beta.strip()]

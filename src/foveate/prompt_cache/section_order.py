@@ -26,7 +26,7 @@ class SectionLayer(StrEnum):
 
     @property
     def is_long_lived(self) -> bool:
-        """Whether it should be cached with a long TTL."""
+        """Return whether it should be cached with a long TTL."""
         return self.stability != "turn" and self is not SectionLayer.HISTORY
 
 
@@ -61,8 +61,6 @@ _SEPARATOR = "\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedBlock:
-    """A text that Foveate adds to a request."""
-
     name: str
     layer: SectionLayer
     text: str = field(repr=False)  # it can be megabytes
@@ -115,10 +113,9 @@ def order_blocks(blocks: Iterable[InjectedBlock]) -> tuple[InjectedBlock, ...]:
 def split_around_history(
     blocks: Iterable[InjectedBlock],
 ) -> tuple[tuple[InjectedBlock, ...], tuple[InjectedBlock, ...]]:
-    """The sorted blocks: those before the history, and those after it."""
-    found = order_blocks(blocks)
-    first = sum(1 for block in found if _LAYER_RANKS[block.layer] < _LAYER_RANKS[SectionLayer.HISTORY])
-    return found[:first], found[first:]
+    ordered_blocks = order_blocks(blocks)
+    first = sum(1 for block in ordered_blocks if _LAYER_RANKS[block.layer] < _LAYER_RANKS[SectionLayer.HISTORY])
+    return ordered_blocks[:first], ordered_blocks[first:]
 
 
 def flatten_blocks(blocks: Iterable[InjectedBlock], *, provider: str) -> FlattenedBlocks:

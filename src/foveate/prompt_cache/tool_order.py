@@ -18,8 +18,6 @@ REASON = "the order in which this session sent the same tools first"
 
 
 class NamedTool(Protocol):
-    """Any tool with a name."""
-
     @property
     def name(self) -> str: ...
 
@@ -62,7 +60,7 @@ class ToolOrders:
     position.
     """
 
-    sent: tuple[tuple[bytes, ...], ...] = ()
+    known_orders: tuple[tuple[bytes, ...], ...] = ()
 
     def stabilize(self, tools: ToolList) -> tuple[ReorderTools | None, "ToolOrders"]:
         """The edit for a client's list, if it needs one, and the orders after it is sent.
@@ -71,27 +69,27 @@ class ToolOrders:
         order that the set had first. Adding or removing a tool makes another set.
         """
         listed = tools.keys
-        wanted = self._known_order(listed)
+        stable_order = self._known_order(listed)
         places = {key: place for place, key in enumerate(listed)}
-        order = tuple(places[key] for key in wanted)
+        order = tuple(places[key] for key in stable_order)
         # A breakpoint moves with its tool, and a short TTL must not precede a longer one.
         if not _ttls_descend([tools.breakpoint_ttls[place] for place in order]):
-            wanted, order = listed, tuple(range(len(listed)))
-        edit = ReorderTools(order=order, reason=REASON) if wanted != listed else None
-        return edit, self._remember(wanted)
+            stable_order, order = listed, tuple(range(len(listed)))
+        edit = ReorderTools(order=order, reason=REASON) if stable_order != listed else None
+        return edit, self._remember(stable_order)
 
     def _known_order(self, listed: tuple[bytes, ...]) -> tuple[bytes, ...]:
         present = set(listed)
-        for known in reversed(self.sent):
+        for known in reversed(self.known_orders):
             if len(known) == len(listed) and present.issuperset(known):
                 return known
         return listed
 
     def _remember(self, order: tuple[bytes, ...]) -> "ToolOrders":
-        if not order or (self.sent and self.sent[-1] == order):
+        if not order or (self.known_orders and self.known_orders[-1] == order):
             return self
         tools = set(order)
-        others = [known for known in self.sent if set(known) != tools]
+        others = [known for known in self.known_orders if set(known) != tools]
         return ToolOrders((*others, order)[-MAX_TOOL_SETS:])
 
 
@@ -99,15 +97,15 @@ def _tool_keys(tools: Sequence[ListedTool]) -> tuple[bytes, ...]:
     """A unique key for each tool: its name, or its whole content if several share the name."""
     names = Counter(tool.name for tool in tools)
     seen: Counter[tuple[str, bytes]] = Counter()
-    found = []
+    keys = []
     for tool in tools:
         name = tool.name.encode("utf-8", "surrogatepass")
         if name and names[tool.name] == 1:
-            found.append(compute_digest(b"0\0" + name))
+            keys.append(compute_digest(b"0\0" + name))
             continue
         seen[tool.name, tool.content] += 1
-        found.append(compute_digest(b"%d\0%b\0%b" % (seen[tool.name, tool.content], name, tool.content)))
-    return tuple(found)
+        keys.append(compute_digest(b"%d\0%b\0%b" % (seen[tool.name, tool.content], name, tool.content)))
+    return tuple(keys)
 
 
 def _ttls_descend(ttls: Iterable[Ttl | None]) -> bool:

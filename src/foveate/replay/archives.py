@@ -50,30 +50,27 @@ DEFAULT_LIMITS = ArchiveLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedArchive:
-    """Unpacked files, names of skipped members, and rejected members with the reason."""
-
     files: tuple[Path, ...]
     skipped: tuple[str, ...]
     rejected: tuple[tuple[str, str], ...]
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is an archive, by its name."""
     return path.name.lower().endswith(ARCHIVE_SUFFIXES)
 
 
 @contextmanager
-def unpack_archives(found: FoundFiles, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[FoundFiles]:
-    """Replace the archives in `found` by their files, which are deleted on exit.
+def unpack_archives(found_files: FoundFiles, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[FoundFiles]:
+    """Replace the archives in `found_files` by their files, which are deleted on exit.
 
     `FoundFiles.display_names` maps their paths to names to show.
     """
-    archives = [path for path in found.files if is_archive(path)]
+    archives = [path for path in found_files.files if is_archive(path)]
     if not archives:
-        yield found
+        yield found_files
         return
     with tempfile.TemporaryDirectory(prefix="foveate-") as temporary:
-        files = [path for path in found.files if path not in archives]
+        files = [path for path in found_files.files if path not in archives]
         skipped, rejected, names = [], [], {}
         for number, archive in enumerate(archives):
             folder = Path(temporary, str(number))
@@ -86,9 +83,13 @@ def unpack_archives(found: FoundFiles, limits: ArchiveLimits = DEFAULT_LIMITS) -
                 continue
             files += unpacked.files
             skipped += [f"{archive}:{name}" for name in unpacked.skipped]
-            rejected += [(f"{archive}:{name}", why) for name, why in unpacked.rejected]
+            rejected += [(f"{archive}:{name}", reason) for name, reason in unpacked.rejected]
         yield replace(
-            found, files=tuple(files), skipped=tuple(skipped), rejected=tuple(rejected), display_names=names
+            found_files,
+            files=tuple(files),
+            skipped=tuple(skipped),
+            rejected=tuple(rejected),
+            display_names=names,
         )
 
 
@@ -111,8 +112,6 @@ def unpack(archive: Path, folder: Path, limits: ArchiveLimits = DEFAULT_LIMITS) 
 
 
 class _MemberWriter:
-    """Writes and counts the members of one archive."""
-
     def __init__(self, archive: Path, folder: Path, limits: ArchiveLimits) -> None:
         self.max_bytes = min(
             limits.max_bytes, max(limits.max_ratio * archive.stat().st_size, limits.min_ratio_bytes)
@@ -189,9 +188,9 @@ class _CountedStream:
         self._writer = writer
 
     def read(self, size: int = -1) -> bytes:
-        found = self._source.read(_CHUNK_BYTES if size < 0 else min(size, _CHUNK_BYTES))
-        self._writer.count_bytes(len(found))
-        return found
+        data = self._source.read(_CHUNK_BYTES if size < 0 else min(size, _CHUNK_BYTES))
+        self._writer.count_bytes(len(data))
+        return data
 
 
 def _unpack_tar(archive: Path, writer: _MemberWriter) -> None:

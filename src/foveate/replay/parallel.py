@@ -55,18 +55,18 @@ def replay_sessions(
     `on_progress` receives the number of bytes done.
     """
     sizes = [session_size_bytes(session) for session in sessions]
-    wanted = _choose_processes(sum(sizes)) if processes is None else processes
+    process_count = _choose_processes(sum(sizes)) if processes is None else processes
     seen: set[str] = set()
-    with _worker_pool(wanted) as start:
+    with _worker_pool(process_count) as start:
         under_way = _start_batches(sessions, sizes, options, start)
         for session, size, result in zip(sessions, sizes, under_way, strict=True):
-            done = result()
-            known = frozenset(name for calls in done.calls for name in calls if name in seen)
+            session_result = result()
+            known = frozenset(name for calls in session_result.calls for name in calls if name in seen)
             if known:  # done in this process, since it would have to wait for the others in the pool
-                done = _replay_session(session, options, known)
-            seen.update(name for calls in done.calls for name in calls)
+                session_result = _replay_session(session, options, known)
+            seen.update(name for calls in session_result.calls for name in calls)
             on_progress(size)
-            yield done
+            yield session_result
 
 
 def session_size_bytes(session: SessionFiles) -> int:
@@ -84,16 +84,16 @@ def make_batches(sizes: Sequence[int]) -> list[tuple[int, ...]]:
 
     A long session that comes last would leave all other processes idle.
     """
-    found: list[tuple[int, ...]] = []
+    batches: list[tuple[int, ...]] = []
     batch: list[int] = []
     batch_bytes = 0
     for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
         batch.append(number)
         batch_bytes += sizes[number]
         if batch_bytes >= _BATCH_BYTES or len(batch) == _MAX_BATCH_SESSIONS:
-            found.append(tuple(batch))
+            batches.append(tuple(batch))
             batch, batch_bytes = [], 0
-    return [*found, tuple(batch)] if batch else found
+    return [*batches, tuple(batch)] if batch else batches
 
 
 _Result = Callable[[], tuple[SessionResult, ...]]
@@ -168,7 +168,6 @@ def _load_price_book() -> PriceBook:
 
 
 def _replay_session(session: SessionFiles, options: ReplayOptions, known: frozenset[str]) -> SessionResult:
-    """Replay one session without the `known` calls."""
     try:
         recordings = read_session(session, model=options.model)
         return _replay_recordings(session, recordings, options, known)

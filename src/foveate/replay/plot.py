@@ -87,8 +87,6 @@ def _draw_figure(report: ReplayReport) -> "Figure":
 
 @dataclass(frozen=True, slots=True)
 class _ContextLine:
-    """Policies whose contexts are the same in all calls."""
-
     policies: tuple[Policy, ...]
     points: tuple[ContextPoint, ...]
 
@@ -142,10 +140,10 @@ def _draw_events(axes: "Axes", line: _ContextLine) -> None:
         )
     over = [(at, point) for at, point in enumerate(line.points, start=1) if point.is_over]
     if over:
-        shown = over[:: max(len(over) // _MAX_CROSSES, 1)]
-        heights = [point.tokens / 1000 for _, point in shown]
+        crosses = over[:: max(len(over) // _MAX_CROSSES, 1)]
+        heights = [point.tokens / 1000 for _, point in crosses]
         axes.plot(
-            [at for at, _ in shown],
+            [at for at, _ in crosses],
             heights,
             "x",
             color=_OVER_COLOUR,
@@ -197,7 +195,6 @@ _COLUMNS = ("policy", "calls", "uncached", "read", "written 5m", "written 1h", "
 
 
 def _make_page(report: ReplayReport, svg: str) -> str:
-    """A self-contained HTML page."""
     drawn = svg[svg.index("<svg") :]
     title = f"What {len(report.sessions):,} recorded session{'s' * (len(report.sessions) != 1)} would have cost"
     about = "The context of each call, and the dollars so far, under each policy; the numbers are in the table."

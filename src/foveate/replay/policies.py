@@ -6,8 +6,6 @@ from foveate.errors import BadOption
 
 
 class Policy(StrEnum):
-    """What is done to cache prompts and to keep them short."""
-
     RECORDED = "recorded"
     GATEWAY = "gateway"
     GATEWAY_COMPACTION = "gateway-compaction"
@@ -19,7 +17,6 @@ class Policy(StrEnum):
 
     @property
     def meaning(self) -> str:
-        """A short description."""
         return _MEANINGS[self]
 
 

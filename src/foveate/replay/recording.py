@@ -13,8 +13,6 @@ from foveate.model import Format, Ttl, Usage
 
 
 class RecordingSource(StrEnum):
-    """The program that wrote a recording."""
-
     CLAUDE_CODE = "claude-code"
     PI = "pi"
     CODEX = "codex"
@@ -30,8 +28,6 @@ class RecordingSource(StrEnum):
 
 
 class MissingPart(StrEnum):
-    """What a recording does not contain."""
-
     SYSTEM = "system prompt"
     TOOLS = "tools"
     MESSAGES = "messages"

@@ -11,7 +11,7 @@ from foveate.errors import UnreadableInput
 from foveate.model import Format
 from foveate.replay.readers.claude_code import read_claude_code
 from foveate.replay.readers.codex import read_codex
-from foveate.replay.readers.detect import DetectedFormat, detect_format
+from foveate.replay.readers.detect import DetectedFormat, detect_recording_format
 from foveate.replay.readers.gemini_cli import read_gemini_cli
 from foveate.replay.readers.log_file import LogFile, strip_suffixes
 from foveate.replay.readers.message_lists import read_message_lists
@@ -102,9 +102,9 @@ def find_files(paths: Iterable[str | Path]) -> FoundFiles:
     return FoundFiles(files=tuple(files), explicit=frozenset(explicit), ignored=tuple(ignored))
 
 
-def _parse_path(named: str | Path) -> Path:
+def _parse_path(path: str | Path) -> Path:
     """Expand `~`, and convert the URL of a SQLite store to its path."""
-    return Path(str(named).removeprefix(_FILE_URL)).expanduser()
+    return Path(str(path).removeprefix(_FILE_URL)).expanduser()
 
 
 def parse_store_url(path: Path) -> str | None:
@@ -150,10 +150,10 @@ def read_recordings(
         UnreadableInput: the file cannot be opened, or its format is unknown.
         StoreUnavailable: it is a store, and cannot be read.
     """
-    peeked = peek_file(path) if source is None else DetectedFormat(source)
-    source = peeked.source
-    if peeked.unsupported:
-        raise UnreadableInput(str(path), f"is {peeked.unsupported}; this format is not supported")
+    detected = peek_file(path) if source is None else DetectedFormat(source)
+    source = detected.source
+    if detected.unsupported:
+        raise UnreadableInput(str(path), f"is {detected.unsupported}; this format is not supported")
     if source is None:
         raise UnreadableInput(str(path), _describe_unknown_file(path))
     if source is RecordingSource.OPENCODE and _read_header(path) == _SQLITE_HEADER:
@@ -190,11 +190,11 @@ def peek_file(path: Path) -> DetectedFormat:
             return DetectedFormat(RecordingSource.STORE)
         return DetectedFormat(RecordingSource.OPENCODE if is_opencode_database(path) else None)
     with closing(LogFile(path).lines()) as lines:
-        peeked = detect_format([line for _, line in islice(lines, _MAX_PEEKED_LINES)])
-    if peeked.source is None:  # documents that span many lines
+        detected = detect_recording_format([line for _, line in islice(lines, _MAX_PEEKED_LINES)])
+    if detected.source is None:  # documents that span many lines
         documents = LogFile(path).documents()
-        peeked = detect_format([document for _, document in islice(documents, _MAX_PEEKED_LINES)])
-    return peeked
+        detected = detect_recording_format([document for _, document in islice(documents, _MAX_PEEKED_LINES)])
+    return detected
 
 
 def _read_header(path: Path) -> bytes:
@@ -246,43 +246,49 @@ def group_sessions(
     unreadable: list[UnreadableLine] = []
     for path in files:
         try:
-            peeked = peek_file(path)
+            detected = peek_file(path)
         except UnreadableInput as error:
             unreadable.append(UnreadableLine(line=0, reason=error.reason, file=str(path)))
             continue
-        if peeked.is_agent and source in (None, RecordingSource.CLAUDE_CODE):
-            agents.setdefault(peeked.session, []).append(path)
+        if detected.is_agent and source in (None, RecordingSource.CLAUDE_CODE):
+            agents.setdefault(detected.session, []).append(path)
         else:
-            main_files.append((path, peeked))
-    found = []
+            main_files.append((path, detected))
+    sessions = []
     grouped: dict[tuple[RecordingSource, str], list[Path]] = {}
-    for path, peeked in main_files:
-        if (key := _group_key(path, peeked, source)) is not None:
+    for path, detected in main_files:
+        if (key := _group_key(path, detected, source)) is not None:
             grouped.setdefault(key, []).append(path)
             continue
         # A resumed session begins with lines of the previous one, but its file has its own name.
-        names = (peeked.session, strip_suffixes(path)) if peeked.source is RecordingSource.CLAUDE_CODE else ()
-        agent_files = [one for name in dict.fromkeys(names) if name for one in agents.pop(name, [])]
-        named = "" if source is not None else peeked.unsupported
-        found.append(
-            SessionFiles(files=(path, *agent_files), source=source or peeked.source, unsupported=named)
+        names = (
+            (detected.session, strip_suffixes(path)) if detected.source is RecordingSource.CLAUDE_CODE else ()
         )
-    found += [SessionFiles(files=tuple(paths), source=key[0]) for key, paths in grouped.items()]
-    found += [SessionFiles(files=tuple(paths), source=RecordingSource.CLAUDE_CODE) for paths in agents.values()]
-    return found, unreadable
+        agent_files = [
+            agent_file for name in dict.fromkeys(names) if name for agent_file in agents.pop(name, [])
+        ]
+        unsupported = "" if source is not None else detected.unsupported
+        sessions.append(
+            SessionFiles(files=(path, *agent_files), source=source or detected.source, unsupported=unsupported)
+        )
+    sessions += [SessionFiles(files=tuple(paths), source=key[0]) for key, paths in grouped.items()]
+    sessions += [
+        SessionFiles(files=tuple(paths), source=RecordingSource.CLAUDE_CODE) for paths in agents.values()
+    ]
+    return sessions, unreadable
 
 
 def _group_key(
-    path: Path, peeked: DetectedFormat, source: RecordingSource | None
+    path: Path, detected: DetectedFormat, source: RecordingSource | None
 ) -> tuple[RecordingSource, str] | None:
     """The group of a file whose session is spread over many files; None if it stands alone."""
-    found = source or peeked.source
-    if found is RecordingSource.OPENHANDS:  # one file per call
-        return found, str(path.parent)
+    file_source = source or detected.source
+    if file_source is RecordingSource.OPENHANDS:  # one file per call
+        return file_source, str(path.parent)
     if (
-        found is RecordingSource.OPENCODE and peeked.session and path.suffix == ".json"
+        file_source is RecordingSource.OPENCODE and detected.session and path.suffix == ".json"
     ):  # one file per message and part
-        return found, peeked.session
+        return file_source, detected.session
     return None
 
 

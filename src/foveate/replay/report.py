@@ -19,7 +19,7 @@ _REPLACE_BREAKPOINTS = ("  prompt_cache:", "    client_breakpoints: replace")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySaving:
-    """What a policy saves of the recorded cost: dollars, and their share if there was any cost."""
+    """Saving of a policy compared with the recorded cost: dollars, and their share if there was any cost."""
 
     policy: Policy
     dollars: Decimal
@@ -37,7 +37,7 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What the gateway saves with its current configuration, and the best change, if one is worth it."""
+    """Saving of the gateway with its current configuration, and the best change, if one is worth it."""
 
     configured: PolicySaving
     suggestion: Suggestion | None = None
@@ -103,8 +103,6 @@ def _make_yaml(policy: Policy) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelGroup:
-    """Sessions with the same main model."""
-
     model: str
     sessions: int
     calls: int
@@ -132,7 +130,7 @@ class ReplayReport:
 
     @property
     def conclusion(self) -> Conclusion | None:
-        """What the gateway would save; None if it was not replayed."""
+        """The gateway's saving; None if it was not replayed."""
         return draw_conclusion(self.total, self.gateway)
 
     def rename_files(self, name: Callable[[str], str]) -> "ReplayReport":
@@ -151,7 +149,6 @@ class ReplayReport:
 
     @property
     def total(self) -> dict[Policy, Outcome]:
-        """The outcomes of all sessions by policy."""
         return sum_outcomes(self.sessions)
 
     @property
@@ -165,10 +162,10 @@ class ReplayReport:
 
     @property
     def placeholders(self) -> Placeholders:
-        found = Placeholders()
+        total = Placeholders()
         for session in self.sessions:
-            found = found.plus(session.placeholders)
-        return found
+            total = total.plus(session.placeholders)
+        return total
 
     @property
     def by_model(self) -> list[ModelGroup]:
@@ -188,7 +185,6 @@ class ReplayReport:
         return sorted(found, key=lambda group: (-_recorded_cost(group.outcomes), group.model))
 
     def most_expensive(self, limit: int) -> list[ReplayedSession]:
-        """The sessions with the highest recorded cost."""
         return sorted(self.sessions, key=lambda session: (-_recorded_cost(session.outcomes), session.name))[
             :limit
         ]
@@ -200,16 +196,16 @@ def _recorded_cost(outcomes: dict[Policy, Outcome]) -> Decimal:
 
 
 def has_recorded_cost(check: CostCheck) -> bool:
-    """Whether there is a recorded cost to compare with: of calls, or of a whole run."""
-    return check.calls > 0 or check.said is not None
+    """Return whether there is a recorded cost to compare with: of calls, or of a whole run."""
+    return check.calls > 0 or check.reported is not None
 
 
 def sum_checks(sessions: Iterable[ReplayedSession]) -> CostCheck | None:
-    found: CostCheck | None = None
+    total: CostCheck | None = None
     for session in sessions:
         if has_recorded_cost(session.check):
-            found = session.check if found is None else found.plus(session.check)
-    return found
+            total = session.check if total is None else total.plus(session.check)
+    return total
 
 
 def build_report(

@@ -17,16 +17,8 @@ from foveate.cost.pricing.price_facts import states_its_price
 from foveate.cost.pricing.rates import EXACT, ZERO
 from foveate.engine.options import AgentOptions
 from foveate.model import CacheUsage, Usage
-from foveate.replay.outcomes import (
-    CallRates,
-    CallRatesCache,
-    ContextPoint,
-    CostCheck,
-    CostSum,
-    Outcome,
-    Placeholders,
-    ReplayedSession,
-)
+from foveate.replay.cost_sum import CallRates, CallRatesCache, CostSum
+from foveate.replay.outcomes import ContextPoint, CostCheck, Outcome, Placeholders, ReplayedSession
 from foveate.replay.policies import Policy
 from foveate.replay.recording import MissingPart, RecordedCall, Recording, RecordingSource
 from foveate.replay.simulator.breakpoints import rules_at
@@ -101,11 +93,11 @@ def check_run_total(
     if not (reported and recording.calls) or _has_usage(recording):
         return None
     if MissingPart.MODEL in recording.missing:
-        return CostCheck(said=reported)
+        return CostCheck(reported=reported)
     simulated = _total_dollars(calls, book)
     if simulated is None:
         return None
-    return CostCheck(logged=reported, simulated=simulated, expected=simulated, said=reported)
+    return CostCheck(logged=reported, simulated=simulated, expected=simulated, reported=reported)
 
 
 def _has_usage(recording: Recording) -> bool:
@@ -114,9 +106,9 @@ def _has_usage(recording: Recording) -> bool:
 
 def _total_dollars(calls: Sequence[ReconstructedCall], book: PriceBook) -> Decimal | None:
     costs = CostSum(book)
-    for sent in calls:
-        model, provider, at = sent.call.model, sent.rules.provider, sent.call.at
-        if not costs.add(sent.recorded, sent.output_tokens, model=model, provider=provider, at=at):
+    for sent_call in calls:
+        model, provider, at = sent_call.call.model, sent_call.rules.provider, sent_call.call.at
+        if not costs.add(sent_call.recorded, sent_call.output_tokens, model=model, provider=provider, at=at):
             return None
     return costs.dollars
 
@@ -233,17 +225,17 @@ def _is_priced(call: ReconstructedCall, book: PriceBook) -> bool:
 
 
 class _CallPricing(NamedTuple):
-    """What the price of a call depends on, whatever the policy; `rates` is None if unknown."""
+    """Facts that the price of a call depends on, whatever the policy; `rates` is None if unknown."""
 
     rates: CallRates | None
     reasoning_tokens: int
 
 
-def _find_pricing(sent: ReconstructedCall, rates: CallRatesCache) -> _CallPricing:
-    call, usage = sent.call, sent.call.usage
+def _find_pricing(sent_call: ReconstructedCall, rates: CallRatesCache) -> _CallPricing:
+    call, usage = sent_call.call, sent_call.call.usage
     tier = usage.tier if usage is not None else ""
     return _CallPricing(
-        rates.find(call.model, provider=sent.rules.provider, at=call.at, tier=tier),
+        rates.find(call.model, provider=sent_call.rules.provider, at=call.at, tier=tier),
         usage.reasoning_tokens if usage is not None else 0,
     )
 
@@ -254,8 +246,6 @@ def _add_cost(costs: CostSum, pricing: _CallPricing, usage: CacheUsage, output_t
 
 
 class _PolicyTotals:
-    """The run of one policy, and its totals so far."""
-
     def __init__(self, policy: Policy, run: PolicyRun, book: PriceBook, options: ReplayOptions) -> None:
         self.points: list[ContextPoint] = []
         self._policy = policy
@@ -268,9 +258,9 @@ class _PolicyTotals:
         self._usage = [0, 0, 0, 0, 0]
         self._compactions = 0
 
-    def add_call(self, sent: ReconstructedCall, pricing: _CallPricing, window: int | None) -> None:
-        simulated = self._run.simulate(sent)
-        self._add_usage(self._costs, pricing, simulated.usage, sent.output_tokens)
+    def add_call(self, sent_call: ReconstructedCall, pricing: _CallPricing, window: int | None) -> None:
+        simulated = self._run.simulate(sent_call)
+        self._add_usage(self._costs, pricing, simulated.usage, sent_call.output_tokens)
         if simulated.summary_usage is not None:
             self._compactions += 1
             self._add_usage(self._compaction_costs, pricing, simulated.summary_usage, simulated.summary_tokens)
@@ -279,7 +269,7 @@ class _PolicyTotals:
         self._calls += 1
         self._overflows += window is not None and tokens > window
         if self._options.with_points:
-            self.points.append(self._make_point(sent, pricing, simulated, window))
+            self.points.append(self._make_point(sent_call, pricing, simulated, window))
 
     def _add_usage(self, costs: CostSum, pricing: _CallPricing, usage: CacheUsage, output_tokens: int) -> None:
         _add_cost(costs, pricing, usage, output_tokens)
@@ -291,14 +281,14 @@ class _PolicyTotals:
         sums[4] += output_tokens
 
     def _make_point(
-        self, sent: ReconstructedCall, pricing: _CallPricing, simulated: SimulatedCall, window: int | None
+        self, sent_call: ReconstructedCall, pricing: _CallPricing, simulated: SimulatedCall, window: int | None
     ) -> ContextPoint:
         costs = CostSum(self._book)
-        _add_cost(costs, pricing, simulated.usage, sent.output_tokens)
+        _add_cost(costs, pricing, simulated.usage, sent_call.output_tokens)
         if simulated.summary_usage is not None:
             _add_cost(costs, pricing, simulated.summary_usage, simulated.summary_tokens)
         return ContextPoint(
-            at=sent.call.at,
+            at=sent_call.call.at,
             tokens=simulated.tokens,
             window_tokens=window,
             is_compacted=simulated.is_compacted,
@@ -341,7 +331,7 @@ def _check_costs(
         if usage is None:
             continue
         pricing = _find_pricing(call, rates)
-        is_reported = usage.said_dollars is not None and states_its_price(call.rules.provider)
+        is_reported = usage.reported_dollars is not None and states_its_price(call.rules.provider)
         if pricing.rates is not None and not is_reported and pricing.rates.covers(usage):
             by_tokens.add_at_rates(pricing.rates, usage.cache, usage.output_tokens, usage.reasoning_tokens)
         else:
@@ -358,9 +348,9 @@ def _check_costs(
         logged=EXACT.add(logged, by_tokens.dollars or ZERO),
         simulated=EXACT.add(simulated.dollars or ZERO, other_dollars),
         expected=EXACT.add(expected.dollars or ZERO, other_dollars),
-        changed=sum(call.finding is UsageFinding.PREFIX_CHANGED for call in calls),
-        kept=sum(call.finding is UsageFinding.ALREADY_CACHED for call in calls),
-        said=recording.reported_dollars,
+        lower_read_calls=sum(call.finding is UsageFinding.PREFIX_CHANGED for call in calls),
+        higher_read_calls=sum(call.finding is UsageFinding.ALREADY_CACHED for call in calls),
+        reported=recording.reported_dollars,
     )
     return check, other_dollars
 
@@ -393,4 +383,4 @@ def _estimate_placeholders(
 
 def _max_hidden_tokens(calls: Sequence[ReconstructedCall]) -> int:
     """The largest number of tokens before the messages that was inferred from usage."""
-    return max((call.front.tokens for call in calls if not call.call.envelope), default=0)
+    return max((call.preamble.tokens for call in calls if not call.call.envelope), default=0)

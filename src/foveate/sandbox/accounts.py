@@ -27,8 +27,6 @@ def hash_api_key(key: str) -> bytes:
 
 
 class Account:
-    """The prompt cache of one key, and its number of responses."""
-
     def __init__(self) -> None:
         self._cache = SimulatedCache()
         self.response_count = 0
@@ -46,7 +44,6 @@ class Accounts:
         self._accounts: OrderedDict[bytes, Account] = OrderedDict()
 
     def get(self, owner: bytes) -> Account:
-        """Return the account of an owner, and create it if needed."""
         account = self._accounts.setdefault(owner, Account())
         self._accounts.move_to_end(owner)
         while len(self._accounts) > _MAX_ACCOUNTS:

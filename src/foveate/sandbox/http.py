@@ -51,7 +51,7 @@ class SandboxReply:
     on_end: Callable[[], None] | None = None
 
 
-class Provider(StrEnum):
+class SandboxProvider(StrEnum):
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
     GOOGLE = "google"
@@ -59,8 +59,8 @@ class Provider(StrEnum):
 
 def parse_gemini_path(http_request: SandboxRequest) -> tuple[str, str] | None:
     """Return the model and method in a Gemini API path; None for other paths."""
-    found = _GEMINI_METHOD.fullmatch(http_request.path.rstrip("/"))
-    return None if found is None else (found[1], found[2])
+    match = _GEMINI_METHOD.fullmatch(http_request.path.rstrip("/"))
+    return None if match is None else (match[1], match[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ class AzureRoute:
 
 def parse_azure_path(path: str) -> AzureRoute | None:
     """Parse an Azure OpenAI path; None for other paths."""
-    found = _AZURE_PATH.fullmatch(path.rstrip("/"))
-    if found is None:
+    match = _AZURE_PATH.fullmatch(path.rstrip("/"))
+    if match is None:
         return None
-    return AzureRoute(f"/v1{found['operation']}", found["deployment"] or "", found["v1"] is None)
+    return AzureRoute(f"/v1{match['operation']}", match["deployment"] or "", match["v1"] is None)
 
 
 def is_google_chat(http_request: SandboxRequest) -> bool:
@@ -90,13 +90,15 @@ def to_openai_path(path: str) -> str:
     return f"/v1/{path.removeprefix(_GOOGLE_CHAT)}" if path.startswith(_GOOGLE_CHAT) else path
 
 
-def detect_format(http_request: SandboxRequest, providers: Collection[Provider]) -> Format:
+def detect_route_format(http_request: SandboxRequest, providers: Collection[SandboxProvider]) -> Format:
     """Return the API format of a request, by its path, or by its headers if two providers share the path."""
-    if Provider.GOOGLE in providers and (_is_for_google(http_request) or providers == {Provider.GOOGLE}):
+    if SandboxProvider.GOOGLE in providers and (
+        _is_for_google(http_request) or providers == {SandboxProvider.GOOGLE}
+    ):
         return Format.CHAT if is_google_chat(http_request) else Format.GEMINI
-    if Provider.OPENAI not in providers:
+    if SandboxProvider.OPENAI not in providers:
         return Format.ANTHROPIC
-    if Provider.ANTHROPIC in providers and _is_for_anthropic(http_request):
+    if SandboxProvider.ANTHROPIC in providers and _is_for_anthropic(http_request):
         return Format.ANTHROPIC
     azure = parse_azure_path(http_request.path)
     path = http_request.path if azure is None else azure.path

@@ -35,7 +35,7 @@ class _StoredThread:
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadRequest:
+class ResolvedThread:
     """A request with the whole conversation of its thread, and the response that it continues, if any."""
 
     previous_message_id: str | None
@@ -49,7 +49,7 @@ class MessageThreads:
 
     def resolve(
         self, body: dict[str, Any], owner: bytes, betas: Collection[str], *, now: float
-    ) -> ThreadRequest | ErrorResponse | None:
+    ) -> ResolvedThread | ErrorResponse | None:
         """Return the whole conversation of a request, or an error; None for a request without a `thread`."""
         thread = body.get("thread")
         if thread is None:
@@ -59,13 +59,15 @@ class MessageThreads:
         if not isinstance(thread, dict) or thread.get("type") not in ("create", "continue"):
             return ErrorResponse(message="thread: Input tag does not match any of: 'create', 'continue'")
         own_fields = {name: value for name, value in body.items() if name != "thread"}
-        found = [name for name in _UNSUPPORTED_FIELDS if body.get(name) is not None]
-        if found:
+        unsupported_fields = [name for name in _UNSUPPORTED_FIELDS if body.get(name) is not None]
+        if unsupported_fields:
             return _thread_error(
-                "thread_unsupported_request", f"Threads do not support {', '.join(found)}.", unsupported=found
+                "thread_unsupported_request",
+                f"Threads do not support {', '.join(unsupported_fields)}.",
+                unsupported=unsupported_fields,
             )
         if thread["type"] == "create":
-            return ThreadRequest(None, own_fields)
+            return ResolvedThread(None, own_fields)
         previous = thread.get("previous_message_id")
         if not isinstance(previous, str):
             return ErrorResponse(message="thread.continue.previous_message_id: Field required")
@@ -73,7 +75,7 @@ class MessageThreads:
 
     def _continue(
         self, own_fields: dict[str, Any], owner: bytes, previous: str, now: float
-    ) -> ThreadRequest | ErrorResponse:
+    ) -> ResolvedThread | ErrorResponse:
         stored = self._find_usable(owner, previous, now)
         if isinstance(stored, ErrorResponse):
             return stored
@@ -90,31 +92,30 @@ class MessageThreads:
         if not isinstance(own_fields.get("messages"), list):
             return ErrorResponse(message="messages: Input should be a valid list")
         messages = [*stored_body["messages"], *own_fields["messages"]]
-        return ThreadRequest(previous, stored_body | own_fields | {"messages": messages})
+        return ResolvedThread(previous, stored_body | own_fields | {"messages": messages})
 
-    def claim(self, owner: bytes, use: ThreadRequest, *, now: float) -> ErrorResponse | None:
+    def claim(self, owner: bytes, thread: ResolvedThread, *, now: float) -> ErrorResponse | None:
         """Mark the thread as being continued by this request, or return an error."""
-        if use.previous_message_id is None:
+        if thread.previous_message_id is None:
             return None
-        stored = self._find_usable(owner, use.previous_message_id, now)
+        stored = self._find_usable(owner, thread.previous_message_id, now)
         if isinstance(stored, ErrorResponse):
             return stored
         stored.is_in_flight, stored.used_at = True, now
         return None
 
-    def release(self, owner: bytes, use: ThreadRequest) -> None:
+    def release(self, owner: bytes, thread: ResolvedThread) -> None:
         """Let other requests continue the thread, unless it was continued."""
-        stored = self._stored.get((owner, use.previous_message_id or ""))
+        stored = self._stored.get((owner, thread.previous_message_id or ""))
         if stored is not None:
             stored.is_in_flight = False
 
-    def store(self, owner: bytes, use: ThreadRequest, message_id: str, content: Any, *, now: float) -> None:
-        """Store the conversation up to a response that has been sent."""
-        previous = self._stored.get((owner, use.previous_message_id or ""))
+    def store(self, owner: bytes, thread: ResolvedThread, message_id: str, content: Any, *, now: float) -> None:
+        previous = self._stored.get((owner, thread.previous_message_id or ""))
         if previous is not None:
             previous.is_continued = True
-        fixed_fields = {name: use.body[name] for name in _FIXED_FIELDS if name in use.body}
-        messages = [_without_breakpoints(message) for message in use.body["messages"]]
+        fixed_fields = {name: thread.body[name] for name in _FIXED_FIELDS if name in thread.body}
+        messages = [_without_breakpoints(message) for message in thread.body["messages"]]
         messages += [{"role": "assistant", "content": content}] if content else []
         data = msgspec.json.encode(fixed_fields | {"messages": messages})
         self._stored[owner, message_id] = _StoredThread(data, now)

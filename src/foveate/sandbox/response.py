@@ -50,7 +50,7 @@ class ToolCallPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseSpec:
-    """What a request asks of its response.
+    """Requirements of a request for its response.
 
     `tools` are the callable tools with their schemas, `text_tools` those that take free text. `forced_tool` is
     the tool that must be called, "" for any. `schema` is the schema of the response text. `limit_tokens` limits
@@ -112,7 +112,6 @@ def generate_response(
 
 
 def split_chunks(text: str) -> list[str]:
-    """Split a text into the chunks of a stream."""
     return [text[at : at + _CHUNK_CHARS] for at in range(0, len(text), _CHUNK_CHARS)]
 
 
@@ -148,8 +147,10 @@ def _tool_call(call: ScriptedCall, spec: ResponseSpec, schemas: dict[str, dict[s
 
 def _cut_at_stop_sequence(text: str, stop_sequences: tuple[str, ...]) -> tuple[str, str | None]:
     """Return the text before the first stop sequence, and that sequence."""
-    found = min(((text.find(stop), stop) for stop in stop_sequences if stop and stop in text), default=None)
-    return (text, None) if found is None else (text[: found[0]], found[1])
+    first_stop = min(
+        ((text.find(stop), stop) for stop in stop_sequences if stop and stop in text), default=None
+    )
+    return (text, None) if first_stop is None else (text[: first_stop[0]], first_stop[1])
 
 
 def _cut_to_limit(
@@ -171,7 +172,6 @@ def _cut_to_limit(
 
 
 def _cut_text(text: str, limit: int, count: Callable[[str], int]) -> str:
-    """Return the longest prefix of about `limit` tokens."""
     low, high = 0, len(text)
     while low < high:
         middle = (low + high + 1) // 2

@@ -33,10 +33,10 @@ from foveate.sandbox.accounts import Accounts, StoredResponses, hash_api_key, in
 from foveate.sandbox.http import (
     MAX_BODY_BYTES,
     AzureRoute,
-    Provider,
+    SandboxProvider,
     SandboxReply,
     SandboxRequest,
-    detect_format,
+    detect_route_format,
     is_google_chat,
     parse_azure_path,
     parse_gemini_path,
@@ -44,7 +44,7 @@ from foveate.sandbox.http import (
     read_betas,
     to_openai_path,
 )
-from foveate.sandbox.message_threads import MessageThreads, ThreadRequest
+from foveate.sandbox.message_threads import MessageThreads, ResolvedThread
 from foveate.sandbox.models import find_model, list_model_names
 from foveate.sandbox.rendering import anthropic, gemini, openai_chat, openai_responses
 from foveate.sandbox.rendering.anthropic import error_event
@@ -109,7 +109,7 @@ class AcceptedRequest:
     items: tuple[dict[str, Any], ...] = ()
     is_streaming: bool = False
     as_events: bool = True
-    thread: ThreadRequest | None = None
+    thread: ResolvedThread | None = None
 
 
 class Sandbox:
@@ -125,7 +125,7 @@ class Sandbox:
         clock: Callable[[], float],
         seed: bytes,
         script: Script | None = None,
-        providers: Collection[Provider] = tuple(Provider),
+        providers: Collection[SandboxProvider] = tuple(SandboxProvider),
         tokens: Callable[[str], BlockTokens] = block_tokens_for,
     ) -> None:
         self._clock = clock
@@ -153,7 +153,7 @@ class Sandbox:
 
         This is the slow part for long bodies. It changes no state, so it can run in a thread.
         """
-        api_format = detect_format(http_request, self._providers)
+        api_format = detect_route_format(http_request, self._providers)
         key = read_api_key(http_request, api_format)
         if isinstance(key, ErrorResponse):
             return key
@@ -170,16 +170,16 @@ class Sandbox:
         self, http_request: SandboxRequest, accepted: AcceptedRequest | ErrorResponse | bytes
     ) -> SandboxReply:
         """Generate the reply to an accepted request and update its account; must not run concurrently."""
-        api_format = detect_format(http_request, self._providers)
+        api_format = detect_route_format(http_request, self._providers)
         if isinstance(accepted, bytes):
             return self._json_reply(api_format, accepted)
         try:
-            found = accepted if isinstance(accepted, ErrorResponse) else self._generate(http_request, accepted)
+            result = accepted if isinstance(accepted, ErrorResponse) else self._generate(http_request, accepted)
         except BadOption as error:
-            found = ErrorResponse(message=str(error))
+            result = ErrorResponse(message=str(error))
         except RecursionError:
-            found = errors.make_invalid_json_error(api_format, TOO_DEEP_MESSAGE)
-        return self.render_error(api_format, found) if isinstance(found, ErrorResponse) else found
+            result = errors.make_invalid_json_error(api_format, TOO_DEEP_MESSAGE)
+        return self.render_error(api_format, result) if isinstance(result, ErrorResponse) else result
 
     def render_error(self, api_format: Format, error: ErrorResponse) -> SandboxReply:
         request_id = self._new_id("req_01")
@@ -341,7 +341,6 @@ class Sandbox:
     def _continue_thread_at_end(
         self, reply: SandboxReply, accepted: AcceptedRequest, rendered: RenderedResponse
     ) -> SandboxReply:
-        """Store the conversation in the request's thread once the reply is sent."""
         thread, owner = accepted.thread, accepted.owner
         if thread is None or not isinstance(rendered, anthropic.AnthropicResponse):
             return reply
@@ -450,16 +449,15 @@ def _scripted_error(api_format: Format, step: ScriptStep | None, *, is_streaming
     if step is None:
         return None
     if step.status is not None:
-        found = errors.make_status_error(api_format, step.status, step.message)
+        error_response = errors.make_status_error(api_format, step.status, step.message)
     elif step.overloaded or (step.fail_after is not None and not is_streaming):
-        found = errors.make_overloaded_error(api_format)
+        error_response = errors.make_overloaded_error(api_format)
     else:
         return None
-    return replace(found, retry_after_seconds=step.retry_after_seconds)
+    return replace(error_response, retry_after_seconds=step.retry_after_seconds)
 
 
 def _apply_faults(reply: SandboxReply, step: ScriptStep | None, api_format: Format) -> SandboxReply:
-    """Apply the delays and disconnects of a script step."""
     if step is None:
         return reply
     chunks = reply.chunks
@@ -489,7 +487,6 @@ def _route_not_found(http_request: SandboxRequest, api_format: Format) -> ErrorR
 
 
 def render_models(api_format: Format, name: str) -> bytes | ErrorResponse:
-    """Render the list of models, or one of them by name."""
     describe = _MODEL_RENDERERS.get(api_format, _openai_model)
     if name:
         if find_model(api_format, name) is None:
@@ -562,7 +559,7 @@ def subscription_headers(
 ) -> dict[str, str]:
     """Return the rate-limit headers for a client with a subscription; none for an API key."""
     bearer = http_request.headers.get("authorization", "").removeprefix("Bearer ")
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for number, (name, share, hours) in enumerate(_LIMITS):
         used = min(1.0, requests * share)
         seconds = hours * _HOUR_SECONDS
@@ -570,10 +567,13 @@ def subscription_headers(
         if api_format is Format.ANTHROPIC and bearer.startswith("sk-ant-oat"):
             prefix = f"anthropic-ratelimit-unified-{name}"
             status = "allowed" if used < 1 else "rejected"
-            found |= {f"{prefix}-utilization": f"{used:g}", f"{prefix}-reset": str(reset)}
-            found |= {f"{prefix}-status": status, "anthropic-ratelimit-unified-status": "allowed"}
+            headers |= {f"{prefix}-utilization": f"{used:g}", f"{prefix}-reset": str(reset)}
+            headers |= {f"{prefix}-status": status, "anthropic-ratelimit-unified-status": "allowed"}
         elif api_format is Format.RESPONSES and bearer and "chatgpt-account-id" in http_request.headers:
             prefix = f"x-codex-{('primary', 'secondary')[number]}"
-            found |= {f"{prefix}-used-percent": f"{100 * used:g}", f"{prefix}-window-minutes": str(60 * hours)}
-            found |= {f"{prefix}-reset-after-seconds": str(int(reset - now))}
-    return found
+            headers |= {
+                f"{prefix}-used-percent": f"{100 * used:g}",
+                f"{prefix}-window-minutes": str(60 * hours),
+            }
+            headers |= {f"{prefix}-reset-after-seconds": str(int(reset - now))}
+    return headers

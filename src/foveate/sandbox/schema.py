@@ -73,16 +73,16 @@ class ValueType:
     tags: tuple[str, ...] = ()
     item: "ValueType | None" = None
 
-    def fits(self, found: object) -> bool:
+    def fits(self, value: object) -> bool:
         """Return whether a value has the JSON type. Booleans are not numbers."""
         if self.name == "any":
             return True
-        return isinstance(found, _TYPES[self.name]) and (self.name == "boolean" or not isinstance(found, bool))
+        return isinstance(value, _TYPES[self.name]) and (self.name == "boolean" or not isinstance(value, bool))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaError:
-    """What is wrong with the value `found`, and where."""
+    """The invalid value `found`, what is wrong with it, and where."""
 
     path: SchemaPath
     violation: Violation
@@ -122,9 +122,9 @@ class RequestSchemas:
     def __init__(self, table: Mapping[str, Mapping[str, Any]]) -> None:
         self._schemas = {name: _parse_schemas(rows, table) for name, rows in table.items()}
 
-    def find_errors(self, name: str, found: Mapping[str, Any]) -> Iterator[SchemaError]:
+    def find_errors(self, name: str, value: Mapping[str, Any]) -> Iterator[SchemaError]:
         """Yield what is wrong with an object that should have the schema of that name."""
-        return self._check_object(found, ValueType(name="object", schema=name), ())
+        return self._check_object(value, ValueType(name="object", schema=name), ())
 
     def _check_object(
         self, found: Mapping[str, Any], value_type: ValueType, path: SchemaPath
@@ -154,25 +154,25 @@ class RequestSchemas:
             if name not in schema.fields and name != schemas.tag and not schema.is_open:
                 yield SchemaError(path=(*path, name), violation=Violation.UNKNOWN)
 
-    def _check_value(self, found: Any, types: tuple[ValueType, ...], path: SchemaPath) -> Iterator[SchemaError]:
-        value_type = next((value_type for value_type in types if value_type.fits(found)), None)
+    def _check_value(self, value: Any, types: tuple[ValueType, ...], path: SchemaPath) -> Iterator[SchemaError]:
+        value_type = next((value_type for value_type in types if value_type.fits(value)), None)
         if value_type is None:
-            yield SchemaError(path=path, violation=Violation.TYPE, found=found, expected_types=types)
+            yield SchemaError(path=path, violation=Violation.TYPE, found=value, expected_types=types)
             return
-        violation = _check_bounds(found, value_type)
+        violation = _check_bounds(value, value_type)
         if violation is not None:
             yield SchemaError(
                 path=path,
                 violation=violation,
-                found=found,
+                found=value,
                 expected_types=(value_type,),
                 allowed=value_type.values,
             )
         if value_type.item is not None:
-            for number, item in enumerate(found):
+            for number, item in enumerate(value):
                 yield from self._check_value(item, (value_type.item,), (*path, number))
         if value_type.schema:
-            yield from self._check_object(found, value_type, path)
+            yield from self._check_object(value, value_type, path)
 
 
 @cache
@@ -190,23 +190,23 @@ def is_base64(text: str) -> bool:
     return _BASE64.fullmatch(text) is not None
 
 
-def _check_bounds(found: Any, value_type: ValueType) -> Violation | None:
+def _check_bounds(value: Any, value_type: ValueType) -> Violation | None:
     match value_type.name:
-        case "string" if value_type.values and found not in value_type.values:
+        case "string" if value_type.values and value not in value_type.values:
             return Violation.VALUE
-        case "base64" if not is_base64(found):
+        case "base64" if not is_base64(value):
             return Violation.BASE64
         case "integer" | "number":
-            if value_type.minimum is not None and not found >= value_type.minimum:
+            if value_type.minimum is not None and not value >= value_type.minimum:
                 return Violation.LOW
             return (
-                Violation.HIGH if value_type.maximum is not None and not found <= value_type.maximum else None
+                Violation.HIGH if value_type.maximum is not None and not value <= value_type.maximum else None
             )
         case "list":
-            if value_type.minimum is not None and len(found) < value_type.minimum:
+            if value_type.minimum is not None and len(value) < value_type.minimum:
                 return Violation.SHORT
             return (
-                Violation.LONG if value_type.maximum is not None and len(found) > value_type.maximum else None
+                Violation.LONG if value_type.maximum is not None and len(value) > value_type.maximum else None
             )
         case _:
             return None
@@ -243,10 +243,10 @@ def _parse_type(definition: str) -> ValueType:
     if definition.startswith("@"):
         schema, _, tags = definition[1:].partition(": ")
         return ValueType(name="object", schema=schema, tags=tuple(tags.split()))
-    found = _LIST_PATTERN.fullmatch(definition) or _TYPE_PATTERN.fullmatch(definition)
-    if found is None:
+    match = _LIST_PATTERN.fullmatch(definition) or _TYPE_PATTERN.fullmatch(definition)
+    if match is None:
         raise ValueError(f"no kind of value: {definition}")
-    parts = found.groupdict()
+    parts = match.groupdict()
     minimum, maximum = (int(parts[bound]) if parts[bound] else None for bound in ("least", "most"))
     item = _parse_type(parts["inner"]) if "inner" in parts else None
     return ValueType(name=parts.get("name", "list"), minimum=minimum, maximum=maximum, item=item)

@@ -92,13 +92,13 @@ class _ExampleBuilder:
 
     def _build_object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
         properties: dict[str, Any] = as_dict(schema.get("properties"))
-        found: dict[str, Any] = {}
+        example: dict[str, Any] = {}
         for name in as_list(schema.get("required")):
             if not self._spend(len(str(name))):
                 break
             if isinstance(name, str):
-                found[name] = self.build(as_dict(properties.get(name)), depth + 1)
-        return found
+                example[name] = self.build(as_dict(properties.get(name)), depth + 1)
+        return example
 
     def _literal(self, value: Any) -> Any:
         """Return a value of the schema itself, unless it is too long."""
@@ -122,12 +122,12 @@ def _build_number(schema: dict[str, Any]) -> int | float:
 
 
 def _resolve_reference(path: str, root: dict[str, Any]) -> dict[str, Any]:
-    found: object = root
+    target: object = root
     for name in path.removeprefix("#").strip("/").split("/"):
         if name:
-            found = as_dict(found).get(name.replace("~1", "/").replace("~0", "~"))
-    return as_dict(found)
+            target = as_dict(target).get(name.replace("~1", "/").replace("~0", "~"))
+    return as_dict(target)
 
 
-def _positive_int(found: object) -> int:
-    return found if isinstance(found, int) and found > 0 else 0
+def _positive_int(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0

@@ -88,8 +88,8 @@ def find_requested_step(header: str | None, text: str) -> ScriptStep | None:
     Raises:
         BadOption: not valid JSON, or an unknown key or wrong type.
     """
-    found = _MARKER.match(text) if header is None else None
-    encoded = header if header is not None else found[1] if found else None
+    match = _MARKER.match(text) if header is None else None
+    encoded = header if header is not None else match[1] if match else None
     if encoded is None:
         return None
     try:
@@ -102,7 +102,6 @@ def find_requested_step(header: str | None, text: str) -> ScriptStep | None:
 
 
 def _split_error(error: msgspec.ValidationError) -> tuple[str, tuple[str | int, ...]]:
-    """Split an error of msgspec into its reason and key path."""
     reason, _, path = str(error).partition(_PATH_PREFIX)
     path_steps = tuple(
         int(index) if index else name for name, index in _PATH_STEP.findall(path.removesuffix("`"))

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from foveate.formats.response import errors
 from foveate.http.listening_sockets import open_listening_socket, socket_url
-from foveate.sandbox.http import MAX_BODY_BYTES, Provider, SandboxReply, SandboxRequest, detect_format
+from foveate.sandbox.http import (
+    MAX_BODY_BYTES,
+    SandboxProvider,
+    SandboxReply,
+    SandboxRequest,
+    detect_route_format,
+)
 from foveate.sandbox.sandbox import Sandbox
 from foveate.sandbox.script import Script
 
@@ -34,7 +40,7 @@ class SandboxApp:
         self,
         sandbox: Sandbox,
         *,
-        providers: frozenset[Provider] = frozenset(Provider),
+        providers: frozenset[SandboxProvider] = frozenset(SandboxProvider),
         on_request: Callable[[SandboxRequest], None] | None = None,
         on_disconnect: Callable[[SandboxRequest], None] | None = None,
     ) -> None:
@@ -62,7 +68,7 @@ class SandboxApp:
 
     async def _reply(self, http_request: SandboxRequest) -> SandboxReply:
         if len(http_request.body) > MAX_BODY_BYTES:
-            api_format = detect_format(http_request, self._providers)
+            api_format = detect_route_format(http_request, self._providers)
             return self._sandbox.render_error(
                 api_format, errors.make_body_too_large_error(api_format, MAX_BODY_BYTES)
             )
@@ -150,8 +156,7 @@ def build_server(app: SandboxApp) -> "uvicorn.Server":
     )
 
 
-def serve(listener: socket.socket, *, script: Script | None, providers: frozenset[Provider]) -> None:
-    """Serve the sandbox until it is interrupted."""
+def serve(listener: socket.socket, *, script: Script | None, providers: frozenset[SandboxProvider]) -> None:
     sandbox = Sandbox(clock=time.time, seed=os.urandom(16), script=script, providers=providers)
     uvicorn_server = build_server(SandboxApp(sandbox, providers=providers))
     # An interrupt while the loop starts must not leave a coroutine that is never awaited.

@@ -35,7 +35,6 @@ class PrefixHash:
     """A hash of everything before a position, computed block by block."""
 
     def __init__(self, body: dict[str, Any]) -> None:
-        """Start with the tools and system prompt of a request."""
         self._chain = blake3()
         for tool in as_list(body.get("tools")):
             self._add("tool", tool)
@@ -54,7 +53,6 @@ class PrefixHash:
 
 
 def hash_prefix(body: dict[str, Any]) -> PrefixHash:
-    """Return the hash of everything before the response to a request."""
     prefix = PrefixHash(body)
     for message in map(as_dict, as_list(body.get("messages"))):
         for block in content_blocks(message):

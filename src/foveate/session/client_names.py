@@ -55,7 +55,7 @@ def scope_session_id(unscoped: str, name: str, scope: str) -> str:
 
 
 def is_unique_name(name: str) -> bool:
-    """Tell whether a name contains a UUID or another random id, so that nobody else has it by chance."""
+    """Return whether a name contains a UUID or another random id, so that nobody else has it by chance."""
     return _UNIQUE.search(name) is not None
 
 
@@ -96,8 +96,6 @@ _OLD_CLAUDE_USER = re.compile(r"_session_([0-9A-Za-z-]{8,64})$")
 
 
 class ClientName(msgspec.Struct, frozen=True, kw_only=True):
-    """A client's name for a conversation, and for the conversation that started it."""
-
     source: str
     name: tuple[str, ...]
     parent: tuple[str, ...] | None = None
@@ -208,7 +206,7 @@ def _parse_text(text: str) -> dict[str, object]:
 
 
 def is_retry(headers: Mapping[str, str]) -> bool:
-    """Tell whether a client declares that it repeats a failed request."""
+    """Return whether a client declares that it repeats a failed request."""
     return headers.get(_RETRY, "0").strip() not in ("", "0")
 
 

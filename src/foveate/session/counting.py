@@ -33,8 +33,8 @@ from foveate.model import (
 from foveate.session.hash_chain import HashChain
 from foveate.session.store import CountUpdate, PendingWrite, SessionStore
 from foveate.tokens import RequestCount, RequestCounter
+from foveate.tokens.counter import EMPTY_TALLY
 from foveate.tokens.rendering.rendering import MeasuredRendering
-from foveate.tokens.tally import EMPTY_TALLY
 from foveate.tokens.worker_threads import run_in_thread
 
 Result = TypeVar("Result")
@@ -81,8 +81,6 @@ _SAMPLE_MESSAGES = (
 
 
 class TurnCounter:
-    """Counts requests, and stores the counts of their turns."""
-
     def __init__(self, store: SessionStore) -> None:
         self._store = store
         self.clear()
@@ -107,9 +105,9 @@ class TurnCounter:
         Raises:
             MalformedRequest: a part cannot be parsed, or is nested too deeply to be rendered.
         """
-        counted = await self.count_without_saving(agent, request, chain, counter, known=known)
-        await self.save(agent, counted)
-        return counted.count
+        count_result = await self.count_without_saving(agent, request, chain, counter, known=known)
+        await self.save(agent, count_result)
+        return count_result.count
 
     async def count_without_saving(
         self,
@@ -148,26 +146,30 @@ class TurnCounter:
             new_bytes + _TURN_OVERHEAD_BYTES * len(places) + counter.new_envelope_bytes(request),
         )
 
-    async def save(self, agent: str, counted: "CountResult") -> None:
-        if not counted.new:
+    async def save(self, agent: str, count_result: "CountResult") -> None:
+        if not count_result.new:
             return
-        rows = await run_in_thread_if_large(counted.rows, _TURN_OVERHEAD_BYTES * len(counted.new))
-        await self._store.save_counts(agent, rows, counted.counter)
-        for start in range(0, len(counted.new), _SAVED_BATCH_TURNS):
+        rows = await run_in_thread_if_large(count_result.rows, _TURN_OVERHEAD_BYTES * len(count_result.new))
+        await self._store.save_counts(agent, rows, count_result.counter)
+        for start in range(0, len(count_result.new), _SAVED_BATCH_TURNS):
             if start:
                 await asyncio.sleep(0)  # let other requests run
-            self._mark_turns_saved(agent, counted.counter, counted.new[start : start + _SAVED_BATCH_TURNS])
+            self._mark_turns_saved(
+                agent, count_result.counter, count_result.new[start : start + _SAVED_BATCH_TURNS]
+            )
 
-    def make_pending_write(self, agent: str, counted: "CountResult") -> PendingWrite:
+    def make_pending_write(self, agent: str, count_result: "CountResult") -> PendingWrite:
         """Return a write that can be batched with others; a long one is written alone."""
-        alone = partial(self.save, agent, counted)
-        if _TURN_OVERHEAD_BYTES * len(counted.new) >= _THREAD_BYTES:
-            return PendingWrite(alone)
+        write_alone = partial(self.save, agent, count_result)
+        if _TURN_OVERHEAD_BYTES * len(count_result.new) >= _THREAD_BYTES:
+            return PendingWrite(write_alone)
         return PendingWrite(
-            alone,
-            make_rows=lambda: CountUpdate(agent=agent, counter=counted.counter, counts=counted.rows()),
+            write_alone,
+            make_rows=lambda: CountUpdate(
+                agent=agent, counter=count_result.counter, counts=count_result.rows()
+            ),
             on_saved=lambda is_kept: (
-                self._mark_turns_saved(agent, counted.counter, counted.new) if is_kept else None
+                self._mark_turns_saved(agent, count_result.counter, count_result.new) if is_kept else None
             ),
         )
 
@@ -239,18 +241,16 @@ class TurnCounter:
         key = _counter_key(counter, request.format)
         new = [at for at in places if at not in known]
         raws = [formats.strip_breakpoints(history.nodes[at].raw) for at in new]
-        counted = counter.measure_messages(*[formats.parse_message(request.format, raw) for raw in raws])
-        for at, measured in zip(new, counted, strict=True):
+        measurements = counter.measure_messages(*[formats.parse_message(request.format, raw) for raw in raws])
+        for at, measured in zip(new, measurements, strict=True):
             self._measured_messages.put(key + chain.spelling(at), measured)
         if not known:
-            return counted
-        fresh = dict(zip(new, counted, strict=True))
+            return measurements
+        fresh = dict(zip(new, measurements, strict=True))
         return [fresh[at] if at in fresh else known[at] for at in places]
 
 
 class UnsavedTurn(msgspec.Struct, frozen=True):
-    """Measurement of one turn that is not stored yet."""
-
     node: formats.MessageNode
     hash: bytes
     spelling: bytes
@@ -258,8 +258,6 @@ class UnsavedTurn(msgspec.Struct, frozen=True):
 
 
 class CountResult(msgspec.Struct, frozen=True):
-    """A count, and the turns that are not stored yet."""
-
     count: RequestCount
     counter: str
     new: Sequence[UnsavedTurn] = ()

@@ -123,7 +123,6 @@ def _hash_spelling(raw: bytes, message: dict[str, Any]) -> bytes:
 def _canonical_message(
     request: Request, history: formats.MessageHistory, at: int, message: dict[str, Any]
 ) -> list[bytes]:
-    """Return the role and the canonical blocks of a message."""
     api_format = request.format
     plain_block = formats.FORMATS[api_format].LAYOUT.make_plain_text_block(message)
     if plain_block is not None:  # its block need not be created

@@ -17,8 +17,7 @@ writes only follow it.
 """
 
 import asyncio
-import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -29,13 +28,18 @@ from foveate.caching import LruCache, hash_bytes
 from foveate.formats.incremental.envelope import get_envelope, get_parameters
 from foveate.formats.json_text.large_json import LARGE_BYTES
 from foveate.formats.json_text.parse import as_dict, as_text, parse_json
-from foveate.formats.response.answers import MAX_TEXT_CHARS, AnswerParts, is_from_model, read_message_parts
+from foveate.formats.response.answers import is_from_model
 from foveate.model import Format, Request
+from foveate.session.answer_digests import (
+    MAX_MESSAGES,
+    AnswerDigests,
+    digest_response_id,
+    digest_sent_back_answers,
+)
 from foveate.session.client_names import (
     derive_named_session_id,
     derive_session_id,
     is_retry,
-    is_unique_name,
     new_session_id,
     read_client_name,
 )
@@ -44,18 +48,31 @@ from foveate.session.store import AnswerRecord, Session, SessionStore, Turn
 from foveate.tokens.worker_threads import run_in_thread
 
 # Fields with a system prompt or tools, in all formats.
-_SETTING_FIELDS = ("system", "instructions", "tools", "systemInstruction", "system_instruction", "toolConfig")
+_PROMPT_FIELDS = ("system", "instructions", "tools", "systemInstruction", "system_instruction", "toolConfig")
 _DIGEST_KEY = object()
+
+_MAX_SESSIONS = 8 * 1024
+_MAX_RECENT_ANSWERS = 32 * 1024
+# Sessions remembered for one answer or one last message.
+_MAX_SESSIONS_PER_KEY = 8
+
+_MAX_AWAITED_ANSWERS = 8 * 1024
+# A request may have this many messages after the end of its session: an answer and results of its calls.
+_MAX_NEW_MESSAGES = 32
+# After this time, an unchanged session is stored again.
+_SAVE_AGAIN_SECONDS = 60.0
+# By then another worker has stored the answer that it has just forwarded; later if the store is busy.
+_RETRY_DELAYS_SECONDS = (0.05, 0.2)
 
 
 class ObservedConversation(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request shows about its conversation.
+    """Facts about the conversation of one request.
 
     `messages` are those of `chain`. `named_session_id` is set if the client names the session, and `parent_id`
     is the session that started it. `scope` separates names and response ids of different callers.
     `previous_response_id` is the response that the provider continues from; `is_partial`: the provider has
     earlier messages that the request does not contain. `is_retry`: the client declares that it repeats a
-    request. `compute_setting` computes the digest of system prompt and tools.
+    request. `compute_prompt_digest` computes the digest of system prompt and tools.
     """
 
     agent: str
@@ -63,7 +80,7 @@ class ObservedConversation(msgspec.Struct, frozen=True, kw_only=True):
     format: Format
     chain: HashChain
     messages: Sequence[bytes]
-    compute_setting: Callable[[], bytes]
+    compute_prompt_digest: Callable[[], bytes]
     named_session_id: str | None = None
     parent_id: str | None = None
     scope: str = ""
@@ -82,12 +99,12 @@ class ObservedConversation(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def continues(self, session: Session) -> bool:
-        """Tell whether it contains all messages of a session, and more."""
+        """Return whether it contains all messages of a session, and more."""
         at = session.messages
         return not self.is_partial and 0 < at < len(self.chain) and self.chain.hashes[at - 1] == session.tip
 
     def has_answer_before(self, end: int) -> bool:
-        """Tell whether a model wrote one of the first `end` messages."""
+        """Return whether a model wrote one of the first `end` messages."""
         return any(is_from_model(raw) for raw in reversed(self.messages[:end]))
 
 
@@ -123,7 +140,7 @@ def observe_conversation(
         format=request.format,
         chain=chain,
         messages=request.messages[chain.leading_system_messages :],
-        compute_setting=partial(_digest_setting, request, chain.leading_system_messages),
+        compute_prompt_digest=partial(_compute_prompt_digest, request, chain.leading_system_messages),
         named_session_id=named_session_id,
         parent_id=name.parent_session_id(agent, scope) if name is not None else None,
         scope=scope,
@@ -133,132 +150,23 @@ def observe_conversation(
     )
 
 
-def _digest_setting(request: Request, leading_system_messages: int) -> bytes:
+def _compute_prompt_digest(request: Request, leading_system_messages: int) -> bytes:
     envelope = get_envelope(request)
-    setting: bytes | None = envelope.memo.get(_DIGEST_KEY) if envelope is not None else None
-    if setting is None:
+    prompt_digest: bytes | None = envelope.memo.get(_DIGEST_KEY) if envelope is not None else None
+    if prompt_digest is None:
         fields = get_parameters(request)
-        setting = hash_bytes(*(bytes(fields.get(name) or b"") for name in _SETTING_FIELDS))[:HASH_BYTES]
+        prompt_digest = hash_bytes(*(bytes(fields.get(name) or b"") for name in _PROMPT_FIELDS))[:HASH_BYTES]
         if envelope is not None:
-            envelope.memo[_DIGEST_KEY] = setting
+            envelope.memo[_DIGEST_KEY] = prompt_digest
     return (
-        hash_bytes(setting, *request.messages[:leading_system_messages])[:HASH_BYTES]
+        hash_bytes(prompt_digest, *request.messages[:leading_system_messages])[:HASH_BYTES]
         if leading_system_messages
-        else setting
+        else prompt_digest
     )
 
 
-# Some clients append their own texts after the last answer, each with an "Ok." that no model wrote.
-_MAX_ANSWERS = 8
-MAX_MESSAGES = 64
-# Shorter texts ("I am sorry, but …") may be answers in several sessions.
-_MIN_TEXT_CHARS = 120
-# Some hosts only number the calls within an answer: `functions.read:0`.
-_RANDOM_ID = re.compile(r"(?=[^0-9]*[0-9])[A-Za-z0-9_-]{0,64}[A-Za-z0-9]{16,128}")
-
-
-class AnswerDigests(msgspec.Struct, frozen=True):
-    """Digests of one answer.
-
-    `exact` ones cover all previous messages, most specific first. `loose` ones cover the answer alone: they
-    match a history that the client has rearranged, but another session may have the same answer. `short` ones
-    cover a text that is too short to identify anything by itself. `is_cut`: the digests do not cover the end of
-    a long text. `is_unique`: the answer has a random id, so no other session has it.
-    """
-
-    exact: tuple[bytes, ...] = ()
-    loose: tuple[bytes, ...] = ()
-    short: tuple[bytes, ...] = ()
-    is_cut: bool = False
-    is_unique: bool = False
-
-    @property
-    def all(self) -> tuple[bytes, ...]:
-        return self.exact + self.loose + self.short
-
-
-def make_answer_records(
-    session: Session,
-    api_format: Format,
-    parts: AnswerParts,
-    at: float,
-    *,
-    scope: str = "",
-    is_stored: bool = False,
-) -> list[AnswerRecord]:
-    """Return the records to store for a new answer of a session.
-
-    `scope` separates callers, who may get responses with equal ids. `is_stored`: the provider stores the
-    answer, so that it can be continued by its id. The Responses API stores all of them.
-    """
-    digests: tuple[bytes, ...] = ()
-    if session.caller:
-        digests = _digest_answer(session.agent, session.caller, session.tip, parts).all
-    if (is_stored or api_format is Format.RESPONSES) and parts.id:
-        digests += (digest_response_id(session.agent, parts.id, scope),)
-    return [
-        AnswerRecord(digest=answer_digest, session_id=session.id, tip=session.tip, at=at)
-        for answer_digest in digests
-    ]
-
-
-def digest_response_id(agent: str, response_id: str, scope: str) -> bytes:
-    """Digest a provider's response id. Ids that are just numbers are scoped to the caller."""
-    key = "response", agent, response_id
-    return _digest(*key) if is_unique_name(response_id) else _digest(*key, scope)
-
-
-def digest_sent_back_answers(
-    agent: str, caller: str, api_format: Format, chain: HashChain, messages: Sequence[bytes]
-) -> Iterator[AnswerDigests]:
-    """Yield digests of the last answers in a request, latest first.
-
-    Raises:
-        MalformedRequest: a message cannot be parsed.
-    """
-    end = len(messages)
-    lowest, count = max(0, end - MAX_MESSAGES), 0
-    while end > lowest and count < _MAX_ANSWERS:
-        if not is_from_model(messages[end - 1]):
-            end -= 1
-            continue
-        start = end - 1
-        while start > lowest and is_from_model(messages[start - 1]):
-            start -= 1
-        before = chain.hashes[start - 1] if start else b""
-        yield _digest_answer(agent, caller, before, read_message_parts(api_format, messages[start:end]))
-        end, count = start, count + 1
-
-
-def _digest_answer(agent: str, caller: str, tip: bytes, parts: AnswerParts) -> AnswerDigests:
-    call, exact = parts.tool_calls[0] if parts.tool_calls else "", []
-    if call:
-        exact.append(_digest("tool call", agent, caller, tip, call))
-    if parts.text:
-        exact.append(_digest("text", agent, caller, tip, parts.text))
-    loose: tuple[bytes, ...] = ()
-    if _RANDOM_ID.fullmatch(call):
-        return AnswerDigests(tuple(exact), (_digest("tool call", agent, caller, call),), is_unique=True)
-    if not call and len(parts.text) >= _MIN_TEXT_CHARS:
-        loose = (_digest("text", agent, caller, parts.text),)
-    elif not call and parts.text:
-        return AnswerDigests(tuple(exact), short=(_digest("text", agent, caller, parts.text),))
-    return AnswerDigests(tuple(exact), loose, is_cut=not call and len(parts.text) >= MAX_TEXT_CHARS)
-
-
-def _digest(*parts: str | bytes) -> bytes:
-    encoded = [part.encode("utf-8", "replace") if isinstance(part, str) else part for part in parts]
-    return hash_bytes(*encoded)[:HASH_BYTES]
-
-
-_MAX_SESSIONS = 8 * 1024
-_MAX_RECENT_ANSWERS = 32 * 1024
-# Sessions remembered for one answer or one last message.
-_MAX_SESSIONS_PER_KEY = 8
-
-
 class InFlightRequest:
-    """A request without a response yet. It ends with `RecentSessions.end`, or when nothing refers to it."""
+    """A request without a response yet. Ends with `SessionMatcher.end`, or when it is garbage-collected."""
 
     __slots__ = ("__weakref__",)
 
@@ -268,27 +176,27 @@ class RecentSessions:
 
     def __init__(self) -> None:
         self._sessions: LruCache[Session] = LruCache(_MAX_SESSIONS)
-        self._ends: LruCache[tuple[str, ...]] = LruCache(_MAX_SESSIONS)
+        self._session_ids_by_tip: LruCache[tuple[str, ...]] = LruCache(_MAX_SESSIONS)
         self._answers: LruCache[tuple[AnswerRecord, ...]] = LruCache(_MAX_RECENT_ANSWERS)
-        self._answered: LruCache[bytes] = LruCache(_MAX_SESSIONS)
+        self._answered_tips: LruCache[bytes] = LruCache(_MAX_SESSIONS)
         self._in_flight: WeakValueDictionary[str, InFlightRequest] = WeakValueDictionary()
 
     def get_session(self, session_id: str) -> Session | None:
         return self._sessions.get(session_id)
 
     def newer_state(self, stored: Session) -> Session:
-        """Return the newer of the remembered and the stored state of a session."""
         known = self._sessions.get(stored.id) or stored
         # If the clocks of two hosts differ, a later state may have the same time.
         return max(known, stored, key=lambda state: (state.seen_at, state.messages))
 
     def begin(self, session: Session) -> InFlightRequest:
-        """Remember a session whose request is being sent."""
         self._sessions.put(session.id, session)
         if session.caller:
             key = session.caller, session.tip
-            others = [session_id for session_id in self._ends.get(key) or () if session_id != session.id]
-            self._ends.put(key, (*others[1 - _MAX_SESSIONS_PER_KEY :], session.id))
+            others = [
+                session_id for session_id in self._session_ids_by_tip.get(key) or () if session_id != session.id
+            ]
+            self._session_ids_by_tip.put(key, (*others[1 - _MAX_SESSIONS_PER_KEY :], session.id))
         in_flight = InFlightRequest()
         self._in_flight[session.id] = in_flight
         return in_flight
@@ -296,11 +204,10 @@ class RecentSessions:
     def end(
         self, session: Session, in_flight: InFlightRequest, rows: Sequence[AnswerRecord], *, is_answered: bool
     ) -> None:
-        """Remember the outcome of a request."""
         if self._in_flight.get(session.id) is in_flight:
             del self._in_flight[session.id]
         if is_answered:
-            self._answered.put(session.id, session.tip)
+            self._answered_tips.put(session.id, session.tip)
         for row in rows:
             others = [
                 other for other in self._answers.get(row.digest) or () if other.session_id != row.session_id
@@ -308,12 +215,11 @@ class RecentSessions:
             self._answers.put(row.digest, (*others[1 - _MAX_SESSIONS_PER_KEY :], row))
 
     def is_waiting(self, session: Session) -> bool:
-        """Tell whether a session has a request in flight."""
         return session.id in self._in_flight
 
     def is_answered(self, session: Session) -> bool:
-        """Tell whether the last request of a session was answered by this process."""
-        return self._answered.get(session.id) == session.tip
+        """Return whether the last request of a session was answered by this process."""
+        return self._answered_tips.get(session.id) == session.tip
 
     def find_answers(self, digests: Sequence[bytes]) -> list[tuple[AnswerRecord, Session]]:
         rows = [row for digest in digests for row in self._answers.get(digest) or ()]
@@ -321,17 +227,10 @@ class RecentSessions:
         return [(row, session) for row, session in matches if session is not None]
 
     def find_ending_at(self, caller: str, tip: bytes) -> list[Session]:
-        sessions = [self._sessions.get(each) for each in self._ends.get((caller, tip)) or ()]
-        return [each for each in sessions if each is not None and each.tip == tip]
-
-
-_MAX_WAITED_FOR = 8 * 1024
-# A request may have this many messages after the end of its session: an answer and results of its calls.
-_MAX_NEW_MESSAGES = 32
-# After this time, an unchanged session is stored again.
-_SAVE_AGAIN_SECONDS = 60.0
-# By then another worker has stored the answer that it has just forwarded; later if the store is busy.
-_RETRY_DELAYS_SECONDS = (0.05, 0.2)
+        sessions = [
+            self._sessions.get(session_id) for session_id in self._session_ids_by_tip.get((caller, tip)) or ()
+        ]
+        return [session for session in sessions if session is not None and session.tip == tip]
 
 
 class SessionMatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -386,7 +285,7 @@ class SessionMatcher:
         self._make_id = make_id
         self._sleep = sleep
         self._recent = RecentSessions()
-        self._waited_for: LruCache[bool] = LruCache(_MAX_WAITED_FOR)
+        self._awaited_answers: LruCache[bool] = LruCache(_MAX_AWAITED_ANSWERS)
 
     async def find(self, conversation: ObservedConversation, *, now: float) -> SessionMatch:
         """Return the session of a request. Nothing is remembered before `begin`.
@@ -409,7 +308,7 @@ class SessionMatcher:
                 known=known.position + 1 if known else 0,
             )
             return replace(match, known_from_session_id=known.session_id if known else None)
-        choice = await self._choose(conversation)
+        choice = await self._choose_session(conversation)
         if choice.session is None:
             new_session = self._make_session(conversation, self._make_id(), now)
             match = self._make_match(conversation, new_session, 0, choice.known_messages, is_new=True)
@@ -441,13 +340,11 @@ class SessionMatcher:
         )
 
     def begin(self, match: SessionMatch) -> InFlightRequest:
-        """Remember that a request of a session is being sent."""
         return self._recent.begin(match.session)
 
     def end(
         self, session: Session, in_flight: InFlightRequest, rows: Sequence[AnswerRecord], *, is_answered: bool
     ) -> None:
-        """Remember how a request of a session was answered."""
         self._recent.end(session, in_flight, rows, is_answered=is_answered)
 
     def _match_named(
@@ -474,9 +371,9 @@ class SessionMatcher:
             existing,
             tip=existing.tip if is_side_request else conversation.tip,
             messages=existing.messages if is_side_request else len(conversation.chain),
-            setting=existing.setting
+            prompt_digest=existing.prompt_digest
             if is_side_request or conversation.named_session_id is None
-            else conversation.compute_setting(),
+            else conversation.compute_prompt_digest(),
             seen_at=max(existing.seen_at, now),
             parent_id=existing.parent_id or conversation.parent_id,
             caller=_session_caller(conversation) if existing.caller is None else existing.caller,
@@ -491,7 +388,7 @@ class SessionMatcher:
         return replace(match, is_changed=session is not existing, is_side_request=is_side_request)
 
     def _is_side_request(self, conversation: ObservedConversation, existing: Session) -> bool:
-        """Tell whether a request has another prompt than its named session, and no more messages.
+        """Return whether a request has another prompt than its named session, and no more messages.
 
         The first request of a session may be a side request: a longer conversation takes its place.
         """
@@ -499,7 +396,7 @@ class SessionMatcher:
         return (
             conversation.named_session_id is not None
             and not is_longer
-            and existing.setting not in (None, conversation.compute_setting())
+            and existing.prompt_digest not in (None, conversation.compute_prompt_digest())
         )
 
     def _make_session(self, conversation: ObservedConversation, id_: str, now: float) -> Session:
@@ -511,7 +408,7 @@ class SessionMatcher:
             created_at=now,
             seen_at=now,
             caller=_session_caller(conversation),
-            setting=conversation.compute_setting(),
+            prompt_digest=conversation.compute_prompt_digest(),
             first_messages=len(conversation.chain),
         )
 
@@ -539,7 +436,7 @@ class SessionMatcher:
             turns=turns,
         )
 
-    async def _choose(self, conversation: ObservedConversation) -> _SessionChoice:
+    async def _choose_session(self, conversation: ObservedConversation) -> _SessionChoice:
         if conversation.previous_response_id:
             return await self._choose_by_response(conversation)
         answers = digest_sent_back_answers(
@@ -560,13 +457,13 @@ class SessionMatcher:
         if choice is None and not self._has_other_workers:
             choice = self._choose_by_end(
                 conversation, self._find_remembered_ends(conversation)
-            ) or self._begin_like_another(conversation)
+            ) or self._choose_new_with_known_start(conversation)
         if choice is not None and self._is_certain(conversation, latest, choice):
             return choice
-        sent_back = [latest, *answers]
+        sent_back_answers = [latest, *answers]
         delays = list(self._take_retry_delays(latest.exact[:1]))
         while True:
-            choice = await self._choose_from_store(conversation, sent_back, is_last=not delays)
+            choice = await self._choose_from_store(conversation, sent_back_answers, is_last=not delays)
             if choice.session is not None or not delays:
                 return choice
             await self._sleep(delays.pop(0))
@@ -585,28 +482,35 @@ class SessionMatcher:
 
     def _take_retry_delays(self, digests: Sequence[bytes]) -> Sequence[float]:
         """Return how long to wait for an answer that another worker may be storing; once per answer."""
-        if not self._has_other_workers or not digests or self._waited_for.get(digests[0]):
+        if not self._has_other_workers or not digests or self._awaited_answers.get(digests[0]):
             return ()
-        self._waited_for.put(digests[0], True)
+        self._awaited_answers.put(digests[0], True)
         return _RETRY_DELAYS_SECONDS
 
     def _is_certain(
         self, conversation: ObservedConversation, latest: AnswerDigests, choice: _SessionChoice
     ) -> bool:
-        """Tell whether the store is not needed, because only one session is possible.
+        """Return whether the store is not needed, because only one session is possible.
 
         Sessions with the same messages may have got the same text from other processes.
         """
         session = choice.session
         if not self._has_other_workers or session is None:
             return True
-        is_going_on = choice.forked_at is None and session.tip != conversation.tip
-        return latest.is_unique and is_going_on and session.setting == conversation.compute_setting()
+        is_continued = choice.forked_at is None and session.tip != conversation.tip
+        return (
+            latest.is_unique and is_continued and session.prompt_digest == conversation.compute_prompt_digest()
+        )
 
     async def _choose_from_store(
         self, conversation: ObservedConversation, answers: Sequence[AnswerDigests], *, is_last: bool
     ) -> _SessionChoice:
         """Choose by stored data; a session with a different answer only if this is the last attempt."""
+        latest = answers[0]
+        if self._recent.find_answers(latest.exact[:1]):
+            # Only another session with the same answer after the same messages can matter: a cheap query.
+            rows = await self._find_answers(latest.exact[:1])
+            return self._choose_among(conversation, rows, is_cut=latest.is_cut)
         rows = await self._find_answers([digest for answer in answers for digest in answer.all])
         for answer in answers:
             choice = self._choose_by_answer(conversation, answer, rows)
@@ -622,13 +526,13 @@ class SessionMatcher:
         sessions |= {session.id: self._recent.newer_state(session) for session, _ in ends}
         choice = self._choose_by_end(conversation, list(sessions.values()))
         if self._has_other_workers and choice is not None and choice.session is not None:
-            was_answered = {session.id: is_answered for session, is_answered in ends}
+            answered_by_id = {session.id: is_answered for session, is_answered in ends}
             id_ = choice.session.id
-            if was_answered.get(id_) or self._recent.is_answered(choice.session):
+            if answered_by_id.get(id_) or self._recent.is_answered(choice.session):
                 # The client has changed the answer, or another process is about to store a better session.
                 if not is_last:
                     return _NEW_SESSION
-                choice = choice if id_ in was_answered else None  # otherwise another process continued it
+                choice = choice if id_ in answered_by_id else None  # otherwise another process continued it
         return choice or await self._choose_fork(conversation)
 
     async def _find_answers(self, digests: Sequence[bytes]) -> list[tuple[AnswerRecord, Session]]:
@@ -671,8 +575,8 @@ class SessionMatcher:
         too.
         """
         if len(rows) > 1:
-            setting = conversation.compute_setting()
-            rows = [(row, session) for row, session in rows if session.setting == setting] or rows
+            prompt_digest = conversation.compute_prompt_digest()
+            rows = [(row, session) for row, session in rows if session.prompt_digest == prompt_digest] or rows
         continued = [
             session for row, session in rows if session.tip == row.tip or conversation.continues(session)
         ]
@@ -685,7 +589,7 @@ class SessionMatcher:
         ]
         if len(repeated) == 1 and not continued:
             return _SessionChoice(repeated[0])
-        row, latest = max(rows, key=lambda each: each[1].seen_at)
+        row, latest = max(rows, key=lambda row_and_session: row_and_session[1].seen_at)
         return _SessionChoice(latest, forked_at=row.tip)
 
     def _choose_retried(self, conversation: ObservedConversation) -> _SessionChoice:
@@ -695,21 +599,24 @@ class SessionMatcher:
             for session in self._recent.find_ending_at(conversation.caller, conversation.tip)
             if self._has_failed(session)
         ]
-        if conversation.is_retry and len(failed) == 1 and failed[0].setting == conversation.compute_setting():
+        if (
+            conversation.is_retry
+            and len(failed) == 1
+            and failed[0].prompt_digest == conversation.compute_prompt_digest()
+        ):
             return _SessionChoice(failed[0])
         return _NEW_SESSION
 
-    def _begin_like_another(self, conversation: ObservedConversation) -> _SessionChoice | None:
+    def _choose_new_with_known_start(self, conversation: ObservedConversation) -> _SessionChoice | None:
         """Start a session if another one started with the same request: the store has nothing about it."""
-        alike = self._recent.find_ending_at(conversation.caller, conversation.tip)
-        began = [
+        same_start = [
             session
-            for session in alike
+            for session in self._recent.find_ending_at(conversation.caller, conversation.tip)
             if session.first_messages == len(conversation.chain) and session.parent_id is None
         ]
         return (
-            _SessionChoice(None, known_messages=len(conversation.chain), known_from_session_id=began[0].id)
-            if began
+            _SessionChoice(None, known_messages=len(conversation.chain), known_from_session_id=same_start[0].id)
+            if same_start
             else None
         )
 
@@ -728,19 +635,19 @@ class SessionMatcher:
         if repeated:
             is_retried = conversation.is_retry and len(repeated) == 1 and self._has_failed(repeated[0])
             return _SessionChoice(repeated[0]) if is_retried else None
-        ending = [session for session in sessions if conversation.continues(session)]
-        longest = max((session.messages for session in ending), default=0)
-        same = [session for session in ending if session.messages == longest]
-        if len(same) != 1:
-            return _NEW_SESSION if same else None
-        (session,) = same
-        is_alike = session.setting in (None, conversation.compute_setting()) or conversation.has_answer_before(
-            longest
-        )
-        return _SessionChoice(session) if is_alike else None
+        continued = [session for session in sessions if conversation.continues(session)]
+        max_messages = max((session.messages for session in continued), default=0)
+        longest_sessions = [session for session in continued if session.messages == max_messages]
+        if len(longest_sessions) != 1:
+            return _NEW_SESSION if longest_sessions else None
+        (session,) = longest_sessions
+        has_same_prompt = session.prompt_digest in (None, conversation.compute_prompt_digest())
+        if has_same_prompt or conversation.has_answer_before(max_messages):
+            return _SessionChoice(session)
+        return None
 
     def _has_failed(self, session: Session) -> bool:
-        """Tell whether the last request of a session is known to have no response."""
+        """Return whether the last request of a session is known to have no response."""
         return not self._recent.is_waiting(session) and not self._recent.is_answered(session)
 
     async def _choose_fork(self, conversation: ObservedConversation) -> _SessionChoice:

@@ -33,7 +33,7 @@ class Totals:
     """Requests and charges, added up.
 
     `failed` requests got an error from the provider; `added_seconds` is the time that Foveate took before
-    sending them; `breaks` are cache misses, which lost tokens and dollars. `calls` are charged calls, including
+    sending them; `cache_misses` lost tokens and dollars. `calls` are charged calls, including
     compactions and keep-alive requests. `unpriced` ones have no known price; `compared` ones would have cost
     `without` dollars without Foveate. Calls that `would_not_fit` without it are not compared.
     `planned_rewrites` of histories are not cache misses. `inherited` calls have the price of their family,
@@ -44,7 +44,7 @@ class Totals:
     requests: int = 0
     failed: int = 0
     added_seconds: float = 0.0
-    breaks: int = 0
+    cache_misses: int = 0
     lost_tokens: int = 0
     lost_dollars: Decimal = Decimal(0)
     calls: int = 0
@@ -144,8 +144,7 @@ class RollupStore(Protocol):
 
     async def count_sessions(
         self, *, since: float | None = None, agent: str | None = None, id_prefix: str = ""
-    ) -> int:
-        """Count the sessions on all pages."""
+    ) -> int: ...
 
     async def get_session(self, session_id: str) -> SessionTotals | None: ...
 

@@ -1,10 +1,14 @@
-"""Stored sessions, turns and answers, and the interface of their store."""
+"""Stored sessions, turns, answers, archived requests and rate limits, and the interfaces of their stores."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 import msgspec
+
+from foveate.formats.response.rate_limits import RateLimit
+from foveate.model import Format, Usage
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,9 +16,9 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     `parent_id` is the session that started a sub-agent's session, or that a fork continues from; `forked_at` is
     the hash of the last shared message. `caller` identifies the sender of a session without a name: it is empty
-    for a named session, and None for one stored before callers were recorded. `setting` is a digest of the
-    system prompt and tools of the first request, which had `first_messages`. `folder` is the client's working
-    directory, and `opening` the first words, if they may be stored.
+    for a named session, and None for one stored before callers were recorded. `prompt_digest` is a digest of
+    the system prompt and tools of the first request, which had `first_messages`. `folder` is the client's
+    working directory, and `opening` the first words, if they may be stored.
     """
 
     id: str
@@ -26,7 +30,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: str | None = None
     forked_at: bytes | None = None
     caller: str | None = None
-    setting: bytes | None = None
+    prompt_digest: bytes | None = msgspec.field(default=None, name="setting")
     first_messages: int = 0
     folder: str | None = None
     opening: str | None = None
@@ -61,8 +65,6 @@ class AnswerUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CountUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of an agent's turns by `counter`, by hash."""
-
     agent: str
     counter: str
     counts: Mapping[bytes, bytes]
@@ -73,8 +75,6 @@ SessionWrite = SessionUpdate | AnswerUpdate | CountUpdate
 
 
 class SessionStore(Protocol):
-    """Stores sessions, their turns and answers, and token counts of turns."""
-
     async def find_turns(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
         """Return those of `hashes` that are stored for `agent`."""
 
@@ -84,9 +84,9 @@ class SessionStore(Protocol):
         """Return the answers with these digests, and their sessions; only some if there are very many."""
 
     async def find_sessions_ending_at(
-        self, agent: str, caller: str, tips: Sequence[bytes]
+        self, agent: str, caller: str, last_hashes: Sequence[bytes]
     ) -> Sequence[tuple[Session, bool]]:
-        """Return sessions of a caller (or without one) that end at one of `tips`; only some of very many.
+        """Return sessions of a caller (or without one) that end at one of `last_hashes`; only some if many do.
 
         Each comes with whether its last request was answered.
         """
@@ -98,8 +98,7 @@ class SessionStore(Protocol):
         session then depends on that one, which is kept as long as it is.
         """
 
-    async def get_counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
-        """Return the stored counts of these turns by `counter`."""
+    async def get_counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]: ...
 
     async def save_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
         """Store counts of turns by `counter`, replacing earlier ones."""
@@ -118,3 +117,77 @@ class PendingWrite(msgspec.Struct, frozen=True):
 
 def make_pending_write(rows: SessionWrite, store: SessionStore) -> PendingWrite:
     return PendingWrite(partial(store.save, (rows,)), lambda: rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedRequest:
+    """A request as sent, with its usage if there was one.
+
+    `original_body` is what the client sent, None if nothing was changed. Headers, and so keys, are not stored.
+    """
+
+    id: str
+    agent: str
+    session_id: str
+    format: Format
+    provider: str
+    model: str
+    at: float
+    status: int
+    request_body: bytes = field(repr=False)
+    original_body: bytes | None = field(default=None, repr=False)
+    usage: Usage | None = None
+
+
+class RequestArchive(Protocol):
+    """Stores complete requests.
+
+    Raises:
+        StoreUnavailable: it cannot be reached.
+    """
+
+    async def save(self, request: ArchivedRequest) -> int:
+        """Store a request and return its size in bytes. One that exists already is not changed."""
+
+    async def trim(self, *, before: float, max_bytes: int) -> int:
+        """Delete requests before that time, and the oldest beyond `max_bytes`; return how many."""
+
+    async def get(self, request_id: str) -> ArchivedRequest | None: ...
+
+    async def find_by_session(
+        self, session_id: str, *, limit: int = 2, before: float | None = None
+    ) -> Sequence[ArchivedRequest]:
+        """Return the latest requests of a session, newest first; with `before`, those before that time."""
+
+
+RECENT_SECONDS = 8 * 86_400.0
+"""Older reports are not shown: the longest limit resets every week."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedLimit:
+    """A limit of the subscription that an agent uses, at a point in time."""
+
+    agent: str
+    provider: str
+    limit: RateLimit
+    at: float
+
+    def used_at(self, now: float) -> float | None:
+        """Return the share used: 0 after the limit was reset, None if it is unknown."""
+        resets_at = self.limit.resets_at
+        return 0.0 if resets_at is not None and resets_at <= now else self.limit.used
+
+
+class RateLimitStore(Protocol):
+    """Stores the newest state of every limit.
+
+    Raises:
+        StoreUnavailable: it cannot be reached.
+    """
+
+    async def save(self, limits: Sequence[ObservedLimit]) -> None:
+        """Store these, unless the stored state is newer."""
+
+    async def find_recent(self, *, since: float) -> Sequence[ObservedLimit]:
+        """Return the limits reported since then, by agent, provider and name."""

@@ -51,8 +51,8 @@ def make_session_title(
     agent: str, started_at: float, folder: str | None = None, opening: str | None = None
 ) -> str:
     """Return a title such as `claude-code in garden, 17 Nov 09:12`; times are UTC."""
-    what = f"{agent} in {folder_name(folder)}" if folder else f"{agent}: {opening}" if opening else agent
-    return f"{what}, {datetime.fromtimestamp(started_at, UTC):%-d %b %H:%M}"
+    subject = f"{agent} in {folder_name(folder)}" if folder else f"{agent}: {opening}" if opening else agent
+    return f"{subject}, {datetime.fromtimestamp(started_at, UTC):%-d %b %H:%M}"
 
 
 def folder_name(folder: str) -> str:

@@ -50,8 +50,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
     `tokens` is its count (None: not counted), `exact` if by the model's own tokenizer; the sections add up to
     it. `window_tokens` is None for an unknown model; `reserved_tokens` of it are for the response. `edits` are
-    the first ones, `edits_left_out` how many more there were. `fold_id` is the compaction that replaces the
-    start of its history.
+    the first ones, `edits_left_out` how many more there were. `compaction_id` is the compaction that replaces
+    the start of its history.
     """
 
     id: str
@@ -70,8 +70,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     edits: tuple[TracedEdit, ...] = ()
     edits_left_out: int = 0
     problems: tuple[tuple[str, str], ...] = ()
-    fold_id: str | None = None
-    broke: CacheMiss | None = None
+    compaction_id: str | None = msgspec.field(default=None, name="fold_id")
+    cache_miss: CacheMiss | None = msgspec.field(default=None, name="broke")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +143,11 @@ class TraceStore(Protocol):
         """Return ids of sessions and of requests that start with `prefix`."""
 
 
-def describe_cache_break(cache_miss: CacheMiss, why: str, lost: str = "") -> str:
-    """Describe a cache miss for the terminal and the web UI; `lost` are its formatted dollars."""
-    where = f", at {cache_miss.where}" if cache_miss.where else ""
+def describe_cache_miss(cache_miss: CacheMiss, cause: str, lost_dollars: str = "") -> str:
+    """Describe a cache miss for the terminal and the web UI; `lost_dollars` are its formatted dollars."""
+    place_text = f", at {cache_miss.where}" if cache_miss.where else ""
     if cache_miss.is_planned:
         tokens = f"{cache_miss.lost_tokens:,} tokens written again, counted in savings"
-        return f"planned rewrite: {why}{where}; {tokens}"
-    cost = f", {lost}" if lost else ""
-    return f"cache broke: {why}{where}; {cache_miss.lost_tokens:,} tokens paid again{cost}"
+        return f"planned rewrite: {cause}{place_text}; {tokens}"
+    cost = f", {lost_dollars}" if lost_dollars else ""
+    return f"cache broke: {cause}{place_text}; {cache_miss.lost_tokens:,} tokens paid again{cost}"

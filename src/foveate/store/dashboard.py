@@ -53,8 +53,6 @@ ORDER BY at DESC, id DESC LIMIT ?
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSample:
-    """How full a session's context window was at one request."""
-
     id: str
     at: float
     tokens: int | None
@@ -73,12 +71,12 @@ class WindowContents:
     sections: Sequence[WindowSection]
     exact: bool = False
     reserved_tokens: int = 0
-    broke: CacheMiss | None = None
+    cache_miss: CacheMiss | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionCounts:
-    """How often a session was compacted, how often that failed, and what it cost.
+    """Number of compactions of a session, of failed ones, and their cost.
 
     `succeeded` includes compactions that were undone. `dollars` covers calls of known price.
     """
@@ -127,7 +125,7 @@ class CacheMissRecord:
     agent: str
     session_id: str
     model: str
-    broke: CacheMiss
+    cache_miss: CacheMiss
 
 
 class _WindowDetails(msgspec.Struct, array_like=True, frozen=True):
@@ -146,7 +144,7 @@ class DashboardQueries:
     async def window_samples(self, session_id: str, *, limit: int) -> Sequence[WindowSample]:
         """Return samples for the last requests of a session, oldest first."""
         values = (to_storable_name(session_id), limit)
-        found = await self._database.read(lambda transaction: transaction.fetch_all(_FIND_WINDOWS, values))
+        rows = await self._database.read(lambda transaction: transaction.fetch_all(_FIND_WINDOWS, values))
         return [
             WindowSample(
                 id=id_,
@@ -156,17 +154,15 @@ class DashboardQueries:
                 compaction_id=compaction_id,
                 is_cache_miss=bool(is_cache_miss),
             )
-            for id_, at, tokens, window, compaction_id, is_cache_miss in reversed(found)
+            for id_, at, tokens, window, compaction_id, is_cache_miss in reversed(rows)
         ]
 
     async def window_contents(self, request_ids: Sequence[str]) -> Mapping[str, WindowContents]:
-        """Return the window contents of these requests, by request id."""
-
         def find(transaction: Transaction) -> dict[str, WindowContents]:
             return {
-                id_: _to_window_contents(details, broke)
+                id_: _to_window_contents(details, encoded_miss)
                 for placeholders, group in group_placeholders(request_ids)
-                for id_, details, broke in transaction.fetch_all(
+                for id_, details, encoded_miss in transaction.fetch_all(
                     _FIND_TRACE_DETAILS.format(placeholders), group
                 )
             }
@@ -176,30 +172,33 @@ class DashboardQueries:
     async def count_requests(self, session_id: str, *, before: tuple[float, str] | None = None) -> int:
         """Count the stored requests of a session, or only those before an (at, id) pair."""
         statement, values = (_COUNT_REQUESTS, ()) if before is None else (_COUNT_REQUESTS_BEFORE, before)
-        found = await self._database.read(
+        rows = await self._database.read(
             lambda transaction: transaction.fetch_all(statement, (to_storable_name(session_id), *values))
         )
-        return int(found[0][0])
+        return int(rows[0][0])
 
     async def count_compactions(self, session_ids: Sequence[str]) -> Mapping[str, CompactionCounts]:
         def find(transaction: Transaction) -> dict[str, CompactionCounts]:
-            found: dict[str, list[tuple[str, str | None]]] = {}
+            rows_by_session: dict[str, list[tuple[str, str | None]]] = {}
             for placeholders, group in group_placeholders([to_storable_name(id_) for id_ in session_ids]):
                 for session_id, outcome, cost in transaction.fetch_all(
                     _FIND_COMPACTIONS.format(placeholders), group
                 ):
-                    found.setdefault(session_id, []).append((outcome, cost))
-            return {session_id: _to_compaction_counts(compactions) for session_id, compactions in found.items()}
+                    rows_by_session.setdefault(session_id, []).append((outcome, cost))
+            return {
+                session_id: _to_compaction_counts(compactions)
+                for session_id, compactions in rows_by_session.items()
+            }
 
         return await self._database.read(find) if session_ids else {}
 
     async def compacted_ends(
-        self, compaction_ids: Sequence[str], *, each: int
+        self, compaction_ids: Sequence[str], *, per_end: int
     ) -> Mapping[str, CompactedMessages]:
-        """Return the first and last `each` messages that each compaction was the first to replace."""
+        """Return the first and last `per_end` messages that each compaction was the first to replace."""
 
         def find(transaction: Transaction) -> dict[str, CompactedMessages]:
-            return {id_: _read_ends(transaction, id_, each) for id_ in compaction_ids}
+            return {id_: _read_ends(transaction, id_, per_end) for id_ in compaction_ids}
 
         return await self._database.read(find) if compaction_ids else {}
 
@@ -228,8 +227,8 @@ class DashboardQueries:
         }
         active = {condition: value for condition, value in conditions.items() if value is not None}
         statement, values = _FIND_CACHE_MISSES.format(" ".join(active)), (*active.values(), limit)
-        found = await self._database.read(lambda transaction: transaction.fetch_all(statement, values))
-        return [_to_cache_miss_record(*row) for row in found]
+        rows = await self._database.read(lambda transaction: transaction.fetch_all(statement, values))
+        return [_to_cache_miss_record(*row) for row in rows]
 
 
 def _to_compaction_counts(compactions: Sequence[tuple[str, str | None]]) -> CompactionCounts:
@@ -241,10 +240,12 @@ def _to_compaction_counts(compactions: Sequence[tuple[str, str | None]]) -> Comp
     )
 
 
-def _read_ends(transaction: Transaction, compaction_id: str, each: int) -> CompactedMessages:
+def _read_ends(transaction: Transaction, compaction_id: str, per_end: int) -> CompactedMessages:
     total, first, last = transaction.fetch_all(_FIND_SPAN, (compaction_id,))[0]
     messages = (
-        _read_messages(transaction, _FIND_ENDS, (compaction_id, first + each, last - each)) if total else []
+        _read_messages(transaction, _FIND_ENDS, (compaction_id, first + per_end, last - per_end))
+        if total
+        else []
     )
     return _to_compacted_messages(transaction, compaction_id, total, messages)
 
@@ -271,18 +272,18 @@ def _read_messages(
     ]
 
 
-def _to_window_contents(encoded: bytes, broke: bytes | None) -> WindowContents:
+def _to_window_contents(encoded: bytes, encoded_miss: bytes | None) -> WindowContents:
     details = msgspec.json.decode(encoded, type=_WindowDetails)
     return WindowContents(
         sections=[WindowSection(name, tokens) for name, tokens in details.sections],
         exact=details.exact,
         reserved_tokens=details.reserved_tokens,
-        broke=None if broke is None else decode_cache_miss(broke),
+        cache_miss=None if encoded_miss is None else decode_cache_miss(encoded_miss),
     )
 
 
 def _to_cache_miss_record(
-    id_: str, at: float, agent: str, session_id: str, model: str, broke: bytes
+    id_: str, at: float, agent: str, session_id: str, model: str, encoded_miss: bytes
 ) -> CacheMissRecord:
     return CacheMissRecord(
         request_id=id_,
@@ -290,5 +291,5 @@ def _to_cache_miss_record(
         agent=agent,
         session_id=session_id,
         model=model,
-        broke=decode_cache_miss(broke),
+        cache_miss=decode_cache_miss(encoded_miss),
     )

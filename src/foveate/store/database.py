@@ -50,10 +50,7 @@ _INSERT_SIZE_BY_ROWS_LEFT = tuple(
 
 
 class Transaction(Protocol):
-    """One open transaction."""
-
-    def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return all rows of a query."""
+    def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Execute a statement and return the number of affected rows."""
@@ -87,8 +84,7 @@ class Database(Protocol):
     async def size_bytes(self) -> int:
         """Return the size on disk, including space that is not reclaimed yet."""
 
-    async def vacuum(self) -> None:
-        """Reclaim the space of deleted rows."""
+    async def vacuum(self) -> None: ...
 
     async def close(self) -> None:
         """Wait for running transactions, then close all connections."""
@@ -170,8 +166,7 @@ MAX_CONCURRENT_READS = 2
 class Reader(Protocol):
     """The part of `Database` that reads."""
 
-    async def read(self, callback: TransactionCallback[T]) -> T:
-        """Return the result of a callback that only reads."""
+    async def read(self, callback: TransactionCallback[T]) -> T: ...
 
 
 class LowPriorityReader:

@@ -116,9 +116,9 @@ class FileOutbox:
         if self._file is None:
             self._path, self._file = create_locked_file(self._folder)
         try:
-            written = 0
-            while written < len(lines):
-                written += os.pwrite(self._file, lines[written:], self._size + written)
+            written_bytes = 0
+            while written_bytes < len(lines):
+                written_bytes += os.pwrite(self._file, lines[written_bytes:], self._size + written_bytes)
             os.fsync(self._file)
         except OSError:
             with suppress(OSError):  # remove the partial line
@@ -127,7 +127,7 @@ class FileOutbox:
         self._size += len(lines)
 
     def _claim_orphans(self) -> list[OrphanedFile]:
-        found: list[OrphanedFile] = []
+        orphans: list[OrphanedFile] = []
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
             if path == self._path or path in self._orphans:
                 continue
@@ -141,8 +141,8 @@ class FileOutbox:
                 self._reported.add(path)
                 continue
             if orphan is not None:
-                found.append(orphan)
-        return found
+                orphans.append(orphan)
+        return orphans
 
     def _claim_file(self, path: Path) -> OrphanedFile | None:
         """Lock and read a file; None if another process holds it."""
@@ -157,13 +157,13 @@ class FileOutbox:
                 os.close(file)
         return orphan
 
-    def _release_orphans(self, booked: Collection[Path], unbookable: Collection[Path]) -> None:
+    def _release_orphans(self, recorded: Collection[Path], unrecordable: Collection[Path]) -> None:
         while self._orphans:
             path, file = self._orphans.popitem()
             try:
-                if path in booked:
+                if path in recorded:
                     path.unlink(missing_ok=True)
-                elif path in unbookable:
+                elif path in unrecordable:
                     moved_path = path.rename(path.with_suffix(_REJECTED_SUFFIX))
                     _LOG.error("%s: has bills in it that cannot be booked; all others of it are", moved_path)
             except OSError as error:
@@ -255,7 +255,7 @@ def _read_charges(path: Path, file: int) -> OrphanedFile:
 
     The last line of a call counts, and none if a later line discards it.
     """
-    found: dict[str, Charge] = {}
+    charges: dict[str, Charge] = {}
     is_readable = True
     for line in _read_all(file).split(b"\n"):
         checksum, payload = line[:_CHECKSUM_CHARS], line[_CHECKSUM_CHARS + 1 :]
@@ -270,10 +270,10 @@ def _read_charges(path: Path, file: int) -> OrphanedFile:
             is_readable = False
             continue
         if isinstance(charge, str):
-            found.pop(charge, None)
+            charges.pop(charge, None)
         else:
-            found[charge.call.id] = charge
-    return OrphanedFile(path=path, charges=tuple(found.values()), is_readable=is_readable)
+            charges[charge.call.id] = charge
+    return OrphanedFile(path=path, charges=tuple(charges.values()), is_readable=is_readable)
 
 
 def _is_checksum_valid(checksum: bytes, payload: bytes) -> bool:

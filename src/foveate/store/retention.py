@@ -221,9 +221,9 @@ def _execute_many(transaction: Transaction, *, statement: str, values: Sequence[
 
 
 async def _delete_orphaned_counts(database: Database) -> None:
-    reached: tuple[str, bytes] | None = ("", b"")
-    while reached:
-        reached = await _delete_orphaned_counts_after(database, reached)
+    last_key: tuple[str, bytes] | None = ("", b"")
+    while last_key:
+        last_key = await _delete_orphaned_counts_after(database, last_key)
 
 
 async def _delete_orphaned_counts_after(
@@ -232,10 +232,10 @@ async def _delete_orphaned_counts_after(
     """Delete orphaned counts in the next batch, and return its last key; None at the end."""
 
     def find(transaction: Transaction) -> tuple[tuple[str, bytes], bool] | None:
-        found = transaction.fetch_all(_FIND_NEXT_COUNT, start) or transaction.fetch_all(_FIND_LAST_COUNT)
-        if not found or found[0] == start:
+        rows = transaction.fetch_all(_FIND_NEXT_COUNT, start) or transaction.fetch_all(_FIND_LAST_COUNT)
+        if not rows or rows[0] == start:
             return None
-        end: tuple[str, bytes] = found[0]
+        end: tuple[str, bytes] = rows[0]
         return end, bool(transaction.fetch_all(_FIND_ORPHANED_COUNT, (*start, *end)))
 
     part = await database.read(find)
@@ -251,16 +251,16 @@ async def _delete_orphaned_counts_after(
 
 async def _delete_stale_sessions(database: Database, before: float, now: float) -> PruneResult:
     result = PruneResult()
-    tried: set[str] = set()
+    checked_ids: set[str] = set()
     values = stale_parameters(before, now)
     while True:
         stale = _first_column(
             await database.read(lambda transaction: transaction.fetch_all(_FIND_STALE, values))
         )
-        new = [session_id for session_id in stale if session_id not in tried]
+        new = [session_id for session_id in stale if session_id not in checked_ids]
         if not new:
             return result
-        tried.update(new)
+        checked_ids.update(new)
         for first in range(0, len(new), _SESSION_BATCH_SIZE):
             batch = new[first : first + _SESSION_BATCH_SIZE]
             result += await database.write(
@@ -367,8 +367,8 @@ def _format_placeholders(session_ids: Sequence[str]) -> str:
     return ",".join("?" * len(session_ids))
 
 
-def _first_column(found: Sequence[tuple[str, ...]]) -> list[str]:
-    return [session_id for (session_id,) in found]
+def _first_column(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    return [session_id for (session_id,) in rows]
 
 
 # Built from the statements with which `prune` finds what to delete.
@@ -398,7 +398,8 @@ _COUNT_REQUESTS = "SELECT count(*), coalesce(sum(size_bytes), 0) FROM requests_v
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSizes:
-    """How much is stored, and where; `folded` counts the messages that undoing compactions restores.
+    """Amounts of stored data, and their location; `folded` counts the messages that undoing compactions
+    restores.
 
     `requests` counts archived requests, which take `request_bytes`.
     """
@@ -416,7 +417,7 @@ class StoreSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePreview:
-    """How much would be deleted, with the fields of `StoreSizes`."""
+    """Amounts that would be deleted, with the fields of `StoreSizes`."""
 
     sessions: int = 0
     turns: int = 0
@@ -446,7 +447,6 @@ async def measure_sizes(database: Database) -> StoreSizes:
 
 
 async def preview_prune(database: Database, *, keep_days: float, now: float) -> PrunePreview:
-    """Count what `prune` would delete."""
     before = now - keep_days * DAY_SECONDS
     stale, undone = stale_parameters(before, now), (before, before)
     folds = stale + orphan_parameters(before, now) + stale

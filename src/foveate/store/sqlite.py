@@ -133,8 +133,6 @@ class SQLiteTransaction:
 
 @dataclass(slots=True, eq=False)
 class _WriteJob:
-    """A callback for the writer thread, its outcome, and the future of the caller."""
-
     callback: Callable[[SQLiteTransaction], object]
     is_outside_transaction: bool
     future: "asyncio.Future[Any]"
@@ -301,7 +299,6 @@ class SQLiteDatabase:
         return jobs
 
     def _write_batch(self, jobs: list[_WriteJob]) -> None:
-        """Run jobs in one transaction, and notify their callers."""
         jobs = [job for job in jobs if not job.future.cancelled()]
         if not jobs:
             return
@@ -402,7 +399,6 @@ def _set_busy_timeout(connection: sqlite3.Connection, seconds: float) -> None:
 
 
 def _prepare(path: Path, wait_seconds: float, *, create: bool) -> None:
-    """Enable WAL, and migrate the tables."""
     with closing(_connect(path, wait_seconds)) as connection:
         # Before changing anything: the file may belong to another program.
         if not create and _read_version(connection) is None:

@@ -17,14 +17,13 @@ from typing import Self
 
 from foveate.cost.ledger import Charge
 from foveate.errors import BadOption, NothingKept, StoreUnavailable
-from foveate.session.request_archive import ArchivedRequest
+from foveate.session.store import ArchivedRequest
 from foveate.store.dashboard import CacheMissRecord, DashboardQueries
 from foveate.store.database import Database, LowPriorityReader, Transaction
 from foveate.store.postgres import PostgresDatabase, PostgresTransaction, parse_server_url
 from foveate.store.repositories.calibration import SqlCalibrationStore
 from foveate.store.repositories.compactions import SqlCompactionStore
-from foveate.store.repositories.corrections import SqlCorrections
-from foveate.store.repositories.ledger import SqlLedger
+from foveate.store.repositories.ledger import SqlCorrections, SqlLedger
 from foveate.store.repositories.ledger_rows import LEDGER_COLUMNS, from_ledger_row
 from foveate.store.repositories.prefix_reuse import SqlReuseStore
 from foveate.store.repositories.rate_limits import SqlRateLimitStore
@@ -215,7 +214,6 @@ def read_sessions(url: str) -> Iterator[StoredSession]:
 
 
 def is_store_file(path: Path) -> bool:
-    """Return whether an SQLite file has Foveate's tables."""
     try:
         with closing(_connect_read_only(path)) as connection:
             return connection.execute(_FIND_TABLE).fetchone() is not None

@@ -28,7 +28,6 @@ class DaemonThreadPool:
         self._threads: list[threading.Thread] = []
 
     async def run(self, task: Callable[[], T]) -> T:
-        """Run `task` in one of the threads and return its result."""
         future: Future[T] = Future()
         self._tasks.put(partial(_run_task, task, future))
         if not self._idle.acquire(blocking=False):

@@ -113,7 +113,7 @@ class FileWriteAheadLog:
 
     def _append(self, lines: bytes) -> None:
         assert self._file is not None
-        written = 0
-        while written < len(lines):
-            written += os.pwrite(self._file, lines[written:], self._size + written)
+        written_bytes = 0
+        while written_bytes < len(lines):
+            written_bytes += os.pwrite(self._file, lines[written_bytes:], self._size + written_bytes)
         self._size += len(lines)

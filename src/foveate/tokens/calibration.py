@@ -123,8 +123,6 @@ CalibrationKey = tuple[str, str]
 
 
 class CalibrationStore(Protocol):
-    """Persists calibrations."""
-
     async def load_latest(self, *, limit: int) -> Mapping[CalibrationKey, Calibration]:
         """Load the calibrations saved last, the newest at the end."""
 

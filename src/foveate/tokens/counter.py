@@ -1,7 +1,9 @@
 """Offline counts of texts, messages and whole requests, cached along the tree of conversations.
 
-Counting a growing session again and again is what costs most. So each message in the tree keeps the tally up to
-it: the longest known prefix is looked up, and only the messages after it are parsed, rendered and tokenised.
+Counting a growing session again and again is what costs most. So each message in the tree keeps the tally up
+to it: the longest known prefix is looked up, and only the messages after it are parsed, rendered and
+tokenised. A tally points at the previous one, so forks share their past. Counts are raw; calibration is
+applied by the reader. A message takes about 250 bytes.
 """
 
 import math
@@ -24,15 +26,107 @@ from foveate.tokens.accuracy import (
     AccuracyProfile,
     RawCount,
     RequestOrigin,
+    accuracy_features,
     load_evidence,
+    message_features,
+    tool_features,
 )
 from foveate.tokens.rendering.rendering import MeasuredRendering, Rendering, RenderingRules, measure_renderings
 from foveate.tokens.request_count import PartCount, RequestCount, provider_systems
-from foveate.tokens.request_features import message_features, request_features, tool_features
-from foveate.tokens.tally import EMPTY_TALLY, Tally
 from foveate.tokens.text_meter import TextMeter
 from foveate.tokens.tokenizers.tokenizer import CachingMeasurer, Tokenizer, length_to_count
 from foveate.tokens.worker_threads import frequent_thread_switches
+
+
+class Tally(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Counts of the messages so far: tokens, images, and thinking of the current turn."""
+
+    messages: int = 0
+    tokens: float = 0.0
+    upper: float = 0.0
+    image_tokens: int = 0
+    image_upper: int = 0
+    thinking_tokens: float = 0.0
+    thinking_upper: float = 0.0
+    certain: bool = True
+    loaded_tools: tuple[str, ...] = ()
+    unexplained: tuple[str, ...] = ()
+    features: int = 0
+    # Parallel calls whose results form one list, and the number of results that are still missing.
+    parallel_calls: int = 0
+    missing_results: int = 0
+    # Facts about the last message that the sums do not show.
+    last_thinking_tokens: float = 0.0
+    last_opens_turn: bool = False
+    last_is_certain: bool = True
+    previous: "Tally | None" = None
+
+    def with_message(self, message: MeasuredRendering, *, keeps_thinking: bool) -> "Tally":
+        drops_thinking = message.opens_turn and not keeps_thinking
+        tokens, upper, certain = message.tokens, message.upper, message.certain
+        parallel_calls = missing_results = message.parallel_calls
+        if message.entry_tokens and self.missing_results:
+            first, other, last = message.entry_tokens
+            parallel_calls, missing_results = self.parallel_calls, self.missing_results - 1
+            tokens = first if self.missing_results == parallel_calls else other if missing_results else last
+            upper += tokens - message.tokens + message.entry_margin_tokens
+            certain = certain and not message.entry_margin_tokens
+        unexplained = self.unexplained
+        if message.unexplained:
+            unexplained = tuple(dict.fromkeys(unexplained + message.unexplained))
+        return Tally(
+            messages=self.messages + 1,
+            tokens=self.tokens + tokens,
+            upper=self.upper + upper,
+            image_tokens=self.image_tokens + message.image_tokens,
+            image_upper=self.image_upper + message.image_upper,
+            thinking_tokens=message.thinking_tokens + (0 if drops_thinking else self.thinking_tokens),
+            thinking_upper=message.thinking_upper + (0 if drops_thinking else self.thinking_upper),
+            certain=self.certain and certain,
+            loaded_tools=self.loaded_tools + message.loaded_tools
+            if message.loaded_tools
+            else self.loaded_tools,
+            unexplained=unexplained,
+            features=self.features | message.features,
+            parallel_calls=parallel_calls,
+            missing_results=missing_results,
+            last_thinking_tokens=message.thinking_tokens,
+            last_opens_turn=message.opens_turn,
+            last_is_certain=certain and not message.unexplained,
+            previous=self,
+        )
+
+    def after_head(self, head: "Tally") -> "Tally":
+        """Combine with the tally of system messages before these. Those contain no thinking."""
+        return Tally(
+            messages=head.messages + self.messages,
+            tokens=head.tokens + self.tokens,
+            upper=head.upper + self.upper,
+            image_tokens=head.image_tokens + self.image_tokens,
+            image_upper=head.image_upper + self.image_upper,
+            thinking_tokens=self.thinking_tokens,
+            thinking_upper=self.thinking_upper,
+            certain=head.certain and self.certain,
+            loaded_tools=head.loaded_tools + self.loaded_tools,
+            unexplained=tuple(dict.fromkeys(head.unexplained + self.unexplained)),
+            features=head.features | self.features,
+        )
+
+    def message_tokens(self, *, keeps_thinking: bool) -> list[tuple[float, bool]]:
+        """For each message in order: the tokens that it adds, and whether they are certain."""
+        counts: list[tuple[float, bool]] = []
+        counts_thinking = True
+        tally = self
+        while tally.previous is not None:
+            thinking_tokens = tally.last_thinking_tokens if counts_thinking else 0
+            counts.append((tally.tokens - tally.previous.tokens + thinking_tokens, tally.last_is_certain))
+            counts_thinking = counts_thinking and (keeps_thinking or not tally.last_opens_turn)
+            tally = tally.previous
+        return counts[::-1]
+
+
+EMPTY_TALLY = Tally()
+
 
 _MIN_LONG_CHARS = 8 * 1024
 # Moving cache breakpoints change some of the last messages. So many of them are also cached on their own.
@@ -49,8 +143,6 @@ _TRANSLATED_SPREAD, _TRANSLATED_TOKENS = 0.05, 10
 
 
 class EnvelopeCount(msgspec.Struct, frozen=True):
-    """Count of everything in a request except its messages."""
-
     system: MeasuredRendering
     tools: MeasuredRendering
     frame: MeasuredRendering
@@ -82,7 +174,7 @@ class EnvelopeCount(msgspec.Struct, frozen=True):
 
 
 def is_certain(part: MeasuredRendering) -> bool:
-    """Whether the rules are known for a part, and the part contains everything that is billed for it."""
+    """Return whether the rules for a part are known, and it contains everything that is charged for it."""
     return part.certain and not part.unexplained
 
 
@@ -159,18 +251,17 @@ class RequestCounter:
 
     def _count_request(self, request: Request, *, with_parts: bool) -> RequestCount:
         try:
-            trail = formats.message_history(request)
-            head, tally = self.tally_head(request, trail), self.tally_messages(request, trail)
-            return self.build_count(request, trail, head, tally, with_parts=with_parts)
+            history = formats.message_history(request)
+            head, tally = self.tally_head(request, history), self.tally_messages(request, history)
+            return self.build_count(request, history, head, tally, with_parts=with_parts)
         except RecursionError:
             raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
     def build_count(
-        self, request: Request, trail: formats.MessageHistory, head: Tally, tally: Tally, *, with_parts: bool
+        self, request: Request, history: formats.MessageHistory, head: Tally, tally: Tally, *, with_parts: bool
     ) -> RequestCount:
-        """Build the count of a request from the tallies of its messages."""
-        all_messages = tally.after_head(head) if trail.leading_system_messages else tally
-        envelope_count = self.cached_envelope_count(request, trail, all_messages.loaded_tools)
+        all_messages = tally.after_head(head) if history.leading_system_messages else tally
+        envelope_count = self.cached_envelope_count(request, history, all_messages.loaded_tools)
         total = self.total(request, envelope_count, all_messages)
         return RequestCount(
             model=self.model,
@@ -181,15 +272,15 @@ class RequestCounter:
         )
 
     def cached_envelope_count(
-        self, request: Request, trail: formats.MessageHistory, loaded_tools: Sequence[str]
+        self, request: Request, history: formats.MessageHistory, loaded_tools: Sequence[str]
     ) -> EnvelopeCount:
         """Count the envelope, once for all requests that share it."""
         envelope = get_envelope(request)
         if envelope is None or not request.messages:
             return self.count_envelope(request, *self._first_and_last(request), loaded_tools)
         # Of the first and last message only the roles matter, unless the first is a system message.
-        first = request.messages[0] if trail.leading_system_messages else trail.nodes[0].role
-        key = first, trail.nodes[-1].role if trail.nodes else "", loaded_tools
+        first = request.messages[0] if history.leading_system_messages else history.nodes[0].role
+        key = first, history.nodes[-1].role if history.nodes else "", loaded_tools
         cached_key, envelope_count = envelope.memo.get(self._cache, (None, None))
         if cached_key != key or envelope_count is None:
             envelope_count = self.count_envelope(request, *self._first_and_last(request), loaded_tools)
@@ -212,7 +303,7 @@ class RequestCounter:
         system, tool_preamble = measure_renderings(renderings, self._measurer)
         frame = self.measure_frame(request, first, last)
         tools, features = self._measure_tools(request, tool_preamble)
-        return EnvelopeCount.combine(system, tools, frame, request_features(request) | features)
+        return EnvelopeCount.combine(system, tools, frame, accuracy_features(request) | features)
 
     def measure_frame(self, request: Request, first: Message | None, last: Message | None) -> MeasuredRendering:
         """Measure the part of the envelope that depends on the last message."""
@@ -243,7 +334,6 @@ class RequestCounter:
         return measured
 
     def add_measured(self, tally: Tally, measured: Iterable[MeasuredRendering]) -> Tally:
-        """Add messages that are measured already."""
         for message in measured:
             tally = tally.with_message(message, keeps_thinking=self._rules.keeps_thinking)
         return tally
@@ -254,12 +344,12 @@ class RequestCounter:
 
     def raw_count(self, request: Request) -> RawCount:
         """Count a request without assessing the accuracy; used to produce the evidence."""
-        trail = formats.message_history(request)
-        tally = self.tally_messages(request, trail)
+        history = formats.message_history(request)
+        tally = self.tally_messages(request, history)
         all_messages = (
-            tally.after_head(self.tally_head(request, trail)) if trail.leading_system_messages else tally
+            tally.after_head(self.tally_head(request, history)) if history.leading_system_messages else tally
         )
-        envelope_count = self.cached_envelope_count(request, trail, all_messages.loaded_tools)
+        envelope_count = self.cached_envelope_count(request, history, all_messages.loaded_tools)
         tokens, upper, certain = self._sum_counts(request, envelope_count, all_messages)
         profile = self._build_profile(request.format, certain, envelope_count, all_messages)
         return RawCount(
@@ -324,9 +414,9 @@ class RequestCounter:
         )
         for i, tool, measured in zip(new, tools, fresh, strict=True):
             # Without an exact tokenizer no count is exact, whatever the features are.
-            counted = measured, tool_features(tool) if self._measurer.exact else frozenset[str]()
-            cached[i] = counted
-            parts.put(keys[i], counted)
+            measured_tool = measured, tool_features(tool) if self._measurer.exact else frozenset[str]()
+            cached[i] = measured_tool
+            parts.put(keys[i], measured_tool)
         counted_tools = [tool for tool in cached if tool is not None]
         measured_parts = [preamble, *(measured for measured, _ in counted_tools)]
         total = MeasuredRendering(
@@ -337,11 +427,11 @@ class RequestCounter:
         )
         return total, frozenset[str]().union(*(features for _, features in counted_tools))
 
-    def cached_tally(self, trail: formats.MessageHistory) -> tuple[int, Tally]:
+    def cached_tally(self, history: formats.MessageHistory) -> tuple[int, Tally]:
         """Return how many leading messages are counted already, and their tally."""
-        cache, links = self._cache, trail.nodes
-        counted_messages = count_memoized(links, cache)
-        return counted_messages, links[counted_messages - 1].memo[cache][0] if counted_messages else EMPTY_TALLY
+        cache, nodes = self._cache, history.nodes
+        counted_messages = count_memoized(nodes, cache)
+        return counted_messages, nodes[counted_messages - 1].memo[cache][0] if counted_messages else EMPTY_TALLY
 
     def new_envelope_bytes(self, request: Request) -> int:
         """Size of the envelope if it has not been counted yet, otherwise 0."""
@@ -350,14 +440,13 @@ class RequestCounter:
             return 0
         return len(request.body) - sum(map(len, request.messages))
 
-    def measured_at(self, trail: formats.MessageHistory, position: int) -> MeasuredRendering:
-        """Measurement of one message that is counted already."""
-        measured: MeasuredRendering = trail.nodes[position].memo[self._cache][1]
+    def measured_at(self, history: formats.MessageHistory, position: int) -> MeasuredRendering:
+        measured: MeasuredRendering = history.nodes[position].memo[self._cache][1]
         return measured
 
-    def tally_at(self, trail: formats.MessageHistory, position: int) -> Tally:
+    def tally_at(self, history: formats.MessageHistory, position: int) -> Tally:
         """Tally up to and including one message that is counted already."""
-        tally: Tally = trail.nodes[position].memo[self._cache][0]
+        tally: Tally = history.nodes[position].memo[self._cache][0]
         return tally
 
     @property
@@ -365,27 +454,30 @@ class RequestCounter:
         return self._rules.keeps_thinking
 
     def store_tally(
-        self, trail: formats.MessageHistory, start: int, tally: Tally, measured: Iterable[MeasuredRendering]
+        self, history: formats.MessageHistory, start: int, tally: Tally, measured: Iterable[MeasuredRendering]
     ) -> Tally:
         """Extend `tally`, which covers the first `start` messages, to all messages, and cache it at each of
         them.
         """
         cache = self._cache
-        for link, message in zip(trail.nodes[start:], measured, strict=True):
+        for node, message in zip(history.nodes[start:], measured, strict=True):
             tally = self.add_measured(tally, (message,))
-            link.memo[cache] = tally, message
+            node.memo[cache] = tally, message
         return tally
 
-    def tally_messages(self, request: Request, trail: formats.MessageHistory) -> Tally:
+    def tally_messages(self, request: Request, history: formats.MessageHistory) -> Tally:
         """Tally all messages; only new ones are counted."""
-        start, tally = self.cached_tally(trail)
-        while start < len(trail.nodes):
-            end = min(start + _MESSAGES_PER_BATCH, len(trail.nodes))
+        start, tally = self.cached_tally(history)
+        while start < len(history.nodes):
+            end = min(start + _MESSAGES_PER_BATCH, len(history.nodes))
             tail = range(start, end)[-_CACHED_TAIL_MESSAGES:]
-            raws = [formats.strip_breakpoints(link.raw) for link in trail.nodes[start:end]]
+            raws = [formats.strip_breakpoints(node.raw) for node in history.nodes[start:end]]
             measured = self._measure_raw_messages(request.format, raws, first=max(0, tail.start - start))
             tally = self.store_tally(
-                formats.MessageHistory(trail.leading_system_messages, trail.nodes[:end]), start, tally, measured
+                formats.MessageHistory(history.leading_system_messages, history.nodes[:end]),
+                start,
+                tally,
+                measured,
             )
             start = end
         return tally
@@ -413,11 +505,11 @@ class RequestCounter:
                 tail_messages.put(keys[position - first], measured)
         return [measured for measured in cached if measured is not None]
 
-    def tally_head(self, request: Request, trail: formats.MessageHistory) -> Tally:
+    def tally_head(self, request: Request, history: formats.MessageHistory) -> Tally:
         """Tally the system messages at the beginning."""
-        if not trail.leading_system_messages:
+        if not history.leading_system_messages:
             return EMPTY_TALLY
-        raws = request.messages[: trail.leading_system_messages]
+        raws = request.messages[: history.leading_system_messages]
         is_short = sum(map(len, raws)) < _MAX_HEAD_KEY_BYTES
         head_tallies, key = self._cache.head_tallies, (request.format, raws if is_short else hash_bytes(*raws))
         tally = head_tallies.get(key)

@@ -126,7 +126,7 @@ def normalize_model_name(model: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name).strip("-")
 
 
-def candidate_names(name: str) -> tuple[list[str], list[str]]:
+def tokenizer_name_candidates(name: str) -> tuple[list[str], list[str]]:
     """Return the parts of a name that may identify the model: those that cover all of it, and the others."""
     exact_names: list[str] = []
     related_names: list[str] = []
@@ -144,21 +144,19 @@ def candidate_names(name: str) -> tuple[list[str], list[str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _ModelFamily:
-    """How requests of a family of models are rendered and tokenised."""
-
+class _TokenizerFamily:
     rules: RenderingRules
     vocabulary: str
     build_tokenizer: Callable[[], Tokenizer]
 
 
-def _find_family(model: str, host: str) -> _ModelFamily:
+def _find_family(model: str, host: str) -> _TokenizerFamily:
     name = model.lower().strip()
     if is_claude(name):
         from foveate.tokens.rendering.claude import build_claude_rules
         from foveate.tokens.tokenizers.claude import build_claude_tokenizer, claude_family
 
-        return _ModelFamily(
+        return _TokenizerFamily(
             build_claude_rules(name), claude_family(name), partial(build_claude_tokenizer, name)
         )
     if _GEMINI_NAME.search(name):
@@ -182,8 +180,10 @@ def _find_family(model: str, host: str) -> _ModelFamily:
 
 def _bundled_family(
     rules: RenderingRules, vocabulary: str, *, exact: bool = True, spread: float = 0.0
-) -> _ModelFamily:
-    return _ModelFamily(rules, vocabulary, partial(bundled_tokenizer, vocabulary, exact=exact, spread=spread))
+) -> _TokenizerFamily:
+    return _TokenizerFamily(
+        rules, vocabulary, partial(bundled_tokenizer, vocabulary, exact=exact, spread=spread)
+    )
 
 
 def bundled_tokenizer(vocabulary: str, *, exact: bool = True, spread: float = 0.0) -> Tokenizer:

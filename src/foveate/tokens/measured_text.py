@@ -1,7 +1,7 @@
 """Texts that are measured once, so that any part of them can be counted without tokenising it again.
 
 At a safe boundary, the counts of the text before and after add up to the count of the whole
-(`tokenizers.safe_boundaries`). A measured text knows some of these positions, and the cumulative counts up to
+(`tokenizers.tokenizer`). A measured text knows some of these positions, and the cumulative counts up to
 each. A part of the text is then a few characters before its first boundary, the difference of two counts, and a
 few characters after its last boundary. Only those characters are tokenised again.
 """
@@ -15,8 +15,13 @@ from typing import NamedTuple
 import msgspec
 
 from foveate.model import ZERO_TOKENS, TokenCount
-from foveate.tokens.tokenizers.safe_boundaries import AFTER_WORDS, SafeBoundary, split_text
-from foveate.tokens.tokenizers.tokenizer import AdditiveCounts, SegmentCounter
+from foveate.tokens.tokenizers.tokenizer import (
+    AFTER_WORDS,
+    AdditiveCounts,
+    SafeBoundary,
+    SegmentCounter,
+    split_text,
+)
 
 # Short enough that finding a position inside a piece is cheap, long enough that storing the counts is.
 PIECE_CHARS = 1024

@@ -53,7 +53,6 @@ class CounterOptions:
 
     @property
     def uses_network(self) -> bool:
-        """Whether counting may use the network."""
         match self.backend:
             case Backend.OFFLINE | Backend.ESTIMATE:
                 return False

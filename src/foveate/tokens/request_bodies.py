@@ -8,10 +8,9 @@ from foveate import formats
 from foveate.errors import MalformedRequest
 from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE, to_bytes
 from foveate.model import ZERO_TOKENS, Format, Message, Request, TokenCount
-from foveate.tokens.counter import EnvelopeCount, RequestCounter
+from foveate.tokens.counter import EMPTY_TALLY, EnvelopeCount, RequestCounter, Tally
 from foveate.tokens.families import counter_for
 from foveate.tokens.request_count import PartCount, RequestCount
-from foveate.tokens.tally import EMPTY_TALLY, Tally
 from foveate.tokens.worker_threads import frequent_thread_switches
 
 # Whose rules apply if neither the body nor the caller names a model. Such counts are never exact.
@@ -100,8 +99,6 @@ class Conversation:
 
 
 class _ModelCount:
-    """One model's count of the first messages of a conversation."""
-
     def __init__(self, counter: RequestCounter, request: Request) -> None:
         self._counter = counter
         self._request = request

@@ -51,5 +51,5 @@ class RequestCount:
 
     @property
     def upper(self) -> int | None:
-        """Upper bound for all input that is billed. None if the provider decides how much it adds."""
+        """Upper bound for all input that is charged. None if the provider decides how much it adds."""
         return self.total.upper if BOUNDED_UNEXPLAINED.issuperset(self.unexplained) else None

@@ -49,7 +49,7 @@ class TextMeter:
 
     @property
     def has_safe_boundaries(self) -> bool:
-        """Whether counts of parts add up; otherwise only counts of whole texts are reliable."""
+        """Return whether counts of parts add up; otherwise only counts of whole texts are reliable."""
         return self._counter.safe_boundary is not None
 
     def measure(self, text: str) -> MeasuredText:
@@ -100,7 +100,7 @@ class TextMeter:
         head: str | None = None
         open_texts: list[str] = []
         join_texts: list[str] = []
-        counted: list[AdditiveCounts] = []
+        counts: list[AdditiveCounts] = []
         for part in parts:
             if isinstance(part, str):
                 open_texts.append(part)
@@ -117,11 +117,11 @@ class TextMeter:
                     head = "".join(open_texts)
                 else:
                     join_texts.append("".join(open_texts))
-                counted.append(segment.counts)
+                counts.append(segment.counts)
                 open_texts = [segment.tail]
         if head is None:
             return Segment("".join(open_texts))
-        return Segment(head, sum_additive_counts(counted + self._count_joins(join_texts)), "".join(open_texts))
+        return Segment(head, sum_additive_counts(counts + self._count_joins(join_texts)), "".join(open_texts))
 
     def join_closed(self, parts: Iterable[TextPart]) -> Segment:
         """Join `parts` into a segment for repeated use, with as little uncounted text as possible."""
@@ -134,19 +134,18 @@ class TextMeter:
     def count_joined(self, measured_texts: Sequence[MeasuredText], separator: str) -> TokenCount:
         """Count whole texts joined by `separator`. The most frequent case of `count`, and faster."""
         segments = [measured_text.whole for measured_text in measured_texts]
-        counted = [segment.counts for segment in segments if segment.counts is not None]
-        if not counted:
+        counts = [segment.counts for segment in segments if segment.counts is not None]
+        if not counts:
             return self.count([separator.join([segment.head for segment in segments])])
-        if len(counted) < len(segments):
+        if len(counts) < len(segments):
             return self.count(
                 [part for measured_text in measured_texts for part in (separator, measured_text)][1:]
             )
         join_texts = [before.tail + separator + after.head for before, after in pairwise(segments)]
         ends = [end for end in (segments[0].head, segments[-1].tail) if end]
-        return self._counter.to_token_count(sum_additive_counts(counted + self._count_joins(join_texts + ends)))
+        return self._counter.to_token_count(sum_additive_counts(counts + self._count_joins(join_texts + ends)))
 
     def count(self, parts: Iterable[TextPart], *, approximate: bool = False) -> TokenCount:
-        """Count the tokens of `parts`, joined into one text."""
         segment = self.join(parts, approximate=approximate)
         counts = self._count_joins([text for text in (segment.head, segment.tail) if text])
         if segment.counts is not None:

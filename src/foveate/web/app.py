@@ -32,8 +32,6 @@ _MEDIA_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charse
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A static file, plain and compressed."""
-
     name: str
     media_type: str
     plain: bytes

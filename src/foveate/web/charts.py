@@ -25,7 +25,7 @@ class Unit(StrEnum):
 
 
 class Shape(StrEnum):
-    """How a series is drawn; a limit is a dashed line."""
+    """Drawing style of a series; a limit is a dashed line."""
 
     AREA = "area"
     LINE = "line"
@@ -67,7 +67,6 @@ class Chart:
 
     @property
     def script_data(self) -> dict[str, Any]:
-        """The data for `charts.js`."""
         return {
             "labels": list(self.labels),
             "unit": self.unit.value,

@@ -100,21 +100,25 @@ def format_iso_moment(at: float) -> str:
 
 def format_age(at: float, now: float) -> str:
     """`just now`, `42 s ago`, `5 min ago`, `3 h ago`, `12 days ago`; `in 3 h` if the clock was set back."""
-    passed = now - at
+    elapsed_seconds = now - at
     # Clocks of two machines always differ a little.
-    if -_MINUTE < passed < 2:
+    if -_MINUTE < elapsed_seconds < 2:
         return "just now"
-    return f"{_format_elapsed(passed)} ago" if passed > 0 else f"in {_format_elapsed(-passed)}"
+    return (
+        f"{_format_elapsed(elapsed_seconds)} ago"
+        if elapsed_seconds > 0
+        else f"in {_format_elapsed(-elapsed_seconds)}"
+    )
 
 
-def _format_elapsed(passed: float) -> str:
+def _format_elapsed(elapsed_seconds: float) -> str:
     for size, word in ((_DAY, "days"), (_HOUR, "h"), (_MINUTE, "min")):
-        if passed >= 2 * size or (size < _DAY and passed >= size):
-            return f"{passed // size:,.0f} {word}"
-    return f"{passed // 1:.0f} s"
+        if elapsed_seconds >= 2 * size or (size < _DAY and elapsed_seconds >= size):
+            return f"{elapsed_seconds // size:,.0f} {word}"
+    return f"{elapsed_seconds // 1:.0f} s"
 
 
-def shorten(name: str, max_chars: int = 24) -> str:
+def shorten_name(name: str, max_chars: int = 24) -> str:
     """Shorten a name without splitting a grapheme."""
     return (
         name
@@ -123,9 +127,9 @@ def shorten(name: str, max_chars: int = 24) -> str:
     )
 
 
-def format_count(count: int, what: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """`1 request`, `12 requests`."""
-    return f"{count:,} {what}{'s' * (count != 1)}"
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def quote_path_segment(name: str) -> str:
@@ -147,11 +151,10 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "saved": format_savings,
     "signed": format_difference,
     "seconds": format_duration,
-    "short": shorten,
+    "short": shorten_name,
     "tokens": format_tokens,
 }
 
 
 def export_lines(url: str) -> tuple[str, ...]:
-    """Return the commands for clients of Anthropic's and OpenAI's API."""
     return f"export ANTHROPIC_BASE_URL={shlex.quote(url)}", f"export OPENAI_BASE_URL={shlex.quote(f'{url}/v1')}"

@@ -33,7 +33,7 @@ class _Subscriber:
 
 @dataclass(frozen=True, slots=True)
 class WatchTarget:
-    """What a page watches: one session or all, of one agent or all."""
+    """Scope that a page watches: one session or all, of one agent or all."""
 
     session_id: str | None = None
     agent: str | None = None

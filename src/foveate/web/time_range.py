@@ -1,4 +1,4 @@
-"""Time ranges of pages: today by hour, or the last days. Days are in UTC."""
+"""Time ranges of pages, in UTC hours or days."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ _VIEWER_SCOPE_KEY = "foveate.viewer"
 
 
 class Forbidden(Exception):
-    """The viewer may not see this."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,6 @@ ADMIN = Viewer(None)
 
 
 def set_viewer(scope: MutableMapping[str, Any], viewer: Viewer) -> MutableMapping[str, Any]:
-    """Return an ASGI scope with the viewer."""
     return {**scope, _VIEWER_SCOPE_KEY: viewer}
 
 

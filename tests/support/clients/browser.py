@@ -38,12 +38,12 @@ def running_browser() -> Iterator[Browser]:
     Raises:
         BrowserUnavailable: there is none on this machine.
     """
-    found = next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
+    executable = next(filter(None, map(shutil.which, _NAMES)), None)
+    if executable is None:
         raise BrowserUnavailable("Chromium is not installed (apt-get install chromium)")
     with sync_playwright() as playwright:
         expect.set_options(timeout=_TIMEOUT_MS)
-        browser = playwright.chromium.launch(executable_path=found, args=list(_ARGUMENTS))
+        browser = playwright.chromium.launch(executable_path=executable, args=list(_ARGUMENTS))
         try:
             yield browser
         finally:
@@ -69,12 +69,12 @@ def open_context(
 ) -> Iterator[BrowserContext]:
     """Like `open_page`, for several pages of one user."""
     problems: list[str] = []
-    own = urlsplit(url).netloc
+    own_host = urlsplit(url).netloc
 
     def check_request(request: Request) -> None:
         parts = urlsplit(request.url)
-        if parts.scheme not in ("data", "blob", "about") and parts.netloc != own:
-            problems.append(f"asked for {request.url[:200]}")
+        if parts.scheme not in ("data", "blob", "about") and parts.netloc != own_host:
+            problems.append(f"requested {request.url[:200]}")
 
     def check_console(message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not re.search(allowed_console_errors, message.text):
@@ -97,13 +97,16 @@ def find_accessibility_violations(page: Page, *rules: str) -> list[str]:
 
     Only the first rows of long tables are checked. The page's context must bypass its content security policy.
     """
-    only = list(rules) or ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+    run_only = list(rules) or ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
     page.add_script_tag(content=resources.files("axe_playwright_python").joinpath("axe.min.js").read_text())
-    page.evaluate("document.querySelectorAll('tbody tr:nth-child(n+6)').forEach(one => one.remove())")
-    found = page.evaluate("only => axe.run(document, {resultTypes: ['violations'], runOnly: only})", only)
+    page.evaluate("document.querySelectorAll('tbody tr:nth-child(n+6)').forEach(row => row.remove())")
+    report = page.evaluate(
+        "rules => axe.run(document, {resultTypes: ['violations'], runOnly: rules})", run_only
+    )
     return [
-        f"{one['id']} ({one['impact']}): {one['help']}: {node['html'][:200]} {node['failureSummary'][:300]}"
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"]
+        f"{violation['id']} ({violation['impact']}): {violation['help']}: "
+        f"{node['html'][:200]} {node['failureSummary'][:300]}"
+        for violation in report["violations"]
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
     ]

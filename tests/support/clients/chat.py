@@ -39,7 +39,9 @@ class Chat:
     def __init__(self, talk: ChatConversation, setting: ChatConfig) -> None:
         self.talk = talk
         self.setting = setting
-        self.commands = CommandRunner(talk, setting, lambda: Display(columns=100), start_local=_no_local)
+        self.commands = CommandRunner(
+            talk, setting, lambda: Display(columns=100), start_local=_start_no_local_model
+        )
 
     async def command(self, line: str) -> str:
         parsed = parse_line(line)
@@ -47,7 +49,7 @@ class Chat:
         return "\n".join(await self.commands.run(parsed))
 
 
-def _no_local() -> None:
+def _start_no_local_model() -> None:
     raise AssertionError("no test here needs a model on this machine")
 
 
@@ -66,11 +68,11 @@ async def open_chat(
     environment = {**os.environ, **KEYS, "FOVEATE_STORE": ensure_store(folder / "store.sqlite")}
     live = load_live_config(config, environment, ServeFlags(host="127.0.0.1"))
     setting, charges = ChatConfig(lambda: live.current().value), ChatObserver()
-    speaking = setting.select_model(model or setting.default_model())
+    model_choice = setting.select_model(model or setting.default_model())
     async with open_gateway(
         setting.current_config, environment=environment, observer=charges, outbox_folder=folder / "spool"
     ) as gateway:
-        yield Chat(ChatConversation(gateway, setting, charges, speaking, agent=agent), setting)
+        yield Chat(ChatConversation(gateway, setting, charges, model_choice, agent=agent), setting)
 
 
 class Terminal:
@@ -105,10 +107,10 @@ class Terminal:
 
     def wait_for(self, what: "Callable[[], object] | str") -> None:
         """Read output until a text is on the screen or a condition holds."""
-        is_there = (lambda: what in self.screen_text) if isinstance(what, str) else what
+        is_shown = (lambda: what in self.screen_text) if isinstance(what, str) else what
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        while not is_there():
-            assert time.monotonic() < deadline, f"never came: {what}\n{self.screen_text}"
+        while not is_shown():
+            assert time.monotonic() < deadline, f"timed out: {what}\n{self.screen_text}"
             self._read()
 
     def wait_for_exit(self) -> int:
@@ -139,15 +141,15 @@ def open_terminal(
     folder: Path, *arguments: str, rows: int = 24, columns: int = 80, env: Mapping[str, str] | None = None
 ) -> Iterator[Terminal]:
     """Run `foveate` at a terminal until the end of the block, with its data in `folder`."""
-    program, *before = REAL_COMMAND
-    inherited = {name: message for name, message in os.environ.items() if not name.endswith("_API_KEY")}
-    own = {"TERM": "xterm-256color", "FOVEATE_HOME": str(folder), "COLUMNS": "", "NO_COLOR": ""}
+    program, *prefix = REAL_COMMAND
+    inherited = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    overrides = {"TERM": "xterm-256color", "FOVEATE_HOME": str(folder), "COLUMNS": "", "NO_COLOR": ""}
     process = pexpect.spawn(
         program,
-        [*before, *arguments],
+        [*prefix, *arguments],
         dimensions=(rows, columns),
         cwd=str(folder),
-        env={**inherited, **own, **(env or {})},
+        env={**inherited, **overrides, **(env or {})},
         timeout=TIMEOUT_SECONDS,
     )
     try:
@@ -158,9 +160,9 @@ def open_terminal(
         process.close()
 
 
-def parse_request_body(ask: SandboxRequest) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(ask.body)
-    return found
+def parse_request_body(request: SandboxRequest) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(request.body)
+    return body
 
 
 async def read_spending(folder: Path) -> dict[tuple[str, ...], Decimal]:

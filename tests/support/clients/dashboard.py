@@ -11,10 +11,10 @@ import httpx
 
 from foveate.engine.metrics.registry import Sample
 from foveate.engine.sections.sources import SectionSources
+from foveate.gateway.build import build_web_ui
 from foveate.gateway.observability.health import HealthStatus, health_to_json
 from foveate.gateway.request import Receive, Scope, Send
 from foveate.gateway.server.serve import load_live_config
-from foveate.gateway.web_ui import build_web_ui
 from foveate.store import Store, open_store
 from foveate.web.viewer import ADMIN, Viewer, set_viewer
 from tests.support.stores.templates import ensure_store

@@ -19,9 +19,9 @@ class RawResponse:
 
 
 def connect(url: str, *, timeout_seconds: float = 10) -> socket.socket:
-    where = urlsplit(url)
-    assert where.hostname is not None
-    return socket.create_connection((where.hostname, where.port or 80), timeout=timeout_seconds)
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    return socket.create_connection((parts.hostname, parts.port or 80), timeout=timeout_seconds)
 
 
 def build_post(path: str, body: bytes, **headers: str) -> bytes:
@@ -47,16 +47,25 @@ def send_raw(url: str, request: bytes, *, timeout_seconds: float = 10, ends: boo
 
 
 def receive_all(connection: socket.socket) -> bytes:
-    pieces = []
+    chunks = []
     while True:
         try:
-            piece = connection.recv(262_144)
+            chunk = connection.recv(262_144)
         except ConnectionResetError:
             break
-        if not piece:
+        if not chunk:
             break
-        pieces.append(piece)
-    return b"".join(pieces)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def read_until(connection: socket.socket, end: bytes) -> None:
+    """Read until these bytes have arrived."""
+    received = b""
+    while end not in received:
+        data = connection.recv(65_536)
+        assert data, received
+        received += data
 
 
 def count_received_bytes(url: str, request: bytes, *, timeout_seconds: float = 30) -> int:
@@ -64,8 +73,8 @@ def count_received_bytes(url: str, request: bytes, *, timeout_seconds: float = 3
     size = 0
     with connect(url, timeout_seconds=timeout_seconds) as connection:
         connection.sendall(request)
-        while piece := connection.recv(262_144):
-            size += len(piece)
+        while chunk := connection.recv(262_144):
+            size += len(chunk)
     return size
 
 
@@ -77,26 +86,26 @@ def parse_response(data: bytes) -> RawResponse:
     status, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     if headers.get("transfer-encoding") == "chunked":
-        whole, is_whole, rest = _decode_chunks(body)
+        content, is_complete, rest = _decode_chunks(body)
     else:
         length = int(headers.get("content-length", len(body)))
-        whole, is_whole, rest = body[:length], len(body) >= length, body[length:]
-    return RawResponse(int(status.split()[1]), headers, whole, is_whole, rest)
+        content, is_complete, rest = body[:length], len(body) >= length, body[length:]
+    return RawResponse(int(status.split()[1]), headers, content, is_complete, rest)
 
 
 def _decode_chunks(body: bytes) -> tuple[bytes, bool, bytes]:
-    found: list[bytes] = []
+    chunks: list[bytes] = []
     while True:
         size, line, rest = body.partition(b"\r\n")
         if not line:
-            return b"".join(found), False, b""
+            return b"".join(chunks), False, b""
         length = int(size, 16)
-        found.append(rest[:length])
+        chunks.append(rest[:length])
         if len(rest) < length + 2:
-            return b"".join(found), False, b""
+            return b"".join(chunks), False, b""
         body = rest[length + 2 :]
         if not length:
-            return b"".join(found), True, body
+            return b"".join(chunks), True, body
 
 
 ANTHROPIC = {"content_type": "application/json", "anthropic_version": "2023-06-01"}

@@ -18,7 +18,7 @@ PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
 _COMMENT = re.compile(
     r"<!-- (?:given: (?P<language>\w+)\n(?P<code>.*?)\n"
-    r"|(?P<word>not run|exits|of another day)(?:: (?P<said>[^\n]*?))? )-->",
+    r"|(?P<word>not run|exits|of another day)(?:: (?P<value>[^\n]*?))? )-->",
     re.DOTALL,
 )
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -59,24 +59,24 @@ def read_blocks(path: Path) -> list[CodeBlock]:
 def parse_blocks(text: str, page: str) -> list[CodeBlock]:
     """Like `read_blocks`, for the text of a page."""
     fences = list(_FENCE.finditer(text))
-    found = [(fence.start(), fence[1], fence[2]) for fence in fences]
-    found += [
+    blocks = [(fence.start(), fence[1], fence[2]) for fence in fences]
+    blocks += [
         (block.start(), "console", re.sub(r"^    ", "", block[0], flags=re.MULTILINE))
         for block in _INDENTED.finditer(text)
         if not any(fence.start() < block.start() < fence.end() for fence in fences)
     ]
-    return [_make_block(text, page, start, language, code) for start, language, code in sorted(found)]
+    return [_make_block(text, page, start, language, code) for start, language, code in sorted(blocks)]
 
 
 def _make_block(text: str, page: str, start: int, language: str, code: str) -> CodeBlock:
     comments = _comments_before(text, start)
-    directives = {comment["word"]: comment["said"] for comment in comments if comment["word"]}
+    directives = {comment["word"]: comment["value"] for comment in comments if comment["word"]}
     return CodeBlock(
         page=page,
         line=text.count("\n", 0, start) + 1,
         language=language,
         text=code,
-        setup=tuple((given["language"], given["code"]) for given in comments if given["language"]),
+        setup=tuple((comment["language"], comment["code"]) for comment in comments if comment["language"]),
         skip_reason=directives.get("not run"),
         exit_code=int(directives.get("exits", 0)),
         is_output_outdated="of another day" in directives,
@@ -85,13 +85,13 @@ def _make_block(text: str, page: str, start: int, language: str, code: str) -> C
 
 def _comments_before(text: str, start: int) -> list[re.Match[str]]:
     """Return the comments directly before a position."""
-    found: list[re.Match[str]] = []
+    comments: list[re.Match[str]] = []
     for comment in reversed(list(_COMMENT.finditer(text, 0, start))):
         if text[comment.end() : start].strip():
             break
-        found.insert(0, comment)
+        comments.insert(0, comment)
         start = comment.start()
-    return found
+    return comments
 
 
 def parse_commands(block: CodeBlock) -> Iterator[ShellCommand]:

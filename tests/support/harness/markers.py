@@ -1,7 +1,8 @@
 """Markers that sort tests into tiers, so that `./test --fast` can leave the expensive ones out.
 
-`postgres` and `browser` follow from the fixtures of a test. `process` and `slow` are written at the test or at
-the top of its module; a test that starts a process without the marker `process` fails.
+`postgres` and `browser` follow from the fixtures of a test, and `process` from some of them. Otherwise
+`process` and `slow` are written at the test or at the top of its module. A test that starts a process fails
+unless it has `process`, `postgres`, `browser` or `agents`.
 """
 
 import platform
@@ -15,12 +16,12 @@ _BY_FIXTURE = {
     "own_server": "postgres",
     "browser": "browser",
     "llama_server": "process",
-    "shown": "process",
+    "dashboard_gateway": "process",
 }
 # What Python reports of itself. The method "spawn" of multiprocessing is not reported.
-_STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn"}
+_START_EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn"}
 
-_started: list[str] = []
+_start_events: list[str] = []
 
 
 def add_derived_markers(item: pytest.Item) -> None:
@@ -40,17 +41,17 @@ def watch_processes() -> None:
 
 
 def _record(event: str, arguments: tuple[object, ...]) -> None:
-    if event in _STARTS:
-        _started.append(f"{event} {arguments[:2]!r:.200}")
+    if event in _START_EVENTS:
+        _start_events.append(f"{event} {arguments[:2]!r:.200}")
 
 
 def forget_processes() -> None:
     """Start a new record, for the next test."""
-    _started.clear()
+    _start_events.clear()
 
 
 def require_process_marker(item: pytest.Item) -> None:
     """Fail a test that has started a process, itself or by its fixtures, and has no marker that allows it."""
     allowed = ("process", "postgres", "browser", "agents")
-    if _started and not any(item.get_closest_marker(name) for name in allowed):
-        pytest.fail(f"has no pytest.mark.process and started {_started[0]}", pytrace=False)
+    if _start_events and not any(item.get_closest_marker(name) for name in allowed):
+        pytest.fail(f"has no pytest.mark.process and started {_start_events[0]}", pytrace=False)

@@ -24,12 +24,12 @@ def measure_first_examples(item: pytest.Item) -> Iterator[None]:
     examples = 0
 
     @wraps(inner_test)
-    def example(*given: Any, **named: Any) -> Any:
+    def example(*args: Any, **kwargs: Any) -> Any:
         nonlocal examples
         examples += 1
         if examples == _MEASURED_EXAMPLES + 1:
             coverage.stop()
-        return inner_test(*given, **named)
+        return inner_test(*args, **kwargs)
 
     hypothesis_handle.inner_test = example
     try:

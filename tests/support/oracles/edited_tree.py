@@ -80,12 +80,12 @@ class EditedTree:
         for name in edit.path[:-1]:
             inner = owner.get(name)
             if inner is None or (isinstance(inner, TreeNode) and inner.raw == b"null"):
-                found = [
+                values = [
                     entry.current
                     for entry in owner.entries
                     if entry.key == name and isinstance(entry.current, dict)
                 ]
-                inner = found[0] if found else {}
+                inner = values[0] if values else {}
                 owner.put(name, inner)
             owner = inner
             if isinstance(owner, dict):
@@ -136,11 +136,11 @@ class EditedTree:
             if present is not None and present.first_char == "{":
                 self.edit_content(present, "parts", row, "")
                 return
-            held = TreeNode(b"{}", 0, 2)
+            holder = TreeNode(b"{}", 0, 2)
             if present is not None and present.first_char == '"':
-                held.entries = [TreeEntry(present, present, "parts")]
-            self.edit_content(held, "parts", row, "")
-            now = held.entries[0].current
+                holder.entries = [TreeEntry(present, present, "parts")]
+            self.edit_content(holder, "parts", row, "")
+            now = holder.entries[0].current
             self.root.put("systemInstruction", {"parts": now} if isinstance(now, list) else now)
 
     def edit_instructions(self, row: dict[str, Any]) -> None:
@@ -157,18 +157,18 @@ class EditedTree:
         listed = self.root.get(name)
         assert listed is not None
         if listed.first_char == '"':
-            held = TreeNode(b"{}", 0, 2, [TreeEntry(listed, listed, "content")], 1)
-            self.edit_content(held, "content", row, "user")
-            now = held.entries[0].current
+            holder = TreeNode(b"{}", 0, 2, [TreeEntry(listed, listed, "content")], 1)
+            self.edit_content(holder, "content", row, "user")
+            now = holder.entries[0].current
             is_message = isinstance(now, list) or more_follow
             self.root.put(name, [{"role": "user", "content": now}] if is_message else now)
             return
         message = listed if listed.first_char == "{" else listed.items()[index]
-        found = message.value()
-        role = found.get("role", "")
+        fields = message.value()
+        role = fields.get("role", "")
         if self.api_format is Format.CHAT and role == "tool":
             self.edit_tool_result(message, "content", row)
-        elif self.api_format is Format.RESPONSES and found.get("type", "message") != "message":
+        elif self.api_format is Format.RESPONSES and fields.get("type", "message") != "message":
             self.edit_tool_result(message, "output", row)
         else:
             self.edit_content(message, self.content, row, role)
@@ -181,18 +181,18 @@ class EditedTree:
         if cache_breakpoint is not None and self.has_breakpoint(message):
             message.put(self.breakpoint_key, self.breakpoint_value(cache_breakpoint))
             cache_breakpoint = None
-        kept_breakpoints: dict[str, Any] = {}
+        earlier_breakpoints: dict[str, Any] = {}
         for part in content.items() if content.first_char == "[" else []:
             own = {name: part.get(name) for name in BREAKPOINT_KEYS if part.value().get(name) is not None}
-            kept_breakpoints = (
+            earlier_breakpoints = (
                 {name: part.get(name) for name in BREAKPOINT_KEYS if part.get(name)}
                 if own
-                else kept_breakpoints
+                else earlier_breakpoints
             )
         new = {self.breakpoint_key: self.breakpoint_value(cache_breakpoint)} if cache_breakpoint else {}
         if text is not None:
             is_block = content.first_char == "[" or cache_breakpoint
-            message.put(name, [self.text_block(text, "") | kept_breakpoints | new] if is_block else text)
+            message.put(name, [self.text_block(text, "") | earlier_breakpoints | new] if is_block else text)
         elif cache_breakpoint is not None and content.first_char == '"':
             message.put(name, [self.text_block(content, "") | new])
         elif cache_breakpoint is not None:
@@ -247,14 +247,14 @@ class EditedTree:
             if block in row["breakpoints"]:
                 self.add_breakpoint(present, entry, row["breakpoints"][block])
         for block, inserted in new.items():
-            where = present.entries.index(blocks[block]) if block < len(blocks) else len(present.entries)
-            present.entries[where:where] = [TreeEntry(None, one) for one in inserted]
+            position = present.entries.index(blocks[block]) if block < len(blocks) else len(present.entries)
+            present.entries[position:position] = [TreeEntry(None, block_value) for block_value in inserted]
 
     def replace_text(self, block: TreeNode, text: str | None) -> None:
         if text is None:
             return
-        found = block.value()
-        if found.get("type") == "tool_result":
+        fields = block.value()
+        if fields.get("type") == "tool_result":
             content = block.get("content")
             is_list = content is not None and content.first_char == "["
             block.put("content", [self.text_block(text, "")] if is_list else text)
@@ -279,14 +279,14 @@ class EditedTree:
         if not edits:
             return
         name = MESSAGES.get(self.api_format, "messages")
-        now: Any = next((e.current for e in reversed(self.root.entries) if e.key == name), None)
-        entries = now.entries if isinstance(now, TreeNode) and now.first_char == "[" else []
-        if isinstance(now, list):
-            entries = [TreeEntry(None, one) for one in now]
-        elif isinstance(now, TreeNode) and now.first_char == "{":
-            entries = [TreeEntry(now, now)]
-        elif isinstance(now, TreeNode) and now.first_char == '"':
-            entries = [TreeEntry(None, {"role": "user", "content": now})]
+        current: Any = next((e.current for e in reversed(self.root.entries) if e.key == name), None)
+        entries = current.entries if isinstance(current, TreeNode) and current.first_char == "[" else []
+        if isinstance(current, list):
+            entries = [TreeEntry(None, message) for message in current]
+        elif isinstance(current, TreeNode) and current.first_char == "{":
+            entries = [TreeEntry(current, current)]
+        elif isinstance(current, TreeNode) and current.first_char == '"':
+            entries = [TreeEntry(None, {"role": "user", "content": current})]
         before: dict[int, list[Any]] = defaultdict(list)
         dropped: set[int] = set()
         for edit in edits:
@@ -297,10 +297,10 @@ class EditedTree:
                 before[edit.place.index] += [self.new_message(Message(role=edit.role, parts=edit.parts))]
         result = []
         for position in range(len(entries) + 1):
-            result += [TreeEntry(None, one) for one in before[position]]
+            result += [TreeEntry(None, message) for message in before[position]]
             result += entries[position : position + 1] if position not in dropped else []
-        if isinstance(now, TreeNode) and now.first_char == "[":
-            now.entries = result
+        if isinstance(current, TreeNode) and current.first_char == "[":
+            current.entries = result
         elif dropped or any(before.values()):
             self.root.put(name, [entry.current for entry in result])
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 
 
-async def turns_while(waited: Awaitable[object]) -> int:
+async def turns_while(awaitable: Awaitable[object]) -> int:
     """Return the number of turns of the event loop until `waited` completes; 0 if it blocks the loop."""
     turns = 0
 
@@ -14,9 +14,9 @@ async def turns_while(waited: Awaitable[object]) -> int:
             turns += 1
             await asyncio.sleep(0)
 
-    counting = asyncio.ensure_future(count_turns())
+    task = asyncio.ensure_future(count_turns())
     try:
-        await waited
+        await awaitable
     finally:
-        counting.cancel()
+        task.cancel()
     return turns

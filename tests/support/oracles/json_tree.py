@@ -53,8 +53,8 @@ class TreeNode:
 
     def get(self, key: str) -> "TreeNode | None":
         """Return the last member with that key if it is original text."""
-        found = [entry.current for entry in self.entries if entry.key == key]
-        return found[-1] if found and isinstance(found[-1], TreeNode) else None
+        values = [entry.current for entry in self.entries if entry.key == key]
+        return values[-1] if values and isinstance(values[-1], TreeNode) else None
 
     def value(self) -> Any:
         return json.loads(self.raw)
@@ -133,34 +133,34 @@ def compare(expected: Any, written: TreeNode) -> None:
             _compare_entries(expected, written)
     elif isinstance(expected, dict):
         assert [entry.key for entry in written.entries] == list(expected)
-        for entry, wanted in zip(written.entries, expected.values(), strict=True):
-            compare(wanted, entry.current)
+        for entry, expected_value in zip(written.entries, expected.values(), strict=True):
+            compare(expected_value, entry.current)
     elif isinstance(expected, list):
         assert written.first_char == "["
-        for entry, wanted in zip(written.entries, expected, strict=True):
-            compare(wanted, entry.current)
+        for entry, expected_value in zip(written.entries, expected, strict=True):
+            compare(expected_value, entry.current)
     else:
         assert written.value() == expected
         assert type(written.value()) is type(expected)
 
 
-def _compare_entries(expected: TreeNode, found: TreeNode) -> None:
-    assert [entry.key for entry in found.entries] == [entry.key for entry in expected.entries]
-    for entry, wanted in zip(found.entries, expected.entries, strict=True):
-        compare(wanted.current, entry.current)
+def _compare_entries(expected: TreeNode, written: TreeNode) -> None:
+    assert [entry.key for entry in written.entries] == [entry.key for entry in expected.entries]
+    for entry, expected_entry in zip(written.entries, expected.entries, strict=True):
+        compare(expected_entry.current, entry.current)
     before: TreeNode | None = None  # the last original entry
-    at, between, new = found.start + 1, b"", 0
+    at, between, new = written.start + 1, b"", 0
     originals = _originals(expected)
-    for entry, wanted in zip(found.entries, expected.entries, strict=True):
-        between += found.data[at : entry.current.start]
+    for entry, expected_entry in zip(written.entries, expected.entries, strict=True):
+        between += written.data[at : entry.current.start]
         at = entry.current.end
-        if wanted.original is None:
-            between = between.replace(f'"{wanted.key}":'.encode(), b"", 1)
+        if expected_entry.original is None:
+            between = between.replace(f'"{expected_entry.key}":'.encode(), b"", 1)
             new += 1
             continue
-        _compare_gap(expected, before, wanted.original, between, new, originals)
-        before, between, new = wanted.original, b"", 0
-    between += found.data[at : found.end - 1]
+        _compare_gap(expected, before, expected_entry.original, between, new, originals)
+        before, between, new = expected_entry.original, b"", 0
+    between += written.data[at : written.end - 1]
     _compare_gap(expected, before, None, between, new, originals)
 
 
@@ -177,20 +177,20 @@ def _compare_gap(
     originals: list[TreeNode],
 ) -> None:
     """Compare what is between two unchanged entries: as before, with a comma for each new entry."""
-    starts = [node.start + one.start for one in originals]
+    starts = [node.start + original.start for original in originals]
     first = 0 if before is None else starts.index(before.start) + 1
     last = len(starts) if after is None else starts.index(after.start)
     start = node.start + 1 if before is None else before.end
     end = node.end - 1 if after is None else after.start
-    found = between.replace(b",", b"")
+    gap = between.replace(b",", b"")
     if first == last:  # nothing was removed in between
         original_gap = node.data[start:end]
-        assert found == original_gap.replace(b",", b"")
+        assert gap == original_gap.replace(b",", b"")
         assert between.count(b",") == original_gap.count(b",") + (new if starts else max(0, new - 1))
     else:
         head = node.data[start : starts[first]].replace(b",", b"")
         tail = node.data[node.start + originals[last - 1].end : end].replace(b",", b"")
-        assert found in (head, tail, head + tail)
+        assert gap in (head, tail, head + tail)
 
 
 def spell_oddly(value: Any, seed: int) -> bytes:

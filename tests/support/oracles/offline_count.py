@@ -32,10 +32,10 @@ def rules_for(model: str, host: str) -> GeminiRules | ChatTemplateRules:
     return ChatTemplateRules(find_template(model, host))
 
 
-def counted(body: Body, model: str, host: str = "", wire_format: Format | None = None) -> RequestCount:
+def count_offline(body: Body, model: str, host: str = "", api_format: Format | None = None) -> RequestCount:
     rules = rules_for(model, host)
-    ruler = BpeTokenizer(bundled_vocabulary(rules.vocabulary))
+    tokenizer = BpeTokenizer(bundled_vocabulary(rules.vocabulary))
     counter = RequestCounter(
-        model=model, backend="offline", tokenizer=ruler, rules=rules, assessor=RulesAlone()
+        model=model, backend="offline", tokenizer=tokenizer, rules=rules, assessor=RulesAlone()
     )
-    return counter.count_request(formats.parse_request(body, wire_format))
+    return counter.count_request(formats.parse_request(body, api_format))

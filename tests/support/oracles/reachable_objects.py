@@ -3,22 +3,22 @@
 import gc
 from types import CodeType, FrameType, FunctionType, ModuleType
 
-_ELSEWHERE = (type, ModuleType, FunctionType, CodeType, FrameType)
+_NOT_FOLLOWED = (type, ModuleType, FunctionType, CodeType, FrameType)
 
 
-def held(*roots: object) -> set[str]:
+def reachable_texts(*roots: object) -> set[str]:
     """Return every text reachable from `roots`, except through classes, functions and modules."""
     texts: set[str] = set()
     seen: set[int] = set()
-    waiting = list(roots)
-    while waiting:
-        found = waiting.pop()
-        if id(found) in seen or isinstance(found, _ELSEWHERE):
+    pending = list(roots)
+    while pending:
+        value = pending.pop()
+        if id(value) in seen or isinstance(value, _NOT_FOLLOWED):
             continue
-        seen.add(id(found))
-        if isinstance(found, str):
-            texts.add(found)
-        waiting += gc.get_referents(found)
-        if isinstance(found, dict):
-            waiting += found  # the garbage collector does not report keys that are texts
+        seen.add(id(value))
+        if isinstance(value, str):
+            texts.add(value)
+        pending += gc.get_referents(value)
+        if isinstance(value, dict):
+            pending += value  # the garbage collector does not report keys that are texts
     return texts

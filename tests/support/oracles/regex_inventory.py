@@ -43,7 +43,7 @@ class HiddenPattern:
 @cache
 def load_modules() -> Mapping[str, ModuleType]:
     """Return all modules of the package by name."""
-    names = [found.name for found in pkgutil.walk_packages(foveate.__path__, "foveate.")]
+    names = [module.name for module in pkgutil.walk_packages(foveate.__path__, "foveate.")]
     return {name: importlib.import_module(name) for name in ["foveate", *names]}
 
 
@@ -54,7 +54,7 @@ def find_patterns() -> Iterator[FoundPattern]:
         for variable in scan.assigned:
             for path, pattern in patterns_in(getattr(module, variable, None), variable):
                 yield FoundPattern(f"{name}.{path}", pattern, find_methods_used(name, variable))
-        yield from scan.written_out
+        yield from scan.inline
 
 
 def find_hidden_patterns() -> Iterator[HiddenPattern]:
@@ -65,20 +65,20 @@ def find_hidden_patterns() -> Iterator[HiddenPattern]:
 
 def find_methods_used(module: str, variable: str) -> frozenset[str]:
     """Return the methods by which a module's expression is run anywhere; all if unknown."""
-    found: set[str] = set()
+    methods: set[str] = set()
     for other in load_modules():
         scan = _scan_module(other)
         alias = variable if other == module else scan.imported.get((module, variable))
         if alias is not None:
-            found |= scan.uses.get(alias, set())
-    return frozenset(found) if found <= METHODS else METHODS
+            methods |= scan.uses.get(alias, set())
+    return frozenset(methods) if methods <= METHODS else METHODS
 
 
 def find_field_methods_used(name: str, package: str) -> frozenset[str]:
     """Return the methods by which a package runs an expression in a field; all if unknown."""
     scans = [_scan_module(module) for module in load_modules() if module.startswith(f"{package}.")]
-    found: set[str] = set().union(*(scan.field_uses.get(name, set()) for scan in scans))
-    return frozenset(found) if found and found <= METHODS else METHODS
+    methods: set[str] = set().union(*(scan.field_uses.get(name, set()) for scan in scans))
+    return frozenset(methods) if methods and methods <= METHODS else METHODS
 
 
 def patterns_in(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -105,7 +105,7 @@ class _Scan:
     imported: dict[tuple[str, str], str]
     uses: dict[str, set[str]]
     field_uses: dict[str, set[str]]
-    written_out: list[FoundPattern]
+    inline: list[FoundPattern]
     hidden: list[HiddenPattern]
 
 
@@ -133,8 +133,8 @@ def _scan_module(name: str) -> _Scan:
                 scan.uses.setdefault(variable, set()).update(_methods(node, parents))
             case ast.Attribute(attr=field, ctx=ast.Load()):
                 scan.field_uses.setdefault(field, set()).update(_methods(node, parents))
-        if (call := _call(node)) is not None and (inside := _function(node, parents)) is not None:
-            _record_call(scan, f"{name}.{inside}", *call)
+        if (call := _call(node)) is not None and (function_name := _function(node, parents)) is not None:
+            _record_call(scan, f"{name}.{function_name}", *call)
     return scan
 
 
@@ -190,6 +190,6 @@ def _record_call(scan: _Scan, where: str, call: ast.Call, module: str, function:
     if isinstance(call.args[0], ast.Constant) and not flags:
         pattern = _MODULES[module].compile(call.args[0].value)
         methods = METHODS if function == "compile" else frozenset((function,))
-        scan.written_out.append(FoundPattern(f"{where}:{call.lineno}", pattern, methods))
+        scan.inline.append(FoundPattern(f"{where}:{call.lineno}", pattern, methods))
     else:
         scan.hidden.append(HiddenPattern(where, call.lineno))

@@ -7,10 +7,10 @@ import pytest
 
 from foveate.errors import BadSetting
 
-Given = ParamSpec("Given")
+P = ParamSpec("P")
 
 
-def read_error(read: Callable[Given, object], *args: Given.args, **kwargs: Given.kwargs) -> BadSetting:
+def read_error(read: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> BadSetting:
     """Return the error with which `read` rejects its input."""
     with pytest.raises(BadSetting) as caught:
         read(*args, **kwargs)

@@ -62,7 +62,7 @@ def wait_until_settled(file: Path, calls: int, *, within_seconds: float = 10) ->
     """Wait for a number of calls and no reservations; return the last state in any case."""
     return wait_until(
         lambda: read_ledger_state(file),
-        lambda found: len(found.calls) >= calls and not found.reservations,
+        lambda state: len(state.calls) >= calls and not state.reservations,
         within_seconds,
     )
 
@@ -70,15 +70,15 @@ def wait_until_settled(file: Path, calls: int, *, within_seconds: float = 10) ->
 def wait_until(read: Callable[[], T], is_done: Callable[[T], bool], within_seconds: float = 10) -> T:
     """Call `read` until `is_done` accepts its result or the time is up; return the last result."""
     deadline = time.monotonic() + within_seconds
-    while not is_done(found := read()) and time.monotonic() < deadline:
+    while not is_done(value := read()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return found
+    return value
 
 
-def read_sums(url: str, *by: GroupBy) -> Sequence[ChargeTotal]:
+def read_sums(url: str, *group_by: GroupBy) -> Sequence[ChargeTotal]:
     async def read() -> Sequence[ChargeTotal]:
         async with await open_store(url) as store:
-            return await store.ledger.sum_charges(by)
+            return await store.ledger.sum_charges(group_by)
 
     return asyncio.run(read())
 
@@ -86,10 +86,12 @@ def read_sums(url: str, *by: GroupBy) -> Sequence[ChargeTotal]:
 def wait_for_agent_sums(file: Path, agent: str, calls: int, *by: GroupBy) -> Sequence[ChargeTotal]:
     """Wait for a number of calls of an agent: charges are written shortly after the response."""
 
-    def look() -> Sequence[ChargeTotal]:
-        return [row for row in read_sums(f"sqlite:///{file}", GroupBy.AGENT, *by) if row.group[0] == agent]
+    def read() -> Sequence[ChargeTotal]:
+        return [
+            total for total in read_sums(f"sqlite:///{file}", GroupBy.AGENT, *by) if total.group[0] == agent
+        ]
 
-    return wait_until(look, lambda found: sum(row.calls for row in found) >= calls)
+    return wait_until(read, lambda totals: sum(total.calls for total in totals) >= calls)
 
 
 def files_containing(folder: Path, secret: str) -> list[Path]:

@@ -25,13 +25,13 @@ def superlinear_ratio(
     sizes = [max_size]
     while sizes[0] // _GROWTH > _FIRST_SIZES[-1]:
         sizes.insert(0, sizes[0] // _GROWTH)
-    in_use: dict[int, float] = {}
+    seconds: dict[int, float] = {}
     for size in (*_FIRST_SIZES, *sizes):
-        in_use[size] = _seconds(run, make(size), repeats=1)
-        if in_use[size] > _ENOUGH_SECONDS:
+        seconds[size] = _seconds(run, make(size), repeats=1)
+        if seconds[size] > _ENOUGH_SECONDS:
             break
     small = size // _GROWTH
-    slow, fast = in_use[size], in_use.get(small, 0.0)
+    slow, fast = seconds[size], seconds.get(small, 0.0)
     # Other load can only make a run longer, so a run that looks too long is repeated.
     for repeats in (1, 2, 4):
         if slow < _FLOOR_SECONDS or slow <= fast * _MAX_RATIO:
@@ -41,10 +41,10 @@ def superlinear_ratio(
     return None if slow <= fast * _MAX_RATIO else slow / fast
 
 
-def _seconds(run: Callable[[Input], object], given: Input, *, repeats: int) -> float:
+def _seconds(run: Callable[[Input], object], value: Input, *, repeats: int) -> float:
     times = []
     for _ in range(repeats):
         start = thread_time()
-        run(given)
+        run(value)
         times.append(thread_time() - start)
     return min(times)

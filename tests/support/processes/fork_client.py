@@ -12,7 +12,14 @@ import signal
 import socket
 import sys
 
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_FORWARDED_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 # Users and groups, capabilities, and which signals are blocked or ignored.
 _STATUS = ("Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "Cap", "SigBlk", "SigIgn")
@@ -36,14 +43,14 @@ def traits() -> list[object]:
 
 
 def _open_streams() -> list[int]:
-    found = []
+    descriptors = []
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
             continue
-        found.append(descriptor)
-    return found
+        descriptors.append(descriptor)
+    return descriptors
 
 
 def _umask() -> int:
@@ -70,7 +77,7 @@ def main() -> None:
     if not child:
         server.close()
         os.execv(sys.executable, [sys.executable, "-m", "foveate", *arguments])
-    for number in _PASSED_ON:  # also those that are ignored here: the command may want to handle them
+    for number in _FORWARDED_SIGNALS:  # also those that are ignored here: the command may want to handle them
         signal.signal(number, lambda number, _: os.kill(child, number))
     for descriptor in streams:  # only the command has them now, so that readers see when it ends
         os.close(descriptor)

@@ -70,29 +70,29 @@ async def make_calls(
 ) -> list[CallResult]:
     """Make the calls concurrently and return the results."""
     admission = Admission(store.ledger, clock=time.time, options=AdmissionOptions(lifetime_seconds=3600.0))
-    waiting = iter(enumerate(steps))
-    made: list[CallResult] = []
+    remaining = iter(enumerate(steps))
+    results: list[CallResult] = []
 
-    async def work() -> None:
-        for number, step in waiting:
-            of = make_call(f"{load.agent} {worker} {number}", agent=load.agent, session_id=step.session_id)
+    async def make_next_calls() -> None:
+        for number, step in remaining:
+            call = make_call(f"{load.agent} {worker} {number}", agent=load.agent, session_id=step.session_id)
             try:
-                admitted = await admission.admit(of, to_dollars(step.ceiling), load.caps)
+                admitted = await admission.admit(call, to_dollars(step.ceiling), load.caps)
             except CapExceeded:
-                made.append(CallResult(planned=step, is_admitted=False))
+                results.append(CallResult(planned=step, is_admitted=False))
                 continue
-            near = [(one.balance, one.cap) for one in admitted.warnings]
-            within = all(stands.spent + stands.reserved <= cap.dollars for stands, cap in near)
-            made.append(CallResult(planned=step, is_admitted=True, is_within_caps=within))
+            near_caps = [(warning.balance, warning.cap) for warning in admitted.warnings]
+            is_within = all(balance.spent + balance.reserved <= cap.dollars for balance, cap in near_caps)
+            results.append(CallResult(planned=step, is_admitted=True, is_within_caps=is_within))
             await asyncio.sleep(0)
             if step.end is CallEnd.SETTLED:
-                await admission.settle(make_charge(of, to_dollars(step.cost)))
+                await admission.settle(make_charge(call, to_dollars(step.cost)))
             elif step.end is CallEnd.RELEASED:
                 await admission.release(admitted)
 
-    await asyncio.gather(*(work() for _ in range(load.concurrency)))
+    await asyncio.gather(*(make_next_calls() for _ in range(load.concurrency)))
     await admission.close()
-    return made
+    return results
 
 
 class LedgerWorkerPool:
@@ -112,13 +112,13 @@ class LedgerWorkerPool:
 
     def make_calls(self, url: str, load: CallLoad, steps: Sequence[Sequence[PlannedCall]]) -> list[CallResult]:
         """Start the calls of all processes at the same moment and return the results."""
-        for pipe, own in zip(self._pipes, steps, strict=True):
-            pipe.send((url, load, own))
-        made: list[CallResult] = []
+        for pipe, worker_steps in zip(self._pipes, steps, strict=True):
+            pipe.send((url, load, worker_steps))
+        results: list[CallResult] = []
         for pipe in self._pipes:
             assert pipe.poll(WAIT_SECONDS)
-            made += pipe.recv()
-        return made
+            results += pipe.recv()
+        return results
 
     def close(self) -> None:
         for pipe in self._pipes:
@@ -127,15 +127,15 @@ class LedgerWorkerPool:
             process.join(WAIT_SECONDS)
 
 
-def _run_worker(worker: str, pipe: Connection, gate: Barrier) -> None:
-    async def work(url: str, load: CallLoad, steps: Sequence[PlannedCall]) -> list[CallResult]:
+def _run_worker(worker: str, pipe: Connection, barrier: Barrier) -> None:
+    async def run_steps(url: str, load: CallLoad, steps: Sequence[PlannedCall]) -> list[CallResult]:
         async with await open_store(url, wait_seconds=30.0) as store:
-            await asyncio.to_thread(gate.wait, WAIT_SECONDS)
+            await asyncio.to_thread(barrier.wait, WAIT_SECONDS)
             return await make_calls(store, load, worker, steps)
 
     with suppress(EOFError):
         while True:
-            pipe.send(asyncio.run(work(*pipe.recv())))
+            pipe.send(asyncio.run(run_steps(*pipe.recv())))
 
 
 def call_until_killed(url: str, reports: Connection, at_once: int) -> None:
@@ -144,25 +144,25 @@ def call_until_killed(url: str, reports: Connection, at_once: int) -> None:
     Call number 20 is never settled: it stays in flight.
     """
 
-    async def work() -> None:
+    async def make_calls_() -> None:
         async with await open_store(url, wait_seconds=30.0) as store:
             options = AdmissionOptions(lease_seconds=LEASE_SECONDS)
             admission = Admission(store.ledger, clock=lambda: NOON, options=options)
             numbers = itertools.count()
 
-            async def one_after_the_other() -> None:
+            async def make_calls_in_a_row() -> None:
                 for number in numbers:
-                    of = make_call(f"call {number}")
-                    await admission.admit(of, Decimal("0.5"), [make_cap(CapScope.TOTAL, 1_000_000)])
-                    reports.send(("reserved", of.id))
+                    call = make_call(f"call {number}")
+                    await admission.admit(call, Decimal("0.5"), [make_cap(CapScope.TOTAL, 1_000_000)])
+                    reports.send(("reserved", call.id))
                     if number == 20:
                         await asyncio.sleep(WAIT_SECONDS)
-                    await admission.settle(make_charge(of, "0.25"))
-                    reports.send(("settled", of.id))
+                    await admission.settle(make_charge(call, "0.25"))
+                    reports.send(("settled", call.id))
 
-            await asyncio.gather(*(one_after_the_other() for _ in range(at_once)))
+            await asyncio.gather(*(make_calls_in_a_row() for _ in range(at_once)))
 
-    asyncio.run(work())
+    asyncio.run(make_calls_())
 
 
 def hold_long_call(url: str, control: Connection, lease_seconds: float) -> None:
@@ -171,7 +171,7 @@ def hold_long_call(url: str, control: Connection, lease_seconds: float) -> None:
     Reports how often its reservation had lapsed, and whether there was room.
     """
 
-    async def work() -> None:
+    async def hold_call() -> None:
         async with await open_store(url, wait_seconds=30.0) as store:
             options = AdmissionOptions(lease_seconds=lease_seconds)
             admission = Admission(store.ledger, clock=time.time, options=options)
@@ -185,13 +185,13 @@ def hold_long_call(url: str, control: Connection, lease_seconds: float) -> None:
                 has_room = False
             else:
                 has_room = True
-            control.send((admission.lapsed, has_room))
+            control.send((admission.lapsed_count, has_room))
             await asyncio.to_thread(control.recv)
             await admission.settle(make_charge(make_call("long"), None))
             await admission.close()
             control.send("settled")
 
-    asyncio.run(work())
+    asyncio.run(hold_call())
 
 
 def settle_on_a_full_disk(url: str, reports: Connection) -> None:
@@ -205,7 +205,7 @@ def settle_on_a_full_disk(url: str, reports: Connection) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     unlimited = resource.RLIM_INFINITY
 
-    async def work() -> None:
+    async def settle_calls() -> None:
         async with await open_store(url) as store:
             admission = Admission(store.ledger, clock=lambda: NOON)
             resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, unlimited))
@@ -230,4 +230,4 @@ def settle_on_a_full_disk(url: str, reports: Connection) -> None:
             await admission.release(admitted)
             reports.send((outcomes, rejection, await admission.close()))
 
-    asyncio.run(work())
+    asyncio.run(settle_calls())

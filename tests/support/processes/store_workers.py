@@ -23,7 +23,7 @@ SPAWN.set_forkserver_preload(
 )
 WAIT_SECONDS = 120.0
 
-_gate: Barrier
+_barrier: Barrier
 
 
 def run_together(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
@@ -34,23 +34,23 @@ def run_together(work: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -
 
 
 def _set_barrier(barrier: Barrier) -> None:
-    global _gate
-    _gate = barrier
+    global _barrier
+    _barrier = barrier
 
 
 def _run_after_barrier(work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
-    _gate.wait(WAIT_SECONDS)
+    _barrier.wait(WAIT_SECONDS)
     return work(*arguments)
 
 
 def acquire_lease(url: str, holder: str) -> CompactionLease | None:
     """Try to get the lease for compactions."""
 
-    async def ask() -> CompactionLease | None:
+    async def acquire() -> CompactionLease | None:
         async with await open_store(url, wait_seconds=30.0) as store:
             return await store.compactions.acquire_lease("s", holder, ttl_seconds=300.0, now=1000.0)
 
-    return asyncio.run(ask())
+    return asyncio.run(acquire())
 
 
 def extend_session(url: str, name: str, messages: int) -> int:
@@ -59,25 +59,25 @@ def extend_session(url: str, name: str, messages: int) -> int:
     Returns how often this process extended it.
     """
 
-    async def keep() -> int:
-        lengthened = 0
+    async def extend() -> int:
+        extensions = 0
         half = messages // 2
         async with await open_store(url, wait_seconds=30.0) as store:
             await store.sessions.save(
                 [SessionUpdate(session=make_session(name, half), turns=make_turns(name, 0, half))]
             )
             while True:
-                now = await store.sessions.get_session(name)
-                assert now is not None
-                if now.messages >= messages:
-                    return lengthened
-                new = make_turns(name, now.messages, now.messages + 1)
+                session = await store.sessions.get_session(name)
+                assert session is not None
+                if session.messages >= messages:
+                    return extensions
+                turns = make_turns(name, session.messages, session.messages + 1)
                 await store.sessions.save(
-                    [SessionUpdate(session=make_session(name, now.messages + 1), turns=new)]
+                    [SessionUpdate(session=make_session(name, session.messages + 1), turns=turns)]
                 )
-                lengthened += 1
+                extensions += 1
 
-    return asyncio.run(keep())
+    return asyncio.run(extend())
 
 
 def hold_lease(url: str, reports: Connection) -> None:
@@ -104,7 +104,7 @@ def write_until_killed(url: str, reports: Connection) -> None:
 async def missing_positions(url: str, name: str, messages: int) -> list[int]:
     """Return the positions of a session's turns that are not stored."""
     async with await open_store(url) as store:
-        known: dict[bytes, Turn] = dict(
+        turns: dict[bytes, Turn] = dict(
             await store.sessions.find_turns(AGENT, message_hashes(name, 0, messages))
         )
-    return sorted({*range(messages)} - {turn.position for turn in known.values()})
+    return sorted({*range(messages)} - {turn.position for turn in turns.values()})

@@ -59,7 +59,7 @@ def with_breakpoints(
     pieces: Sequence[PromptPiece], breakpoints: Iterable[tuple[int, Ttl]]
 ) -> list[PromptPiece]:
     """Return the pieces, some with a client breakpoint."""
-    found = list(pieces)
+    result = list(pieces)
     for at, ttl in breakpoints:
-        found[at] = replace(found[at], breakpoint_ttl=ttl)
-    return found
+        result[at] = replace(result[at], breakpoint_ttl=ttl)
+    return result

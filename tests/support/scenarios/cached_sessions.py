@@ -80,9 +80,9 @@ def responses() -> Body:
         {"type": "function", "name": n, "description": d, "parameters": schema("bay", "what")}
         for n, d in TOOLS.items()
     ]
-    given: list[Body] = [{"role": role, "content": text} for role, text in CONVERSATION]
-    given.insert(3, {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"})
-    return {"model": "gpt-5", "instructions": HANDBOOK, "tools": tools, "input": given}
+    items: list[Body] = [{"role": role, "content": text} for role, text in CONVERSATION]
+    items.insert(3, {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"})
+    return {"model": "gpt-5", "instructions": HANDBOOK, "tools": tools, "input": items}
 
 
 def gemini() -> Body:
@@ -118,18 +118,18 @@ def explain(
     price_per_token: Decimal | None = None,
 ) -> ExplainedMiss | NoMiss:
     """Explain the difference between two consecutive requests."""
-    one, other = (snapshot_of(body, keep_contents=keep_contents, model=model) for body in (before, after))
-    rules = rules_for(other.prompt.model)
+    earlier, later = (snapshot_of(body, keep_contents=keep_contents, model=model) for body in (before, after))
+    rules = rules_for(later.prompt.model)
     return explain_miss(
-        one, other, rules, gap_seconds=gap_seconds, usage=usage, price_per_token=price_per_token
+        earlier, later, rules, gap_seconds=gap_seconds, usage=usage, price_per_token=price_per_token
     )
 
 
-def explain_cache_miss(before: Body, after: Body, **given: Any) -> ExplainedMiss:
+def explain_cache_miss(before: Body, after: Body, **options: Any) -> ExplainedMiss:
     """Return the only cache miss between two requests."""
-    found = explain(before, after, **given)
-    assert isinstance(found, ExplainedMiss), found
-    return found
+    miss = explain(before, after, **options)
+    assert isinstance(miss, ExplainedMiss), miss
+    return miss
 
 
 def next_turn(body: Body) -> Body:
@@ -152,8 +152,8 @@ def next_turn(body: Body) -> Body:
     return later
 
 
-def changed(change: Callable[[Body], object], body: Body | None = None) -> Body:
+def change_next_turn(change: Callable[[Body], object], body: Body | None = None) -> Body:
     """Return the session one turn later, with a change."""
-    found = next_turn(body or claude())
-    change(found)
-    return found
+    session = next_turn(body or claude())
+    change(session)
+    return session

@@ -63,7 +63,7 @@ SESSION = (
 
 
 def write_log(folder: Path, *lines: Line | str, name: str = "log.jsonl") -> Path:
-    content = "\n".join(one if isinstance(one, str) else json.dumps(one) for one in lines).encode()
+    content = "\n".join(line_ if isinstance(line_, str) else json.dumps(line_) for line_ in lines).encode()
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)

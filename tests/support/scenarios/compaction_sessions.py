@@ -129,14 +129,14 @@ def make_subject(
     """Describe a request whose window is so small that it must be compacted."""
     request = formats.parse_request(body, api_format)
     chain = compute_chain(request)
-    sent = apply_compactions(request, compactions)
-    tokens = counter_for(request.model).count_request(sent).total.tokens
+    compacted = apply_compactions(request, compactions)
+    tokens = counter_for(request.model).count_request(compacted).total.tokens
     return CompactionCandidate(
         agent=AGENT,
         session_id="a session",
         original=request,
         chain=chain,
-        sent_request=sent,
+        sent_request=compacted,
         sent_tokens=tokens,
         window_tokens=tokens + 100,
         output_reserve=0,

@@ -8,12 +8,12 @@ from typing import Any
 from foveate import formats
 from foveate.formats.response.answers import MAX_TEXT_CHARS, AnswerParts
 from foveate.model import Format
+from foveate.session.answer_digests import make_answer_records
 from foveate.session.hash_chain import compute_chain
 from foveate.session.matching import (
     InFlightRequest,
     SessionMatch,
     SessionMatcher,
-    make_answer_records,
     observe_conversation,
 )
 from foveate.session.store import AnswerUpdate, SessionStore, SessionUpdate
@@ -122,10 +122,12 @@ class Worker:
             header=name,
             headers=headers,
         )
-        found = await self.sessions.find(conversation, now=float(next(self._times)) if now is None else now)
-        return SentRequest(self, found, self.sessions.begin(found), request.format, scope)
+        session_match = await self.sessions.find(
+            conversation, now=float(next(self._times)) if now is None else now
+        )
+        return SentRequest(self, session_match, self.sessions.begin(session_match), request.format, scope)
 
-    async def send_and_answer(self, *messages: Message, answer: str = "Yes.", **more: Any) -> SentRequest:
-        sent = await self.send(request_body(messages), **more)
-        await sent.answer(answer)
-        return sent
+    async def send_and_answer(self, *messages: Message, answer: str = "Yes.", **options: Any) -> SentRequest:
+        request = await self.send(request_body(messages), **options)
+        await request.answer(answer)
+        return request

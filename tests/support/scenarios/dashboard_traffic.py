@@ -51,7 +51,7 @@ Orders go to the cooperative.
 Nobody reads this.
 """
 
-Found = TypeVar("Found")
+T = TypeVar("T")
 
 
 def configuration(folder: Path) -> str:
@@ -142,7 +142,9 @@ def send_review(
             if turn == _COMPACTED_AFTER_TURN:
                 wait_until_stored(folder, is_compacted)
             (call,) = [block for block in reply.content if block.type == "tool_use"]
-            found = f"{extra_text}\n" + "".join(f"def part_{turn}_{line}(text): ...\n" for line in range(64))
+            file_text = f"{extra_text}\n" + "".join(
+                f"def part_{turn}_{line}(text): ...\n" for line in range(64)
+            )
             messages += [
                 {
                     "role": "assistant",
@@ -150,7 +152,7 @@ def send_review(
                 },
                 {
                     "role": "user",
-                    "content": [{"type": "tool_result", "tool_use_id": call.id, "content": found}],
+                    "content": [{"type": "tool_result", "tool_use_id": call.id, "content": file_text}],
                 },
             ]
 
@@ -173,7 +175,7 @@ def send_support_chat(url: str, *, name: str = "", turns: int = 3) -> None:
             )
         except openai.APIStatusError:
             return
-    raise AssertionError("it should have failed")
+    raise AssertionError("the last request did not fail")
 
 
 def send_gardener_session(url: str) -> None:
@@ -195,13 +197,13 @@ def send_until_capped(url: str) -> None:
             send_request(url, INTERN, "first-day", text="Please explain everything. " * 40)
         except anthropic.APIStatusError:
             return
-    raise AssertionError("it was never refused")
+    raise AssertionError("no request was rejected")
 
 
-def read_store(folder: Path, query: Callable[[Store], Awaitable[Found]]) -> Found:
+def read_store(folder: Path, query: Callable[[Store], Awaitable[T]]) -> T:
     """Query a store in a thread of its own, since the thread of the browser has a running event loop."""
 
-    async def read() -> Found:
+    async def read() -> T:
         async with await open_store(f"sqlite:///{folder}/foveate.sqlite") as store:
             return await query(store)
 
@@ -209,22 +211,22 @@ def read_store(folder: Path, query: Callable[[Store], Awaitable[Found]]) -> Foun
         return threads.submit(lambda: asyncio.run(read())).result()
 
 
-def wait_until_stored(folder: Path, is_there: Callable[[Store], Awaitable[bool]]) -> None:
+def wait_until_stored(folder: Path, is_stored: Callable[[Store], Awaitable[bool]]) -> None:
     """Wait until a store has something: traces and charges are written after responses."""
     deadline = time.monotonic() + 20
-    while not read_store(folder, is_there):
-        assert time.monotonic() < deadline, "it never came"
+    while not read_store(folder, is_stored):
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.05)
 
 
 def wait_until_quiet(folder: Path) -> None:
     """Wait until nothing was added to a store for a second: compactions and their charges come last."""
-    deadline, since, last = time.monotonic() + 20, time.monotonic(), ""
-    while time.monotonic() < since + 1:
-        assert time.monotonic() < deadline, "it never ended"
-        found = read_store(folder, lambda store: store.totals.get_change_token())
-        if found != last:
-            last, since = found, time.monotonic()
+    deadline, unchanged_since, last = time.monotonic() + 20, time.monotonic(), ""
+    while time.monotonic() < unchanged_since + 1:
+        assert time.monotonic() < deadline, "timed out"
+        token = read_store(folder, lambda store: store.totals.get_change_token())
+        if token != last:
+            last, unchanged_since = token, time.monotonic()
         time.sleep(0.1)
 
 
@@ -236,13 +238,15 @@ class DashboardGateway:
     folder: Path
 
     def totals(self) -> Totals:
-        ((_, found),) = read_store(self.folder, lambda store: store.totals.sum_totals())
-        return found
+        ((_, totals),) = read_store(self.folder, lambda store: store.totals.sum_totals())
+        return totals
 
     def session(self, agent: str, name: str) -> SessionTotals:
-        found = read_store(self.folder, lambda store: store.totals.get_session(session_id_by_name(agent, name)))
-        assert found is not None
-        return found
+        session = read_store(
+            self.folder, lambda store: store.totals.get_session(session_id_by_name(agent, name))
+        )
+        assert session is not None
+        return session
 
 
 @contextmanager
@@ -250,22 +254,22 @@ def gateway_with_traffic(folder: Path) -> Iterator[DashboardGateway]:
     """Run a gateway after all this traffic and `CROWD_SESSIONS` more sessions, until the end of the block."""
     with running_sandbox() as sandbox:
         write_config(folder / "foveate.yaml", sandbox.url, configuration(folder))
-        with gateway_process(folder) as served:
+        with gateway_process(folder) as gateway:
             for turn in range(CROWD_SESSIONS):
-                send_request(served.url, CROWD, f"session {turn}")
-            send_review(served.url, folder, agent=HOSTILE, name=HOSTILE, extra_text=HOSTILE)
-            send_support_chat(served.url, name="parcels")
-            send_gardener_session(served.url)
-            send_until_capped(served.url)
-            send_review(served.url, folder)
+                send_request(gateway.url, CROWD, f"session {turn}")
+            send_review(gateway.url, folder, agent=HOSTILE, name=HOSTILE, extra_text=HOSTILE)
+            send_support_chat(gateway.url, name="parcels")
+            send_gardener_session(gateway.url)
+            send_until_capped(gateway.url)
+            send_review(gateway.url, folder)
             wait_until_stored(folder, _is_settled)
             wait_until_quiet(folder)
-            yield DashboardGateway(served.url, folder)
+            yield DashboardGateway(gateway.url, folder)
 
 
 async def _is_settled(store: Store) -> bool:
     """Check that all background work is stored; traces and causes of cache misses come last."""
-    found = await store.totals.get_session(session_id_by_name(REVIEWER, REVIEW))
-    if found is None or found.totals.requests != TURNS:
+    session = await store.totals.get_session(session_id_by_name(REVIEWER, REVIEW))
+    if session is None or session.totals.requests != TURNS:
         return False
-    return (found.totals.breaks, found.totals.planned_rewrites) == (1, 1)
+    return (session.totals.cache_misses, session.totals.planned_rewrites) == (1, 1)

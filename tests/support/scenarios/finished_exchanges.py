@@ -19,7 +19,7 @@ from foveate.model import (
     Area,
     CacheBreakpoint,
     CacheUsage,
-    Comparison,
+    ComparisonOutcome,
     Format,
     Place,
     Savings,
@@ -28,20 +28,22 @@ from foveate.model import (
 )
 
 COUNTED = TokenCount(80, False, 90)
-MARK = CacheBreakpoint(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
+BREAKPOINT = CacheBreakpoint(place=Place(Area.MESSAGES, 0, 0), reason="it pays")
 
 
-def numbers(metrics: MetricsCollector) -> dict[str, float]:
+def metric_values(metrics: MetricsCollector) -> dict[str, float]:
     """Return every sample of a metrics page, by its name and labels as written."""
-    written, _ = render_metrics(metrics.samples())
+    page, _ = render_metrics(metrics.samples())
     return {
         sample.name + "".join(f" {name}={value}" for name, value in sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(written.decode())
+        for family in text_string_to_metric_families(page.decode())
         for sample in family.samples
     }
 
 
-def entry(*, dollars: str | None = "0.5", agent: str = "ana", model: str = "claude-opus-4-5") -> Charge:
+def make_exchange_charge(
+    *, dollars: str | None = "0.5", agent: str = "ana", model: str = "claude-opus-4-5"
+) -> Charge:
     """Build a charge."""
     call = Call(
         id="r", agent=agent, session_id="s", provider="anthropic", model=model, category=Category.MAIN, at=0.0
@@ -53,7 +55,7 @@ def entry(*, dollars: str | None = "0.5", agent: str = "ana", model: str = "clau
         savings=Savings()
         if dollars is None
         else Savings(
-            comparison=Comparison.SIMULATED,
+            comparison=ComparisonOutcome.SIMULATED,
             without=Decimal("0.5625"),
             breakpoints=Decimal("0.25"),
             compaction=Decimal("-0.125"),
@@ -62,7 +64,7 @@ def entry(*, dollars: str | None = "0.5", agent: str = "ana", model: str = "clau
     )
 
 
-async def ended(
+async def finish_exchange(
     watch: Observer = NO_OBSERVER,
     *,
     agent: str = "ana",
@@ -85,7 +87,9 @@ async def ended(
     )
     context.token_count, context.truncated_result_count = counted, cut_results
     outgoing = UpstreamRequest(
-        body=body, applied_edits=(AppliedEdit("cache", MARK), AppliedEdit("cache", MARK)), problems=problems
+        body=body,
+        applied_edits=(AppliedEdit("cache", BREAKPOINT), AppliedEdit("cache", BREAKPOINT)),
+        problems=problems,
     )
     exchange = Exchange(
         incoming,
@@ -103,7 +107,7 @@ async def ended(
         b'"cache_read_input_tokens":80,"cache_creation_input_tokens":10}}'
     )
     exchange.flush()
-    exchange.charge = entry(agent=agent, model=model)
+    exchange.charge = make_exchange_charge(agent=agent, model=model)
     exchange.finish()
     await exchange.wait_until_completed()
     return exchange

@@ -33,14 +33,14 @@ HEADING = "[Foveate: context for this turn, which the user has not said.]"
 def garden_sections(folder: Path, *, memory_limit_tokens: int = 300) -> SectionOptions:
     """Write the files of a gardening agent into `folder`, and return all its sections."""
     workspace, skills, notes = (folder / name for name in ("workspace", "skills", "notes"))
-    for each in (workspace, skills, notes):
-        each.mkdir(parents=True)
+    for path in (workspace, skills, notes):
+        path.mkdir(parents=True)
     (workspace / "IDENTITY.md").write_text("You are Ana, who keeps the garden.\n")
     (workspace / "USER.md").write_text("# Bob\n\nHas roses.\n\n# Bank :private:\n\nThe code is 1234.\n")
     (skills / "water.md").write_text("---\nname: water\ndescription: waters a bed\n---\nHow to.\n")
     beds = "".join(f"* Bed {number}\nBed {number} gets water on day {number}.\n" for number in range(20))
-    hidden = "* Diary :private:\nNobody reads this.\n"
-    (notes / "garden.org").write_text(f"{beds}{hidden}* TODO Prune\nDEADLINE: <2027-01-15 Fri 08:20>\n")
+    private = "* Diary :private:\nNobody reads this.\n"
+    (notes / "garden.org").write_text(f"{beds}{private}* TODO Prune\nDEADLINE: <2027-01-15 Fri 08:20>\n")
     return SectionOptions(
         workspace=Workspace(workspace),
         skills=str(skills),
@@ -76,7 +76,7 @@ class SectionInjection:
         api_format: Format,
         options: AgentOptions,
         *,
-        told: SectionInputs = NO_SECTION_INPUTS,
+        inputs: SectionInputs = NO_SECTION_INPUTS,
         kind: str = "",
         provider: str = "",
         count: Callable[[RequestContext], None] | None = None,
@@ -93,7 +93,7 @@ class SectionInjection:
             upstream=provider,
             body=data,
             kind=kind,
-            section_inputs=told,
+            section_inputs=inputs,
         )
         context = RequestContext(
             incoming=incoming, options=options, received_at=NOW, original=request, request=request
@@ -109,11 +109,11 @@ class SectionInjection:
 
 
 def sent_body(context: RequestContext) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(context.request.body)
-    return found
+    body: dict[str, Any] = msgspec.json.decode(context.request.body)
+    return body
 
 
-def only_sections(options: SectionOptions, **kept: Any) -> SectionOptions:
+def only_sections(options: SectionOptions, **sections: Any) -> SectionOptions:
     """Return options with only the given sections."""
     bare = SectionOptions(privacy_tags=options.privacy_tags, workspace_cache=options.workspace_cache)
-    return replace(bare, **kept)
+    return replace(bare, **sections)

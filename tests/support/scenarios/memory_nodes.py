@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from foveate.memory.nodes import Document, Node, build_nodes
+from foveate.memory.nodes import Node, NoteDocument, build_nodes
 from foveate.memory.parsing.outline import Outline, OutlineEntry, PlanningDate, PlanningKind
 from foveate.memory.privacy import Gate
 
@@ -26,29 +26,29 @@ class NodeSpec:
 
 
 def build_test_nodes(
-    *sown: NodeSpec, file: NodeSpec | None = None, modified: datetime = LONG_AGO
+    *specs: NodeSpec, file: NodeSpec | None = None, modified: datetime = LONG_AGO
 ) -> list[Node]:
     """Build the nodes of a file with these headings; the file itself is the first."""
     text, entries = "", []
-    for each in (file or NodeSpec(title="notes", level=0), *sown):
-        start, heading = len(text), f"{'*' * each.level} {each.title}\n"
-        text += heading + each.content + "\n"
+    for spec in (file or NodeSpec(title="notes", level=0), *specs):
+        start, heading = len(text), f"{'*' * spec.level} {spec.title}\n"
+        text += heading + spec.content + "\n"
         entries.append(
             OutlineEntry(
                 start=start,
                 body=start + len(heading),
                 content=start + len(heading),
                 end=len(text),
-                level=each.level,
-                title=each.title,
-                tags=each.tags,
-                todo=each.todo,
-                is_done=each.is_done,
-                properties=each.properties or {},
-                planning_dates=each.planning_dates,
+                level=spec.level,
+                title=spec.title,
+                tags=spec.tags,
+                todo=spec.todo,
+                is_done=spec.is_done,
+                properties=spec.properties or {},
+                planning_dates=spec.planning_dates,
             )
         )
-    document = Document(
+    document = NoteDocument(
         path="/notes.org",
         key="notes.org",
         modified=modified,

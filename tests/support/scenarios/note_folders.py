@@ -62,7 +62,7 @@ def opened_files() -> Iterator[list[str]]:
     """Record the names of files that Python opens meanwhile, in any thread."""
     global _is_hooked
     if not _is_hooked:
-        sys.addaudithook(_note)
+        sys.addaudithook(_record_open)
         _is_hooked = True
     names: list[str] = []
     _opened.append(names)
@@ -72,7 +72,7 @@ def opened_files() -> Iterator[list[str]]:
         _opened.remove(names)
 
 
-def _note(event: str, arguments: tuple[object, ...]) -> None:
+def _record_open(event: str, arguments: tuple[object, ...]) -> None:
     if event == "open" and _opened and isinstance(arguments[0], str):
         for names in _opened:
             names.append(arguments[0])

@@ -126,10 +126,10 @@ def _make_prompt(
         content = json.loads(message.raw)["content"]
         blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
         sizes = [len(json.dumps(block)) for block in blocks]
-        whole, left = count_message_tokens(message), sum(sizes)
+        remaining_tokens, remaining_chars = count_message_tokens(message), sum(sizes)
         for block, size in zip(blocks, sizes, strict=True):
-            share = whole * size // left
-            whole, left = whole - share, left - size
+            share = remaining_tokens * size // remaining_chars
+            remaining_tokens, remaining_chars = remaining_tokens - share, remaining_chars - size
             block_digest = compute_digest(json.dumps(block).encode() + b"%d" % message.depth)
             pieces.append(
                 PromptPiece(digest=block_digest, tokens=share, kind=block["type"], area=Area.MESSAGES)

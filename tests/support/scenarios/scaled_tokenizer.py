@@ -19,9 +19,9 @@ class ScaledCounter:
         return self._scale(self._counter.text(text))
 
     def count_request(self, request: Request) -> RequestCount:
-        counted = self._counter.count_request(request)
-        parts = tuple(replace(part, tokens=round(part.tokens * self._rate)) for part in counted.parts)
-        return replace(counted, total=self._scale(counted.total), parts=parts)
+        count = self._counter.count_request(request)
+        parts = tuple(replace(part, tokens=round(part.tokens * self._rate)) for part in count.parts)
+        return replace(count, total=self._scale(count.total), parts=parts)
 
     def _scale(self, count: TokenCount) -> TokenCount:
         tokens = round(count.tokens * self._rate)
@@ -32,9 +32,9 @@ def scaled_block_tokens(rate: float) -> Callable[[str], BlockTokens]:
     """Return a factory of scaled block counters for each model."""
     by_model: dict[str, BlockTokens] = {}
 
-    def of(model: str) -> BlockTokens:
+    def block_tokens_for_model(model: str) -> BlockTokens:
         if model not in by_model:
             by_model[model] = BlockTokens(ScaledCounter(counter_for(model), rate))
         return by_model[model]
 
-    return of
+    return block_tokens_for_model

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 cuts = st.lists(st.integers(0, 10_000), max_size=20)
 
 
-def cut(stream: bytes, at: list[int]) -> Iterator[bytes]:
+def cut(stream: bytes, positions: list[int]) -> Iterator[bytes]:
     """Cut `stream` into pieces at these positions."""
-    places = sorted({0, len(stream), *(place % (len(stream) + 1) for place in at)})
-    for start, end in pairwise(places):
+    offsets = sorted({0, len(stream), *(position % (len(stream) + 1) for position in positions)})
+    for start, end in pairwise(offsets):
         yield stream[start:end]
 
 

@@ -60,12 +60,12 @@ def validate(api_format: Format, body: Json, **fields: Any) -> ErrorResponse | N
 
 
 def rejection(api_format: Format, body: Json, **fields: Any) -> ErrorResponse:
-    found = validate(api_format, body, **fields)
-    assert found is not None, f"taken: {body}"
-    return found
+    error = validate(api_format, body, **fields)
+    assert error is not None, f"accepted: {body}"
+    return error
 
 
 def accepts(api_format: Format, body: Json, **fields: Any) -> bool:
-    found = validate(api_format, body, **fields)
-    assert found is None, f"refused: {found}"
+    error = validate(api_format, body, **fields)
+    assert error is None, f"rejected: {error}"
     return True

@@ -9,7 +9,7 @@ from foveate.context.workspace_cache import WorkspaceCache, WorkspaceCacheOption
 from foveate.memory.privacy import Gate
 
 # Generous, since only failing tests wait this long.
-LONGEST_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 class Clock:
@@ -22,7 +22,7 @@ class Clock:
         return self.now
 
 
-def fill(root: Path, files: Mapping[str, str]) -> Path:
+def write_files(root: Path, files: Mapping[str, str]) -> Path:
     """Write these files below `root`, each atomically."""
     for name, text in files.items():
         path = root / name
@@ -31,22 +31,22 @@ def fill(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], description: str) -> None:
     """Wait for a condition."""
-    end = time.monotonic() + LONGEST_SECONDS
-    while not holds():
-        assert time.monotonic() < end, f"waited in vain: {what}"
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while not condition():
+        assert time.monotonic() < end, f"timed out: {description}"
         time.sleep(0.01)
 
 
 @contextmanager
-def watching(debounce_ms: float = 20) -> Iterator[WorkspaceCache]:
+def watched_cache(debounce_ms: float = 20) -> Iterator[WorkspaceCache]:
     """A cache that notices changes quickly."""
     with WorkspaceCache(Gate(), WorkspaceCacheOptions(watch_debounce_ms=debounce_ms)) as workspaces:
         yield workspaces
 
 
-def blind(clock: Clock, max_age_seconds: float = 0) -> WorkspaceCache:
+def make_unwatched_cache(clock: Clock, max_age_seconds: float = 0) -> WorkspaceCache:
     """A cache that notices no changes: bundles are read again only by age."""
     options = WorkspaceCacheOptions(max_age_seconds=max_age_seconds)
     workspaces = WorkspaceCache(Gate(), options, clock=clock)

@@ -46,5 +46,5 @@ def is_signature_valid(request: bytes, *, service: str = "bedrock") -> bool:
     repeated = AWSRequest(method=method, url=f"http://{headers['host']}{path}", headers=covered, data=body)
     repeated.context["timestamp"] = headers["x-amz-date"]
     signer = SigV4Auth(CREDENTIALS, service, REGION)
-    text = signer.string_to_sign(repeated, signer.canonical_request(repeated))
-    return bool(signer.signature(text, repeated) == message["Signature"])
+    request_text = signer.string_to_sign(repeated, signer.canonical_request(repeated))
+    return bool(signer.signature(request_text, repeated) == message["Signature"])

@@ -196,8 +196,8 @@ def openai_api() -> Any:
 
 async def _gemini_count(request: web.Request, body: Json) -> web.Response:
     def error(status: int, kind: str, message: str) -> web.Response:
-        found = {"code": status, "message": message, "status": kind}
-        return web.json_response({"error": found}, status=status)
+        fields = {"code": status, "message": message, "status": kind}
+        return web.json_response({"error": fields}, status=status)
 
     if request.headers.get("x-goog-api-key") != "good":
         return error(403, "PERMISSION_DENIED", "Method doesn't allow unregistered callers.")
@@ -232,7 +232,7 @@ async def raw_server(behave: Behaviour) -> AsyncIterator[FakeServer]:
     fake = FakeServer()
     open_connections: set[asyncio.StreamWriter] = set()
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         open_connections.add(writer)
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -256,7 +256,7 @@ async def raw_server(behave: Behaviour) -> AsyncIterator[FakeServer]:
             open_connections.discard(writer)
             writer.close()
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    server = await asyncio.start_server(handle_connection, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]
     fake.url = f"http://{host}:{port}"
     try:

@@ -99,9 +99,9 @@ class FuzzedGateway:
 
     def take_faults(self) -> list[str]:
         """Return and forget the faults so far."""
-        found = list(self.faults)
+        faults = list(self.faults)
         self.faults.clear()
-        return found
+        return faults
 
 
 def _upstreams(url: str, threads: ThreadMode) -> Sequence[Upstream]:

@@ -89,7 +89,7 @@ def running_gateway(
     )
     problems: list[StepFailure] = []
     misses: list[SessionCacheMiss] = []
-    choices = config or ResolvedConfig(
+    effective_config = config or ResolvedConfig(
         settings=Settings(
             store=StoreSettings(url=store_url or ensure_store(folder / "gateway.sqlite")), server=server
         ),
@@ -103,7 +103,7 @@ def running_gateway(
     async def serve(listener: object, started: Callable[[uvicorn.Server], None]) -> None:
         loops.append(asyncio.get_running_loop())
         async with open_gateway(
-            lambda: choices, environment={}, clock=clock, observer=_RecordingObserver(problems, misses)
+            lambda: effective_config, environment={}, clock=clock, observer=_RecordingObserver(problems, misses)
         ) as gateway:
             server = uvicorn.Server(
                 uvicorn.Config(

@@ -54,10 +54,10 @@ async def _serve(now: float, config: Path) -> None:
 
     live = load_live_config(config, os.environ, clock=clock)
     access_log.start_writer(as_json=False, level="error")
-    observing = Instrumentation(live, version="0.1.0", log=access_log.current_writer(), clock=clock)
+    instrumentation = Instrumentation(live, version="0.1.0", log=access_log.current_writer(), clock=clock)
     with open_listening_socket("127.0.0.1", 0) as listener:
         async with open_gateway(
-            observing.current_config, environment=os.environ, clock=clock, instrumentation=observing
+            instrumentation.current_config, environment=os.environ, clock=clock, instrumentation=instrumentation
         ) as gateway:
             await asyncio.to_thread(warm_up, live.current().value.cost.prices)
             server = uvicorn.Server(
@@ -70,7 +70,7 @@ async def _serve(now: float, config: Path) -> None:
                     ws="none",
                 )
             )
-            observing.set_shutdown_check(lambda: server.should_exit)
+            instrumentation.set_shutdown_check(lambda: server.should_exit)
 
             async def until_input_ends() -> None:
                 await asyncio.to_thread(sys.stdin.read)

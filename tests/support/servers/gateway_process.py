@@ -15,6 +15,13 @@ from tests.support.stores.templates import ensure_store
 
 SERVE_ARGUMENTS = ("serve", "--port", "0", "--json")
 SERVE_COMMAND = (*forked_commands.REAL_COMMAND, *SERVE_ARGUMENTS)
+# For a scripted upstream, which closes each connection after its response.
+UPSTREAMS_WITHOUT_REUSE = """
+upstreams:
+  anthropic: {{base_url: '{url}', reuse: false}}
+  openai: {{base_url: '{url}/v1', reuse: false}}
+"""
+TOTAL_CAP = "cost: {caps: [{scope: total, dollars: 5}]}\n"
 
 
 @dataclass(frozen=True)
@@ -75,18 +82,18 @@ def write_config(path: Path, sandbox_url: str, more: str = "") -> None:
 
 
 def child_pids(pid: int) -> list[int]:
-    listed = subprocess.run(["ps", "-Ao", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
-    rows = [line.split() for line in listed.stdout.splitlines()]
+    process = subprocess.run(["ps", "-Ao", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
+    rows = [line.split() for line in process.stdout.splitlines()]
     return [int(row[0]) for row in rows if int(row[1]) == pid and not row[2].startswith("Z")]
 
 
 def wait_until_gone(pids: list[int], *, within_seconds: float) -> None:
     deadline = time.monotonic() + within_seconds
-    while left := [pid for pid in pids if is_running(pid)]:
-        assert time.monotonic() < deadline, f"still there: {left}"
+    while remaining := [pid for pid in pids if is_running(pid)]:
+        assert time.monotonic() < deadline, f"still there: {remaining}"
         time.sleep(0.05)
 
 
 def is_running(pid: int) -> bool:
-    listed = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return bool(listed.stdout.strip()) and not listed.stdout.strip().startswith("Z")
+    process = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return bool(process.stdout.strip()) and not process.stdout.strip().startswith("Z")

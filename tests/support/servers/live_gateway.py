@@ -18,16 +18,16 @@ from tests.support.servers.gateway_process import gateway_process
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
 CLAUDE, GPT = "claude-sonnet-4-6", "gpt-4.1"
-Found = TypeVar("Found")
+T = TypeVar("T")
 
 
-def wait_for(read: Callable[[], Found | None], *, within_seconds: float = 20) -> Found:
+def wait_for(read: Callable[[], T | None], *, within_seconds: float = 20) -> T:
     """Call `read` until it returns something."""
     deadline = time.monotonic() + within_seconds
-    while not (found := read()):
-        assert time.monotonic() < deadline, "it never came"
+    while not (value := read()):
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.02)
-    return found
+    return value
 
 
 @dataclass
@@ -44,20 +44,26 @@ class LiveGateway:
     ) -> None:
         """Write the configuration; it applies from the next request on."""
         url = self.sandbox.url
-        known = f"  anthropic: {{base_url: '{url}'{anthropic}}}\n  openai: {{base_url: '{url}{openai}'}}\n"
-        fresh = self.folder / "fresh.yaml"
-        fresh.write_text(f"upstreams:\n{known}{upstreams}{text}")
-        fresh.replace(self.folder / "foveate.yaml")
+        default_upstreams = (
+            f"  anthropic: {{base_url: '{url}'{anthropic}}}\n  openai: {{base_url: '{url}{openai}'}}\n"
+        )
+        new_file = self.folder / "fresh.yaml"
+        new_file.write_text(f"upstreams:\n{default_upstreams}{upstreams}{text}")
+        new_file.replace(self.folder / "foveate.yaml")
 
     def new_words(self) -> str:
         """Return text that no other conversation starts with."""
         return f"Question {next(self.numbers)}: when does bed 7 get water?"
 
     def post(self, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
-        shown = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "authorization": f"Bearer {KEY}"}
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        sent = {name: value for name, value in {**shown, **named}.items() if value}
-        return httpx.post(f"{self.url}{path}", json=body, headers=sent, timeout=60)
+        default_headers = {
+            "x-api-key": KEY,
+            "anthropic-version": "2023-06-01",
+            "authorization": f"Bearer {KEY}",
+        }
+        request_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        all_headers = {name: value for name, value in {**default_headers, **request_headers}.items() if value}
+        return httpx.post(f"{self.url}{path}", json=body, headers=all_headers, timeout=60)
 
     def send_chat(self, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
         """Send a chat to GPT, and return what arrives at the provider."""
@@ -65,7 +71,7 @@ class LiveGateway:
             "/v1/chat/completions", {"model": GPT, "messages": self.messages(), **(body or {})}, **headers
         )
         assert response.status_code == 200, response.text
-        return self.sent()
+        return self.last_request()
 
     def new_agent(self) -> str:
         """Return the name of a new agent."""
@@ -76,13 +82,13 @@ class LiveGateway:
 
         async def read() -> list[Charge]:
             async with await open_store(f"sqlite:///{self.folder}/foveate.sqlite") as store:
-                return [entry async for entry in store.ledger.list_charges() if entry.call.agent == agent]
+                return [charge async for charge in store.ledger.list_charges() if charge.call.agent == agent]
 
-        def enough() -> list[Charge] | None:
-            found = asyncio.run(read())
-            return found if len(found) >= count else None
+        def read_enough() -> list[Charge] | None:
+            charges = asyncio.run(read())
+            return charges if len(charges) >= count else None
 
-        return wait_for(enough)
+        return wait_for(read_enough)
 
     def metric(self, name: str, **labels: str) -> float:
         """Return the sum of a metric over all series with these labels."""
@@ -100,7 +106,7 @@ class LiveGateway:
         payload = {"model": CLAUDE, "max_tokens": 100, "messages": self.messages(), **(body or {})}
         response = self.post("/v1/messages", payload, **headers)
         assert response.status_code == 200, response.text
-        return self.sent()
+        return self.last_request()
 
     def messages(self, *more: str) -> list[dict[str, Any]]:
         """Build a conversation of user messages with answers in between."""
@@ -108,10 +114,10 @@ class LiveGateway:
         roles = ("user", "assistant")
         return [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
 
-    def sent(self) -> dict[str, Any]:
+    def last_request(self) -> dict[str, Any]:
         """Return the last body that the provider received."""
-        found: dict[str, Any] = json.loads(self.sandbox.requests[-1].body)
-        return found
+        body: dict[str, Any] = json.loads(self.sandbox.requests[-1].body)
+        return body
 
 
 @contextmanager
@@ -123,15 +129,15 @@ def live_gateway(folder: Path, **environment: str) -> Iterator[LiveGateway]:
             yield LiveGateway(folder, gateway.url, sandbox)
 
 
-def find_breakpoints(sent: dict[str, Any]) -> list[dict[str, Any]]:
+def find_breakpoints(body: dict[str, Any]) -> list[dict[str, Any]]:
     """Return all values of `cache_control` in a body."""
-    found = []
-    stack: list[Any] = [sent]
+    breakpoints = []
+    stack: list[Any] = [body]
     while stack:
         match stack.pop():
             case dict() as value:
-                found += [value["cache_control"]] if value.get("cache_control") else []
+                breakpoints += [value["cache_control"]] if value.get("cache_control") else []
                 stack += value.values()
             case list() as value:
                 stack += value
-    return found
+    return breakpoints

@@ -10,7 +10,7 @@ import msgspec
 
 from foveate.prompt_cache.prompt.blocks import BlockTokens
 from foveate.prompt_cache.prompt.build import block_tokens_for
-from foveate.sandbox.http import Provider, SandboxRequest
+from foveate.sandbox.http import SandboxProvider, SandboxRequest
 from foveate.sandbox.sandbox import Sandbox
 from foveate.sandbox.script import STEP_HEADER, Script, ScriptStep
 from foveate.sandbox.server import SandboxApp, build_server, open_listening_socket, socket_url
@@ -60,7 +60,7 @@ class RunningSandbox:
 def running_sandbox(
     *steps: ScriptStep,
     repeat: bool = False,
-    providers: frozenset[Provider] = frozenset(Provider),
+    providers: frozenset[SandboxProvider] = frozenset(SandboxProvider),
     tokens: Callable[[str], BlockTokens] = block_tokens_for,
 ) -> Iterator[RunningSandbox]:
     """Run a sandbox that responds with `steps` and counts with `tokens`, until the end of the block."""

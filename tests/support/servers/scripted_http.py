@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 from foveate.http.pool import ConnectionPool, Target, parse_url, read_body
 
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+ConnectionHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 HELLO = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
 
 
 @dataclass
-class Server:
+class ScriptedServer:
     """A scripted server, and its requests: a list for each connection."""
 
     url: str = ""
-    heard: list[list[bytes]] = field(default_factory=list)
-    gone: list[bool] = field(default_factory=list)
+    requests_by_connection: list[list[bytes]] = field(default_factory=list)
+    is_closed: list[bool] = field(default_factory=list)
 
     @property
     def target(self) -> Target:
@@ -26,33 +26,33 @@ class Server:
 
 
 @asynccontextmanager
-async def server(talk: Talk) -> AsyncIterator[Server]:
-    made = Server()
+async def serve_script(handler: ConnectionHandler) -> AsyncIterator[ScriptedServer]:
+    server = ScriptedServer()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        number = len(made.heard)
-        made.heard.append([])
-        made.gone.append(False)
+        number = len(server.requests_by_connection)
+        server.requests_by_connection.append([])
+        server.is_closed.append(False)
         try:
-            while request := await _request(reader):
-                made.heard[number].append(request)
-                await talk(reader, writer)
+            while request := await _read_request(reader):
+                server.requests_by_connection[number].append(request)
+                await handler(reader, writer)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
-            made.gone[number] = True
+            server.is_closed[number] = True
             writer.close()
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    made.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1/x?y=1"
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1/x?y=1"
     try:
-        yield made
+        yield server
     finally:
-        listening.close()
+        listener.close()
 
 
-async def _request(reader: asyncio.StreamReader) -> bytes:
+async def _read_request(reader: asyncio.StreamReader) -> bytes:
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
@@ -61,29 +61,29 @@ async def _request(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(int(rest.split(b"\r\n")[0])) if rest else head
 
 
-def saying(*pieces: bytes) -> Talk:
-    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+def reply_with(*pieces: bytes) -> ConnectionHandler:
+    async def handler(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
 
-    return talk
+    return handler
 
 
-def closing(*pieces: bytes) -> Talk:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await saying(*pieces)(reader, writer)
+def reply_and_close(*pieces: bytes) -> ConnectionHandler:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reply_with(*pieces)(reader, writer)
         writer.close()
 
-    return talk
+    return handler
 
 
-async def got(pool: ConnectionPool, where: Target, body: bytes = b"{}") -> bytes:
-    async with pool.stream("POST", where, [(b"x-a", b"b")], body) as answer:
-        return await read_body(answer, max_bytes=10**9, url=where.url)
+async def fetch(pool: ConnectionPool, target: Target, body: bytes = b"{}") -> bytes:
+    async with pool.stream("POST", target, [(b"x-a", b"b")], body) as response:
+        return await read_body(response, max_bytes=10**9, url=target.url)
 
 
-async def eventually(is_so: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not is_so():  # noqa: ASYNC110 - it is the other side that has to see it
+        while not condition():  # noqa: ASYNC110 - the other side changes the state
             await asyncio.sleep(0.005)

@@ -77,12 +77,12 @@ class UpstreamConnection:
 
     def _receive(self) -> None:
         try:
-            found = self.socket.recv(_READ_BYTES)
+            data = self.socket.recv(_READ_BYTES)
         except OSError:
             raise ConnectionClosed from None
-        if not found:
+        if not data:
             raise ConnectionClosed
-        self._buffer += found
+        self._buffer += data
 
 
 Behaviour = Callable[[UpstreamConnection], None]
@@ -130,20 +130,20 @@ def running_upstream(behave: Behaviour) -> Iterator[ScriptedUpstream]:
 def _accept_connections(server: socket.socket, upstream: ScriptedUpstream) -> None:
     while True:
         try:
-            found, _ = server.accept()
+            connection, _ = server.accept()
         except OSError:
             return
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise small pieces are delayed
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise small pieces are delayed
         upstream.connections += 1
         with _COUNTER_LOCK:
             upstream.open_connections += 1
-        Thread(target=_handle_connection, args=(found, upstream), daemon=True).start()
+        Thread(target=_handle_connection, args=(connection, upstream), daemon=True).start()
 
 
-def _handle_connection(found: socket.socket, upstream: ScriptedUpstream) -> None:
-    with found:
+def _handle_connection(connection: socket.socket, upstream: ScriptedUpstream) -> None:
+    with connection:
         try:
-            upstream.behave(UpstreamConnection(found, upstream.requests))
+            upstream.behave(UpstreamConnection(connection, upstream.requests))
         except ConnectionClosed:
             upstream.lost_clients += 1
     with _COUNTER_LOCK:

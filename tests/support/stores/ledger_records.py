@@ -8,7 +8,7 @@ from msgspec import structs
 
 from foveate.cost.caps import Cap, CapScope, list_accounts
 from foveate.cost.ledger import AccountBalance, AccountOverLimit, Call, Category, Charge, Ledger, Reservation
-from foveate.model import CacheUsage, Comparison, Savings, Usage
+from foveate.model import CacheUsage, ComparisonOutcome, Savings, Usage
 
 NOON = 1_794_744_000.0
 """2026-11-15 12:00 UTC."""
@@ -28,7 +28,7 @@ CHARGE = Charge(
         cache=CacheUsage(uncached=12, read=34_000, written_5m=560, written_1h=78),
         output_tokens=900,
         reasoning_tokens=100,
-        said_dollars=Decimal("0.0612345678901234567890"),
+        reported_dollars=Decimal("0.0612345678901234567890"),
         tier="batch",
         raw=b'{"input_tokens": 12, "cache_read_input_tokens": 34000}',
     ),
@@ -36,7 +36,7 @@ CHARGE = Charge(
     estimated_input_tokens=35_000,
     estimated_dollars=Decimal("0.2"),
     savings=Savings(
-        comparison=Comparison.SIMULATED,
+        comparison=ComparisonOutcome.SIMULATED,
         without=Decimal("0.214"),
         compaction=Decimal("-0.000000000001"),
         context=Decimal(0),
@@ -92,11 +92,13 @@ async def reserve(
     ledger: Ledger, call: Call, dollars: Decimal | int | str, *, now: float = NOON, **limits: Decimal | int
 ) -> bool:
     """Try to reserve dollars; `limits` are on the call's `agent`, `session` or `total`."""
-    named = {"agent": f"agent {call.agent}", "session": f"session {call.session_id}", "total": "total"}
-    wanted = make_reservation(call, dollars, {named[name]: Decimal(limit) for name, limit in limits.items()})
-    found = await ledger.reserve(replace(wanted, expires_at=now + 1200), now=now)
-    assert isinstance(found, AccountOverLimit) or found.keys() == wanted.limits.keys()
-    return not isinstance(found, AccountOverLimit)
+    accounts = {"agent": f"agent {call.agent}", "session": f"session {call.session_id}", "total": "total"}
+    reservation = make_reservation(
+        call, dollars, {accounts[name]: Decimal(limit) for name, limit in limits.items()}
+    )
+    result = await ledger.reserve(replace(reservation, expires_at=now + 1200), now=now)
+    assert isinstance(result, AccountOverLimit) or result.keys() == reservation.limits.keys()
+    return not isinstance(result, AccountOverLimit)
 
 
 async def settle_one(ledger: Ledger, charge: Charge, *, accounts: Sequence[str]) -> bool:

@@ -21,58 +21,60 @@ from tests.support.stores.ledger_records import NOON, make_standing
 
 
 @dataclass
-class Books:
-    """A ledger in memory; `gone` is the number of further operations that fail as unreachable.
+class InMemoryLedger:
+    """A ledger in memory; `failures_left` is the number of further operations that fail as unreachable.
 
-    Charges in `never` cannot be stored, and those in `unpriced` only without their dollars.
+    Charges in `unstorable` cannot be stored, and those in `unpriced` only without their dollars.
     """
 
-    gone: float = 0
-    entries_: list[Charge] = field(default_factory=list)
+    failures_left: float = 0
+    stored_charges: list[Charge] = field(default_factory=list)
     reserved: dict[str, Reservation] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
-    never: dict[str, Exception] = field(default_factory=dict)
+    operations: list[str] = field(default_factory=list)
+    unstorable: dict[str, Exception] = field(default_factory=dict)
     unpriced: set[str] = field(default_factory=set)
     pause: asyncio.Event | None = None
 
     async def _reach(self, what: str) -> None:
-        self.asked.append(what)
+        self.operations.append(what)
         if self.pause is not None:
             await self.pause.wait()
-        if self.gone:
-            self.gone -= 1
+        if self.failures_left:
+            self.failures_left -= 1
             raise StoreUnavailable("/data/foveate.sqlite", "is locked by another process")
 
     def _standing(self, account: str) -> AccountBalance:
-        spent = [item.dollars for item in self.entries_ if item.dollars and account in list_accounts(item.call)]
-        held = [item.dollars for item in self.reserved.values() if account in item.accounts]
-        return make_standing(sum(spent, Decimal(0)), sum(held, Decimal(0)))
+        spent = [
+            item.dollars for item in self.stored_charges if item.dollars and account in list_accounts(item.call)
+        ]
+        reserved = [item.dollars for item in self.reserved.values() if account in item.accounts]
+        return make_standing(sum(spent, Decimal(0)), sum(reserved, Decimal(0)))
 
     async def reserve(
         self, reservation: Reservation, *, now: float
     ) -> Mapping[str, AccountBalance] | AccountOverLimit:
         await self._reach(f"reserve {reservation.call_id}")
         for account, limit in reservation.limits.items():
-            stands = self._standing(account)
-            if stands.spent + stands.reserved + reservation.dollars > limit:
-                return AccountOverLimit(account=account, limit=limit, balance=stands)
+            balance = self._standing(account)
+            if balance.spent + balance.reserved + reservation.dollars > limit:
+                return AccountOverLimit(account=account, limit=limit, balance=balance)
         self.reserved[reservation.call_id] = reservation
         return {account: self._standing(account) for account in reservation.limits}
 
     async def settle_all(self, charges: Sequence[tuple[Charge, Sequence[str]]]) -> Sequence[bool | Exception]:
-        await self._reach(f"settle {' '.join(entry.call.id for entry, _ in charges)}")
-        return [self._settled(entry, accounts) for entry, accounts in charges]
+        await self._reach(f"settle {' '.join(charge.call.id for charge, _ in charges)}")
+        return [self._settle(charge, accounts) for charge, accounts in charges]
 
-    def _settled(self, entry: Charge, accounts: Sequence[str]) -> bool | Exception:
-        assert accounts == list_accounts(entry.call)
-        if entry.call.id in self.never:
-            return self.never[entry.call.id]
-        if entry.call.id in self.unpriced and entry.dollars is not None:
+    def _settle(self, charge: Charge, accounts: Sequence[str]) -> bool | Exception:
+        assert accounts == list_accounts(charge.call)
+        if charge.call.id in self.unstorable:
+            return self.unstorable[charge.call.id]
+        if charge.call.id in self.unpriced and charge.dollars is not None:
             return BadOption("that is no price")
-        if any(item.call.id == entry.call.id for item in self.entries_):
+        if any(item.call.id == charge.call.id for item in self.stored_charges):
             return False
-        self.entries_.append(entry)
-        self.reserved.pop(entry.call.id, None)
+        self.stored_charges.append(charge)
+        self.reserved.pop(charge.call.id, None)
         return True
 
     async def release(self, call_id: str) -> bool:
@@ -81,9 +83,9 @@ class Books:
 
     async def renew(self, call_ids: Sequence[str], *, expires_at: float) -> Set[str]:
         await self._reach(f"renew {' '.join(sorted(call_ids))}")
-        there = {call_id: self.reserved[call_id] for call_id in call_ids if call_id in self.reserved}
-        self.reserved |= {call_id: replace(item, expires_at=expires_at) for call_id, item in there.items()}
-        return there.keys()
+        renewed = {call_id: self.reserved[call_id] for call_id in call_ids if call_id in self.reserved}
+        self.reserved |= {call_id: replace(item, expires_at=expires_at) for call_id, item in renewed.items()}
+        return renewed.keys()
 
     async def get_balances(self, accounts: Sequence[str], *, now: float) -> Mapping[str, AccountBalance]:
         return {account: self._standing(account) for account in accounts}
@@ -94,23 +96,23 @@ class Books:
         return []
 
     async def list_charges(self, **_filters: object) -> AsyncIterator[Charge]:
-        for item in self.entries_:
+        for item in self.stored_charges:
             yield item
 
     @property
-    def booked(self) -> list[str]:
-        return [item.call.id for item in self.entries_]
+    def charged_ids(self) -> list[str]:
+        return [item.call.id for item in self.stored_charges]
 
 
 @dataclass
-class Naps:
+class ManualSleeps:
     """Sleeps that end when a test says so."""
 
-    asked: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
     over: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
 
     async def sleep(self, seconds: float) -> None:
-        self.asked.append(seconds)
+        self.seconds.append(seconds)
         await self.over.acquire()
 
     async def end(self) -> None:
@@ -120,10 +122,10 @@ class Naps:
             await asyncio.sleep(0)
 
 
-def admission(books: Ledger, naps: Naps | None = None, *, most_waiting: int = 10) -> Admission:
+def make_admission(ledger: Ledger, sleeps: ManualSleeps | None = None, *, max_waiting: int = 10) -> Admission:
     return Admission(
-        books,
+        ledger,
         clock=lambda: NOON,
-        options=AdmissionOptions(lifetime_seconds=60.0, max_waiting=most_waiting),
-        sleep=(naps or Naps()).sleep,
+        options=AdmissionOptions(lifetime_seconds=60.0, max_waiting=max_waiting),
+        sleep=(sleeps or ManualSleeps()).sleep,
     )

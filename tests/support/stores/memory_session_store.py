@@ -15,7 +15,7 @@ from foveate.session.store import (
 )
 
 
-class InMemory:
+class InMemorySessionStore:
     """Implements `Turns`."""
 
     def __init__(self) -> None:
@@ -23,29 +23,29 @@ class InMemory:
         self.sessions: dict[str, Session] = {}
         self.answers: dict[tuple[bytes, str], AnswerRecord] = {}
         self.counted: dict[tuple[str, bytes, str], bytes] = {}
-        self.asked = 0  # number of queries for sessions, turns or answers
+        self.query_count = 0  # queries for sessions, turns or answers
         self.count_query_sizes: list[int] = []
 
     async def find_turns(self, agent: str, hashes: Sequence[bytes]) -> Mapping[bytes, Turn]:
-        self.asked += 1
+        self.query_count += 1
         return {item: self.turns[agent, item] for item in hashes if (agent, item) in self.turns}
 
     async def get_session(self, session_id: str) -> Session | None:
-        self.asked += 1
+        self.query_count += 1
         return self.sessions.get(session_id)
 
     async def find_answers(self, digests: Sequence[bytes]) -> Sequence[tuple[AnswerRecord, Session]]:
-        self.asked += 1
+        self.query_count += 1
         rows = [row for (digest, _), row in self.answers.items() if digest in digests]
         return [(row, self.sessions[row.session_id]) for row in rows if row.session_id in self.sessions]
 
     async def find_sessions_ending_at(
-        self, agent: str, caller: str, tips: Sequence[bytes]
+        self, agent: str, caller: str, last_hashes: Sequence[bytes]
     ) -> Sequence[tuple[Session, bool]]:
-        self.asked += 1
+        self.query_count += 1
         own = [item for item in self.sessions.values() if item.agent == agent and item.caller in (None, caller)]
         answered = {(row.session_id, row.tip) for row in self.answers.values()}
-        return [(item, (item.id, item.tip) in answered) for item in own if item.tip in tips]
+        return [(item, (item.id, item.tip) in answered) for item in own if item.tip in last_hashes]
 
     async def save(self, rows: Sequence[SessionWrite]) -> None:
         for item in rows:
@@ -57,16 +57,16 @@ class InMemory:
                 self._move(item)
 
     def _move(self, move: SessionUpdate) -> None:
-        there = self.sessions.get(move.session.id)
-        if there is None or move.session.seen_at >= there.seen_at:
+        current = self.sessions.get(move.session.id)
+        if current is None or move.session.seen_at >= current.seen_at:
             self.sessions[move.session.id] = move.session
         for turn in move.turns:
             self.turns.setdefault((move.session.agent, turn.hash), turn)
 
     async def get_counts(self, agent: str, hashes: Sequence[bytes], counter: str) -> Mapping[bytes, bytes]:
         self.count_query_sizes.append(len(hashes))
-        found = {item: self.counted.get((agent, item, counter)) for item in hashes}
-        return {item: counted for item, counted in found.items() if counted is not None}
+        counts = {item: self.counted.get((agent, item, counter)) for item in hashes}
+        return {item: counted for item, counted in counts.items() if counted is not None}
 
     async def save_counts(self, agent: str, counts: Mapping[bytes, bytes], counter: str) -> None:
         for item, counted in counts.items():

@@ -18,6 +18,16 @@ from tests.support.stores.templates import create_tables
 
 # Durability does not matter in tests, and many processes connect at once.
 _SETTINGS = "fsync = off\nmax_connections = 200\nlisten_addresses = ''\n"
+# Lets the first {1} transactions that write to table {0} lose their connection at the commit.
+TERMINATE_AT_COMMIT = """
+CREATE SEQUENCE commits;
+CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF nextval('commits') <= {1} THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER lost AFTER INSERT OR UPDATE ON {0} DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION lose()
+"""
 
 
 class PostgresUnavailable(Exception):

@@ -9,7 +9,7 @@ from foveate.cost.ledger import AccountBalance, AccountOverLimit, Charge, Charge
 ZERO = Decimal(0)
 
 
-class InMemory:
+class RecordingLedger:
     """Implements `Ledger`; charges of unknown price count as the protocol requires."""
 
     def __init__(self) -> None:
@@ -31,14 +31,14 @@ class InMemory:
         return {account: self._standing(account) for account in reservation.limits}
 
     async def settle_all(self, charges: Sequence[tuple[Charge, Sequence[str]]]) -> Sequence[bool | Exception]:
-        return [self._settled(entry, accounts) for entry, accounts in charges]
+        return [self._settle(charge, accounts) for charge, accounts in charges]
 
-    def _settled(self, entry: Charge, accounts: Sequence[str]) -> bool:
-        if any(known.call.id == entry.call.id for known in self.settled):
+    def _settle(self, charge: Charge, accounts: Sequence[str]) -> bool:
+        if any(known.call.id == charge.call.id for known in self.settled):
             return False
-        self.settled.append(entry)
-        held = self.open.pop(entry.call.id, None)
-        known = entry.charge if entry.dollars is None else entry.dollars
+        self.settled.append(charge)
+        held = self.open.pop(charge.call.id, None)
+        known = charge.charge if charge.dollars is None else charge.dollars
         cost = known if known is not None else held.dollars if held is not None else ZERO
         for account in accounts:
             self.spent[account] = self.spent.get(account, ZERO) + cost
@@ -49,11 +49,11 @@ class InMemory:
         return self.open.pop(call_id, None) is not None
 
     async def renew(self, call_ids: Sequence[str], *, expires_at: float) -> Set[str]:
-        there = {call_id: self.open[call_id] for call_id in call_ids if call_id in self.open}
+        renewed = {call_id: self.open[call_id] for call_id in call_ids if call_id in self.open}
         self.open |= {
-            call_id: replace(reservation, expires_at=expires_at) for call_id, reservation in there.items()
+            call_id: replace(reservation, expires_at=expires_at) for call_id, reservation in renewed.items()
         }
-        return there.keys()
+        return renewed.keys()
 
     async def get_balances(self, accounts: Sequence[str], *, now: float) -> Mapping[str, AccountBalance]:
         return {account: self._standing(account) for account in accounts}

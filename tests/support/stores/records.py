@@ -9,8 +9,7 @@ from blake3 import blake3
 from foveate.compaction.store import ApplicationChange, Compaction, CompactionOutcome
 from foveate.model import CacheUsage, Format, Usage
 from foveate.prompt_cache.placement.reuse import AgentReuse, ReuseRate
-from foveate.session.request_archive import ArchivedRequest
-from foveate.session.store import Session, Turn
+from foveate.session.store import ArchivedRequest, Session, Turn
 from foveate.session.traces import CacheMiss, Trace, TracedEdit, WindowSection
 from foveate.tokens.calibration import Calibration
 
@@ -122,8 +121,10 @@ TRACE = Trace(
     ),
     edits_left_out=3,
     problems=(("memory", "\N{SNOWMAN}: gone"),),
-    fold_id="fold-1",
-    broke=CacheMiss(cause="timestamp", where="system[0]", lost_tokens=3_000, lost_dollars=Decimal("0.0123")),
+    compaction_id="fold-1",
+    cache_miss=CacheMiss(
+        cause="timestamp", where="system[0]", lost_tokens=3_000, lost_dollars=Decimal("0.0123")
+    ),
 )
 
 REUSE = {"ana": AgentReuse({"system": ReuseRate(3.5, 2.5, 0.5)}, requests=7, balance=1_024.0, largest=4_096.0)}

@@ -141,9 +141,9 @@ def _optional_thinking(draw: st.DrawFn, body: Body, thinks: bool, sign: Sign | N
 def _add_breakpoints(draw: st.DrawFn, body: Body) -> None:
     """Add up to four valid breakpoints: long-lived ones first, perhaps one on the whole request."""
     blocks = list(cacheable_blocks(body))
-    wanted = draw(st.integers(0, min(MAX_BREAKPOINTS, len(blocks))))
+    count = draw(st.integers(0, min(MAX_BREAKPOINTS, len(blocks))))
     places = sorted(
-        draw(st.lists(st.integers(0, len(blocks) - 1), min_size=wanted, max_size=wanted, unique=True))
+        draw(st.lists(st.integers(0, len(blocks) - 1), min_size=count, max_size=count, unique=True))
         if blocks
         else []
     )

@@ -13,7 +13,7 @@ FIELDS: dict[type[PrefixInputs] | type[ContextInputs], list[str]] = {
     inputs: [field.name for field in fields(inputs)] for inputs in (PrefixInputs, ContextInputs)
 }
 # For fields whose type is not enough; others are drawn by type.
-NARROWER: dict[str, st.SearchStrategy[Any]] = {
+FIELD_STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "limit_tokens": st.none() | st.integers(0, 5000),
     "semantic_threshold": st.none() | st.floats(0, 1),
     "memory_version": st.integers() | st.text() | st.tuples(st.integers(), st.text()),
@@ -39,31 +39,31 @@ CONTEXT = ContextInputs(
 )
 
 
-def values(inputs: type[PrefixInputs] | type[ContextInputs], name: str) -> st.SearchStrategy[Any]:
+def field_values(inputs: type[PrefixInputs] | type[ContextInputs], name: str) -> st.SearchStrategy[Any]:
     """Any value of the field `name`."""
-    return NARROWER[name] if name in NARROWER else st.from_type(get_type_hints(inputs)[name])
+    return FIELD_STRATEGIES[name] if name in FIELD_STRATEGIES else st.from_type(get_type_hints(inputs)[name])
 
 
 def any_inputs(inputs: type[Inputs]) -> st.SearchStrategy[Inputs]:
-    return st.builds(inputs, **{name: values(inputs, name) for name in FIELDS[inputs]})
+    return st.builds(inputs, **{name: field_values(inputs, name) for name in FIELDS[inputs]})
 
 
-def shown(inputs: ContextInputs) -> str:
+def describe_inputs(inputs: ContextInputs) -> str:
     """A text that contains every input, the same for equal inputs."""
-    seen = {name: getattr(inputs, name) for name in FIELDS[ContextInputs]}
-    return repr(seen | {"privacy_tags": sorted(inputs.privacy_tags)})
+    values_by_name = {name: getattr(inputs, name) for name in FIELDS[ContextInputs]}
+    return repr(values_by_name | {"privacy_tags": sorted(inputs.privacy_tags)})
 
 
 class FakeMemory:
-    """Returns the given texts one by one, then texts of its inputs. Records its calls."""
+    """Returns the given results one by one, then descriptions of its inputs. Records its calls."""
 
-    def __init__(self, *answers: str | Exception | None) -> None:
-        self.asked: list[ContextInputs] = []
-        self._answers = iter(answers)
+    def __init__(self, *results: str | Exception | None) -> None:
+        self.calls: list[ContextInputs] = []
+        self._results = iter(results)
 
     def __call__(self, inputs: ContextInputs) -> str | None:
-        self.asked.append(inputs)
-        answer = next(self._answers, shown(inputs))
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        self.calls.append(inputs)
+        result = next(self._results, describe_inputs(inputs))
+        if isinstance(result, Exception):
+            raise result
+        return result

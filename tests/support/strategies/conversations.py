@@ -41,7 +41,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class GeneratedConversation:
     """A conversation whose structure is known from how it was generated."""
 
     lines: tuple[Line, ...]
@@ -64,19 +64,19 @@ class Talk:
     @property
     def turns(self) -> list[tuple[int, ...]]:
         """Positions of each turn; messages before the first user message are one too."""
-        return self._grouped(self.api_format, lambda line: line.turn)
+        return self._group_by(self.non_system_indexes, lambda line: line.turn)
 
     @property
     def steps(self) -> list[tuple[int, ...]]:
         """Positions of each step of the last turn; its user message is one too."""
-        return self._grouped(self.turns[-1], lambda line: line.step) if self.turns else []
+        return self._group_by(self.turns[-1], lambda line: line.step) if self.turns else []
 
     @property
-    def api_format(self) -> tuple[int, ...]:
+    def non_system_indexes(self) -> tuple[int, ...]:
         return tuple(place for place, line in enumerate(self.lines) if line.turn != SYSTEM)
 
     @property
-    def may_go(self) -> list[tuple[int, ...]]:
+    def evictable(self) -> list[tuple[int, ...]]:
         """Everything that may be evicted, in the required order."""
         if not self.turns:
             return []
@@ -101,7 +101,7 @@ class Talk:
     def opens_with_question(self, places: Sequence[int]) -> bool:
         return self.lines[places[0]].is_question
 
-    def _grouped(self, places: Sequence[int], label: Callable[[Line], int]) -> list[tuple[int, ...]]:
+    def _group_by(self, places: Sequence[int], label: Callable[[Line], int]) -> list[tuple[int, ...]]:
         return [tuple(group) for _, group in groupby(places, lambda place: label(self.lines[place]))]
 
 
@@ -125,13 +125,13 @@ class _Writer:
             self._turn += 1
             self._step += 1
         for parts in self._draw(_QUESTIONS):
-            self._say("user", parts, is_question=True)
+            self._add("user", parts, is_question=True)
 
     def speech(self) -> None:
         """One or more messages of the model, without calls."""
         self._step += 1
-        for parts in self._draw(_SPEECHES):
-            self._say(self._model, parts)
+        for parts in self._draw(_STATEMENTS):
+            self._add(self._model, parts)
 
     def call(self, *, is_new: bool = True) -> None:
         """One or more messages with calls, of which some may never get a result."""
@@ -141,15 +141,15 @@ class _Writer:
         self._open += calls
         if self._draw(_RARELY):
             calls.append(self._new_call("lost", len(calls)))
-        thinking_parts = self._draw(st.lists(_THOUGHTS | _WORDS, max_size=2))
+        thinking_parts = self._draw(st.lists(_THINKING | _WORDS, max_size=2))
         if self._format is Format.RESPONSES:
             for thinking_part in thinking_parts:
-                self._say(self._model, (thinking_part,))
+                self._add(self._model, (thinking_part,))
             for number, call in calls:
-                self._say(self._model, (_as_item(call),), calls=(number,))
+                self._add(self._model, (_as_item(call),), calls=(number,))
         else:
             numbers = tuple(number for number, _ in calls)
-            self._say(self._model, (*thinking_parts, *(call for _, call in calls)), calls=numbers)
+            self._add(self._model, (*thinking_parts, *(call for _, call in calls)), calls=numbers)
 
     def answer(self, *, leave: int = 0) -> None:
         """The results of open calls, in one or more messages, except the last `leave` of them."""
@@ -165,7 +165,7 @@ class _Writer:
         else:
             for numbers, result in results:
                 is_item = isinstance(result, Opaque)
-                self._say("assistant" if is_item else "tool", (result,), answers=numbers)
+                self._add("assistant" if is_item else "tool", (result,), answers=numbers)
 
     @property
     def open_calls(self) -> int:
@@ -182,15 +182,15 @@ class _Writer:
     def _answer_as_user(self, results: list[Part], numbers: tuple[int, ...]) -> None:
         also = self._draw(_RARELY)
         parts = (*results, Text("And what is that?")) if also else tuple(results)
-        self._say("user", parts, is_question=also, answers=numbers)
+        self._add("user", parts, is_question=also, answers=numbers)
 
     def _new_call(self, name: str, index: int) -> tuple[int, ToolCall]:
         self._calls += 1
-        number = f"call_{index if self._reuses_ids and name != 'lost' else f'{self._calls}_{name}'}"
-        given = "" if self._is_nameless else number
-        return self._calls, ToolCall(name=name, arguments="{}", format=self._format, id=given)
+        new_id = f"call_{index if self._reuses_ids and name != 'lost' else f'{self._calls}_{name}'}"
+        call_id = "" if self._is_nameless else new_id
+        return self._calls, ToolCall(name=name, arguments="{}", format=self._format, id=call_id)
 
-    def _say(
+    def _add(
         self,
         role: str,
         parts: Sequence[Part],
@@ -226,8 +226,8 @@ def _result(call: ToolCall) -> Part:
 _RARELY = st.sampled_from((False, False, False, True))
 _TOKENS = st.integers(0, 40)
 _WORDS: st.SearchStrategy[Part] = st.sampled_from((Text("Let me see."), Text("东京"), Text("")))
-_THOUGHTS: st.SearchStrategy[Part] = st.sampled_from((Thinking("hm", 60), Thinking("", 200)))
-_THINGS: st.SearchStrategy[Part] = st.sampled_from(
+_THINKING: st.SearchStrategy[Part] = st.sampled_from((Thinking("hm", 60), Thinking("", 200)))
+_ATTACHMENTS: st.SearchStrategy[Part] = st.sampled_from(
     (
         Image(source=MediaSource.URL),
         Document(source=MediaSource.FILE, media_type="application/pdf"),
@@ -235,15 +235,15 @@ _THINGS: st.SearchStrategy[Part] = st.sampled_from(
     )
 )
 _QUESTIONS: st.SearchStrategy[list[list[Part]]] = st.lists(
-    st.lists(_WORDS | _THINGS, max_size=2), min_size=1, max_size=2
+    st.lists(_WORDS | _ATTACHMENTS, max_size=2), min_size=1, max_size=2
 )
-_SPEECHES: st.SearchStrategy[list[list[Part]]] = st.lists(
-    st.lists(_WORDS | _THOUGHTS, max_size=2), min_size=1, max_size=2
+_STATEMENTS: st.SearchStrategy[list[list[Part]]] = st.lists(
+    st.lists(_WORDS | _THINKING, max_size=2), min_size=1, max_size=2
 )
 
 
 @st.composite
-def talks(draw: st.DrawFn) -> Talk:
+def generated_conversations(draw: st.DrawFn) -> GeneratedConversation:
     """A conversation in one of the formats, with system messages anywhere in it."""
     writer = _Writer(draw, draw(st.sampled_from(list(Format))))
     turns = draw(st.integers(0, 5))
@@ -253,7 +253,7 @@ def talks(draw: st.DrawFn) -> Talk:
         writer.question(is_new=not writer.open_calls)
         writer.answer()
         _write_turn(draw, writer, has_more=index < turns - 1)
-    return Talk(tuple(_with_system(draw, writer.lines)))
+    return GeneratedConversation(tuple(_with_system(draw, writer.lines)))
 
 
 def _write_turn(draw: st.DrawFn, writer: _Writer, *, has_more: bool) -> None:
@@ -272,7 +272,7 @@ def _write_turn(draw: st.DrawFn, writer: _Writer, *, has_more: bool) -> None:
 
 
 def _with_system(draw: st.DrawFn, lines: list[Line]) -> Iterator[Line]:
-    text_shown = [
+    system_messages = [
         Message(role="system", parts=(Text("Be brief."),)),
         Message(role="developer", parts=(Text("Be kind."), Text("Be clear."))),
         Message(role="assistant", parts=(Opaque("additional_tools", b"{}"),)),
@@ -280,36 +280,38 @@ def _with_system(draw: st.DrawFn, lines: list[Line]) -> Iterator[Line]:
     places = draw(st.lists(st.integers(0, len(lines)), max_size=3))
     for place in range(len(lines) + 1):
         for _ in range(places.count(place)):
-            message = draw(st.sampled_from(text_shown))
+            message = draw(st.sampled_from(system_messages))
             yield Line(message=message, tokens=draw(_TOKENS), turn=SYSTEM, step=0)
         yield from lines[place : place + 1]
 
 
-def long_talk(turns: int, steps: int) -> Talk:
+def make_long_conversation(turns: int, steps: int) -> GeneratedConversation:
     """`turns` turns of `steps` steps each, of ten tokens a message."""
     lines: list[Line] = []
-    say = Line(message=Message(role="user", parts=()), tokens=10, turn=0, step=0)
+    template = Line(message=Message(role="user", parts=()), tokens=10, turn=0, step=0)
     for turn in range(1, turns + 1):
-        requested = Message(role="user", parts=(Text("And then?"),))
-        lines.append(replace(say, message=requested, turn=turn, is_question=True))
+        question = Message(role="user", parts=(Text("And then?"),))
+        lines.append(replace(template, message=question, turn=turn, is_question=True))
         for step in range(1, steps + 1):
             number = len(lines)
             call = ToolCall(name="read", arguments="{}", format=Format.ANTHROPIC, id=f"call_{number}")
             answer = ToolResult(parts=(Text("done"),), id=call.id)
-            here = replace(say, turn=turn, step=step)
+            step_line = replace(template, turn=turn, step=step)
             lines += (
-                replace(here, message=Message(role="assistant", parts=(call,)), calls=(number,)),
-                replace(here, message=Message(role="user", parts=(answer,)), answers=(number,)),
+                replace(step_line, message=Message(role="assistant", parts=(call,)), calls=(number,)),
+                replace(step_line, message=Message(role="user", parts=(answer,)), answers=(number,)),
             )
         lines.append(
-            replace(say, message=Message(role="assistant", parts=(Text("So."),)), turn=turn, step=steps + 1)
+            replace(
+                template, message=Message(role="assistant", parts=(Text("So."),)), turn=turn, step=steps + 1
+            )
         )
-    return Talk(tuple(lines))
+    return GeneratedConversation(tuple(lines))
 
 
-def new_orphans(messages: Sequence[Message], kept: Iterable[int]) -> Counter[str]:
+def new_orphans(messages: Sequence[Message], retained: Iterable[int]) -> Counter[str]:
     """Number of orphaned calls and results in what is kept that were not orphaned before."""
-    return _orphans([messages[place] for place in kept]) - _orphans(messages)
+    return _orphans([messages[place] for place in retained]) - _orphans(messages)
 
 
 def _orphans(messages: Sequence[Message]) -> Counter[str]:

@@ -100,13 +100,15 @@ def _event(data: bytes, name: str, end: bytes, style: int) -> bytes:
 def event_stream_frame(name: str, payload: bytes) -> bytes:
     """Write one frame of an AWS event stream."""
     headers = b""
-    for key, message in (
+    for header_name, text in (
         (":event-type", name),
         (":content-type", "application/json"),
         (":message-type", "event"),
     ):
-        value = message.encode("utf-8", "replace")
-        headers += bytes((len(key),)) + key.encode() + b"\x07" + struct.pack(">H", len(value)) + value
+        value = text.encode("utf-8", "replace")
+        headers += (
+            bytes((len(header_name),)) + header_name.encode() + b"\x07" + struct.pack(">H", len(value)) + value
+        )
     prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
     checked = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + payload
     return checked + struct.pack(">I", zlib.crc32(checked))
@@ -118,7 +120,7 @@ def stream_body(name: str, documents: Sequence[Any], *, end: bytes = b"\n", styl
         return b"".join(map(_frame_document, documents))
     if name == "gemini" and style % 7 == 6:
         return b"[" + b",\r\n".join(map(_text, documents)) + b"]"
-    return b"".join(_event(_text(one), _event_name(name, one), end, style) for one in documents)
+    return b"".join(_event(_text(document), _event_name(name, document), end, style) for document in documents)
 
 
 def _frame_document(document: Any) -> bytes:
@@ -178,11 +180,13 @@ class _ResponsePlan:
 
 def _body(plan: _ResponsePlan) -> bytes:
     seed = STREAMED[plan.api_format] if plan.streams else [COMPLETE[plan.api_format]]
-    documents = [_parse(one) for one in seed]
+    documents = [_parse(document) for document in seed]
     for where, variant in plan.absurd:
         documents = [
-            one if isinstance(one, str) else set_token_numbers(one, where, _ABSURD[variant % len(_ABSURD)])
-            for one in documents
+            document
+            if isinstance(document, str)
+            else set_token_numbers(document, where, _ABSURD[variant % len(_ABSURD)])
+            for document in documents
         ]
     for at, todo in plan.json_mutations:
         chosen = at % len(documents)
@@ -207,7 +211,7 @@ _MAX_BYTES_AT_ONCE = 16 * 1024
 _HEAD_END = b"\r\n\r\n"
 
 
-def _chunked(pieces: Sequence[bytes], *, extension: bytes = b"") -> list[bytes]:
+def _encode_chunks(pieces: Sequence[bytes], *, extension: bytes = b"") -> list[bytes]:
     return [b"%x%b\r\n%b\r\n" % (len(piece), extension, piece) for piece in pieces]
 
 
@@ -228,10 +232,10 @@ def build_response(plan: _ResponsePlan) -> FuzzedResponse:
         case "chunked" | "chunked_extension":
             lines.append("transfer-encoding: chunked")
             extension = b";x=y" if plan.framing == "chunked_extension" else b""
-            pieces = [*_chunked(pieces, extension=extension), b"0\r\n\r\n"]
+            pieces = [*_encode_chunks(pieces, extension=extension), b"0\r\n\r\n"]
         case "trailer":
             lines.append("transfer-encoding: chunked")
-            pieces = [*_chunked(pieces), b"0\r\nx-trailer: y\r\n\r\n"]
+            pieces = [*_encode_chunks(pieces), b"0\r\nx-trailer: y\r\n\r\n"]
         case "close":
             closes, after = True, b""
         case "gzip":
@@ -253,10 +257,10 @@ def build_response(plan: _ResponsePlan) -> FuzzedResponse:
             closes, read = True, None
         case "no_last_chunk":
             lines.append("transfer-encoding: chunked")
-            pieces, closes, read, after = _chunked(pieces), True, b"" if is_bodiless else None, b""
+            pieces, closes, read, after = _encode_chunks(pieces), True, b"" if is_bodiless else None, b""
         case "bad_chunk":
             lines.append("transfer-encoding: chunked")
-            pieces, closes, read = [*_chunked(pieces), b"zz\r\n"], True, b"" if is_bodiless else None
+            pieces, closes, read = [*_encode_chunks(pieces), b"zz\r\n"], True, b"" if is_bodiless else None
         case "bad_length":
             lines.append("content-length: -1")
             closes, read = True, None

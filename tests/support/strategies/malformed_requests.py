@@ -95,10 +95,10 @@ VALID_REQUESTS: dict[str, dict[str, Any]] = {
 
 
 def _nested_list(depth: int) -> Any:
-    found: Any = "x"
+    result: Any = "x"
     for _ in range(depth):
-        found = [found]
-    return found
+        result = [result]
+    return result
 
 
 # The smallest first: failures are reported with the first that fails.
@@ -139,14 +139,14 @@ def _replace_at(node: Any, path: Path, value: Any) -> Any:
 def _remove_at(node: Any, path: Path) -> Any:
     first, *rest = path
     if isinstance(node, dict):
-        stored = {name: inner for name, inner in node.items() if rest or name != first}
+        members = {name: inner for name, inner in node.items() if rest or name != first}
         return {
-            name: _remove_at(inner, tuple(rest)) if name == first else inner for name, inner in stored.items()
+            name: _remove_at(inner, tuple(rest)) if name == first else inner for name, inner in members.items()
         }
-    kept_items = [inner for number, inner in enumerate(node) if rest or number != first]
+    items = [inner for number, inner in enumerate(node) if rest or number != first]
     return [
         _remove_at(inner, tuple(rest)) if number == first and rest else inner
-        for number, inner in enumerate(kept_items)
+        for number, inner in enumerate(items)
     ]
 
 

@@ -112,29 +112,29 @@ def _set_odd(root: Any, place: Place, variant: int) -> Any:
 
 
 def _remove(root: Any, place: Place, _: int) -> Any:
-    def without(owner: Any) -> Any:
+    def remove_item(owner: Any) -> Any:
         return type(owner)(item for at, item in enumerate(owner) if at != place[-1])
 
-    return _replace_at(root, place[:-1], without) if place else root
+    return _replace_at(root, place[:-1], remove_item) if place else root
 
 
 def _repeat(root: Any, place: Place, variant: int) -> Any:
     """Repeat an item or a member; the second time a member may have another value or an escaped key."""
 
-    def repeated(owner: Any) -> Any:
+    def repeat_item(owner: Any) -> Any:
         item = owner[place[-1]]
         if isinstance(owner, Members):
             key, value = item
             key = _escape_key(key, variant) if variant % 3 == 1 else key
             value = Raw(ODD_VALUES[variant % len(ODD_VALUES)]) if variant % 2 else value
-            again = (key, value)
+            copy = (key, value)
         else:
-            again = item
-        copied = type(owner)(owner)
-        copied.insert(place[-1] + variant % 2, again)
-        return copied
+            copy = item
+        changed = type(owner)(owner)
+        changed.insert(place[-1] + variant % 2, copy)
+        return changed
 
-    return _replace_at(root, place[:-1], repeated) if place else root
+    return _replace_at(root, place[:-1], repeat_item) if place else root
 
 
 def _escape_key(key: bytes, variant: int) -> bytes:
@@ -147,51 +147,51 @@ def _escape_key(key: bytes, variant: int) -> bytes:
 
 
 def _change_key(root: Any, place: Place, variant: int) -> Any:
-    def renamed(owner: Any) -> Any:
+    def rename_key(owner: Any) -> Any:
         if not isinstance(owner, Members):
             return owner
-        copied = Members(owner)
+        changed = Members(owner)
         key, value = owner[place[-1]]
         other = KEYS[variant // 2 % len(KEYS)]
-        copied[place[-1]] = (_escape_key(key, variant // 2) if variant % 2 else quote(other), value)
-        return copied
+        changed[place[-1]] = (_escape_key(key, variant // 2) if variant % 2 else quote(other), value)
+        return changed
 
-    return _replace_at(root, place[:-1], renamed) if place else root
+    return _replace_at(root, place[:-1], rename_key) if place else root
 
 
 def _add_member(root: Any, place: Place, variant: int) -> Any:
-    def added(owner: Any) -> Any:
+    def add_item(owner: Any) -> Any:
         key = quote(KEYS[variant % len(KEYS)])
         value = Raw(ODD_VALUES[variant // len(KEYS) % len(ODD_VALUES)])
         if isinstance(owner, Members):
             return Members([*owner, (key, value)])
         return [*owner, value] if isinstance(owner, list) else Members([(key, value)])
 
-    return _replace_at(root, place, added)
+    return _replace_at(root, place, add_item)
 
 
 def _move(root: Any, place: Place, variant: int) -> Any:
     """Put the value of another place here."""
     others = list(_places(root))
-    found = _value(root, others[variant % len(others)])
-    return _replace_at(root, place, lambda _: found)
+    value_ = _value(root, others[variant % len(others)])
+    return _replace_at(root, place, lambda _: value_)
 
 
 def _wrap(root: Any, place: Place, variant: int) -> Any:
-    def wrapped(value: Any) -> Any:
+    def wrap_value(value: Any) -> Any:
         key = quote(KEYS[variant % len(KEYS)])
         return [value] if variant % 2 else Members([(key, value)])
 
-    return _replace_at(root, place, wrapped)
+    return _replace_at(root, place, wrap_value)
 
 
 def _flood(root: Any, place: Place, variant: int) -> Any:
     """Repeat what a list holds many times over."""
 
-    def many(value: Any) -> Any:
+    def repeat_items(value: Any) -> Any:
         return value * (2 ** (variant % 8)) if type(value) is list else value
 
-    return _replace_at(root, place, many)
+    return _replace_at(root, place, repeat_items)
 
 
 def _blank(root: Any, place: Place, variant: int) -> Any:

@@ -149,7 +149,7 @@ _MARKDOWN = _NoteSyntax(
 )
 
 
-def _filled(template: str, word: _Words) -> str:
+def _fill_template(template: str, word: _Words) -> str:
     """Return the template with a new word for each {} and a new id for {id}."""
     pieces = template.replace("{id}", "{}\0").split("{}")
     text = pieces[0]
@@ -163,7 +163,7 @@ def _files(draw: st.DrawFn, word: _Words, number: int) -> NoteFile:
     kind = draw(st.sampled_from((_ORG, _MARKDOWN)))
     all_private = draw(st.sampled_from((False, False, False, True)))
     word.is_private = all_private
-    text = _filled(draw(st.sampled_from(kind.private_heads if all_private else kind.heads)), word)
+    text = _fill_template(draw(st.sampled_from(kind.private_heads if all_private else kind.heads)), word)
     hidden_level: int | None = None
     for level in draw(st.lists(st.integers(1, kind.deepest), max_size=9)):
         if hidden_level is not None and level <= hidden_level:
@@ -174,8 +174,8 @@ def _files(draw: st.DrawFn, word: _Words, number: int) -> NoteFile:
         word.is_private = all_private or hidden_level is not None
         tag_templates = kind.private_headings if is_tagged else ("", "", ":{}:", ":{}:{}:")
         state = draw(st.sampled_from(("", "", "TODO ", "DONE ", "TODO [#A] ")))
-        tags_text = _filled(draw(st.sampled_from(tag_templates)), word)
-        planning = _filled(draw(st.sampled_from(kind.planning)), word)
+        tags_text = _fill_template(draw(st.sampled_from(tag_templates)), word)
+        planning = _fill_template(draw(st.sampled_from(kind.planning)), word)
         # A blank line follows a line of tags; otherwise it and the planning would be a paragraph.
         text += f"{kind.star * level} {state}{word.some(2)} {tags_text}\n{planning}"
         for body in draw(st.lists(st.sampled_from(kind.bodies), max_size=3)):
@@ -220,7 +220,7 @@ _MARKDOWN_LINES = (
 )  # fmt: skip
 
 
-def _mixed(lines: Sequence[str]) -> st.SearchStrategy[str]:
+def _mix_lines(lines: Sequence[str]) -> st.SearchStrategy[str]:
     line = st.one_of(
         st.sampled_from(lines), st.sampled_from(lines), st.sampled_from(_ODD_LINES), st.text(max_size=8)
     )
@@ -229,9 +229,11 @@ def _mixed(lines: Sequence[str]) -> st.SearchStrategy[str]:
     )
 
 
-org_texts = _mixed(_ORG_LINES)
+org_texts = _mix_lines(_ORG_LINES)
 """Org as nobody writes it: what means something in the wrong places, every kind of line end."""
-markdown_texts = st.one_of(_mixed(_MARKDOWN_LINES), _mixed(_MARKDOWN_LINES).map(lambda text: f"---\n{text}"))
+markdown_texts = st.one_of(
+    _mix_lines(_MARKDOWN_LINES), _mix_lines(_MARKDOWN_LINES).map(lambda text: f"---\n{text}")
+)
 """Markdown of the same kind, half of it with something like front matter."""
 note_texts = st.one_of(org_texts, markdown_texts, st.text())
 

@@ -112,14 +112,14 @@ class _Words:
 
     def fill(self, template: str, tag: str, heading: str = "") -> tuple[str, set[str]]:
         """Return a template with new words in it, and these words."""
-        begun = len(self.all)
+        started = len(self.all)
         parts = template.replace("{{", "\0").replace("}}", "\1").split("{w}")
         text = parts[0]
         for part in parts[1:]:
             self.all.append(f"word{len(self.all):03}x")
             text += self.all[-1] + part
         text = text.replace("{t}", tag).replace("{h}", heading).replace("\0", "{").replace("\1", "}")
-        return text, set(self.all[begun:])
+        return text, set(self.all[started:])
 
 
 _INVISIBLE = ("\u00ad", "\u200b")

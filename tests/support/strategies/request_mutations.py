@@ -213,8 +213,8 @@ def insert(_: Body, other: Body) -> Expected | None:
 def _cut_messages(other: Body, act: Callable[[int, list[Any]], None], cause: str) -> Expected | None:
     found = messages(other)
     first = _first_message_index(other)
-    api_format = [json.dumps(message) for message in found]
-    if len(found) - first < 5 or len(set(api_format)) < len(api_format):
+    encoded = [json.dumps(message) for message in found]
+    if len(found) - first < 5 or len(set(encoded)) < len(encoded):
         return None
     if "reasoning" in (message.get("type") for message in found[first : first + 2]):
         return None

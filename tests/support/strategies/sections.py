@@ -40,10 +40,10 @@ items = st.lists(
     st.one_of(any_texts, _built, st.builds(Item, _built, st.floats(-5, 5) | st.none())), max_size=12
 )
 
-_usual_names = st.sampled_from(("logs", "context", "mandates", "system", "tools", "history"))
+_common_names = st.sampled_from(("logs", "context", "mandates", "system", "tools", "history"))
 names = st.one_of(
-    _usual_names,
-    _usual_names,
+    _common_names,
+    _common_names,
     st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=5),
 )
 caps = st.none() | st.integers(0, 400)
@@ -99,9 +99,9 @@ def cases(draw: st.DrawFn, required: bool = True) -> tuple[list[Section], int]:
     if draw(st.booleans()):
         return some, draw(limits)
     enabled = [section for section in some if section.enabled]
-    least = sum(_rough(section) for section in enabled if section.priority is Priority.REQUIRED)
-    most = sum(map(_rough, enabled))
-    return some, max(round(least + draw(st.floats(0, 1.1)) * (most - least)), 1)
+    min_size_ = sum(_rough(section) for section in enabled if section.priority is Priority.REQUIRED)
+    max_size_ = sum(map(_rough, enabled))
+    return some, max(round(min_size_ + draw(st.floats(0, 1.1)) * (max_size_ - min_size_)), 1)
 
 
 def _rough(section: Section) -> int:

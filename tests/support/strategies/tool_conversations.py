@@ -75,26 +75,26 @@ def _questions(draw: st.DrawFn) -> list[Body]:
 def _claude_step(draw: st.DrawFn, body: Body, name: str, *, thinks: bool) -> None:
     ids = [f"toolu_{name}_{number}" for number in range(draw(st.integers(1, 3)))]
     thinking_blocks = _thinking_blocks(draw, body) if thinks else []
-    message = [_text(draw)] if draw(st.booleans()) else []
-    calls = [{"type": "tool_use", "id": given, "name": "read", "input": {"path": "/a"}} for given in ids]
-    body["messages"].append({"role": "assistant", "content": [*thinking_blocks, *message, *calls]})
-    results = [_result(draw, given) for given in ids]
+    text_blocks = [_text(draw)] if draw(st.booleans()) else []
+    calls = [{"type": "tool_use", "id": call_id, "name": "read", "input": {"path": "/a"}} for call_id in ids]
+    body["messages"].append({"role": "assistant", "content": [*thinking_blocks, *text_blocks, *calls]})
+    results = [_result(draw, call_id) for call_id in ids]
     at = draw(st.integers(0, len(results)))
     closing = [_text(draw)] if draw(st.integers(0, 3)) == 0 else []
     for some in filter(None, (results[:at], [*results[at:], *closing])):
         body["messages"].append({"role": "user", "content": some})
 
 
-def _result(draw: st.DrawFn, given: str) -> Body:
-    made: Body = {"type": "tool_result", "tool_use_id": given}
+def _result(draw: st.DrawFn, call_id: str) -> Body:
+    result: Body = {"type": "tool_result", "tool_use_id": call_id}
     match draw(st.integers(0, 3)):
         case 0:
-            made["content"] = draw(_WORDS)
+            result["content"] = draw(_WORDS)
         case 1:
-            made["content"] = [_text(draw)]
+            result["content"] = [_text(draw)]
         case 2:
-            made |= {"content": "no such file", "is_error": True}
-    return made
+            result |= {"content": "no such file", "is_error": True}
+    return result
 
 
 def _thinking_blocks(draw: st.DrawFn, body: Body) -> list[Body]:
@@ -138,22 +138,22 @@ def chat_requests(draw: st.DrawFn) -> Body:
 @st.composite
 def responses_requests(draw: st.DrawFn) -> Body:
     """A Responses request, with reasoning items before the calls that they led to."""
-    given: list[Body] = []
+    items: list[Body] = []
     turns = draw(st.integers(1, 3))
     for turn in range(turns):
-        given.append({"role": "user", "content": draw(_WORDS)})
+        items.append({"role": "user", "content": draw(_WORDS)})
         for step in range(draw(st.integers(0, 4))):
             ids = [f"call_{turn}_{step}_{number}" for number in range(draw(st.integers(1, 3)))]
             if draw(st.booleans()):
-                given.append({"type": "reasoning", "id": f"rs_{turn}_{step}", "summary": []})
-            given += [
+                items.append({"type": "reasoning", "id": f"rs_{turn}_{step}", "summary": []})
+            items += [
                 {"type": "function_call", "call_id": name, "name": "read", "arguments": "{}"} for name in ids
             ]
-            given += [{"type": "function_call_output", "call_id": name, "output": draw(_WORDS)} for name in ids]
+            items += [{"type": "function_call_output", "call_id": name, "output": draw(_WORDS)} for name in ids]
         if turn < turns - 1:
-            message = [{"type": "output_text", "text": draw(_WORDS)}]
-            given.append({"type": "message", "role": "assistant", "content": message})
-    return {"model": "gpt-5", "input": given}
+            content = [{"type": "output_text", "text": draw(_WORDS)}]
+            items.append({"type": "message", "role": "assistant", "content": content})
+    return {"model": "gpt-5", "input": items}
 
 
 def any_requests() -> st.SearchStrategy[Body]:

@@ -31,9 +31,9 @@ def test_of_equal_priorities_the_later_is_cut_first() -> None:
 def test_priorities_decide_in_any_order_of_sections() -> None:
     names = ["low", "required", "medium", "high"]
     sections = [Section(name, WORDS * 10, priority=name) for name in names]
-    one = foveate.count(WORDS * 10).tokens
+    section_tokens = foveate.count(WORDS * 10).tokens
 
-    prompt = foveate.assemble(sections, Budget(total_tokens=round(2.5 * one)))
+    prompt = foveate.assemble(sections, Budget(total_tokens=round(2.5 * section_tokens)))
 
     assert actions(prompt) == {"low": "dropped", "required": "kept", "medium": "truncated", "high": "kept"}
     assert [cut.section for cut in prompt.cuts] == ["low", "medium"]
@@ -41,9 +41,9 @@ def test_priorities_decide_in_any_order_of_sections() -> None:
 
 def test_dropping_removes_whole_sections_lowest_priority_first() -> None:
     sections = [Section(name, WORDS * 10, priority=name) for name in ("high", "medium", "low")]
-    one = foveate.count(WORDS * 10).tokens
+    section_tokens = foveate.count(WORDS * 10).tokens
 
-    prompt = foveate.assemble(sections, Budget(round(2.5 * one), 0, "drop_low_priority"))
+    prompt = foveate.assemble(sections, Budget(round(2.5 * section_tokens), 0, "drop_low_priority"))
 
     assert actions(prompt) == {"high": "kept", "medium": "kept", "low": "dropped"}
     assert prompt.cuts[0].rung == "drop_low_priority"
@@ -57,15 +57,15 @@ def test_the_progressive_ladder_trims_logs_then_mandates_then_the_context() -> N
         Section("logs", LOGS),
     ]
     last_five = "\n".join([*LOGS.splitlines()[-5:], "[...older entries truncated]"])
-    sizes = [
+    prompts = [
         foveate.assemble(sections, Budget(total_tokens=n, ladder="progressive")) for n in (500, 280, 220, 100)
     ]
 
-    assert [actions(prompt)["logs"] for prompt in sizes] == ["truncated"] * 4
-    assert all(prompt.text.endswith(last_five) for prompt in sizes)
-    assert [actions(prompt)["mandates"] for prompt in sizes] == ["kept", "kept", "dropped", "dropped"]
-    assert [actions(prompt)["context"] for prompt in sizes] == ["kept", "kept", "kept", "replaced"]
-    assert "[Context trimmed: 40 items]" in sizes[-1].text
+    assert [actions(prompt)["logs"] for prompt in prompts] == ["truncated"] * 4
+    assert all(prompt.text.endswith(last_five) for prompt in prompts)
+    assert [actions(prompt)["mandates"] for prompt in prompts] == ["kept", "kept", "dropped", "dropped"]
+    assert [actions(prompt)["context"] for prompt in prompts] == ["kept", "kept", "kept", "replaced"]
+    assert "[Context trimmed: 40 items]" in prompts[-1].text
     with pytest.raises(BudgetExceeded, match="progressive has ended"):
         foveate.assemble(sections, Budget(total_tokens=20, ladder="progressive"))
 
@@ -90,7 +90,7 @@ def test_a_rung_stops_as_soon_as_the_prompt_fits() -> None:
 def test_a_rung_counts_the_prompt_a_few_times_for_any_number_of_sections(
     rung: Mapping[str, object],
 ) -> None:
-    class Asked:
+    class CharacterCounter:
         chars = 0
 
         def text(self, text: str) -> TokenCount:
@@ -98,13 +98,13 @@ def test_a_rung_counts_the_prompt_a_few_times_for_any_number_of_sections(
             return TokenCount(len(text), True, len(text))
 
     logs = [Section(f"log_{number}", f"{WORDS}\n" * 4) for number in range(300)]
-    whole = sum(len(log.text) for log in logs)
-    counter = Asked()
+    total_chars = sum(len(log.text) for log in logs)
+    counter = CharacterCounter()
 
-    prompt = foveate.assemble(logs, Budget(whole * 2 // 3, ladder=[rung]), counter)
+    prompt = foveate.assemble(logs, Budget(total_chars * 2 // 3, ladder=[rung]), counter)
 
     assert 100 < len(prompt.cuts) < 300
-    assert counter.chars < 20 * whole
+    assert counter.chars < 20 * total_chars
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_a_custom_ladder_is_applied_rung_by_rung() -> None:
     assert prompt.tokens <= 40
 
 
-def test_a_ladder_can_be_given_as_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ladder_is_accepted_as_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONTEXT_MAX_TOKENS", "60")
     sections = [Section("logs", LOGS), Section("task", "Go on.", priority="required")]
 

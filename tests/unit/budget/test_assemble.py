@@ -60,9 +60,9 @@ def test_caps_of_sections_apply_first() -> None:
 
 
 def test_the_smaller_of_both_caps_applies() -> None:
-    both = Section("a", WORDS, max_tokens=50, share=0.01), Section("b", WORDS, max_tokens=5, share=0.5)
+    sections = Section("a", WORDS, max_tokens=50, share=0.01), Section("b", WORDS, max_tokens=5, share=0.5)
 
-    prompt = foveate.assemble(both, Budget(total_tokens=1000))
+    prompt = foveate.assemble(sections, Budget(total_tokens=1000))
 
     assert [section.cap_tokens for section in prompt.sections] == [10, 5]
 
@@ -90,13 +90,13 @@ def test_the_limit_is_resolved_in_the_documented_order(monkeypatch: pytest.Monke
     with_variable = foveate.assemble([], agent=agent, configuration=operator)
     monkeypatch.delenv("CONTEXT_MAX_TOKENS")
     with_agent = foveate.assemble([], agent=agent, configuration=operator)
-    beyond = foveate.assemble([], agent=Budget(total_tokens=99), configuration=operator)
+    above_operator = foveate.assemble([], agent=Budget(total_tokens=99), configuration=operator)
     with_operator = foveate.assemble([], configuration=operator)
     with_nothing = foveate.assemble([], model="gpt-4o")
-    found = [with_call, with_variable, with_agent, beyond, with_operator, with_nothing]
+    prompts = [with_call, with_variable, with_agent, above_operator, with_operator, with_nothing]
 
-    assert [prompt.limit_tokens for prompt in found] == [10, 15, 20, 30, 30, 128_000]
-    assert [prompt.limit_source.value for prompt in found] == [
+    assert [prompt.limit_tokens for prompt in prompts] == [10, 15, 20, 30, 30, 128_000]
+    assert [prompt.limit_source.value for prompt in prompts] == [
         "call",
         "environment",
         "agent",
@@ -202,12 +202,12 @@ def test_a_required_section_is_cut_without_a_marker_if_its_cap_has_no_room_for_i
 
 def test_without_a_marker_the_preferred_part_of_a_section_is_kept() -> None:
     log = Section("log", items=[f"entry {number}" for number in range(50)], priority="required", max_tokens=5)
-    found = Section(
+    memories = Section(
         "found", items=[("low", 0), ("best", 9)], keep="relevant", priority="required", max_tokens=2
     )
 
     assert foveate.assemble([log], Budget(total_tokens=100)).text == "entry 49"
-    assert foveate.assemble([found], Budget(total_tokens=100)).text == "best"
+    assert foveate.assemble([memories], Budget(total_tokens=100)).text == "best"
 
 
 def test_rules_of_a_budget_override_settings_of_a_section() -> None:
@@ -301,16 +301,18 @@ def test_the_report_never_makes_a_fitting_prompt_fail() -> None:
     sections = [rules, *(Section(name, WORDS * 90) for name in names)]
     lines = [f"- rules: {foveate.count(rules.text).tokens}", *(f"- {name}: 0" for name in names)]
 
-    def shortest(limit_tokens: int) -> str:
+    def shortest_prompt(limit_tokens: int) -> str:
         using = f"Using {limit_tokens}/{limit_tokens} tokens (100%)"
         return "\n".join([rules.text, "", "## Context Budget", using, *lines])
 
-    least = next(tokens for tokens in range(500) if foveate.count(shortest(tokens)).tokens <= tokens)
-    prompt = foveate.assemble(sections, Budget(least), show_budget=True)
+    min_tokens = next(
+        tokens for tokens in range(500) if foveate.count(shortest_prompt(tokens)).tokens <= tokens
+    )
+    prompt = foveate.assemble(sections, Budget(min_tokens), show_budget=True)
 
-    assert prompt.text == shortest(least)
+    assert prompt.text == shortest_prompt(min_tokens)
     with pytest.raises(BudgetExceeded, match="context_budget"):
-        foveate.assemble(sections, Budget(least - 1), show_budget=True)
+        foveate.assemble(sections, Budget(min_tokens - 1), show_budget=True)
 
 
 def test_two_sections_of_one_name_are_rejected() -> None:
@@ -335,12 +337,12 @@ def test_invalid_budgets_and_models_are_rejected(budget: Any, model: Any) -> Non
 
 
 def test_a_counter_that_returns_no_token_count_is_rejected() -> None:
-    class Plain:
+    class IntegerCounter:
         def text(self, text: str) -> int:
             return len(text)
 
     with pytest.raises(BadOption, match="gives a TokenCount, not int"):
-        foveate.assemble([Section("a", "b")], Budget(total_tokens=10), Plain())  # type: ignore[arg-type]
+        foveate.assemble([Section("a", "b")], Budget(total_tokens=10), IntegerCounter())  # type: ignore[arg-type]
 
 
 def test_a_single_section_instead_of_a_list_is_rejected() -> None:
@@ -348,12 +350,12 @@ def test_a_single_section_instead_of_a_list_is_rejected() -> None:
         foveate.assemble(Section("a", "b"), Budget(total_tokens=10))  # type: ignore[arg-type]
 
 
-def test_a_counter_can_be_given_instead_of_a_model() -> None:
-    class Characters:
+def test_a_counter_is_accepted_instead_of_a_model() -> None:
+    class CharacterCounter:
         def text(self, text: str) -> TokenCount:
             return TokenCount(len(text), True, len(text))
 
-    prompt = foveate.assemble([Section("a", "words " * 20)], Budget(total_tokens=60), Characters())
+    prompt = foveate.assemble([Section("a", "words " * 20)], Budget(total_tokens=60), CharacterCounter())
 
     assert prompt.text == "words words words words words words words wor\n[...truncated]"
     assert prompt.count == TokenCount(60, True, 60)

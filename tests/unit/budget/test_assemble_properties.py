@@ -4,14 +4,13 @@ from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 import foveate
 from foveate.budget import Action, Budget, Priority, Prompt, Section
 from foveate.errors import BudgetExceeded
 from foveate.tokens.text_meter import TextCounter
-from tests.support.harness.example_limits import limit_examples
 from tests.support.oracles.tiktoken_counts import tiktoken_encoding
 from tests.support.strategies.sections import COUNTERS, cases, counter_named, ladders
 
@@ -20,12 +19,17 @@ counter_names = st.sampled_from(COUNTERS)
 PRIORITY_LADDERS = st.sampled_from(("truncate_low_priority", "drop_low_priority"))
 
 
-def assembled(
-    some: list[Section], limit_tokens: int, ladder: object, counter: TextCounter | str, *, show: bool = False
+def assemble_or_none(
+    sections: list[Section],
+    limit_tokens: int,
+    ladder: object,
+    counter: TextCounter | str,
+    *,
+    show: bool = False,
 ) -> Prompt | None:
-    """The prompt, or None if the required sections do not fit."""
+    """Assemble a prompt, or return None if the required sections do not fit."""
     try:
-        prompt = foveate.assemble(some, Budget(limit_tokens, 0, ladder), counter, show_budget=show)  # type: ignore[arg-type]
+        prompt = foveate.assemble(sections, Budget(limit_tokens, 0, ladder), counter, show_budget=show)  # type: ignore[arg-type]
     except BudgetExceeded as error:
         event("does not fit")
         exceeded = error
@@ -33,7 +37,7 @@ def assembled(
         event("cut" if prompt.cuts else "whole")
         return prompt
     assert exceeded.limit_tokens < exceeded.tokens
-    assert [size.name for size in exceeded.sections][: len(some)] == [section.name for section in some]
+    assert [size.name for size in exceeded.sections][: len(sections)] == [section.name for section in sections]
     return None
 
 
@@ -42,11 +46,10 @@ def assembled(
 def test_the_whole_prompt_is_within_the_budget(name: str) -> None:
     counter = counter_named(name)
 
-    @settings(max_examples=limit_examples(60))
     @given(case=cases(), ladder=ladders, show=st.booleans())
     def holds(case: tuple[list[Section], int], ladder: object, show: bool) -> None:
-        some, limit_tokens = case
-        prompt = assembled(some, limit_tokens, ladder, counter, show=show)
+        sections, limit_tokens = case
+        prompt = assemble_or_none(sections, limit_tokens, ladder, counter, show=show)
         if prompt is not None:
             assert prompt.count == counter.text(prompt.text)
             assert prompt.count.upper <= limit_tokens == prompt.limit_tokens
@@ -60,11 +63,10 @@ def test_the_whole_prompt_is_within_the_budget(name: str) -> None:
 def test_an_independent_tokenizer_counts_the_same(shared_data: Path, model: str, vocabulary: str) -> None:
     oracle = tiktoken_encoding(shared_data, vocabulary)
 
-    @settings(max_examples=limit_examples(100))
     @given(case=cases(), ladder=ladders)
     def holds(case: tuple[list[Section], int], ladder: object) -> None:
-        some, limit_tokens = case
-        prompt = assembled(some, limit_tokens, ladder, model)
+        sections, limit_tokens = case
+        prompt = assemble_or_none(sections, limit_tokens, ladder, model)
         if prompt is not None:
             whole = prompt.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
             assert len(oracle.encode_ordinary(whole)) == prompt.tokens <= limit_tokens
@@ -73,16 +75,15 @@ def test_an_independent_tokenizer_counts_the_same(shared_data: Path, model: str,
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(120))
 @given(case=cases(), ladder=ladders, name=counter_names, show=st.booleans())
 def test_a_required_section_is_complete_up_to_its_own_cap(
     case: tuple[list[Section], int], ladder: object, name: str, show: bool
 ) -> None:
-    some, limit_tokens = case
-    prompt = assembled(some, limit_tokens, ladder, counter_named(name), show=show)
+    sections, limit_tokens = case
+    prompt = assemble_or_none(sections, limit_tokens, ladder, counter_named(name), show=show)
     if prompt is None:
         return
-    for section, report in zip(some, prompt.sections, strict=False):
+    for section, report in zip(sections, prompt.sections, strict=False):
         if section.priority is Priority.REQUIRED and section.enabled:
             cap = report.cap_tokens
             if cap is None or counter_named(name).text(section.text).upper <= cap:
@@ -94,30 +95,28 @@ def test_a_required_section_is_complete_up_to_its_own_cap(
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(120))
 @given(case=cases(), ladder=PRIORITY_LADDERS, name=counter_names, show=st.booleans())
 def test_lower_priorities_are_cut_before_higher_ones(
     case: tuple[list[Section], int], ladder: str, name: str, show: bool
 ) -> None:
-    some, limit_tokens = case
-    prompt = assembled(some, limit_tokens, ladder, counter_named(name), show=show)
+    sections, limit_tokens = case
+    prompt = assemble_or_none(sections, limit_tokens, ladder, counter_named(name), show=show)
     if prompt is None:
         return
-    wanting = {cut.section for cut in prompt.cuts if cut.rung != "cap"}
-    places = list(enumerate(prompt.sections[: len(some)]))
+    cut_sections = {cut.section for cut in prompt.cuts if cut.rung != "cap"}
+    places = list(enumerate(prompt.sections[: len(sections)]))
     for (place, report), (other_place, other) in product(places, places):
         is_lower = (RANKS[other.priority], other_place) > (RANKS[report.priority], place)
-        if report.name in wanting and is_lower:
+        if report.name in cut_sections and is_lower:
             assert other.after == 0
             assert other.text == ""
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(120))
 @given(case=cases(), ladder=ladders, name=counter_names)
 def test_no_section_exceeds_its_own_cap(case: tuple[list[Section], int], ladder: object, name: str) -> None:
-    some, limit_tokens = case
-    prompt = assembled(some, limit_tokens, ladder, counter_named(name))
+    sections, limit_tokens = case
+    prompt = assemble_or_none(sections, limit_tokens, ladder, counter_named(name))
     for report in prompt.sections if prompt else ():
         if report.cap_tokens is not None:
             assert report.upper == counter_named(name).text(report.text).upper
@@ -125,13 +124,12 @@ def test_no_section_exceeds_its_own_cap(case: tuple[list[Section], int], ladder:
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(80))
 @given(case=cases(), ladder=PRIORITY_LADDERS, name=counter_names)
 def test_the_reported_total_is_the_count_of_the_prompt(
     case: tuple[list[Section], int], ladder: str, name: str
 ) -> None:
-    some, limit_tokens = case
-    prompt = assembled(some, limit_tokens, ladder, counter_named(name), show=True)
+    sections, limit_tokens = case
+    prompt = assemble_or_none(sections, limit_tokens, ladder, counter_named(name), show=True)
     if prompt is not None:
         assert f"Using {prompt.count.upper}/{limit_tokens} tokens" in prompt.sections[-1].text
         enabled = [report for report in prompt.sections[:-1] if report.action is not Action.DISABLED]
@@ -139,16 +137,15 @@ def test_the_reported_total_is_the_count_of_the_prompt(
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(80))
 @given(case=cases(), ladder=ladders, name=counter_names)
 def test_every_cut_is_recorded_with_its_reason_and_numbers(
     case: tuple[list[Section], int], ladder: object, name: str
 ) -> None:
-    some, limit_tokens = case
-    prompt = assembled(some, limit_tokens, ladder, counter_named(name))
+    sections, limit_tokens = case
+    prompt = assemble_or_none(sections, limit_tokens, ladder, counter_named(name))
     if prompt is None:
         return
-    for section, report in zip(some, prompt.sections, strict=True):
+    for section, report in zip(sections, prompt.sections, strict=True):
         text = section.text if section.enabled else ""
         cuts = [cut for cut in prompt.cuts if cut.section == section.name]
         assert report.before == counter_named(name).text(text).tokens
@@ -158,25 +155,23 @@ def test_every_cut_is_recorded_with_its_reason_and_numbers(
         if cuts:
             assert all(cut.reason and cut.rung for cut in cuts)
             assert [cuts[0].before, cuts[-1].after] == [report.before, report.after]
-            assert all(one.after == other.before for one, other in pairwise(cuts))
+            assert all(cut.after == next_cut.before for cut, next_cut in pairwise(cuts))
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(100))
 @given(case=cases(required=False), ladder=PRIORITY_LADDERS)
 def test_the_priority_ladders_always_make_room_for_required_sections(
     case: tuple[list[Section], int], ladder: str
 ) -> None:
-    some, limit_tokens = case
-    assert assembled(some, limit_tokens, ladder, "gpt-4o") is not None
+    sections, limit_tokens = case
+    assert assemble_or_none(sections, limit_tokens, ladder, "gpt-4o") is not None
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(100))
 @given(case=cases())
 def test_the_same_sections_give_the_same_prompt(case: tuple[list[Section], int]) -> None:
     """Also if all texts are in the counter's cache."""
-    some, limit_tokens = case
-    assert assembled(some, limit_tokens, "truncate_low_priority", "gpt-4o") == assembled(
-        some, limit_tokens, "truncate_low_priority", "gpt-4o"
+    sections, limit_tokens = case
+    assert assemble_or_none(sections, limit_tokens, "truncate_low_priority", "gpt-4o") == assemble_or_none(
+        sections, limit_tokens, "truncate_low_priority", "gpt-4o"
     )

@@ -10,32 +10,30 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate import formats
 from foveate.budget.evict import Eviction, HistoryLimit, evict, evict_turns
 from foveate.errors import BadOption, BudgetExceeded, MalformedRequest, SectionSize
 from foveate.model import Format, Message, Opaque, Part, Text, ToolCall, ToolResult
-from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.conversations import (
     BEFORE_ANY_QUESTION,
     SYSTEM,
-    Talk,
-    long_talk,
+    GeneratedConversation,
+    generated_conversations,
+    make_long_conversation,
     new_orphans,
-    talks,
 )
 
 PLENTY = 10**6
 
 budgets = st.integers(0, 700)
 turn_limits = st.integers(1, 4)
-limited = settings(max_examples=limit_examples(60))
 
 
-def user_message(model_message: str = "And then?") -> Message:
-    return Message(role="user", parts=(Text(model_message),))
+def user_message(text: str = "And then?") -> Message:
+    return Message(role="user", parts=(Text(text),))
 
 
 def model_message(*parts: Part) -> Message:
@@ -43,27 +41,27 @@ def model_message(*parts: Part) -> Message:
 
 
 def call(*ids: str) -> Message:
-    calls = [ToolCall(name="read", arguments="{}", format=Format.CHAT, id=given) for given in ids]
+    calls = [ToolCall(name="read", arguments="{}", format=Format.CHAT, id=call_id) for call_id in ids]
     return Message(role="assistant", parts=tuple(calls))
 
 
-def result(given: str) -> Message:
-    return Message(role="tool", parts=(ToolResult(parts=(Text("done"),), id=given),))
+def result(call_id: str) -> Message:
+    return Message(role="tool", parts=(ToolResult(parts=(Text("done"),), id=call_id),))
 
 
 def result_message(*parts: Part) -> Message:
     return Message(role="user", parts=parts)
 
 
-def gone(eviction: Eviction) -> list[tuple[int, ...]]:
-    return [each.messages for each in eviction.evicted]
+def evicted_positions(eviction: Eviction) -> list[tuple[int, ...]]:
+    return [eviction_step.messages for eviction_step in eviction.evicted]
 
 
-def all_but_what_must_stay(messages: Sequence[Message]) -> list[tuple[int, ...]]:
-    return gone(evict(messages, [1] * len(messages), token_budget=0))
+def evict_everything(messages: Sequence[Message]) -> list[tuple[int, ...]]:
+    return evicted_positions(evict(messages, [1] * len(messages), token_budget=0))
 
 
-class Notebook:
+class RecordingListener:
     """A listener that records evicted messages."""
 
     def __init__(self) -> None:
@@ -77,118 +75,122 @@ class Notebook:
 
 
 @pytest.mark.slow
-@limited
-@given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
-def test_the_oldest_evictable_messages_are_evicted(talk: Talk, token_budget: int, max_turns: int) -> None:
-    eviction = evict(talk.messages, talk.tokens, token_budget=token_budget, max_turns=max_turns)
-
-    assert gone(eviction) == talk.may_go[: len(eviction.evicted)]
-
-
-@pytest.mark.slow
-@limited
-@given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
-def test_no_call_is_separated_from_its_result(talk: Talk, token_budget: int, max_turns: int) -> None:
-    eviction = evict(talk.messages, talk.tokens, token_budget=token_budget, max_turns=max_turns)
-
-    kept = set(eviction.kept)
-    assert [pair for pair in talk.pairs if len(kept & set(pair)) == 1] == []
-    assert new_orphans(talk.messages, eviction.kept) == Counter()
-
-
-@pytest.mark.slow
-@limited
-@given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
-def test_every_message_is_kept_or_evicted_once_in_order(talk: Talk, token_budget: int, max_turns: int) -> None:
-    eviction = evict(talk.messages, talk.tokens, token_budget=token_budget, max_turns=max_turns)
-
-    went = [place for places in gone(eviction) for place in places]
-    assert list(eviction.kept) == sorted(eviction.kept)
-    assert went == sorted(went)
-    assert sorted((*eviction.kept, *went)) == list(range(len(talk.lines)))
-    assert all(talk.lines[place].turn != SYSTEM for place in went)
-
-
-@pytest.mark.slow
-@limited
-@given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
-def test_both_limits_hold_or_nothing_evictable_is_left(talk: Talk, token_budget: int, max_turns: int) -> None:
-    eviction = evict(talk.messages, talk.tokens, token_budget=token_budget, max_turns=max_turns)
-
-    assert eviction.tokens_after == talk.tokens_in(eviction.kept)
-    assert eviction.fits == (eviction.tokens_after <= token_budget)
-    assert eviction.fits or gone(eviction) == talk.may_go
-    assert talk.turns_in(eviction.kept) <= max_turns
-
-
-@pytest.mark.slow
-@limited
-@given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
-def test_nothing_is_evicted_needlessly_and_every_reason_is_true(
-    talk: Talk, token_budget: int, max_turns: int
+@given(conversation=generated_conversations(), token_budget=budgets, max_turns=turn_limits)
+def test_the_oldest_evictable_messages_are_evicted(
+    conversation: GeneratedConversation, token_budget: int, max_turns: int
 ) -> None:
-    eviction = evict(talk.messages, talk.tokens, token_budget=token_budget, max_turns=max_turns)
+    eviction = evict(conversation.messages, conversation.tokens, token_budget=token_budget, max_turns=max_turns)
 
-    left = set(range(len(talk.lines)))
-    for each in eviction.evicted:
+    assert evicted_positions(eviction) == conversation.evictable[: len(eviction.evicted)]
+
+
+@pytest.mark.slow
+@given(conversation=generated_conversations(), token_budget=budgets, max_turns=turn_limits)
+def test_no_call_is_separated_from_its_result(
+    conversation: GeneratedConversation, token_budget: int, max_turns: int
+) -> None:
+    eviction = evict(conversation.messages, conversation.tokens, token_budget=token_budget, max_turns=max_turns)
+
+    kept_positions = set(eviction.kept)
+    assert [pair for pair in conversation.pairs if len(kept_positions & set(pair)) == 1] == []
+    assert new_orphans(conversation.messages, eviction.kept) == Counter()
+
+
+@pytest.mark.slow
+@given(conversation=generated_conversations(), token_budget=budgets, max_turns=turn_limits)
+def test_every_message_is_kept_or_evicted_once_in_order(
+    conversation: GeneratedConversation, token_budget: int, max_turns: int
+) -> None:
+    eviction = evict(conversation.messages, conversation.tokens, token_budget=token_budget, max_turns=max_turns)
+
+    evicted = [position for positions in evicted_positions(eviction) for position in positions]
+    assert list(eviction.kept) == sorted(eviction.kept)
+    assert evicted == sorted(evicted)
+    assert sorted((*eviction.kept, *evicted)) == list(range(len(conversation.lines)))
+    assert all(conversation.lines[position].turn != SYSTEM for position in evicted)
+
+
+@pytest.mark.slow
+@given(conversation=generated_conversations(), token_budget=budgets, max_turns=turn_limits)
+def test_both_limits_hold_or_nothing_evictable_is_left(
+    conversation: GeneratedConversation, token_budget: int, max_turns: int
+) -> None:
+    eviction = evict(conversation.messages, conversation.tokens, token_budget=token_budget, max_turns=max_turns)
+
+    assert eviction.tokens_after == conversation.tokens_in(eviction.kept)
+    assert eviction.fits == (eviction.tokens_after <= token_budget)
+    assert eviction.fits or evicted_positions(eviction) == conversation.evictable
+    assert conversation.turns_in(eviction.kept) <= max_turns
+
+
+@pytest.mark.slow
+@given(conversation=generated_conversations(), token_budget=budgets, max_turns=turn_limits)
+def test_nothing_is_evicted_needlessly_and_every_reason_is_true(
+    conversation: GeneratedConversation, token_budget: int, max_turns: int
+) -> None:
+    eviction = evict(conversation.messages, conversation.tokens, token_budget=token_budget, max_turns=max_turns)
+
+    remaining = set(range(len(conversation.lines)))
+    for step in eviction.evicted:
         reasons = []
-        if talk.turns_in(left) > max_turns:
+        if conversation.turns_in(remaining) > max_turns:
             reasons.append(HistoryLimit.MAX_TURNS)
-        if talk.tokens_in(left) > token_budget:
+        if conversation.tokens_in(remaining) > token_budget:
             reasons.append(HistoryLimit.TOKEN_BUDGET)
         assert reasons
-        assert each.reasons == tuple(reasons)
-        assert each.before == talk.tokens_in(left)
-        left -= set(each.messages)
-        assert each.after == talk.tokens_in(left)
-    assert left == set(eviction.kept)
-    assert eviction.tokens_before == sum(talk.tokens)
+        assert step.reasons == tuple(reasons)
+        assert step.before == conversation.tokens_in(remaining)
+        remaining -= set(step.messages)
+        assert step.after == conversation.tokens_in(remaining)
+    assert remaining == set(eviction.kept)
+    assert eviction.tokens_before == sum(conversation.tokens)
 
 
 @pytest.mark.slow
-@limited
-@given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
+@given(conversation=generated_conversations(), token_budget=budgets, max_turns=turn_limits)
 def test_the_rest_begins_with_a_user_message_and_roles_alternate(
-    talk: Talk, token_budget: int, max_turns: int
+    conversation: GeneratedConversation, token_budget: int, max_turns: int
 ) -> None:
-    eviction = evict(talk.messages, talk.tokens, token_budget=token_budget, max_turns=max_turns)
+    eviction = evict(conversation.messages, conversation.tokens, token_budget=token_budget, max_turns=max_turns)
 
-    kept = [place for place in eviction.kept if talk.lines[place].turn != SYSTEM]
-    if eviction.evicted and talk.lines[kept[0]].turn != BEFORE_ANY_QUESTION:
-        assert talk.opens_with_question(kept)
-        assert not talk.lines[kept[0]].answers
-    followed = dict(pairwise(talk.api_format))
-    for one, other in pairwise(kept):
-        if followed[one] != other:
-            assert not talk.is_model(one)
-            assert talk.is_model(other)
+    kept_positions = [position for position in eviction.kept if conversation.lines[position].turn != SYSTEM]
+    if eviction.evicted and conversation.lines[kept_positions[0]].turn != BEFORE_ANY_QUESTION:
+        assert conversation.opens_with_question(kept_positions)
+        assert not conversation.lines[kept_positions[0]].answers
+    next_position = dict(pairwise(conversation.non_system_indexes))
+    for position, following in pairwise(kept_positions):
+        if next_position[position] != following:
+            assert not conversation.is_model(position)
+            assert conversation.is_model(following)
 
 
 @pytest.mark.slow
-@limited
-@given(talk=talks(), token_budget=budgets, max_turns=turn_limits)
+@given(conversation=generated_conversations(), token_budget=budgets, max_turns=turn_limits)
 def test_a_listener_gets_all_evicted_messages_once_oldest_first(
-    talk: Talk, token_budget: int, max_turns: int
+    conversation: GeneratedConversation, token_budget: int, max_turns: int
 ) -> None:
-    notebook = Notebook()
-    decided = evict(talk.messages, talk.tokens, token_budget=token_budget, max_turns=max_turns)
-    act = partial(
+    listener = RecordingListener()
+    expected = evict(conversation.messages, conversation.tokens, token_budget=token_budget, max_turns=max_turns)
+    run_eviction = partial(
         evict_turns,
-        talk.messages,
-        talk.tokens,
+        conversation.messages,
+        conversation.tokens,
         token_budget=token_budget,
         max_turns=max_turns,
-        listener=notebook,
+        listener=listener,
     )
-    if decided.fits:
-        assert act() == decided
-        assert notebook.offered == [[talk.messages[place] for place in places] for places in gone(decided)]
+    if expected.fits:
+        assert run_eviction() == expected
+        assert listener.offered == [
+            [conversation.messages[position] for position in positions]
+            for positions in evicted_positions(expected)
+        ]
     else:
         with pytest.raises(BudgetExceeded) as caught:
-            act()
-        assert notebook.offered == []
+            run_eviction()
+        assert listener.offered == []
         assert caught.value.tokens == sum(section.after for section in caught.value.sections)
-        assert talk.tokens_in(range(len(talk.lines))) == sum(
+        assert conversation.tokens_in(range(len(conversation.lines))) == sum(
             section.before for section in caught.value.sections
         )
 
@@ -197,12 +199,12 @@ def test_a_listener_gets_all_evicted_messages_once_oldest_first(
 
 
 def test_forty_turns_are_kept_by_default() -> None:
-    talk = long_talk(turns=42, steps=0)
+    conversation = make_long_conversation(turns=42, steps=0)
 
-    eviction = evict(talk.messages, talk.tokens, token_budget=PLENTY)
+    eviction = evict(conversation.messages, conversation.tokens, token_budget=PLENTY)
 
-    assert gone(eviction) == [(0, 1), (2, 3)]
-    assert {each.reasons for each in eviction.evicted} == {(HistoryLimit.MAX_TURNS,)}
+    assert evicted_positions(eviction) == [(0, 1), (2, 3)]
+    assert {eviction_step.reasons for eviction_step in eviction.evicted} == {(HistoryLimit.MAX_TURNS,)}
 
 
 def test_a_call_is_evicted_with_its_result_despite_a_user_message_in_between() -> None:
@@ -217,31 +219,31 @@ def test_a_call_is_evicted_with_its_result_despite_a_user_message_in_between() -
         user_message(),
     ]
 
-    assert all_but_what_must_stay(messages) == [(0, 1, 2, 3, 4), (5, 6)]
+    assert evict_everything(messages) == [(0, 1, 2, 3, 4), (5, 6)]
 
 
 def test_a_user_text_next_to_a_result_belongs_to_the_current_turn() -> None:
-    beside = result_message(ToolResult(parts=(), id="b"), Text("Now do the other thing."))
+    result_with_text = result_message(ToolResult(parts=(), id="b"), Text("Now do the other thing."))
     messages = [
         user_message(),
         call("a"),
         result("a"),
         call("b"),
-        beside,
+        result_with_text,
         call("c"),
         result("c"),
         call("d"),
         result("d"),
     ]
 
-    assert all_but_what_must_stay(messages) == [(1, 2), (5, 6)]
+    assert evict_everything(messages) == [(1, 2), (5, 6)]
 
 
 def test_a_user_message_after_a_text_next_to_a_result_opens_a_turn() -> None:
-    beside = result_message(ToolResult(parts=(), id="a"), Text("Interrupted."))
-    messages = [user_message(), call("a"), beside, user_message("Do this instead."), model_message()]
+    result_with_text = result_message(ToolResult(parts=(), id="a"), Text("Interrupted."))
+    messages = [user_message(), call("a"), result_with_text, user_message("Do this instead."), model_message()]
 
-    assert all_but_what_must_stay(messages) == [(0, 1, 2)]
+    assert evict_everything(messages) == [(0, 1, 2)]
 
 
 def test_a_long_turn_loses_its_oldest_steps_and_keeps_user_message_and_last_step() -> None:
@@ -256,7 +258,7 @@ def test_a_long_turn_loses_its_oldest_steps_and_keeps_user_message_and_last_step
         result("d"),
     ]
 
-    assert all_but_what_must_stay(messages) == [(1, 2), (3, 4, 5)]
+    assert evict_everything(messages) == [(1, 2), (3, 4, 5)]
 
 
 def test_a_result_after_another_call_joins_both_steps() -> None:
@@ -271,7 +273,7 @@ def test_a_result_after_another_call_joins_both_steps() -> None:
         result("d"),
     ]
 
-    assert all_but_what_must_stay(messages) == [(1, 2, 3, 4, 5)]
+    assert evict_everything(messages) == [(1, 2, 3, 4, 5)]
 
 
 def test_a_second_result_of_a_call_stays_with_it() -> None:
@@ -286,7 +288,7 @@ def test_a_second_result_of_a_call_stays_with_it() -> None:
         result("c"),
     ]
 
-    assert all_but_what_must_stay(messages) == [(1, 2, 3, 4, 5)]
+    assert evict_everything(messages) == [(1, 2, 3, 4, 5)]
 
 
 def test_a_call_without_a_result_does_not_keep_later_turns() -> None:
@@ -304,55 +306,72 @@ def test_a_call_without_a_result_does_not_keep_later_turns() -> None:
         answer,
     ]
 
-    assert all_but_what_must_stay(messages) == [(0, 1), (2, 3, 4, 5)]
+    assert evict_everything(messages) == [(0, 1), (2, 3, 4, 5)]
 
 
 def test_a_result_without_a_call_belongs_to_the_last_model_message() -> None:
     custom = model_message(Opaque("custom", b'{"id":"a"}'))
     messages = [user_message(), custom, user_message("Hurry!"), result("a"), model_message(), user_message()]
 
-    assert all_but_what_must_stay(messages) == [(0, 1, 2, 3, 4)]
+    assert evict_everything(messages) == [(0, 1, 2, 3, 4)]
 
 
 def test_provider_tool_calls_are_evicted_with_their_outputs() -> None:
-    moved, seen = (
+    computer_call, computer_output = (
         model_message(Opaque("computer_call", b"{}")),
         model_message(Opaque("computer_call_output", b"{}")),
     )
-    found, tools = (
+    search_call, search_output = (
         model_message(Opaque("tool_search_call", b"{}")),
         model_message(Opaque("tool_search_output", b"{}")),
     )
-    may, yes = (
+    approval_request, approval_response = (
         model_message(Opaque("mcp_approval_request", b"{}")),
         model_message(Opaque("mcp_approval_response", b"{}")),
     )
 
-    assert all_but_what_must_stay([user_message(), moved, seen, moved, seen, found, tools]) == [(1, 2), (3, 4)]
-    assert all_but_what_must_stay(
-        [user_message(), may, user_message("Why?"), model_message(), yes, user_message()]
+    assert evict_everything(
+        [
+            user_message(),
+            computer_call,
+            computer_output,
+            computer_call,
+            computer_output,
+            search_call,
+            search_output,
+        ]
+    ) == [(1, 2), (3, 4)]
+    assert evict_everything(
+        [
+            user_message(),
+            approval_request,
+            user_message("Why?"),
+            model_message(),
+            approval_response,
+            user_message(),
+        ]
     ) == [(0, 1, 2, 3, 4)]
-    assert all_but_what_must_stay(
-        [user_message(), found, user_message("Why?"), model_message(), tools, user_message()]
+    assert evict_everything(
+        [user_message(), search_call, user_message("Why?"), model_message(), search_output, user_message()]
     ) == [(0, 1, 2, 3, 4)]
 
 
 def test_a_history_without_user_messages_loses_its_oldest_steps() -> None:
     messages = [result("lost"), model_message(), call("a"), result("a"), call("b"), result("b")]
 
-    assert all_but_what_must_stay(messages) == [(0,), (1, 2, 3)]
+    assert evict_everything(messages) == [(0,), (1, 2, 3)]
 
 
-def test_messages_before_the_first_user_message_are_evicted_first_and_are_no_turn() -> None:
+def test_messages_before_the_first_user_message_are_evicted_first_and_are_not_a_turn() -> None:
     messages = [model_message(), user_message(), model_message(), user_message()]
 
     assert evict(messages, [1] * 4, token_budget=4, max_turns=2).evicted == ()
-    assert gone(evict(messages, [1] * 4, token_budget=4, max_turns=1)) == [(0,), (1, 2)]
+    assert evicted_positions(evict(messages, [1] * 4, token_budget=4, max_turns=1)) == [(0,), (1, 2)]
 
 
 def test_additional_tools_of_the_developer_are_kept() -> None:
-    more = model_message(Opaque("additional_tools", b"{}"))
-    messages = [user_message(), model_message(), more, user_message(), model_message()]
+    additional_tools = model_message(Opaque("additional_tools", b"{}"))
+    messages = [user_message(), model_message(), additional_tools, user_message(), model_message()]
 
     assert evict(messages, [1] * 5, token_budget=3).kept == (2, 3, 4)
 
@@ -371,18 +390,18 @@ def test_a_system_prompt_that_is_too_large_is_an_error_with_its_sizes() -> None:
         model_message(),
         user_message(),
     ]
-    notebook = Notebook()
+    listener = RecordingListener()
 
-    words = r"budget is 50 tokens.* has 107: system \(required\) 100, history \(high\) 7; give it"
-    with pytest.raises(BudgetExceeded, match=words) as caught:
-        evict_turns(messages, [100, 5, 6, 7], token_budget=50, listener=notebook)
+    message = r"budget is 50 tokens.* has 107: system \(required\) 100, history \(high\) 7; give it"
+    with pytest.raises(BudgetExceeded, match=message) as caught:
+        evict_turns(messages, [100, 5, 6, 7], token_budget=50, listener=listener)
 
     assert (caught.value.limit_tokens, caught.value.tokens) == (50, 107)
     assert caught.value.sections == (
         SectionSize("system", "required", 100, 100),
         SectionSize("history", "high", 18, 7),
     )
-    assert notebook.offered == []
+    assert listener.offered == []
 
 
 @pytest.mark.parametrize(
@@ -409,20 +428,20 @@ def test_an_invalid_limit_is_rejected(
 @pytest.mark.parametrize(("turns", "steps"), [(2_000, 4), (1, 10_000)])
 def test_the_cost_is_linear_in_the_messages(turns: int, steps: int) -> None:
     """Quadratic time would be half a minute."""
-    talk = long_talk(turns, steps)
+    conversation = make_long_conversation(turns, steps)
     started = time.process_time()
 
-    eviction = evict(talk.messages, talk.tokens, token_budget=40, max_turns=40)
+    eviction = evict(conversation.messages, conversation.tokens, token_budget=40, max_turns=40)
 
     assert time.process_time() - started < 2
-    assert gone(eviction) == talk.may_go[: len(eviction.evicted)]
+    assert evicted_positions(eviction) == conversation.evictable[: len(eviction.evicted)]
     assert len(eviction.kept) <= 4
 
 
 @pytest.mark.slow
 def test_no_recorded_request_gets_an_orphaned_call_or_result(shared_data: Path) -> None:
     evictions = 0
-    for messages, tokens in recorded(shared_data):
+    for messages, tokens in read_recorded_requests(shared_data):
         for share in (0.0, 0.25, 0.5, 0.9):
             for max_turns in (1, 3, 40):
                 budget = int(sum(tokens) * share)
@@ -432,7 +451,7 @@ def test_no_recorded_request_gets_an_orphaned_call_or_result(shared_data: Path) 
     assert evictions > 1_000
 
 
-def recorded(path: Path) -> Iterator[tuple[list[Message], list[int]]]:
+def read_recorded_requests(path: Path) -> Iterator[tuple[list[Message], list[int]]]:
     """Requests in all formats, and whole coding sessions, with approximate counts."""
     with gzip.open(path / "usage_pairs.jsonl.gz", "rt", encoding="utf-8") as lines:
         for body in (json.loads(line)["request"] for line in lines):
@@ -440,15 +459,15 @@ def recorded(path: Path) -> Iterator[tuple[list[Message], list[int]]]:
                 request = formats.parse_request(body)
             except MalformedRequest:  # embeddings and the like
                 continue
-            yield read(request.format, request.messages)
+            yield parse_messages(request.format, request.messages)
     for session in sorted((path / "sessions" / "claude_code").glob("*.jsonl.gz")):
         with gzip.open(session, "rt", encoding="utf-8") as lines:
             entries = [json.loads(line) for line in lines]
-        api_format = [entry["message"] for entry in entries if entry["type"] in ("user", "assistant")]
-        yield read(Format.ANTHROPIC, [json.dumps(message).encode() for message in api_format])
+        messages = [entry["message"] for entry in entries if entry["type"] in ("user", "assistant")]
+        yield parse_messages(Format.ANTHROPIC, [json.dumps(message).encode() for message in messages])
 
 
-def read(api_format: Format, raw: Sequence[bytes]) -> tuple[list[Message], list[int]]:
+def parse_messages(api_format: Format, raw: Sequence[bytes]) -> tuple[list[Message], list[int]]:
     return [formats.parse_message(api_format, message) for message in raw], [
         len(message) // 4 for message in raw
     ]

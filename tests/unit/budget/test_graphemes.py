@@ -38,9 +38,9 @@ STRETCHES = (
     *("\ud83d", "\ude00", "\ud83d\ude00"),
 )
 short_texts = st.one_of(st.lists(st.sampled_from(STRETCHES), max_size=12).map("".join), any_texts)
-# Sometimes longer than the distance of a quick search.
+# Some are longer than the window that is searched first.
 _rows = st.builds(
-    lambda some, times: some * times, st.sampled_from(STRETCHES), st.sampled_from((1, 2, 3, 150, 300))
+    lambda stretch, times: stretch * times, st.sampled_from(STRETCHES), st.sampled_from((1, 2, 3, 150, 300))
 )
 long_texts = st.lists(_rows, min_size=1, max_size=12).map("".join)
 
@@ -52,9 +52,9 @@ SURROGATES = regex.compile(r"[\uD800-\uDBFF](?=[\uDC00-\uDFFF])")
 
 def boundaries(text: str) -> list[int]:
     """Boundaries found by an independent scan of the whole text."""
-    found = {0} | {cluster.end() for cluster in CLUSTER.finditer(text)}
+    ends = {0} | {cluster.end() for cluster in CLUSTER.finditer(text)}
     joined = {part.end() for part in (*CONJUNCT.finditer(text), *SURROGATES.finditer(text))}
-    return sorted(found - joined)
+    return sorted(ends - joined)
 
 
 def clusters(text: str) -> list[str]:
@@ -63,7 +63,7 @@ def clusters(text: str) -> list[str]:
     return [text[start:end] for start, end in pairwise(cuts)]
 
 
-def check(text: str, at: int, expected: list[int]) -> None:
+def check_nearest_boundaries(text: str, at: int, expected: list[int]) -> None:
     assert boundary_at_or_before(text, at) == max(place for place in expected if place <= at)
     assert boundary_at_or_after(text, at) == min(place for place in expected if place >= at)
 
@@ -72,19 +72,19 @@ def check(text: str, at: int, expected: list[int]) -> None:
 def test_the_nearest_boundaries_are_those_of_a_scan_of_the_whole_text(text: str) -> None:
     expected = boundaries(text)
     for at in range(len(text) + 1):
-        check(text, at, expected)
+        check_nearest_boundaries(text, at, expected)
 
 
 @given(text=long_texts, data=st.data())
 def test_the_nearest_boundaries_are_found_in_long_runs_too(text: str, data: st.DataObject) -> None:
-    check(text, data.draw(st.integers(0, len(text))), boundaries(text))
+    check_nearest_boundaries(text, data.draw(st.integers(0, len(text))), boundaries(text))
 
 
 def test_any_two_kinds_of_characters_are_split_like_in_a_full_scan() -> None:
     for text in map("".join, product(STRETCHES, repeat=2)):
         expected = boundaries(text)
         for at in range(len(text) + 1):
-            check(text, at, expected)
+            check_nearest_boundaries(text, at, expected)
 
 
 @given(text=st.one_of(short_texts, long_texts), data=st.data())
@@ -139,7 +139,7 @@ def test_regional_indicators_are_paired_from_the_start_of_their_run(length: int)
         assert boundary_at_or_after(text, 1 + letters) == 1 + min(letters + letters % 2, length)
 
 
-def test_a_mark_after_a_line_break_stands_alone() -> None:
+def test_a_combining_mark_after_a_line_break_stands_alone() -> None:
     assert clusters("a\n\u0301b") == ["a", "\n", "\u0301", "b"]
 
 

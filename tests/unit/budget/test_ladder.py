@@ -30,9 +30,9 @@ rungs = st.one_of(
 )
 
 
-@given(some=st.lists(rungs, min_size=1))
-def test_a_ladder_survives_serialization(some: list[Rung]) -> None:
-    assert parse_ladder([rung_as_data(rung) for rung in some]).rungs == tuple(some)
+@given(ladder_rungs=st.lists(rungs, min_size=1))
+def test_a_ladder_survives_serialization(ladder_rungs: list[Rung]) -> None:
+    assert parse_ladder([rung_as_data(rung) for rung in ladder_rungs]).rungs == tuple(ladder_rungs)
 
 
 def test_the_built_in_ladders_have_the_documented_names() -> None:
@@ -77,7 +77,7 @@ def test_an_invalid_ladder_is_rejected_with_the_number_of_the_rung(value: Any, m
 
 
 @pytest.mark.parametrize(
-    ("section", "meant"),
+    ("section", "matches"),
     [
         ("logs", True),
         ("Logs", True),
@@ -87,5 +87,5 @@ def test_an_invalid_ladder_is_rejected_with_the_number_of_the_rung(value: Any, m
         ("dialogs", False),
     ],
 )
-def test_the_progressive_ladder_matches_common_names_of_logs(section: str, meant: bool) -> None:
-    assert rung_matches(BUILT_IN_LADDERS["progressive"].rungs[0], section) is meant
+def test_the_progressive_ladder_matches_common_names_of_logs(section: str, matches: bool) -> None:
+    assert rung_matches(BUILT_IN_LADDERS["progressive"].rungs[0], section) is matches

@@ -45,12 +45,12 @@ UNKNOWN = (
 
 @pytest.mark.parametrize(("model", "tokens"), KNOWN.items())
 def test_a_model_is_known_in_every_spelling_of_its_providers(model: str, tokens: int) -> None:
-    found = find_output_limit(model)
+    limit = find_output_limit(model)
 
-    assert found is not None
-    assert found.tokens == tokens
-    assert re.fullmatch(r"20\d\d-\d\d", found.as_of)
-    assert found.source
+    assert limit is not None
+    assert limit.tokens == tokens
+    assert re.fullmatch(r"20\d\d-\d\d", limit.as_of)
+    assert limit.source
 
 
 @pytest.mark.parametrize("model", UNKNOWN)
@@ -65,13 +65,13 @@ def rows() -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize(("pattern", "tokens"), rows())
 def test_every_row_is_reachable_and_within_the_context_window(pattern: str, tokens: int) -> None:
-    def is_given(name: str) -> bool:
-        found = find_output_limit(name)
-        return found is not None and found.tokens == tokens
+    def has_limit(name: str) -> bool:
+        limit = find_output_limit(name)
+        return limit is not None and limit.tokens == tokens
 
     name = find(
         st.from_regex(pattern, fullmatch=True),
-        is_given,
+        has_limit,
         settings=settings(database=None, phases=[Phase.generate]),
     )
     window = find_context_window(name)
@@ -81,6 +81,6 @@ def test_every_row_is_reachable_and_within_the_context_window(pattern: str, toke
 
 @given(st.text(max_size=200) | st.from_regex(r"(gpt|claude|gemini|o)[-.0-9a-z:/]{0,40}", fullmatch=True))
 def test_any_name_can_be_looked_up_for_its_output_limit(model: str) -> None:
-    found = find_output_limit(model)
+    limit = find_output_limit(model)
 
-    assert found is None or found.tokens > 0
+    assert limit is None or limit.tokens > 0

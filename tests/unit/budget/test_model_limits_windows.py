@@ -138,7 +138,7 @@ UNKNOWN = (
 )
 
 
-def tokens_of(model: str) -> int | None:
+def window_tokens(model: str) -> int | None:
     window = find_context_window(model)
     return None if window is None else window.tokens
 
@@ -152,7 +152,7 @@ def test_a_model_is_known_in_every_spelling_of_its_providers(model: str, tokens:
 
 
 @pytest.mark.parametrize(("model", "tokens"), INHERITED.items())
-def test_an_unknown_model_inherits_from_its_family_and_says_so(model: str, tokens: int) -> None:
+def test_an_unknown_model_inherits_from_its_family_and_is_marked_as_inherited(model: str, tokens: int) -> None:
     window = find_context_window(model)
 
     assert window is not None
@@ -174,8 +174,8 @@ def test_a_window_has_a_source_and_a_date() -> None:
 
 def test_a_separate_limit_of_the_prompt_is_used() -> None:
     """GPT-5 rejects a prompt of 300,000 tokens, although its window is given as 400,000."""
-    assert tokens_of("gpt-5") == 400_000 - 128_000
-    assert tokens_of("gpt-5.4") == 1_050_000 - 128_000
+    assert window_tokens("gpt-5") == 400_000 - 128_000
+    assert window_tokens("gpt-5.4") == 1_050_000 - 128_000
 
 
 @pytest.mark.parametrize("model", ["gpt-4o-2024-11-20", "claude-sonnet-4-5", "gemini-2.5-flash", "glm-4.6"])
@@ -204,8 +204,8 @@ UNSHRUNK = settings(database=None, phases=[Phase.generate])
 
 @pytest.mark.parametrize(("pattern", "tokens"), rows())
 def test_every_row_of_the_table_is_reachable(pattern: str, tokens: int) -> None:
-    def is_given(name: str) -> bool:
+    def has_window(name: str) -> bool:
         window = find_context_window(name)
         return window is not None and (window.tokens, window.inherited) == (tokens, False)
 
-    assert find(st.from_regex(pattern, fullmatch=True), is_given, settings=UNSHRUNK)
+    assert find(st.from_regex(pattern, fullmatch=True), has_window, settings=UNSHRUNK)

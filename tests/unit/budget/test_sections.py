@@ -106,10 +106,16 @@ def test_a_rule_converts_and_validates_names() -> None:
     rule = SectionRule(priority="required", keep="whole")  # type: ignore[arg-type]
 
     assert (rule.priority, rule.keep) == (Priority.REQUIRED, Keep.WHOLE)
-    for wrong in ({"priority": "requird"}, {"max_tokens": -5}, {"share": 9}, {"keep": "tail"}, {"enabled": 1}):
+    for invalid in (
+        {"priority": "requird"},
+        {"max_tokens": -5},
+        {"share": 9},
+        {"keep": "tail"},
+        {"enabled": 1},
+    ):
         with pytest.raises(BadOption) as caught:
-            SectionRule(**wrong)
-        assert caught.value.path == tuple(wrong)
+            SectionRule(**invalid)
+        assert caught.value.path == tuple(invalid)
     with pytest.raises(BadOption, match=r"sections\.a is a SectionRule"):
         Budget(sections={"a": {"max_tokens": 5}})  # type: ignore[dict-item]
 

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from foveate.budget import (
     DEFAULT_BUDGET,
@@ -20,39 +20,36 @@ from foveate.budget import (
 )
 from foveate.budget.ladder import CUSTOM_LADDER_NAME, PROGRESSIVE, Drop, LastLines, Truncate
 from foveate.errors import BadOption
-from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.budgets import budgets
 
 
-def error_for(said: Any) -> BadOption:
+def error_for(data: Any) -> BadOption:
     with pytest.raises(BadOption) as caught:
-        budget_from_data(said)
+        budget_from_data(data)
     return caught.value
 
 
-def test_the_examples_in_the_documentation_hold() -> None:
+def test_the_examples_in_docstrings_pass() -> None:
     results = doctest.testmod(serialization)
 
     assert results.attempted
     assert not results.failed
 
 
-@settings(max_examples=limit_examples(100))
 @given(budget=budgets())
-def test_a_budget_comes_back_from_json_as_it_was(budget: Budget) -> None:
+def test_a_budget_survives_a_round_trip_through_json(budget: Budget) -> None:
     assert budget_from_data(json.loads(json.dumps(budget_as_data(budget)))) == budget
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(100))
 @given(budget=budgets(), other=budgets())
-def test_a_whole_budget_laid_over_another_leaves_only_sections_that_it_does_not_name(
+def test_a_complete_budget_overrides_everything_but_sections_that_it_does_not_name(
     budget: Budget, other: Budget
 ) -> None:
-    laid = budget_from_data(budget_as_data(budget), defaults=other)
+    merged = budget_from_data(budget_as_data(budget), defaults=other)
 
-    assert laid.sections == {**other.sections, **budget.sections}
-    assert (laid.total_tokens, laid.output_reserve, laid.ladder) == (
+    assert merged.sections == {**other.sections, **budget.sections}
+    assert (merged.total_tokens, merged.output_reserve, merged.ladder) == (
         budget.total_tokens,
         budget.output_reserve,
         budget.ladder,
@@ -60,56 +57,58 @@ def test_a_whole_budget_laid_over_another_leaves_only_sections_that_it_does_not_
 
 
 def test_a_ladder_alone_is_a_budget() -> None:
-    base = Budget(100, 10, sections={"a": SectionRule(share=0.5)})
+    defaults = Budget(100, 10, sections={"a": SectionRule(share=0.5)})
 
-    assert budget_from_data("progressive", defaults=base) == Budget(
-        100, 10, PROGRESSIVE, sections=base.sections
+    assert budget_from_data("progressive", defaults=defaults) == Budget(
+        100, 10, PROGRESSIVE, sections=defaults.sections
     )
     assert budget_from_data([{"drop": "a"}]).ladder == Ladder(CUSTOM_LADDER_NAME, (Drop(("a",)),))
 
 
-def test_what_is_not_named_stays() -> None:
-    laid = budget_from_data(
+def test_values_that_are_not_named_keep_their_defaults() -> None:
+    merged = budget_from_data(
         {"sections": {"recent_events": {"max_tokens": 50}, "extra": {"share": 1}}}, defaults=DEFAULT_BUDGET
     )
 
-    assert laid.total_tokens == 4000
-    assert laid.ladder == DEFAULT_BUDGET.ladder
-    assert laid.sections["recent_events"] == SectionRule(max_tokens=50, priority=Priority.LOW, keep=Keep.NEWEST)
-    assert laid.sections["extra"] == SectionRule(share=1.0)
-    assert laid.sections["system_prompt"] == DEFAULT_BUDGET.sections["system_prompt"]
+    assert merged.total_tokens == 4000
+    assert merged.ladder == DEFAULT_BUDGET.ladder
+    assert merged.sections["recent_events"] == SectionRule(
+        max_tokens=50, priority=Priority.LOW, keep=Keep.NEWEST
+    )
+    assert merged.sections["extra"] == SectionRule(share=1.0)
+    assert merged.sections["system_prompt"] == DEFAULT_BUDGET.sections["system_prompt"]
 
 
-def test_null_takes_a_rule_away() -> None:
-    laid = budget_from_data(
+def test_null_removes_a_rule() -> None:
+    merged = budget_from_data(
         {"total_tokens": None, "sections": {"recent_events": {"max_tokens": None}}}, defaults=DEFAULT_BUDGET
     )
 
-    assert laid.total_tokens is None
-    assert laid.sections["recent_events"] == SectionRule(priority=Priority.LOW, keep=Keep.NEWEST)
+    assert merged.total_tokens is None
+    assert merged.sections["recent_events"] == SectionRule(priority=Priority.LOW, keep=Keep.NEWEST)
 
 
 @pytest.mark.parametrize("key", ["ladder", "overflow_policy"])
-def test_a_ladder_is_given_under_either_name(key: str) -> None:
-    own = Ladder(CUSTOM_LADDER_NAME, (LastLines(("logs",), 5), Drop(), Truncate(("a", "b"))))
+def test_a_ladder_can_have_either_key(key: str) -> None:
+    custom = Ladder(CUSTOM_LADDER_NAME, (LastLines(("logs",), 5), Drop(), Truncate(("a", "b"))))
 
     assert budget_from_data({key: "progressive"}).ladder == PROGRESSIVE
     assert (
         budget_from_data(
             {key: [{"last_lines": 5, "of": "logs"}, {"drop": "lowest"}, {"truncate": ["a", "b"]}]}
         ).ladder
-        == own
+        == custom
     )
 
 
-def test_a_ladder_with_a_name_of_its_own_keeps_it() -> None:
-    mine = Ladder("mine", (Drop(),))
+def test_a_named_ladder_keeps_its_name() -> None:
+    ladder = Ladder("mine", (Drop(),))
 
-    assert budget_as_data(Budget(ladder=mine))["ladder"] == {"name": "mine", "rungs": [{"drop": "lowest"}]}
+    assert budget_as_data(Budget(ladder=ladder))["ladder"] == {"name": "mine", "rungs": [{"drop": "lowest"}]}
 
 
 @pytest.mark.parametrize(
-    ("said", "path", "words"),
+    ("data", "path", "message"),
     [
         (5, (), "a budget is a mapping of total_tokens"),
         ([], (), "a ladder is a name or a list of rungs"),
@@ -143,10 +142,8 @@ def test_a_ladder_with_a_name_of_its_own_keeps_it() -> None:
         ({"ladder": "progressive", "overflow_policy": "progressive"}, ("overflow_policy",), "give one of them"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_way_to_it(
-    said: Any, path: tuple[str | int, ...], words: str
-) -> None:
-    error = error_for(said)
+def test_invalid_data_is_rejected_with_its_path(data: Any, path: tuple[str | int, ...], message: str) -> None:
+    error = error_for(data)
 
     assert error.path == path
-    assert words in str(error)
+    assert message in str(error)

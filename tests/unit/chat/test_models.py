@@ -25,7 +25,7 @@ def make_config(
 
 
 @pytest.mark.parametrize(
-    ("keys", "text", "meant"),
+    ("keys", "text", "expected"),
     [
         ({}, "", "local"),
         ({"OPENAI_API_KEY": "k"}, "", "gpt-5.4"),
@@ -39,34 +39,34 @@ def make_config(
     ],
 )
 def test_the_default_model_comes_from_a_route_or_a_key_or_is_local(
-    tmp_path: Path, keys: dict[str, str], text: str, meant: str
+    tmp_path: Path, keys: dict[str, str], text: str, expected: str
 ) -> None:
-    assert make_config(tmp_path, keys, text).default_model() == meant
+    assert make_config(tmp_path, keys, text).default_model() == expected
 
 
 @pytest.mark.parametrize(
-    ("keys", "text", "value"),
+    ("keys", "text", "message"),
     [
         ({"OPENROUTER_API_KEY": "k"}, "", "--model openrouter/NAME"),
         ({}, f"{OWN}routes: [{{models: '*', upstream: mine}}]", "--model NAME"),
     ],
 )
 def test_without_an_obvious_model_the_user_must_name_one(
-    tmp_path: Path, keys: dict[str, str], text: str, value: str
+    tmp_path: Path, keys: dict[str, str], text: str, message: str
 ) -> None:
-    with pytest.raises(BadOption, match=value):
+    with pytest.raises(BadOption, match=message):
         make_config(tmp_path, keys, text).default_model()
 
 
 def test_a_model_is_used_in_the_format_of_its_upstream(tmp_path: Path) -> None:
     keys = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "DEEPSEEK_API_KEY": "d"}
     config = make_config(tmp_path, keys, OWN, local=LOCAL)
-    api_format = {
+    upstream_and_format_by_model = {
         name: (config.select_model(name).upstream.name, config.select_model(name).api_format)
         for name in ("claude-opus-5-5", "gpt-4o", "deepseek-chat", "mine/x/y", "local", "mine/[odd]*")
     }
 
-    assert api_format == {
+    assert upstream_and_format_by_model == {
         "claude-opus-5-5": ("anthropic", Format.ANTHROPIC),
         "gpt-4o": ("openai", Format.CHAT),
         "deepseek-chat": ("deepseek", Format.CHAT),
@@ -109,14 +109,14 @@ def test_compaction_applies_once_it_is_requested(tmp_path: Path) -> None:
 def test_selecting_an_unavailable_model_changes_nothing(tmp_path: Path) -> None:
     config = make_config(tmp_path, {"OPENAI_API_KEY": "o"})
     config.select_model("gpt-4o")
-    refused = {
+    errors = {
         "claude-opus-5-5": "ANTHROPIC_API_KEY",
         "opnerouter/x": "there is no upstream 'opnerouter'",
         "": "has a name",
         "a\x1b": "has a name",
     }
-    for name, value in refused.items():
-        with pytest.raises(BadOption, match=value):
+    for name, message in errors.items():
+        with pytest.raises(BadOption, match=message):
             config.select_model(name)
 
     assert config.current_config().gateway.routing.routes == []

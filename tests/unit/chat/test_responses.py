@@ -66,7 +66,7 @@ def test_a_response_is_parsed_wherever_the_network_splits_it(api_format: Format,
     data = text.encode()
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     stream = ResponseStream(api_format)
-    received = [value for start, end in pairwise(places) for value in stream.feed(data[start:end])]
+    received = [fragment for start, end in pairwise(places) for fragment in stream.feed(data[start:end])]
     received += stream.end()
 
     assert received == EXPECTED
@@ -121,21 +121,26 @@ def test_an_agent_can_have_any_name(agent: str) -> None:
 
 
 def test_the_key_is_sent_in_the_header_of_its_api_family() -> None:
-    whose = SessionIdentity(agent="ana", session="s", focus="the glasshouse, ü")
-    item = dict(build_scope(make_target(), whose)["headers"])
-    other = dict(build_scope(make_target("anthropic", Format.ANTHROPIC), whose)["headers"])
-    none = dict(build_scope(make_target(key=None), whose)["headers"])
+    identity = SessionIdentity(agent="ana", session="s", focus="the glasshouse, ü")
+    openai_headers = dict(build_scope(make_target(), identity)["headers"])
+    anthropic_headers = dict(build_scope(make_target("anthropic", Format.ANTHROPIC), identity)["headers"])
+    keyless_headers = dict(build_scope(make_target(key=None), identity)["headers"])
 
-    assert item[b"authorization"] == b"Bearer sk-1"
-    assert other[b"x-api-key"] == b"sk-1"
-    assert other[b"anthropic-version"] == b"2023-06-01"
-    assert none.keys() == {b"content-type", b"x-foveate-agent", b"x-foveate-session", b"x-foveate-focus"}
-    assert item[b"x-foveate-focus"] == b"the%20glasshouse%2C%20%C3%BC"
+    assert openai_headers[b"authorization"] == b"Bearer sk-1"
+    assert anthropic_headers[b"x-api-key"] == b"sk-1"
+    assert anthropic_headers[b"anthropic-version"] == b"2023-06-01"
+    assert keyless_headers.keys() == {
+        b"content-type",
+        b"x-foveate-agent",
+        b"x-foveate-session",
+        b"x-foveate-focus",
+    }
+    assert openai_headers[b"x-foveate-focus"] == b"the%20glasshouse%2C%20%C3%BC"
     assert make_target().upstream.family is ApiFamily.OPENAI
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "body", "trouble", "value"),
+    ("status", "headers", "body", "kind", "message"),
     [
         (401, {}, b'{"error": {"message": "bad key."}}', FailureKind.KEY, "bad key; check OPENAI_API_KEY"),
         (402, {}, b'{"error": {"message": "the cap on a day"}}', FailureKind.CAP, "the cap on a day"),
@@ -149,17 +154,17 @@ def test_the_key_is_sent_in_the_header_of_its_api_family() -> None:
     ],
 )
 def test_an_error_response_is_described_in_one_line_with_advice(
-    status: int, headers: dict[str, str], body: bytes, trouble: FailureKind, value: str
+    status: int, headers: dict[str, str], body: bytes, kind: FailureKind, message: str
 ) -> None:
     failure = classify_failure(status, headers, body, make_target(), has_history=True)
 
-    assert failure.kind is trouble
-    assert value in failure.text
+    assert failure.kind is kind
+    assert message in failure.text
     assert "\n" not in failure.text
     assert len(failure.text) <= 500
 
 
-def test_the_advice_is_kept_however_long_the_providers_message_is() -> None:
+def test_advice_follows_even_a_very_long_provider_message() -> None:
     body = json.dumps({"error": {"message": "there is no such model. " * 200}}).encode()
 
     failure_text = classify_failure(404, {}, body, make_target(), has_history=True).text

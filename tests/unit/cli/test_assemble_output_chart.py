@@ -1,10 +1,10 @@
-"""The picture of a prompt: it fits where it is shown, and nothing that is there is left out of it."""
+"""The chart of a prompt fits the display and shows every section."""
 
 import unicodedata
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -13,11 +13,10 @@ from foveate.budget.sections import Priority, Stability
 from foveate.cli.assemble_output import draw_prompt
 from foveate.cli.console import Display
 from foveate.model import TokenCount
-from tests.support.harness.example_limits import limit_examples
 
 BLOCKS = "█", "░"
-# Two numbers of six digits, a gap, and something of a name.
-NARROWEST_COLUMNS = 26
+# Two numbers of six digits, a gap, and the beginning of a name.
+MIN_COLUMNS = 26
 
 characters = st.one_of(
     st.sampled_from("abz_- é日本語한❤📚👍🏽🇩🇪\ufe0f\u0301"),
@@ -26,7 +25,7 @@ characters = st.one_of(
 names = st.text(characters, min_size=1, max_size=60).filter(str.strip)
 
 
-def report(
+def make_report(
     name: str,
     before: int,
     after: int | None = None,
@@ -48,7 +47,9 @@ def report(
     )
 
 
-def prompt(*sections: SectionReport, cuts: tuple[Cut, ...] = (), count: TokenCount | None = None) -> Prompt:
+def make_prompt(
+    *sections: SectionReport, cuts: tuple[Cut, ...] = (), count: TokenCount | None = None
+) -> Prompt:
     tokens = sum(section.after for section in sections)
     return Prompt(
         text="",
@@ -59,14 +60,14 @@ def prompt(*sections: SectionReport, cuts: tuple[Cut, ...] = (), count: TokenCou
     )
 
 
-def rows(shown: Prompt, columns: int = 80) -> list[str]:
+def draw_rows(prompt: Prompt, columns: int = 80) -> list[str]:
     """The row of each section."""
-    lines = draw_prompt(shown, model="gpt-4o", display=Display(columns=columns), explain=False).splitlines()
-    return lines[len(lines) - len(shown.sections) :]
+    lines = draw_prompt(prompt, model="gpt-4o", display=Display(columns=columns), explain=False).splitlines()
+    return lines[len(lines) - len(prompt.sections) :]
 
 
-def cells(row: str) -> tuple[int, int]:
-    """How many cells of a row's bar are filled, and how many are light."""
+def count_cells(row: str) -> tuple[int, int]:
+    """Numbers of filled and of light cells in a row's bar."""
     return row.count(BLOCKS[0]), row.count(BLOCKS[1])
 
 
@@ -77,19 +78,18 @@ def prompts(draw: st.DrawFn) -> Prompt:
         before = draw(st.integers(0, 99_999))
         after = draw(st.integers(0, before))
         action = draw(st.sampled_from(Action))
-        sections.append(report(name, before, after, action, priority=draw(st.sampled_from(Priority))))
+        sections.append(make_report(name, before, after, action, priority=draw(st.sampled_from(Priority))))
         reason = draw(st.text(characters, max_size=80))
         cuts.append(Cut(section=name, rung="own: drop 日本", before=before, after=after, reason=reason))
     exact = draw(st.booleans())
-    return prompt(*sections, cuts=tuple(cuts), count=TokenCount(123_456, exact, 234_567))
+    return make_prompt(*sections, cuts=tuple(cuts), count=TokenCount(123_456, exact, 234_567))
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(80))
-@given(shown=prompts(), columns=st.integers(NARROWEST_COLUMNS, 200), colours=st.booleans())
-def test_no_line_is_wider_than_the_display(shown: Prompt, columns: int, colours: bool) -> None:
-    look = Display(columns=columns, colours=colours)
-    lines = draw_prompt(shown, model="gpt-4o 模型 " + "m" * 50, display=look, explain=True).splitlines()
+@given(prompt=prompts(), columns=st.integers(MIN_COLUMNS, 200), colours=st.booleans())
+def test_no_line_is_wider_than_the_display(prompt: Prompt, columns: int, colours: bool) -> None:
+    display = Display(columns=columns, colours=colours)
+    lines = draw_prompt(prompt, model="gpt-4o 模型 " + "m" * 50, display=display, explain=True).splitlines()
 
     for line in lines:
         without_colours = line
@@ -99,29 +99,30 @@ def test_no_line_is_wider_than_the_display(shown: Prompt, columns: int, colours:
         assert "\x1b" not in without_colours
 
 
-@settings(max_examples=limit_examples(80))
 @given(sizes=st.lists(st.tuples(st.integers(0, 99_999), st.integers(0, 99_999)), max_size=8))
 def test_a_bar_shows_every_nonempty_part(sizes: list[tuple[int, int]]) -> None:
-    result = prompt(*(report(f"s{i}", max(size), min(size)) for i, size in enumerate(sizes)))
+    result = make_prompt(*(make_report(f"s{i}", max(size), min(size)) for i, size in enumerate(sizes)))
 
-    for section, row in zip(result.sections, rows(result, columns=120), strict=True):
-        stored, cut = cells(row)
-        assert (stored + cut > 0) == (section.before > 0)
-        assert stored > 0 or section.after == 0
-        assert cut == 0 or section.after < section.before
-        assert cut > 0 or section.after == section.before or stored == 1
+    for section, row in zip(result.sections, draw_rows(result, columns=120), strict=True):
+        filled, light = count_cells(row)
+        assert (filled + light > 0) == (section.before > 0)
+        assert filled > 0 or section.after == 0
+        assert light == 0 or section.after < section.before
+        assert light > 0 or section.after == section.before or filled == 1
 
 
 def test_bars_show_the_original_size_filled_up_to_the_kept_size() -> None:
-    result = prompt(
-        report("a", 400), report("b", 200, 100, Action.TRUNCATED), report("c", 100, 0, Action.DROPPED)
+    result = make_prompt(
+        make_report("a", 400),
+        make_report("b", 200, 100, Action.TRUNCATED),
+        make_report("c", 100, 0, Action.DROPPED),
     )
 
-    assert [cells(row) for row in rows(result, columns=200)] == [(40, 0), (10, 10), (0, 10)]
+    assert [count_cells(row) for row in draw_rows(result, columns=200)] == [(40, 0), (10, 10), (0, 10)]
 
 
 def test_numbers_are_aligned() -> None:
-    first, second = rows(prompt(report("a", 12_345), report("longer", 7)))
+    first, second = draw_rows(make_prompt(make_report("a", 12_345), make_report("longer", 7)))
 
     assert first.endswith("12,345 of 12,345")
     assert second.endswith("     7 of      7")
@@ -142,30 +143,36 @@ def test_numbers_are_aligned() -> None:
     ],
 )
 def test_a_section_is_near_its_cap_from_95_percent_on(tokens: int, cap_tokens: int | None, note: str) -> None:
-    (row,) = rows(prompt(report("a", tokens, cap_tokens=cap_tokens)))
+    (row,) = draw_rows(make_prompt(make_report("a", tokens, cap_tokens=cap_tokens)))
 
     assert row.endswith(f"{tokens} of {tokens}" + (f"  {note}" if note else ""))
 
 
 def test_a_number_of_hundreds_of_digits_can_be_drawn() -> None:
-    """Was: an OverflowError, since no float is as large."""
-    huge = replace(prompt(report("a", 760, cap_tokens=10**400)), limit_tokens=10**400)
+    """Regression: an OverflowError, since no float is that large."""
+    huge = replace(make_prompt(make_report("a", 760, cap_tokens=10**400)), limit_tokens=10**400)
 
     assert "tokens (0%), gpt-4o, exact" in draw_prompt(
         huge, model="gpt-4o", display=Display(columns=2000), explain=False
     )
-    assert rows(huge)[0].endswith("760 of 760")
+    assert draw_rows(huge)[0].endswith("760 of 760")
 
 
 def test_sections_cut_to_their_cap_are_distinguished_from_sections_cut_by_the_ladder() -> None:
-    def cut(section: str, rung: str) -> Cut:
+    def make_cut(section: str, rung: str) -> Cut:
         return Cut(section=section, rung=rung, before=9, after=5, reason="")
 
-    sections = [report(name, 9, 5, Action.TRUNCATED) for name in ("a", "b", "c")]
-    gone = report("d", 9, 0, Action.DROPPED)
-    cuts = cut("a", "cap"), cut("b", "cap"), cut("b", "own: drop"), cut("c", "own: drop"), cut("d", "cap")
+    sections = [make_report(name, 9, 5, Action.TRUNCATED) for name in ("a", "b", "c")]
+    dropped = make_report("d", 9, 0, Action.DROPPED)
+    cuts = (
+        make_cut("a", "cap"),
+        make_cut("b", "cap"),
+        make_cut("b", "own: drop"),
+        make_cut("c", "own: drop"),
+        make_cut("d", "cap"),
+    )
 
-    assert [row.split()[-1] for row in rows(prompt(*sections, gone, cuts=cuts))] == [
+    assert [row.split()[-1] for row in draw_rows(make_prompt(*sections, dropped, cuts=cuts))] == [
         "capped",
         "truncated",
         "truncated",
@@ -174,7 +181,7 @@ def test_sections_cut_to_their_cap_are_distinguished_from_sections_cut_by_the_la
 
 
 def test_an_estimate_shows_its_upper_bound() -> None:
-    result = prompt(report("a", 10), count=TokenCount(8, False, 10))
+    result = make_prompt(make_report("a", 10), count=TokenCount(8, False, 10))
     heading, row = draw_prompt(result, model="some-model", display=Display(), explain=False).splitlines()
 
     assert heading == "~8 of 10 tokens (80%), some-model, estimated, at most 10 (100%)"
@@ -182,20 +189,25 @@ def test_an_estimate_shows_its_upper_bound() -> None:
 
 
 def test_an_estimate_is_near_its_cap_by_its_upper_bound() -> None:
-    """Its tokens are what it probably takes, and its cap is kept by what it can take at most."""
-    estimates = report("a", 600, cap_tokens=800, upper=760), report("b", 600, cap_tokens=800, upper=759)
-    result = prompt(*estimates, count=TokenCount(1200, False, 1519))
+    """The cap applies to the upper bound of an estimate, not to its probable tokens."""
+    estimates = (
+        make_report("a", 600, cap_tokens=800, upper=760),
+        make_report("b", 600, cap_tokens=800, upper=759),
+    )
+    result = make_prompt(*estimates, count=TokenCount(1200, False, 1519))
 
-    assert [row.partition("~600 of ~600")[2] for row in rows(result)] == ["  near cap", ""]
+    assert [row.partition("~600 of ~600")[2] for row in draw_rows(result)] == ["  near cap", ""]
 
 
 def test_a_cut_below_the_cap_of_an_estimate_is_explained() -> None:
     cut = Cut(section="a", rung="cap", before=900, after=600, reason="its own cap is 800 tokens")
-    estimated = prompt(report("a", 900, 600, Action.TRUNCATED), cuts=(cut,), count=TokenCount(600, False, 790))
-    exact = prompt(report("a", 900, 600, Action.TRUNCATED), cuts=(cut,))
+    estimated = make_prompt(
+        make_report("a", 900, 600, Action.TRUNCATED), cuts=(cut,), count=TokenCount(600, False, 790)
+    )
+    exact = make_prompt(make_report("a", 900, 600, Action.TRUNCATED), cuts=(cut,))
     lines = [
-        draw_prompt(each, model="m", display=Display(), explain=True).splitlines()[3:]
-        for each in (estimated, exact)
+        draw_prompt(prompt, model="m", display=Display(), explain=True).splitlines()[3:]
+        for prompt in (estimated, exact)
     ]
 
     assert " ".join(" ".join(lines[0]).split()) == (
@@ -205,32 +217,32 @@ def test_a_cut_below_the_cap_of_an_estimate_is_explained() -> None:
 
 
 def test_zero_tokens_are_exact_in_an_estimate() -> None:
-    result = prompt(report("a", 9, 0, Action.DROPPED), count=TokenCount(0, False, 1))
+    result = make_prompt(make_report("a", 9, 0, Action.DROPPED), count=TokenCount(0, False, 1))
 
-    assert rows(result)[0].endswith("  0 of ~9  dropped")
+    assert draw_rows(result)[0].endswith("  0 of ~9  dropped")
 
 
 def test_names_are_truncated_between_characters_and_bars_stay_aligned() -> None:
     long = "日本語" * 6
-    result = prompt(report(long, 10), report("ascii", 10), report("e\u0301" * 30, 10))
-    bars = [cell_len(row[: row.index(BLOCKS[0])]) for row in rows(result)]
+    result = make_prompt(make_report(long, 10), make_report("ascii", 10), make_report("e\u0301" * 30, 10))
+    bars = [cell_len(row[: row.index(BLOCKS[0])]) for row in draw_rows(result)]
 
     assert len(set(bars)) == 1
-    assert rows(result)[0].startswith("日本語日本語日本語日本語日…")
-    assert unicodedata.normalize("NFC", rows(result)[2]).startswith("é" * 27 + "…")
+    assert draw_rows(result)[0].startswith("日本語日本語日本語日本語日…")
+    assert unicodedata.normalize("NFC", draw_rows(result)[2]).startswith("é" * 27 + "…")
 
 
 def test_a_narrow_display_drops_the_bar_before_the_numbers() -> None:
-    result = prompt(report("a_rather_long_name", 99_999, 1_000, Action.TRUNCATED))
+    result = make_prompt(make_report("a_rather_long_name", 99_999, 1_000, Action.TRUNCATED))
 
-    assert rows(result, columns=40) == ["a_rather_lo…  1,000 of 99,999  truncated"]
-    assert rows(result, columns=26) == ["a_rather…  1,000 of 99,999"]
+    assert draw_rows(result, columns=40) == ["a_rather_lo…  1,000 of 99,999  truncated"]
+    assert draw_rows(result, columns=26) == ["a_rather…  1,000 of 99,999"]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_bars_use_ascii_if_the_encoding_has_no_block_characters(encoding: str) -> None:
-    result = prompt(
-        report("naïve 📚" + "x" * 30, 10, 5, Action.TRUNCATED),
+    result = make_prompt(
+        make_report("naïve 📚" + "x" * 30, 10, 5, Action.TRUNCATED),
         cuts=(Cut(section="naïve 📚", rung="cap", before=10, after=5, reason="why"),),
     )
     picture = draw_prompt(result, model="gpt-4o", display=Display(encoding=encoding), explain=True)
@@ -243,6 +255,6 @@ def test_bars_use_ascii_if_the_encoding_has_no_block_characters(encoding: str) -
 
 
 def test_explain_says_that_nothing_was_cut() -> None:
-    assert draw_prompt(prompt(), model="gpt-4o", display=Display(), explain=True) == (
+    assert draw_prompt(make_prompt(), model="gpt-4o", display=Display(), explain=True) == (
         "0 of 1 tokens (0%), gpt-4o, exact\n\nnothing was cut"
     )

@@ -1,4 +1,4 @@
-"""What is said of a prompt beside its picture: only what its reader can do something about."""
+"""Notes below the chart of a prompt: only those that the user can act on."""
 
 from time import process_time
 
@@ -10,24 +10,24 @@ from foveate.cli.assemble_output import prompt_notes
 
 UNKNOWN_MODEL = "a-model-of-next-year"
 NOT_RESERVED = "nothing of the window is reserved for the answer: set output_reserve in the budget"
-ALL_THE_SAME = "all sections have the same priority, so the last are cut first: give the budget priorities"
+SAME_PRIORITY = "all sections have the same priority, so the last are cut first: give the budget priorities"
 
 RULE = SectionRule(priority=Priority.HIGH)
 
 
-def said(
+def list_notes(
     sections: list[Section], budget: Budget, *, model: str = "gpt-4o", explain: bool = False, show: bool = False
 ) -> list[str]:
     prompt = foveate.assemble(sections, budget, model, show_budget=show)
     return list(prompt_notes(prompt, budget, model=model, explain=explain))
 
 
-def of(*names: str, priority: str = "medium") -> list[Section]:
+def make_sections(*names: str, priority: str = "medium") -> list[Section]:
     return [Section(name, "one two three four five six seven eight", priority=priority) for name in names]
 
 
 @pytest.fixture(autouse=True)
-def _nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CONTEXT_MAX_TOKENS", raising=False)
 
 
@@ -36,25 +36,25 @@ def test_an_unknown_window_is_reported_with_the_assumed_size() -> None:
         f"the window of '{UNKNOWN_MODEL}' is not known: 16,384 tokens are assumed; say total_tokens in a budget"
     ]
 
-    assert said(of("task"), Budget(), model=UNKNOWN_MODEL) == expected
-    assert said(of("task"), Budget(output_reserve=1000), model=UNKNOWN_MODEL) == expected
+    assert list_notes(make_sections("task"), Budget(), model=UNKNOWN_MODEL) == expected
+    assert list_notes(make_sections("task"), Budget(output_reserve=1000), model=UNKNOWN_MODEL) == expected
 
 
 def test_a_missing_output_reserve_is_reported() -> None:
-    assert said(of("task"), Budget()) == [NOT_RESERVED]
-    assert said(of("task"), Budget(output_reserve=1)) == []
+    assert list_notes(make_sections("task"), Budget()) == [NOT_RESERVED]
+    assert list_notes(make_sections("task"), Budget(output_reserve=1)) == []
 
 
 def test_an_explicit_limit_is_not_reported() -> None:
-    assert said(of("task"), Budget(100)) == []
-    assert said(of("task"), Budget(100), model=UNKNOWN_MODEL) == []
+    assert list_notes(make_sections("task"), Budget(100)) == []
+    assert list_notes(make_sections("task"), Budget(100), model=UNKNOWN_MODEL) == []
 
 
 @pytest.mark.parametrize("name", ["Task_List", "task_lst", "TASKLIST", "tasks_list"])
 def test_a_misspelt_rule_is_reported_with_a_suggestion(name: str) -> None:
     budget = Budget(100, sections={name: RULE})
 
-    assert said(of("rules", "task_list"), budget) == [
+    assert list_notes(make_sections("rules", "task_list"), budget) == [
         f"the budget says something of '{name}', and there is no such section: did you mean 'task_list'?"
     ]
 
@@ -62,7 +62,7 @@ def test_a_misspelt_rule_is_reported_with_a_suggestion(name: str) -> None:
 def test_a_misspelt_rung_is_reported_even_if_the_section_has_a_rule() -> None:
     budget = Budget(100, ladder=[{"drop": ["tsak"]}, {"truncate": "lowest"}], sections={"task": RULE})
 
-    assert said(of("rules", "task"), budget) == [
+    assert list_notes(make_sections("rules", "task"), budget) == [
         "the budget says something of 'tsak', and there is no such section: did you mean 'task'?"
     ]
 
@@ -70,25 +70,25 @@ def test_a_misspelt_rung_is_reported_even_if_the_section_has_a_rule() -> None:
 def test_a_section_with_a_rule_is_not_suggested_for_another_rule() -> None:
     budget = Budget(100, sections={"history_1": RULE, "history_2": RULE})
 
-    assert said(of("history_1"), budget) == []
+    assert list_notes(make_sections("history_1"), budget) == []
 
 
 def test_an_unmatched_name_without_a_suggestion_is_listed_only_with_explain() -> None:
-    one = Budget(100, sections={"mandates": RULE})
-    two = Budget(100, sections={"mandates": RULE, "Rules": RULE, "weather": RULE})
+    one_rule = Budget(100, sections={"mandates": RULE})
+    three_rules = Budget(100, sections={"mandates": RULE, "Rules": RULE, "weather": RULE})
 
-    assert said(of("rules"), one) == []
-    assert said(of("rules"), one, explain=True) == [
+    assert list_notes(make_sections("rules"), one_rule) == []
+    assert list_notes(make_sections("rules"), one_rule, explain=True) == [
         "the budget says something of 'mandates', and there is no such section"
     ]
-    assert said(of("rules"), two, explain=True) == [
+    assert list_notes(make_sections("rules"), three_rules, explain=True) == [
         "the budget says something of 'Rules', and there is no such section: did you mean 'rules'?",
         "the budget says something of 'mandates', 'weather', and there are no such sections",
     ]
 
 
 def test_thousands_of_names_are_compared_only_by_case() -> None:
-    """All with all once took minutes."""
+    """Regression: comparing all with all took minutes."""
     sections = [Section(f"a section with the number {i}", "") for i in range(2000)]
     rules = {f"no section with the number {i}": RULE for i in range(1000)}
     budget = Budget(100, sections=rules | {"A Section with the number 7": RULE})
@@ -106,29 +106,29 @@ def test_thousands_of_names_are_compared_only_by_case() -> None:
 def test_a_cut_by_position_is_reported(ladder: str, show: bool) -> None:
     tight = Budget(60 if show else 20, ladder=ladder)
 
-    assert said(of("a", "b", "c", "d", "e", "f"), tight, show=show) == [ALL_THE_SAME]
+    assert list_notes(make_sections("a", "b", "c", "d", "e", "f"), tight, show=show) == [SAME_PRIORITY]
 
 
 @pytest.mark.parametrize(
     ("sections", "budget"),
     [
-        ([*of("a"), *of("b", priority="low")], Budget(12)),
-        (of("a", "b"), Budget(12, sections={"b": SectionRule(priority=Priority.LOW)})),
-        (of("a", "b"), Budget(12, ladder=[{"drop": ["b"]}])),
-        (of("a", "b"), Budget(100, sections={"b": SectionRule(max_tokens=5)})),
-        (of("a", "b"), Budget(100)),
-        (of("a"), Budget(5)),
-        ([*of("a"), Section("b", "", enabled=False)], Budget(5)),
+        ([*make_sections("a"), *make_sections("b", priority="low")], Budget(12)),
+        (make_sections("a", "b"), Budget(12, sections={"b": SectionRule(priority=Priority.LOW)})),
+        (make_sections("a", "b"), Budget(12, ladder=[{"drop": ["b"]}])),
+        (make_sections("a", "b"), Budget(100, sections={"b": SectionRule(max_tokens=5)})),
+        (make_sections("a", "b"), Budget(100)),
+        (make_sections("a"), Budget(5)),
+        ([*make_sections("a"), Section("b", "", enabled=False)], Budget(5)),
     ],
     ids=["priorities", "rules", "by name", "own cap", "no cut", "one section", "one that is enabled"],
 )
 def test_priorities_are_not_suggested_if_they_would_change_nothing(
     sections: list[Section], budget: Budget
 ) -> None:
-    assert said(sections, budget) == []
+    assert list_notes(sections, budget) == []
 
 
 def test_a_disabled_section_does_not_count_as_another_priority() -> None:
-    sections = [*of("a", "b"), Section("c", "", priority="low", enabled=False)]
+    sections = [*make_sections("a", "b"), Section("c", "", priority="low", enabled=False)]
 
-    assert said(sections, Budget(12)) == [ALL_THE_SAME]
+    assert list_notes(sections, Budget(12)) == [SAME_PRIORITY]

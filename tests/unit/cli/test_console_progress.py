@@ -1,4 +1,4 @@
-"""The line that tells a person to wait, and how it goes away."""
+"""The progress line, and how it is erased."""
 
 import io
 import time
@@ -11,7 +11,7 @@ from foveate.cli.console import show_progress
 
 
 class SlowTerminal(io.StringIO):
-    """Takes a while for each text, and says when the first has begun."""
+    """A terminal that writes slowly, and signals the first write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class SlowTerminal(io.StringIO):
 
 @pytest.mark.slow
 def test_the_progress_line_is_erased_even_if_the_end_comes_while_it_is_written() -> None:
-    """Defect: it stayed there, in the line of what came next."""
+    """Defect: it stayed, in front of the next output."""
     terminal = SlowTerminal()
     with redirect_stderr(terminal), show_progress("counting"):
         assert terminal.is_written_to.wait(30)

@@ -10,10 +10,10 @@ import pytest
 from foveate.cli.console import Display
 from foveate.cli.demo_output import demo_lines, demo_object
 from foveate.demo.recording import DemoRequest, DemoSession, add_client_breakpoints, load_session
-from foveate.demo.run import Tallies, Tally
+from foveate.demo.run import VariantResult, VariantResults
 from foveate.model import Format
 
-OFF = Tally(
+OFF = VariantResult(
     requests=9,
     answered=5,
     refused=4,
@@ -39,15 +39,15 @@ ON = replace(OFF, answered=9, refused=0, uncached=100, read=800, written=100, do
 SESSION = DemoSession(name="mine", model="claude-sonnet-4-5", format=Format.ANTHROPIC, requests=())
 
 
-def tallies(off: Tally, on: Tally) -> Tallies:
-    """What a session came to, with usual breakpoints for two fifths of what it costs without a cache."""
+def make_results(off: VariantResult, on: VariantResult) -> VariantResults:
+    """A session that costs two fifths with client breakpoints of what it costs without a cache."""
     usual = replace(off, uncached=50, read=900, written=50, dollars=off.dollars and off.dollars * 2 / 5)
-    return Tallies(off=off, usual=usual, on=on)
+    return VariantResults(off=off, usual=usual, on=on)
 
 
 def test_variants_are_shown_side_by_side_with_conclusions() -> None:
     text = "\n".join(
-        demo_lines(SESSION, tallies(OFF, ON), Display(columns=200), window_tokens=400, is_bundled=False)
+        demo_lines(SESSION, make_results(OFF, ON), Display(columns=200), window_tokens=400, is_bundled=False)
     )
 
     assert "The session mine, with claude-sonnet-4-5." in text
@@ -68,28 +68,28 @@ def test_unreadable_lines_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"role": "user", "content": "hi"}\nbroken\n{"role": "assistant", "content": "yo"}\n')
     session = load_session(path)
-    result = " ".join(
-        demo_lines(session, tallies(OFF, ON), Display(columns=200), window_tokens=None, is_bundled=False)
+    text = " ".join(
+        demo_lines(session, make_results(OFF, ON), Display(columns=200), window_tokens=None, is_bundled=False)
     )
 
     assert session.broken_lines == 1
-    assert "1 line of the recording could not be read" in result
+    assert "1 line of the recording could not be read" in text
 
 
 def test_the_first_rejected_request_marks_the_end_without_foveate() -> None:
     off, on = replace(OFF, answered=4, failed=1, refused_at=3), replace(ON, answered=8, refused=1)
-    result = " ".join(
-        demo_lines(SESSION, tallies(off, on), Display(columns=200), window_tokens=None, is_bundled=False)
+    text = " ".join(
+        demo_lines(SESSION, make_results(off, on), Display(columns=200), window_tokens=None, is_bundled=False)
     )
 
-    assert "ends at request 3: it and 3 more are refused as too long. With it 8 of 9 are answered." in result
+    assert "ends at request 3: it and 3 more are refused as too long. With it 8 of 9 are answered." in text
 
 
 def test_failures_and_unknown_prices_are_shown() -> None:
     on = replace(ON, failed=2, failure="max_tokens: too many", dollars=None)
     session = replace(SESSION, left_out=7, is_thinking_removed=True)
     text = "\n".join(
-        demo_lines(session, tallies(OFF, on), Display(columns=200), window_tokens=None, is_bundled=True)
+        demo_lines(session, make_results(OFF, on), Display(columns=200), window_tokens=None, is_bundled=True)
     )
 
     assert "The sandbox takes 2 of the requests for wrong; the first: max_tokens: too many" in text
@@ -102,18 +102,18 @@ def test_failures_and_unknown_prices_are_shown() -> None:
 @pytest.mark.parametrize("columns", [20, 60, 80])
 def test_text_is_wrapped_and_colours_are_optional(columns: int) -> None:
     printed = list(
-        demo_lines(SESSION, tallies(OFF, ON), Display(columns=columns), window_tokens=400, is_bundled=True)
+        demo_lines(SESSION, make_results(OFF, ON), Display(columns=columns), window_tokens=400, is_bundled=True)
     )
 
     assert all(len(line) <= max(columns, 54) for line in printed)
     assert not any("\x1b" in line for line in printed)
     assert "\x1b[1m" in "\n".join(
-        demo_lines(SESSION, tallies(OFF, ON), Display(colours=True), window_tokens=None, is_bundled=True)
+        demo_lines(SESSION, make_results(OFF, ON), Display(colours=True), window_tokens=None, is_bundled=True)
     )
 
 
 def test_the_demo_object_has_all_variants_and_money_as_strings() -> None:
-    result = demo_object(SESSION, tallies(OFF, ON), window_tokens=400, is_bundled=True)
+    result = demo_object(SESSION, make_results(OFF, ON), window_tokens=400, is_bundled=True)
 
     assert result["overflows_prevented"] == 4
     off, on = result["off"], result["on"]
@@ -131,7 +131,7 @@ def test_a_provider_with_automatic_caching_gets_no_breakpoints() -> None:
 
     assert add_client_breakpoints(session) is session
     text = "\n".join(
-        demo_lines(session, tallies(OFF, ON), Display(columns=200), window_tokens=None, is_bundled=False)
+        demo_lines(session, make_results(OFF, ON), Display(columns=200), window_tokens=None, is_bundled=False)
     )
     assert "caches unasked" in text
     assert "costs 80% less than without it." in text

@@ -1,4 +1,4 @@
-"""Nodes and views in lines for people, and as objects for programs."""
+"""Nodes and views as text and as JSON objects."""
 
 from pathlib import Path
 
@@ -36,26 +36,26 @@ Green.
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> list[Node]:
-    return read(tmp_path, NOTES)
+    return read_nodes(tmp_path, NOTES)
 
 
-def read(folder: Path, text: str) -> list[Node]:
+def read_nodes(folder: Path, text: str) -> list[Node]:
     (folder / "house.org").write_text(text, encoding="utf-8")
     library = Library([folder], Gate())
     library.refresh()
     return [node for document in library.documents for node in document.nodes]
 
 
-def view(count: TokenCount, limit_tokens: int | None = 100, levels: tuple[DetailLevel, ...] = ()) -> View:
+def make_view(count: TokenCount, limit_tokens: int | None = 100, levels: tuple[DetailLevel, ...] = ()) -> View:
     result = tuple(ViewNode(str(number), "A title", level, 0.5, 7) for number, level in enumerate(levels))
     return View(text="…", count=count, limit_tokens=limit_tokens, nodes=result)
 
 
 @pytest.mark.parametrize(
-    ("shown", "said"),
+    ("view", "summary"),
     [
         (
-            view(
+            make_view(
                 TokenCount(1990, True, 1990),
                 2000,
                 (DetailLevel.FULL, DetailLevel.TITLE, DetailLevel.TITLE, DetailLevel.EXCERPT),
@@ -63,19 +63,19 @@ def view(count: TokenCount, limit_tokens: int | None = 100, levels: tuple[Detail
             "1,990 of 2,000 tokens, gpt-4o, exact; of 1,234 nodes 1 full, 1 excerpt, 2 title, 1,230 not shown",
         ),
         (
-            view(TokenCount(90, False, 99), 100, (DetailLevel.TITLE,)),
+            make_view(TokenCount(90, False, 99), 100, (DetailLevel.TITLE,)),
             "~90 of 100 tokens, gpt-4o, estimated, at most 99; of 1,234 nodes 1 title, 1,233 not shown",
         ),
-        (view(TokenCount(0, True, 0), None), "0 tokens, gpt-4o, exact; of 1,234 nodes 1,234 not shown"),
+        (make_view(TokenCount(0, True, 0), None), "0 tokens, gpt-4o, exact; of 1,234 nodes 1,234 not shown"),
     ],
     ids=["exact", "estimated", "no limit"],
 )
-def test_a_summary_has_the_length_and_the_shown_nodes(shown: View, said: str) -> None:
-    assert view_summary(shown, model="gpt-4o", nodes=1234) == said
+def test_a_summary_has_the_length_and_the_shown_nodes(view: View, summary: str) -> None:
+    assert view_summary(view, model="gpt-4o", nodes=1234) == summary
 
 
 def test_a_view_object_has_its_numbers_first() -> None:
-    result = view_object(view(TokenCount(90, False, 99), None, (DetailLevel.FULL,)), model="m", focus="0")
+    result = view_object(make_view(TokenCount(90, False, 99), None, (DetailLevel.FULL,)), model="m", focus="0")
 
     assert result == {
         "tokens": 90,
@@ -90,23 +90,28 @@ def test_a_view_object_has_its_numbers_first() -> None:
 
 
 def test_nodes_have_a_line_each_with_aligned_ids_and_states(nodes: list[Node]) -> None:
-    file, door, paint, sand = nodes
+    file, to_paint, bought, to_sand = nodes
 
-    assert list(node_lines([door, paint, sand], PLAIN)) == [
+    assert list(node_lines([to_paint, bought, to_sand], PLAIN)) == [
         f"{'door':15}  TODO  Paint the door  :home:project:  house.org",
-        f"{paint.id}  DONE  Buy paint  :home:project:  house.org",
-        f"{sand.id}        Sand it down  :home:project:  house.org",
+        f"{bought.id}  DONE  Buy paint  :home:project:  house.org",
+        f"{to_sand.id}        Sand it down  :home:project:  house.org",
     ]
     assert list(node_lines([file], PLAIN)) == [f"{file.id}  house  :home:  house.org"]
     assert list(node_lines([], PLAIN)) == []
 
 
 def test_a_node_object_has_times_only_for_stamps_with_a_time(nodes: list[Node]) -> None:
-    door = node_object(nodes[1])
+    to_paint = node_object(nodes[1])
 
-    assert (door["scheduled"], door["deadline"]) == ("2026-11-20T09:30", "2026-11-27")
-    assert (door["type"], door["todo"], door["is_done"], door["priority"]) == ("project", "TODO", False, "B")
-    assert (door["parent"], door["tags"]) == (nodes[0].id, ["home", "project"])
+    assert (to_paint["scheduled"], to_paint["deadline"]) == ("2026-11-20T09:30", "2026-11-27")
+    assert (to_paint["type"], to_paint["todo"], to_paint["is_done"], to_paint["priority"]) == (
+        "project",
+        "TODO",
+        False,
+        "B",
+    )
+    assert (to_paint["parent"], to_paint["tags"]) == (nodes[0].id, ["home", "project"])
     bought = node_object(nodes[2])
     assert (bought["scheduled"], bought["deadline"], bought["is_done"]) == (None, None, True)
     assert node_object(nodes[0])["parent"] is None
@@ -123,22 +128,24 @@ def test_an_outline_is_indented_and_has_the_size_of_each_file(nodes: list[Node])
 
 @pytest.mark.parametrize(("depth", "lines"), [(0, 1), (1, 2), (2, 4), (9, 4), (None, 4)])
 def test_an_outline_ends_at_its_depth(nodes: list[Node], depth: int | None, lines: int) -> None:
-    listed = outline_object(nodes, depth)["nodes"]
+    outline = outline_object(nodes, depth)["nodes"]
 
-    assert isinstance(listed, list)
-    assert len(list(outline_lines(nodes, depth, PLAIN))) == len(listed) == lines
-    assert [node["depth"] for node in listed] == [0, 1, 2, 2][:lines]
+    assert isinstance(outline, list)
+    assert len(list(outline_lines(nodes, depth, PLAIN))) == len(outline) == lines
+    assert [node["depth"] for node in outline] == [0, 1, 2, 2][:lines]
 
 
 def test_private_text_is_not_counted(tmp_path: Path) -> None:
-    public = next(outline_lines(read(tmp_path, "* Open\n"), None, PLAIN))
-    with_private = next(outline_lines(read(tmp_path, "* Open\n* Closed :private:\nMuch text.\n"), None, PLAIN))
+    public = next(outline_lines(read_nodes(tmp_path, "* Open\n"), None, PLAIN))
+    with_private = next(
+        outline_lines(read_nodes(tmp_path, "* Open\n* Closed :private:\nMuch text.\n"), None, PLAIN)
+    )
 
     assert public == with_private
 
 
 def test_a_long_title_is_truncated_and_its_whitespace_collapsed(tmp_path: Path) -> None:
-    nodes = read(tmp_path, f"* {'x' * 121}\n* a \t b\n")
+    nodes = read_nodes(tmp_path, f"* {'x' * 121}\n* a \t b\n")
 
     first, second = node_lines(nodes[1:], PLAIN)
     assert f"  {'x' * 119}…  house.org" in first
@@ -147,7 +154,7 @@ def test_a_long_title_is_truncated_and_its_whitespace_collapsed(tmp_path: Path) 
 
 
 def test_colours_are_added_after_escaping(tmp_path: Path) -> None:
-    _, node = read(tmp_path, "* Odd\x1b[31m\n:PROPERTIES:\n:ID: i\x1bd\n:END:\n")
+    _, node = read_nodes(tmp_path, "* Odd\x1b[31m\n:PROPERTIES:\n:ID: i\x1bd\n:END:\n")
     coloured = next(node_lines([node], Display(colours=True)))
 
     assert coloured == "\x1b[2mi\\x1bd\x1b[0m  Odd\\x1b[31m  \x1b[2mhouse.org\x1b[0m"
@@ -156,7 +163,7 @@ def test_colours_are_added_after_escaping(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_thousands_of_nested_headings_are_listed_without_recursion(tmp_path: Path) -> None:
-    nodes = read(tmp_path, "".join(f"{'*' * level} {level}\n" for level in range(1, 3001)))
+    nodes = read_nodes(tmp_path, "".join(f"{'*' * level} {level}\n" for level in range(1, 3001)))
 
     assert sum(1 for _ in outline_lines(nodes, None, PLAIN)) == 3001
     assert next(outline_lines(nodes, 0, PLAIN)).startswith("house")

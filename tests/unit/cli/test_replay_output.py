@@ -21,19 +21,19 @@ from tests.support.scenarios.recorded_sessions import PlannedTurn, make_recordin
 BOOK = PriceBook()
 
 
-def replayed(name: str = "talk", calls: int = 6) -> ReplayedSession:
+def replay_session(name: str = "session", calls: int = 6) -> ReplayedSession:
     return replay_recording(
         make_recording([PlannedTurn() for _ in range(calls)], name=name), BOOK, ReplayOptions()
     )
 
 
-def reported(*sessions: ReplayedSession) -> ReplayReport:
+def make_report(*sessions: ReplayedSession) -> ReplayReport:
     return ReplayReport(
         policies=tuple(Policy), sessions=sessions, unpriced={}, unread=(), unreadable=(), repeated=0
     )
 
 
-def lines(
+def report_lines(
     report: ReplayReport, columns: int = 100, encoding: str = "utf-8", *, each: bool = False
 ) -> list[str]:
     return list(ReplayFormatter(Display(columns=columns, encoding=encoding)).lines(report, each=each))
@@ -42,35 +42,35 @@ def lines(
 @pytest.mark.parametrize("columns", [60, 72, 80, 100, 140])
 def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
     names = [f"a session with a long name, number {number}" for number in range(5)]
-    report = reported(*map(replayed, names))
+    report = make_report(*map(replay_session, names))
 
-    assert max(map(len, lines(report, columns))) <= columns
-    assert any("adaptive" in line for line in lines(report, columns))
+    assert max(map(len, report_lines(report, columns))) <= columns
+    assert any("adaptive" in line for line in report_lines(report, columns))
 
 
 def test_an_ascii_terminal_gets_ascii_only() -> None:
-    report = reported(
-        replayed("ein Gespräch über 👩‍👩‍👧‍👦 und mehr, das kein Ende nimmt, bis es abgeschnitten wird")
+    report = make_report(
+        replay_session("ein Gespräch über 👩‍👩‍👧‍👦 und mehr, das kein Ende nimmt, bis es abgeschnitten wird")
     )
 
-    text = "\n".join(lines(report, encoding="ascii"))
+    text = "\n".join(report_lines(report, encoding="ascii"))
 
     assert text.isascii()
     assert ".." in text
 
 
 def test_control_characters_are_escaped() -> None:
-    assert "\x1b" not in "\n".join(lines(reported(replayed("\x1b[31mred"))))
+    assert "\x1b" not in "\n".join(report_lines(make_report(replay_session("\x1b[31mred"))))
 
 
 def test_a_policy_that_costs_more_has_a_negative_saving() -> None:
-    found = replayed().outcomes
-    saved = compare_to_recorded(found[Policy.NONE], found[Policy.RECORDED])
+    outcomes = replay_session().outcomes
+    saving = compare_to_recorded(outcomes[Policy.NONE], outcomes[Policy.RECORDED])
 
-    assert saved is not None
-    assert saved.dollars < 0
-    assert saved.share is not None
-    assert saved.share < 0
+    assert saving is not None
+    assert saving.dollars < 0
+    assert saving.share is not None
+    assert saving.share < 0
 
 
 def test_there_is_no_saving_without_a_known_price() -> None:
@@ -78,19 +78,23 @@ def test_there_is_no_saving_without_a_known_price() -> None:
         compare_to_recorded(Outcome(policy=Policy.NONE, dollars=None), Outcome(policy=Policy.RECORDED)) is None
     )
     assert "unknown" in "\n".join(
-        lines(reported(replace(replayed(), outcomes={p: Outcome(policy=p, dollars=None) for p in Policy})))
+        report_lines(
+            make_report(
+                replace(replay_session(), outcomes={p: Outcome(policy=p, dollars=None) for p in Policy})
+            )
+        )
     )
 
 
 def test_notes_below_the_table_name_what_is_missing() -> None:
     session = replace(
-        replayed(),
+        replay_session(),
         missing=frozenset((MissingPart.SYSTEM, MissingPart.TOOLS, MissingPart.TIME, MissingPart.USAGE)),
         placeholders=Placeholders(calls=3, tokens=1_234, dollars=Decimal("0.02")),
     )
-    report = replace(reported(session), repeated=7, model="claude-opus-4-8")
+    report = replace(make_report(session), repeated=7, model="claude-opus-4-8")
 
-    text = " ".join(lines(report))
+    text = " ".join(report_lines(report))
 
     assert "taken from the first bill (14," in text
     assert "an estimate" in text
@@ -101,48 +105,48 @@ def test_notes_below_the_table_name_what_is_missing() -> None:
 
 
 def test_the_json_object_has_exact_amounts_and_is_deterministic() -> None:
-    report = reported(replayed("a"), replayed("b"))
+    report = make_report(replay_session("a"), replay_session("b"))
 
-    output = json.dumps(report_object(report))
+    encoded = json.dumps(report_object(report))
 
-    assert output == json.dumps(report_object(reported(replayed("a"), replayed("b"))))
-    found = json.loads(output)
-    total = sum(Decimal(one["outcomes"][0]["dollars"]) for one in found["sessions"])
-    assert Decimal(found["total"][0]["dollars"]) == total
-    assert [one["policy"] for one in found["total"]] == list(Policy)
-    assert found["check"]["off"] == pytest.approx(0, abs=0.005)
+    assert encoded == json.dumps(report_object(make_report(replay_session("a"), replay_session("b"))))
+    decoded = json.loads(encoded)
+    total = sum(Decimal(row["outcomes"][0]["dollars"]) for row in decoded["sessions"])
+    assert Decimal(decoded["total"][0]["dollars"]) == total
+    assert [row["policy"] for row in decoded["total"]] == list(Policy)
+    assert decoded["check"]["off"] == pytest.approx(0, abs=0.005)
 
 
 def test_a_session_of_one_call_without_tokens_is_shown() -> None:
-    empty = replace(replayed(), outcomes={policy: Outcome(policy=policy) for policy in Policy})
+    empty = replace(replay_session(), outcomes={policy: Outcome(policy=policy) for policy in Policy})
 
-    assert lines(reported(empty))
-    assert report_object(reported(empty))
+    assert report_lines(make_report(empty))
+    assert report_object(make_report(empty))
 
 
 def test_models_of_unknown_price_are_distinguished_from_the_requested_one() -> None:
-    one = replace(replayed(), unpriced={"nobody-knows": 2})
-    done = SessionResult(session=SessionFiles(files=(), source=None), replayed=(one,))
+    session = replace(replay_session(), unpriced={"nobody-knows": 2})
+    result = SessionResult(session=SessionFiles(files=(), source=None), replayed=(session,))
 
-    assert build_report([done], tuple(Policy)).model is None
-    assert build_report([done], tuple(Policy), model="gpt-4o").model == "gpt-4o"
+    assert build_report([result], tuple(Policy)).model is None
+    assert build_report([result], tuple(Policy), model="gpt-4o").model == "gpt-4o"
 
 
 def test_every_policy_is_explained_in_a_line() -> None:
-    found = " ".join(lines(reported(replayed())))
+    text = " ".join(report_lines(make_report(replay_session())))
 
     for policy in Policy:
-        assert f"{policy}: {policy.meaning}" in found
+        assert f"{policy}: {policy.meaning}" in text
 
 
 def test_sending_without_a_cache_is_not_shown_as_a_loss() -> None:
-    none = next(line for line in lines(reported(replayed())) if line.startswith("none "))
+    none_row = next(line for line in report_lines(make_report(replay_session())) if line.startswith("none "))
 
-    assert "-" not in none
+    assert "-" not in none_row
 
 
 def test_merged_sub_agents_are_mentioned() -> None:
-    text = " ".join(lines(reported(replace(replayed(), sub_agents=2))))
+    text = " ".join(report_lines(make_report(replace(replay_session(), sub_agents=2))))
 
     assert "the calls of 2 sub-agents are counted in the session that started them" in text
 
@@ -153,9 +157,9 @@ def test_the_output_ends_with_a_conclusion_and_the_yaml_to_apply() -> None:
         policy: Outcome(policy=policy, dollars=Decimal(costs.get(policy, "50")), calls=1) for policy in Policy
     }
 
-    found = lines(reported(replace(replayed(), outcomes=outcomes)))
+    lines = report_lines(make_report(replace(replay_session(), outcomes=outcomes)))
 
-    assert found[-7:] == [
+    assert lines[-7:] == [
         "With Foveate's defaults: $1.93 (5%) less.",
         "With compaction: $8.62 (22%) less.",
         "To apply it, put this into foveate.yaml:",
@@ -176,9 +180,9 @@ def test_the_best_policy_of_a_session_is_one_that_the_gateway_can_follow() -> No
     outcomes = {
         policy: Outcome(policy=policy, dollars=Decimal(costs.get(policy, "50")), calls=1) for policy in Policy
     }
-    several = [replace(replayed(name), outcomes=outcomes) for name in "abcd"]
+    sessions = [replace(replay_session(name), outcomes=outcomes) for name in "abcd"]
 
-    rows = [line for line in lines(reported(*several)) if line.endswith("10%") and "2026" in line]
+    rows = [line for line in report_lines(make_report(*sessions)) if line.endswith("10%") and "2026" in line]
 
     assert len(rows) == 4
     assert all(" gateway-compaction " in row for row in rows)

@@ -1,11 +1,11 @@
 """Chart of a context window."""
 
 from foveate.cli.console import Display
-from foveate.cli.window_chart import WindowUsage, draw_window
+from foveate.cli.window_chart import WindowChartData, draw_window
 
 
 def test_a_bar_spans_the_window_and_shows_every_part() -> None:
-    window = WindowUsage(
+    window = WindowChartData(
         sections=[("system", 10), ("tool results", 900)],
         tokens=910,
         exact=True,
@@ -24,9 +24,9 @@ def test_a_bar_spans_the_window_and_shows_every_part() -> None:
 
 
 def test_an_overfull_or_unknown_window_is_drawn() -> None:
-    over = WindowUsage(sections=[("user", 3_000)], tokens=3_000, exact=False, window_tokens=2_000)
+    over = WindowChartData(sections=[("user", 3_000)], tokens=3_000, exact=False, window_tokens=2_000)
     heading, bar, _ = draw_window(over, Display(columns=80))
     assert "~3,000 of 2,000 tokens (150%)" in heading
     assert bar == "█" * 60
-    unknown = WindowUsage(sections=[], tokens=7, exact=True)
+    unknown = WindowChartData(sections=[], tokens=7, exact=True)
     assert list(draw_window(unknown, Display())) == ["window: 7 tokens of a window that nobody knows"]

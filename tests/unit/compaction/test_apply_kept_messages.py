@@ -2,7 +2,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from foveate import formats
@@ -13,7 +13,6 @@ from foveate.formats.json_text.parse import parse_json, to_json
 from foveate.model import Format, Request
 from foveate.sandbox import validate_request
 from foveate.session.hash_chain import compute_chain
-from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.tool_conversations import Body, any_requests, find_cuts, make_compaction_at
 
 TOOLS = [{"name": "read", "input_schema": {"type": "object"}}]
@@ -23,9 +22,9 @@ def text_message(role: str, words: str) -> Body:
     return {"role": role, "content": words}
 
 
-def tool_step(given: str) -> list[Body]:
-    call = {"type": "tool_use", "id": given, "name": "read", "input": {}}
-    result = {"type": "tool_result", "tool_use_id": given, "content": "done"}
+def tool_step(call_id: str) -> list[Body]:
+    call = {"type": "tool_use", "id": call_id, "name": "read", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": call_id, "content": "done"}
     return [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
 
 
@@ -44,11 +43,11 @@ def apply_compaction(request: Request, cut: int) -> Request:
 
 
 def message_lines(request: Request) -> list[str]:
-    """Roles, with the texts that are neither calls nor results."""
-    found: list[dict[str, Any]] = [parse_json(raw) for raw in request.messages]
+    """List roles, with the texts that are neither calls nor results."""
+    messages: list[dict[str, Any]] = [parse_json(raw) for raw in request.messages]
     return [
         f"{message['role']}: {message['content']}" if isinstance(message["content"], str) else message["role"]
-        for message in found
+        for message in messages
     ]
 
 
@@ -62,15 +61,15 @@ def test_system_messages_of_the_head_are_between_summary_and_reply() -> None:
         text_message("assistant", "d"),
         text_message("user", "e"),
     )
-    sent = apply_compaction(request, 6)
-    assert message_lines(sent) == [
+    compacted = apply_compaction(request, 6)
+    assert message_lines(compacted) == [
         f"user: {summary_text(make_compaction_at(request, 6))}",
         "system: noon",
         "system: one",
         f"assistant: {ACKNOWLEDGEMENT}",
         "user: e",
     ]
-    assert validate_request(sent) is None
+    assert validate_request(compacted) is None
 
 
 def test_system_messages_after_the_open_question_stay_after_it() -> None:
@@ -86,8 +85,8 @@ def test_system_messages_after_the_open_question_stay_after_it() -> None:
         text_message("system", "two"),
         *tool_step("c"),
     )
-    sent = apply_compaction(request, 10)
-    assert message_lines(sent)[1:] == [
+    compacted = apply_compaction(request, 10)
+    assert message_lines(compacted)[1:] == [
         "system: noon",
         f"assistant: {ACKNOWLEDGEMENT}",
         "user: Q",
@@ -96,24 +95,24 @@ def test_system_messages_after_the_open_question_stay_after_it() -> None:
         "assistant",
         "user",
     ]
-    assert validate_request(sent) is None
+    assert validate_request(compacted) is None
 
 
 @pytest.mark.parametrize("system", [[], [text_message("system", "one")]])
 def test_a_fork_between_two_steps_keeps_the_open_question(system: list[Body]) -> None:
     """Regression: a user who interrupted between two steps lost the question with its constraints."""
-    under_way = [
+    open_turn = [
         text_message("user", "Port it. Never touch db-prod-7."),
         *system,
         *tool_step("a"),
         *tool_step("b"),
     ]
-    compaction = make_compaction_at(claude_request(*under_way, *tool_step("c")), len(under_way))
-    fork = claude_request(*under_way, text_message("user", "Stop. How far are you?"))
-    sent = formats.parse_request(
+    compaction = make_compaction_at(claude_request(*open_turn, *tool_step("c")), len(open_turn))
+    fork = claude_request(*open_turn, text_message("user", "Stop. How far are you?"))
+    compacted = formats.parse_request(
         formats.apply_edits(fork, build_compaction_edits(fork, compute_chain(fork), [compaction])), fork.format
     )
-    assert message_lines(sent) == [
+    assert message_lines(compacted) == [
         f"user: {summary_text(compaction)}",
         f"assistant: {ACKNOWLEDGEMENT}",
         "user: Port it. Never touch db-prod-7.",
@@ -121,11 +120,10 @@ def test_a_fork_between_two_steps_keeps_the_open_question(system: list[Body]) ->
         f"assistant: {PROGRESS_NOTE}",
         "user: Stop. How far are you?",
     ]
-    assert validate_request(sent) is None
+    assert validate_request(compacted) is None
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(80))
 @given(any_requests(), st.data())
 def test_nothing_is_replaced_that_the_summary_does_not_cover(body: Body, data: st.DataObject) -> None:
     request = formats.parse_request(to_json(body))
@@ -138,9 +136,9 @@ def test_nothing_is_replaced_that_the_summary_does_not_cover(body: Body, data: s
     )
     assume(validate_request(fork) is None)
     edits = build_compaction_edits(fork, compute_chain(fork), [make_compaction_at(request, cut)])
-    sent = formats.parse_request(formats.apply_edits(fork, edits), fork.format)
-    assert validate_request(sent, betas=required_betas(edits)) is None
-    untold = Counter(
-        raw for place, raw in enumerate(request.messages[:cut]) if place not in history.replaced_messages(cut)
+    compacted = formats.parse_request(formats.apply_edits(fork, edits), fork.format)
+    assert validate_request(compacted, betas=required_betas(edits)) is None
+    unsummarized = Counter(
+        raw for index, raw in enumerate(request.messages[:cut]) if index not in history.replaced_messages(cut)
     )
-    assert untold <= Counter(sent.messages)
+    assert unsummarized <= Counter(compacted.messages)

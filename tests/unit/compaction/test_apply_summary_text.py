@@ -16,7 +16,7 @@ def test_names_share_a_line_and_sentences_have_their_own() -> None:
         unlisted=3,
     )
 
-    assert summary_text(replace(COMPACTION, carried=missing.carried)).splitlines()[-7:] == [
+    assert summary_text(replace(COMPACTION, carried=missing.carried_facts)).splitlines()[-7:] == [
         "Also named there:",
         "- /srv/app.py load_all",
         f"- {RULE}",

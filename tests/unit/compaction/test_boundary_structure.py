@@ -1,9 +1,9 @@
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from foveate import formats
-from foveate.budget.evict import has_calls_for_all_results
+from foveate.budget.turn_structure import has_calls_for_all_results
 from foveate.caching import drop_caches
 from foveate.compaction.apply import build_compaction_edits
 from foveate.compaction.boundary import strip_message_text
@@ -21,7 +21,6 @@ from foveate.model import (
     ToolResult,
 )
 from foveate.session.hash_chain import compute_chain
-from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.tool_conversations import Body, any_requests, find_cuts, make_compaction_at
 
 CALL = ToolCall(name="read", arguments='{"path":"a"}', format=Format.ANTHROPIC, id="1")
@@ -33,7 +32,6 @@ def make_message(role: str, *parts: Text | Thinking | ToolCall | ToolResult | Do
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(60))
 @given(any_requests(), st.data())
 def test_a_growing_session_is_compacted_like_an_unknown_one(body: Body, data: st.DataObject) -> None:
     request = formats.parse_request(to_json(body))
@@ -41,49 +39,49 @@ def test_a_growing_session_is_compacted_like_an_unknown_one(body: Body, data: st
     cut = data.draw(st.sampled_from(find_cuts(request)))
     compaction = make_compaction_at(request, cut)
     field = "input" if "input" in body else "messages"
-    messages_sent = body[field]
+    messages = body[field]
     # Repeat some at the end: results of compacted calls, or calls without results.
-    messages_sent = [*messages_sent, *data.draw(st.lists(st.sampled_from(messages_sent), max_size=3))]
+    messages = [*messages, *data.draw(st.lists(st.sampled_from(messages), max_size=3))]
 
-    def at(size: int) -> Request:
-        return formats.parse_request(to_json({**body, field: messages_sent[:size]}))
+    def build_request(size: int) -> Request:
+        return formats.parse_request(to_json({**body, field: messages[:size]}))
 
-    def edits(size: int) -> tuple[Edit, ...]:
-        return build_compaction_edits(at(size), compute_chain(at(size)), [compaction])
+    def build_edits(size: int) -> tuple[Edit, ...]:
+        return build_compaction_edits(build_request(size), compute_chain(build_request(size)), [compaction])
 
     drop_caches()
-    noted = [edits(size) for size in range(cut + 1, len(messages_sent) + 1)]
+    cached = [build_edits(size) for size in range(cut + 1, len(messages) + 1)]
     fresh = []
-    for size in range(cut + 1, len(messages_sent) + 1):
+    for size in range(cut + 1, len(messages) + 1):
         drop_caches()
-        fresh.append(edits(size))
+        fresh.append(build_edits(size))
 
-    assert noted == fresh
+    assert cached == fresh
 
 
 def test_a_late_result_of_a_compacted_call_is_noticed_despite_the_cache() -> None:
-    """Nothing may be compacted then: the result would be sent without its call."""
+    """Nothing may be compacted in that case: the result would be sent without its call."""
 
-    def request(*more: Body) -> Request:
+    def request(*extra: Body) -> Request:
         call = {"id": "1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
-        begun: list[Body] = [
+        history: list[Body] = [
             {"role": "user", "content": "Look."},
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "1", "content": "done"},
             {"role": "assistant", "content": "It is there."},
             {"role": "user", "content": "Then?"},
         ]
-        return formats.parse_request({"model": "gpt-4.1", "messages": [*begun, *more]}, Format.CHAT)
+        return formats.parse_request({"model": "gpt-4.1", "messages": [*history, *extra]}, Format.CHAT)
 
     compaction = make_compaction_at(request(), 4)
-    late: Body = {"role": "tool", "tool_call_id": "1", "content": "once more"}
+    late_result: Body = {"role": "tool", "tool_call_id": "1", "content": "once more"}
 
     assert build_compaction_edits(request(), compute_chain(request()), [compaction])
-    assert build_compaction_edits(request(late), compute_chain(request(late)), [compaction]) == ()
+    assert build_compaction_edits(request(late_result), compute_chain(request(late_result)), [compaction]) == ()
 
 
 @pytest.mark.parametrize(
-    ("messages", "is_so"),
+    ("messages", "expected"),
     [
         ([], True),
         ([make_message("user", Text("Go."))], True),
@@ -94,20 +92,20 @@ def test_a_late_result_of_a_compacted_call_is_noticed_despite_the_cache() -> Non
         ([make_message("assistant", CALL, CALL), make_message("user", RESULT, RESULT)], True),
     ],
 )
-def test_messages_that_answer_only_themselves(messages: list[Message], is_so: bool) -> None:
-    assert has_calls_for_all_results(messages) is is_so
+def test_results_without_a_call_in_the_same_messages_are_found(messages: list[Message], expected: bool) -> None:
+    assert has_calls_for_all_results(messages) is expected
 
 
 def test_a_structure_has_roles_calls_results_and_thinking_but_no_text() -> None:
-    shown = Document(source=MediaSource.INLINE, media_type="text/plain", text="secret")
-    message = make_message("assistant", Text("secret"), Thinking("secret", 400), CALL, RESULT, shown)
+    document = Document(source=MediaSource.INLINE, media_type="text/plain", text="secret")
+    message = make_message("assistant", Text("secret"), Thinking("secret", 400), CALL, RESULT, document)
 
-    found = strip_message_text(message)
+    stripped = strip_message_text(message)
 
-    assert [type(part) for part in found.parts] == [type(part) for part in message.parts]
-    assert (found.role, found.parts[2], found.parts[3]) == (
+    assert [type(part) for part in stripped.parts] == [type(part) for part in message.parts]
+    assert (stripped.role, stripped.parts[2], stripped.parts[3]) == (
         "assistant",
         ToolCall(name="read", arguments="", format=Format.ANTHROPIC, id="1"),
         ToolResult(parts=(), id="1"),
     )
-    assert "secret" not in repr(found)
+    assert "secret" not in repr(stripped)

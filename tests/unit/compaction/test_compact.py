@@ -68,19 +68,19 @@ async def test_without_a_boundary_nothing_changes() -> None:
     assert store.leases == {}
 
 
-@pytest.mark.parametrize("failed", [True, False])
-async def test_a_compaction_is_not_retried_within_a_few_turns(failed: bool) -> None:
+@pytest.mark.parametrize("has_failed", [True, False])
+async def test_a_compaction_is_not_retried_within_a_few_turns(has_failed: bool) -> None:
     """Another tool made 111 compactions in one turn."""
     store, body = InMemoryCompactionStore(), claude_body(12)
     await run_compaction(
         make_subject(body),
-        ScriptedSummarizer() if failed else ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY),
+        ScriptedSummarizer() if has_failed else ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY),
         store,
     )
     summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY, COMPLETE_SUMMARY, COMPLETE_SUMMARY)
-    for answers in range(MIN_TURNS_BETWEEN):
-        candidate = make_subject(extend_conversation(body, answers), store.compactions)
-        assert await make_runner(store, summarizer).compact(candidate) is None, answers
+    for turns in range(MIN_TURNS_BETWEEN):
+        candidate = make_subject(extend_conversation(body, turns), store.compactions)
+        assert await make_runner(store, summarizer).compact(candidate) is None, turns
 
     candidate = make_subject(extend_conversation(body, MIN_TURNS_BETWEEN), store.compactions)
     assert await make_runner(store, summarizer).compact(candidate) is not None
@@ -99,7 +99,7 @@ async def test_a_missing_boundary_is_not_searched_again_at_every_step() -> None:
 
 
 async def test_attempts_on_a_longer_branch_do_not_delay_a_compaction() -> None:
-    """As after a client went back in its conversation."""
+    """This happens after a client goes back in its conversation."""
     store, body = InMemoryCompactionStore(), claude_body(12)
     await run_compaction(make_subject(extend_conversation(body, 2)), ScriptedSummarizer(), store)
 
@@ -112,25 +112,25 @@ async def test_attempts_on_a_longer_branch_do_not_delay_a_compaction() -> None:
 
 
 async def test_a_request_that_would_not_fit_is_compacted_at_once_without_a_model() -> None:
-    """Regression: a model was asked at every step, 10 times in 10 steps."""
+    """Regression: a model was called at every step, 10 times in 10 steps."""
     store, body = InMemoryCompactionStore(), claude_body(12)
     await run_compaction(make_subject(body), ScriptedSummarizer(), store)
     summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY)
-    again = await run_compaction(require_fit(make_subject(extend_conversation(body, 1))), summarizer, store)
+    first = await run_compaction(require_fit(make_subject(extend_conversation(body, 1))), summarizer, store)
 
-    assert again.outcome is CompactionOutcome.OK
-    assert again.compaction is not None
-    assert (again.compaction.model, again.compaction.cost) == (EXTRACTIVE_MODEL, Decimal(0))
-    assert "just before" in again.reason
+    assert first.outcome is CompactionOutcome.OK
+    assert first.compaction is not None
+    assert (first.compaction.model, first.compaction.cost) == (EXTRACTIVE_MODEL, Decimal(0))
+    assert "just before" in first.reason
     assert summarizer.inputs == []
 
-    later = await run_compaction(
+    second = await run_compaction(
         require_fit(make_subject(extend_conversation(body, 1 + MIN_TURNS_BETWEEN), store.compactions)),
         summarizer,
         store,
     )
-    assert later.compaction is not None
-    assert later.compaction.model == "a model", "after some turns it may be asked again"
+    assert second.compaction is not None
+    assert second.compaction.model == "a model", "after some turns it may be asked again"
 
 
 async def test_a_summary_that_omits_a_constraint_is_redrafted() -> None:
@@ -157,7 +157,7 @@ async def test_facts_omitted_by_the_redraft_are_listed_after_the_first_draft() -
     assert len(summarizer.missing) == 1, "it is retried once"
 
 
-async def test_a_full_list_says_how_many_facts_are_missing() -> None:
+async def test_a_full_list_contains_the_number_of_missing_facts() -> None:
     body = claude_body(12)
     rules = [f"Never touch the table number {number} of the database." for number in range(60)]
     question = {"role": "user", "content": f"Find the slow parser. {' '.join(rules)}"}
@@ -170,19 +170,21 @@ async def test_a_full_list_says_how_many_facts_are_missing() -> None:
 
     assert result.compaction is not None
     *listed, last = result.compaction.carried
-    left = len(set(rules) - set(listed))
-    more = re.fullmatch(r"and (\d+) more that may be needed, for which there is no room here", last)
-    assert 0 < left < len(rules)
-    assert more is not None
-    assert int(more[1]) >= left
+    unlisted_rules = len(set(rules) - set(listed))
+    note = re.fullmatch(r"and (\d+) more that may be needed, for which there is no room here", last)
+    assert 0 < unlisted_rules < len(rules)
+    assert note is not None
+    assert int(note[1]) >= unlisted_rules
     assert last in summary_text(result.compaction)
     assert set(rules) <= set(summarizer.missing[0])
 
 
-@pytest.mark.parametrize("again", ["", "<html>", "I can't help with that.", SummaryFailure(reason="gone")])
-async def test_a_failed_redraft_leaves_the_first_draft(again: str | SummaryFailure) -> None:
+@pytest.mark.parametrize("redraft", ["", "<html>", "I can't help with that.", SummaryFailure(reason="gone")])
+async def test_a_failed_redraft_leaves_the_first_draft(redraft: str | SummaryFailure) -> None:
     result = await run_compaction(
-        make_subject(claude_body(12)), ScriptedSummarizer(INCOMPLETE_SUMMARY, again), InMemoryCompactionStore()
+        make_subject(claude_body(12)),
+        ScriptedSummarizer(INCOMPLETE_SUMMARY, redraft),
+        InMemoryCompactionStore(),
     )
 
     assert result.outcome is CompactionOutcome.OK
@@ -234,25 +236,25 @@ async def test_a_lease_is_renewed_while_a_summary_is_written() -> None:
 async def test_nothing_is_stored_after_the_lease_is_lost() -> None:
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY, seconds=0.2)
-    compacting = asyncio.create_task(run_compaction(candidate, summarizer, store))
+    task = asyncio.create_task(run_compaction(candidate, summarizer, store))
     await summarizer.started.wait()
-    theirs = replace(store.leases[candidate.session_id], holder="another", fence=2)
-    store.leases[candidate.session_id] = theirs
-    result = await compacting
+    other_lease = replace(store.leases[candidate.session_id], holder="another", fence=2)
+    store.leases[candidate.session_id] = other_lease
+    result = await task
 
     assert (result.outcome, result.compaction) == (CompactionOutcome.LOCK_HELD, None)
     assert store.compactions == []
-    assert store.leases[candidate.session_id] == theirs
+    assert store.leases[candidate.session_id] == other_lease
 
 
 async def test_a_concurrent_compaction_is_not_repeated() -> None:
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     first = await run_compaction(candidate, ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store)
-    late = await run_compaction(
+    second = await run_compaction(
         require_fit(candidate), ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store
     )
 
-    assert (late.outcome, late.compaction) == (CompactionOutcome.LOCK_HELD, first.compaction)
+    assert (second.outcome, second.compaction) == (CompactionOutcome.LOCK_HELD, first.compaction)
     assert store.compactions == [first.compaction]
 
 
@@ -269,27 +271,27 @@ async def test_a_request_that_must_fit_waits_for_a_concurrent_compaction() -> No
     assert (second.outcome, second.compaction) == (CompactionOutcome.LOCK_HELD, (await first).compaction)
 
 
-@pytest.mark.parametrize("must", [False, True], ids=["it fits", "it must fit"])
-async def test_the_wait_for_a_concurrent_compaction_is_short(must: bool) -> None:
+@pytest.mark.parametrize("must_fit", [False, True], ids=["fits", "must fit"])
+async def test_the_wait_for_a_concurrent_compaction_is_short(must_fit: bool) -> None:
     store, candidate = InMemoryCompactionStore(), make_subject(claude_body(12))
     assert await store.acquire_lease(candidate.session_id, "another", ttl_seconds=300, now=100.0)
-    waited: list[float] = []
+    delays: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        waited.append(seconds)
+        delays.append(seconds)
 
-    late = make_runner(store, ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), sleep=sleep)
-    result = await late.compact(require_fit(candidate) if must else candidate)
+    runner = make_runner(store, ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), sleep=sleep)
+    result = await runner.compact(require_fit(candidate) if must_fit else candidate)
 
     assert result is not None
     assert result.outcome is CompactionOutcome.LOCK_HELD
-    assert bool(waited) == must
-    assert sum(waited) < 2
+    assert bool(delays) == must_fit
+    assert sum(delays) < 2
 
 
-@pytest.mark.parametrize("what", ["listed", "lease", "folds", "record"])
-async def test_an_unavailable_store_is_a_failed_compaction_and_not_an_error(what: str) -> None:
-    store = InMemoryCompactionStore(unavailable=[what])
+@pytest.mark.parametrize("operation", ["listed", "lease", "folds", "record"])
+async def test_an_unavailable_store_is_a_failed_compaction_and_not_an_error(operation: str) -> None:
+    store = InMemoryCompactionStore(unavailable=[operation])
     result = await run_compaction(
         make_subject(claude_body(12)), ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store
     )
@@ -299,10 +301,10 @@ async def test_an_unavailable_store_is_a_failed_compaction_and_not_an_error(what
     assert store.compactions == []
 
 
-@pytest.mark.parametrize("what", ["renew", "release"])
-async def test_a_store_that_is_unavailable_for_a_moment_does_not_stop_a_compaction(what: str) -> None:
+@pytest.mark.parametrize("operation", ["renew", "release"])
+async def test_a_store_that_is_unavailable_for_a_moment_does_not_stop_a_compaction(operation: str) -> None:
     options = replace(OPTIONS, lock_ttl_seconds=0.03)
-    store = InMemoryCompactionStore(unavailable=[what])
+    store = InMemoryCompactionStore(unavailable=[operation])
     result = await run_compaction(
         make_subject(claude_body(12)),
         ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY, seconds=0.1),
@@ -392,10 +394,10 @@ async def test_without_a_model_summaries_are_extractive() -> None:
     )
 
 
-async def test_the_model_is_told_the_facts_that_the_tail_does_not_contain() -> None:
+async def test_the_model_gets_the_facts_that_the_tail_does_not_contain() -> None:
     body = claude_body(12)
-    named = {"role": "user", "content": "Which one was it, parse_9_0?"}
-    for last, is_told in ((body["messages"][-1], True), (named, False)):
+    question = {"role": "user", "content": "Which one was it, parse_9_0?"}
+    for last, is_included in ((body["messages"][-1], True), (question, False)):
         summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY)
         await run_compaction(
             make_subject({**body, "messages": [*body["messages"][:-1], last]}),
@@ -405,15 +407,15 @@ async def test_the_model_is_told_the_facts_that_the_tail_does_not_contain() -> N
         (summary_input,) = summarizer.inputs
 
         assert RULE in summary_input.facts
-        assert ("parse_9_0" in summary_input.facts) is is_told
+        assert ("parse_9_0" in summary_input.facts) is is_included
 
 
 async def test_a_later_compaction_covers_new_messages_and_the_earlier_summary() -> None:
     body = claude_body(30)
     store = InMemoryCompactionStore()
-    begun = {**body, "messages": body["messages"][:31]}
+    shorter = {**body, "messages": body["messages"][:31]}
     first = await run_compaction(
-        make_subject(begun), ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store
+        make_subject(shorter), ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY), store
     )
     assert first.compaction is not None
     summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, COMPLETE_SUMMARY)
@@ -434,10 +436,12 @@ async def test_a_later_compaction_covers_new_messages_and_the_earlier_summary() 
 @pytest.mark.slow
 @settings(max_examples=limit_examples(40))
 @given(st.one_of(claude_tool_loops(), claude_requests()), st.integers(1, 60))
-def test_providers_accept_a_compacted_request_and_undo_restores_the_original(body: Body, tail: int) -> None:
+def test_providers_accept_a_compacted_request_and_undo_restores_the_original(
+    body: Body, tail_tokens: int
+) -> None:
     store = InMemoryCompactionStore()
     candidate = require_fit(make_subject(body))
-    result = asyncio.run(run_compaction(candidate, None, store, replace(OPTIONS, tail_keep_tokens=tail)))
+    result = asyncio.run(run_compaction(candidate, None, store, replace(OPTIONS, tail_keep_tokens=tail_tokens)))
 
     betas = required_betas(compaction_edits(candidate, store))
     assert (
@@ -449,8 +453,8 @@ def test_providers_accept_a_compacted_request_and_undo_restores_the_original(bod
     event(result.outcome)
     if result.outcome is CompactionOutcome.OK:
         assert result.compaction is not None
-        kept = candidate.original.messages[result.compaction.messages :]
-        assert store.messages[result.compaction.id] + kept == candidate.original.messages
+        tail = candidate.original.messages[result.compaction.messages :]
+        assert store.messages[result.compaction.id] + tail == candidate.original.messages
         asyncio.run(store.undo(result.compaction.id, now=1))
     assert compacted_body(candidate, store) == candidate.original.body
 

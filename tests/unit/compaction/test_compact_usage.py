@@ -25,12 +25,15 @@ async def test_every_attempt_is_charged() -> None:
 
 
 async def test_the_cost_of_a_failed_compaction_is_stored_and_unknown_is_not_zero() -> None:
-    known, unknown = InMemoryCompactionStore(), InMemoryCompactionStore()
+    priced_store, unpriced_store = InMemoryCompactionStore(), InMemoryCompactionStore()
     candidate = make_subject(claude_body(12))
-    await run_compaction(candidate, ScriptedSummarizer(usage=USAGE, calls=1), known)
-    await run_compaction(candidate, ScriptedSummarizer(calls=1), unknown)
+    await run_compaction(candidate, ScriptedSummarizer(usage=USAGE, calls=1), priced_store)
+    await run_compaction(candidate, ScriptedSummarizer(calls=1), unpriced_store)
 
-    assert [row.cost for row in (*known.compactions, *unknown.compactions)] == [Decimal("0.001"), None]
+    assert [row.cost for row in (*priced_store.compactions, *unpriced_store.compactions)] == [
+        Decimal("0.001"),
+        None,
+    ]
 
 
 async def test_an_extractive_fallback_includes_the_cost_of_the_failed_model() -> None:
@@ -47,7 +50,7 @@ async def test_an_extractive_fallback_includes_the_cost_of_the_failed_model() ->
     assert (result.compaction.model, result.compaction.cost) == (EXTRACTIVE_MODEL, Decimal("0.003"))
 
 
-async def test_usage_before_an_attempt_that_hangs_is_kept() -> None:
+async def test_usage_before_an_attempt_that_hangs_is_recorded() -> None:
     """Regression: only the unknown usage of the hanging call was left, not that of two finished ones."""
     options = replace(OPTIONS, limit_seconds=0.1)
     summarizer = ScriptedSummarizer(COMPLETE_SUMMARY, usage=USAGE, calls=2, seconds=30)

@@ -35,7 +35,7 @@ def make_plan(
     return plan_compaction(candidate, COUNTER, OPTIONS)
 
 
-def count(text: str) -> int:
+def count_tokens(text: str) -> int:
     return COUNTER.text(text).tokens
 
 
@@ -55,13 +55,15 @@ def test_a_second_summary_is_shorter_than_what_it_replaces() -> None:
         },
         Format.CHAT,
     )
-    once = make_plan(request)
-    again = make_plan(request, make_compaction_at(request, 2, summary="It was told."))
-    assert once is not None
-    assert again is not None
-    assert once.limit_tokens == summary_limit_tokens(once.head_tokens)
+    first = make_plan(request)
+    second = make_plan(request, make_compaction_at(request, 2, summary="It was told."))
+    assert first is not None
+    assert second is not None
+    assert first.limit_tokens == summary_limit_tokens(first.head_tokens)
     assert (
-        again.limit_tokens == again.summary_input.replaced_tokens // 2 < summary_limit_tokens(again.head_tokens)
+        second.limit_tokens
+        == second.summary_input.replaced_tokens // 2
+        < summary_limit_tokens(second.head_tokens)
     )
 
 
@@ -71,10 +73,10 @@ def test_a_summary_leaves_room_in_the_window_whatever_the_session_length() -> No
     request = formats.parse_request(
         {"model": "gpt-4.1", "messages": [*history, text_message("user", "?")]}, Format.CHAT
     )
-    found = make_plan(request, window_tokens=8_000)
-    assert found is not None
-    assert found.head_tokens > 40_000
-    assert found.limit_tokens == 8_000 * 0.75 // 8
+    plan = make_plan(request, window_tokens=8_000)
+    assert plan is not None
+    assert plan.head_tokens > 40_000
+    assert plan.limit_tokens == 8_000 * 0.75 // 8
 
 
 def test_a_request_that_continues_a_stored_conversation_is_not_compacted() -> None:
@@ -102,9 +104,9 @@ def test_no_summary_is_planned_that_could_not_be_sent() -> None:
 
 def test_a_summary_by_anthropic_is_read_as_a_user_message() -> None:
     """Regression: the block was shown as [compaction], and the constraints in it were lost."""
-    history = {"type": "compaction", "content": "A parser is wanted. You must never touch prod-db-7."}
+    summary_block = {"type": "compaction", "content": "A parser is wanted. You must never touch prod-db-7."}
     messages = [
-        {"role": "assistant", "content": [history, {"type": "text", "text": "I go on. " * 80}]},
+        {"role": "assistant", "content": [summary_block, {"type": "text", "text": "I go on. " * 80}]},
         text_message("user", "Then?"),
         text_message("assistant", "So. " * 60),
         text_message("user", "And? " * 60),
@@ -112,23 +114,23 @@ def test_a_summary_by_anthropic_is_read_as_a_user_message() -> None:
     request = formats.parse_request(
         {"model": "claude-opus-4-8", "max_tokens": 9, "messages": messages}, Format.ANTHROPIC
     )
-    found = make_plan(request)
-    assert found is not None
-    assert any("never touch prod-db-7" in fact for fact in found.summary_input.facts)
-    (piece,) = prompts.split_messages(found.summary_input.new_messages, chunk_tokens=5_000, count=count)
-    assert "You must never touch prod-db-7." in piece
-    assert "I go on." in piece
-    assert "[compaction]" not in piece
+    plan = make_plan(request)
+    assert plan is not None
+    assert any("never touch prod-db-7" in fact for fact in plan.summary_input.facts)
+    (chunk,) = prompts.split_messages(plan.summary_input.new_messages, chunk_tokens=5_000, count=count_tokens)
+    assert "You must never touch prod-db-7." in chunk
+    assert "I go on." in chunk
+    assert "[compaction]" not in chunk
     assert (
         "never touch prod-db-7"
-        in summarize_by_rules(found.summary_input.head, limit_tokens=120, count=count).text
+        in summarize_by_rules(plan.summary_input.head, limit_tokens=120, count=count_tokens).text
     )
 
 
 def test_a_lone_summary_by_anthropic_is_one_message() -> None:
-    history = {"type": "compaction", "content": "A parser is wanted."}
+    summary_block = {"type": "compaction", "content": "A parser is wanted."}
     messages = [
-        {"role": "assistant", "content": [history]},
+        {"role": "assistant", "content": [summary_block]},
         text_message("user", "Then? " * 60),
         text_message("assistant", "So. " * 60),
         text_message("user", "And? " * 60),
@@ -136,6 +138,6 @@ def test_a_lone_summary_by_anthropic_is_one_message() -> None:
     request = formats.parse_request(
         {"model": "claude-opus-4-8", "max_tokens": 9, "messages": messages}, Format.ANTHROPIC
     )
-    found = make_plan(request)
-    assert found is not None
-    assert [message.role for message in found.summary_input.head] == ["user", "user", "assistant"]
+    plan = make_plan(request)
+    assert plan is not None
+    assert [message.role for message in plan.summary_input.head] == ["user", "user", "assistant"]

@@ -44,29 +44,29 @@ ENABLED = {"type": "enabled", "budget_tokens": 1024}
 
 def test_thinking_in_the_tail_is_dropped_for_models_that_bind_it() -> None:
     request = formats.parse_request(claude_turn("claude-opus-5-5", ADAPTIVE))
-    sent = apply_compactions(request, make_compaction_at(request, 3))
-    assert validate_request(sent) is None
-    assert block_kinds(sent) == ["tool_use", "tool_result"]
+    compacted = apply_compactions(request, make_compaction_at(request, 3))
+    assert validate_request(compacted) is None
+    assert block_kinds(compacted) == ["tool_use", "tool_result"]
 
 
 def test_thinking_in_the_tail_stays_for_other_models() -> None:
     request = formats.parse_request(claude_turn("claude-sonnet-4-5", ENABLED))
-    sent = apply_compactions(request, make_compaction_at(request, 3))
-    assert validate_request(sent) is None
-    assert block_kinds(sent) == ["thinking", "tool_use", "tool_result"]
+    compacted = apply_compactions(request, make_compaction_at(request, 3))
+    assert validate_request(compacted) is None
+    assert block_kinds(compacted) == ["thinking", "tool_use", "tool_result"]
 
 
 def test_an_open_turn_keeps_its_thinking_and_the_provider_drops_it() -> None:
     request = formats.parse_request(claude_turn("claude-opus-5-5", ENABLED))
     compaction = make_compaction_at(request, 3)
     edits = build_compaction_edits(request, compute_chain(request), [compaction])
-    sent = apply_compactions(request, compaction)
+    compacted = apply_compactions(request, compaction)
     assert required_betas(edits) == ("thinking-binding-controls-2026-08-01",)
-    assert validate_request(sent, betas=required_betas(edits)) is None
-    assert validate_request(sent) is not None  # without the beta
-    assert sent.messages[-2:] == request.messages[-2:]
-    (asking,) = [edit for edit in edits if isinstance(edit, SetParameter)]
-    assert asking.path == ("thinking", "block_binding", "prefix_mismatch_behavior")
+    assert validate_request(compacted, betas=required_betas(edits)) is None
+    assert validate_request(compacted) is not None  # without the beta
+    assert compacted.messages[-2:] == request.messages[-2:]
+    (parameter,) = [edit for edit in edits if isinstance(edit, SetParameter)]
+    assert parameter.path == ("thinking", "block_binding", "prefix_mismatch_behavior")
 
 
 def test_a_finished_turn_need_not_start_with_thinking() -> None:
@@ -74,10 +74,10 @@ def test_a_finished_turn_need_not_start_with_thinking() -> None:
     body["messages"] += [text_message("assistant", "So."), text_message("user", "Then?")]
     request = formats.parse_request(body)
     edits = build_compaction_edits(request, compute_chain(request), [make_compaction_at(request, 3)])
-    sent = formats.parse_request(formats.apply_edits(request, edits))
+    compacted = formats.parse_request(formats.apply_edits(request, edits))
     assert required_betas(edits) == ()
-    assert validate_request(sent) is None
-    assert "thinking" not in block_kinds(sent)
+    assert validate_request(compacted) is None
+    assert "thinking" not in block_kinds(compacted)
 
 
 def test_a_message_without_tool_calls_need_not_start_with_thinking() -> None:
@@ -89,17 +89,17 @@ def test_a_message_without_tool_calls_need_not_start_with_thinking() -> None:
         text_message("user", "Then?"),
     ]
     request = formats.parse_request(body)
-    sent = apply_compactions(request, make_compaction_at(request, 3))
-    assert validate_request(sent) is None
-    assert "thinking" not in block_kinds(sent)
+    compacted = apply_compactions(request, make_compaction_at(request, 3))
+    assert validate_request(compacted) is None
+    assert "thinking" not in block_kinds(compacted)
 
 
 def test_thinking_stays_if_the_client_lets_the_provider_drop_it() -> None:
-    drops = {**ADAPTIVE, "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-    request = formats.parse_request(claude_turn("claude-opus-5-5", drops))
-    sent = apply_compactions(request, make_compaction_at(request, 3))
-    assert validate_request(sent, betas=["thinking-binding-controls-2026-08-01"]) is None
-    assert sent.messages[-2:] == request.messages[-2:]
+    thinking = {**ADAPTIVE, "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
+    request = formats.parse_request(claude_turn("claude-opus-5-5", thinking))
+    compacted = apply_compactions(request, make_compaction_at(request, 3))
+    assert validate_request(compacted, betas=["thinking-binding-controls-2026-08-01"]) is None
+    assert compacted.messages[-2:] == request.messages[-2:]
 
 
 def test_a_message_of_nothing_but_thinking_becomes_a_placeholder() -> None:
@@ -108,9 +108,9 @@ def test_a_message_of_nothing_but_thinking_becomes_a_placeholder() -> None:
     thinking_block = {"type": "thinking", "thinking": "hm", "signature": sign_as_sandbox(body, "hm")}
     body["messages"] += [{"role": "assistant", "content": [thinking_block]}, text_message("user", "Well?")]
     request = formats.parse_request(body)
-    sent = apply_compactions(request, make_compaction_at(request, 5))
-    assert validate_request(sent) is None
-    assert message_contents(sent)[-2] == OMITTED_THINKING
+    compacted = apply_compactions(request, make_compaction_at(request, 5))
+    assert validate_request(compacted) is None
+    assert message_contents(compacted)[-2] == OMITTED_THINKING
 
 
 def test_thinking_after_the_summary_is_kept_in_later_requests() -> None:
@@ -118,48 +118,48 @@ def test_thinking_after_the_summary_is_kept_in_later_requests() -> None:
     request = formats.parse_request(body)
     compaction, first = make_compaction_at(request, 3), len(request.messages)
     for number in range(3, 6):
-        as_sent = parse_json(
+        compacted_body = parse_json(
             apply_compactions(formats.parse_request(body), compaction, invalid_ranges=[range(first)]).body
         )
-        later = {**body, "messages": []}
+        next_body = {**body, "messages": []}
         add_thinking_step(
-            as_sent, number
-        )  # the model thinks after what it was sent, and the client appends the response
-        later["messages"] = [*body["messages"], *as_sent["messages"][-2:]]
-        body = later
-        sent = apply_compactions(formats.parse_request(body), compaction, invalid_ranges=[range(first)])
-        assert validate_request(sent) is None
-        assert block_kinds(sent).count("thinking") == number - 2
+            compacted_body, number
+        )  # the model thinks after the compacted request, and the client appends the response
+        next_body["messages"] = [*body["messages"], *compacted_body["messages"][-2:]]
+        body = next_body
+        compacted = apply_compactions(formats.parse_request(body), compaction, invalid_ranges=[range(first)])
+        assert validate_request(compacted) is None
+        assert block_kinds(compacted).count("thinking") == number - 2
 
 
 def test_undoing_a_compaction_drops_the_thinking_after_its_summary() -> None:
     body = claude_turn("claude-opus-5-5", ADAPTIVE, steps=3)
     compaction = make_compaction_at(formats.parse_request(body), 5)
-    as_sent = parse_json(apply_compactions(formats.parse_request(body), compaction).body)
-    add_thinking_step(as_sent, 3)
-    request = formats.parse_request({**body, "messages": [*body["messages"], *as_sent["messages"][-2:]]})
-    refused = validate_request(request)
-    assert refused is not None
-    assert "prefix_mismatch" in refused.message
-    sent = apply_compactions(request, replace(compaction, undone_at=2.0))
-    assert validate_request(sent) is None
-    assert sent.messages[:5] == request.messages[:5]
-    assert len(sent.messages) == len(request.messages)
+    compacted_body = parse_json(apply_compactions(formats.parse_request(body), compaction).body)
+    add_thinking_step(compacted_body, 3)
+    request = formats.parse_request({**body, "messages": [*body["messages"], *compacted_body["messages"][-2:]]})
+    error = validate_request(request)
+    assert error is not None
+    assert "prefix_mismatch" in error.message
+    undone = apply_compactions(request, replace(compaction, undone_at=2.0))
+    assert validate_request(undone) is None
+    assert undone.messages[:5] == request.messages[:5]
+    assert len(undone.messages) == len(request.messages)
 
 
 def test_thinking_after_an_undone_compaction_is_dropped_after_an_earlier_one_too() -> None:
     request = formats.parse_request(claude_turn("claude-opus-5-5", ADAPTIVE, steps=4))
-    near, far = make_compaction_at(request, 3), make_compaction_at(request, 5)
-    undone = replace(far, undone_at=2.0)
-    assert block_kinds(apply_compactions(request, near, invalid_ranges=[range(5)])).count("thinking") == 2
+    first, second = make_compaction_at(request, 3), make_compaction_at(request, 5)
+    undone = replace(second, undone_at=2.0)
+    assert block_kinds(apply_compactions(request, first, invalid_ranges=[range(5)])).count("thinking") == 2
     assert (
-        block_kinds(apply_compactions(request, near, undone, invalid_ranges=[range(5), range(7, 9)])).count(
+        block_kinds(apply_compactions(request, first, undone, invalid_ranges=[range(5), range(7, 9)])).count(
             "thinking"
         )
         == 1
     )
     assert "thinking" not in block_kinds(
-        apply_compactions(request, near, undone)
+        apply_compactions(request, first, undone)
     )  # if the ranges are not known
 
 
@@ -182,8 +182,8 @@ CONVERSE: list[Body] = [
 def test_thinking_is_dropped_from_converse_requests_too() -> None:
     body = {"modelId": "us.anthropic.claude-opus-5-5-v1:0", "messages": CONVERSE}
     request = formats.parse_request(body, Format.BEDROCK)
-    sent = apply_compactions(request, make_compaction_at(request, 2))
-    assert message_contents(sent)[3] == [{"text": "So."}, {"cachePoint": {"type": "default"}}]
+    compacted = apply_compactions(request, make_compaction_at(request, 2))
+    assert message_contents(compacted)[3] == [{"text": "So."}, {"cachePoint": {"type": "default"}}]
 
 
 def test_the_model_can_be_given_if_the_body_does_not_name_it() -> None:
@@ -209,7 +209,7 @@ CARRIERS: list[Body] = [
 
 
 def chat_request(model: str, *messages: Body) -> Request:
-    """The way OpenRouter and LiteLLM pass thinking on."""
+    """Build a request that carries thinking the way OpenRouter and LiteLLM do."""
     return formats.parse_request(
         {"model": model, "messages": messages, "reasoning": {"enabled": True}}, Format.CHAT
     )
@@ -266,9 +266,9 @@ def test_a_chat_completion_whose_thinking_cannot_be_dropped_is_unchanged(carrier
     )  # compacted messages are not sent
 
 
-@pytest.mark.parametrize(("model", "is_asked"), [("claude-opus-5-5", True), ("claude-opus-4-5", False)])
-def test_the_provider_is_not_told_to_drop_thinking_that_is_not_bound(model: str, is_asked: bool) -> None:
-    """Regression: it was told to, in a session continued from a model that binds thinking."""
+@pytest.mark.parametrize(("model", "expected"), [("claude-opus-5-5", True), ("claude-opus-4-5", False)])
+def test_the_provider_is_not_asked_to_drop_thinking_that_is_not_bound(model: str, expected: bool) -> None:
+    """Regression: the parameter was set in a session continued from a model that binds thinking."""
     assert (
-        bool(let_provider_drop_thinking(formats.parse_request(claude_turn(model, ADAPTIVE)), model)) is is_asked
+        bool(let_provider_drop_thinking(formats.parse_request(claude_turn(model, ADAPTIVE)), model)) is expected
     )

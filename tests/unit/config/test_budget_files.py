@@ -94,12 +94,12 @@ def test_without_a_file_the_defaults_are_clamped_silently(file: Path) -> None:
     allowed = Budget(4000, sections={"logs": SectionRule(max_tokens=50, enabled=False)})
     defaults = Budget(9000, sections={"logs": SectionRule(max_tokens=90)})
 
-    for wrong in (False, True):
+    for is_invalid in (False, True):
         agents = load_agent_budget(file, defaults=defaults, allowed=allowed)
 
         assert agents.budget == allowed
         assert agents.clamped == ()
-        assert (agents.problem is not None) is wrong
+        assert (agents.problem is not None) is is_invalid
         file.write_text("what is this?\n", encoding="utf-8")
 
 

@@ -17,7 +17,7 @@ from tests.support.strategies.budgets import budgets, caps, leaves_room, names, 
 few_names = st.sampled_from(["logs", "no"])
 few_budgets = budgets(few_names, min_rules=2)
 
-# What an agent may write to its file, mostly a budget or nearly one.
+# Contents of an agent's file, mostly a budget or nearly one.
 agent_files = st.one_of(
     few_budgets.map(lambda budget: yaml.safe_dump(budget_as_data(budget)).encode()),
     st.fixed_dictionaries(
@@ -165,21 +165,23 @@ def test_the_reserve_stays_if_only_the_window_limits_the_total(file: Path) -> No
     assert (budget.total_tokens, budget.output_reserve) == (None, 500)
 
 
-def check_rule(given: SectionRule, allowed_rule: SectionRule, default_rule: SectionRule) -> None:
+def check_rule(effective: SectionRule, allowed_rule: SectionRule, default_rule: SectionRule) -> None:
     """Fail if an agent got a rule that the operator's rule, on top of the default, does not allow."""
-    for has, may in ((given.max_tokens, allowed_rule.max_tokens), (given.share, allowed_rule.share)):
-        assert may is None or (has is not None and has <= may)
+    for value, allowed_value in (
+        (effective.max_tokens, allowed_rule.max_tokens),
+        (effective.share, allowed_rule.share),
+    ):
+        assert allowed_value is None or (value is not None and value <= allowed_value)
     if allowed_rule.priority is Priority.REQUIRED:
-        assert given.priority is Priority.REQUIRED
-        assert given.enabled is not False or allowed_rule.enabled is False
-        assert given.enabled is not None or default_rule.enabled is not True
-        assert (given.max_tokens, given.share) == (allowed_rule.max_tokens, allowed_rule.share)
-    if given.priority is Priority.REQUIRED:
+        assert effective.priority is Priority.REQUIRED
+        assert effective.enabled is not False or allowed_rule.enabled is False
+        assert effective.enabled is not None or default_rule.enabled is not True
+        assert (effective.max_tokens, effective.share) == (allowed_rule.max_tokens, allowed_rule.share)
+    if effective.priority is Priority.REQUIRED:
         assert Priority.REQUIRED in (allowed_rule.priority, default_rule.priority)
-    assert allowed_rule.enabled in (None, given.enabled)
+    assert allowed_rule.enabled in (None, effective.enabled)
 
 
-@settings(max_examples=limit_examples(100))
 @given(requested=rules, allowed_rule=rules, default_rule=rules)
 def test_no_rule_exceeds_what_is_allowed(
     requested: SectionRule, allowed_rule: SectionRule, default_rule: SectionRule
@@ -195,7 +197,6 @@ def test_no_rule_exceeds_what_is_allowed(
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(100))
 @given(agent_file=agent_files, defaults=few_budgets, allowed=few_budgets)
 def test_an_agent_never_gets_more_than_is_allowed(
     lasting_file: Path, agent_file: bytes, defaults: Budget, allowed: Budget
@@ -209,16 +210,15 @@ def test_an_agent_never_gets_more_than_is_allowed(
         assert budget.total_tokens is not None
         assert budget.total_tokens <= allowed.total_tokens
     for name in {*allowed.sections, *budget.sections}:
-        check_rule(*(each.sections.get(name, SectionRule()) for each in (budget, allowed, defaults)))
+        check_rule(*(source.sections.get(name, SectionRule()) for source in (budget, allowed, defaults)))
     if agents.problem is None:
-        wished = load_budget(lasting_file, defaults=defaults)
-        assert budget == wished or agents.clamped
-        assert budget.ladder == wished.ladder
-        assert all(budget.sections[name].keep is rule.keep for name, rule in wished.sections.items())
+        requested = load_budget(lasting_file, defaults=defaults)
+        assert budget == requested or agents.clamped
+        assert budget.ladder == requested.ladder
+        assert all(budget.sections[name].keep is rule.keep for name, rule in requested.sections.items())
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(100))
 @given(
     agent_file=agent_files,
     defaults=few_budgets.filter(leaves_room),

@@ -105,7 +105,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
 def test_omitted_values_have_their_defaults() -> None:
     (cap,) = parse("cost: {caps: [{scope: agent, dollars: 1}]}").caps
 
-    assert (cap.agent, cap.warn_at, cap.unknown) == (None, DEFAULT_WARN_AT, UnknownPricePolicy.REFUSE)
+    assert (cap.agent, cap.warn_at, cap.unknown) == (None, DEFAULT_WARN_AT, UnknownPricePolicy.REJECT)
 
 
 # Caps are exact to the picodollar, prices to twelve decimal places.
@@ -116,11 +116,11 @@ AMOUNTS = st.decimals(0, 4_000_000, places=12, allow_nan=False, allow_infinity=F
 @example(Decimal("0.1"), "yaml")
 @example(Decimal("3999999.123456789012"), "yaml")  # more digits than a float has
 @example(Decimal("3999999.123456789012"), "json")
-def test_money_is_always_read_exactly(amount: Decimal, form: str) -> None:
+def test_money_is_always_read_exactly(amount: Decimal, suffix: str) -> None:
     written = f"{amount:f}"
     text = f'{{"cost": {{"caps": [{{"scope": "day", "dollars": {written}}}]}}}}'
 
-    (cap,) = parse_cost(text.encode(), f"foveate.{form}").caps
+    (cap,) = parse_cost(text.encode(), f"foveate.{suffix}").caps
 
     assert f"{cap.dollars:f}" == written
 
@@ -274,10 +274,10 @@ JUNK: Any = st.recursive(
 def test_any_value_is_read_or_rejected_with_its_key_path(caps: Any, prices: Any) -> None:
     data = json.dumps({"cost": {"caps": caps, "prices": prices}}).encode()
     try:
-        found = parse_cost(data, "foveate.json")
+        options = parse_cost(data, "foveate.json")
     except BadSetting as error:
         key = error.key
     else:
-        assert (len(found.caps), len(found.prices)) == (len(caps), len(prices))
+        assert (len(options.caps), len(options.prices)) == (len(caps), len(prices))
         return
     assert key == "" or key.startswith("cost.")

@@ -47,8 +47,8 @@ def test_the_documented_example_is_valid(page: str) -> None:
     example = re.search(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert example
 
-    found = parse_cost(example[1].encode(), "cost.yaml")
+    options = parse_cost(example[1].encode(), "cost.yaml")
 
-    assert {cap.scope for cap in found.caps} == set(CapScope)
-    assert len(found.prices) == 4
-    PriceBook(found.prices)
+    assert {cap.scope for cap in options.caps} == set(CapScope)
+    assert len(options.prices) == 4
+    PriceBook(options.prices)

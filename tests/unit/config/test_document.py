@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.config import json_parser, yaml_parser
@@ -17,10 +17,9 @@ from foveate.config.document import parse_document, read_document
 from foveate.config.files import read_bytes
 from foveate.config.key_path import KeyPath
 from foveate.errors import BadSetting, InputError, UnreadableInput
-from tests.support.harness.example_limits import limit_examples
 from tests.support.oracles.setting_errors import read_error
 
-LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+ALIAS_EXPANSION = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
     for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
@@ -52,19 +51,16 @@ def parse_error(text: str, source: str = "a.yaml") -> BadSetting:
     return read_error(parse_document, text.encode(), source)
 
 
-@settings(max_examples=limit_examples(80))
 @given(data=plain.filter(lambda data: data is not None))
 def test_yaml_survives_a_round_trip(data: object) -> None:
     assert parse(yaml.safe_dump(data, allow_unicode=True)) == data
 
 
-@settings(max_examples=limit_examples(80))
 @given(data=plain)
 def test_json_survives_a_round_trip(data: object) -> None:
     assert parse(json.dumps(data), "a.json") == data
 
 
-@settings(max_examples=limit_examples(100))
 @given(data=st.binary(max_size=60) | st.text("-:[]{}&*!|>'\"%#?, \t\nab1~", max_size=60).map(str.encode))
 def test_any_bytes_are_parsed_or_rejected(data: bytes) -> None:
     for source in ("a.yaml", "a.json", "standard input"):
@@ -72,26 +68,25 @@ def test_any_bytes_are_parsed_or_rejected(data: bytes) -> None:
             parse_document(data, source)
 
 
-@settings(max_examples=limit_examples(60))
 @given(data=plain)
 def test_the_line_of_every_value_is_found(data: object) -> None:
     """Compared with a text that has every key and item on its own line."""
     lines: list[str] = []
-    stands: dict[KeyPath, int] = {}
+    line_by_path: dict[KeyPath, int] = {}
 
-    def write(value: object, place: KeyPath, lead: str, end: str) -> None:
+    def write(value: object, key_path: KeyPath, lead: str, end: str) -> None:
         lines.append("")
-        stands[place] = len(lines)
+        line_by_path[key_path] = len(lines)
         match value:
             case list():
                 lines[-1] = lead + "["
                 for index, item in enumerate(value):
-                    write(item, (*place, index), "", "," if index < len(value) - 1 else "")
+                    write(item, (*key_path, index), "", "," if index < len(value) - 1 else "")
                 lines.append("]" + end)
             case dict():
                 lines[-1] = lead + "{"
                 for index, (key, item) in enumerate(value.items()):
-                    write(item, (*place, key), json.dumps(key) + ": ", "," if index < len(value) - 1 else "")
+                    write(item, (*key_path, key), json.dumps(key) + ": ", "," if index < len(value) - 1 else "")
                 lines.append("}" + end)
             case _:
                 # ASCII, because YAML has more line ends than JSON; no surrogate pairs.
@@ -100,9 +95,9 @@ def test_the_line_of_every_value_is_found(data: object) -> None:
     write(data, (), "", "")
     text = "\n".join(lines).replace("\\ud83c\\udf89", "🎉")
 
-    for place, line in stands.items():
-        assert json_parser.find_line(text, place) == line
-        assert yaml_parser.find_line(text, place) == line
+    for key_path, line in line_by_path.items():
+        assert json_parser.find_line(text, key_path) == line
+        assert yaml_parser.find_line(text, key_path) == line
 
 
 def test_the_line_of_a_missing_value_is_that_of_its_parent() -> None:
@@ -236,7 +231,7 @@ def test_an_error_about_a_lone_surrogate_can_be_printed() -> None:
 
 def test_aliases_cannot_expand_to_gigabytes() -> None:
     started = process_time()
-    error = parse_error(LAUGHS)
+    error = parse_error(ALIAS_EXPANSION)
 
     assert process_time() - started < 1
     assert "the aliases stand for too much" in error.reason

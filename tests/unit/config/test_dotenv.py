@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.config.dotenv import load_env_file, parse_env
 from foveate.errors import BadSetting, UnreadableInput
-from tests.support.harness.example_limits import limit_examples
 
 NAMES = st.from_regex(r"[A-Z_][A-Z0-9_]{0,20}", fullmatch=True)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=40)
@@ -38,13 +37,12 @@ def test_variables_are_read_as_shells_and_tools_write_them() -> None:
     }
 
 
-@settings(max_examples=limit_examples(60))
 @given(variables=st.dictionaries(NAMES, TEXTS, max_size=5))
 def test_quoted_values_survive_a_round_trip(variables: dict[str, str]) -> None:
-    def quoted(text: str) -> str:
+    def quote(text: str) -> str:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
-    text = "\n".join(f"{name}={quoted(value)}" for name, value in variables.items())
+    text = "\n".join(f"{name}={quote(value)}" for name, value in variables.items())
 
     assert parse_env(text, ".env") == variables
 

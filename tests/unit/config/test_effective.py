@@ -10,40 +10,40 @@ from foveate.config.load import Configuration, build_from_bytes, find_problems
 from foveate.config.overrides import LocalModel, ServeFlags, apply_overrides
 
 
-def effective_in(
+def effective_settings(
     text: str,
     flags: ServeFlags = ServeFlags(),  # noqa: B008 - frozen
     **environment: str,
 ) -> Mapping[str, EffectiveSetting]:
     """Return the effective settings of a file by key."""
 
-    def build(found: Configuration) -> Configuration:
-        return apply_overrides(found, environment, flags)
+    def build(configuration: Configuration) -> Configuration:
+        return apply_overrides(configuration, environment, flags)
 
     settings = build_from_bytes(text.encode(), "foveate.yaml", build).settings
     return {
-        one.key: one
-        for one in list_effective_settings(
+        setting.key: setting
+        for setting in list_effective_settings(
             settings, parse_document(text.encode(), "foveate.yaml"), environment, {}
         )
     }
 
 
 def test_each_setting_has_its_line_and_default() -> None:
-    found = effective_in("server:\n  port: 9000\nagents:\n  - id: ana\n    window_tokens: 5000\n")
+    settings = effective_settings("server:\n  port: 9000\nagents:\n  - id: ana\n    window_tokens: 5000\n")
 
-    assert found["server.port"] == EffectiveSetting(
+    assert settings["server.port"] == EffectiveSetting(
         key="server.port", value=9000, source=SettingSource.FILE, line=2, default=8090
     )
-    assert found["agents.0.window_tokens"].line == 5
-    assert found["agents.0.id"].default is None
-    assert found["server.host"].source is SettingSource.DEFAULT
-    assert not found["server.host"].differs
-    assert found["server.port"].differs
+    assert settings["agents.0.window_tokens"].line == 5
+    assert settings["agents.0.id"].default is None
+    assert settings["server.host"].source is SettingSource.DEFAULT
+    assert not settings["server.host"].differs
+    assert settings["server.port"].differs
 
 
 def test_a_default_written_in_the_file_comes_from_the_file_and_does_not_differ() -> None:
-    port = effective_in("server: {port: 8090}")["server.port"]
+    port = effective_settings("server: {port: 8090}")["server.port"]
 
     assert port.source is SettingSource.FILE
     assert not port.differs
@@ -52,15 +52,15 @@ def test_a_default_written_in_the_file_comes_from_the_file_and_does_not_differ()
 def test_flags_override_the_file_and_are_named_as_the_source() -> None:
     local = LocalModel(base_url="http://127.0.0.1:1", model="smollm2-135m")
     text = "server: {port: 9000, host: 0.0.0.0}\nroutes: [{models: 'claude-*', upstream: anthropic}]\n"
-    found = effective_in(text, ServeFlags(port=1, certificate="c.pem", key="k.pem", local=local))
+    settings = effective_settings(text, ServeFlags(port=1, certificate="c.pem", key="k.pem", local=local))
 
-    assert found["server.port"].source is SettingSource.COMMAND
-    assert found["server.port"].line is None
-    assert found["server.tls.key"].source is SettingSource.COMMAND
-    assert found["server.host"].line == 1
-    assert found["upstreams.local.base_url"].source is SettingSource.COMMAND
-    assert found["routes.0.models"].source is SettingSource.FILE
-    assert found["routes.1.models"].source is SettingSource.COMMAND
+    assert settings["server.port"].source is SettingSource.COMMAND
+    assert settings["server.port"].line is None
+    assert settings["server.tls.key"].source is SettingSource.COMMAND
+    assert settings["server.host"].line == 1
+    assert settings["upstreams.local.base_url"].source is SettingSource.COMMAND
+    assert settings["routes.0.models"].source is SettingSource.FILE
+    assert settings["routes.1.models"].source is SettingSource.COMMAND
 
 
 def test_passwords_and_keys_in_urls_are_not_shown() -> None:
@@ -68,14 +68,14 @@ def test_passwords_and_keys_in_urls_are_not_shown() -> None:
         "store: {url: 'postgresql://ana:hush@db/x?password=hush2'}\n"
         "upstreams: {own: {base_url: 'http://ana:hush@host/v1?api_key=hush3&a=b', api: openai}}\n"
     )
-    found = effective_in(text)
+    settings = effective_settings(text)
 
-    assert found["store.url"].value == "postgresql://ana@db/x?password=…"
-    assert found["upstreams.own.base_url"].value == "http://ana@host/v1?api_key=…&a=b"
+    assert settings["store.url"].value == "postgresql://ana@db/x?password=…"
+    assert settings["upstreams.own.base_url"].value == "http://ana@host/v1?api_key=…&a=b"
 
 
 def test_a_store_url_from_the_environment_names_it_as_the_source() -> None:
-    store = effective_in("store: {url: 'sqlite:///a'}", FOVEATE_STORE="sqlite:///b")["store.url"]
+    store = effective_settings("store: {url: 'sqlite:///a'}", FOVEATE_STORE="sqlite:///b")["store.url"]
 
     assert (store.source, store.variable, store.line) == (SettingSource.ENVIRONMENT, "FOVEATE_STORE", None)
 
@@ -83,7 +83,7 @@ def test_a_store_url_from_the_environment_names_it_as_the_source() -> None:
 def test_values_within_an_alias_have_the_line_of_the_alias() -> None:
     text = "agents:\n  - id: a\n    sections: &s\n      channel: true\n  - id: b\n    sections: *s\n"
 
-    assert effective_in(text)["agents.1.sections.channel"].line == 6
+    assert effective_settings(text)["agents.1.sections.channel"].line == 6
 
 
 @pytest.mark.parametrize("ending", ["json", "yaml"])
@@ -93,7 +93,7 @@ def test_lines_found_in_one_pass_equal_those_found_one_by_one(ending: str) -> No
     lines = document.lines()
 
     assert len(lines) == 8
-    assert {place: document.find_line(document.text, place) for place in lines} == lines
+    assert {key_path: document.find_line(document.text, key_path) for key_path in lines} == lines
 
 
 def test_a_key_in_place_of_its_hash_is_never_shown() -> None:
@@ -105,14 +105,14 @@ def test_a_key_in_place_of_its_hash_is_never_shown() -> None:
 
 def test_environment_overrides_of_an_agents_sections_are_shown() -> None:
     text = "agents: [{id: ana, sections: {time: {format: iso}, limits: {ladder: progressive}}}]"
-    plain = effective_in(text)
-    found = effective_in(text, TIME_FORMAT="natural", TIME_AWARENESS="", CONTEXT_MAX_TOKENS="900")
+    plain = effective_settings(text)
+    settings = effective_settings(text, TIME_FORMAT="natural", TIME_AWARENESS="", CONTEXT_MAX_TOKENS="900")
 
-    form, limits = found["agents.0.sections.time.format"], found["agents.0.sections.limits"]
-    assert (form.value, form.variable) == ("natural", "TIME_FORMAT")
+    time_format, limits = settings["agents.0.sections.time.format"], settings["agents.0.sections.limits"]
+    assert (time_format.value, time_format.variable) == ("natural", "TIME_FORMAT")
     assert limits.value == {"ladder": "progressive", "total_tokens": 900}
     assert limits.origin(None) == "CONTEXT_MAX_TOKENS"
-    assert found["agents.0.sections.time.enabled"] == plain["agents.0.sections.time.enabled"]
+    assert settings["agents.0.sections.time.enabled"] == plain["agents.0.sections.time.enabled"]
     assert plain["agents.0.sections.time.format"].line == 1
 
 

@@ -10,27 +10,27 @@ from foveate.config.load import Configuration
 from foveate.errors import BadOption, BadSetting, UnreadableInput
 
 
-def port(found: Configuration) -> int:
-    if found.settings.server.port == 1:
+def read_port(configuration: Configuration) -> int:
+    if configuration.settings.server.port == 1:
         raise BadOption("no such port here", path=("server", "port"))
-    return found.settings.server.port
+    return configuration.settings.server.port
 
 
 def write(path: Path, text: str) -> None:
     """Replace the file, as editors do."""
-    fresh = path.with_suffix(".new")
-    fresh.write_text(text)
-    fresh.replace(path)
+    new_file = path.with_suffix(".new")
+    new_file.write_text(text)
+    new_file.replace(path)
 
 
 def test_without_a_file_all_settings_have_their_defaults() -> None:
-    assert LiveSettings(None, port).current().value == 8090
+    assert LiveSettings(None, read_port).current().value == 8090
 
 
 def test_a_changed_file_applies_from_the_next_check_on(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
-    live = LiveSettings(path, port, check_interval_seconds=0)
+    live = LiveSettings(path, read_port, check_interval_seconds=0)
 
     assert live.current().value == 2
     write(path, "server: {port: 3}")
@@ -43,7 +43,7 @@ def test_the_activation_time_comes_from_the_clock(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
     times = iter((100.0, 200.0))
-    live = LiveSettings(path, port, check_interval_seconds=0, clock=lambda: next(times))
+    live = LiveSettings(path, read_port, check_interval_seconds=0, clock=lambda: next(times))
 
     assert live.current().since == 100.0
     write(path, "server: {port: 1}")
@@ -55,7 +55,7 @@ def test_the_activation_time_comes_from_the_clock(tmp_path: Path) -> None:
 def test_check_next_time_finds_a_change_however_recent_the_last_check_was(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
-    live = LiveSettings(path, port, check_interval_seconds=60)
+    live = LiveSettings(path, read_port, check_interval_seconds=60)
 
     live.current()
     write(path, "server: {port: 3}")
@@ -68,7 +68,7 @@ def test_a_change_with_equal_size_and_time_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
     before = path.stat()
-    live = LiveSettings(path, port, check_interval_seconds=0)
+    live = LiveSettings(path, read_port, check_interval_seconds=0)
     write(path, "server: {port: 3}")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
@@ -79,15 +79,15 @@ def test_a_change_with_equal_size_and_time_is_seen(tmp_path: Path) -> None:
 def test_an_invalid_file_changes_nothing_and_is_logged(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 2}")
-    live = LiveSettings(path, port, check_interval_seconds=0)
+    live = LiveSettings(path, read_port, check_interval_seconds=0)
     if text is None:
         path.unlink()
     else:
         write(path, text)
 
-    now = live.current()
-    assert now.value == 2
-    assert now.problem is not None
+    current = live.current()
+    assert current.value == 2
+    assert current.problem is not None
 
     write(path, "server: {port: 5}")
     assert (live.current().value, live.current().problem) == (5, None)
@@ -96,24 +96,24 @@ def test_an_invalid_file_changes_nothing_and_is_logged(tmp_path: Path, text: str
 def test_an_invalid_file_at_start_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     with pytest.raises(UnreadableInput):
-        LiveSettings(path, port, check_interval_seconds=0)
+        LiveSettings(path, read_port, check_interval_seconds=0)
     for text, message in (("a: 1", "no setting 'a'"), ("server:\n  port: 1", "f.yaml:2: no such port here")):
         path.write_text(text)
         with pytest.raises(BadSetting, match=message):
-            LiveSettings(path, port, check_interval_seconds=0)
+            LiveSettings(path, read_port, check_interval_seconds=0)
 
 
 def test_the_last_valid_content_replaces_an_invalid_file_at_start(tmp_path: Path) -> None:
     """Regression: a process that was started while the file was invalid had no configuration."""
     path = tmp_path / "f.yaml"
     path.write_text("server: {port: 2}")
-    before = LiveSettings(path, port, check_interval_seconds=0)
+    before = LiveSettings(path, read_port, check_interval_seconds=0)
     write(path, "server: {port: 33}")
     before.current()
     write(path, "server: [")
     before.current()
 
-    live = LiveSettings(path, port, last_valid=before.text, check_interval_seconds=0)
+    live = LiveSettings(path, read_port, last_valid=before.text, check_interval_seconds=0)
     assert live.current().value == 33
     assert isinstance(live.current().problem, BadSetting)
 
@@ -127,16 +127,16 @@ def test_a_file_that_appears_at_a_default_path_applies_and_is_logged(
     """Regression: a file that was created while the gateway ran without one was never read."""
     caplog.set_level("INFO", "foveate")
     folder_file, home = tmp_path / "here.yaml", tmp_path / "home.yaml"
-    live = LiveSettings(None, port, default_paths=(folder_file, home), check_interval_seconds=0)
+    live = LiveSettings(None, read_port, default_paths=(folder_file, home), check_interval_seconds=0)
     assert (live.current().value, live.path) == (8090, None)
 
     write(home, "server: {prot: 2}")
     assert live.current().value == 8090
     assert isinstance(live.current().problem, BadSetting)
-    again = LiveSettings(
-        None, port, default_paths=(folder_file, home), last_valid=live.text, check_interval_seconds=0
+    restarted = LiveSettings(
+        None, read_port, default_paths=(folder_file, home), last_valid=live.text, check_interval_seconds=0
     )
-    assert (again.current().value, again.current().problem is None) == (8090, False)
+    assert (restarted.current().value, restarted.current().problem is None) == (8090, False)
 
     write(home, "server: {port: 2}")
     assert (live.current().value, live.path) == (2, home)
@@ -152,7 +152,9 @@ def test_a_file_that_appears_at_a_default_path_applies_and_is_logged(
 def test_settings_that_need_a_restart_are_listed_until_they_are_reverted(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text("server: {port: 9001}")
-    live = LiveSettings(path, port, read_fixed=lambda found: {"server.port": found}, check_interval_seconds=0)
+    live = LiveSettings(
+        path, read_port, read_fixed=lambda value: {"server.port": value}, check_interval_seconds=0
+    )
     assert not live.needs_restart
 
     write(path, "server: {port: 9002}")
@@ -169,7 +171,9 @@ def test_settings_that_need_a_restart_are_logged(tmp_path: Path, caplog: pytest.
     caplog.set_level("INFO", "foveate")
     path = tmp_path / "f.yaml"
     path.write_text("server: {port: 2}")
-    live = LiveSettings(path, port, read_fixed=lambda value: {"server.port": value}, check_interval_seconds=0)
+    live = LiveSettings(
+        path, read_port, read_fixed=lambda value: {"server.port": value}, check_interval_seconds=0
+    )
 
     write(path, "server: {port: 33}")
     live.current()

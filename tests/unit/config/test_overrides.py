@@ -15,16 +15,16 @@ routes: [{models: 'local', upstream: openai}]
 """
 
 
-def found() -> Configuration:
+def make_configuration() -> Configuration:
     return Configuration(parse_settings(FILE, "foveate.yaml"), CostOptions())
 
 
 def test_without_overrides_the_file_applies() -> None:
-    assert apply_overrides(found(), {"FOVEATE_STORE": ""}) == found()
+    assert apply_overrides(make_configuration(), {"FOVEATE_STORE": ""}) == make_configuration()
 
 
 def test_the_environment_overrides_the_file() -> None:
-    settings = apply_overrides(found(), {"FOVEATE_STORE": "postgresql://db/foveate"}).settings
+    settings = apply_overrides(make_configuration(), {"FOVEATE_STORE": "postgresql://db/foveate"}).settings
 
     assert settings.store.url == "postgresql://db/foveate"
     assert settings.store.keep_days == 30
@@ -35,7 +35,7 @@ def test_flags_override_environment_and_file() -> None:
         host="::1", port=0, workers=1, certificate="a.pem", key="b.pem", cors_origins=("https://b.example",)
     )
 
-    server = apply_overrides(found(), {}, flags).settings.server
+    server = apply_overrides(make_configuration(), {}, flags).settings.server
 
     assert (server.host, server.port, server.workers) == ("::1", 0, 1)
     assert server.tls is not None
@@ -46,7 +46,7 @@ def test_flags_override_environment_and_file() -> None:
 def test_a_local_model_is_added_as_a_free_upstream() -> None:
     local = LocalModel(base_url="http://127.0.0.1:1", model="SmolLM2-135M-Instruct")
 
-    overridden = apply_overrides(found(), {}, ServeFlags(local=local))
+    overridden = apply_overrides(make_configuration(), {}, ServeFlags(local=local))
 
     upstream = overridden.settings.upstreams["local"]
     assert (upstream.base_url, upstream.api, upstream.provider) == ("http://127.0.0.1:1", "both", "llama.cpp")

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.budget import Item, Keep, Priority, Section, Stability
 from foveate.config import load_sections, parse_sections
 from foveate.config.section_files import MAX_SECTIONS_BYTES
 from foveate.errors import BadSetting, UnreadableInput
-from tests.support.harness.example_limits import limit_examples
 from tests.support.oracles.setting_errors import read_error
 from tests.support.strategies.budgets import caps, names, shares, texts
 
@@ -38,7 +37,6 @@ def parse_error(text: str, source: str = "a.yaml") -> BadSetting:
     return read_error(parse_sections, text.encode(), source)
 
 
-@settings(max_examples=limit_examples(80))
 @given(entries=st.lists(st.tuples(names, contents, fields), max_size=3, unique_by=lambda entry: entry[0]))
 def test_sections_in_a_file_equal_sections_in_python(
     entries: list[tuple[str, dict[str, object], dict[str, object]]],

@@ -94,11 +94,11 @@ def test_only_switches_can_be_set_for_an_agent() -> None:
     ],
 )  # fmt: skip
 def test_errors_name_file_line_and_key(text: str, line: int, message: str) -> None:
-    with pytest.raises(BadSetting) as wrong:
+    with pytest.raises(BadSetting) as failure:
         parse_settings(text.encode(), "foveate.yaml")
 
-    assert str(wrong.value).startswith(f"foveate.yaml:{line}: ")
-    assert message in str(wrong.value)
+    assert str(failure.value).startswith(f"foveate.yaml:{line}: ")
+    assert message in str(failure.value)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_errors_name_file_line_and_key(text: str, line: int, message: str) -> No
 )  # fmt: skip
 def test_errors_do_not_show_secret_keys(text: str, message: str) -> None:
     """Regression: a key in place of its variable's name was shown in the error and in the log."""
-    with pytest.raises(BadSetting) as wrong:
+    with pytest.raises(BadSetting) as failure:
         parse_settings(text.encode(), "foveate.yaml")
 
-    assert message in str(wrong.value)
-    assert "SECRET" not in str(wrong.value)
+    assert message in str(failure.value)
+    assert "SECRET" not in str(failure.value)
 
 
 @pytest.mark.parametrize("text", [b"# all by default\n", b"---\n\n  # nothing\n"])

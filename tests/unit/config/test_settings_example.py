@@ -19,25 +19,27 @@ ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "foveate.yaml"
 
 
-def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def find_models(annotation: Any) -> Iterator[type[BaseModel]]:
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in typing.get_args(annotation):
-        yield from models_in(argument)
+        yield from find_models(argument)
 
 
-def fields(model: type[BaseModel], key_path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def list_fields(
+    model: type[BaseModel], key_path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Return every setting and its default, including those within lists and mappings."""
     for name, field in model.model_fields.items():
-        here = (*key_path, name)
-        below = list(models_in(field.annotation))
-        if not below:
-            yield here, field.default
-        for item in below:
-            yield from fields(item, here)
+        path = (*key_path, name)
+        nested = list(find_models(field.annotation))
+        if not nested:
+            yield path, field.default
+        for item in nested:
+            yield from list_fields(item, path)
 
 
-FIELDS = dict(fields(Settings))
+FIELDS = dict(list_fields(Settings))
 COST = {("cost", "caps", key) for key in CAP_KEYS} | {("cost", "prices", key) for key in PRICE_KEYS}
 TIERS = {("cost", "prices", "tiers", "over_tokens")}
 # Budgets and `cost` are documented elsewhere.
@@ -53,17 +55,17 @@ PLAIN = sorted(
 
 def values_at(data: Any, key_path: tuple[str, ...]) -> list[Any]:
     """Return all values at a key path, in every list item and under every name."""
-    found = [data]
+    values = [data]
     for step in key_path:
-        below: list[Any] = []
-        for item in found:
+        nested: list[Any] = []
+        for item in values:
             entries = item if isinstance(item, list) else [item]
             for entry in entries:
                 if isinstance(entry, dict):
-                    named = [value for value in entry.values() if isinstance(value, dict) and step in value]
-                    below += [entry[step]] if step in entry else [value[step] for value in named]
-        found = below
-    return found
+                    mappings = [value for value in entry.values() if isinstance(value, dict) and step in value]
+                    nested += [entry[step]] if step in entry else [value[step] for value in mappings]
+        values = nested
+    return values
 
 
 @pytest.fixture(scope="module")

@@ -12,15 +12,15 @@ from threading import enumerate as running
 import pytest
 
 from foveate.context.workspace_cache import Workspace, WorkspaceCache
-from tests.support.scenarios.workspaces import fill, until, watching
+from tests.support.scenarios.workspaces import wait_until, watched_cache, write_files
 
 
-def says(workspaces: WorkspaceCache, workspace: Workspace, text: str) -> Callable[[], bool]:
+def has_text(workspaces: WorkspaceCache, workspace: Workspace, text: str) -> Callable[[], bool]:
     return lambda: workspaces.bundle(workspace).text == text
 
 
-def is_trusted(workspaces: WorkspaceCache, *roots: Path) -> Callable[[], bool]:
-    """Whether all bundles of these roots are watched."""
+def is_watched(workspaces: WorkspaceCache, *roots: Path) -> Callable[[], bool]:
+    """Return a condition: all bundles of these roots are watched."""
     return lambda: not any(str(root) in folder for folder in workspaces.unwatched_folders() for root in roots)
 
 
@@ -29,10 +29,10 @@ def overwrite(path: Path, text: str) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Like editors and deployments: a new file next to it, then a rename."""
-    beside = path.with_name("new.tmp")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    """Write a new file and rename it, as editors and deployments do."""
+    replacement = path.with_name("new.tmp")
+    replacement.write_text(text, encoding="utf-8")
+    replacement.replace(path)
 
 
 def remake(path: Path, text: str) -> None:
@@ -42,134 +42,136 @@ def remake(path: Path, text: str) -> None:
 
 def remake_folder(path: Path, text: str) -> None:
     shutil.rmtree(path.parent)
-    fill(path.parent, {path.name: text})
+    write_files(path.parent, {path.name: text})
 
 
 def swap_folder(path: Path, text: str) -> None:
-    beside = fill(path.parent.with_name("beside"), {path.name: text})
+    replacement = write_files(path.parent.with_name("beside"), {path.name: text})
     path.parent.rename(path.parent.with_name("gone"))
-    beside.rename(path.parent)
+    replacement.rename(path.parent)
 
 
 @pytest.mark.parametrize("change", [overwrite, replace, remake, remake_folder, swap_folder])
 def test_repeated_changes_of_a_file_are_noticed(change: Callable[[Path, str], None], tmp_path: Path) -> None:
-    path = fill(tmp_path / "ana", {"SOUL.md": "one"}) / "SOUL.md"
+    path = write_files(tmp_path / "ana", {"SOUL.md": "one"}) / "SOUL.md"
     workspace = Workspace(path.parent)
-    with watching() as workspaces:
-        assert says(workspaces, workspace, "one")()
+    with watched_cache() as workspaces:
+        assert has_text(workspaces, workspace, "one")()
         # In between a plain edit, for which the new folder must be watched.
-        for number, how in enumerate([change, overwrite] * 2):
-            until(is_trusted(workspaces, path.parent), "a watch")
-            how(path, f"text {number}")
-            until(says(workspaces, workspace, f"text {number}"), f"change {number} in the bundle")
+        for number, apply_change in enumerate([change, overwrite] * 2):
+            wait_until(is_watched(workspaces, path.parent), "a watch")
+            apply_change(path, f"text {number}")
+            wait_until(has_text(workspaces, workspace, f"text {number}"), f"change {number} in the bundle")
             shutil.rmtree(tmp_path / "gone", ignore_errors=True)
         assert workspaces.stats()[workspace.root].invalidations >= 4
 
 
 def test_a_change_between_read_and_watch_is_noticed(tmp_path: Path) -> None:
     # The same length as before, and changed within one tick of the file system's clock.
-    with watching() as workspaces:
+    with watched_cache() as workspaces:
         for number in range(30):
-            root = fill(tmp_path / str(number), {"SOUL.md": "one"})
+            root = write_files(tmp_path / str(number), {"SOUL.md": "one"})
             workspaces.bundle(Workspace(root))
-            fill(root, {"SOUL.md": "two"})
+            write_files(root, {"SOUL.md": "two"})
         for number in range(30):
-            until(says(workspaces, Workspace(tmp_path / str(number)), "two"), f"the change of {number}")
+            wait_until(
+                has_text(workspaces, Workspace(tmp_path / str(number)), "two"), f"the change of {number}"
+            )
 
 
 def test_a_root_that_is_created_later_is_noticed(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "agents" / "ana", "support", ["docs/tone.txt"])
-    with watching() as workspaces:
+    with watched_cache() as workspaces:
         assert workspaces.bundle(workspace).text == ""
         for files, text in (
             ({"SOUL.md": "Kind."}, "Kind."),
             ({"support/SOUL.md": "Patient."}, "Patient."),
             ({"docs/tone.txt": "Short."}, "Patient.\n\nShort."),
         ):
-            fill(tmp_path / "agents" / "ana", files)
-            until(says(workspaces, workspace, text), text)
+            write_files(tmp_path / "agents" / "ana", files)
+            wait_until(has_text(workspaces, workspace, text), text)
         assert workspaces.bundle(workspace).warnings == ()
 
 
 def test_a_switched_link_is_noticed(tmp_path: Path) -> None:
     for release in ("1", "2", "3"):
-        fill(tmp_path / "releases" / release, {"SOUL.md": f"Release {release}."})
+        write_files(tmp_path / "releases" / release, {"SOUL.md": f"Release {release}."})
     current = tmp_path / "current"
     current.symlink_to("releases/1")
-    with watching() as workspaces:
+    with watched_cache() as workspaces:
         for release in ("1", "2", "3"):
             (tmp_path / "next").symlink_to(f"releases/{release}")
             (tmp_path / "next").rename(current)
-            until(says(workspaces, Workspace(current), f"Release {release}."), release)
-            until(is_trusted(workspaces, tmp_path), "a watch")
+            wait_until(has_text(workspaces, Workspace(current), f"Release {release}."), release)
+            wait_until(is_watched(workspaces, tmp_path), "a watch")
 
 
 def test_files_switched_by_a_sibling_link_are_noticed(tmp_path: Path) -> None:
     # As Kubernetes mounts a ConfigMap.
     for version in ("..1", "..2"):
-        fill(tmp_path / version, {"SOUL.md": f"Version {version}."})
+        write_files(tmp_path / version, {"SOUL.md": f"Version {version}."})
     (tmp_path / "..data").symlink_to("..1")
     (tmp_path / "SOUL.md").symlink_to("..data/SOUL.md")
-    with watching() as workspaces:
-        assert says(workspaces, Workspace(tmp_path), "Version ..1.")()
-        until(is_trusted(workspaces, tmp_path), "a watch")
+    with watched_cache() as workspaces:
+        assert has_text(workspaces, Workspace(tmp_path), "Version ..1.")()
+        wait_until(is_watched(workspaces, tmp_path), "a watch")
         (tmp_path / "..next").symlink_to("..2")
         (tmp_path / "..next").rename(tmp_path / "..data")
-        until(says(workspaces, Workspace(tmp_path), "Version ..2."), "the other version")
+        wait_until(has_text(workspaces, Workspace(tmp_path), "Version ..2."), "the other version")
 
 
 @pytest.mark.slow
 def test_only_markdown_files_and_extras_invalidate_a_bundle(tmp_path: Path) -> None:
-    root = fill(
+    root = write_files(
         tmp_path / "ana", {"SOUL.md": "Kind.", "docs/tone.txt": "Short.", "notes.md": "", "other.txt": ""}
     )
-    last = fill(tmp_path / "bea", {"SOUL.md": "Last."})
+    last = write_files(tmp_path / "bea", {"SOUL.md": "Last."})
     workspace, sentinel = Workspace(root, extras=["docs/tone.txt"]), Workspace(last)
 
-    def seen_after(change: Callable[[], object], number: int) -> bool:
-        """Whether a change drops the bundle. A later change of another bundle tells when to look."""
+    def is_invalidated_by(change: Callable[[], object], number: int) -> bool:
+        """Return whether a change drops the bundle. A later change of another bundle shows when to look."""
         first = workspaces.bundle(workspace)
         workspaces.bundle(sentinel)
-        until(is_trusted(workspaces, root, last), "a watch")
+        wait_until(is_watched(workspaces, root, last), "a watch")
         change()
-        fill(last, {"SOUL.md": f"Last {number}."})
-        until(says(workspaces, sentinel, f"Last {number}."), "the other workspace")
+        write_files(last, {"SOUL.md": f"Last {number}."})
+        wait_until(has_text(workspaces, sentinel, f"Last {number}."), "the other workspace")
         return workspaces.bundle(workspace) is not first
 
-    with watching() as workspaces:
+    with watched_cache() as workspaces:
         ignored = [
-            lambda: fill(root, {"other.txt": "new"}),
-            lambda: fill(root, {"docs/other.txt": "new"}),
-            lambda: fill(root, {"SOUL.md~": "new", ".SOUL.md.swp": "new", ".#SOUL.md": "new"}),
-            lambda: fill(root, {"deep/down/SOUL.md": "new"}),
+            lambda: write_files(root, {"other.txt": "new"}),
+            lambda: write_files(root, {"docs/other.txt": "new"}),
+            lambda: write_files(root, {"SOUL.md~": "new", ".SOUL.md.swp": "new", ".#SOUL.md": "new"}),
+            lambda: write_files(root, {"deep/down/SOUL.md": "new"}),
             lambda: os.utime(root),
             lambda: (root / "SOUL.md").read_text(encoding="utf-8"),
         ]
-        counted = [
-            lambda: fill(root, {"notes.md": "new"}),
-            lambda: fill(root, {"docs/tone.txt": "Shorter."}),
-            lambda: fill(root, {"docs/more.md": "new"}),
+        relevant = [
+            lambda: write_files(root, {"notes.md": "new"}),
+            lambda: write_files(root, {"docs/tone.txt": "Shorter."}),
+            lambda: write_files(root, {"docs/more.md": "new"}),
             lambda: (root / "notes.md").unlink(),
-            lambda: fill(root, {"Memory.MD": "new"}),
+            lambda: write_files(root, {"Memory.MD": "new"}),
         ]
         for number, change in enumerate(ignored):
-            assert not seen_after(change, number), f"ignored[{number}]"
+            assert not is_invalidated_by(change, number), f"ignored[{number}]"
         assert workspaces.stats()[workspace.root].invalidations == 0
-        for number, change in enumerate(counted):
-            assert seen_after(change, 100 + number), f"counted[{number}]"
-        assert workspaces.stats()[workspace.root].invalidations == len(counted)
+        for number, change in enumerate(relevant):
+            assert is_invalidated_by(change, 100 + number), f"relevant[{number}]"
+        assert workspaces.stats()[workspace.root].invalidations == len(relevant)
 
 
 def test_a_change_drops_every_bundle_of_its_root_and_of_no_other(tmp_path: Path) -> None:
-    ana = fill(tmp_path / "ana", {"SOUL.md": "Kind.", "support/USER.md": "Bob."})
-    bea = fill(tmp_path / "bea", {"SOUL.md": "Stern."})
-    with watching() as workspaces:
+    ana = write_files(tmp_path / "ana", {"SOUL.md": "Kind.", "support/USER.md": "Bob."})
+    bea = write_files(tmp_path / "bea", {"SOUL.md": "Stern."})
+    with watched_cache() as workspaces:
         other = workspaces.bundle(Workspace(bea))
         plain = workspaces.bundle(Workspace(ana))
         workspaces.bundle(Workspace(ana, "support"))
-        until(is_trusted(workspaces, tmp_path), "a watch")
-        fill(ana, {"support/USER.md": "Bea."})
-        until(says(workspaces, Workspace(ana, "support"), "Kind.\n\nBea."), "the change")
+        wait_until(is_watched(workspaces, tmp_path), "a watch")
+        write_files(ana, {"support/USER.md": "Bea."})
+        wait_until(has_text(workspaces, Workspace(ana, "support"), "Kind.\n\nBea."), "the change")
 
         assert workspaces.bundle(Workspace(ana)) is not plain
         assert workspaces.bundle(Workspace(bea)) is other
@@ -178,34 +180,34 @@ def test_a_change_drops_every_bundle_of_its_root_and_of_no_other(tmp_path: Path)
 
 @pytest.mark.slow
 def test_simultaneous_changes_drop_a_bundle_once(tmp_path: Path) -> None:
-    root = fill(tmp_path, {"SOUL.md": "0"})
-    with watching(debounce_ms=1500) as workspaces:
+    root = write_files(tmp_path, {"SOUL.md": "0"})
+    with watched_cache(debounce_ms=1500) as workspaces:
         workspaces.bundle(Workspace(root))
-        until(is_trusted(workspaces, root), "a watch")
-        fill(root, {"noise.txt": ""})
-        time.sleep(0.75)  # half of the wait, which does not begin with what does not matter
-        began = time.monotonic()
+        wait_until(is_watched(workspaces, root), "a watch")
+        write_files(root, {"noise.txt": ""})
+        time.sleep(0.75)  # half of the debounce time, which an ignored file does not start
+        started = time.monotonic()
         for number in range(1, 101):
-            fill(root, {"SOUL.md": str(number), "USER.md": "", f"note{number}.md": ""})
-            while time.monotonic() < began + number / 100:
+            write_files(root, {"SOUL.md": str(number), "USER.md": "", f"note{number}.md": ""})
+            while time.monotonic() < started + number / 100:
                 time.sleep(0.001)
             workspaces.bundle(Workspace(root))
-        windows = (time.monotonic() - began) / 1.5  # more than one where the machine is busy
-        until(says(workspaces, Workspace(root), "100"), "the last change")
+        windows = (time.monotonic() - started) / 1.5  # more than one if the machine is busy
+        wait_until(has_text(workspaces, Workspace(root), "100"), "the last change")
 
         assert 1 <= workspaces.stats()[str(root)].invalidations <= 1 + windows
 
 
 @pytest.mark.slow
 def test_a_thousand_agents_are_watched_by_one_thread(tmp_path: Path) -> None:
-    roots = [fill(tmp_path / str(number), {"SOUL.md": "Kind."}) for number in range(1000)]
+    roots = [write_files(tmp_path / str(number), {"SOUL.md": "Kind."}) for number in range(1000)]
     before = set(running())
-    with watching() as workspaces:
+    with watched_cache() as workspaces:
         for root in roots:
             workspaces.bundle(Workspace(root))
-        until(is_trusted(workspaces, tmp_path), "a watch")
-        fill(roots[700], {"SOUL.md": "Kinder."})
-        until(says(workspaces, Workspace(roots[700]), "Kinder."), "the change")
+        wait_until(is_watched(workspaces, tmp_path), "a watch")
+        write_files(roots[700], {"SOUL.md": "Kinder."})
+        wait_until(has_text(workspaces, Workspace(roots[700]), "Kinder."), "the change")
 
         counts = workspaces.stats()
         assert [root for root in roots if counts[str(root)].invalidations] == [roots[700]]
@@ -214,21 +216,21 @@ def test_a_thousand_agents_are_watched_by_one_thread(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_undecodable_file_name_does_not_stop_watching(tmp_path: Path) -> None:
-    root = fill(tmp_path, {"SOUL.md": "one"})
-    with watching() as workspaces:
+    root = write_files(tmp_path, {"SOUL.md": "one"})
+    with watched_cache() as workspaces:
         workspaces.bundle(Workspace(root))
-        until(is_trusted(workspaces, root), "a watch")
+        wait_until(is_watched(workspaces, root), "a watch")
         Path(os.fsdecode(os.fsencode(root) + b"/\xff")).touch()
-        fill(root, {"SOUL.md": "two"})
-        until(says(workspaces, Workspace(root), "two"), "the change")
-        until(lambda: not workspaces.bundle(Workspace(root)).warnings, "a new watch")
-        until(is_trusted(workspaces, root), "a new watch")
+        write_files(root, {"SOUL.md": "two"})
+        wait_until(has_text(workspaces, Workspace(root), "two"), "the change")
+        wait_until(lambda: not workspaces.bundle(Workspace(root)).warnings, "a new watch")
+        wait_until(is_watched(workspaces, root), "a new watch")
 
 
-def test_after_close_no_thread_is_left_and_bundles_can_be_read(tmp_path: Path) -> None:
-    root = fill(tmp_path, {"SOUL.md": "one"})
+def test_after_close_no_thread_remains_and_bundles_can_be_read(tmp_path: Path) -> None:
+    root = write_files(tmp_path, {"SOUL.md": "one"})
     before = set(running())  # other tests may have left theirs
-    with watching() as workspaces:
+    with watched_cache() as workspaces:
         workspaces.bundle(Workspace(root))
         assert "foveate-watcher" in {thread.name for thread in set(running()) - before}
 
@@ -240,7 +242,7 @@ def test_after_close_no_thread_is_left_and_bundles_can_be_read(tmp_path: Path) -
     workspaces.close()
 
 
-BEGIN = """
+SCRIPT_HEADER = """
 import os, resource, sys, time
 from pathlib import Path
 from foveate.memory.privacy import Gate
@@ -252,13 +254,13 @@ workspace = Workspace(root)
 def until(holds):
     end = time.monotonic() + 30
     while not holds():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.01)
 """
 
 
-def ran(script: str, root: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", BEGIN + script, str(root)]
+def run_script(script: str, root: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", SCRIPT_HEADER + script, str(root)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -271,9 +273,9 @@ workspaces.bundle(workspace)
 until(lambda: not workspaces.unwatched_folders())
 print(workspaces.bundle(workspace).text)
 """
-    done = ran(script, fill(tmp_path, {"SOUL.md": "one"}))
+    process = run_script(script, write_files(tmp_path, {"SOUL.md": "one"}))
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "one\n", "")
+    assert (process.returncode, process.stdout, process.stderr) == (0, "one\n", "")
 
 
 @pytest.mark.slow
@@ -295,9 +297,9 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 until(lambda: workspaces.bundle(workspace).text == "two")
 workspaces.close()
 """
-    done = ran(script, fill(tmp_path, {"SOUL.md": "one"}))
+    process = run_script(script, write_files(tmp_path, {"SOUL.md": "one"}))
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 @pytest.mark.slow
@@ -317,11 +319,11 @@ with WorkspaceCache(Gate(), WorkspaceCacheOptions(watch_debounce_ms=20, max_age_
     until(lambda: workspaces.bundle(workspace).text == "two")
     print(*workspaces.bundle(workspace).warnings)
 """
-    done = ran(script, fill(tmp_path, {"SOUL.md": "one"}))
+    process = run_script(script, write_files(tmp_path, {"SOUL.md": "one"}))
 
-    assert (done.returncode, done.stderr) == (0, "")
-    blind, seeing = done.stdout.splitlines()
-    assert blind.startswith(f"one|{tmp_path}: changes are not noticed (")
-    assert "Too many open files" in blind
-    assert blind.endswith("), so files are read again after 600 seconds")
-    assert seeing == ""
+    assert (process.returncode, process.stderr) == (0, "")
+    warning_line, later_warnings = process.stdout.splitlines()
+    assert warning_line.startswith(f"one|{tmp_path}: changes are not noticed (")
+    assert "Too many open files" in warning_line
+    assert warning_line.endswith("), so files are read again after 600 seconds")
+    assert later_warnings == ""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from foveate.budget import Keep, Priority, Stability
 from foveate.context import (
     ContextInputs,
-    MissingPart,
+    MissingContent,
     PrefixInputs,
     RenderedSections,
     ToolText,
@@ -21,12 +21,12 @@ from foveate.errors import BadOption
 from tests.support.strategies.context_inputs import CONTEXT, PREFIX, READ, WRITE, any_inputs
 
 
-def texts(built: RenderedSections) -> dict[str, str]:
-    return {section.name: section.text for section in built.sections}
+def text_by_section(rendered: RenderedSections) -> dict[str, str]:
+    return {section.name: section.text for section in rendered.sections}
 
 
 def test_the_prefix_has_four_sections_with_labelled_entries() -> None:
-    assert texts(render_prefix(PREFIX)) == {
+    assert text_by_section(render_prefix(PREFIX)) == {
         "identity": "You are Ana.",
         "mandates": "Mandate: Ask before you delete.\nMandate: Answer in English.",
         "tools": 'Tool read_file: Reads a file.\n{"type": "object"}\nTool write_file: Writes a file.',
@@ -36,7 +36,7 @@ def test_the_prefix_has_four_sections_with_labelled_entries() -> None:
 
 
 def test_a_tool_without_description_and_schema_is_only_its_name() -> None:
-    assert texts(render_prefix(PrefixInputs(tools=(ToolText(name="ping"),))))["tools"] == "Tool ping"
+    assert text_by_section(render_prefix(PrefixInputs(tools=(ToolText(name="ping"),))))["tools"] == "Tool ping"
 
 
 def test_identity_and_tools_are_required_and_feedback_is_cut_first() -> None:
@@ -76,29 +76,29 @@ def test_tools_of_the_same_name_have_a_fixed_order() -> None:
 
 
 def test_duplicate_mandates_are_dropped() -> None:
-    twice = render_prefix(PrefixInputs(mandates=("Ask.", "Answer.", "Ask.")))
+    rendered = render_prefix(PrefixInputs(mandates=("Ask.", "Answer.", "Ask.")))
 
-    assert texts(twice)["mandates"] == "Mandate: Ask.\nMandate: Answer."
+    assert text_by_section(rendered)["mandates"] == "Mandate: Ask.\nMandate: Answer."
 
 
 @pytest.mark.parametrize(
-    "nothing",
+    "empty",
     [
         PrefixInputs(),
         PrefixInputs(identity=None),
         PrefixInputs(identity=" \n", feedback=("",), mandates=("\t",)),
     ],
 )
-def test_a_missing_part_of_the_prefix_is_a_visible_line_and_a_warning(nothing: PrefixInputs) -> None:
-    built = render_prefix(nothing)
+def test_a_missing_part_of_the_prefix_is_a_visible_line_and_a_warning(empty: PrefixInputs) -> None:
+    rendered = render_prefix(empty)
 
-    assert texts(built) == {
+    assert text_by_section(rendered) == {
         "identity": "[Identity not available]",
         "mandates": "No standing mandates.",
         "tools": "No tools available.",
         "feedback": "No feedback yet.",
     }
-    assert [str(warning) for warning in built.warnings] == [
+    assert [str(warning) for warning in rendered.warnings] == [
         "identity: none was given",
         "mandates: none was given",
         "tools: none was given",
@@ -119,20 +119,20 @@ def test_the_context_is_one_section_with_a_cap() -> None:
     assert section.stability is Stability.TURN
 
 
-@pytest.mark.parametrize("nothing", ["", " \n\t"])
-def test_a_memory_with_nothing_to_show_says_so(nothing: str) -> None:
-    built = render_context(CONTEXT, nothing)
+@pytest.mark.parametrize("empty", ["", " \n\t"])
+def test_an_empty_memory_is_a_placeholder_and_a_warning(empty: str) -> None:
+    rendered = render_context(CONTEXT, empty)
 
-    assert texts(built) == {"context": "No active projects found."}
-    assert [warning.section for warning in built.warnings] == ["context"]
+    assert text_by_section(rendered) == {"context": "No active projects found."}
+    assert [warning.section for warning in rendered.warnings] == ["context"]
 
 
 def test_a_missing_memory_is_a_visible_line_and_a_warning() -> None:
-    why = MissingPart("context", "notes.org: no such file")
-    built = render_context(CONTEXT, why)
+    missing = MissingContent("context", "notes.org: no such file")
+    rendered = render_context(CONTEXT, missing)
 
-    assert texts(built) == {"context": "[Awareness not available]"}
-    assert built.warnings == (why,)
+    assert text_by_section(rendered) == {"context": "[Awareness not available]"}
+    assert rendered.warnings == (missing,)
 
 
 @pytest.mark.slow
@@ -144,14 +144,14 @@ def test_the_context_is_never_blank(inputs: ContextInputs, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["feedback", "mandates", "tools"])
-@pytest.mark.parametrize("wrong", ["a text", [WRITE]])
-def test_a_field_that_is_not_a_tuple_is_rejected_by_name(name: str, wrong: Any) -> None:
+@pytest.mark.parametrize("invalid", ["a text", [WRITE]])
+def test_a_field_that_is_not_a_tuple_is_rejected_by_name(name: str, invalid: Any) -> None:
     with pytest.raises(BadOption, match=f"^prefix.{name} is a tuple, not (str|list)$"):
-        PrefixInputs(**{name: wrong})
+        PrefixInputs(**{name: invalid})
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("invalid", "message"),
     [
         ({"identity": 5}, "prefix.identity is a text or None, not int"),
         ({"feedback": ("fine", None)}, "prefix.feedback.1 is a text, not NoneType"),
@@ -159,10 +159,10 @@ def test_a_field_that_is_not_a_tuple_is_rejected_by_name(name: str, wrong: Any) 
         ({"tools": (READ, {"name": "read_file"})}, "prefix.tools.1 is a ToolText, not dict"),
     ],
 )
-def test_an_invalid_entry_of_the_prefix_is_rejected_with_its_path(wrong: Any, message: str) -> None:
+def test_an_invalid_entry_of_the_prefix_is_rejected_with_its_path(invalid: Any, message: str) -> None:
     """Regression: a TypeError from deep inside, or an AttributeError when it was rendered."""
     with pytest.raises(BadOption) as caught:
-        PrefixInputs(**wrong)
+        PrefixInputs(**invalid)
 
     assert str(caught.value) == message
     assert ".".join(map(str, caught.value.path)) == message.partition(" ")[0]
@@ -179,7 +179,7 @@ def test_fields_of_a_tool_must_be_texts(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("invalid", "message"),
     [
         ({"agent": None}, "context.agent is a text, not NoneType"),
         ({"format": 1}, "context.format is a text, not int"),
@@ -194,13 +194,13 @@ def test_fields_of_a_tool_must_be_texts(name: str, value: Any) -> None:
         ({"memory_version": (1, [2])}, "context.memory_version is a value that can be hashed, not tuple"),
     ],
 )
-def test_invalid_inputs_of_the_context_are_rejected_by_name(wrong: Any, message: str) -> None:
+def test_invalid_inputs_of_the_context_are_rejected_by_name(invalid: Any, message: str) -> None:
     """Regression: a version that is not hashable was a TypeError at the look-up."""
     with pytest.raises(BadOption) as caught:
-        replace(CONTEXT, **wrong)
+        replace(CONTEXT, **invalid)
 
     assert str(caught.value) == message
-    assert caught.value.path == ("context", next(iter(wrong)))
+    assert caught.value.path == ("context", next(iter(invalid)))
 
 
 def test_a_single_text_as_privacy_tags_is_rejected() -> None:

@@ -1,9 +1,9 @@
-"""The section awareness lists the active projects, or says that there are none."""
+"""The awareness section lists the active projects, or states that there are none."""
 
 from datetime import datetime
 
 from foveate.budget import Keep, Stability
-from foveate.context import MissingPart
+from foveate.context import MissingContent
 from foveate.context.rendering import render_awareness
 from tests.support.scenarios.memory_nodes import NodeSpec, build_test_nodes, deadline_at
 
@@ -26,13 +26,13 @@ def test_each_active_project_is_listed_with_state_deadline_and_id() -> None:
         NodeSpec(title="Diary", tags=("project", "private")),
     )
 
-    built = render_awareness(nodes)
+    rendered = render_awareness(nodes)
 
-    assert built.sections[0].text == (
+    assert rendered.sections[0].text == (
         "Project [NEXT]: Garden (deadline 2026-11-20T17:00; deadline 2026-12-01 +1m; id garden-1)\n"
         f"Project: Two lines (id {nodes[3].id})"
     )
-    assert built.warnings == ()
+    assert rendered.warnings == ()
 
 
 def test_the_section_consists_of_whole_entries() -> None:
@@ -42,15 +42,15 @@ def test_the_section_consists_of_whole_entries() -> None:
     assert section.items is not None
 
 
-def test_without_projects_there_is_a_line_and_a_warning() -> None:
-    built = render_awareness(build_test_nodes(NodeSpec(title="Roses")))
+def test_without_projects_the_section_has_a_placeholder_and_a_warning() -> None:
+    rendered = render_awareness(build_test_nodes(NodeSpec(title="Roses")))
 
-    assert built.sections[0].text == "No active projects found."
-    assert built.warnings == (MissingPart("awareness", "the memory has no active projects"),)
+    assert rendered.sections[0].text == "No active projects found."
+    assert rendered.warnings == (MissingContent("awareness", "the memory has no active projects"),)
 
 
 def test_an_unavailable_memory_is_a_placeholder_with_its_warning() -> None:
-    why = MissingPart("awareness", "notes.org: no such file")
+    missing = MissingContent("awareness", "notes.org: no such file")
 
-    assert render_awareness(why).sections[0].text == "[Awareness not available]"
-    assert render_awareness(why).warnings == (why,)
+    assert render_awareness(missing).sections[0].text == "[Awareness not available]"
+    assert render_awareness(missing).warnings == (missing,)

@@ -13,19 +13,19 @@ from foveate.context import CallKind, ContextInputs, PrefixInputs, PromptParts, 
 from foveate.errors import BadOption, FoveateError, UnreadableInput
 from foveate.tokens import counter_for, drop_caches
 from tests.support.harness.example_limits import limit_examples
-from tests.support.oracles.reachable_objects import held
+from tests.support.oracles.reachable_objects import reachable_texts
 from tests.support.strategies.context_inputs import (
     CONTEXT,
     FIELDS,
     PREFIX,
     FakeMemory,
     any_inputs,
-    shown,
-    values,
+    describe_inputs,
+    field_values,
 )
 
 
-def copied(inputs: Any) -> Any:
+def copy_inputs(inputs: Any) -> Any:
     """Equal inputs, but another object."""
     return type(inputs)(**{field.name: getattr(inputs, field.name) for field in fields(inputs)})
 
@@ -35,19 +35,19 @@ def test_equal_inputs_build_the_context_once_and_give_the_same_bytes(inputs: Con
     parts, memory = PromptParts(), FakeMemory()
 
     first = parts.context("user", inputs, memory)
-    again = parts.context("tool", copied(inputs), memory)
+    again = parts.context("tool", copy_inputs(inputs), memory)
 
-    assert memory.asked == [inputs]
+    assert memory.calls == [inputs]
     assert (first.fresh, again.fresh) == (True, False)
     assert first.sections == again.sections
-    assert first.sections[0].text == shown(inputs)
+    assert first.sections[0].text == describe_inputs(inputs)
 
 
 @given(inputs=any_inputs(PrefixInputs))
 def test_equal_inputs_render_the_prefix_once_and_give_the_same_bytes(inputs: PrefixInputs) -> None:
     parts = PromptParts()
 
-    first, again = parts.prefix(inputs), parts.prefix(copied(inputs))
+    first, again = parts.prefix(inputs), parts.prefix(copy_inputs(inputs))
 
     assert again.sections is first.sections
     assert (first.fresh, again.fresh) == (True, False)
@@ -62,18 +62,18 @@ def test_every_input_of_the_context_is_part_of_its_key(
     name: str, data: st.DataObject, inputs: ContextInputs
 ) -> None:
     """For all fields, so that a new field that is missing in the key fails here."""
-    changed = replace(inputs, **{name: data.draw(values(ContextInputs, name))})
+    changed = replace(inputs, **{name: data.draw(field_values(ContextInputs, name))})
     assume(getattr(changed, name) != getattr(inputs, name))
     parts, memory = PromptParts(), FakeMemory()
     parts.context("user", inputs, memory)
 
     built = parts.context("user", changed, memory)
 
-    assert len(memory.asked) == 2
+    assert len(memory.calls) == 2
     assert built.fresh
-    assert built.sections[0].text == shown(changed)
-    assert parts.context("user", inputs, memory).sections[0].text == shown(inputs)
-    assert len(memory.asked) == 2, "the way back is remembered too"
+    assert built.sections[0].text == describe_inputs(changed)
+    assert parts.context("user", inputs, memory).sections[0].text == describe_inputs(inputs)
+    assert len(memory.calls) == 2, "the first inputs are still cached"
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_every_input_of_the_context_is_part_of_its_key(
 def test_every_input_of_the_prefix_is_part_of_its_key(
     name: str, data: st.DataObject, inputs: PrefixInputs
 ) -> None:
-    changed = replace(inputs, **{name: data.draw(values(PrefixInputs, name))})
+    changed = replace(inputs, **{name: data.draw(field_values(PrefixInputs, name))})
     assume(getattr(changed, name) != getattr(inputs, name))
     parts = PromptParts()
     parts.prefix(inputs)
@@ -111,23 +111,25 @@ def test_cached_parts_equal_newly_built_ones(
     steps: list[tuple[str, ContextInputs, CallKind]],
 ) -> None:
     parts, remembered = PromptParts(), dict[ContextInputs, str]()
-    for what, inputs, kind in steps:
-        if what == "drop":
+    for outcome, inputs, kind in steps:
+        if outcome == "drop":
             parts.clear()
             remembered.clear()
             continue
-        answer = {"builds": shown(inputs), "is empty": "", "gives none": None, "fails": FAILING}[what]
-        memory = FakeMemory(answer)
+        memory_text = {"builds": describe_inputs(inputs), "is empty": "", "gives none": None, "fails": FAILING}[
+            outcome
+        ]
+        memory = FakeMemory(memory_text)
 
         built = parts.context(kind, inputs, memory)
 
         if kind in ("heartbeat", "delegation"):
-            assert (built.sections, built.warnings, memory.asked) == ((), (), [])
+            assert (built.sections, built.warnings, memory.calls) == ((), (), [])
             continue
-        assert memory.asked == ([] if inputs in remembered else [inputs])
-        assert built.fresh == bool(memory.asked)
-        if isinstance(answer, str):
-            remembered.setdefault(inputs, answer)
+        assert memory.calls == ([] if inputs in remembered else [inputs])
+        assert built.fresh == bool(memory.calls)
+        if isinstance(memory_text, str):
+            remembered.setdefault(inputs, memory_text)
         if inputs in remembered:
             assert built.sections == render_context(inputs, remembered[inputs]).sections
         else:
@@ -141,12 +143,12 @@ def test_heartbeats_and_delegations_skip_the_section_even_if_it_is_cached(kind: 
     parts.context("user", CONTEXT, memory)
 
     assert parts.context(kind, CONTEXT, memory).sections == ()
-    assert len(memory.asked) == 1
+    assert len(memory.calls) == 1
 
 
 def test_an_unknown_kind_of_call_is_rejected_with_the_known_ones() -> None:
     with pytest.raises(BadOption, match="kind is one of user, tool, heartbeat, delegation, not 'cron'"):
-        PromptParts().context("cron", CONTEXT, shown)
+        PromptParts().context("cron", CONTEXT, describe_inputs)
 
 
 def test_a_failed_build_is_not_cached() -> None:
@@ -158,7 +160,7 @@ def test_a_failed_build_is_not_cached() -> None:
     assert failed.sections[0].text == "[Awareness not available]"
     assert [str(warning) for warning in failed.warnings] == ["context: notes.org: no such file"]
     assert worked.fresh
-    assert worked.sections[0].text == shown(CONTEXT)
+    assert worked.sections[0].text == describe_inputs(CONTEXT)
     assert worked.warnings == ()
 
 
@@ -178,7 +180,7 @@ def test_an_error_without_a_message_is_reported_by_its_code() -> None:
         (ConnectionResetError("the server is gone"), "the server is gone"),
         (TimeoutError(), "TimeoutError"),
     ],
-    ids=["file", "server", "without words"],
+    ids=["file", "server", "without a message"],
 )
 def test_an_unavailable_memory_is_tried_again(error: OSError, message: str) -> None:
     """Regression: it propagated, and there was no prompt at all."""
@@ -188,18 +190,18 @@ def test_an_unavailable_memory_is_tried_again(error: OSError, message: str) -> N
 
     assert failed.sections[0].text == "[Awareness not available]"
     assert [message in warning.reason for warning in failed.warnings] == [True]
-    assert parts.context("user", CONTEXT, memory).sections[0].text == shown(CONTEXT)
+    assert parts.context("user", CONTEXT, memory).sections[0].text == describe_inputs(CONTEXT)
 
 
-@pytest.mark.parametrize("wrong", [5, b"bytes", ["a", "b"]])
-def test_a_builder_that_returns_no_text_is_rejected(wrong: Any) -> None:
+@pytest.mark.parametrize("invalid", [5, b"bytes", ["a", "b"]])
+def test_a_builder_that_returns_no_text_is_rejected(invalid: Any) -> None:
     """Regression: an AttributeError."""
     parts = PromptParts()
 
-    with pytest.raises(BadOption, match=f"^context.text is a text, not {type(wrong).__name__}$") as caught:
-        parts.context("user", CONTEXT, lambda _: wrong)
+    with pytest.raises(BadOption, match=f"^context.text is a text, not {type(invalid).__name__}$") as caught:
+        parts.context("user", CONTEXT, lambda _: invalid)
     assert caught.value.path == ("context", "text")
-    assert parts.context("user", CONTEXT, shown).fresh
+    assert parts.context("user", CONTEXT, describe_inputs).fresh
 
 
 def test_other_exceptions_propagate_and_are_not_cached() -> None:
@@ -207,7 +209,7 @@ def test_other_exceptions_propagate_and_are_not_cached() -> None:
 
     with pytest.raises(ZeroDivisionError):
         parts.context("user", CONTEXT, memory)
-    assert parts.context("user", CONTEXT, memory).sections[0].text == shown(CONTEXT)
+    assert parts.context("user", CONTEXT, memory).sections[0].text == describe_inputs(CONTEXT)
 
 
 def test_a_missing_memory_is_tried_again_and_an_empty_one_is_cached() -> None:
@@ -215,7 +217,7 @@ def test_a_missing_memory_is_tried_again_and_an_empty_one_is_cached() -> None:
 
     texts = [parts.context("user", CONTEXT, memory).sections[0].text for _ in range(3)]
 
-    assert len(memory.asked) == 2
+    assert len(memory.calls) == 2
     assert texts == ["[Awareness not available]", "No active projects found.", "No active projects found."]
 
 
@@ -238,7 +240,7 @@ def test_drop_empties_the_cache() -> None:
 
     assert parts.prefix(PREFIX).fresh
     assert all(parts.context("user", inputs, memory).fresh for inputs in POOL)
-    assert memory.asked == POOL * 2
+    assert memory.calls == POOL * 2
 
 
 @pytest.mark.parametrize("capacity", [0, 256])
@@ -249,15 +251,15 @@ def test_drop_caches_leaves_no_text_of_a_prompt(capacity: int) -> None:
     inputs = replace(CONTEXT, query=secret)
     sections = (
         *parts.prefix(replace(PREFIX, identity=f"You are {secret}.")).sections,
-        *parts.context("user", inputs, shown).sections,
+        *parts.context("user", inputs, describe_inputs).sections,
     )
-    other.context("user", inputs, shown)
+    other.context("user", inputs, describe_inputs)
     foveate.assemble(sections, Budget(2000), "gpt-4o")
     del sections, inputs
 
     drop_caches()
 
-    assert [text for text in held(parts, other, counter_for("gpt-4o")) if secret in text] == []
+    assert [text for text in reachable_texts(parts, other, counter_for("gpt-4o")) if secret in text] == []
 
 
 def test_the_least_recently_used_part_is_evicted_first() -> None:

@@ -8,28 +8,28 @@ from itertools import count
 from threading import Barrier, Event
 
 from foveate.context import ContextInputs, PromptParts
-from tests.support.strategies.context_inputs import CONTEXT, PREFIX, FakeMemory, shown
+from tests.support.strategies.context_inputs import CONTEXT, PREFIX, FakeMemory, describe_inputs
 
-PATIENCE_SECONDS = 10
+TIMEOUT_SECONDS = 10
 
 
 class SlowMemory:
     """A builder that returns when it is released."""
 
     def __init__(self) -> None:
-        self.begun = Event()
+        self.started = Event()
         self.released = Event()
 
     def __call__(self, inputs: ContextInputs) -> str:
-        self.begun.set()
-        assert self.released.wait(PATIENCE_SECONDS)
-        return "what was true when it began"
+        self.started.set()
+        assert self.released.wait(TIMEOUT_SECONDS)
+        return "the text at the start of the build"
 
 
 @contextmanager
-def threads(number: int, memory: SlowMemory) -> Iterator[ThreadPoolExecutor]:
+def threads(thread_count: int, memory: SlowMemory) -> Iterator[ThreadPoolExecutor]:
     """A pool that ends even if the test fails."""
-    with ThreadPoolExecutor(number) as pool:
+    with ThreadPoolExecutor(thread_count) as pool:
         try:
             yield pool
         finally:
@@ -38,20 +38,20 @@ def threads(number: int, memory: SlowMemory) -> Iterator[ThreadPoolExecutor]:
 
 def test_concurrent_builds_of_the_same_part_return_the_same_bytes() -> None:
     """Even if the builder returns a different text each time: the first result wins."""
-    number = 8
-    parts, together, numbers = PromptParts(), Barrier(number), count()
+    thread_count = 8
+    parts, barrier, numbers = PromptParts(), Barrier(thread_count), count()
 
     def build(inputs: ContextInputs) -> str:
-        together.wait(PATIENCE_SECONDS)  # all of them are building now
+        barrier.wait(TIMEOUT_SECONDS)  # all threads are building now
         return f"{inputs.focus}, rendering {next(numbers)}"
 
-    with ThreadPoolExecutor(number) as pool:
-        asked = [pool.submit(parts.context, "user", CONTEXT, build) for _ in range(number)]
-        built = [call.result() for call in asked]
+    with ThreadPoolExecutor(thread_count) as pool:
+        futures = [pool.submit(parts.context, "user", CONTEXT, build) for _ in range(thread_count)]
+        built = [future.result() for future in futures]
 
-    assert next(numbers) == number
-    assert len({one.sections for one in built}) == 1
-    assert sum(one.fresh for one in built) == 1
+    assert next(numbers) == thread_count
+    assert len({part.sections for part in built}) == 1
+    assert sum(part.fresh for part in built) == 1
 
 
 def test_a_long_build_delays_neither_a_hit_nor_another_build() -> None:
@@ -61,12 +61,12 @@ def test_a_long_build_delays_neither_a_hit_nor_another_build() -> None:
 
     with threads(2, slow) as pool:
         pool.submit(parts.context, "user", CONTEXT, slow)
-        assert slow.begun.wait(PATIENCE_SECONDS)
-        hit = pool.submit(parts.context, "user", known, memory).result(PATIENCE_SECONDS)
-        built = pool.submit(parts.context, "user", other, memory).result(PATIENCE_SECONDS)
+        assert slow.started.wait(TIMEOUT_SECONDS)
+        hit = pool.submit(parts.context, "user", known, memory).result(TIMEOUT_SECONDS)
+        built = pool.submit(parts.context, "user", other, memory).result(TIMEOUT_SECONDS)
 
     assert not hit.fresh
-    assert built.sections[0].text == shown(other)
+    assert built.sections[0].text == describe_inputs(other)
 
 
 def test_a_build_during_a_drop_is_not_cached() -> None:
@@ -74,12 +74,12 @@ def test_a_build_during_a_drop_is_not_cached() -> None:
 
     with threads(1, slow) as pool:
         building = pool.submit(parts.context, "user", CONTEXT, slow)
-        assert slow.begun.wait(PATIENCE_SECONDS)
+        assert slow.started.wait(TIMEOUT_SECONDS)
         parts.clear()
         slow.released.set()
-        assert building.result(PATIENCE_SECONDS).fresh
+        assert building.result(TIMEOUT_SECONDS).fresh
 
-    assert parts.context("user", CONTEXT, memory).sections[0].text == shown(CONTEXT)
+    assert parts.context("user", CONTEXT, memory).sections[0].text == describe_inputs(CONTEXT)
 
 
 def test_a_builder_may_request_other_parts() -> None:
@@ -90,22 +90,24 @@ def test_a_builder_may_request_other_parts() -> None:
         return parts.context("user", replace(inputs, focus="house"), memory).sections[0].text
 
     with ThreadPoolExecutor(1) as pool:
-        built = pool.submit(parts.context, "user", CONTEXT, nested).result(PATIENCE_SECONDS)
-    assert built.sections[0].text == shown(replace(CONTEXT, focus="house"))
+        built = pool.submit(parts.context, "user", CONTEXT, nested).result(TIMEOUT_SECONDS)
+    assert built.sections[0].text == describe_inputs(replace(CONTEXT, focus="house"))
 
 
 def test_many_threads_get_the_parts_they_requested() -> None:
     parts = PromptParts(capacity=3)
     pool_of_inputs = [replace(CONTEXT, memory_version=version) for version in range(7)]
 
-    def work(seed: int) -> bool:
-        right = True
+    def request_parts(seed: int) -> bool:
+        is_correct = True
         for turn in range(300):
             inputs = pool_of_inputs[(seed * turn + turn // 5) % len(pool_of_inputs)]
             if turn % 50 == seed:
                 parts.clear()
-            right &= parts.context("user", inputs, shown).sections[0].text == shown(inputs)
-        return right
+            is_correct &= parts.context("user", inputs, describe_inputs).sections[0].text == describe_inputs(
+                inputs
+            )
+        return is_correct
 
     with ThreadPoolExecutor(6) as pool:
-        assert all(pool.map(work, range(1, 7)))
+        assert all(pool.map(request_parts, range(1, 7)))

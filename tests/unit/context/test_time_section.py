@@ -12,8 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.budget import Keep, Priority, Stability
-from foveate.context.deadlines import Deadline, DueDeadlines
-from foveate.context.time_section import TimeAwareness, TimeFormat, TimeOptions, render_time
+from foveate.context.time_section import (
+    Deadline,
+    DueDeadlines,
+    TimeAwareness,
+    TimeFormat,
+    TimeOptions,
+    render_time,
+)
 from foveate.errors import BadOption
 from foveate.memory.nodes import Node
 from foveate.tokens import drop_caches
@@ -52,7 +58,7 @@ def test_the_natural_format_reads_like_a_sentence() -> None:
     ]
 
 
-def test_the_section_is_stable_for_a_turn_and_keeps_the_time_longest() -> None:
+def test_the_section_is_stable_for_a_turn_and_drops_the_time_last() -> None:
     section = render_time(NOW, DUE)
 
     assert (section.name, section.stability, section.priority) == ("time", Stability.TURN, Priority.HIGH)
@@ -79,7 +85,7 @@ def test_a_duration_is_written_in_its_two_largest_units(minutes: int, iso: str, 
     assert f"Deadline in {natural}: " in render_time(NOW, due, format=TimeFormat.NATURAL).text
 
 
-def test_a_deadline_of_this_minute_is_now_and_those_left_out_are_counted() -> None:
+def test_a_deadline_of_this_minute_is_now_and_omitted_ones_are_counted() -> None:
     due = DueDeadlines(near=(replace(INVOICE, minutes=0),), more_near=2)
 
     assert lines(NOW, due)[1:] == [
@@ -102,7 +108,7 @@ def test_the_time_is_in_the_zone_of_the_user() -> None:
     )
 
 
-class Nameless(tzinfo):
+class UnnamedZone(tzinfo):
     """An offset of an hour and a half, without a name."""
 
     def utcoffset(self, _moment: datetime | None) -> timedelta:
@@ -116,7 +122,7 @@ class Nameless(tzinfo):
 
 
 def test_a_zone_without_a_name_is_shown_as_its_utc_offset() -> None:
-    now = datetime(2026, 11, 15, 9, 12, tzinfo=Nameless())
+    now = datetime(2026, 11, 15, 9, 12, tzinfo=UnnamedZone())
 
     assert lines(now, format=TimeFormat.NATURAL)[0] == "Time: Sunday, 15 November 2026, 09:12 (+01:30)"
 
@@ -144,22 +150,20 @@ def test_a_time_without_a_zone_is_rejected(arguments: dict[str, Any]) -> None:
     now=st.datetimes(timezones=st.timezones()),
     zone=st.none() | st.timezones(),
     started=st.none() | st.datetimes(timezones=st.timezones()),
-    written=st.sampled_from(TimeFormat),
+    time_format=st.sampled_from(TimeFormat),
     second=st.integers(0, 59),
 )
 def test_any_time_can_be_rendered_with_the_same_bytes_within_a_minute(
-    now: datetime, zone: tzinfo | None, started: datetime | None, written: TimeFormat, second: int
+    now: datetime, zone: tzinfo | None, started: datetime | None, time_format: TimeFormat, second: int
 ) -> None:
-    first = render_time(now, session_started=started, format=written)
-    elsewhere = render_time(now, zone=zone, session_started=started, format=written)
+    first = render_time(now, session_started=started, format=time_format)
+    in_zone = render_time(now, zone=zone, session_started=started, format=time_format)
 
-    assert render_time(now.replace(second=second), session_started=started, format=written) == first
-    assert [line.split(":")[0] for line in elsewhere.text.split("\n")] == ["Time", "Session"][
-        : 1 + bool(started)
-    ]
+    assert render_time(now.replace(second=second), session_started=started, format=time_format) == first
+    assert [line.split(":")[0] for line in in_zone.text.split("\n")] == ["Time", "Session"][: 1 + bool(started)]
 
 
-class Rounds:
+class CountingNodes:
     """Nodes that count how often they are iterated."""
 
     def __init__(self, nodes: list[Node]) -> None:
@@ -171,8 +175,8 @@ class Rounds:
         return iter(self.nodes)
 
 
-def soon() -> Rounds:
-    return Rounds(
+def nodes_with_near_deadline() -> CountingNodes:
+    return CountingNodes(
         build_test_nodes(
             NodeSpec(title="Soon", todo="TODO", planning_dates=(deadline_at(datetime(2026, 11, 15, 10, 12)),))
         )
@@ -180,7 +184,7 @@ def soon() -> Rounds:
 
 
 def test_the_memory_is_scanned_once_a_minute_and_after_a_change() -> None:
-    nodes, awareness = soon(), TimeAwareness()
+    nodes, awareness = nodes_with_near_deadline(), TimeAwareness()
 
     for now, version, rounds in (
         (NOW, 1, 1),
@@ -197,7 +201,7 @@ def test_the_memory_is_scanned_once_a_minute_and_after_a_change() -> None:
 
 
 def test_another_warning_is_another_scan() -> None:
-    nodes, awareness = soon(), TimeAwareness()
+    nodes, awareness = nodes_with_near_deadline(), TimeAwareness()
 
     late = awareness.section(nodes, memory_version=1, now=NOW, options=TimeOptions(warning_minutes=59))
     early = awareness.section(nodes, memory_version=1, now=NOW, options=TimeOptions(warning_minutes=60))
@@ -209,7 +213,7 @@ def test_another_warning_is_another_scan() -> None:
 
 
 def test_drop_caches_drops_the_deadlines() -> None:
-    nodes, awareness = soon(), TimeAwareness()
+    nodes, awareness = nodes_with_near_deadline(), TimeAwareness()
 
     awareness.section(nodes, memory_version=1, now=NOW)
     drop_caches()
@@ -218,8 +222,8 @@ def test_drop_caches_drops_the_deadlines() -> None:
     assert nodes.count == 2
 
 
-def test_if_disabled_there_is_no_section_and_no_scan() -> None:
-    nodes = soon()
+def test_disabled_awareness_makes_no_section_and_no_scan() -> None:
+    nodes = nodes_with_near_deadline()
 
     assert TimeAwareness().section(nodes, now=NOW, options=TimeOptions(awareness=False)) is None
     assert nodes.count == 0

@@ -93,20 +93,22 @@ def test_a_bundle_gives_sections_in_a_fixed_order_that_stay_the_same() -> None:
     assert bundle.text == "\n\n".join(f"This is {name}." for name in HOME.file_names)
 
 
-@given(one=st.lists(TEXTS, min_size=7, max_size=7), other=st.lists(TEXTS, min_size=7, max_size=7))
-def test_the_version_differs_only_for_different_texts(one: list[str], other: list[str]) -> None:
+@given(
+    first_texts=st.lists(TEXTS, min_size=7, max_size=7), second_texts=st.lists(TEXTS, min_size=7, max_size=7)
+)
+def test_the_version_differs_only_for_different_texts(first_texts: list[str], second_texts: list[str]) -> None:
     def version(texts: list[str], root: str) -> str:
         files = tuple(map(BundleFile, HOME.file_names, HOME.file_names, texts))
         return Bundle(workspace=Workspace(root, extras=HOME.extras), files=files, warnings=()).version
 
-    assert (version(one, "/a") == version(other, "/b")) == (one == other)
+    assert (version(first_texts, "/a") == version(second_texts, "/b")) == (first_texts == second_texts)
 
 
-def reading(*files: BundleFile, troubles: tuple[WorkspaceWarning, ...] = ()) -> WorkspaceReading:
-    return WorkspaceReading(files=files, warnings=troubles)
+def reading(*files: BundleFile, warnings: tuple[WorkspaceWarning, ...] = ()) -> WorkspaceReading:
+    return WorkspaceReading(files=files, warnings=warnings)
 
 
-def before(*files: BundleFile) -> Bundle:
+def make_bundle(*files: BundleFile) -> Bundle:
     return merge_reading(HOME, reading(*files), None, frozenset())
 
 
@@ -116,34 +118,34 @@ EMPTY = BundleFile("USER.md", "USER.md", "", is_blank=True)
 
 
 def test_an_unavailable_file_keeps_its_text_while_others_are_updated() -> None:
-    kinder = BundleFile("SOUL.md", "SOUL.md", "Kinder.")
-    trouble = WorkspaceWarning("USER.md", "is being written", "USER.md")
+    changed = BundleFile("SOUL.md", "SOUL.md", "Kinder.")
+    warning = WorkspaceWarning("USER.md", "is being written", "USER.md")
 
-    bundle = merge_reading(HOME, reading(kinder, troubles=(trouble,)), before(USER, SOUL), frozenset())
+    bundle = merge_reading(HOME, reading(changed, warnings=(warning,)), make_bundle(USER, SOUL), frozenset())
 
-    assert bundle.files == (kinder, USER)
+    assert bundle.files == (changed, USER)
     assert [str(warning) for warning in bundle.warnings] == [
         "USER.md: is being written; what it said before is still used"
     ]
 
 
 def test_a_deleted_file_keeps_its_text() -> None:
-    bundle = merge_reading(HOME, reading(SOUL), before(USER, SOUL), frozenset())
+    bundle = merge_reading(HOME, reading(SOUL), make_bundle(USER, SOUL), frozenset())
 
-    assert bundle.version == before(USER, SOUL).version
+    assert bundle.version == make_bundle(USER, SOUL).version
     assert [warning.name for warning in bundle.warnings] == ["USER.md"]
 
 
 def test_a_file_that_was_never_readable_is_left_out() -> None:
-    trouble = WorkspaceWarning("USER.md", "is not UTF-8 (byte 3)", "USER.md")
+    warning = WorkspaceWarning("USER.md", "is not UTF-8 (byte 3)", "USER.md")
 
-    for last in (None, before(SOUL), before(SOUL, EMPTY)):
-        bundle = merge_reading(HOME, reading(SOUL, troubles=(trouble,)), last, frozenset())
-        assert (bundle.files, bundle.warnings) == ((SOUL,), (trouble,))
+    for last in (None, make_bundle(SOUL), make_bundle(SOUL, EMPTY)):
+        bundle = merge_reading(HOME, reading(SOUL, warnings=(warning,)), last, frozenset())
+        assert (bundle.files, bundle.warnings) == ((SOUL,), (warning,))
 
 
 def test_an_emptied_file_is_accepted_only_if_it_stays_empty() -> None:
-    last = before(USER)
+    last = make_bundle(USER)
 
     assert merge_reading(HOME, reading(EMPTY), last, frozenset()).version == last.version
     assert merge_reading(HOME, reading(EMPTY), last, frozenset()).warnings
@@ -154,18 +156,18 @@ def test_an_emptied_file_is_accepted_only_if_it_stays_empty() -> None:
 def test_a_file_that_became_private_is_removed_immediately() -> None:
     hidden = BundleFile("USER.md", "USER.md", "")
 
-    bundle = merge_reading(HOME, reading(hidden), before(USER), frozenset())
+    bundle = merge_reading(HOME, reading(hidden), make_bundle(USER), frozenset())
 
     assert (bundle.sections, bundle.warnings) == ((), ())
 
 
 def test_a_deleted_file_of_the_scope_is_not_replaced_by_the_one_above_it() -> None:
-    night = BundleFile("USER.md", "support/USER.md", "I am Bob, at night.")
+    scoped = BundleFile("USER.md", "support/USER.md", "I am Bob, at night.")
 
-    assert merge_reading(HOME, reading(night), before(USER), frozenset()).files == (night,)
-    gone = merge_reading(HOME, reading(USER), before(night), frozenset())
-    assert gone.files == (night,)
-    assert [warning.path for warning in gone.warnings] == ["support/USER.md"]
+    assert merge_reading(HOME, reading(scoped), make_bundle(USER), frozenset()).files == (scoped,)
+    bundle = merge_reading(HOME, reading(USER), make_bundle(scoped), frozenset())
+    assert bundle.files == (scoped,)
+    assert [warning.path for warning in bundle.warnings] == ["support/USER.md"]
 
 
 FILES = st.builds(
@@ -174,19 +176,19 @@ FILES = st.builds(
     st.integers(0, 1),
     TEXTS,
 )
-TROUBLES = st.sampled_from(ROLE_FILES).map(lambda name: WorkspaceWarning(name, "is wrong", name))
+WARNINGS = st.sampled_from(ROLE_FILES).map(lambda name: WorkspaceWarning(name, "is wrong", name))
 
 
 @pytest.mark.slow
 @given(
     readings=st.lists(
         st.builds(
-            lambda files, troubles: (
+            lambda files, warnings: (
                 files,
-                [each for each in troubles if each.name not in {f.name for f in files}],
+                [warning for warning in warnings if warning.name not in {f.name for f in files}],
             ),
             st.lists(FILES, unique_by=lambda file: file.name),
-            st.lists(TROUBLES, unique=True),
+            st.lists(WARNINGS, unique=True),
         ),
         max_size=6,
     )
@@ -195,13 +197,13 @@ def test_no_text_is_lost_without_a_warning(
     readings: list[tuple[list[BundleFile], list[WorkspaceWarning]]],
 ) -> None:
     last: Bundle | None = None
-    for files, troubles in readings:
-        bundle = merge_reading(HOME, reading(*files, troubles=tuple(troubles)), last, frozenset())
+    for files, warnings in readings:
+        bundle = merge_reading(HOME, reading(*files, warnings=tuple(warnings)), last, frozenset())
         bundled_files = {file.name: file for file in bundle.files if file.text}
-        warned = {warning.name for warning in bundle.warnings}
+        warned_names = {warning.name for warning in bundle.warnings}
         for file in last.files if last else ():
             assert not file.text or file.name in bundled_files
         for name, file in bundled_files.items():
-            assert file in files or name in warned
-        assert all(trouble.name in warned for trouble in troubles)
+            assert file in files or name in warned_names
+        assert all(warning.name in warned_names for warning in warnings)
         last = bundle

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Barrier, active_count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from foveate.context.workspace_cache import (
     Workspace,
@@ -22,8 +22,7 @@ from foveate.context.workspace_cache import (
 from foveate.errors import BadOption
 from foveate.memory.privacy import Gate
 from foveate.tokens import drop_caches
-from tests.support.harness.example_limits import limit_examples
-from tests.support.scenarios.workspaces import Clock, blind, fill
+from tests.support.scenarios.workspaces import Clock, make_unwatched_cache, write_files
 from tests.support.strategies.notes import NoteFolder, note_folders
 
 FILES = {
@@ -39,7 +38,7 @@ FILES = {
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return fill(tmp_path / "ana", FILES)
+    return write_files(tmp_path / "ana", FILES)
 
 
 def test_file_names_are_case_insensitive(root: Path) -> None:
@@ -61,10 +60,10 @@ def test_file_names_are_case_insensitive(root: Path) -> None:
 
 
 def test_missing_role_files_cause_no_warning(tmp_path: Path) -> None:
-    bundle = read_bundle(Workspace(fill(tmp_path, {"SOUL.md": "Kind."})), Gate())
+    bundle = read_bundle(Workspace(write_files(tmp_path, {"SOUL.md": "Kind."})), Gate())
 
     assert (bundle.text, bundle.warnings) == ("Kind.", ())
-    assert read_bundle(Workspace(fill(tmp_path / "empty", {"other.txt": ""})), Gate()).sections == ()
+    assert read_bundle(Workspace(write_files(tmp_path / "empty", {"other.txt": ""})), Gate()).sections == ()
 
 
 def test_a_missing_root_is_a_warning(tmp_path: Path) -> None:
@@ -75,7 +74,7 @@ def test_a_missing_root_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_files_in_a_scope_override_those_above_it(root: Path) -> None:
-    fill(
+    write_files(
         root,
         {"support/SOUL.md": "Patient.", "support/night/USER.md": "Sleepy.", "support/night/tone.md": "Soft."},
     )
@@ -99,11 +98,10 @@ def test_a_missing_scope_falls_back_to_the_root_with_a_warning(root: Path) -> No
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(60))
 @given(forest=note_folders())
 def test_a_bundle_contains_everything_except_private_parts(forest: NoteFolder) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        root = fill(Path(folder), {file.path: file.text for file in forest.files})
+        root = write_files(Path(folder), {file.path: file.text for file in forest.files})
         names = [file.path for file in forest.files]
 
         bundle = read_bundle(Workspace(root, extras=names), Gate())
@@ -114,15 +112,15 @@ def test_a_bundle_contains_everything_except_private_parts(forest: NoteFolder) -
 
 
 def test_editing_a_private_part_does_not_change_the_bundle(root: Path) -> None:
-    fill(root, {"MEMORY.md": "# Roses\n\n# Bank :private:\n\nSaid 1234.\n"})
+    write_files(root, {"MEMORY.md": "# Roses\n\n# Bank :private:\n\nSaid 1234.\n"})
     first = read_bundle(Workspace(root), Gate())
-    fill(root, {"MEMORY.md": "# Roses\n\n# Bank :private:\n\nSaid 9876.\n"})
+    write_files(root, {"MEMORY.md": "# Roses\n\n# Bank :private:\n\nSaid 9876.\n"})
 
     assert read_bundle(Workspace(root), Gate()).version == first.version
 
 
 def test_a_bundle_is_read_once_per_root_scope_and_extras(root: Path) -> None:
-    workspaces = blind(Clock())
+    workspaces = make_unwatched_cache(Clock())
     first = workspaces.bundle(Workspace(root, extras=["docs/tone.md", "README.md"]))
 
     assert workspaces.bundle(Workspace(root, extras=["README.md", "docs/tone.md"])) is first
@@ -131,16 +129,16 @@ def test_a_bundle_is_read_once_per_root_scope_and_extras(root: Path) -> None:
 
 
 def test_concurrent_callers_share_one_read(root: Path) -> None:
-    fill(root, {"MEMORY.md": "A line of many.\n" * 20_000})
-    workspaces = blind(Clock())
-    together = Barrier(8)
+    write_files(root, {"MEMORY.md": "A line of many.\n" * 20_000})
+    workspaces = make_unwatched_cache(Clock())
+    barrier = Barrier(8)
 
-    def ask(_: int) -> object:
-        together.wait()
+    def read_concurrently(_: int) -> object:
+        barrier.wait()
         return workspaces.bundle(Workspace(root))
 
     with ThreadPoolExecutor(8) as pool:
-        bundles = list(pool.map(ask, range(8)))
+        bundles = list(pool.map(read_concurrently, range(8)))
 
     assert all(bundle is bundles[0] for bundle in bundles)
     assert workspaces.stats() == {str(root): WorkspaceCacheStats(hits=7, misses=1)}
@@ -148,9 +146,9 @@ def test_concurrent_callers_share_one_read(root: Path) -> None:
 
 def test_a_bundle_older_than_the_maximum_age_is_read_again(root: Path) -> None:
     clock = Clock()
-    workspaces = blind(clock, max_age_seconds=30)
+    workspaces = make_unwatched_cache(clock, max_age_seconds=30)
     workspaces.bundle(Workspace(root))
-    fill(root, {"SOUL.md": "Kinder."})
+    write_files(root, {"SOUL.md": "Kinder."})
 
     clock.now += 29
     assert "Kinder." not in workspaces.bundle(Workspace(root)).text
@@ -160,9 +158,9 @@ def test_a_bundle_older_than_the_maximum_age_is_read_again(root: Path) -> None:
 
 def test_an_unwatched_bundle_has_a_maximum_age_by_default(root: Path) -> None:
     clock = Clock()
-    workspaces = blind(clock)
+    workspaces = make_unwatched_cache(clock)
     workspaces.bundle(Workspace(root))
-    fill(root, {"SOUL.md": "Kinder."})
+    write_files(root, {"SOUL.md": "Kinder."})
 
     clock.now += 5
     assert "Kinder." in workspaces.bundle(Workspace(root)).text
@@ -170,7 +168,7 @@ def test_an_unwatched_bundle_has_a_maximum_age_by_default(root: Path) -> None:
 
 def test_a_watched_bundle_is_valid_unless_it_changed_before(root: Path) -> None:
     clock = Clock()
-    workspaces = blind(clock)
+    workspaces = make_unwatched_cache(clock)
     first = workspaces.bundle(Workspace(root))
     workspaces.on_watched(workspaces.unwatched_folders())
     clock.now += 10_000
@@ -193,17 +191,17 @@ def test_a_watched_bundle_is_valid_unless_it_changed_before(root: Path) -> None:
 
 def test_a_deleted_file_leaves_the_last_bundle_and_a_warning(root: Path) -> None:
     clock = Clock()
-    workspaces = blind(clock)
-    good = workspaces.bundle(Workspace(root))
+    workspaces = make_unwatched_cache(clock)
+    valid = workspaces.bundle(Workspace(root))
     (root / "user.md").unlink()
 
     for _ in range(4):
         clock.now += 100
-        now = workspaces.bundle(Workspace(root))
-        assert (now.version, now.text, now.sections) == (good.version, good.text, good.sections)
-        assert [warning.path for warning in now.warnings] == ["user.md"]
+        current = workspaces.bundle(Workspace(root))
+        assert (current.version, current.text, current.sections) == (valid.version, valid.text, valid.sections)
+        assert [warning.path for warning in current.warnings] == ["user.md"]
 
-    fill(root, {"USER.md": "Bea.\n"})
+    write_files(root, {"USER.md": "Bea.\n"})
     clock.now += 100
     assert "Bea." in workspaces.bundle(Workspace(root)).text
     assert workspaces.bundle(Workspace(root)).warnings == ()
@@ -211,36 +209,36 @@ def test_a_deleted_file_leaves_the_last_bundle_and_a_warning(root: Path) -> None
 
 def test_a_deleted_root_leaves_the_last_bundle(root: Path) -> None:
     clock = Clock()
-    workspaces = blind(clock)
-    good = workspaces.bundle(Workspace(root, "support", ["docs/tone.md"]))
+    workspaces = make_unwatched_cache(clock)
+    valid = workspaces.bundle(Workspace(root, "support", ["docs/tone.md"]))
     root.rename(root.with_name("elsewhere"))
     clock.now += 100
 
-    now = workspaces.bundle(Workspace(root, "support", ["docs/tone.md"]))
+    current = workspaces.bundle(Workspace(root, "support", ["docs/tone.md"]))
 
-    assert now.version == good.version
-    assert {warning.name for warning in now.warnings} >= {file.name for file in good.files}
+    assert current.version == valid.version
+    assert {warning.name for warning in current.warnings} >= {file.name for file in valid.files}
 
 
 @pytest.mark.process
 def test_a_half_written_file_leaves_the_last_bundle(root: Path) -> None:
     clock = Clock()
-    workspaces = blind(clock)
-    good = workspaces.bundle(Workspace(root))
+    workspaces = make_unwatched_cache(clock)
+    valid = workspaces.bundle(Workspace(root))
     script = (
         "import os, signal, sys\n"
         "file = open(sys.argv[1], 'wb', buffering=0)\n"
         "file.write('Bob, who has roses and a café'.encode()[:-1])\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    killed = subprocess.run([sys.executable, "-c", script, root / "user.md"], check=False)
+    process = subprocess.run([sys.executable, "-c", script, root / "user.md"], check=False)
     clock.now += 5
 
-    now = workspaces.bundle(Workspace(root))
+    current = workspaces.bundle(Workspace(root))
 
-    assert killed.returncode == -signal.SIGKILL
-    assert now.version == good.version
-    assert [str(warning) for warning in now.warnings] == [
+    assert process.returncode == -signal.SIGKILL
+    assert current.version == valid.version
+    assert [str(warning) for warning in current.warnings] == [
         "user.md: ends in the middle of a character; what it said before is still used"
     ]
 
@@ -248,39 +246,39 @@ def test_a_half_written_file_leaves_the_last_bundle(root: Path) -> None:
 @pytest.mark.parametrize("end", [b"\xff", "é".encode()[:1], b"\0"])
 def test_a_broken_file_that_became_private_does_not_keep_its_text(root: Path, end: bytes) -> None:
     clock = Clock()
-    workspaces = blind(clock)
+    workspaces = make_unwatched_cache(clock)
     before = workspaces.bundle(Workspace(root)).text
     long_text = (root / "user.md").read_text(encoding="utf-8").strip()
     (root / "user.md").write_bytes(b"---\ntags: private\n---\nBob.\n" + end)
     clock.now += 100
 
-    now = workspaces.bundle(Workspace(root))
+    current = workspaces.bundle(Workspace(root))
 
     assert long_text in before
-    assert long_text not in now.text
-    assert [warning.path for warning in now.warnings] == ["user.md"]
+    assert long_text not in current.text
+    assert [warning.path for warning in current.warnings] == ["user.md"]
 
 
 def test_a_briefly_empty_file_is_ignored_and_a_lasting_one_accepted(root: Path) -> None:
     clock = Clock()
-    workspaces = blind(clock)
-    good = workspaces.bundle(Workspace(root))
-    fill(root, {"user.md": ""})
+    workspaces = make_unwatched_cache(clock)
+    valid = workspaces.bundle(Workspace(root))
+    write_files(root, {"user.md": ""})
     clock.now += 5
 
-    assert workspaces.bundle(Workspace(root)).version == good.version
+    assert workspaces.bundle(Workspace(root)).version == valid.version
     clock.now += 0.9
-    assert workspaces.bundle(Workspace(root)).version == good.version
+    assert workspaces.bundle(Workspace(root)).version == valid.version
     clock.now += 0.1
-    now = workspaces.bundle(Workspace(root))
-    assert "Bob" not in now.text
-    assert now.warnings == ()
+    current = workspaces.bundle(Workspace(root))
+    assert "Bob" not in current.text
+    assert current.warnings == ()
 
 
 @pytest.mark.slow
 def test_problems_are_retried_with_increasing_delays(root: Path) -> None:
     clock = Clock()
-    workspaces = blind(clock, max_age_seconds=10_000)
+    workspaces = make_unwatched_cache(clock, max_age_seconds=10_000)
     (root / "user.md").write_bytes(b"caf\xe9 noir")
     read_at = []
     while clock.now < 1600:
@@ -292,7 +290,7 @@ def test_problems_are_retried_with_increasing_delays(root: Path) -> None:
 
     assert read_at[:7] == [0, 1, 3, 7, 15, 31, 63]
     assert read_at[7:10] == [123, 183, 243]
-    for _ in range(1200):  # so often that what doubles each time would be larger than any float
+    for _ in range(1200):  # so often that a delay doubled each time would overflow a float
         clock.now += 60
         workspaces.bundle(Workspace(root))
     assert workspaces.stats()[str(root)].misses >= 1200
@@ -300,8 +298,8 @@ def test_problems_are_retried_with_increasing_delays(root: Path) -> None:
 
 def test_permanent_warnings_do_not_cause_retries(root: Path) -> None:
     clock = Clock()
-    workspaces = blind(clock, max_age_seconds=10_000)
-    fill(root, {"MEMORY.md": "# Roses\nDEADLINE: <2026-02-31 Tue>\n"})
+    workspaces = make_unwatched_cache(clock, max_age_seconds=10_000)
+    write_files(root, {"MEMORY.md": "# Roses\nDEADLINE: <2026-02-31 Tue>\n"})
     first = workspaces.bundle(Workspace(root))
     clock.now += 5000
 
@@ -314,7 +312,7 @@ def test_a_workspace_without_the_cache_is_read_every_time(root: Path) -> None:
     threads = active_count()
     workspaces = WorkspaceCache(Gate(), WorkspaceCacheOptions(enabled=False))
     first = workspaces.bundle(Workspace(root))
-    fill(root, {"SOUL.md": "Kinder."})
+    write_files(root, {"SOUL.md": "Kinder."})
 
     assert "Kinder." in workspaces.bundle(Workspace(root)).text
     assert "Kinder." not in first.text
@@ -323,29 +321,29 @@ def test_a_workspace_without_the_cache_is_read_every_time(root: Path) -> None:
 
 
 def test_an_agent_can_override_whether_the_cache_is_enabled(root: Path) -> None:
-    workspaces = blind(Clock())
+    workspaces = make_unwatched_cache(Clock())
     assert workspaces.bundle(Workspace(root), enabled=False) is not workspaces.bundle(
         Workspace(root), enabled=False
     )
     assert workspaces.bundle(Workspace(root)) is workspaces.bundle(Workspace(root))
 
 
-@pytest.mark.parametrize("forget", [WorkspaceCache.clear, lambda _: drop_caches()], ids=["drop", "drop_caches"])
-def test_drop_also_drops_previous_texts(root: Path, forget: object) -> None:
-    workspaces = blind(Clock())
+@pytest.mark.parametrize("drop", [WorkspaceCache.clear, lambda _: drop_caches()], ids=["drop", "drop_caches"])
+def test_drop_also_drops_previous_texts(root: Path, drop: object) -> None:
+    workspaces = make_unwatched_cache(Clock())
     workspaces.bundle(Workspace(root))
     (root / "user.md").unlink()
 
-    assert callable(forget)
-    forget(workspaces)
+    assert callable(drop)
+    drop(workspaces)
 
-    now = workspaces.bundle(Workspace(root))
-    assert "Bob" not in now.text
-    assert now.warnings == ()
+    current = workspaces.bundle(Workspace(root))
+    assert "Bob" not in current.text
+    assert current.warnings == ()
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         {"watch_debounce_ms": -1},
         {"watch_debounce_ms": "500"},
@@ -355,10 +353,10 @@ def test_drop_also_drops_previous_texts(root: Path, forget: object) -> None:
         {"enabled": 1},
     ],
 )
-def test_an_invalid_option_is_rejected_by_name(wrong: dict[str, object]) -> None:
+def test_an_invalid_option_is_rejected_by_name(invalid: dict[str, object]) -> None:
     with pytest.raises(BadOption) as caught:
-        WorkspaceCacheOptions(**wrong)  # type: ignore[arg-type]
-    assert caught.value.path == tuple(wrong)
+        WorkspaceCacheOptions(**invalid)  # type: ignore[arg-type]
+    assert caught.value.path == tuple(invalid)
 
 
 def test_reading_leaks_no_file_descriptors(root: Path) -> None:

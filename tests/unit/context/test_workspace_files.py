@@ -8,15 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.context.workspace import WorkspaceWarning
 from foveate.context.workspace_cache import Workspace, read_bundle
 from foveate.context.workspace_files import SourceFile, WorkspaceScan, read_files, resolve_path, scan_workspace
 from foveate.memory.privacy import Gate
-from tests.support.harness.example_limits import limit_examples
-from tests.support.scenarios.workspaces import fill
+from tests.support.scenarios.workspaces import write_files
 
 
 def huge(path: Path) -> None:
@@ -29,7 +28,7 @@ def cycle(path: Path) -> None:
     path.with_name("AGENTS.md").symlink_to("USER.md")
 
 
-WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
+UNUSABLE_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "50 MB": (huge, "is larger than 4,000,000 bytes, the most that is read"),
     "Latin-1": (lambda path: path.write_bytes(b"caf\xe9 noir"), "is not UTF-8 (byte 3)"),
     "UTF-16": (lambda path: path.write_text("café", encoding="utf-16"), "is UTF-16: save it as UTF-8"),
@@ -47,10 +46,10 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", UNUSABLE_FILES)
 def test_an_unusable_file_is_left_out_with_a_warning(case: str, tmp_path: Path) -> None:
-    fill(tmp_path, {"SOUL.md": "Kind.", "MEMORY.md": "Roses."})
-    make, reason = WRONG[case]
+    write_files(tmp_path, {"SOUL.md": "Kind.", "MEMORY.md": "Roses."})
+    make, reason = UNUSABLE_FILES[case]
     make(tmp_path / "USER.md")
 
     bundle = read_bundle(Workspace(tmp_path), Gate())
@@ -59,10 +58,10 @@ def test_an_unusable_file_is_left_out_with_a_warning(case: str, tmp_path: Path) 
     assert WorkspaceWarning("USER.md", reason, "USER.md") in bundle.warnings
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", UNUSABLE_FILES)
 def test_an_unusable_extra_is_left_out_with_a_warning(case: str, tmp_path: Path) -> None:
-    fill(tmp_path, {"SOUL.md": "Kind.", "docs/SOUL.md": "No role here."})
-    make, reason = WRONG[case]
+    write_files(tmp_path, {"SOUL.md": "Kind.", "docs/SOUL.md": "No role here."})
+    make, reason = UNUSABLE_FILES[case]
     make(tmp_path / "docs" / "USER.md")
 
     bundle = read_bundle(Workspace(tmp_path, extras=["docs/USER.md"]), Gate())
@@ -84,7 +83,7 @@ def test_a_byte_order_mark_and_surrounding_blank_lines_are_dropped(tmp_path: Pat
 
 
 def test_a_link_inside_the_workspace_is_followed(tmp_path: Path) -> None:
-    fill(tmp_path, {"shared/tone.md": "Short.", "shared/deep/SOUL.md": "Kind."})
+    write_files(tmp_path, {"shared/tone.md": "Short.", "shared/deep/SOUL.md": "Kind."})
     (tmp_path / "USER.md").symlink_to(tmp_path / "shared" / "tone.md")
     (tmp_path / "support").symlink_to("shared/deep/../deep")
 
@@ -93,8 +92,8 @@ def test_a_link_inside_the_workspace_is_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["..", "/etc", "../other"])
 def test_a_scope_that_links_out_of_the_workspace_is_not_followed(target: str, tmp_path: Path) -> None:
-    root = fill(tmp_path / "ana", {"SOUL.md": "Kind."})
-    fill(tmp_path, {"other/USER.md": "Not mine.", "USER.md": "Nor this."})
+    root = write_files(tmp_path / "ana", {"SOUL.md": "Kind."})
+    write_files(tmp_path, {"other/USER.md": "Not mine.", "USER.md": "Nor this."})
     (root / "support").symlink_to(target)
 
     bundle = read_bundle(Workspace(root, "support", ["support/USER.md"]), Gate())
@@ -104,7 +103,7 @@ def test_a_scope_that_links_out_of_the_workspace_is_not_followed(target: str, tm
 
 
 def test_a_root_may_be_a_link(tmp_path: Path) -> None:
-    fill(tmp_path / "releases" / "1", {"SOUL.md": "Kind."})
+    write_files(tmp_path / "releases" / "1", {"SOUL.md": "Kind."})
     (tmp_path / "current").symlink_to("releases/1")
 
     bundle = read_bundle(Workspace(tmp_path / "current"), Gate())
@@ -113,30 +112,30 @@ def test_a_root_may_be_a_link(tmp_path: Path) -> None:
 
 
 def test_a_root_that_is_a_file_is_a_warning(tmp_path: Path) -> None:
-    root = fill(tmp_path, {"SOUL.md": "Kind."}) / "SOUL.md"
+    root = write_files(tmp_path, {"SOUL.md": "Kind."}) / "SOUL.md"
 
     assert read_bundle(Workspace(root), Gate()).warnings == (WorkspaceWarning(str(root), "is not a folder"),)
 
 
 @pytest.mark.parametrize("part", ["docs", "docs/tone.md"])
 def test_a_link_created_during_the_read_is_not_followed(part: str, tmp_path: Path) -> None:
-    root = fill(tmp_path / "ana", {"docs/tone.md": "Short."})
-    fill(tmp_path, {"secret/tone.md": "Not for Ana."})
-    sight = scan_workspace(Workspace(root, extras=["docs/tone.md"]))
+    root = write_files(tmp_path / "ana", {"docs/tone.md": "Short."})
+    write_files(tmp_path, {"secret/tone.md": "Not for Ana."})
+    scan = scan_workspace(Workspace(root, extras=["docs/tone.md"]))
     (root / part).rename(root / "moved")
     (root / part).symlink_to(tmp_path / part.replace("docs", "secret"))
 
-    reading = read_files(sight, Gate())
+    reading = read_files(scan, Gate())
 
     assert reading.files == ()
-    assert [trouble.path for trouble in reading.warnings] == ["docs/tone.md"]
+    assert [warning.path for warning in reading.warnings] == ["docs/tone.md"]
 
 
 def test_a_file_of_the_wrong_length_is_being_written() -> None:
     real = f"/proc/{os.getpid()}/status"
     if not Path(real).exists():
         pytest.skip("there is no /proc, where files say that they are empty and are not")
-    sight = WorkspaceScan(
+    scan = WorkspaceScan(
         root="/proc",
         sources=(SourceFile(name="USER.md", path="USER.md", real_path=real, stamp=()),),
         warnings=(),
@@ -146,11 +145,11 @@ def test_a_file_of_the_wrong_length_is_being_written() -> None:
         is_recent=False,
     )
 
-    assert read_files(sight, Gate()).warnings == (WorkspaceWarning("USER.md", "is being written", "USER.md"),)
+    assert read_files(scan, Gate()).warnings == (WorkspaceWarning("USER.md", "is being written", "USER.md"),)
 
 
 def test_of_two_files_that_differ_in_case_the_upper_case_one_is_used(tmp_path: Path) -> None:
-    fill(tmp_path, {"user.md": "small", "USER.md": "LARGE"})
+    write_files(tmp_path, {"user.md": "small", "USER.md": "LARGE"})
     if len(list(tmp_path.iterdir())) == 1:
         pytest.skip("names that differ in case are one file here")
 
@@ -161,7 +160,7 @@ def test_of_two_files_that_differ_in_case_the_upper_case_one_is_used(tmp_path: P
 
 
 def test_an_extra_that_is_also_a_role_of_the_scope_occurs_once(tmp_path: Path) -> None:
-    fill(tmp_path, {"support/SOUL.md": "Kind."})
+    write_files(tmp_path, {"support/SOUL.md": "Kind."})
 
     assert read_bundle(Workspace(tmp_path, "support", ["support/SOUL.md"]), Gate()).text == "Kind."
 
@@ -186,16 +185,16 @@ for root in sys.argv[1:]:
 """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        one = fill(Path(folder) / "one", {"SOUL.md": "Kind.", "USER.md": "Bob."})
-        two = fill(Path(folder) / "two", {"SOUL.md": "Kind."})
-        (one / "USER.md").chmod(0)
-        two.chmod(0)
-        command = [sys.executable, "-c", script, str(one), str(two)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        two.chmod(0o755)
+        unreadable_file = write_files(Path(folder) / "one", {"SOUL.md": "Kind.", "USER.md": "Bob."})
+        unreadable_folder = write_files(Path(folder) / "two", {"SOUL.md": "Kind."})
+        (unreadable_file / "USER.md").chmod(0)
+        unreadable_folder.chmod(0)
+        command = [sys.executable, "-c", script, str(unreadable_file), str(unreadable_folder)]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        unreadable_folder.chmod(0o755)
 
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == ["Kind.|USER.md: Permission denied", "|.: Permission denied"]
+    assert process.stderr == ""
+    assert process.stdout.splitlines() == ["Kind.|USER.md: Permission denied", "|.: Permission denied"]
 
 
 PARTS = st.sampled_from(["a", "b", "c", "..", "."])
@@ -204,7 +203,6 @@ TARGETS = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(100))
 @given(
     folders=st.lists(PLACES, max_size=4),
     links=st.lists(st.tuples(PLACES, TARGETS, st.booleans()), max_size=5),
@@ -213,18 +211,18 @@ TARGETS = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
 def test_paths_are_resolved_like_the_operating_system_does(
     folders: list[str], links: list[tuple[str, str, bool]], path: str
 ) -> None:
-    with tempfile.TemporaryDirectory() as made:
-        deep = Path(os.path.realpath(made)) / "1" / "2" / "3" / "4" / "5"
+    with tempfile.TemporaryDirectory() as temporary_folder:
+        deep = Path(os.path.realpath(temporary_folder)) / "1" / "2" / "3" / "4" / "5"
         deep.mkdir(parents=True)
         for folder in folders:
             (deep / folder).mkdir(parents=True, exist_ok=True)
-        for at, target, is_absolute in links:
-            if not os.path.lexists(deep / at) and (deep / at).parent.is_dir():
-                (deep / at).symlink_to(deep / target if is_absolute else target)
+        for link, target, is_absolute in links:
+            if not os.path.lexists(deep / link) and (deep / link).parent.is_dir():
+                (deep / link).symlink_to(deep / target if is_absolute else target)
 
-        real, steps, wrong = resolve_path("/", str(deep / path))
+        real, steps, problem = resolve_path("/", str(deep / path))
 
-        there = os.path.exists(deep / path)  # noqa: PTH110
-        assert (real is not None) == there == (not wrong)
+        exists = os.path.exists(deep / path)  # noqa: PTH110
+        assert (real is not None) == exists == (not problem)
         assert real is None or real == os.path.realpath(deep / path)
         assert all(os.path.realpath(folder) == folder for folder, _ in steps)

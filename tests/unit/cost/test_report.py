@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from foveate.cost.ledger import Category, ChargeTotal, GroupBy
 from foveate.cost.report import CostReportRow, build_report, required_groups
-from foveate.model import Comparison, Savings
+from foveate.model import ComparisonOutcome, Savings
 
 
-def added(
+def make_total(
     *group: str, calls: int = 1, unknown: int = 0, dollars: str = "1", saved: str | None = None
 ) -> ChargeTotal:
     return ChargeTotal(
@@ -33,12 +33,12 @@ def added(
 
 
 def test_the_cost_of_summaries_is_subtracted_from_what_compaction_saved() -> None:
-    sums = [
-        added("ana", "main", dollars="9", saved="0.50"),
-        added("ana", "compaction", dollars="0.62", saved="-0.62"),
+    totals = [
+        make_total("ana", "main", dollars="9", saved="0.50"),
+        make_total("ana", "compaction", dollars="0.62", saved="-0.62"),
     ]
 
-    (row,) = build_report(sums, [GroupBy.AGENT]).rows
+    (row,) = build_report(totals, [GroupBy.AGENT]).rows
 
     assert (row.calls, row.dollars) == (2, Decimal("9.62"))
     assert (row.saved.compaction, row.compaction_dollars) == (Decimal("-0.12"), Decimal("0.62"))
@@ -46,7 +46,7 @@ def test_the_cost_of_summaries_is_subtracted_from_what_compaction_saved() -> Non
 
 def test_compared_calls_were_charged_the_simulated_cost_and_its_error() -> None:
     savings = Savings(
-        comparison=Comparison.SIMULATED,
+        comparison=ComparisonOutcome.SIMULATED,
         without=Decimal(10),
         compaction=Decimal(3),
         context=Decimal(-1),
@@ -54,20 +54,25 @@ def test_compared_calls_were_charged_the_simulated_cost_and_its_error() -> None:
         keep_alive=Decimal(0),
         simulation_error=Decimal("0.5"),
     )
-    one = replace(added("main", dollars="7"), savings=savings, compared_calls=1)
-    uncompared = replace(added("main", dollars="4"), would_not_fit_calls=1, would_not_fit_dollars=Decimal(4))
+    compared = replace(make_total("main", dollars="7"), savings=savings, compared_calls=1)
+    uncompared = replace(
+        make_total("main", dollars="4"), would_not_fit_calls=1, would_not_fit_dollars=Decimal(4)
+    )
 
-    total = build_report([one, uncompared], [GroupBy.CATEGORY]).total
+    total = build_report([compared, uncompared], [GroupBy.CATEGORY]).total
 
     assert (total.dollars, total.compared_dollars, total.compared_calls) == (Decimal(11), Decimal("6.5"), 1)
     assert (total.saved.without, total.saved.total) == (Decimal(10), Decimal(4))
     assert (total.would_not_fit_calls, total.would_not_fit_dollars) == (1, Decimal(4))
 
 
-def test_a_price_that_is_not_known_is_never_zero() -> None:
-    sums = [added("a", "main", calls=3, unknown=3, dollars="0"), added("b", "main", calls=5, unknown=2)]
+def test_an_unknown_price_is_never_zero() -> None:
+    totals = [
+        make_total("a", "main", calls=3, unknown=3, dollars="0"),
+        make_total("b", "main", calls=5, unknown=2),
+    ]
 
-    report = build_report(sums, [GroupBy.MODEL])
+    report = build_report(totals, [GroupBy.MODEL])
 
     assert [(row.group, row.dollars, row.unknown_calls) for row in report.rows] == [
         (("b",), Decimal(1), 2),
@@ -76,27 +81,27 @@ def test_a_price_that_is_not_known_is_never_zero() -> None:
     assert (report.total.dollars, report.total.unknown_calls) == (Decimal(1), 5)
 
 
-def test_a_summary_of_unknown_price_is_counted_and_takes_nothing_off() -> None:
-    sums = [added("main", saved="1"), added("compaction", calls=2, unknown=2, dollars="0")]
+def test_a_summary_of_unknown_price_is_counted_and_reduces_no_savings() -> None:
+    totals = [make_total("main", saved="1"), make_total("compaction", calls=2, unknown=2, dollars="0")]
 
-    total = build_report(sums, [GroupBy.CATEGORY]).total
+    total = build_report(totals, [GroupBy.CATEGORY]).total
 
     assert (total.saved.compaction, total.unknown_compactions) == (Decimal(1), 2)
 
 
 def test_groups_are_sorted_by_cost_and_days_by_date() -> None:
-    days = [added("2026-11-02", "main", dollars="1"), added("2026-11-01", "main", dollars="9")]
+    days = [make_total("2026-11-02", "main", dollars="1"), make_total("2026-11-01", "main", dollars="9")]
     assert [row.group for row in build_report(days, [GroupBy.DAY]).rows] == [("2026-11-01",), ("2026-11-02",)]
 
-    agents = [added("a", "main", dollars="1"), added("b", "main", dollars="9")]
+    agents = [make_total("a", "main", dollars="1"), make_total("b", "main", dollars="9")]
     assert [row.group for row in build_report(agents, [GroupBy.AGENT]).rows] == [("b",), ("a",)]
 
 
-@pytest.mark.parametrize("by", [[], [GroupBy.AGENT]])
-def test_of_nothing_there_are_no_rows(by: list[GroupBy]) -> None:
-    none = replace(added("main"), calls=0) if not by else replace(added("", "main"), calls=0)
+@pytest.mark.parametrize("group_by", [[], [GroupBy.AGENT]])
+def test_a_report_without_calls_has_no_rows(group_by: list[GroupBy]) -> None:
+    empty = replace(make_total("main"), calls=0) if not group_by else replace(make_total("", "main"), calls=0)
 
-    report = build_report([none], by)
+    report = build_report([empty], group_by)
 
     assert (report.rows, report.total) == ((), CostReportRow())
 
@@ -107,7 +112,7 @@ COUNTS = st.integers(1, 10**15)
 
 
 @st.composite
-def sums(draw: st.DrawFn) -> ChargeTotal:
+def any_totals(draw: st.DrawFn) -> ChargeTotal:
     calls = draw(st.integers(1, 50))
     unknown = draw(st.integers(0, calls))
     tokens: Any = {name: draw(COUNTS) for name in TOKENS}
@@ -126,18 +131,22 @@ TOKENS = [field.name for field in fields(ChargeTotal) if field.type is int and "
 
 
 @pytest.mark.slow
-@given(st.lists(sums(), max_size=6))
-def test_the_rows_always_add_up_to_the_total_and_the_total_to_the_sums(some: list[ChargeTotal]) -> None:
-    by = (GroupBy.AGENT, GroupBy.MODEL)
-    assert required_groups(by) == (*by, GroupBy.CATEGORY)
+@given(st.lists(any_totals(), max_size=6))
+def test_rows_always_add_up_to_the_total(charge_totals: list[ChargeTotal]) -> None:
+    group_by = (GroupBy.AGENT, GroupBy.MODEL)
+    assert required_groups(group_by) == (*group_by, GroupBy.CATEGORY)
 
-    report = build_report(some, by)
+    report = build_report(charge_totals, group_by)
 
     for name in ("calls", "unknown_calls", *TOKENS):
-        assert sum(getattr(row, name) for row in report.rows) == sum(getattr(one, name) for one in some)
-        assert getattr(report.total, name) == sum(getattr(one, name) for one in some)
-    assert (report.total.dollars or 0) == sum(one.dollars for one in some)
-    assert sum(row.dollars or 0 for row in report.rows) == sum(one.dollars for one in some)
+        assert sum(getattr(row, name) for row in report.rows) == sum(
+            getattr(charge_total, name) for charge_total in charge_totals
+        )
+        assert getattr(report.total, name) == sum(getattr(charge_total, name) for charge_total in charge_totals)
+    assert (report.total.dollars or 0) == sum(charge_total.dollars for charge_total in charge_totals)
+    assert sum(row.dollars or 0 for row in report.rows) == sum(
+        charge_total.dollars for charge_total in charge_totals
+    )
     for name in ("compaction", "context", "breakpoints"):
-        added_up = getattr(report.total.saved, name) or 0
-        assert added_up == sum(getattr(one.savings, name) or 0 for one in some)
+        reported = getattr(report.total.saved, name) or 0
+        assert reported == sum(getattr(charge_total.savings, name) or 0 for charge_total in charge_totals)

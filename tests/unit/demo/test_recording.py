@@ -12,22 +12,22 @@ from foveate.demo.recording import DemoRequest, DemoSession, add_client_breakpoi
 from foveate.errors import UnreadableInput
 from foveate.model import Format
 
-LOOK = {"type": "tool_use", "id": "t1", "name": "read", "input": {}}
+TOOL_CALL = {"type": "tool_use", "id": "t1", "name": "read", "input": {}}
 
 
-SEEN = {"type": "tool_result", "tool_use_id": "t1", "content": "a line\n" * 2400}
+TOOL_RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "a line\n" * 2400}
 
 
-THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "AAAA"}
+THINKING = {"type": "thinking", "thinking": "Hm.", "signature": "AAAA"}
 
 
 MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": "What is it? " * 200},
-    {"role": "assistant", "content": [THOUGHT, LOOK]},
-    {"role": "user", "content": [SEEN]},
+    {"role": "assistant", "content": [THINKING, TOOL_CALL]},
+    {"role": "user", "content": [TOOL_RESULT]},
     {"role": "assistant", "content": "A file."},
     {"role": "user", "content": "And then? 🙂"},
-    {"role": "assistant", "content": [THOUGHT]},
+    {"role": "assistant", "content": [THINKING]},
     {"role": "user", "content": "Go on."},
     {"role": "assistant", "content": "It ends."},
 ]
@@ -61,7 +61,7 @@ def test_thinking_is_removed_and_used_tools_are_declared(
 
     assert session.is_thinking_removed
     assert not [step for step in session.requests if b"signature" in step.body]
-    assert last["messages"][1]["content"] == [LOOK]
+    assert last["messages"][1]["content"] == [TOOL_CALL]
     assert last["messages"][5]["content"] == [{"type": "text", "text": "(thinking)"}]
     assert [tool["name"] for tool in last["tools"]] == ["read"]
     assert "tools" not in json.loads(session.requests[0].body)
@@ -70,29 +70,29 @@ def test_thinking_is_removed_and_used_tools_are_declared(
 def test_tool_results_follow_their_calls_and_missing_ones_are_replaced(
     tmp_path: Path,
 ) -> None:
-    """A log has reminders between results, and lacks those of calls that somebody has stopped."""
-    two = {**LOOK, "id": "t2"}
-    reminder, seen = {"type": "text", "text": "Remember."}, {**SEEN, "content": "a line"}
-    requested: list[dict[str, Any]] = [
+    """A log has reminders between results, and no results of interrupted calls."""
+    second_call = {**TOOL_CALL, "id": "t2"}
+    reminder, result = {"type": "text", "text": "Remember."}, {**TOOL_RESULT, "content": "a line"}
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "What is it?"},
-        {"role": "assistant", "content": [LOOK, two]},
-        {"role": "user", "content": [reminder, seen]},
-        {"role": "assistant", "content": [{**LOOK, "id": "t3"}]},
+        {"role": "assistant", "content": [TOOL_CALL, second_call]},
+        {"role": "user", "content": [reminder, result]},
+        {"role": "assistant", "content": [{**TOOL_CALL, "id": "t3"}]},
         {"role": "assistant", "content": "Stopped."},
-        {"role": "user", "content": [{**seen, "tool_use_id": "t9"}]},
+        {"role": "user", "content": [{**result, "tool_use_id": "t9"}]},
         {"role": "assistant", "content": "It ends."},
     ]
     path = tmp_path / "mine.json"
-    path.write_text(json.dumps({"model": "claude-sonnet-4-5", "messages": requested}))
-    sent = json.loads(load_session(path).requests[-1].body)["messages"]
+    path.write_text(json.dumps({"model": "claude-sonnet-4-5", "messages": messages}))
+    sent_messages = json.loads(load_session(path).requests[-1].body)["messages"]
 
-    assert [(one["type"], one.get("tool_use_id")) for one in sent[2]["content"]] == [
+    assert [(block["type"], block.get("tool_use_id")) for block in sent_messages[2]["content"]] == [
         ("tool_result", "t1"),
         ("tool_result", "t2"),
         ("text", None),
     ]
-    assert [one.get("tool_use_id") for one in sent[4]["content"]] == ["t3"]
-    assert [one["type"] for one in sent[-1]["content"]] == ["text"]
+    assert [block.get("tool_use_id") for block in sent_messages[4]["content"]] == ["t3"]
+    assert [block["type"] for block in sent_messages[-1]["content"]] == ["text"]
 
 
 def test_a_model_unknown_to_the_sandbox_is_replaced(tmp_path: Path) -> None:
@@ -121,12 +121,12 @@ def test_a_file_that_is_not_a_recording_is_rejected(tmp_path: Path, text: str) -
 def test_client_breakpoints_are_on_the_system_prompt_and_the_last_two_user_messages(
     recording: Path,
 ) -> None:
-    usual = add_client_breakpoints(load_session(recording))
-    bodies = [json.loads(step.body) for step in usual.requests]
+    session = add_client_breakpoints(load_session(recording))
+    bodies = [json.loads(step.body) for step in session.requests]
 
     assert all("cache_control" in body["system"][-1] for body in bodies)
-    last = [message for message in bodies[-1]["messages"] if message["role"] == "user"]
-    assert [json.dumps(message).count("cache_control") for message in last] == [0, 0, 1, 1]
+    user_messages = [message for message in bodies[-1]["messages"] if message["role"] == "user"]
+    assert [json.dumps(message).count("cache_control") for message in user_messages] == [0, 0, 1, 1]
     assert all(json.dumps(body).count("cache_control") <= 4 for body in bodies)
 
 
@@ -135,7 +135,7 @@ def test_without_a_system_prompt_the_tools_get_a_breakpoint_and_empty_texts_do_n
     body = {"tools": [{"name": "a"}, {"name": "b"}], "messages": [{"role": "user", "content": content}]}
     session = replace(SESSION, requests=[DemoRequest(json.dumps(body).encode(), 0.0)])
     (step,) = add_client_breakpoints(session).requests
-    with_breakpoint = json.loads(step.body)
+    request = json.loads(step.body)
 
-    assert ["cache_control" in tool for tool in with_breakpoint["tools"]] == [False, True]
-    assert ["cache_control" in block for block in with_breakpoint["messages"][0]["content"]] == [True, False]
+    assert ["cache_control" in tool for tool in request["tools"]] == [False, True]
+    assert ["cache_control" in block for block in request["messages"][0]["content"]] == [True, False]

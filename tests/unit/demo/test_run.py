@@ -10,22 +10,22 @@ from foveate.demo.recording import load_session
 from foveate.demo.run import MovableClock, make_agent_options, run_session, temporary_folder
 from foveate.errors import UnwritableFile
 
-LOOK = {"type": "tool_use", "id": "t1", "name": "read", "input": {}}
+TOOL_CALL = {"type": "tool_use", "id": "t1", "name": "read", "input": {}}
 
 
-SEEN = {"type": "tool_result", "tool_use_id": "t1", "content": "a line\n" * 2400}
+TOOL_RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "a line\n" * 2400}
 
 
-THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "AAAA"}
+THINKING = {"type": "thinking", "thinking": "Hm.", "signature": "AAAA"}
 
 
 MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": "What is it? " * 200},
-    {"role": "assistant", "content": [THOUGHT, LOOK]},
-    {"role": "user", "content": [SEEN]},
+    {"role": "assistant", "content": [THINKING, TOOL_CALL]},
+    {"role": "user", "content": [TOOL_RESULT]},
     {"role": "assistant", "content": "A file."},
     {"role": "user", "content": "And then? 🙂"},
-    {"role": "assistant", "content": [THOUGHT]},
+    {"role": "assistant", "content": [THINKING]},
     {"role": "user", "content": "Go on."},
     {"role": "assistant", "content": "It ends."},
 ]
@@ -40,18 +40,20 @@ def recording(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 async def test_the_provider_rejects_requests_that_foveate_makes_fit(recording: Path) -> None:
-    """Through real gateways to a real sandbox, as short as can be."""
-    session, done = load_session(recording), list[int]()
-    off = await run_session(session, is_on=False, window_tokens=6_000, report_progress=done.append)
-    on = await run_session(session, is_on=True, window_tokens=6_000)
+    """Real gateways and a real sandbox, with a session as short as possible."""
+    session, progress = load_session(recording), list[int]()
+    without_foveate = await run_session(
+        session, is_on=False, window_tokens=6_000, report_progress=progress.append
+    )
+    with_foveate = await run_session(session, is_on=True, window_tokens=6_000)
 
-    assert done == [1, 2, 3, 4]
-    assert (off.requests, off.failed, on.failed) == (4, 0, 0)
-    assert off.refused > on.refused == 0
-    assert off.answered + off.refused == 4
-    assert (off.folds, off.edits, off.read) == (0, 0, 0)
-    assert on.dollars is not None
-    assert on.largest_context <= 6_000
+    assert progress == [1, 2, 3, 4]
+    assert (without_foveate.requests, without_foveate.failed, with_foveate.failed) == (4, 0, 0)
+    assert without_foveate.refused > with_foveate.refused == 0
+    assert without_foveate.answered + without_foveate.refused == 4
+    assert (without_foveate.folds, without_foveate.edits, without_foveate.read) == (0, 0, 0)
+    assert with_foveate.dollars is not None
+    assert with_foveate.largest_context <= 6_000
 
 
 def test_all_features_are_off_in_the_baseline() -> None:

@@ -13,7 +13,7 @@ from foveate.doctor.findings import (
     warning_finding,
 )
 
-FOUND = [
+FINDINGS = [
     ok_finding("store", "there"),
     warning_finding("port", "taken", "take another"),
     failed_finding("config", "prot", "port?", "x"),
@@ -21,29 +21,29 @@ FOUND = [
 
 
 async def test_a_check_that_fails_or_hangs_does_not_hide_the_others() -> None:
-    async def fine() -> Sequence[Finding]:
+    async def succeed() -> Sequence[Finding]:
         return [ok_finding("fine", "is")]
 
-    async def breaks() -> Sequence[Finding]:
+    async def fail() -> Sequence[Finding]:
         raise RuntimeError("oh")
 
-    async def hangs() -> Sequence[Finding]:
+    async def hang() -> Sequence[Finding]:
         await asyncio.sleep(60)
         return []
 
-    found = await run_checks([("a", hangs), ("b", breaks), ("c", fine)], limit_seconds=0.05)
+    findings = await run_checks([("a", hang), ("b", fail), ("c", succeed)], limit_seconds=0.05)
 
-    assert [(one.check, one.level) for one in found] == [
+    assert [(finding.check, finding.level) for finding in findings] == [
         ("a", Level.FAILED),
         ("b", Level.FAILED),
         ("fine", Level.OK),
     ]
-    assert "no answer within 0.05 s" in found[0].message
-    assert "RuntimeError: oh" in found[1].message
+    assert "no answer within 0.05 s" in findings[0].message
+    assert "RuntimeError: oh" in findings[1].message
 
 
 def test_the_findings_object_has_all_findings() -> None:
-    result = findings_object(FOUND)
+    result = findings_object(FINDINGS)
 
     assert (result["ok"], result["counts"]) == (False, {"ok": 1, "warning": 1, "failed": 1})
-    assert findings_object(FOUND[:2])["ok"] is True
+    assert findings_object(FINDINGS[:2])["ok"] is True

@@ -18,24 +18,24 @@ from foveate.gateway.routing import KNOWN_UPSTREAMS
 from foveate.http.listening_sockets import open_listening_socket
 
 
-def settings(text: str) -> Settings:
+def make_settings(text: str) -> Settings:
     return parse_settings(text.encode(), "foveate.yaml")
 
 
 def test_named_upstreams_are_checked_or_else_the_default_ones() -> None:
-    def names(text: str, **environment: str) -> dict[str, bool]:
-        message = settings(text)
-        upstreams = build_gateway_options(message, environment).routing.upstreams
-        return {upstream.name: is_named for upstream, is_named in select_upstreams(message, upstreams)}
+    def select(text: str, **environment: str) -> dict[str, bool]:
+        settings = make_settings(text)
+        upstreams = build_gateway_options(settings, environment).routing.upstreams
+        return {upstream.name: is_named for upstream, is_named in select_upstreams(settings, upstreams)}
 
-    assert names("# nothing\n") == {"anthropic": False, "openai": False}
-    assert names("# nothing\n", DEEPSEEK_API_KEY="sk-1") == {"deepseek": True}
-    assert names("routes: [{models: '*', upstream: vllm}]\n") == {"vllm": True}
-    assert names("upstreams: {mine: {base_url: 'http://h', api: both}}\n") == {"mine": True}
+    assert select("# nothing\n") == {"anthropic": False, "openai": False}
+    assert select("# nothing\n", DEEPSEEK_API_KEY="sk-1") == {"deepseek": True}
+    assert select("routes: [{models: '*', upstream: vllm}]\n") == {"vllm": True}
+    assert select("upstreams: {mine: {base_url: 'http://h', api: both}}\n") == {"mine": True}
 
 
 @pytest.mark.parametrize(
-    ("status", "key", "level", "words"),
+    ("status", "key", "level", "text"),
     [
         (200, "sk-1", Level.OK, "takes the key"),
         (200, None, Level.OK, "asks for no key"),
@@ -47,14 +47,14 @@ def test_named_upstreams_are_checked_or_else_the_default_ones() -> None:
     ],
 )
 def test_the_status_of_an_upstream_decides_the_finding(
-    status: int, key: str | None, level: Level, words: str
+    status: int, key: str | None, level: Level, text: str
 ) -> None:
     from dataclasses import replace
 
-    found = _status_finding(replace(KNOWN_UPSTREAMS["openai"], key=key), status, "9 ms")
+    finding = _status_finding(replace(KNOWN_UPSTREAMS["openai"], key=key), status, "9 ms")
 
-    assert (found.level, words in found.message) == (level, True)
-    assert "sk-1" not in found.message
+    assert (finding.level, text in finding.message) == (level, True)
+    assert "sk-1" not in finding.message
 
 
 def test_an_unreachable_upstream_fails_only_if_it_is_configured() -> None:
@@ -67,10 +67,14 @@ def test_an_unreachable_upstream_fails_only_if_it_is_configured() -> None:
 
 @pytest.mark.slow
 async def test_counting_support_of_every_upstream_is_reported() -> None:
-    with open_listening_socket("127.0.0.1", 0) as silent:
-        busy = replace(KNOWN_UPSTREAMS["llama.cpp"], base_url=f"http://127.0.0.1:{silent.getsockname()[1]}")
-        assert "did not say within 1 s whether it tokenises" in await _describe_abilities(busy, [])
-    hosted = [one for one in KNOWN_UPSTREAMS.values() if one.provider not in ("llama.cpp", "vllm")]
+    with open_listening_socket("127.0.0.1", 0) as listener:
+        silent_upstream = replace(
+            KNOWN_UPSTREAMS["llama.cpp"], base_url=f"http://127.0.0.1:{listener.getsockname()[1]}"
+        )
+        assert "did not say within 1 s whether it tokenises" in await _describe_abilities(silent_upstream, [])
+    hosted_upstreams = [
+        upstream for upstream in KNOWN_UPSTREAMS.values() if upstream.provider not in ("llama.cpp", "vllm")
+    ]
 
-    for one in hosted:
-        assert "count" in (await _describe_abilities(one, []))[0]
+    for upstream in hosted_upstreams:
+        assert "count" in (await _describe_abilities(upstream, []))[0]

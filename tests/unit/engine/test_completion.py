@@ -17,146 +17,153 @@ from foveate.engine.request import UpstreamRequest
 from foveate.errors import StoreUnavailable
 from foveate.formats import parse_request
 from foveate.session.store import CountUpdate, PendingWrite, SessionWrite
+from tests.support.oracles.engine_observers import EventObserver
+from tests.support.scenarios.routed_requests import BODY, make_routed_request
 from tests.support.stores.ledger_records import make_call, make_charge
-from tests.support.stores.memory_ledger import Books, admission
-from tests.support.stores.memory_session_store import InMemory
-from tests.unit.engine.test_observer import BODY, RecordingObserver, incoming
+from tests.support.stores.memory_ledger import InMemoryLedger, make_admission
+from tests.support.stores.memory_session_store import InMemorySessionStore
 
 FAILING_STATUS = 410
 
 
-class RecordingStore(InMemory):
-    """A session store that counts the rows per call; hashes in `never` cannot be stored."""
+class RecordingStore(InMemorySessionStore):
+    """A session store that records the sizes of batches; hashes in `rejected` cannot be stored."""
 
-    def __init__(self, *, never: Sequence[bytes] = (), error: Exception | None = None) -> None:
+    def __init__(self, *, rejected: Sequence[bytes] = (), error: Exception | None = None) -> None:
         super().__init__()
-        self.at_once: list[int] = []
-        self.never = never
+        self.batch_sizes: list[int] = []
+        self.rejected = rejected
         self.error = error
 
     async def save(self, rows: Sequence[SessionWrite]) -> None:
-        self.at_once.append(len(rows))
+        self.batch_sizes.append(len(rows))
         if self.error is not None:
             raise self.error
-        if any(digest in self.never for row in rows if isinstance(row, CountUpdate) for digest in row.counts):
+        if any(
+            digest in self.rejected for row in rows if isinstance(row, CountUpdate) for digest in row.counts
+        ):
             raise ValueError("it cannot be kept")
         await super().save(rows)
 
 
-class FinishObserver(RecordingObserver):
+class FinishObserver(EventObserver):
     """Signals that an exchange has finished."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.has_ended = asyncio.Event()
+        self.has_finished = asyncio.Event()
 
     def on_finished(self, exchange: Exchange) -> None:
         super().on_finished(exchange)
-        self.has_ended.set()
+        self.has_finished.set()
         if exchange.status == FAILING_STATUS:
             raise RuntimeError("gone")
 
 
 class QueueSetup:
-    """Finished exchanges, and what became of them."""
+    """A completion queue, and finished exchanges for it."""
 
     def __init__(
-        self, ledger: Books, session_store: RecordingStore | None = None, *, seconds: float = 60.0
+        self, ledger: InMemoryLedger, session_store: RecordingStore | None = None, *, seconds: float = 60.0
     ) -> None:
         self.ledger, self.session_store, self.observer = (
             ledger,
             session_store or RecordingStore(),
             FinishObserver(),
         )
-        self.queue = CompletionQueue(admission(ledger), self.session_store, interval_seconds=seconds)
-        self.remembered: list[str] = []
+        self.queue = CompletionQueue(make_admission(ledger), self.session_store, interval_seconds=seconds)
+        self.hook_calls: list[str] = []
         self.stored: list[tuple[str, bool]] = []
 
-    def finish_exchange(self, id_: str, *, is_broken: bool = False, fails: bool = False) -> Exchange:
-        """Finish one with a charge and a count to be stored, both under this name."""
-        request = parse_request(BODY, incoming().api_format)
+    def finish_exchange(self, id_: str, *, is_broken: bool = False, has_failing_hook: bool = False) -> Exchange:
+        """Finish an exchange with a charge and a count to be stored, both under this name."""
+        request = parse_request(BODY, make_routed_request().api_format)
         context = RequestContext(
-            incoming=incoming(), options=AgentOptions(), received_at=0.0, original=request, request=request
+            incoming=make_routed_request(),
+            options=AgentOptions(),
+            received_at=0.0,
+            original=request,
+            request=request,
         )
-        rows = CountUpdate(agent="ana", counter="c", counts={id_.encode(): b"1"})
+        update = CountUpdate(agent="ana", counter="c", counts={id_.encode(): b"1"})
         context.pending_writes.append(
             PendingWrite(
-                lambda: self._alone(rows),
-                lambda: rows,
-                lambda is_kept: self.stored.append((id_, is_kept)),
+                lambda: self._write_alone(update),
+                lambda: update,
+                lambda is_stored: self.stored.append((id_, is_stored)),
             )
         )
 
-        def settle(_: Exchange) -> None:
-            if fails:
+        def run_hook(_: Exchange) -> None:
+            if has_failing_hook:
                 raise RuntimeError(id_)
 
         exchange = Exchange(
-            incoming(),
+            make_routed_request(),
             context,
             UpstreamRequest(body=BODY),
-            background_hooks=(settle,),
+            background_hooks=(run_hook,),
             clock=lambda: 0.0,
             observer=self.observer,
-            session_hooks=(lambda _: self.remembered.append(id_),),
+            session_hooks=(lambda _: self.hook_calls.append(id_),),
             completer=self.queue,
         )
         exchange.charge = make_charge(make_call(id_), "0.25")
         exchange.finish(is_interrupted=is_broken)
         return exchange
 
-    async def _alone(self, rows: CountUpdate) -> None:
-        if any(digest in self.session_store.never for digest in rows.counts):
+    async def _write_alone(self, rows: CountUpdate) -> None:
+        if any(digest in self.session_store.rejected for digest in rows.counts):
             raise RuntimeError("never")
         await self.session_store.save_counts(rows.agent, rows.counts, rows.counter)
 
 
 async def test_exchanges_of_a_batch_are_recorded_and_stored_together() -> None:
-    setup = QueueSetup(Books(), seconds=0.01)
+    setup = QueueSetup(InMemoryLedger(), seconds=0.01)
     for id_ in "abc":
         setup.finish_exchange(id_)
-    assert (setup.ledger.asked, setup.remembered) == ([], [])
+    assert (setup.ledger.operations, setup.hook_calls) == ([], [])
     await asyncio.sleep(0)
-    assert setup.remembered == ["a", "b", "c"]  # before any of them sends another request
-    await asyncio.wait_for(setup.observer.has_ended.wait(), 30)
+    assert setup.hook_calls == ["a", "b", "c"]  # before any of them sends another request
+    await asyncio.wait_for(setup.observer.has_finished.wait(), 30)
     setup.finish_exchange("d")
     await setup.queue.close()
 
-    assert setup.ledger.asked == ["settle a b c", "settle d"]
-    assert setup.session_store.at_once == [3, 1]
+    assert setup.ledger.operations == ["settle a b c", "settle d"]
+    assert setup.session_store.batch_sizes == [3, 1]
     assert setup.stored == [(id_, True) for id_ in "abcd"]
     assert setup.observer.events == ["ended with 0"] * 4
 
 
 async def test_waiting_for_an_exchange_flushes_the_batch() -> None:
-    setup = QueueSetup(Books())
+    setup = QueueSetup(InMemoryLedger())
     setup.finish_exchange("a")
     await asyncio.wait_for(setup.finish_exchange("b", is_broken=True).wait_until_completed(), 30)
 
-    assert setup.ledger.booked == ["a", "b"]
+    assert setup.ledger.charged_ids == ["a", "b"]
 
 
 async def test_draining_waits_for_running_completions() -> None:
-    setup = QueueSetup(Books(pause=asyncio.Event()))
+    setup = QueueSetup(InMemoryLedger(pause=asyncio.Event()))
     setup.finish_exchange("a")
-    caught_up = asyncio.ensure_future(setup.queue.drain_all_processes())
+    drained = asyncio.ensure_future(setup.queue.drain_all_processes())
     await asyncio.sleep(0.1)
-    assert not caught_up.done()
+    assert not drained.done()
     assert setup.ledger.pause is not None
     setup.ledger.pause.set()
-    await asyncio.wait_for(caught_up, 30)
+    await asyncio.wait_for(drained, 30)
 
-    assert setup.ledger.booked == ["a"]
+    assert setup.ledger.charged_ids == ["a"]
 
 
 async def test_one_failure_does_not_affect_the_others() -> None:
     never = OverflowError("too many")
-    setup = QueueSetup(Books(never={"b": never}), RecordingStore(never=[b"c"]))
+    setup = QueueSetup(InMemoryLedger(unstorable={"b": never}), RecordingStore(rejected=[b"c"]))
     for id_ in "abcd":
-        setup.finish_exchange(id_, fails=id_ == "a").status = FAILING_STATUS if id_ == "b" else 0
+        setup.finish_exchange(id_, has_failing_hook=id_ == "a").status = FAILING_STATUS if id_ == "b" else 0
     await setup.queue.close()
 
-    assert setup.ledger.booked == ["a", "c", "d"]
+    assert setup.ledger.charged_ids == ["a", "c", "d"]
     assert {hash_ for _, hash_, _ in setup.session_store.counted} == {b"a", b"b", b"d"}
     assert sorted(setup.observer.events) == [
         *["ended with 0"] * 3,
@@ -169,17 +176,17 @@ async def test_one_failure_does_not_affect_the_others() -> None:
 
 async def test_an_invalid_write_is_reported_and_does_not_affect_the_others() -> None:
     """Defect: nothing was stored of any request in the same batch, and nothing was reported."""
-    setup = QueueSetup(Books())
+    setup = QueueSetup(InMemoryLedger())
 
-    def never() -> CountUpdate:
+    def make_invalid_update() -> CountUpdate:
         raise OverflowError("too many")
 
-    async def alone() -> None:
-        never()
+    async def write_alone() -> None:
+        make_invalid_update()
 
     exchange = setup.finish_exchange("a")
     assert exchange.context is not None
-    exchange.context.pending_writes[:] = [PendingWrite(alone, never)]
+    exchange.context.pending_writes[:] = [PendingWrite(write_alone, make_invalid_update)]
     setup.finish_exchange("b")
     await setup.queue.close()
 
@@ -191,15 +198,15 @@ async def test_an_unavailable_store_is_reported_per_request_and_charges_wait(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Defect: a full disk was logged twice per request, each time with a traceback."""
-    away = StoreUnavailable("/data", "is locked")
-    setup = QueueSetup(Books(gone=1), RecordingStore(error=away))
+    unavailable = StoreUnavailable("/data", "is locked")
+    setup = QueueSetup(InMemoryLedger(failures_left=1), RecordingStore(error=unavailable))
     for id_ in "ab":
         context = setup.finish_exchange(id_).context
         assert context is not None
         context.pending_writes *= 2
     await setup.queue.close()
 
-    assert (setup.ledger.asked, setup.ledger.booked) == (["settle a b"], [])
+    assert (setup.ledger.operations, setup.ledger.charged_ids) == (["settle a b"], [])
     assert setup.stored == []
     assert [event for event in setup.observer.events if event.startswith("keep failed: StoreUnavailable")] != []
     assert len(setup.observer.events) == 4
@@ -207,30 +214,30 @@ async def test_an_unavailable_store_is_reported_per_request_and_charges_wait(
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize("is_noted", [True, False])
-async def test_a_reservation_is_released_unless_the_charge_is_unknown(is_noted: bool) -> None:
-    """What may be charged blocks others under a cap until it expires."""
-    ledger = Books()
+@pytest.mark.parametrize("is_recorded", [True, False])
+async def test_a_reservation_is_released_unless_the_charge_is_unknown(is_recorded: bool) -> None:
+    """A reservation that may still be charged blocks others under a cap until it expires."""
+    ledger = InMemoryLedger()
 
-    def note(_: Exchange) -> None:
-        if not is_noted:
+    def record_charge(_: Exchange) -> None:
+        if not is_recorded:
             raise RuntimeError("no")
 
     exchange = Exchange(
-        msgspec.structs.replace(incoming(), id="a"),
+        msgspec.structs.replace(make_routed_request(), id="a"),
         None,
         UpstreamRequest(body=BODY),
         background_hooks=(),
         clock=lambda: 0.0,
-        record_charge=note,
-        completer=CompletionQueue(admission(ledger)),
+        record_charge=record_charge,
+        completer=CompletionQueue(make_admission(ledger)),
         reservation=AdmittedCall(call=make_call("a"), is_reserved=True),
         observer=NO_OBSERVER,
     )
     exchange.finish()
     await exchange.wait_until_completed()
 
-    assert ledger.asked == (["release a"] if is_noted else [])
+    assert ledger.operations == (["release a"] if is_recorded else [])
 
 
 class FailingAdmission(Admission):
@@ -242,11 +249,11 @@ class FailingAdmission(Admission):
 
 async def test_a_reservation_is_released_even_if_other_charges_cannot_be_recorded() -> None:
     """Defect: it blocked others under a cap for as long as a call may take."""
-    ledger = Books()
-    queue, observer = CompletionQueue(FailingAdmission(ledger, clock=lambda: 0.0)), RecordingObserver()
+    ledger = InMemoryLedger()
+    queue, observer = CompletionQueue(FailingAdmission(ledger, clock=lambda: 0.0)), EventObserver()
     for id_, charge in (("a", make_charge(make_call("a"), "0.25")), ("b", None)):
         exchange = Exchange(
-            incoming(),
+            make_routed_request(),
             None,
             UpstreamRequest(body=BODY),
             background_hooks=(),
@@ -259,5 +266,5 @@ async def test_a_reservation_is_released_even_if_other_charges_cannot_be_recorde
         exchange.finish()
     await queue.close()
 
-    assert ledger.asked == ["release b"]
+    assert ledger.operations == ["release b"]
     assert observer.events == [*["book failed: RuntimeError: 1 bills"] * 2, *["ended with 0"] * 2]

@@ -9,44 +9,32 @@ import pytest
 from foveate.engine.context import RequestContext, Step
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
-from foveate.engine.observer import NullObserver
 from foveate.engine.options import AgentOptions
-from foveate.engine.request import RoutedRequest, StepFailure
+from foveate.engine.request import RoutedRequest
 from foveate.errors import CapExceeded, DoesNotFit, DuplicateKey
 from foveate.formats.json_text.parse import to_json
 from foveate.model import Area, CacheBreakpoint, Format, Place, ReplaceText, SetParameter
+from tests.support.oracles.engine_observers import StepObserver
 
 BODY = b'{"model": "claude-opus-4-5",  "max_tokens": 9, "messages": [{"role":"user","content":"Hi"}]}'
-
-
-class RecordingObserver(NullObserver):
-    def __init__(self) -> None:
-        self.problems: list[StepFailure] = []
-        self.steps: list[str] = []
-
-    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
-        self.problems.append(problem)
-
-    def on_step(self, step: str, seconds: float) -> None:
-        self.steps.append(step)
 
 
 class FakeStep:
     """A step that makes these edits, or raises."""
 
-    def __init__(self, name: str, does: object) -> None:
+    def __init__(self, name: str, action: object) -> None:
         self.name = name
-        self._does = does
+        self._action = action
 
     async def apply(self, context: RequestContext) -> None:
-        if isinstance(self._does, Exception):
-            raise self._does
-        if isinstance(self._does, ReplaceText):
-            await context.apply_edits(self.name, (self._does,))
-        if isinstance(self._does, CacheBreakpoint):
-            context.breakpoints = (self._does,)
-        if isinstance(self._does, SetParameter):
-            context.added_parameters += (self._does,)
+        if isinstance(self._action, Exception):
+            raise self._action
+        if isinstance(self._action, ReplaceText):
+            await context.apply_edits(self.name, (self._action,))
+        if isinstance(self._action, CacheBreakpoint):
+            context.breakpoints = (self._action,)
+        if isinstance(self._action, SetParameter):
+            context.added_parameters += (self._action,)
 
 
 REPLACE_TEXT = ReplaceText(place=Place(Area.MESSAGES, 0, 0), text="Hello", reason="longer")
@@ -57,7 +45,7 @@ INVALID_BREAKPOINT = CacheBreakpoint(place=Place(Area.MESSAGES, 7, 0), reason="t
 async def admit_always(request_id: str, agent: str, reason: str) -> None: ...
 
 
-def engine(observer: RecordingObserver, steps: Sequence[Step]) -> Engine:
+def make_engine(observer: StepObserver, steps: Sequence[Step]) -> Engine:
     return Engine(
         steps=steps,
         background_hooks=(),
@@ -68,7 +56,7 @@ def engine(observer: RecordingObserver, steps: Sequence[Step]) -> Engine:
     )
 
 
-def incoming(body: bytes, model: str | None) -> RoutedRequest:
+def make_incoming(body: bytes, model: str | None) -> RoutedRequest:
     return RoutedRequest(
         id="r",
         agent="ana",
@@ -81,11 +69,11 @@ def incoming(body: bytes, model: str | None) -> RoutedRequest:
 
 
 async def prepare(
-    *does: object, body: bytes = BODY, model: str | None = None
-) -> tuple[Exchange, RecordingObserver]:
-    observer = RecordingObserver()
-    steps = [FakeStep(f"step {number}", edits) for number, edits in enumerate(does, start=1)]
-    return await engine(observer, steps).prepare(incoming(body, model)), observer
+    *actions: object, body: bytes = BODY, model: str | None = None
+) -> tuple[Exchange, StepObserver]:
+    observer = StepObserver()
+    steps = [FakeStep(f"step {number}", action) for number, action in enumerate(actions, start=1)]
+    return await make_engine(observer, steps).prepare(make_incoming(body, model)), observer
 
 
 async def test_a_request_without_edits_is_sent_byte_for_byte() -> None:
@@ -121,7 +109,7 @@ async def test_breakpoints_that_cannot_be_written_are_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    "refusal",
+    "rejection",
     [
         DoesNotFit("too long", tokens=9, limit_tokens=5, window_tokens=6),
         CapExceeded(
@@ -129,9 +117,9 @@ async def test_breakpoints_that_cannot_be_written_are_dropped() -> None:
         ),
     ],
 )
-async def test_a_rejection_by_a_step_is_raised(refusal: Exception) -> None:
-    with pytest.raises(type(refusal)):
-        await prepare(REPLACE_TEXT, refusal)
+async def test_a_rejection_by_a_step_is_raised(rejection: Exception) -> None:
+    with pytest.raises(type(rejection)):
+        await prepare(REPLACE_TEXT, rejection)
 
 
 @pytest.mark.parametrize("body", [b"", b"not JSON", b"[1]", b'{"model": 1}', b'{"messages": 3}'])
@@ -161,32 +149,34 @@ async def test_rejected_breakpoints_are_dropped_once() -> None:
     assert not await exchange.should_resend(400, error_body)
 
 
-ADDED = (
+ADDED_PARAMETERS = (
     SetParameter(path=("prompt_cache_key",), value="k", reason=""),
     SetParameter(path=("stream_options", "include_usage"), value=True, reason=""),
 )
-UNKNOWN = b'{"error": {"message": "Unknown parameter: \'%b\'.", "param": "%b", "code": "unknown_parameter"}}'
+UNKNOWN_PARAMETER = (
+    b'{"error": {"message": "Unknown parameter: \'%b\'.", "param": "%b", "code": "unknown_parameter"}}'
+)
 
 
 async def test_each_rejected_parameter_of_ours_is_dropped() -> None:
-    exchange, _ = await prepare(*ADDED, BREAKPOINT)
-    sent = json.loads(exchange.upstream_request.body)
-    assert {"prompt_cache_key", "stream_options"} <= sent.keys()
+    exchange, _ = await prepare(*ADDED_PARAMETERS, BREAKPOINT)
+    request = json.loads(exchange.upstream_request.body)
+    assert {"prompt_cache_key", "stream_options"} <= request.keys()
 
-    assert not await exchange.should_resend(400, UNKNOWN % (b"temperature", b"temperature"))
-    assert not await exchange.should_resend(500, UNKNOWN % (b"prompt_cache_key", b"prompt_cache_key"))
-    assert await exchange.should_resend(400, UNKNOWN % (b"prompt_cache_key", b"prompt_cache_key"))
-    del sent["prompt_cache_key"]
-    assert json.loads(exchange.upstream_request.body) == sent
+    assert not await exchange.should_resend(400, UNKNOWN_PARAMETER % (b"temperature", b"temperature"))
+    assert not await exchange.should_resend(500, UNKNOWN_PARAMETER % (b"prompt_cache_key", b"prompt_cache_key"))
+    assert await exchange.should_resend(400, UNKNOWN_PARAMETER % (b"prompt_cache_key", b"prompt_cache_key"))
+    del request["prompt_cache_key"]
+    assert json.loads(exchange.upstream_request.body) == request
     assert await exchange.should_resend(
         422, b'{"detail": [{"loc": ["body", "stream_options"], "msg": "Extra"}]}'
     )
-    del sent["stream_options"]
-    assert json.loads(exchange.upstream_request.body) == sent
+    del request["stream_options"]
+    assert json.loads(exchange.upstream_request.body) == request
     assert await exchange.should_resend(400, b'{"error": {"message": "cache_control: not permitted"}}')
     assert json.loads(exchange.upstream_request.body) == json.loads(BODY)
     assert exchange.rejected_parameters == {"prompt_cache_key", "stream_options"}
-    assert not await exchange.should_resend(400, UNKNOWN % (b"prompt_cache_key", b"prompt_cache_key"))
+    assert not await exchange.should_resend(400, UNKNOWN_PARAMETER % (b"prompt_cache_key", b"prompt_cache_key"))
 
 
 async def test_a_rejected_parameter_of_the_client_is_not_dropped() -> None:
@@ -194,7 +184,7 @@ async def test_a_rejected_parameter_of_the_client_is_not_dropped() -> None:
     exchange, _ = await prepare(None, body=body)
 
     for name in (b"prompt_cache_key", b"stream_options"):
-        assert not await exchange.should_resend(400, UNKNOWN % (name, name))
+        assert not await exchange.should_resend(400, UNKNOWN_PARAMETER % (name, name))
     assert exchange.upstream_request.body == body
 
 
@@ -214,28 +204,28 @@ MISMATCH = b'{"error": {"message": "messages.5.content.0: prefix_mismatch: the m
 
 
 @pytest.mark.parametrize(
-    ("model", "status", "error_body", "is_one"),
+    ("model", "status", "error_body", "is_noted"),
     [
         ("claude-opus-5-5", 400, MISMATCH, True),
         ("claude-opus-5-5", 400, b'{"error": {"message": "max_tokens is too large"}}', False),
         ("claude-opus-5-5", 429, MISMATCH, False),
         ("claude-opus-4-5", 400, MISMATCH, False),
     ],
-    ids=["refused", "something else", "not refused", "the model binds nothing"],
+    ids=["thinking rejected", "another error", "rate limit", "model does not bind thinking"],
 )
 async def test_rejected_thinking_is_noted_and_nothing_is_sent_again(
-    model: str, status: int, error_body: bytes, is_one: bool
+    model: str, status: int, error_body: bytes, is_noted: bool
 ) -> None:
     exchange, _ = await prepare(BREAKPOINT, body=to_json(THINKING_BODY | {"model": model}))
-    sent = exchange.upstream_request
+    upstream_request = exchange.upstream_request
 
     assert not await exchange.should_resend(status, error_body)
-    assert exchange.upstream_request is sent
-    assert exchange.has_invalid_thinking == is_one
+    assert exchange.upstream_request is upstream_request
+    assert exchange.has_invalid_thinking == is_noted
 
 
 async def test_a_request_with_a_duplicate_key_is_rejected_without_a_cap_too() -> None:
-    sent = BODY.replace(b'"max_tokens": 9', b'"max_tokens": 64000, "max_tokens": 9')
+    body = BODY.replace(b'"max_tokens": 9', b'"max_tokens": 64000, "max_tokens": 9')
 
     with pytest.raises(DuplicateKey, match="`max_tokens` occurs twice"):
-        await engine(RecordingObserver(), []).prepare(incoming(sent, None))
+        await make_engine(StepObserver(), []).prepare(make_incoming(body, None))

@@ -13,12 +13,12 @@ from foveate.tokens import Backend, CounterOptions
 COUNTER = b"context_optimization:\n  token_counter:\n    "
 
 
-def options(data: bytes, agent: str = "ana") -> AgentOptions:
+def load_options(data: bytes, agent: str = "ana") -> AgentOptions:
     return options_by_agent(parse_settings(data, "foveate.yaml"))(agent)
 
 
 @pytest.mark.parametrize(
-    ("yaml", "meant"),
+    ("yaml", "expected"),
     [
         (b"enabled: true", CounterOptions()),
         (b"backend: tiktoken", CounterOptions(backend=Backend.OFFLINE)),
@@ -34,17 +34,17 @@ def options(data: bytes, agent: str = "ana") -> AgentOptions:
         (b"cache_capacity: 7", CounterOptions(cache_capacity=7)),
     ],
 )
-def test_each_counting_backend_is_chosen_by_name(yaml: bytes, meant: CounterOptions) -> None:
+def test_each_counting_backend_is_chosen_by_name(yaml: bytes, expected: CounterOptions) -> None:
     config = b"context_optimization:\n  token_counter: " + yaml if yaml.startswith(b"{") else COUNTER + yaml
 
-    assert options(config + b"\n").counter == meant
+    assert load_options(config + b"\n").counter == expected
 
 
 def test_counting_can_be_off_for_a_single_agent() -> None:
     config = b"agents: [{id: ana, context_optimization: {token_counter: false}}]\n"
 
-    assert not options(config).token_counter
-    assert options(config, "bob").token_counter
+    assert not load_options(config).token_counter
+    assert load_options(config, "bob").token_counter
 
 
 def test_an_endpoint_backend_that_is_not_allowed_is_an_error_with_its_line(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_keep_alive_is_off_by_default() -> None:
         b"context_optimization: {prompt_cache: {pings: {enabled: true, most_in_a_row: 2, most_sessions: 9}}}\n"
     )
 
-    assert options(b"{}\n").keep_alive == KeepAliveOptions(enabled=False, max_in_a_row=3, max_sessions=64)
-    assert options(config).keep_alive == KeepAliveOptions(enabled=True, max_in_a_row=2, max_sessions=9)
+    assert load_options(b"{}\n").keep_alive == KeepAliveOptions(enabled=False, max_in_a_row=3, max_sessions=64)
+    assert load_options(config).keep_alive == KeepAliveOptions(enabled=True, max_in_a_row=2, max_sessions=9)
 
 
 @pytest.mark.parametrize(
@@ -76,5 +76,5 @@ def test_client_breakpoints_are_kept_or_replaced_for_all_or_one_agent(
     )
     config = f"context_optimization: {{prompt_cache: {{client_breakpoints: {for_all}}}}}\n{agents}"
 
-    assert options(config.encode()).replace_breakpoints == replaces
-    assert options(config.encode(), "bo").replace_breakpoints == (for_all == "replace")
+    assert load_options(config.encode()).replace_breakpoints == replaces
+    assert load_options(config.encode(), "bo").replace_breakpoints == (for_all == "replace")

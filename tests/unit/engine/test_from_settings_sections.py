@@ -17,65 +17,68 @@ from foveate.memory.views.view import DEFAULT_LIMIT_TOKENS
 PAGE = Path(__file__).parents[3] / "docs" / "injected.md"
 
 
-def options(folder: Path, sections: str, **environment: str) -> SectionOptions | None:
+def load_options(folder: Path, sections: str, **environment: str) -> SectionOptions | None:
     path = folder / "foveate.yaml"
     path.write_text(f"agents:\n- id: ana\n  sections: {sections}\n")
-    return load_and_build(path, lambda found: options_by_agent(found.settings, environment))("ana").sections
+    return load_and_build(path, lambda options: options_by_agent(options.settings, environment))("ana").sections
 
 
 def test_an_agent_has_no_sections_by_default(tmp_path: Path) -> None:
-    assert options(tmp_path, "null") is None
-    assert options(tmp_path, "{}") == SectionOptions()
+    assert load_options(tmp_path, "null") is None
+    assert load_options(tmp_path, "{}") == SectionOptions()
 
 
 def test_paths_may_contain_variables_and_home_directories(tmp_path: Path) -> None:
-    found = options(
+    options = load_options(
         tmp_path,
         "{workspace: {root: $AGENTS/ana}, skills: ~/skills, memory: {paths: ['${AGENTS}/notes']}}",
         AGENTS="/srv/agents",
         HOME="/home/ana",
     )
 
-    assert found is not None
-    assert found.workspace is not None
-    assert found.workspace.root == "/srv/agents/ana"
-    assert found.skills == "/home/ana/skills"
-    assert found.memory == MemoryOptions(paths=("/srv/agents/notes",))
+    assert options is not None
+    assert options.workspace is not None
+    assert options.workspace.root == "/srv/agents/ana"
+    assert options.skills == "/home/ana/skills"
+    assert options.memory == MemoryOptions(paths=("/srv/agents/notes",))
 
 
 def test_the_environment_overrides_the_file_for_the_time(tmp_path: Path) -> None:
-    found = options(
+    options = load_options(
         tmp_path, "{time: {zone: Europe/Berlin, warning_minutes: 5}}", TIME_FORMAT="natural", TIME_AWARENESS=""
     )
 
-    assert found is not None
-    assert found.time is not None
-    assert (found.time.awareness, found.time.format, found.time.warning_minutes) == (
+    assert options is not None
+    assert options.time is not None
+    assert (options.time.awareness, options.time.format, options.time.warning_minutes) == (
         True,
         TimeFormat.NATURAL,
         5,
     )
-    assert found.zone == ZoneInfo("Europe/Berlin")
+    assert options.zone == ZoneInfo("Europe/Berlin")
 
 
 def test_the_environment_overrides_the_file_for_the_limit(tmp_path: Path) -> None:
-    message = "{limits: {total_tokens: 900, ladder: drop_low_priority}}"
+    sections = "{limits: {total_tokens: 900, ladder: drop_low_priority}}"
 
-    usual, less = options(tmp_path, message), options(tmp_path, message, CONTEXT_MAX_TOKENS="700")
+    from_file, from_environment = (
+        load_options(tmp_path, sections),
+        load_options(tmp_path, sections, CONTEXT_MAX_TOKENS="700"),
+    )
 
-    assert usual is not None
-    assert less is not None
-    assert (usual.total_tokens, less.total_tokens) == (900, 700)
-    assert less.limits.ladder == usual.limits.ladder
+    assert from_file is not None
+    assert from_environment is not None
+    assert (from_file.total_tokens, from_environment.total_tokens) == (900, 700)
+    assert from_environment.limits.ladder == from_file.limits.ladder
     with pytest.raises(BadSetting, match="CONTEXT_MAX_TOKENS"):
-        options(tmp_path, message, CONTEXT_MAX_TOKENS="many")
+        load_options(tmp_path, sections, CONTEXT_MAX_TOKENS="many")
 
 
 def test_privacy_tags_are_added_to_the_default_ones(tmp_path: Path) -> None:
-    found = options(tmp_path, "{privacy_tags: [Draft]}")
+    options = load_options(tmp_path, "{privacy_tags: [Draft]}")
 
-    assert found is not None
-    assert found.privacy_tags == {"private", "@personal", "draft"}
+    assert options is not None
+    assert options.privacy_tags == {"private", "@personal", "draft"}
 
 
 @pytest.mark.parametrize(
@@ -96,14 +99,14 @@ def test_privacy_tags_are_added_to_the_default_ones(tmp_path: Path) -> None:
 )
 def test_an_invalid_option_is_reported_with_its_line(tmp_path: Path, sections: str, message: str) -> None:
     with pytest.raises(BadSetting, match=re.escape(message)) as raised:
-        options(tmp_path, sections)
+        load_options(tmp_path, sections)
 
     assert "line 3" in str(raised.value) or ":3" in str(raised.value)
 
 
 def test_an_invalid_variable_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="TIME_FORMAT"):
-        options(tmp_path, "{time: {}}", TIME_FORMAT="roman")
+        load_options(tmp_path, "{time: {}}", TIME_FORMAT="roman")
 
 
 @pytest.mark.parametrize(
@@ -127,14 +130,14 @@ def test_the_example_in_the_documentation_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "foveate.yaml"
     path.write_text(example[1])
 
-    found = load_and_build(path, lambda loaded: options_by_agent(loaded.settings, {"HOME": "/home/ana"}))(
+    options = load_and_build(path, lambda loaded: options_by_agent(loaded.settings, {"HOME": "/home/ana"}))(
         "ana"
     ).sections
 
-    assert found is not None
-    assert found.limits.total_tokens == 8000
-    assert found.memory is not None
-    assert found.memory.limit_tokens == 1500
+    assert options is not None
+    assert options.limits.total_tokens == 8000
+    assert options.memory is not None
+    assert options.memory.limit_tokens == 1500
 
 
 @pytest.mark.parametrize("setting", SectionsSettings.model_fields)

@@ -1,4 +1,4 @@
-"""What the engine reports to its observer: no failure stays silent."""
+"""Reports of the engine to its observer: no failure stays silent."""
 
 import asyncio
 
@@ -8,29 +8,13 @@ from foveate.engine.completion import CompletionQueue
 from foveate.engine.context import RequestContext
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
-from foveate.engine.observer import NullObserver
 from foveate.engine.options import AgentOptions
-from foveate.engine.request import RoutedRequest, StepFailure, UpstreamRequest
+from foveate.engine.request import StepFailure, UpstreamRequest
 from foveate.errors import DoesNotFit
-from foveate.model import Format
+from tests.support.oracles.engine_observers import EventObserver
+from tests.support.scenarios.routed_requests import BODY, make_routed_request
 from tests.support.stores.ledger_records import CHARGE
-from tests.support.stores.memory_ledger import Books, admission
-
-BODY = b'{"model": "claude-opus-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}'
-
-
-class RecordingObserver(NullObserver):
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
-        self.events.append(f"{problem.step} failed: {problem.reason}")
-
-    def on_step(self, step: str, seconds: float) -> None:
-        self.events.append(f"{step} took {seconds:g}")
-
-    def on_finished(self, exchange: Exchange) -> None:
-        self.events.append(f"ended with {exchange.status}")
+from tests.support.stores.memory_ledger import InMemoryLedger, make_admission
 
 
 class FailingStep:
@@ -61,16 +45,10 @@ class DegradedStep:
         context.problems.append(StepFailure("notes", "a cut could not be kept"))
 
 
-def incoming(body: bytes = BODY) -> RoutedRequest:
-    return RoutedRequest(
-        id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=body
-    )
-
-
 async def admit_always(request_id: str, agent: str, reason: str) -> None: ...
 
 
-def engine(observer: RecordingObserver, *steps: FailingStep | RejectingStep | DegradedStep) -> Engine:
+def make_engine(observer: EventObserver, *steps: FailingStep | RejectingStep | DegradedStep) -> Engine:
     times = iter(range(100))
     return Engine(
         steps=steps,
@@ -83,9 +61,9 @@ def engine(observer: RecordingObserver, *steps: FailingStep | RejectingStep | De
 
 
 async def test_failures_of_steps_and_hooks_and_the_end_are_reported() -> None:
-    observer = RecordingObserver()
+    observer = EventObserver()
 
-    exchange = await engine(observer, FailingStep(), DegradedStep()).prepare(incoming())
+    exchange = await make_engine(observer, FailingStep(), DegradedStep()).prepare(make_routed_request())
     before = list(observer.events)
     exchange.on_response_start(200, is_streaming=False)
     exchange.finish()
@@ -99,18 +77,18 @@ async def test_failures_of_steps_and_hooks_and_the_end_are_reported() -> None:
 
 
 async def test_failures_before_a_rejection_are_reported() -> None:
-    observer = RecordingObserver()
+    observer = EventObserver()
 
     with pytest.raises(DoesNotFit):
-        await engine(observer, FailingStep(), RejectingStep()).prepare(incoming())
+        await make_engine(observer, FailingStep(), RejectingStep()).prepare(make_routed_request())
 
     assert "fails failed: RuntimeError: no" in observer.events
 
 
 async def test_an_unreadable_request_is_reported_and_sent() -> None:
-    observer = RecordingObserver()
+    observer = EventObserver()
 
-    exchange = await engine(observer).prepare(incoming(b"{"))
+    exchange = await make_engine(observer).prepare(make_routed_request(b"{"))
 
     assert exchange.upstream_request.body == b"{"
     assert len(observer.events) == 1
@@ -118,10 +96,10 @@ async def test_an_unreadable_request_is_reported_and_sent() -> None:
 
 
 async def test_a_cancelled_exchange_is_reported() -> None:
-    observer, ledger = RecordingObserver(), Books(pause=asyncio.Event())
-    queue = CompletionQueue(admission(ledger))
+    observer, ledger = EventObserver(), InMemoryLedger(pause=asyncio.Event())
+    queue = CompletionQueue(make_admission(ledger))
     exchange = Exchange(
-        incoming(),
+        make_routed_request(),
         None,
         UpstreamRequest(body=BODY),
         background_hooks=(),
@@ -131,14 +109,14 @@ async def test_a_cancelled_exchange_is_reported() -> None:
     )
     exchange.charge = CHARGE
     exchange.finish(is_interrupted=True)
-    settled = asyncio.ensure_future(exchange.wait_until_completed())
+    completion = asyncio.ensure_future(exchange.wait_until_completed())
     await asyncio.sleep(0)
-    settled.cancel()
+    completion.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await settled
+        await completion
     assert observer.events == []
     assert ledger.pause is not None
     ledger.pause.set()
     await queue.close()
 
-    assert (observer.events, ledger.entries_) == (["ended with 0"], [CHARGE])
+    assert (observer.events, ledger.stored_charges) == (["ended with 0"], [CHARGE])

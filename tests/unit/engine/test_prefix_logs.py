@@ -21,18 +21,18 @@ class InMemoryStore:
 
     def __init__(self) -> None:
         self.saved: dict[str, AgentReuse] = {}
-        self.is_away = False
+        self.is_unavailable = False
 
     async def load(self, *, since: float, limit: int) -> Mapping[str, AgentReuse]:
-        self._check()
+        self._check_available()
         return dict(self.saved)
 
-    async def save(self, learnt: Mapping[str, AgentReuse], *, now: float) -> None:
-        self._check()
-        self.saved |= learnt
+    async def save(self, reuse: Mapping[str, AgentReuse], *, now: float) -> None:
+        self._check_available()
+        self.saved |= reuse
 
-    def _check(self) -> None:
-        if self.is_away:
+    def _check_available(self) -> None:
+        if self.is_unavailable:
             raise StoreUnavailable("the store", "it is away")
 
 
@@ -50,35 +50,35 @@ def make_exchange() -> Exchange:
 
 async def test_reuse_is_saved_and_known_after_a_restart() -> None:
     store, logs = InMemoryStore(), PrefixLogs()
-    saving = SaveReuse(store, logs, clock=lambda: 1.0, interval_seconds=60)
+    saver = SaveReuse(store, logs, clock=lambda: 1.0, interval_seconds=60)
     logs.open("ana").reuse = AgentReuse(requests=3)
-    saving(make_exchange())
-    await saving.close()
+    saver(make_exchange())
+    await saver.close()
 
     assert (await load_prefix_logs(store)).open("ana").reuse.requests == 3
 
 
 async def test_reuse_that_another_gateway_saw_in_more_requests_is_adopted() -> None:
     store, logs = InMemoryStore(), PrefixLogs()
-    saving = SaveReuse(store, logs, clock=lambda: 1.0, interval_seconds=60)
+    saver = SaveReuse(store, logs, clock=lambda: 1.0, interval_seconds=60)
     store.saved = {"bo": AgentReuse(requests=9), "cy": AgentReuse(requests=9)}
     logs.open("ana").reuse = AgentReuse(requests=3)
     logs.open("cy").reuse = AgentReuse(requests=20)
-    await saving.close()
+    await saver.close()
 
     assert [logs.open(agent).reuse.requests for agent in ("ana", "bo", "cy")] == [3, 9, 20]
 
 
 async def test_an_unavailable_store_only_delays_saving() -> None:
     store, logs = InMemoryStore(), PrefixLogs()
-    store.is_away = True
+    store.is_unavailable = True
     assert (await load_prefix_logs(store)).open("ana").reuse == AgentReuse()
-    saving = SaveReuse(store, logs, clock=lambda: 1.0, interval_seconds=60)
+    saver = SaveReuse(store, logs, clock=lambda: 1.0, interval_seconds=60)
     logs.open("ana").reuse = AgentReuse(requests=3)
-    await saving.close()
-    store.is_away = False
+    await saver.close()
+    store.is_unavailable = False
     logs.open("ana")
-    await saving.close()
+    await saver.close()
 
     assert store.saved["ana"].requests == 3
 

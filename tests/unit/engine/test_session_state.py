@@ -45,5 +45,5 @@ def test_cache_entries_of_the_most_recently_used_sessions_are_remembered() -> No
 
     states = [session_states.session("ana", f"session {number}") for number in range(4_000, 5_000)]
     assert sum(state.entries for state in states) == 960
-    assert [state.is_complete for state in states] == [False] * 992 + [True] * 8
+    assert [state.has_served_all for state in states] == [False] * 992 + [True] * 8
     assert {state.last_request_at for state in states} == {1.0}

@@ -4,33 +4,32 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate import formats
 from foveate.formats.blocks import BlockCache
 from foveate.model import Area, Block, Format, Place, Request, Ttl
-from tests.support.harness.example_limits import limit_examples
 from tests.support.oracles.json_tree import spell_oddly
 from tests.support.strategies.request_edits import BODIES, requests
 
 SHORT, LONG = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}
 
 
-def blocks(body: dict[str, Any], api_format: Format | None = None) -> tuple[Block, ...]:
+def parse_blocks(body: dict[str, Any], api_format: Format | None = None) -> tuple[Block, ...]:
     return formats.request_blocks(formats.parse_request(body, api_format))
 
 
-def kinds(body: dict[str, Any]) -> list[str]:
-    return [block.kind for block in blocks(body)]
+def block_kinds(body: dict[str, Any]) -> list[str]:
+    return [block.kind for block in parse_blocks(body)]
 
 
-def said(block: Block) -> Any:
+def block_json(block: Block) -> Any:
     return json.loads(block.canonical_json)
 
 
-def test_blocks_come_in_the_order_in_which_the_provider_reads_them() -> None:
-    found = blocks(
+def test_blocks_are_in_the_order_in_which_the_provider_reads_them() -> None:
+    blocks = parse_blocks(
         {
             "messages": [
                 {"role": "user", "content": "a"},
@@ -45,7 +44,7 @@ def test_blocks_come_in_the_order_in_which_the_provider_reads_them() -> None:
         }
     )
 
-    assert [(block.place, block.kind, block.role, block.breakpoint_ttl) for block in found] == [
+    assert [(block.place, block.kind, block.role, block.breakpoint_ttl) for block in blocks] == [
         (Place(Area.TOOLS, 0), "tool", "", None),
         (Place(Area.TOOLS, 1), "tool", "", Ttl.FIVE_MINUTES),
         (Place(Area.SYSTEM, 0), "text", "", Ttl.ONE_HOUR),
@@ -53,11 +52,11 @@ def test_blocks_come_in_the_order_in_which_the_provider_reads_them() -> None:
         (Place(Area.MESSAGES, 1, 0), "thinking", "assistant", None),
         (Place(Area.MESSAGES, 1, 1), "tool_use", "assistant", None),
     ]
-    assert said(found[1]) == {"name": "g"}
+    assert block_json(blocks[1]) == {"name": "g"}
 
 
 @pytest.mark.parametrize(
-    ("plain", "block"),
+    ("string_body", "block_body"),
     [
         (
             {"model": "claude-4", "system": "s", "messages": [{"role": "user", "content": "a"}]},
@@ -82,63 +81,61 @@ def test_blocks_come_in_the_order_in_which_the_provider_reads_them() -> None:
         ),
     ],
 )
-def test_a_string_equals_the_block_that_means_the_same(plain: dict[str, Any], block: dict[str, Any]) -> None:
-    assert [(b.place, b.kind, b.canonical_json) for b in blocks(plain)] == [
-        (b.place, b.kind, b.canonical_json) for b in blocks(block)
+def test_a_string_equals_the_equivalent_block(string_body: dict[str, Any], block_body: dict[str, Any]) -> None:
+    assert [(parsed.place, parsed.kind, parsed.canonical_json) for parsed in parse_blocks(string_body)] == [
+        (parsed.place, parsed.kind, parsed.canonical_json) for parsed in parse_blocks(block_body)
     ]
 
 
 @given(st.sampled_from(Format).flatmap(lambda f: st.tuples(st.just(f), BODIES[f])), st.integers(0, 2**32))
-@settings(max_examples=limit_examples(80))
-def test_blocks_are_the_same_in_any_spelling(given: tuple[Format, dict[str, Any]], seed: int) -> None:
-    """Numbers excepted: 1 and 1.0 are not the same to every provider."""
-    api_format, body = given
-    one, other = (
+def test_blocks_are_the_same_in_any_spelling(format_and_body: tuple[Format, dict[str, Any]], seed: int) -> None:
+    """Numbers are an exception: 1 and 1.0 are not the same to every provider."""
+    api_format, body = format_and_body
+    plain, respelled = (
         formats.request_blocks(formats.parse_request(raw, api_format))
         for raw in (json.dumps(body).encode(), spell_oddly(body, seed))
     )
 
-    assert [(b.place, b.kind, b.breakpoint_ttl, b.is_empty) for b in one] == [
-        (b.place, b.kind, b.breakpoint_ttl, b.is_empty) for b in other
+    assert [(block.place, block.kind, block.breakpoint_ttl, block.is_empty) for block in plain] == [
+        (block.place, block.kind, block.breakpoint_ttl, block.is_empty) for block in respelled
     ]
-    assert [said(b) for b in one] == [said(b) for b in other]
+    assert [block_json(block) for block in plain] == [block_json(block) for block in respelled]
 
 
 @given(requests())
-@settings(max_examples=limit_examples(60))
-def test_what_is_remembered_is_what_is_read(request: Request) -> None:
-    moved = formats.parse_request(
+def test_cached_blocks_equal_parsed_ones(request: Request) -> None:
+    reformatted = formats.parse_request(
         json.dumps({**json.loads(request.body), "x": 1}).encode() + b" ", request.format
     )  # other bytes around the same messages
 
     assert formats.request_blocks(request) == formats.request_blocks(request)
-    assert [b.place for b in formats.request_blocks(moved)] == [
-        b.place for b in formats.request_blocks(request)
+    assert [block.place for block in formats.request_blocks(reformatted)] == [
+        block.place for block in formats.request_blocks(request)
     ]
 
 
-def test_what_was_not_used_for_longest_is_forgotten_first() -> None:
-    kept = BlockCache(capacity_bytes=3 * 1600)  # of which each takes 1000, and something for itself
+def test_the_least_recently_used_block_is_dropped_first() -> None:
+    cache = BlockCache(capacity_bytes=3 * 1600)  # each block takes 1000 bytes and some overhead
     keys = [(Format.CHAT, Area.MESSAGES, 0, Ttl.FIVE_MINUTES, bytes([number]) * 1000) for number in range(4)]
     for key in keys[:3]:
-        kept.put(key, ())
-        kept.put(key, ())
-    kept.get(keys[0])
-    kept.put(keys[3], ())
+        cache.put(key, ())
+        cache.put(key, ())
+    cache.get(keys[0])
+    cache.put(keys[3], ())
 
-    assert [kept.get(key) is not None for key in keys] == [True, False, True, True]
+    assert [cache.get(key) is not None for key in keys] == [True, False, True, True]
 
 
 def test_the_same_message_at_another_place_is_another_block() -> None:
-    same = {"role": "user", "content": "again"}
+    message = {"role": "user", "content": "again"}
 
-    found = blocks({"messages": [same, same]})
+    blocks = parse_blocks({"messages": [message, message]})
 
-    assert [block.place.index for block in found] == [0, 1]
+    assert [block.place.index for block in blocks] == [0, 1]
 
 
 @pytest.mark.parametrize(
-    ("mark", "ttl"),
+    ("cache_control", "ttl"),
     [
         ({"type": "ephemeral"}, Ttl.FIVE_MINUTES),
         ({"type": "ephemeral", "ttl": "1h"}, Ttl.ONE_HOUR),
@@ -148,14 +145,18 @@ def test_the_same_message_at_another_place_is_another_block() -> None:
         (None, None),
     ],
 )
-def test_a_breakpoint_without_a_ttl_has_the_default(mark: Any, ttl: Ttl | None) -> None:
-    block = {"type": "text", "text": "a", "cache_control": mark}
-    body = {"model": "claude-4", "messages": [{"role": "user", "content": [block]}], "cache_control": mark}
+def test_a_breakpoint_without_a_ttl_has_the_default(cache_control: Any, ttl: Ttl | None) -> None:
+    block = {"type": "text", "text": "a", "cache_control": cache_control}
+    body = {
+        "model": "claude-4",
+        "messages": [{"role": "user", "content": [block]}],
+        "cache_control": cache_control,
+    }
 
-    (found,) = blocks(body)
+    (parsed,) = parse_blocks(body)
 
-    assert found.breakpoint_ttl == ttl
-    assert said(found) == {"type": "text", "text": "a"}
+    assert parsed.breakpoint_ttl == ttl
+    assert block_json(parsed) == {"type": "text", "text": "a"}
     assert formats.automatic_breakpoint(formats.parse_request(body)) == ttl
 
 
@@ -166,26 +167,29 @@ def test_only_anthropic_has_a_breakpoint_on_the_whole_request() -> None:
     assert formats.automatic_breakpoint(formats.parse_request(body, Format.ANTHROPIC)) is Ttl.FIVE_MINUTES
 
 
-def test_a_breakpoint_of_openai_lives_as_long_as_the_request_says() -> None:
+def test_a_breakpoint_of_openai_has_the_ttl_of_its_request() -> None:
     part = {"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}}
     body: dict[str, Any] = {"input": [{"role": "user", "content": [part]}]}
 
-    assert [block.breakpoint_ttl for block in blocks(body)] == [Ttl.THIRTY_MINUTES]
+    assert [block.breakpoint_ttl for block in parse_blocks(body)] == [Ttl.THIRTY_MINUTES]
     body["prompt_cache_options"] = {"mode": "explicit", "ttl": "12h"}
-    assert [block.breakpoint_ttl for block in blocks(body)] == [Ttl.TWELVE_HOURS]
+    assert [block.breakpoint_ttl for block in parse_blocks(body)] == [Ttl.TWELVE_HOURS]
 
 
 def test_cache_points_apply_to_the_block_before_them() -> None:
-    point, long = {"cachePoint": {"type": "default"}}, {"cachePoint": {"type": "default", "ttl": "1h"}}
-    found = blocks(
+    cache_point, long_cache_point = (
+        {"cachePoint": {"type": "default"}},
+        {"cachePoint": {"type": "default", "ttl": "1h"}},
+    )
+    blocks = parse_blocks(
         {
-            "toolConfig": {"tools": [{"toolSpec": {"name": "cachePoint"}}, long, {"toolSpec": {}}]},
-            "system": [point, {"text": "s"}],
-            "messages": [{"role": "user", "content": [{"text": "a"}, point, {"toolResult": {}}]}],
+            "toolConfig": {"tools": [{"toolSpec": {"name": "cachePoint"}}, long_cache_point, {"toolSpec": {}}]},
+            "system": [cache_point, {"text": "s"}],
+            "messages": [{"role": "user", "content": [{"text": "a"}, cache_point, {"toolResult": {}}]}],
         }
     )
 
-    assert [(block.kind, block.place.block, block.breakpoint_ttl) for block in found] == [
+    assert [(block.kind, block.place.block, block.breakpoint_ttl) for block in blocks] == [
         ("tool", None, Ttl.ONE_HOUR),
         ("tool", None, None),
         ("text", None, None),
@@ -194,8 +198,8 @@ def test_cache_points_apply_to_the_block_before_them() -> None:
     ]
 
 
-def test_what_a_chat_message_says_beside_its_content_are_blocks_too() -> None:
-    found = blocks(
+def test_fields_next_to_the_content_of_a_chat_message_are_blocks_too() -> None:
+    blocks = parse_blocks(
         {
             "messages": [
                 {
@@ -210,41 +214,41 @@ def test_what_a_chat_message_says_beside_its_content_are_blocks_too() -> None:
         }
     )
 
-    assert [(block.kind, block.place.block) for block in found] == [
+    assert [(block.kind, block.place.block) for block in blocks] == [
         ("text", 0),
         ("tool_call", 1),
         ("tool_call", 2),
         ("reasoning_content", 3),
         ("tool_result", 0),
     ]
-    assert said(found[-1])["tool_call_id"] == "1"
+    assert block_json(blocks[-1])["tool_call_id"] == "1"
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t\u00a0"])
-def test_a_text_that_says_nothing_is_empty(text: str) -> None:
+def test_a_blank_text_is_empty(text: str) -> None:
     for body in (
         {"messages": [{"role": "user", "content": text}]},
         {"messages": [{"role": "tool", "content": text}]},
         {"contents": [{"parts": [{"text": text}]}]},
         {"input": [{"role": "user", "content": [{"type": "input_text", "text": text}]}]},
     ):
-        assert [block.is_empty for block in blocks(body)] == [True]
+        assert [block.is_empty for block in parse_blocks(body)] == [True]
 
 
 def test_an_empty_result_can_have_a_breakpoint() -> None:
     block = {"type": "tool_result", "tool_use_id": "1", "content": ""}
 
-    assert [b.is_empty for b in blocks({"messages": [{"role": "user", "content": [block]}]})] == [False]
+    assert [b.is_empty for b in parse_blocks({"messages": [{"role": "user", "content": [block]}]})] == [False]
 
 
 def test_unknown_blocks_are_kept() -> None:
-    odd = {"type": "hologram", "depth": 1}
+    unknown_block = {"type": "hologram", "depth": 1}
 
-    (found,) = blocks({"model": "claude-4", "messages": [{"role": "user", "content": [odd]}]})
+    (parsed,) = parse_blocks({"model": "claude-4", "messages": [{"role": "user", "content": [unknown_block]}]})
 
-    assert (found.kind, said(found)) == ("hologram", odd)
-    assert kinds({"contents": [{"parts": [{"hologram": 1}, {"thought": True, "text": "t"}]}]}) == [
+    assert (parsed.kind, block_json(parsed)) == ("hologram", unknown_block)
+    assert block_kinds({"contents": [{"parts": [{"hologram": 1}, {"thought": True, "text": "t"}]}]}) == [
         "hologram",
         "thought",
     ]
-    assert kinds({"input": [{"type": "hologram_call"}]}) == ["hologram_call"]
+    assert block_kinds({"input": [{"type": "hologram_call"}]}) == ["hologram_call"]

@@ -7,27 +7,34 @@ import pytest
 
 from foveate import formats
 
-HI = {"role": "user", "content": "Hi"}
+USER_MESSAGE = {"role": "user", "content": "Hi"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
 def test_breakpoints_are_removed() -> None:
-    mark = {"type": "ephemeral"}
-    inner = {"type": "tool_result", "content": [{"type": "text", "text": "a", "cache_control": mark}]}
-    marked = {"role": "user", "cache_control": mark, "content": [{**inner, "cache_control": mark}]}
-    plain = {
+    cache_control = {"type": "ephemeral"}
+    tool_result = {
+        "type": "tool_result",
+        "content": [{"type": "text", "text": "a", "cache_control": cache_control}],
+    }
+    message = {
+        "role": "user",
+        "cache_control": cache_control,
+        "content": [{**tool_result, "cache_control": cache_control}],
+    }
+    expected = {
         "role": "user",
         "content": [{"type": "tool_result", "content": [{"type": "text", "text": "a"}]}],
     }
 
-    assert json.loads(formats.strip_breakpoints(json.dumps(marked).encode())) == plain
+    assert json.loads(formats.strip_breakpoints(json.dumps(message).encode())) == expected
 
 
 def test_breakpoints_of_openai_are_removed_too() -> None:
     part = {"type": "text", "text": "a"}
-    marked = {"role": "user", "content": [{**part, "prompt_cache_breakpoint": {"mode": "explicit"}}]}
+    message = {"role": "user", "content": [{**part, "prompt_cache_breakpoint": {"mode": "explicit"}}]}
 
-    assert json.loads(formats.strip_breakpoints(json.dumps(marked).encode())) == {
+    assert json.loads(formats.strip_breakpoints(json.dumps(message).encode())) == {
         "role": "user",
         "content": [part],
     }

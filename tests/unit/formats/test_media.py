@@ -45,86 +45,89 @@ def webp_extended(width: int, height: int) -> bytes:
     return b"RIFF\x00\x00\x00\x00WEBPVP8X\x0a\x00\x00\x00\x00\x00\x00\x00" + size
 
 
-KINDS = [png, gif, jpeg, webp_lossy, webp_lossless, webp_extended]
+IMAGE_BUILDERS = [png, gif, jpeg, webp_lossy, webp_lossless, webp_extended]
 
 
-def encoded(data: bytes) -> str:
+def encode_base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("build_image", IMAGE_BUILDERS)
 @given(width=st.integers(1, 16_383), height=st.integers(1, 16_383))
 @settings(max_examples=limit_examples(20))
-def test_the_size_of_an_image_is_read(kind: Callable[[int, int], bytes], width: int, height: int) -> None:
-    assert media.image_size(encoded(kind(width, height))) == (width, height)
+def test_the_size_of_an_image_is_read(
+    build_image: Callable[[int, int], bytes], width: int, height: int
+) -> None:
+    assert media.image_size(encode_base64(build_image(width, height))) == (width, height)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_picture_that_breaks_off_has_no_size_or_its_own(kind: Callable[[int, int], bytes]) -> None:
-    whole = kind(800, 600)
+@pytest.mark.parametrize("build_image", IMAGE_BUILDERS)
+def test_a_truncated_image_has_no_size_or_its_own(build_image: Callable[[int, int], bytes]) -> None:
+    image = build_image(800, 600)
 
-    for end in range(len(whole)):
-        assert media.image_size(encoded(whole[:end])) in (None, (800, 600))
+    for end in range(len(image)):
+        assert media.image_size(encode_base64(image[:end])) in (None, (800, 600))
 
 
-@settings(max_examples=limit_examples(120))
-@given(st.one_of(st.text(), st.binary().map(encoded)))
-def test_anything_else_has_no_size_and_does_no_harm(data: str) -> None:
+@given(st.one_of(st.text(), st.binary().map(encode_base64)))
+def test_other_data_has_no_size_and_is_no_error(data: str) -> None:
     media.image_size(data)
     media.count_pdf_pages(data)
 
 
-def test_pages_are_counted_and_the_tree_is_not_a_page() -> None:
+def test_pages_are_counted_and_the_page_tree_is_not_a_page() -> None:
     pages = b"1 0 obj <</Type /Pages /Kids [2 0 R 3 0 R] /Count 2>> endobj\n"
     leaves = b"2 0 obj <</Type /Page>> endobj\n3 0 obj <</Type/Page/Parent 1 0 R>> endobj\n"
 
-    assert media.count_pdf_pages(encoded(b"%PDF-1.4\n" + pages + leaves)) == 2
-    assert media.count_pdf_pages(encoded(b"%PDF-1.4\n" + pages)) == 2
-    assert media.count_pdf_pages(encoded(b"%PDF-1.7\nall in a compressed stream")) is None
+    assert media.count_pdf_pages(encode_base64(b"%PDF-1.4\n" + pages + leaves)) == 2
+    assert media.count_pdf_pages(encode_base64(b"%PDF-1.4\n" + pages)) == 2
+    assert media.count_pdf_pages(encode_base64(b"%PDF-1.7\nall in a compressed stream")) is None
 
 
 @pytest.mark.parametrize("digits", [7, 4_000, 5_000, 1_000_000])
-def test_a_page_count_of_endless_digits_is_no_count(digits: int) -> None:
-    endless = b"/Type /Pages /Count " + b"1" * digits
+def test_a_page_count_with_very_many_digits_is_ignored(digits: int) -> None:
+    pdf = b"/Type /Pages /Count " + b"1" * digits
 
-    assert media.count_pdf_pages(encoded(endless)) is None
-    assert media.count_pdf_pages(encoded(b"/Count " + b"1" * digits + b" /Type /Pages")) is None
+    assert media.count_pdf_pages(encode_base64(pdf)) is None
+    assert media.count_pdf_pages(encode_base64(b"/Count " + b"1" * digits + b" /Type /Pages")) is None
 
 
 def test_a_pdf_has_at_most_ten_thousand_pages() -> None:
-    assert media.count_pdf_pages(encoded(b"<</Type /Pages /Count 999999>>")) == 10_000
-    assert media.count_pdf_pages(encoded(b"<</Type /Page>>" * 10_001)) == 10_000
+    assert media.count_pdf_pages(encode_base64(b"<</Type /Pages /Count 999999>>")) == 10_000
+    assert media.count_pdf_pages(encode_base64(b"<</Type /Page>>" * 10_001)) == 10_000
 
 
 @pytest.mark.parametrize("split", range(24))
 @pytest.mark.parametrize("tree", [b"/Type /Page\n", b"/Type /Pages /Count 17 ", b"/Count 17 /Type /Pages "])
-def test_what_stands_across_the_seam_of_two_slices_is_found_once(tree: bytes, split: int) -> None:
+def test_a_match_across_two_slices_is_found_once(tree: bytes, split: int) -> None:
     data = b"%" * (256 * 1024 - split) + tree + b"%" * 1000
 
-    assert media.count_pdf_pages(encoded(data)) == (1 if b"Pages" not in tree else 17)
+    assert media.count_pdf_pages(encode_base64(data)) == (1 if b"Pages" not in tree else 17)
 
 
-def test_no_pattern_is_tried_on_more_than_a_slice_at_once() -> None:
-    asked: list[int] = []
+def test_no_pattern_is_applied_to_more_than_a_slice_at_once() -> None:
+    searched_bytes: list[int] = []
 
-    class Watching:
-        def finditer(self, found: bytes, start: int, end: int) -> list[re.Match[bytes]]:
-            asked.append(end - start)
+    class RecordingPattern:
+        def finditer(self, data: bytes, start: int, end: int) -> list[re.Match[bytes]]:
+            searched_bytes.append(end - start)
             return []
 
-    list(media._find_matches(Watching(), b" " * 10_000_000))  # type: ignore[arg-type]
+    list(media._find_matches(RecordingPattern(), b" " * 10_000_000))  # type: ignore[arg-type]
 
-    assert max(asked) < 300_000
+    assert max(searched_bytes) < 300_000
 
 
-@pytest.mark.parametrize("line", [76, 64, 1000])
-def test_long_base64_in_lines_is_decoded_whole(line: int) -> None:
+@pytest.mark.parametrize("line_chars", [76, 64, 1000])
+def test_long_base64_with_line_breaks_is_decoded_completely(line_chars: int) -> None:
     data = bytes(range(256)) * 4096
-    lines = encoded(data)
-    broken = "\r\n".join(lines[at : at + line] for at in range(0, len(lines), line))
+    encoded = encode_base64(data)
+    with_line_breaks = "\r\n".join(
+        encoded[start : start + line_chars] for start in range(0, len(encoded), line_chars)
+    )
 
-    assert media.decode_base64(lines) == data
-    assert media.decode_base64(broken) == data
+    assert media.decode_base64(encoded) == data
+    assert media.decode_base64(with_line_breaks) == data
 
 
 @pytest.mark.parametrize(
@@ -143,8 +146,8 @@ def test_long_base64_in_lines_is_decoded_whole(line: int) -> None:
         (Format.BEDROCK, '{"content":[{"image":{"format":"png","source":{"bytes":"%s"}}}]}'),
     ],
 )
-def test_every_format_shows_the_size_of_an_inline_picture(api_format: Format, raw: str) -> None:
-    message = formats.parse_message(api_format, (raw % encoded(png(640, 480))).encode())
+def test_the_size_of_an_inline_image_is_read_in_every_format(api_format: Format, raw: str) -> None:
+    message = formats.parse_message(api_format, (raw % encode_base64(png(640, 480))).encode())
 
     assert message.parts == (Image(source=MediaSource.INLINE, width=640, height=480),)
 
@@ -161,8 +164,8 @@ def test_every_format_shows_the_size_of_an_inline_picture(api_format: Format, ra
         (Format.BEDROCK, '{"content":[{"document":{"format":"pdf","source":{"bytes":"%s"}}}]}'),
     ],
 )
-def test_every_format_shows_the_pages_of_an_inline_document(api_format: Format, raw: str) -> None:
-    data = encoded(b"%PDF-1.4\n<</Type /Page>> <</Type /Page>> <</Type /Page>>")
+def test_the_pages_of_an_inline_document_are_read_in_every_format(api_format: Format, raw: str) -> None:
+    data = encode_base64(b"%PDF-1.4\n<</Type /Page>> <</Type /Page>> <</Type /Page>>")
     (document,) = formats.parse_message(api_format, (raw % data).encode()).parts
 
     assert isinstance(document, Document)

@@ -30,179 +30,201 @@ from tests.support.harness.example_limits import limit_examples
 
 Json = dict[str, Any]
 EPHEMERAL = {"type": "ephemeral"}
-texts = st.text(max_size=12)
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+short_texts = st.text(max_size=12)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | short_texts,
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(short_texts, children, max_size=3),
     max_leaves=6,
 )
-marks = st.sampled_from(({}, {"cache_control": EPHEMERAL}))
-results = st.builds(
-    lambda said, mark: {"type": "tool_result", "tool_use_id": "t", "content": said, **mark}, texts, marks
+breakpoint_fields = st.sampled_from(({}, {"cache_control": EPHEMERAL}))
+tool_results = st.builds(
+    lambda text, fields: {"type": "tool_result", "tool_use_id": "t", "content": text, **fields},
+    short_texts,
+    breakpoint_fields,
 )
-user_blocks = st.builds(lambda text, mark: {"type": "text", "text": text, **mark}, texts, marks) | results
-answers = st.lists(
-    st.builds(lambda text: {"type": "text", "text": text}, texts)
-    | st.builds(lambda text: {"type": "thinking", "thinking": text, "signature": "c2ln"}, texts)
+user_blocks = (
+    st.builds(lambda text, fields: {"type": "text", "text": text, **fields}, short_texts, breakpoint_fields)
+    | tool_results
+)
+response_contents = st.lists(
+    st.builds(lambda text: {"type": "text", "text": text}, short_texts)
+    | st.builds(lambda text: {"type": "thinking", "thinking": text, "signature": "c2ln"}, short_texts)
     | st.builds(
-        lambda said: {"type": "tool_use", "id": "t", "name": "n", "input": said}, st.dictionaries(texts, values)
+        lambda arguments: {"type": "tool_use", "id": "t", "name": "n", "input": arguments},
+        st.dictionaries(short_texts, json_values),
     )
-    | st.builds(lambda said: {"type": "web_search_tool_result", "tool_use_id": "s", "content": [said]}, values)
-    | st.builds(lambda text, cited: {"type": "text", "text": text, "citations": [cited]}, texts, values),
+    | st.builds(
+        lambda said: {"type": "web_search_tool_result", "tool_use_id": "s", "content": [said]}, json_values
+    )
+    | st.builds(
+        lambda text, cited: {"type": "text", "text": text, "citations": [cited]}, short_texts, json_values
+    ),
     max_size=3,
 )
-messages = st.lists(
-    st.builds(lambda said: {"role": "user", "content": said}, texts | st.lists(user_blocks, max_size=3)),
+user_messages = st.lists(
+    st.builds(
+        lambda content: {"role": "user", "content": content}, short_texts | st.lists(user_blocks, max_size=3)
+    ),
     min_size=1,
     max_size=2,
 )
-turns = st.lists(st.tuples(messages, answers, st.booleans()), min_size=1, max_size=5)
-spacings = st.sampled_from((None, 1, 2))
+thread_turns = st.lists(st.tuples(user_messages, response_contents, st.booleans()), min_size=1, max_size=5)
+indents = st.sampled_from((None, 1, 2))
 
 
-def streamed(message_id: str, content: list[Json], piece_chars: int = 3) -> bytes:
-    """The events of a response, with content blocks cut into deltas."""
+def stream_events(message_id: str, content: list[Json], piece_chars: int = 3) -> bytes:
+    """Write the events of a response, with content blocks split into deltas."""
     events: list[Json] = [{"type": "message_start", "message": {"id": message_id, "content": []}}]
     for index, block in enumerate(content):
         deltas: list[Json] = []
-        empty = dict(block)
+        started_block = dict(block)
         if block["type"] == "text":
-            empty["text"] = ""
-            deltas = [{"type": "text_delta", "text": piece} for piece in cut(block["text"], piece_chars)]
+            started_block["text"] = ""
+            deltas = [{"type": "text_delta", "text": piece} for piece in split_text(block["text"], piece_chars)]
             if "citations" in block:
-                empty["citations"] = None
-                deltas += [{"type": "citations_delta", "citation": one} for one in block["citations"]]
+                started_block["citations"] = None
+                deltas += [{"type": "citations_delta", "citation": item} for item in block["citations"]]
         elif block["type"] == "thinking":
-            empty |= {"thinking": "", "signature": ""}
+            started_block |= {"thinking": "", "signature": ""}
             deltas = [
-                {"type": "thinking_delta", "thinking": one} for one in cut(block["thinking"], piece_chars)
+                {"type": "thinking_delta", "thinking": item}
+                for item in split_text(block["thinking"], piece_chars)
             ]
             deltas.append({"type": "signature_delta", "signature": block["signature"]})
         elif block["type"] == "tool_use":
-            empty["input"] = {}
-            written = json.dumps(block["input"])
-            deltas = [{"type": "input_json_delta", "partial_json": one} for one in cut(written, piece_chars)]
-        events.append({"type": "content_block_start", "index": index, "content_block": empty})
+            started_block["input"] = {}
+            input_json = json.dumps(block["input"])
+            deltas = [
+                {"type": "input_json_delta", "partial_json": item}
+                for item in split_text(input_json, piece_chars)
+            ]
+        events.append({"type": "content_block_start", "index": index, "content_block": started_block})
         events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
         events.append({"type": "content_block_stop", "index": index})
     events += [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}]
     return b"".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events)
 
 
-def cut(text: str, size: int) -> list[str]:
-    return [text[at : at + size] for at in range(0, len(text), size)]
+def split_text(text: str, size: int) -> list[str]:
+    return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-def response(message_id: str, content: list[Json], *, is_stream: bool) -> bytes:
+def encode_response(message_id: str, content: list[Json], *, is_stream: bool) -> bytes:
     if is_stream:
-        return streamed(message_id, content)
+        return stream_events(message_id, content)
     return json.dumps({"id": message_id, "role": "assistant", "content": content}).encode()
 
 
-def assistant(content: list[Json]) -> list[Json]:
-    """The message of a response in later requests: without blank texts, which are rejected."""
-    kept = [block for block in content if block["type"] != "text" or block["text"].strip()]
-    return [{"role": "assistant", "content": kept}] if kept else []
+def assistant_messages(content: list[Json]) -> list[Json]:
+    """Return the message of a response in later requests: without blank texts, which are rejected."""
+    blocks = [block for block in content if block["type"] != "text" or block["text"].strip()]
+    return [{"role": "assistant", "content": blocks}] if blocks else []
 
 
-def request(body: bytes | Json) -> Any:
-    found = read_thread_request(body if isinstance(body, bytes) else json.dumps(body).encode())
-    assert found is not None
-    return found
+def read_request(body: bytes | Json) -> Any:
+    thread_request = read_thread_request(body if isinstance(body, bytes) else json.dumps(body).encode())
+    assert thread_request is not None
+    return thread_request
 
 
-@given(turns, spacings, st.permutations(("model", "messages", "thread", "system")), st.booleans())
+@given(thread_turns, indents, st.permutations(("model", "messages", "thread", "system")), st.booleans())
 @settings(max_examples=limit_examples(300))
-def test_a_threaded_conversation_says_what_the_same_conversation_says_whole(
-    turns: list[tuple[list[Json], list[Json], bool]], indent: int | None, order: list[str], has_system: bool
+def test_a_threaded_conversation_expands_to_the_complete_conversation(
+    turns: list[tuple[list[Json], list[Json], bool]],
+    indent: int | None,
+    order: list[str],
+    has_system: bool,
 ) -> None:
-    """The bytes of a turn are the same in every later request, and all of them as they are sent whole."""
+    """The bytes of a turn are the same in every later request, and the same as in the complete request."""
     history: ThreadHistory | None = None
-    sent_whole: list[Json] = []
-    before = b""
-    for number, (new, content, is_stream) in enumerate(turns):
+    complete_messages: list[Json] = []
+    previous_messages = b""
+    for number, (new_messages, content, is_stream) in enumerate(turns):
         thread: Json = {"type": "create"}
         if history is not None:
             thread = {"type": "continue", "previous_message_id": f"msg_{number - 1}"}
-        fields: Json = {"model": "m", "messages": new, "thread": thread}
+        fields: Json = {"model": "m", "messages": new_messages, "thread": thread}
         if has_system and history is None:
             fields["system"] = [{"type": "text", "text": "Be kind.", "cache_control": EPHEMERAL}]
         body = {name: fields[name] for name in order if name in fields}
-        asked = request(json.dumps(body, indent=indent, ensure_ascii=number % 2 == 0).encode())
-        rebuilt = expand_body(asked, history)
+        thread_request = read_request(json.dumps(body, indent=indent, ensure_ascii=number % 2 == 0).encode())
+        expanded = expand_body(thread_request, history)
 
-        found = msgspec.json.decode(rebuilt)
-        assert found["messages"] == [*sent_whole, *new]
-        assert "thread" not in found
-        assert ("system" in found) is has_system
-        listed = find_members(rebuilt, value_span(rebuilt)).values["messages"].read(rebuilt)
-        assert listed.startswith(b"[" + before)
+        expanded_body = msgspec.json.decode(expanded)
+        assert expanded_body["messages"] == [*complete_messages, *new_messages]
+        assert "thread" not in expanded_body
+        assert ("system" in expanded_body) is has_system
+        messages_json = find_members(expanded, value_span(expanded)).values["messages"].read(expanded)
+        assert messages_json.startswith(b"[" + previous_messages)
 
-        answer = read_response_message(
-            response(f"msg_{number}", content, is_stream=is_stream), is_stream=is_stream
+        message = read_response_message(
+            encode_response(f"msg_{number}", content, is_stream=is_stream), is_stream=is_stream
         )
-        assert answer is not None
-        assert answer[0] == f"msg_{number}"
-        history = extend_history(asked, history, answer[1])
-        assert history.messages.startswith(before)
-        before = history.messages
-        sent_whole += [_without_breakpoints(message) for message in new]
-        sent_whole += assistant(content)
+        assert message is not None
+        assert message[0] == f"msg_{number}"
+        history = extend_history(thread_request, history, message[1])
+        assert history.messages.startswith(previous_messages)
+        previous_messages = history.messages
+        complete_messages += [_without_breakpoints(message) for message in new_messages]
+        complete_messages += assistant_messages(content)
 
 
 @pytest.mark.slow
-@given(turns)
+@given(thread_turns)
 @settings(max_examples=limit_examples(50))
-def test_a_threaded_conversation_costs_what_the_same_conversation_costs_whole(
+def test_a_threaded_conversation_costs_the_same_as_the_complete_one(
     turns: list[tuple[list[Json], list[Json], bool]],
 ) -> None:
-    """By the simulated cache of the provider, with the client's breakpoints."""
+    """The simulated cache of the provider gives the same usage, with the client's breakpoints."""
     history: ThreadHistory | None = None
-    sent_whole: list[Json] = []
+    complete_messages: list[Json] = []
     threaded, unthreaded = SimulatedCache(), SimulatedCache()
     rules = rules_for("claude-opus-5-5", "anthropic")
     system = [{"type": "text", "text": "Be kind. " * 400, "cache_control": EPHEMERAL}]
-    for number, (new, content, is_stream) in enumerate(turns):
-        asked = request(
-            {"model": "claude-opus-5-5", "max_tokens": 9, "messages": new}
+    for number, (new_messages, content, is_stream) in enumerate(turns):
+        thread_request = read_request(
+            {"model": "claude-opus-5-5", "max_tokens": 9, "messages": new_messages}
             | ({"thread": {"type": "continue", "previous_message_id": "m"}} if number else {"system": system})
             | ({} if number else {"thread": {"type": "create"}})
         )
-        sent = {"model": "claude-opus-5-5", "max_tokens": 9, "system": system}
-        bodies = expand_body(asked, history), json.dumps(sent | {"messages": [*sent_whole, *new]}).encode()
+        complete_body = {"model": "claude-opus-5-5", "max_tokens": 9, "system": system}
+        bodies = (
+            expand_body(thread_request, history),
+            json.dumps(complete_body | {"messages": [*complete_messages, *new_messages]}).encode(),
+        )
         served = [
-            cache.serve(_prompt(body, rules), rules, at=float(number), response_at=float(number))
+            cache.serve(_build_prompt(body, rules), rules, at=float(number), response_at=float(number))
             for cache, body in zip((threaded, unthreaded), bodies, strict=True)
         ]
         assert served[0].usage == served[1].usage
         assert not number or served[0].usage.read > 1000
         threaded, unthreaded = served[0].cache, served[1].cache
-        answer = read_response_message(
-            response(f"msg_{number}", content, is_stream=is_stream), is_stream=is_stream
+        message = read_response_message(
+            encode_response(f"msg_{number}", content, is_stream=is_stream), is_stream=is_stream
         )
-        assert answer is not None
-        history = extend_history(asked, history, answer[1])
-        sent_whole += [_without_breakpoints(message) for message in new]
-        sent_whole += assistant(content)
+        assert message is not None
+        history = extend_history(thread_request, history, message[1])
+        complete_messages += [_without_breakpoints(message) for message in new_messages]
+        complete_messages += assistant_messages(content)
 
 
-def _prompt(body: bytes, rules: CacheRules) -> CachedPrompt:
+def _build_prompt(body: bytes, rules: CacheRules) -> CachedPrompt:
     return build_cached_prompt(
         formats.parse_request(body, Format.ANTHROPIC), rules, block_tokens_for("claude-opus-5-5")
     )
 
 
-@given(answers)
-def test_a_streamed_answer_is_rebuilt_like_a_whole_one(content: list[Json]) -> None:
-    plain = read_response_message(response("msg_1", content, is_stream=False), is_stream=False)
-    stream = read_response_message(response("msg_1", content, is_stream=True), is_stream=True)
+@given(response_contents)
+def test_a_streamed_response_is_rebuilt_like_a_complete_one(content: list[Json]) -> None:
+    from_response = read_response_message(encode_response("msg_1", content, is_stream=False), is_stream=False)
+    from_stream = read_response_message(encode_response("msg_1", content, is_stream=True), is_stream=True)
 
-    assert plain is not None
-    assert stream is not None
-    assert plain[0] == stream[0]
-    assert [msgspec.json.decode(each) if each else None for each in (plain[1], stream[1])] == 2 * [
-        next(iter(assistant(content)), None)
-    ]
+    assert from_response is not None
+    assert from_stream is not None
+    assert from_response[0] == from_stream[0]
+    assert [
+        msgspec.json.decode(message) if message else None for message in (from_response[1], from_stream[1])
+    ] == 2 * [next(iter(assistant_messages(content)), None)]
 
 
 @pytest.mark.parametrize(
@@ -224,17 +246,17 @@ def test_a_streamed_answer_is_rebuilt_like_a_whole_one(content: list[Json]) -> N
         b'"content_block":{"type":"text","text":"","citations":7}}\n\n'
         b'data: {"type":"content_block_delta","index":0,"delta":{"type":"citations_delta","citation":{}}}\n\n',
     ],
-    ids=["no id", "unknown delta", "no block", "half an input", "no JSON", "odd citations"],
+    ids=["no id", "unknown delta", "no block", "truncated input", "no JSON", "unusual citations"],
 )
 def test_a_stream_that_cannot_be_rebuilt_gives_no_message(events: bytes) -> None:
     assert read_response_message(events, is_stream=True) is None
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", b"{}", b'{"id":"m"}', b'{"id":"","content":[]}', b'{"id":"m","content":"x"}']
+    "response_body", [b"", b"{}", b'{"id":"m"}', b'{"id":"","content":[]}', b'{"id":"m","content":"x"}']
 )
-def test_a_response_without_an_id_or_a_list_of_blocks_gives_no_message(answer: bytes) -> None:
-    assert read_response_message(answer, is_stream=False) is None
+def test_a_response_without_an_id_or_a_list_of_blocks_gives_no_message(response_body: bytes) -> None:
+    assert read_response_message(response_body, is_stream=False) is None
 
 
 @pytest.mark.parametrize(
@@ -255,7 +277,7 @@ def test_other_requests_use_no_thread(body: bytes) -> None:
         {"thread": {"type": "create"}, "messages": "Hello"},
     ],
 )
-def test_a_thread_that_cannot_be_understood_is_an_error(body: Json) -> None:
+def test_an_invalid_thread_is_an_error(body: Json) -> None:
     with pytest.raises(MalformedRequest):
         read_thread_request(json.dumps(body).encode())
 
@@ -269,24 +291,26 @@ def test_only_fixed_fields_with_a_different_value_have_changed() -> None:
     history = ThreadHistory(b'"Be kind."', b"", b"")
     thread = {"type": "continue", "previous_message_id": "m"}
 
-    def changed(**said: object) -> list[str]:
-        return find_changed_fields(request({"thread": thread, "messages": []} | said), history)
+    def find_changes(**fields: object) -> list[str]:
+        return find_changed_fields(read_request({"thread": thread, "messages": []} | fields), history)
 
-    assert changed() == []
-    assert changed(system="Be kind.", tools=None, max_tokens=5) == []
-    assert changed(system="Be rude.") == ["system"]
-    assert changed(tools=[{"name": "look"}]) == ["tools"]
+    assert find_changes() == []
+    assert find_changes(system="Be kind.", tools=None, max_tokens=5) == []
+    assert find_changes(system="Be rude.") == ["system"]
+    assert find_changes(tools=[{"name": "look"}]) == ["tools"]
 
 
-@pytest.mark.parametrize("nothing", [None, [], ""])
-def test_fixed_fields_that_say_nothing_are_those_of_the_thread(nothing: object) -> None:
+@pytest.mark.parametrize("empty_value", [None, [], ""])
+def test_empty_fixed_fields_take_their_values_from_the_thread(empty_value: object) -> None:
     """Regression: clients that send every field got `thread_fingerprint_mismatch`."""
     history = ThreadHistory(b'"Be kind."', b'[{"name":"look"}]', b'{"role":"user","content":"a"}')
     thread = {"type": "continue", "previous_message_id": "m"}
-    asked = request({"system": nothing, "thread": thread, "messages": [], "tools": nothing})
+    thread_request = read_request(
+        {"system": empty_value, "thread": thread, "messages": [], "tools": empty_value}
+    )
 
-    assert find_changed_fields(asked, history) == []
-    assert msgspec.json.decode(expand_body(asked, history)) == {
+    assert find_changed_fields(thread_request, history) == []
+    assert msgspec.json.decode(expand_body(thread_request, history)) == {
         "system": "Be kind.",
         "messages": [{"role": "user", "content": "a"}],
         "tools": [{"name": "look"}],
@@ -297,31 +321,37 @@ def test_a_thread_field_with_an_escaped_key_is_a_thread() -> None:
     """Regression: a request with such a key was forwarded as if it used no thread."""
     body = b'{"messages":[],"\\u0074hr\\u0065ad":{"type":"create"},"model":"m"}'
 
-    assert expand_body(request(body), None) == b'{"messages":[],"model":"m"}'
+    assert expand_body(read_request(body), None) == b'{"messages":[],"model":"m"}'
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_empty_texts_of_a_response_are_not_sent_back(is_stream: bool) -> None:
     """Regression: the provider rejected the next request because of an empty text block."""
     call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
-    empty = {"type": "text", "text": ""}
-    found = read_response_message(response("m", [empty, call, empty], is_stream=is_stream), is_stream=is_stream)
-    none = read_response_message(response("m", [empty], is_stream=is_stream), is_stream=is_stream)
+    empty_text = {"type": "text", "text": ""}
+    message = read_response_message(
+        encode_response("m", [empty_text, call, empty_text], is_stream=is_stream), is_stream=is_stream
+    )
+    empty_message = read_response_message(
+        encode_response("m", [empty_text], is_stream=is_stream), is_stream=is_stream
+    )
 
-    assert found is not None
-    assert msgspec.json.decode(found[1])["content"] == [call]
-    assert none == ("m", b"")
+    assert message is not None
+    assert msgspec.json.decode(message[1])["content"] == [call]
+    assert empty_message == ("m", b"")
 
 
 def test_a_thread_is_resumed_without_new_messages() -> None:
     """After a `pause_turn` response, the client sends no new message."""
     history = ThreadHistory(b"", b"", b'{"role":"user","content":"a"}')
-    asked = request({"thread": {"type": "continue", "previous_message_id": "m"}, "messages": []})
+    thread_request = read_request({"thread": {"type": "continue", "previous_message_id": "m"}, "messages": []})
 
-    assert msgspec.json.decode(expand_body(asked, history)) == {"messages": [{"role": "user", "content": "a"}]}
+    assert msgspec.json.decode(expand_body(thread_request, history)) == {
+        "messages": [{"role": "user", "content": "a"}]
+    }
 
 
-def test_data_that_is_called_cache_control_stays() -> None:
+def test_data_named_cache_control_is_unchanged() -> None:
     call = {
         "type": "tool_use",
         "id": "t",
@@ -329,15 +359,17 @@ def test_data_that_is_called_cache_control_stays() -> None:
         "input": {"cache_control": 1},
         "cache_control": EPHEMERAL,
     }
-    asked = request({"thread": {"type": "create"}, "messages": [{"role": "assistant", "content": [call]}]})
+    thread_request = read_request(
+        {"thread": {"type": "create"}, "messages": [{"role": "assistant", "content": [call]}]}
+    )
     del call["cache_control"]
 
-    kept = msgspec.json.decode(b"[" + extend_history(asked, None, b"").messages + b"]")
-    assert kept == [{"role": "assistant", "content": [call]}]
+    stored = msgspec.json.decode(b"[" + extend_history(thread_request, None, b"").messages + b"]")
+    assert stored == [{"role": "assistant", "content": [call]}]
 
 
 @pytest.mark.parametrize(
-    ("header", "kept"),
+    ("header", "expected"),
     [
         ("message-threads-2026-08-12", ""),
         ("a-1, message-threads-2026-08-12,b-2", "a-1,b-2"),
@@ -345,5 +377,5 @@ def test_data_that_is_called_cache_control_stays() -> None:
         ("", ""),
     ],
 )
-def test_only_the_beta_value_of_threads_is_removed(header: str, kept: str) -> None:
-    assert remove_threads_beta(header) == kept
+def test_only_the_beta_value_of_threads_is_removed(header: str, expected: str) -> None:
+    assert remove_threads_beta(header) == expected

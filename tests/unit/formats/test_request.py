@@ -21,24 +21,28 @@ from foveate.model import (
     ToolResult,
 )
 
-HI = {"role": "user", "content": "Hi"}
+USER_MESSAGE = {"role": "user", "content": "Hi"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
-def messages(request: Request) -> list[Message]:
+def parse_messages(request: Request) -> list[Message]:
     return [formats.parse_message(request.format, raw) for raw in request.messages]
 
 
-def tools(request: Request) -> list[Tool]:
+def parse_tools(request: Request) -> list[Tool]:
     return [formats.parse_tool(request.format, raw) for raw in request.tools]
 
 
-def test_a_given_format_is_not_detected() -> None:
-    assert formats.parse_request({"messages": [HI]}, Format.ANTHROPIC).format is Format.ANTHROPIC
+def test_an_explicit_format_is_not_detected() -> None:
+    assert formats.parse_request({"messages": [USER_MESSAGE]}, Format.ANTHROPIC).format is Format.ANTHROPIC
 
 
-def test_a_body_is_the_same_as_dict_text_and_bytes() -> None:
-    body = {"model": "gpt-4o", "messages": [HI, {"role": "assistant", "content": "Grüße 👋"}], "tools": []}
+def test_a_body_can_be_a_dict_a_string_or_bytes() -> None:
+    body = {
+        "model": "gpt-4o",
+        "messages": [USER_MESSAGE, {"role": "assistant", "content": "Grüße 👋"}],
+        "tools": [],
+    }
     as_text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
 
     assert (
@@ -46,7 +50,7 @@ def test_a_body_is_the_same_as_dict_text_and_bytes() -> None:
     )
 
 
-def test_what_is_passed_on_keeps_its_bytes() -> None:
+def test_parsed_fields_keep_their_bytes() -> None:
     data = b'{ "messages" : [ {"role":"user",  "content":"\\u00e9"} ], "tools":[ { "function" : {} } ] }'
     request = formats.parse_request(data)
 
@@ -103,11 +107,11 @@ def test_anthropic_messages_are_read() -> None:
     assert request.schema is not None
     assert json.loads(request.schema.schema) == SCHEMA
     assert request.unexplained == ("mcp_servers",)
-    assert [(tool.kind, tool.name) for tool in tools(request)] == [
+    assert [(tool.kind, tool.name) for tool in parse_tools(request)] == [
         ("function", "weather"),
         ("web_search_20250305", "web_search"),
     ]
-    first, second, third = messages(request)
+    first, second, third = parse_messages(request)
     assert first == Message(role="user", parts=(Text("Weather?"),))
     assert second.parts == (
         Thinking("Hm", 4),
@@ -146,17 +150,17 @@ def test_chat_completions_are_read() -> None:
     assert (request.thinking, request.tool_choice) == ("low", "weather")
     assert request.schema is not None
     assert request.schema.name == "out"
-    assert [(tool.kind, tool.name, tool.description) for tool in tools(request)] == [
+    assert [(tool.kind, tool.name, tool.description) for tool in parse_tools(request)] == [
         ("function", "weather", "Says it")
     ] * 2
-    system, user, called, result, answer, older = messages(request)
+    system, user, call_message, result_message, answer_message, legacy_message = parse_messages(request)
     assert system == Message(role="system", parts=(Text("Be brief"),))
     assert user == Message(role="user", name="ada", parts=(Text("Weather?"),))
-    wanted = ToolCall(format=Format.CHAT, id="c1", name="weather", arguments='{"city": "Bonn"}')
-    assert called.parts == (wanted,)
-    assert result.parts == (ToolResult(id="c1", parts=(Text("sunny"),)),)
-    assert answer.parts == (Thinking("Hm"), Text("Sun"), Text("No"))
-    assert [part.name for part in older.parts if isinstance(part, ToolCall)] == ["weather"]
+    expected_call = ToolCall(format=Format.CHAT, id="c1", name="weather", arguments='{"city": "Bonn"}')
+    assert call_message.parts == (expected_call,)
+    assert result_message.parts == (ToolResult(id="c1", parts=(Text("sunny"),)),)
+    assert answer_message.parts == (Thinking("Hm"), Text("Sun"), Text("No"))
+    assert [part.name for part in legacy_message.parts if isinstance(part, ToolCall)] == ["weather"]
 
 
 def test_responses_are_read() -> None:
@@ -183,24 +187,24 @@ def test_responses_are_read() -> None:
     assert request.unexplained == ("previous_response_id",)
     assert request.schema is not None
     assert request.schema.name == "out"
-    assert [tool.kind for tool in tools(request)] == ["function", "web_search"]
-    user, thought, called, result, searched = messages(request)
+    assert [tool.kind for tool in parse_tools(request)] == ["function", "web_search"]
+    user, reasoning_message, call_message, result_message, search_message = parse_messages(request)
     assert user == Message(role="user", parts=(Text("Weather?"),))
-    assert thought.parts == (Thinking("", 6),)
-    wanted = ToolCall(format=Format.RESPONSES, id="c1", item_id="fc", name="weather", arguments="{}")
-    assert called.parts == (wanted,)
-    assert result.parts == (ToolResult(id="c1", parts=(Text("sunny"),)),)
-    assert isinstance(searched.parts[0], Opaque)
+    assert reasoning_message.parts == (Thinking("", 6),)
+    expected_call = ToolCall(format=Format.RESPONSES, id="c1", item_id="fc", name="weather", arguments="{}")
+    assert call_message.parts == (expected_call,)
+    assert result_message.parts == (ToolResult(id="c1", parts=(Text("sunny"),)),)
+    assert isinstance(search_message.parts[0], Opaque)
 
 
 def test_a_plain_input_is_one_user_message() -> None:
-    assert messages(formats.parse_request({"input": "Weather?"})) == [
+    assert parse_messages(formats.parse_request({"input": "Weather?"})) == [
         Message(role="user", parts=(Text("Weather?"),))
     ]
 
 
-@pytest.mark.parametrize("snake", [False, True])
-def test_gemini_is_read_in_both_spellings(snake: bool) -> None:
+@pytest.mark.parametrize("is_snake_case", [False, True])
+def test_gemini_is_read_in_both_spellings(is_snake_case: bool) -> None:
     names = {
         "systemInstruction": "system_instruction",
         "functionDeclarations": "function_declarations",
@@ -229,22 +233,25 @@ def test_gemini_is_read_in_both_spellings(snake: bool) -> None:
         ],
     }
     text = json.dumps(body)
-    for camel, other in names.items():
-        text = text.replace(f'"{camel}"', f'"{other}"') if snake else text
+    for camel_name, snake_name in names.items():
+        text = text.replace(f'"{camel_name}"', f'"{snake_name}"') if is_snake_case else text
     request = formats.parse_request(text)
 
     assert request.model == "gemini-2.5-flash"
     assert request.system == (Text("Be brief"),)
     assert request.tool_choice == "any"
-    assert [tool.kind for tool in tools(request)] == ["function", "google_search" if snake else "googleSearch"]
-    asked, called, answered = messages(request)
-    assert asked == Message(role="user", parts=(Text("Weather?"),))
-    assert called.parts == (
+    assert [tool.kind for tool in parse_tools(request)] == [
+        "function",
+        "google_search" if is_snake_case else "googleSearch",
+    ]
+    user_message, call_message, result_message = parse_messages(request)
+    assert user_message == Message(role="user", parts=(Text("Weather?"),))
+    assert call_message.parts == (
         Thinking("Hm"),
         ToolCall(format=Format.GEMINI, name="weather", arguments='{"city":"Bonn"}'),
         Thinking("", 4),
     )
-    assert answered.parts == (ToolResult(name="weather", parts=(Text('{"sky":"blue"}'),)),)
+    assert result_message.parts == (ToolResult(name="weather", parts=(Text('{"sky":"blue"}'),)),)
 
 
 def test_bedrock_is_read() -> None:
@@ -288,18 +295,18 @@ def test_bedrock_is_read() -> None:
     assert request.model == "anthropic.claude-sonnet-4"
     assert request.system == (Text("Be brief"),)
     assert request.tool_choice == "any"
-    assert [(tool.kind, tool.name) for tool in tools(request)] == [("function", "weather")]
-    asked, called, answered = messages(request)
-    assert asked.parts == (Text("Weather?"),)
-    assert called.parts[0] == Thinking("Hm", 4)
-    assert called.parts[1] == ToolCall(
+    assert [(tool.kind, tool.name) for tool in parse_tools(request)] == [("function", "weather")]
+    user_message, call_message, result_message = parse_messages(request)
+    assert user_message.parts == (Text("Weather?"),)
+    assert call_message.parts[0] == Thinking("Hm", 4)
+    assert call_message.parts[1] == ToolCall(
         format=Format.BEDROCK, id="t1", name="weather", arguments='{"city":"Bonn"}'
     )
-    assert answered.parts == (ToolResult(id="t1", is_error=True, parts=(Text('{"sky":"blue"}'),)),)
+    assert result_message.parts == (ToolResult(id="t1", is_error=True, parts=(Text('{"sky":"blue"}'),)),)
 
 
 @pytest.mark.slow  # loading the client takes seconds
-def test_anthropics_own_message_objects_can_be_sent_back() -> None:
+def test_message_objects_of_the_anthropic_library_can_be_sent_back() -> None:
     from anthropic.types import Message as AnthropicMessage
     from anthropic.types import TextBlock, ThinkingBlock, ToolUseBlock, Usage
 
@@ -316,11 +323,13 @@ def test_anthropics_own_message_objects_can_be_sent_back() -> None:
         usage=Usage(input_tokens=1, output_tokens=1),
     )
     body = {"model": "claude-sonnet-4-5", "max_tokens": 1, "system": "Be"}
-    blocks = formats.parse_request({**body, "messages": [HI, {"role": "assistant", "content": answer.content}]})
-    whole = formats.parse_request({**body, "messages": [HI, answer]})
+    with_blocks = formats.parse_request(
+        {**body, "messages": [USER_MESSAGE, {"role": "assistant", "content": answer.content}]}
+    )
+    with_message = formats.parse_request({**body, "messages": [USER_MESSAGE, answer]})
 
-    assert messages(blocks)[1] == messages(whole)[1]
-    assert messages(blocks)[1].parts == (
+    assert parse_messages(with_blocks)[1] == parse_messages(with_message)[1]
+    assert parse_messages(with_blocks)[1].parts == (
         Thinking("Hm", 4),
         Text("Sure"),
         ToolCall(format=Format.ANTHROPIC, id="t1", name="weather", arguments='{"city":"Bonn"}'),
@@ -328,7 +337,7 @@ def test_anthropics_own_message_objects_can_be_sent_back() -> None:
 
 
 @pytest.mark.slow  # loading the client takes seconds
-def test_openais_own_message_objects_can_be_sent_back() -> None:
+def test_message_objects_of_the_openai_library_can_be_sent_back() -> None:
     from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageFunctionToolCall
     from openai.types.chat.chat_completion_message_function_tool_call import Function
     from openai.types.responses import ResponseFunctionToolCall
@@ -337,31 +346,31 @@ def test_openais_own_message_objects_can_be_sent_back() -> None:
         id="c1", type="function", function=Function(name="weather", arguments="{}")
     )
     answer = ChatCompletionMessage(role="assistant", content="Sure", tool_calls=[call])
-    chat = formats.parse_request({"model": "gpt-4o", "messages": [HI, answer]})
+    chat = formats.parse_request({"model": "gpt-4o", "messages": [USER_MESSAGE, answer]})
     item = ResponseFunctionToolCall(call_id="c1", name="weather", arguments="{}", type="function_call")
-    responses = formats.parse_request({"model": "gpt-5", "input": [HI, item]})
+    responses = formats.parse_request({"model": "gpt-5", "input": [USER_MESSAGE, item]})
 
     assert chat.format is Format.CHAT
-    assert messages(chat)[1].parts == (
+    assert parse_messages(chat)[1].parts == (
         Text("Sure"),
         ToolCall(format=Format.CHAT, id="c1", name="weather", arguments="{}"),
     )
-    assert messages(responses)[1].parts == (
+    assert parse_messages(responses)[1].parts == (
         ToolCall(format=Format.RESPONSES, id="c1", name="weather", arguments="{}"),
     )
 
 
-def test_what_json_cannot_say_is_refused() -> None:
-    with pytest.raises(MalformedRequest, match="Unsayable is not JSON"):
-        formats.parse_request({"messages": [Unsayable()]})
+def test_values_that_are_not_json_are_rejected() -> None:
+    with pytest.raises(MalformedRequest, match="NotSerializable is not JSON"):
+        formats.parse_request({"messages": [NotSerializable()]})
 
 
-class Unsayable:
+class NotSerializable:
     pass
 
 
 @pytest.mark.parametrize("api_format", list(Format))
-def test_a_model_that_the_path_names_takes_the_place_of_that_in_the_body(api_format: Format) -> None:
+def test_a_model_in_the_path_overrides_the_one_in_the_body(api_format: Format) -> None:
     bodies = {
         Format.GEMINI: b'{"contents":[{"parts":[{"text":"Hi"}]}],"model":"models/x"}',
         Format.RESPONSES: b'{"model":"x","input":"Hi"}',

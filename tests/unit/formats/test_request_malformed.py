@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate import formats
 from foveate.errors import MalformedRequest
 from foveate.model import Format, SetParameter
-from tests.support.harness.example_limits import limit_examples
 
 json_values = st.recursive(
     st.none()
@@ -26,8 +25,8 @@ json_values = st.recursive(
     max_leaves=8,
 )
 
-# Every field and every kind that a reader looks at, so that a wrong value is put where it hurts.
-_NAMES = """
+# Every field and every type that a parser reads, so that wrong values are put where they matter.
+_FIELD_NAMES = """
 model modelId messages input contents system systemInstruction instructions tools toolConfig toolSpec
 tool_choice toolChoice functions function functionDeclarations function_declarations name description
 parameters input_schema inputSchema parametersJsonSchema json type role content parts text thinking signature
@@ -41,30 +40,31 @@ cachedContent generateContentRequest additionalModelRequestFields outputConfig t
 title context mediaResolution level cache_control functionCallingConfig mode any defer_loading properties
 required enum anyOf items $ref $defs
 """
-NAMES = _NAMES.split()
-_KINDS = """
+FIELD_NAMES = _FIELD_NAMES.split()
+_FIELD_VALUES = """
 text input_text output_text image image_url input_image document file input_file base64 url content thinking
 tool_use redacted_thinking tool_result function custom message function_call function_call_output
 custom_tool_call reasoning refusal json_schema user assistant system tool image/png application/pdf text/plain
 pdf txt iVBORw0KGgo= object data:image/png;base64,iVBORw0KGgo= /9j/4AAQ UklGRg== string required auto
 web_search_20250305 web_search enabled
 """
-KINDS = _KINDS.split()
+FIELD_VALUES = _FIELD_VALUES.split()
 
 wire_values = st.recursive(
-    json_values | st.sampled_from(KINDS),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, min_size=1, max_size=5)
+    json_values | st.sampled_from(FIELD_VALUES),
+    lambda children: (
+        st.lists(children, max_size=3)
+        | st.dictionaries(st.sampled_from(FIELD_NAMES), children, min_size=1, max_size=5)
     ),
     max_leaves=25,
 )
-bodies = st.dictionaries(st.sampled_from(NAMES), wire_values, max_size=8)
-messages = st.lists(wire_values, min_size=1, max_size=3)
-LISTS = ("messages", "input", "contents")
-BESIDE = [name for name in NAMES if name not in (*LISTS, "generateContentRequest")]
+body_fields = st.dictionaries(st.sampled_from(FIELD_NAMES), wire_values, max_size=8)
+message_lists = st.lists(wire_values, min_size=1, max_size=3)
+MESSAGE_FIELDS = ("messages", "input", "contents")
+OTHER_FIELDS = [name for name in FIELD_NAMES if name not in (*MESSAGE_FIELDS, "generateContentRequest")]
 
 
-def read_all(body: Any, api_format: Format | None = None) -> None:
+def parse_completely(body: Any, api_format: Format | None = None) -> None:
     request = formats.parse_request(body, api_format)
     for raw in request.messages:
         formats.parse_message(request.format, raw)
@@ -74,25 +74,28 @@ def read_all(body: Any, api_format: Format | None = None) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(100))
-@given(body=bodies, listed=st.sampled_from(LISTS), inner=messages, api_format=st.sampled_from(list(Format)))
-def test_any_json_in_any_field_is_read_or_refused(
-    body: dict[str, Any], listed: str, inner: list[Any], api_format: Format
+@given(
+    body=body_fields,
+    field=st.sampled_from(MESSAGE_FIELDS),
+    message_list=message_lists,
+    api_format=st.sampled_from(list(Format)),
+)
+def test_any_json_in_any_field_is_parsed_or_rejected(
+    body: dict[str, Any], field: str, message_list: list[Any], api_format: Format
 ) -> None:
-    for whole in (body, {**body, listed: inner}):
-        for known in (None, api_format):
+    for candidate in (body, {**body, field: message_list}):
+        for given_format in (None, api_format):
             with suppress(MalformedRequest):
-                read_all(whole, known)
+                parse_completely(candidate, given_format)
 
 
-@settings(max_examples=limit_examples(100))
-@given(value=wire_values, name=st.sampled_from(BESIDE), api_format=st.sampled_from(list(Format)))
-def test_any_value_in_a_body_of_the_right_shape_is_read(value: Any, name: str, api_format: Format) -> None:
-    body = {**SHAPES[api_format], name: value}
-    read_all(body, api_format)
+@given(value=wire_values, name=st.sampled_from(OTHER_FIELDS), api_format=st.sampled_from(list(Format)))
+def test_any_value_in_a_valid_body_is_parsed(value: Any, name: str, api_format: Format) -> None:
+    body = {**VALID_BODIES[api_format], name: value}
+    parse_completely(body, api_format)
 
 
-SHAPES: dict[Format, dict[str, Any]] = {
+VALID_BODIES: dict[Format, dict[str, Any]] = {
     Format.ANTHROPIC: {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
     Format.CHAT: {"messages": [{"role": "user", "content": "Hi"}]},
     Format.RESPONSES: {"input": "Hi"},
@@ -101,21 +104,19 @@ SHAPES: dict[Format, dict[str, Any]] = {
 }
 
 
-@settings(max_examples=limit_examples(100))
 @given(data=st.binary())
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_any_bytes_are_rejected(data: bytes) -> None:
     with pytest.raises(MalformedRequest):
         formats.parse_request(data)
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(100))
-@given(body=bodies, at=st.integers(0, 400))
-def test_a_body_that_breaks_off_is_refused(body: dict[str, Any], at: int) -> None:
-    data = json.dumps({**SHAPES[Format.CHAT], **body}).encode()
+@given(body=body_fields, cut_offset=st.integers(0, 400))
+def test_a_truncated_body_is_rejected(body: dict[str, Any], cut_offset: int) -> None:
+    data = json.dumps({**VALID_BODIES[Format.CHAT], **body}).encode()
 
     with pytest.raises(MalformedRequest):
-        formats.parse_request(data[: min(at, len(data) - 1)])
+        formats.parse_request(data[: min(cut_offset, len(data) - 1)])
 
 
 @pytest.mark.parametrize(
@@ -156,38 +157,38 @@ def test_problems_are_reported(data: Any, reason: str) -> None:
         formats.parse_request(data)
 
 
-@pytest.mark.parametrize("opening", ["[", '{"a":', '[{"content":'])
+@pytest.mark.parametrize("opening_text", ["[", '{"a":', '[{"content":'])
 @pytest.mark.parametrize("name", ["messages", "input", "contents", "tools", "system", "any"])
-@pytest.mark.parametrize("closed", [True, False])
-def test_deep_nesting_is_refused_and_not_followed_to_the_end_of_the_stack(
-    opening: str, name: str, closed: bool
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_deep_nesting_is_rejected_without_a_stack_overflow(
+    opening_text: str, name: str, is_closed: bool
 ) -> None:
     depth = 100_000
-    closing = "".join("}" if char == "{" else "]" for char in reversed(opening) if char in "[{")
-    inner = opening * depth + ("1" + closing * depth if closed else "")
-    whole = f'{{"contents":[],"{name}":{inner}' + ("}" if closed else "")
+    closing = "".join("}" if char == "{" else "]" for char in reversed(opening_text) if char in "[{")
+    nested = opening_text * depth + ("1" + closing * depth if is_closed else "")
+    body = f'{{"contents":[],"{name}":{nested}' + ("}" if is_closed else "")
 
     with pytest.raises(MalformedRequest, match="nested too deeply"):
-        read_all(whole)
+        parse_completely(body)
 
 
 @pytest.mark.parametrize("depth", range(400, 1100, 50))
-def test_nesting_at_the_edge_of_the_stack_is_read_or_refused(depth: int) -> None:
+def test_nesting_near_the_recursion_limit_is_parsed_or_rejected(depth: int) -> None:
     lists = "[" * depth + "]" * depth
     blocks = '{"type":"tool_result","content":[' * depth + "]}" * depth
     for content in (lists, f"[{blocks}]", f'[{{"cache_control":{{}},"content":{lists}}}]'):
-        for beside in ("", '"system":"",', '"tools":[{"function":{"parameters":' + lists + "}}],"):
+        for other_fields in ("", '"system":"",', '"tools":[{"function":{"parameters":' + lists + "}}],"):
             with suppress(MalformedRequest):
-                read_all(f'{{{beside}"messages":[{{"role":"user","content":{content}}}]}}')
+                parse_completely(f'{{{other_fields}"messages":[{{"role":"user","content":{content}}}]}}')
 
 
-def test_what_is_not_utf_8_is_refused_where_it_is_read() -> None:
+def test_invalid_utf_8_is_rejected_when_it_is_parsed() -> None:
     for body in (b'{"messages": [{"content": "\xff"}]}', b'{"messages": [{"content": "\xed\xa0\x80"}]}'):
         with pytest.raises(MalformedRequest, match="not UTF-8"):
-            read_all(body)
+            parse_completely(body)
 
 
-def test_a_body_that_holds_itself_is_refused() -> None:
+def test_a_body_that_contains_itself_is_rejected() -> None:
     body: dict[str, Any] = {"messages": []}
     body["messages"].append(body)
 
@@ -196,17 +197,17 @@ def test_a_body_that_holds_itself_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_body_nested_too_deep_for_python_is_refused() -> None:
-    inner: Any = "end"
+def test_a_body_nested_too_deeply_for_python_is_rejected() -> None:
+    nested: Any = "end"
     for _ in range(50_000):
-        inner = [inner]
+        nested = [nested]
 
     with pytest.raises(MalformedRequest):
-        formats.parse_request({"messages": inner})
+        formats.parse_request({"messages": nested})
 
 
 @pytest.mark.parametrize(
-    "spell",
+    "encode",
     [
         lambda body: body,
         json.dumps,
@@ -215,10 +216,10 @@ def test_a_body_nested_too_deep_for_python_is_refused() -> None:
     ],
     ids=["dict", "escapes", "str", "bytes"],
 )
-def test_a_lone_surrogate_is_read_as_the_replacement_character(spell: Callable[[Any], Any]) -> None:
+def test_a_lone_surrogate_is_read_as_the_replacement_character(encode: Callable[[Any], Any]) -> None:
     content = "a\ud83db \\ud83d \U0001f600 \udc00"
     request = formats.parse_request(
-        spell({"model": "gpt-4o", "messages": [{"role": "user", "content": content}]})
+        encode({"model": "gpt-4o", "messages": [{"role": "user", "content": content}]})
     )
 
     (message,) = (formats.parse_message(request.format, raw) for raw in request.messages)
@@ -226,14 +227,14 @@ def test_a_lone_surrogate_is_read_as_the_replacement_character(spell: Callable[[
     assert message.parts[0].text == "a\ufffdb \\ud83d \U0001f600 \ufffd"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("spell", [lambda text: "\ufeff" + text, lambda text: b"\xef\xbb\xbf" + text.encode()])
-def test_a_byte_order_mark_is_forwarded_and_not_parsed(spell: Callable[[str], Any]) -> None:
+@pytest.mark.parametrize("encode", [lambda text: "\ufeff" + text, lambda text: b"\xef\xbb\xbf" + text.encode()])
+def test_a_byte_order_mark_is_forwarded_and_not_parsed(encode: Callable[[str], Any]) -> None:
     """Unchanged bytes are forwarded, and edits are written after the byte order mark."""
     text = '{"messages":[{"role":"user","content":"Hi"}]}'
-    request = formats.parse_request(spell(text))
-    setting = SetParameter(path=("n",), value=1, reason="")
+    request = formats.parse_request(encode(text))
+    edit = SetParameter(path=("n",), value=1, reason="")
 
     assert replace(request, body=b"") == replace(formats.parse_request(text), body=b"")
     assert formats.apply_edits(request, []) == b"\xef\xbb\xbf" + text.encode()
-    assert formats.apply_edits(request, [setting]) == b"\xef\xbb\xbf" + text[:-1].encode() + b',"n":1}'
+    assert formats.apply_edits(request, [edit]) == b"\xef\xbb\xbf" + text[:-1].encode() + b',"n":1}'
     assert [block.kind for block in formats.request_blocks(request)] == ["text"]

@@ -9,17 +9,17 @@ from foveate import formats
 from foveate.errors import MalformedRequest
 from foveate.model import Format, Message, Opaque, Request, Text
 
-HI = {"role": "user", "content": "Hi"}
+USER_MESSAGE = {"role": "user", "content": "Hi"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
-ODD: list[Any] = [{"text": "Hi"}, 5, True, [5], [["Hi"]]]
+WRONG_CONTENTS: list[Any] = [{"text": "Hi"}, 5, True, [5], [["Hi"]]]
 
 
-def messages(request: Request) -> list[Message]:
+def parse_messages(request: Request) -> list[Message]:
     return [formats.parse_message(request.format, raw) for raw in request.messages]
 
 
-@pytest.mark.parametrize("content", ODD)
+@pytest.mark.parametrize("content", WRONG_CONTENTS)
 @pytest.mark.parametrize("api_format", [Format.ANTHROPIC, Format.CHAT, Format.RESPONSES, Format.BEDROCK])
 def test_content_of_the_wrong_type_is_kept(api_format: Format, content: Any) -> None:
     raw = json.dumps({"role": "user", "content": content}).encode()
@@ -70,14 +70,14 @@ def test_a_system_prompt_of_the_wrong_type_is_kept(body: dict[str, Any], name: s
     assert (part.kind, b"Be brief" in part.raw) == (name, True)
 
 
-def test_gemini_takes_a_single_content_and_a_single_part_for_a_list() -> None:
+def test_gemini_accepts_a_single_content_and_a_single_part_instead_of_a_list() -> None:
     single = formats.parse_request({"contents": {"role": "user", "parts": {"text": "Hi"}}})
 
-    assert messages(single) == [Message(role="user", parts=(Text("Hi"),))]
+    assert parse_messages(single) == [Message(role="user", parts=(Text("Hi"),))]
 
 
 @pytest.mark.parametrize("api_format", list(Format))
 @pytest.mark.parametrize("raw", [b'"Hi"', b"5", b"[]", b"null"])
-def test_a_message_that_is_no_object_is_refused(api_format: Format, raw: bytes) -> None:
+def test_a_message_that_is_not_an_object_is_rejected(api_format: Format, raw: bytes) -> None:
     with pytest.raises(MalformedRequest, match="where an object is expected"):
         formats.parse_message(api_format, raw)

@@ -1,4 +1,4 @@
-"""What the gateway takes from its configuration."""
+"""A gateway is built from its configuration."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from foveate.store.outbox import FileOutbox
 from tests.support.stores.ledger_records import CHARGE
 
 
-async def recorded_charges(url: str) -> list[str]:
+async def list_charge_ids(url: str) -> list[str]:
     async with await open_store(url) as store:
         return [item.call.id async for item in store.ledger.list_charges()]
 
@@ -25,24 +25,24 @@ async def recorded_charges(url: str) -> list[str]:
 @pytest.mark.slow
 async def test_a_charge_left_in_the_outbox_is_recorded_in_its_own_store(tmp_path: Path) -> None:
     """Regression: the next process in the data folder recorded it in its own store, whatever that was."""
-    ours, other = (f"sqlite:///{tmp_path}/{name}.sqlite" for name in ("ours", "other"))
-    left = FileOutbox(tmp_path / "spool" / store_name(ours))
-    await left.put(CHARGE)
-    await left.close()
-    for url in (other, ours):
-        chosen = ResolvedConfig(
+    own_url, other_url = (f"sqlite:///{tmp_path}/{name}.sqlite" for name in ("ours", "other"))
+    outbox = FileOutbox(tmp_path / "spool" / store_name(own_url))
+    await outbox.put(CHARGE)
+    await outbox.close()
+    for url in (other_url, own_url):
+        config = ResolvedConfig(
             settings=Settings(store=StoreSettings(url=url)),
             gateway=GatewayOptions(),
             agents=lambda _: AgentOptions(),
             cost=SpendingOptions(caps=(), prices=PriceBook()),
         )
-        async with open_gateway(lambda: chosen, environment={}, outbox_folder=tmp_path / "spool"):  # noqa: B023
-            deadline = time.monotonic() + (0.3 if url == other else 10)
-            while not await recorded_charges(url) and time.monotonic() < deadline:  # noqa: ASYNC110 - another task does it
+        async with open_gateway(lambda: config, environment={}, outbox_folder=tmp_path / "spool"):  # noqa: B023
+            deadline = time.monotonic() + (0.3 if url == other_url else 10)
+            while not await list_charge_ids(url) and time.monotonic() < deadline:  # noqa: ASYNC110 - another task does it
                 await asyncio.sleep(0.05)
 
-    assert await recorded_charges(other) == []
-    assert await recorded_charges(ours) == [CHARGE.call.id]
+    assert await list_charge_ids(other_url) == []
+    assert await list_charge_ids(own_url) == [CHARGE.call.id]
 
 
 @pytest.mark.parametrize("total_seconds", [1, 3600, 86_400])

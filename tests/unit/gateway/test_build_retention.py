@@ -10,30 +10,30 @@ from foveate.store import PruneResult
 
 @dataclass
 class Store:
-    """Fails the first time."""
+    """A store that fails the first time."""
 
-    asked: list[tuple[float, float]] = field(default_factory=list)
+    calls: list[tuple[float, float]] = field(default_factory=list)
 
     async def prune(self, *, keep_days: float, now: float) -> PruneResult:
-        self.asked.append((keep_days, now))
-        if len(self.asked) == 1:
+        self.calls.append((keep_days, now))
+        if len(self.calls) == 1:
             raise StoreUnavailable("db", "is away")
         return PruneResult(sessions=1)
 
 
 async def test_old_data_is_deleted_at_intervals_even_after_a_failure() -> None:
-    store, waited = Store(), list[float]()
-    enough = asyncio.Event()
+    store, waits = Store(), list[float]()
+    has_waited = asyncio.Event()
     days = iter((30.0, 7.0, 7.0))
 
     async def wait(seconds: float) -> None:
-        waited.append(seconds)
-        if len(waited) == 4:
-            enough.set()
+        waits.append(seconds)
+        if len(waits) == 4:
+            has_waited.set()
             await asyncio.Event().wait()
 
     async with run_retention(store, lambda: next(days), clock=lambda: 1000.0, wait=wait):
-        await enough.wait()
+        await has_waited.wait()
 
-    assert store.asked == [(30.0, 1000.0), (7.0, 1000.0), (7.0, 1000.0)]
-    assert waited == [RETENTION_DELAY_SECONDS, *[RETENTION_INTERVAL_SECONDS] * 3]
+    assert store.calls == [(30.0, 1000.0), (7.0, 1000.0), (7.0, 1000.0)]
+    assert waits == [RETENTION_DELAY_SECONDS, *[RETENTION_INTERVAL_SECONDS] * 3]

@@ -32,10 +32,10 @@ def test_without_a_configuration_known_upstreams_have_their_default_keys() -> No
 
 
 def test_an_upstream_with_both_apis_is_reached_through_both() -> None:
-    value = (
+    config = (
         b"upstreams: {mine: {base_url: 'http://h:1', api: both}}\nroutes: [{models: 'q*', upstream: mine}]\n"
     )
-    routing = build_gateway_options(parse_settings(value, "foveate.yaml"), {}).routing
+    routing = build_gateway_options(parse_settings(config, "foveate.yaml"), {}).routing
 
     for path in ("/v1/messages", "/v1/chat/completions", "/v1/responses"):
         routed = routing.match(match_endpoint("POST", path, {}), "qwen3")
@@ -43,11 +43,11 @@ def test_an_upstream_with_both_apis_is_reached_through_both() -> None:
         assert routed.upstream.url(path) == f"http://h:1{path}"
 
 
-@pytest.mark.parametrize("value", ["api: both", "api: anthropic", "api: anthropic, provider: mine"])
+@pytest.mark.parametrize("fields", ["api: both", "api: anthropic", "api: anthropic, provider: mine"])
 @pytest.mark.parametrize("base_url", ["http://h:1/x", "http://h:1/x/v1", "http://h:1/x/v1/"])
-def test_an_anthropic_base_url_may_contain_the_version(base_url: str, value: str) -> None:
+def test_an_anthropic_base_url_may_contain_the_version(base_url: str, fields: str) -> None:
     """Regression: with it, requests went to `/v1/v1/messages`, although all checks passed."""
-    upstream = resolve(f"upstreams: {{mine: {{base_url: '{base_url}', {value}}}}}").routing.upstreams["mine"]
+    upstream = resolve(f"upstreams: {{mine: {{base_url: '{base_url}', {fields}}}}}").routing.upstreams["mine"]
 
     assert upstream.url("/v1/messages") == "http://h:1/x/v1/messages"
 
@@ -74,8 +74,8 @@ def test_an_openai_style_base_url_may_lack_the_version(base_url: str, expected_u
 
 @pytest.mark.parametrize("base_url", ["https://h.openai.azure.com", "https://h.openai.azure.com/openai/v1/"])
 def test_an_upstream_named_azure_needs_only_its_address(base_url: str) -> None:
-    value = f"upstreams: {{azure: {{base_url: '{base_url}', deployments: {{house: gpt-5.1}}}}}}"
-    azure = resolve(value).routing.upstreams["azure"]
+    config = f"upstreams: {{azure: {{base_url: '{base_url}', deployments: {{house: gpt-5.1}}}}}}"
+    azure = resolve(config).routing.upstreams["azure"]
 
     assert azure.url("/openai/v1/responses") == "https://h.openai.azure.com/openai/v1/responses"
     assert (azure.family, azure.provider, azure.deployments) == (ApiFamily.AZURE, "azure", {"house": "gpt-5.1"})
@@ -94,9 +94,9 @@ def test_an_upstream_named_azure_needs_only_its_address(base_url: str) -> None:
 def test_an_api_of_a_single_provider_has_that_providers_prices(
     api: str, base_url: str, provider: str, path: str
 ) -> None:
-    mine = resolve(f"upstreams: {{mine: {{base_url: '{base_url}', api: {api}}}}}").routing.upstreams["mine"]
+    upstream = resolve(f"upstreams: {{mine: {{base_url: '{base_url}', api: {api}}}}}").routing.upstreams["mine"]
 
-    assert (mine.provider, mine.url(path)) == (provider, f"http://h:1{path}")
+    assert (upstream.provider, upstream.url(path)) == (provider, f"http://h:1{path}")
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_an_api_of_a_single_provider_has_that_providers_prices(
 def test_the_gateway_signs_for_the_region_of_an_address_or_of_the_environment(
     base_url: str, environment: dict[str, str], region: str
 ) -> None:
-    value = f"upstreams: {{bedrock: {{base_url: '{base_url}', sign: aws}}}}"
-    bedrock = resolve(value, **environment).routing.upstreams["bedrock"]
+    config = f"upstreams: {{bedrock: {{base_url: '{base_url}', sign: aws}}}}"
+    bedrock = resolve(config, **environment).routing.upstreams["bedrock"]
 
     assert (bedrock.family, bedrock.aws_region, bedrock.replaces_keys) == (ApiFamily.BEDROCK, region, True)
 
@@ -123,7 +123,7 @@ def test_a_signature_needs_a_region_and_a_package() -> None:
         check_installed(("upstreams",), "a_package_that_is_not_there")
 
 
-def test_a_known_upstream_is_configured_by_what_differs() -> None:
+def test_a_known_upstream_needs_only_settings_that_differ() -> None:
     options = resolve(
         """
         upstreams:
@@ -144,7 +144,7 @@ def test_a_known_upstream_is_configured_by_what_differs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
+    ("text", "message"),
     [
         ("upstreams:\n  mine:\n    api: openai", "f.yaml:2: base_url has to be given"),
         ("upstreams:\n  mine:\n    base_url: http://a/v1", "f.yaml:2: api has to be given"),
@@ -152,11 +152,11 @@ def test_a_known_upstream_is_configured_by_what_differs() -> None:
         ("upstreams:\n  openai:\n    key_variable: MINE", "f.yaml:3: MINE is not set in the environment"),
     ],
 )
-def test_contradictory_settings_are_reported_with_their_line(tmp_path: Path, text: str, value: str) -> None:
+def test_contradictory_settings_are_reported_with_their_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "f.yaml"
     path.write_text(text)
 
-    with pytest.raises(BadSetting, match=value):
+    with pytest.raises(BadSetting, match=message):
         LiveSettings(path, lambda result: build_gateway_options(result.settings, {}))
 
 
@@ -212,7 +212,7 @@ def test_an_agent_has_its_own_switches_and_shared_numbers() -> None:
     assert (options("ben").compaction, options("ben").prompt_cache) == (False, True)
     for agent in ("ana", "ben"):
         assert options(agent).compaction_options.tail_keep_tokens == 5000
-        assert options(agent).layout.ttl is Ttl.ONE_HOUR
+        assert options(agent).placement.ttl is Ttl.ONE_HOUR
 
 
 def test_the_defaults_of_the_configuration_are_those_of_the_engine() -> None:

@@ -12,7 +12,7 @@ GOOGLE = {"x-goog-api-key": "k"}
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "headers", "door"),
+    ("method", "path", "headers", "endpoint"),
     [
         ("POST", "/v1/messages", OPENAI, Endpoint(Operation.GENERATE, ApiFamily.ANTHROPIC, Format.ANTHROPIC)),
         (
@@ -77,16 +77,16 @@ GOOGLE = {"x-goog-api-key": "k"}
     ],
 )
 def test_paths_and_headers_select_the_endpoint(
-    method: str, path: str, headers: dict[str, str], door: Endpoint
+    method: str, path: str, headers: dict[str, str], endpoint: Endpoint
 ) -> None:
-    assert match_endpoint(method, path, headers) == door
+    assert match_endpoint(method, path, headers) == endpoint
 
 
 ARN = "arn:aws:bedrock:eu-west-1:1:inference-profile/eu.anthropic.claude-sonnet-4-5-20250929-v1:0"
 
 
 @pytest.mark.parametrize(
-    ("path", "asks", "api_format", "model", "streams"),
+    ("path", "operation", "api_format", "model", "is_streaming"),
     [
         ("/model/m/converse", Operation.GENERATE, Format.BEDROCK, "m", False),
         ("/model/m/converse-stream", Operation.GENERATE, Format.BEDROCK, "m", True),
@@ -105,16 +105,16 @@ ARN = "arn:aws:bedrock:eu-west-1:1:inference-profile/eu.anthropic.claude-sonnet-
     ],
 )
 def test_bedrock_names_the_model_in_the_path(
-    path: str, asks: Operation, api_format: Format | None, model: str, streams: bool
+    path: str, operation: Operation, api_format: Format | None, model: str, is_streaming: bool
 ) -> None:
     assert match_endpoint("POST", path, {}) == Endpoint(
-        asks, ApiFamily.BEDROCK, api_format, model=model, is_streaming=streams
+        operation, ApiFamily.BEDROCK, api_format, model=model, is_streaming=is_streaming
     )
 
 
 @pytest.mark.parametrize("place", ["/v1/projects/p/locations/eu", "/v1beta1/projects/p/locations/eu", "/v1"])
 @pytest.mark.parametrize(
-    ("method", "asks", "api_format", "model", "streams"),
+    ("method", "operation", "api_format", "model", "is_streaming"),
     [
         ("google/models/g:generateContent", Operation.GENERATE, Format.GEMINI, "g", False),
         ("google/models/g:streamGenerateContent", Operation.GENERATE, Format.GEMINI, "g", True),
@@ -127,19 +127,19 @@ def test_bedrock_names_the_model_in_the_path(
     ],
 )
 def test_vertex_names_publisher_model_and_location_in_the_path(
-    place: str, method: str, asks: Operation, api_format: Format | None, model: str, streams: bool
+    place: str, method: str, operation: Operation, api_format: Format | None, model: str, is_streaming: bool
 ) -> None:
-    door = match_endpoint("POST", f"{place}/publishers/{method}", {})
+    endpoint = match_endpoint("POST", f"{place}/publishers/{method}", {})
 
     region = "eu" if api_format is not None and place.endswith("/eu") else ""
-    assert door == Endpoint(
-        asks, ApiFamily.VERTEX, api_format, model=model, is_streaming=streams, region=region
+    assert endpoint == Endpoint(
+        operation, ApiFamily.VERTEX, api_format, model=model, is_streaming=is_streaming, region=region
     )
 
 
 @pytest.mark.parametrize("version", ["/v1beta", "/v1", "/v1alpha", "/v1beta2", "//v1beta/"])
 @pytest.mark.parametrize(
-    ("method", "asks", "streams"),
+    ("method", "operation", "is_streaming"),
     [
         ("generateContent", Operation.GENERATE, False),
         ("streamGenerateContent", Operation.GENERATE, True),
@@ -147,15 +147,17 @@ def test_vertex_names_publisher_model_and_location_in_the_path(
     ],
 )
 def test_gemini_names_the_model_and_the_operation_in_the_path(
-    version: str, method: str, asks: Operation, streams: bool
+    version: str, method: str, operation: Operation, is_streaming: bool
 ) -> None:
-    door = match_endpoint("POST", f"{version}/models/gemini-3-pro:{method}", {})
+    endpoint = match_endpoint("POST", f"{version}/models/gemini-3-pro:{method}", {})
 
-    assert door == Endpoint(asks, ApiFamily.GEMINI, Format.GEMINI, model="gemini-3-pro", is_streaming=streams)
+    assert endpoint == Endpoint(
+        operation, ApiFamily.GEMINI, Format.GEMINI, model="gemini-3-pro", is_streaming=is_streaming
+    )
 
 
 @pytest.mark.parametrize(
-    ("path", "meant"),
+    ("path", "canonical"),
     [
         ("/v1/messages", "/v1/messages"),
         ("/v1/messages/", "/v1/messages"),
@@ -173,8 +175,8 @@ def test_gemini_names_the_model_and_the_operation_in_the_path(
         ("/v1/v1/models/a%2Fb", "/v1/models/a%2Fb"),
     ],
 )
-def test_a_base_url_may_have_the_version_and_a_trailing_slash(path: str, meant: str) -> None:
-    assert canonicalize_path(path) == meant
+def test_a_base_url_may_have_the_version_and_a_trailing_slash(path: str, canonical: str) -> None:
+    assert canonicalize_path(path) == canonical
 
 
 @pytest.mark.parametrize(
@@ -209,16 +211,16 @@ def test_the_first_route_with_the_model_and_the_api_is_used() -> None:
         ],
     )
 
-    def went(door: Endpoint, model: str) -> tuple[str, str | None]:
-        routed = routing.match(door, model)
+    def route(endpoint: Endpoint, model: str) -> tuple[str, str | None]:
+        routed = routing.match(endpoint, model)
         return routed.upstream.name, routed.model
 
-    assert went(CHAT, "claude-opus-5-5") == ("openrouter", "anthropic/claude-opus-5.5")
-    assert went(MESSAGES, "claude-opus-5-5") == ("anthropic", None)
-    assert went(CHAT, "fast") == ("deepseek", "deepseek-chat")
-    assert went(CHAT, "deepseek-chat") == ("deepseek", None)
-    assert went(CHAT, "Fast") == ("vllm", None)
-    assert went(CHAT, "") == ("vllm", None)
+    assert route(CHAT, "claude-opus-5-5") == ("openrouter", "anthropic/claude-opus-5.5")
+    assert route(MESSAGES, "claude-opus-5-5") == ("anthropic", None)
+    assert route(CHAT, "fast") == ("deepseek", "deepseek-chat")
+    assert route(CHAT, "deepseek-chat") == ("deepseek", None)
+    assert route(CHAT, "Fast") == ("vllm", None)
+    assert route(CHAT, "") == ("vllm", None)
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ def test_any_other_error_is_logged_unchanged() -> None:
 
 def test_the_log_names_a_duplicate_key_only_if_it_is_a_parameter() -> None:
     """Keys inside messages can be content of a model or user."""
-    page_data = DuplicateKey(("messages", 3, "content", 0, "input", "SECRET"))
+    error = DuplicateKey(("messages", 3, "content", 0, "input", "SECRET"))
 
-    assert log_reason(page_data) == "a key occurs twice in `messages`"
+    assert log_reason(error) == "a key occurs twice in `messages`"
     assert log_reason(DuplicateKey(("max_tokens",))).startswith("the key `max_tokens` occurs twice")
 
 
@@ -60,11 +60,13 @@ def test_the_log_names_a_duplicate_key_only_if_it_is_a_parameter() -> None:
         ),
     ],
 )
-def test_bedrock_clients_get_errors_in_the_words_of_aws(error: FoveateError, status: int, kind: str) -> None:
-    refusal = build_error_response(error, Format.BEDROCK)
+def test_bedrock_clients_get_errors_in_the_format_of_aws(error: FoveateError, status: int, kind: str) -> None:
+    error_response = build_error_response(error, Format.BEDROCK)
 
-    assert (refusal.status, refusal.kind) == (status, kind)
-    assert json.loads(error_body(Format.BEDROCK, refusal, "req_1")) == {"message": refusal.message}
+    assert (error_response.status, error_response.kind) == (status, kind)
+    assert json.loads(error_body(Format.BEDROCK, error_response, "req_1")) == {
+        "message": error_response.message
+    }
 
 
 @pytest.mark.parametrize(
@@ -77,9 +79,9 @@ def test_bedrock_clients_get_errors_in_the_words_of_aws(error: FoveateError, sta
         (CapUncheckable("no", "ask", cap="c", limit=Decimal(1), reason="r"), 402, "FAILED_PRECONDITION"),
     ],
 )
-def test_gemini_clients_get_errors_in_the_words_of_google(error: FoveateError, status: int, kind: str) -> None:
-    refusal = build_error_response(error, Format.GEMINI)
-    text = json.loads(error_body(Format.GEMINI, refusal, "req_1"))["error"]
+def test_gemini_clients_get_errors_in_the_format_of_google(error: FoveateError, status: int, kind: str) -> None:
+    error_response = build_error_response(error, Format.GEMINI)
+    body = json.loads(error_body(Format.GEMINI, error_response, "req_1"))["error"]
 
-    assert (refusal.status, text["code"], text["status"]) == (status, status, kind)
-    assert text["message"]
+    assert (error_response.status, body["code"], body["status"]) == (status, status, kind)
+    assert body["message"]

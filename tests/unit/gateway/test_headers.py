@@ -73,7 +73,7 @@ def test_response_headers_are_forwarded_except_hop_by_hop_ones() -> None:
         (b"Set-Cookie", b"a"),
         (b"Set-Cookie", b"b"),
     ]
-    remaining = [
+    expected = [
         (b"content-type", b"text/event-stream"),
         (b"retry-after", b"7"),
         (b"content-length", b"9"),
@@ -81,9 +81,9 @@ def test_response_headers_are_forwarded_except_hop_by_hop_ones() -> None:
         (b"set-cookie", b"b"),
     ]
 
-    assert forward_response_headers(received, is_changed=False) == remaining
+    assert forward_response_headers(received, is_changed=False) == expected
     assert forward_response_headers(received, is_changed=True) == [
-        pair for pair in remaining if pair[0] != b"content-length"
+        pair for pair in expected if pair[0] != b"content-length"
     ]
 
 
@@ -99,11 +99,11 @@ def test_headers_covered_by_an_aws_signature_stay_unchanged() -> None:
         (b"x-foveate-agent", b"ana"),
         (b"x-amz-date", b"20261117T000000Z"),
     ]
-    replaced = forward_request_headers(
+    with_replaced_key = forward_request_headers(
         signed, reads_response=True, key=[(b"authorization", b"Bearer k")], overrides={}
     )
-    assert (b"accept-encoding", b"identity") in replaced
-    assert b"x-foveate-agent" not in dict(replaced)
+    assert (b"accept-encoding", b"identity") in with_replaced_key
+    assert b"x-foveate-agent" not in dict(with_replaced_key)
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,9 @@ def make_body(thread: object, **fields: object) -> bytes:
 
 
 async def begin(
-    threads: ThreadStore, text: bytes, *, claims: bool = True, request: IncomingRequest | None = None
+    threads: ThreadStore, body: bytes, *, claims: bool = True, request: IncomingRequest | None = None
 ) -> ThreadTurn:
-    turn = await begin_turn(threads, ThreadMode.HOLD, request or make_request(), "default", text, claims=claims)
+    turn = await begin_turn(threads, ThreadMode.HOLD, request or make_request(), "default", body, claims=claims)
     assert turn is not None
     return turn
 
@@ -114,7 +114,7 @@ def test_the_least_recently_used_threads_are_dropped() -> None:
 
 
 def test_a_long_thread_is_stored_once() -> None:
-    """Each response replaces the previous one, of which only the id is kept."""
+    """Each response replaces the previous one, of which only the id is stored."""
     threads = ThreadStore(Clock())
     threads.store(OWNER, "msg_0", make_history())
     for number in range(200):
@@ -166,14 +166,14 @@ async def test_a_turn_is_sent_complete_and_without_its_beta() -> None:
 async def test_a_turn_without_a_response_can_be_repeated() -> None:
     threads = ThreadStore(Clock())
     threads.store(hash_owner(make_request(), "default"), "msg_1", make_history())
-    text = make_body({"type": "continue", "previous_message_id": "msg_1"})
-    counted = await begin(threads, text, claims=False)
-    first = await begin(threads, text)
+    body = make_body({"type": "continue", "previous_message_id": "msg_1"})
+    count_turn = await begin(threads, body, claims=False)
+    first = await begin(threads, body)
     with pytest.raises(ThreadRefused):
-        await begin(threads, text)
+        await begin(threads, body)
     first.close()
 
-    assert (await begin(threads, text)).body == counted.body
+    assert (await begin(threads, body)).body == count_turn.body
 
 
 async def test_fields_that_a_thread_fixes_cannot_change() -> None:
@@ -189,13 +189,13 @@ async def test_fields_that_a_thread_fixes_cannot_change() -> None:
 
 async def test_other_requests_and_passed_threads_are_unchanged() -> None:
     threads, create = ThreadStore(Clock()), make_body({"type": "create"})
-    for mode, request, text in (
+    for mode, request, body in (
         (ThreadMode.PASS, make_request(), create),
         (ThreadMode.HOLD, make_request(), b'{"messages":[]}'),
         (ThreadMode.REFUSE, make_request(), b'{"messages":[]}'),
         (ThreadMode.HOLD, make_request("/v1/chat/completions"), create),
     ):
-        assert await begin_turn(threads, mode, request, "default", text, claims=True) is None
+        assert await begin_turn(threads, mode, request, "default", body, claims=True) is None
     with pytest.raises(ThreadRefused) as error:
         await begin_turn(threads, ThreadMode.REFUSE, make_request(), "default", create, claims=True)
     assert error.value.thread_code == UNSUPPORTED_REQUEST
@@ -213,9 +213,13 @@ async def test_other_requests_and_passed_threads_are_unchanged() -> None:
 )
 def test_each_error_has_the_status_and_the_details_of_the_provider(code: str, status: int, kind: str) -> None:
     error = ThreadRefused(code, "no")
-    refusal = build_error_response(error, Format.ANTHROPIC)
+    error_response = build_error_response(error, Format.ANTHROPIC)
 
-    assert (refusal.status, refusal.kind, refusal.details) == (status, kind, {"error_code": code})
+    assert (error_response.status, error_response.kind, error_response.details) == (
+        status,
+        kind,
+        {"error_code": code},
+    )
     assert not may_retry(error)
 
 

@@ -27,7 +27,7 @@ def make_request(query: str = "", **headers: str) -> IncomingRequest:
 
 
 @pytest.mark.parametrize(
-    ("incoming_request", "credential"),
+    ("client_request", "credential"),
     [
         (make_request(x_goog_api_key="AIza1"), "Bearer AIza1"),
         (make_request("alt=sse&key=AIza%2B1"), "Bearer AIza+1"),
@@ -37,10 +37,10 @@ def make_request(query: str = "", **headers: str) -> IncomingRequest:
     ],
 )
 def test_googles_chat_endpoint_gets_the_clients_credential_or_the_gateways(
-    incoming_request: IncomingRequest, credential: str
+    client_request: IncomingRequest, credential: str
 ) -> None:
     endpoint = find_summary_endpoint(
-        incoming_request, replace(GOOGLE, key="ours"), incoming_request.api_format, "gemini-3-pro"
+        client_request, replace(GOOGLE, key="ours"), client_request.api_format, "gemini-3-pro"
     )
 
     assert endpoint.url == "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions"
@@ -80,11 +80,11 @@ def test_azure_is_called_at_the_clients_own_endpoint_and_format(
     )
     raw_path = quote(path).encode()
     scope = {"method": "POST", "path": path, "raw_path": raw_path, "query_string": query.encode()}
-    theirs = parse_request({**scope, "headers": [(b"api-key", b"theirs"), (b"x", b"y")]})
-    ours = parse_request({**scope, "headers": [(b"api-key", generate_key().encode())]})
+    with_client_key = parse_request({**scope, "headers": [(b"api-key", b"theirs"), (b"x", b"y")]})
+    with_gateway_key = parse_request({**scope, "headers": [(b"api-key", generate_key().encode())]})
     endpoints = [
-        find_summary_endpoint(incoming_request, azure, incoming_request.api_format, "house")
-        for incoming_request in (theirs, ours)
+        find_summary_endpoint(request, azure, request.api_format, "house")
+        for request in (with_client_key, with_gateway_key)
     ]
 
     for endpoint in endpoints:

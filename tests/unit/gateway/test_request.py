@@ -28,7 +28,7 @@ def test_each_header_sets_its_own_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "decoded"),
     [
         ("Bøb".encode().decode("latin-1"), "Bøb"),  # raw UTF-8 bytes
         ("B\xf8b", "Bøb"),  # Latin-1
@@ -39,8 +39,8 @@ def test_each_header_sets_its_own_value() -> None:
         ("x" * 5_000, "x" * 1_000),
     ],
 )
-def test_values_are_decoded(text: str, meant: str) -> None:
-    assert parse_section_headers({"x-foveate-sender": text}).sender == meant
+def test_values_are_decoded(text: str, decoded: str) -> None:
+    assert parse_section_headers({"x-foveate-sender": text}).sender == decoded
 
 
 def test_an_empty_focus_is_no_focus() -> None:

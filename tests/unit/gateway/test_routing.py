@@ -56,20 +56,20 @@ def test_a_deployment_is_the_model_that_is_configured_for_it() -> None:
         provider="azure",
         deployments={"house": "gpt-5.1"},
     )
-    result = Routing(upstreams={"azure": azure})
+    routing = Routing(upstreams={"azure": azure})
     deployment = match_endpoint("POST", "/openai/deployments/house/chat/completions", {})
     in_body = match_endpoint("POST", "/openai/v1/chat/completions", {})
 
-    assert result.match(deployment, "house").served_model == "gpt-5.1"
-    assert result.match(in_body, "house").served_model == "gpt-5.1"
-    assert result.match(in_body, "attic").served_model == ""
+    assert routing.match(deployment, "house").served_model == "gpt-5.1"
+    assert routing.match(in_body, "house").served_model == "gpt-5.1"
+    assert routing.match(in_body, "attic").served_model == ""
     url = "https://house.openai.azure.com/openai/v1/chat/completions?a=b"
     assert azure.url("/openai/v1/chat/completions", "a=b") == url
 
 
 def test_a_request_in_an_api_without_an_upstream_is_rejected_with_advice() -> None:
     gemini = match_endpoint("POST", "/v1beta/models/m:generateContent", {})
-    others = {name: known for name, known in KNOWN_UPSTREAMS.items() if name != "google"}
+    others = {name: upstream for name, upstream in KNOWN_UPSTREAMS.items() if name != "google"}
 
     assert list(Routing(upstreams=others).possible_upstreams(gemini)) == []
     with pytest.raises(NoUpstream, match=r"no upstream .* Nothing was sent\. .* `api: gemini`"):
@@ -77,13 +77,13 @@ def test_a_request_in_an_api_without_an_upstream_is_rejected_with_advice() -> No
 
 
 @pytest.mark.parametrize(
-    ("path", "forwarded"),
+    ("path", "expected_path"),
     [
         ("/v1beta/models/quick:generateContent", "/v1beta/models/a%2Fb:generateContent"),
         ("/v1beta/models/quick%3AcountTokens", "/v1beta/models/a%2Fb:countTokens"),
     ],
 )
-def test_a_model_gets_another_name_in_the_path(path: str, forwarded: str) -> None:
+def test_a_model_gets_another_name_in_the_path(path: str, expected_path: str) -> None:
     scope = {
         "method": "POST",
         "path": path.replace("%3A", ":"),
@@ -92,7 +92,7 @@ def test_a_model_gets_another_name_in_the_path(path: str, forwarded: str) -> Non
         "headers": [],
     }
 
-    assert replace_path_model(parse_request(scope), "a/b").raw_path == forwarded
+    assert replace_path_model(parse_request(scope), "a/b").raw_path == expected_path
     with pytest.raises(MalformedRequest, match="no place for the model"):
         replace_path_model(parse_request({**scope, "raw_path": b"/v1beta/elsewhere"}), "a/b")
 
@@ -100,10 +100,10 @@ def test_a_model_gets_another_name_in_the_path(path: str, forwarded: str) -> Non
 @pytest.mark.parametrize("name", ["llama.cpp", "vllm"])
 def test_local_servers_accept_both_apis(name: str) -> None:
     """Regression: they had only one API, so prompts in the other went to Anthropic."""
-    routed = Routing(upstreams=KNOWN_UPSTREAMS, routes=[Route(models="qwen*", upstream=name)])
+    routing = Routing(upstreams=KNOWN_UPSTREAMS, routes=[Route(models="qwen*", upstream=name)])
 
-    for door, path in ((CHAT, "/v1/chat/completions"), (MESSAGES, "/v1/messages")):
-        upstream = routed.match(door, "qwen3").upstream
+    for endpoint, path in ((CHAT, "/v1/chat/completions"), (MESSAGES, "/v1/messages")):
+        upstream = routing.match(endpoint, "qwen3").upstream
         assert (upstream.name, upstream.url(path).count("/v1")) == (name, 1)
 
 

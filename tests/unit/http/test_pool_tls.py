@@ -27,48 +27,51 @@ async def secure_server(name: str) -> AsyncIterator[int]:
 
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     AUTHORITY.issue_cert(name).configure_cert(context)
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     try:
-        yield listening.sockets[0].getsockname()[1]
+        yield listener.sockets[0].getsockname()[1]
     finally:
-        listening.close()
+        listener.close()
 
 
-def trusting() -> ssl.SSLContext:
+def make_trusting_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     AUTHORITY.configure_trust(context)
     return context
 
 
-async def got(pool: ConnectionPool, url: str) -> bytes:
-    async with pool.stream("GET", parse_url(url), []) as answer:
-        return await read_body(answer, max_bytes=100, url=url)
+async def fetch(pool: ConnectionPool, url: str) -> bytes:
+    async with pool.stream("GET", parse_url(url), []) as response:
+        return await read_body(response, max_bytes=100, url=url)
 
 
-async def test_a_server_is_asked_whose_certificate_is_trusted() -> None:
+async def test_a_server_with_a_trusted_certificate_is_used() -> None:
     async with secure_server("localhost") as port:
-        assert await got(ConnectionPool(tls_context=trusting()), f"https://localhost:{port}/") == b"hello"
+        assert (
+            await fetch(ConnectionPool(tls_context=make_trusting_context()), f"https://localhost:{port}/")
+            == b"hello"
+        )
 
 
 async def test_a_server_with_an_untrusted_certificate_is_not_used() -> None:
     async with secure_server("localhost") as port:
         with pytest.raises(UpstreamUnreachable, match="certificate is not trusted"):
-            await got(ConnectionPool(), f"https://localhost:{port}/")
+            await fetch(ConnectionPool(), f"https://localhost:{port}/")
 
 
 async def test_a_certificate_for_another_name_is_not_trusted() -> None:
     async with secure_server("elsewhere.example") as port:
         with pytest.raises(UpstreamUnreachable, match="certificate is not trusted"):
-            await got(ConnectionPool(tls_context=trusting()), f"https://localhost:{port}/")
+            await fetch(ConnectionPool(tls_context=make_trusting_context()), f"https://localhost:{port}/")
 
 
-async def test_a_server_without_a_certificate_is_not_asked_as_if_it_had_one() -> None:
+async def test_a_server_without_tls_is_not_used_for_https() -> None:
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
         writer.close()
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
     with pytest.raises(UpstreamUnreachable, match="no secure connection"):
-        await got(ConnectionPool(), f"https://127.0.0.1:{port}/")
-    listening.close()
+        await fetch(ConnectionPool(), f"https://127.0.0.1:{port}/")
+    listener.close()

@@ -15,7 +15,7 @@ from foveate.http.pool import parse_url
         ("http://bücher.example/", b"xn--bcher-kva.example", b"/"),
     ],
 )
-def test_a_url_says_where_to_ask_for_what(url: str, authority: bytes, path: bytes) -> None:
+def test_urls_are_parsed_into_authority_and_path(url: str, authority: bytes, path: bytes) -> None:
     assert (parse_url(url).authority, parse_url(url).path) == (authority, path)
 
 

@@ -10,16 +10,16 @@ from tests.support.scenarios.note_folders import load_library, opened_files, wri
 SECOND_NS = 1_000_000_000
 
 
-def changed_at(time_ns: int) -> FileState:
+def make_file_state(time_ns: int) -> FileState:
     return FileState(device=1, inode=2, size_bytes=3, modified_ns=0, changed_ns=time_ns)
 
 
 def test_a_file_is_read_completely_with_its_state(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_bytes(b"\xff\0text\r\n")
-    read = read_stable(str(path))
+    content_and_state = read_stable(str(path))
 
-    assert read == (b"\xff\0text\r\n", FileState.from_stat(path.stat()))
+    assert content_and_state == (b"\xff\0text\r\n", FileState.from_stat(path.stat()))
 
 
 def test_a_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
@@ -36,15 +36,15 @@ def test_a_removed_file_is_reported_by_name(tmp_path: Path) -> None:
 
 def test_descriptors_are_closed(tmp_path: Path) -> None:
     path = write_files(tmp_path, {"a.md": "text"}) / "a.md"
-    before = [number for number in range(256) if is_open(number)]
+    before = [number for number in range(256) if is_descriptor_open(number)]
     read_stable(str(path))
     with pytest.raises(UnreadableInput, match="is not a file"):
         read_stable(str(tmp_path))
 
-    assert [number for number in range(256) if is_open(number)] == before
+    assert [number for number in range(256) if is_descriptor_open(number)] == before
 
 
-def is_open(number: int) -> bool:
+def is_descriptor_open(number: int) -> bool:
     try:
         os.fstat(number)
     except OSError:
@@ -83,7 +83,7 @@ def test_invalid_utf_8_is_reported_with_its_position(data: bytes, expected: str 
 def test_a_file_read_within_a_clock_tick_of_its_change_is_not_settled(
     changed_ns: int, read_ns: int, expected: bool
 ) -> None:
-    assert is_settled(changed_at(changed_ns), read_ns) == expected
+    assert is_settled(make_file_state(changed_ns), read_ns) == expected
 
 
 def test_a_file_that_is_not_settled_is_read_again(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ def load_forest(folder: Path, **files: str) -> tuple[Library, Forest]:
 
 def test_the_columns_of_a_document_describe_its_tree(tmp_path: Path) -> None:
     library, _ = load_forest(tmp_path, a=TREE)
-    known = build_columns(library.documents[0])
+    columns = build_columns(library.documents[0])
 
-    assert known.parent.tolist() == [-1, 0, 1, 2, 1, 0]
-    assert known.depth.tolist() == [0, 1, 2, 3, 2, 1]
-    assert known.end.tolist() == [6, 5, 4, 4, 5, 6]
-    assert known.chars.tolist() == [len("Text\n"), len("abc\n"), 0, 0, 0, 0]
+    assert columns.parent.tolist() == [-1, 0, 1, 2, 1, 0]
+    assert columns.depth.tolist() == [0, 1, 2, 3, 2, 1]
+    assert columns.end.tolist() == [6, 5, 4, 4, 5, 6]
+    assert columns.chars.tolist() == [len("Text\n"), len("abc\n"), 0, 0, 0, 0]
 
 
 def test_all_documents_are_in_one_sequence(tmp_path: Path) -> None:
@@ -37,8 +37,8 @@ def test_all_documents_are_in_one_sequence(tmp_path: Path) -> None:
 def test_a_node_has_an_index_and_ancestors(tmp_path: Path) -> None:
     _, forest = load_forest(tmp_path, a="* A\n", b=TREE)
 
-    assert [forest.index_of(node) for node in forest.nodes] == list(range(len(forest.nodes)))
-    assert [forest.nodes[place].title for place in forest.ancestors(5)] == ["b", "One", "Two"]
+    assert [forest.find_index(node) for node in forest.nodes] == list(range(len(forest.nodes)))
+    assert [forest.nodes[index].title for index in forest.ancestors(5)] == ["b", "One", "Two"]
     assert forest.ancestors(2) == []
 
 
@@ -46,16 +46,14 @@ def test_a_node_of_another_memory_has_no_index(tmp_path: Path) -> None:
     _, forest = load_forest(tmp_path / "one", a="* A\n")
     _, other = load_forest(tmp_path / "two", a="* A\n")
 
-    assert forest.index_of(other.nodes[1]) is None
+    assert forest.find_index(other.nodes[1]) is None
 
 
 def test_a_short_file_is_one_piece_and_a_long_one_has_one_per_node(tmp_path: Path) -> None:
-    longest = "* A\n* B\n" + "x" * (SHORT_FILE_CHARS - len("* A\n* B\n"))
-    _, forest = load_forest(
-        tmp_path, a=longest, b=f"{longest}x", c="* C\n", d="#+FILETAGS: :private:\n", e="e\n"
-    )
+    text = "* A\n* B\n" + "x" * (SHORT_FILE_CHARS - len("* A\n* B\n"))
+    _, forest = load_forest(tmp_path, a=text, b=f"{text}x", c="* C\n", d="#+FILETAGS: :private:\n", e="e\n")
 
-    assert [forest.nodes[place].document.key for place in forest.piece_starts] == [
+    assert [forest.nodes[index].document.key for index in forest.piece_starts] == [
         "a.org", "b.org", "b.org", "b.org", "c.org", "e.org",
     ]  # fmt: skip
     assert forest.nodes[int(forest.piece_starts[-1])].title == "e"
@@ -69,15 +67,15 @@ def test_an_empty_forest_is_valid(tmp_path: Path) -> None:
 
 
 def test_nodes_are_ordered_by_depth_then_age_then_position(tmp_path: Path) -> None:
-    dated = "#+TITLE: {0}\n#+DATE: {1}\n* {0}1\n* {0}2\n"
+    template = "#+TITLE: {0}\n#+DATE: {1}\n* {0}1\n* {0}2\n"
     _, forest = load_forest(
         tmp_path,
-        a=dated.format("A", "0001-01-01"),
-        b=dated.format("B", "2026-11-02 10:00:01"),
-        c=dated.format("C", "2026-11-02 10:00:00"),
+        a=template.format("A", "0001-01-01"),
+        b=template.format("B", "2026-11-02 10:00:01"),
+        c=template.format("C", "2026-11-02 10:00:00"),
     )
 
-    titles = [forest.nodes[place].title for place in forest.newest_first]
+    titles = [forest.nodes[index].title for index in forest.newest_first]
     assert titles == ["B", "C", "A", "B1", "B2", "C1", "C2", "A1", "A2"]
 
 

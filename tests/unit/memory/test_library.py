@@ -81,14 +81,14 @@ def test_only_the_file_that_has_changed_is_opened_and_only_its_document_is_new(t
     wait_until_settled(library)
     before, version = library.documents, library.version
     write_files(tmp_path, {"07.org": "* Another\n"})
-    with opened_files() as opened:
+    with opened_files() as opened_paths:
         changes = library.refresh()
 
-    changed = str(tmp_path / "07.org")
-    assert set(opened) == {changed}
-    assert (changes.read, changes.removed) == ((changed,), ())
-    same = [new is old for new, old in zip(library.documents, before, strict=True)]
-    assert same == [n != 7 for n in range(20)]
+    changed_path = str(tmp_path / "07.org")
+    assert set(opened_paths) == {changed_path}
+    assert (changes.read, changes.removed) == ((changed_path,), ())
+    is_same = [new is old for new, old in zip(library.documents, before, strict=True)]
+    assert is_same == [n != 7 for n in range(20)]
     assert library.version != version
     assert node_ids(library).keys() >= {"Another"}
     assert library.node(before[7].nodes[1].id) is None
@@ -141,7 +141,7 @@ def test_a_touched_file_is_a_newer_document_with_the_same_text(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("seconds", [-(10**11), 10**11])
-def test_a_file_time_outside_the_calendar_is_harmless(tmp_path: Path, seconds: int) -> None:
+def test_a_file_time_outside_the_calendar_is_no_error(tmp_path: Path, seconds: int) -> None:
     path = write_files(tmp_path, {"a.org": "* One\n"}) / "a.org"
     os.utime(path, (seconds, seconds))
     library = load_library(tmp_path)
@@ -177,8 +177,8 @@ def test_paths_are_expanded_unless_they_exist_as_written(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NOTES_HERE", "~/notes")
 
-    for written in ("~/notes", "$NOTES_HERE", "'${NOTES_HERE}/'", '"$HOME/notes'):
-        assert document_keys(load_library(written)) == ["a.org"]
+    for path in ("~/notes", "$NOTES_HERE", "'${NOTES_HERE}/'", '"$HOME/notes'):
+        assert document_keys(load_library(path)) == ["a.org"]
     assert document_keys(load_library(str(tmp_path / "cost $5"))) == ["b.org"]
     with pytest.raises(BadOption, match="NOTES_THERE"):
         load_library("$NOTES_THERE/a.org")
@@ -264,18 +264,18 @@ def test_an_unfinished_file_that_is_restored_is_unchanged(tmp_path: Path) -> Non
 @contextmanager
 def concurrent_writer(path: Path) -> Iterator[None]:
     """A thread that writes to a file all the time."""
-    done = threading.Event()
+    stop = threading.Event()
 
-    def touch() -> None:
-        while not done.is_set():
+    def update_time() -> None:
+        while not stop.is_set():
             os.utime(path)
 
-    writer = threading.Thread(target=touch)
+    writer = threading.Thread(target=update_time)
     writer.start()
     try:
         yield
     finally:
-        done.set()
+        stop.set()
         writer.join()
 
 
@@ -287,15 +287,15 @@ def test_a_file_that_changes_while_it_is_read_keeps_its_old_content(tmp_path: Pa
         "r+b"
     ) as file:  # large enough that reading takes longer than a tick of the file system's clock
         file.truncate(100_000_000)
-    reported = ["a.org: changes while it is read"]
+    expected = ["a.org: changes while it is read"]
     with concurrent_writer(path):
         for _ in range(20):  # on a busy machine there may be no write during a read
             library.refresh()
-            if problem_lines(library) == reported:
+            if problem_lines(library) == expected:
                 break
-        assert problem_lines(library) == reported
+        assert problem_lines(library) == expected
         assert list(node_ids(library)) == ["a", "One", "b", "Other"]
-        fresh = next(fresh for _ in range(20) if problem_lines(fresh := load_library(path)) == reported)
+        fresh = next(fresh for _ in range(20) if problem_lines(fresh := load_library(path)) == expected)
         assert fresh.documents == ()
     path.write_bytes(b"* Two\n")
     library.refresh()
@@ -351,21 +351,21 @@ def test_readers_see_a_consistent_state_during_a_refresh(tmp_path: Path) -> None
     library = load_library(
         write_files(tmp_path, {f"{n:02}.org": WITH_ID.format(f"T{n}", f"id-{n}") for n in range(count)})
     )
-    stop, wrong = threading.Event(), []
+    stop, failures = threading.Event(), []
 
-    def read() -> None:
+    def read_documents() -> None:
         while not stop.is_set():
             documents = library.documents
             if [document.key for document in documents] != [f"{n:02}.org" for n in range(count)]:
-                wrong.append(repr(documents))
+                failures.append(repr(documents))
             if any(len(document.nodes) != 2 for document in documents) or library.node("id-3") is None:
-                wrong.append("half of a document")
+                failures.append("half of a document")
 
     def refresh() -> None:
         while not stop.is_set():
             library.refresh()
 
-    threads = [threading.Thread(target=run) for run in (read, read, refresh)]
+    threads = [threading.Thread(target=run) for run in (read_documents, read_documents, refresh)]
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)  # otherwise the threads hardly ever interleave
     try:
@@ -377,14 +377,14 @@ def test_readers_see_a_consistent_state_during_a_refresh(tmp_path: Path) -> None
             library.refresh()
             node = library.node("id-3")
             if node is None or node.title != f"Turn {turn}":
-                wrong.append(f"{node} after turn {turn}")
+                failures.append(f"{node} after turn {turn}")
     finally:
         stop.set()
         for thread in threads:
             thread.join()
         sys.setswitchinterval(interval)
 
-    assert wrong == []
+    assert failures == []
 
 
 def test_a_regenerated_id_never_equals_one_below_the_owner(tmp_path: Path) -> None:

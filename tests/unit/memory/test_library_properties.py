@@ -26,13 +26,13 @@ WITH_ID = "* {}\n:PROPERTIES:\n:ID: {}\n:END:\n"
 
 
 @contextmanager
-def temporary_notes(forest: NoteFolder) -> Iterator[Path]:
+def write_temporary_notes(notes: NoteFolder) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
-        yield write_files(Path(name), {file.path: file.text for file in forest.files})
+        yield write_files(Path(name), {file.path: file.text for file in notes.files})
 
 
 def describe_nodes(library: Library) -> list[tuple[object, ...]]:
-    """Everything that a library tells about its nodes."""
+    """Return everything that a library exposes about its nodes."""
     return [
         (
             node.id,
@@ -48,79 +48,77 @@ def describe_nodes(library: Library) -> list[tuple[object, ...]]:
 
 
 def assert_equals_fresh_library(library: Library, folder: Path) -> None:
-    anew = load_library(folder)
-    assert describe_nodes(library) == describe_nodes(anew)
-    assert library.version == anew.version
-    assert library.problems == anew.problems
+    fresh = load_library(folder)
+    assert describe_nodes(library) == describe_nodes(fresh)
+    assert library.version == fresh.version
+    assert library.problems == fresh.problems
     for node in all_nodes(library):
         assert library.node(node.id) is node
 
 
 @pytest.mark.slow
-@given(forest=note_folders(), data=st.data())
-def test_any_edit_changes_the_version_and_reverting_restores_it(
-    forest: NoteFolder, data: st.DataObject
-) -> None:
-    with temporary_notes(forest) as folder:
-        file = data.draw(st.sampled_from(forest.files))
-        path, before = folder / file.path, file.text.encode()
+@given(notes=note_folders(), data=st.data())
+def test_any_edit_changes_the_version_and_reverting_restores_it(notes: NoteFolder, data: st.DataObject) -> None:
+    with write_temporary_notes(notes) as folder:
+        file = data.draw(st.sampled_from(notes.files))
+        path, original = folder / file.path, file.text.encode()
         os.utime(path, ns=(0, 1_700_000_000_123_456_789))
         library = load_library(folder)
         version = library.version
-        at = data.draw(st.integers(0, len(before)))
-        instead = data.draw(st.sampled_from([b"", b"x", b"\n", b"*", b"\xff"]))
-        after = before[:at] + instead + before[at + data.draw(st.integers(0, 1)) :]
+        offset = data.draw(st.integers(0, len(original)))
+        inserted = data.draw(st.sampled_from([b"", b"x", b"\n", b"*", b"\xff"]))
+        edited = original[:offset] + inserted + original[offset + data.draw(st.integers(0, 1)) :]
         times = path.stat()
-        path.write_bytes(after)
+        path.write_bytes(edited)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         library.refresh()
 
-        assert (library.version == version) == (after == before)
-        path.write_bytes(before)
+        assert (library.version == version) == (edited == original)
+        path.write_bytes(original)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         library.refresh()
         assert library.version == version
 
 
-def strings(root: object) -> Iterator[str]:
-    """All strings and bytes reachable from an object."""
+def iterate_strings(root: object) -> Iterator[str]:
+    """Yield all strings and bytes reachable from an object."""
     code = (type, ModuleType, FunctionType, BuiltinFunctionType)
-    pending, passed = [root], {id(root)}
+    pending, seen_ids = [root], {id(root)}
     while pending:
-        reachable = pending.pop()
-        if isinstance(reachable, str):
-            yield reachable
-        elif isinstance(reachable, bytes | bytearray):
-            yield reachable.decode("utf-8", "replace")
+        value = pending.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, bytes | bytearray):
+            yield value.decode("utf-8", "replace")
         # The garbage collector does not track structs without it.
-        held = (
-            [getattr(reachable, name) for name in reachable.__struct_fields__]
-            if isinstance(reachable, msgspec.Struct)
+        fields = (
+            [getattr(value, name) for name in value.__struct_fields__]
+            if isinstance(value, msgspec.Struct)
             else []
         )
-        for other in [*gc.get_referents(reachable), *held]:
-            if id(other) not in passed and not isinstance(other, code):
-                passed.add(id(other))
-                pending.append(other)
+        for referent in [*gc.get_referents(value), *fields]:
+            if id(referent) not in seen_ids and not isinstance(referent, code):
+                seen_ids.add(id(referent))
+                pending.append(referent)
 
 
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow])
-@given(forest=note_folders(), edited=note_folders())
-def test_nothing_private_can_be_reached_from_a_library(forest: NoteFolder, edited: NoteFolder) -> None:
-    with temporary_notes(forest) as folder:
+@given(notes=note_folders(), edited_notes=note_folders())
+def test_nothing_private_can_be_reached_from_a_library(notes: NoteFolder, edited_notes: NoteFolder) -> None:
+    with write_temporary_notes(notes) as folder:
         library = load_library(folder)
-        reached = "\0".join(strings(library))
-        assert not forest.leaked_words(reached)
-        assert all(word in reached for word in forest.public)
+        text = "\0".join(iterate_strings(library))
+        assert not notes.leaked_words(text)
+        assert all(word in text for word in notes.public)
 
-        for file in forest.files:  # private words of one can be public in the other
+        for file in notes.files:  # private words of one can be public in the other
             (folder / file.path).unlink()
-        write_files(folder, {file.path: file.text for file in edited.files})
+        write_files(folder, {file.path: file.text for file in edited_notes.files})
         library.refresh()
-        reached = "\0".join(strings(library))
-        assert not edited.leaked_words(reached)
-        assert all(word in reached for word in edited.public)
+        text = "\0".join(iterate_strings(library))
+        assert not edited_notes.leaked_words(text)
+        assert all(word in text for word in edited_notes.public)
 
 
 def test_text_that_becomes_private_is_forgotten(tmp_path: Path) -> None:
@@ -133,7 +131,7 @@ def test_text_that_becomes_private_is_forgotten(tmp_path: Path) -> None:
     )
     changes = library.refresh()
 
-    assert not [text for text in strings(library) if "secret" in text or "Three" in text]
+    assert not [text for text in iterate_strings(library) if "secret" in text or "Three" in text]
     assert list(node_ids(library)) == ["a", "Two"]
     assert changes.removed == (str(tmp_path / "b.org"),)
 
@@ -167,30 +165,30 @@ headings = st.lists(
 )
 
 
-def write_org(tree: list[tuple[int, str, str, bool]], pinned: str) -> str:
+def write_org(tree: list[tuple[int, str, str, bool]], reused_id: str) -> str:
     text = ""
-    for level, title, own, is_private in tree:
-        text += f"{'*' * level} {title}{' :private:' if is_private and own == 'z' else ''}\n"
-        own = pinned if own == "y" else own
-        text += f":PROPERTIES:\n:ID: {own}\n:END:\n" if own else ""
+    for level, title, node_id, is_private in tree:
+        text += f"{'*' * level} {title}{' :private:' if is_private and node_id == 'z' else ''}\n"
+        node_id = reused_id if node_id == "y" else node_id
+        text += f":PROPERTIES:\n:ID: {node_id}\n:END:\n" if node_id else ""
     return text
 
 
 @pytest.mark.slow
 @given(data=st.data())
 def test_an_updated_library_equals_a_fresh_one(data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
         library = load_library(folder)
         for _ in range(data.draw(st.integers(1, 5))):
-            # An id that one node has by its titles, given to another.
-            pinned = data.draw(st.sampled_from(["y", *(node.id for node in all_nodes(library))]))
+            # Assign the generated id of one node to another.
+            reused_id = data.draw(st.sampled_from(["y", *(node.id for node in all_nodes(library))]))
             for path in data.draw(st.lists(st.sampled_from(FILES), min_size=1, max_size=2, unique=True)):
                 tree = data.draw(st.one_of(st.none(), headings, headings, headings))
                 if tree is None:
                     (folder / path).unlink(missing_ok=True)
                 else:
-                    write_files(folder, {path: write_org(tree, pinned)})
+                    write_files(folder, {path: write_org(tree, reused_id)})
             library.refresh()
             assert_equals_fresh_library(library, folder)
             nodes = list(all_nodes(library))
@@ -200,10 +198,11 @@ def test_an_updated_library_equals_a_fresh_one(data: st.DataObject) -> None:
 @pytest.mark.slow
 @given(texts=st.lists(note_texts, min_size=1, max_size=3))
 def test_any_file_is_read_completely(texts: list[str]) -> None:
-    written = [text.encode("utf-8", "replace").decode() for text in texts]
-    with tempfile.TemporaryDirectory() as name:
+    contents = [text.encode("utf-8", "replace").decode() for text in texts]
+    with tempfile.TemporaryDirectory() as folder_name:
         folder = write_files(
-            Path(name), {f"{at}{'.org' if at % 2 else '.md'}": text for at, text in enumerate(written)}
+            Path(folder_name),
+            {f"{number}{'.org' if number % 2 else '.md'}": text for number, text in enumerate(contents)},
         )
         library = load_library(folder)
 
@@ -213,9 +212,9 @@ def test_any_file_is_read_completely(texts: list[str]) -> None:
 
 
 @pytest.mark.slow
-@given(forest=note_folders())
-def test_ids_do_not_depend_on_the_folders_location(forest: NoteFolder) -> None:
-    with temporary_notes(forest) as first_folder, temporary_notes(forest) as second_folder:
+@given(notes=note_folders())
+def test_ids_do_not_depend_on_the_folders_location(notes: NoteFolder) -> None:
+    with write_temporary_notes(notes) as first_folder, write_temporary_notes(notes) as second_folder:
         assert node_ids(load_library(first_folder)) == node_ids(load_library(second_folder))
 
 
@@ -227,12 +226,12 @@ def test_an_id_in_two_files_belongs_to_the_first_and_both_are_named(tmp_path: Pa
 
     write_files(tmp_path, {"a.org": WITH_ID.format("Sooner", "same") + "** Child of it\n"})
     wait_until_settled(library)
-    found = node_ids(library)
-    assert found["Sooner"] == "same"
-    assert found["Later"] != "same"
-    assert found["Child"] != child
+    ids = node_ids(library)
+    assert ids["Sooner"] == "same"
+    assert ids["Later"] != "same"
+    assert ids["Child"] != child
     assert problem_lines(library) == [
-        f"b.org: 'Later' has the id same of 'Sooner' in {tmp_path}/a.org, so it goes by {found['Later']}: "
+        f"b.org: 'Later' has the id same of 'Sooner' in {tmp_path}/a.org, so it goes by {ids['Later']}: "
         "give one of them another"
     ]
 

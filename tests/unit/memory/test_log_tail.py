@@ -25,7 +25,7 @@ def test_the_twenty_newest_lines_are_shown_oldest_first(log: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "lines"),
+    ("data", "lines"),
     [
         (b"", ()),
         (b"\n", ("",)),
@@ -38,8 +38,8 @@ def test_the_twenty_newest_lines_are_shown_oldest_first(log: Path) -> None:
         (b"caf\xe9\n", ("caf\ufffd",)),
     ],
 )
-def test_only_lf_and_crlf_end_a_line(log: Path, written: bytes, lines: tuple[str, ...]) -> None:
-    log.write_bytes(written)
+def test_only_lf_and_crlf_end_a_line(log: Path, data: bytes, lines: tuple[str, ...]) -> None:
+    log.write_bytes(data)
 
     assert read_log_tail(log, 2, gate=GATE) == LogTail(lines)
 
@@ -56,15 +56,15 @@ def test_a_limit_of_zero_gives_no_lines(log: Path) -> None:
         st.text(st.characters(codec="utf-8", exclude_characters="\n\r")).map(lambda line: line * 9000)
     ),
     limit=st.integers(1, 5),
-    ended=st.booleans(),
+    ends_with_newline=st.booleans(),
 )
 def test_the_newest_lines_are_complete_whatever_the_block_boundaries(
-    lines: list[str], limit: int, ended: bool
+    lines: list[str], limit: int, ends_with_newline: bool
 ) -> None:
-    written = "\n".join([*lines, ""] if ended else lines).encode()
-    expected = lines[:-1] if not ended and lines and not lines[-1] else lines
+    data = "\n".join([*lines, ""] if ends_with_newline else lines).encode()
+    expected = lines[:-1] if not ends_with_newline and lines and not lines[-1] else lines
 
-    tail = read_tail(lambda start, size: written[start : start + size], len(written), limit, name="log")
+    tail = read_tail(lambda start, size: data[start : start + size], len(data), limit, name="log")
 
     if sum(len(line.encode()) + 1 for line in expected[-limit:]) < KB * KB:
         assert tail == LogTail(tuple(expected[-limit:]))
@@ -72,14 +72,14 @@ def test_the_newest_lines_are_complete_whatever_the_block_boundaries(
 
 def test_only_the_end_of_a_long_log_is_read() -> None:
     size = 10**15
-    reads = []
+    read_sizes = []
 
-    def read(_start: int, length: int) -> bytes:
-        reads.append(length)
+    def read_block(_start: int, length: int) -> bytes:
+        read_sizes.append(length)
         return b"a line of a very long log\n" * (length // 26 + 1)
 
-    assert len(read_tail(read, size, 20, name="log").lines) == 20
-    assert sum(reads) <= 64 * KB
+    assert len(read_tail(read_block, size, 20, name="log").lines) == 20
+    assert sum(read_sizes) <= 64 * KB
 
 
 def test_a_file_with_a_gigabyte_before_its_last_lines_is_read_from_the_end(log: Path) -> None:
@@ -188,17 +188,17 @@ def test_a_privacy_tag_far_above_hides_the_newest_lines(tmp_path: Path) -> None:
 
 
 def test_notes_that_are_too_large_or_not_utf_8_give_no_lines_and_a_warning(tmp_path: Path) -> None:
-    large, other, cut = tmp_path / "large.org", tmp_path / "other.md", tmp_path / "cut.md"
+    large, utf16, truncated = tmp_path / "large.org", tmp_path / "other.md", tmp_path / "cut.md"
     with large.open("wb") as file:
         file.truncate(64 * KB * KB + 1)
-    other.write_bytes("# A :private:\nsecret\n".encode("utf-16"))
-    cut.write_bytes("# A\nb\u00e4".encode()[:-1])
+    utf16.write_bytes("# A :private:\nsecret\n".encode("utf-16"))
+    truncated.write_bytes("# A\nb\u00e4".encode()[:-1])
 
     assert read_log_tail(large, gate=GATE) == LogTail(
         warnings=(f"{large}: more than 67,108,864 bytes of notes, which are read whole",)
     )
-    assert read_log_tail(other, gate=GATE) == LogTail(warnings=(f"{other}: not UTF-8 from byte 0 on",))
-    assert read_log_tail(cut, gate=GATE) == LogTail(("# A", "b\ufffd"))
+    assert read_log_tail(utf16, gate=GATE) == LogTail(warnings=(f"{utf16}: not UTF-8 from byte 0 on",))
+    assert read_log_tail(truncated, gate=GATE) == LogTail(("# A", "b\ufffd"))
 
 
 def test_a_log_that_is_not_notes_is_shown_unchanged(tmp_path: Path) -> None:

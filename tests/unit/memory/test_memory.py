@@ -20,10 +20,10 @@ def memory(tmp_path: Path) -> Memory:
 
 
 def test_a_node_is_found_by_id_or_unique_title(memory: Memory) -> None:
-    two = memory.node("Two")
+    node = memory.node("Two")
 
     assert memory.node("first").title == "One"
-    assert memory.node(two.id) is two
+    assert memory.node(node.id) is node
     assert memory.node("Notes").document.key == "b.md"
 
 
@@ -105,7 +105,7 @@ def test_a_focus_can_be_given_as_a_node(memory: Memory) -> None:
 
 
 def test_a_refresh_shows_changes_and_changes_the_version(memory: Memory, tmp_path: Path) -> None:
-    version, three = memory.version, memory.node("Three")
+    version, node = memory.version, memory.node("Three")
     write_files(tmp_path, {"a.org": "* Four\nA walrus was sighted.\n"})
 
     assert "Four" not in memory.render(limit_tokens=None).text
@@ -113,7 +113,7 @@ def test_a_refresh_shows_changes_and_changes_the_version(memory: Memory, tmp_pat
     assert changes.read == (str(tmp_path / "a.org"),)
     assert memory.version != version
     assert "A walrus was sighted." in memory.render(query="walrus", limit_tokens=100).text
-    assert memory.node("Three") is three
+    assert memory.node("Three") is node
     with pytest.raises(BadOption, match="no node 'first'"):
         memory.render("first")
 
@@ -137,9 +137,9 @@ def test_a_refresh_without_changes_changes_nothing(memory: Memory) -> None:
 def test_the_threshold_can_be_set_in_the_environment(
     memory: Memory, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
-    usual = memory.render("One", limit_tokens=None)
+    default_view = memory.render("One", limit_tokens=None)
     monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", setting)
-    assert memory.render("One", limit_tokens=None) == usual
+    assert memory.render("One", limit_tokens=None) == default_view
 
     monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", "0")
     assert {node.level for node in memory.render("One", limit_tokens=None).nodes} == {"full"}

@@ -16,11 +16,11 @@ def test_a_view_is_consistent_during_a_refresh(tmp_path: Path) -> None:
         )
     memory = Memory.load(tmp_path, index=Index(embedder=None))
     failures: list[BaseException] = []
-    is_over = Event()
+    stop = Event()
 
     def render_repeatedly() -> None:
         try:
-            while not is_over.is_set():
+            while not stop.is_set():
                 memory.render("file-7", limit_tokens=200)
         except BaseException as error:
             failures.append(error)
@@ -35,7 +35,7 @@ def test_a_view_is_consistent_during_a_refresh(tmp_path: Path) -> None:
         )
         memory.refresh()
         assert f"new {turn}" in memory.render("file-7", limit_tokens=200).text
-    is_over.set()
+    stop.set()
     for thread in threads:
         thread.join()
 

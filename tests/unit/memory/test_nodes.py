@@ -4,25 +4,25 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from foveate.memory.nodes import Document, Node, RejectedId, build_nodes, claimed_ids
+from foveate.memory.nodes import Node, NoteDocument, RejectedId, build_nodes, claimed_ids
 from foveate.memory.parsing.org import parse_org
 from foveate.memory.privacy import Gate
 from tests.support.scenarios.memory_nodes import LONG_AGO, NodeSpec, build_test_nodes, closed_at, node_titles
 
 
-def document(text: str, key: str = "notes.org") -> Document:
-    """An Org file without nodes."""
+def parse_document(text: str, key: str = "notes.org") -> NoteDocument:
+    """Build an Org document whose nodes are not built yet."""
     outline = Gate().redact(parse_org(text, Gate(), name="notes"))
-    return Document(path=f"/{key}", key=key, modified=LONG_AGO, digest=b"", outline=outline)
+    return NoteDocument(path=f"/{key}", key=key, modified=LONG_AGO, digest=b"", outline=outline)
 
 
 def parse_nodes(text: str, key: str = "notes.org") -> list[Node]:
-    built = document(text, key)
-    build_nodes(built)
-    return built.nodes
+    document = parse_document(text, key)
+    build_nodes(document)
+    return document.nodes
 
 
-def ids(text: str, key: str = "notes.org") -> dict[str, str]:
+def ids_by_title(text: str, key: str = "notes.org") -> dict[str, str]:
     return {node.title: node.id for node in parse_nodes(text, key)}
 
 
@@ -70,7 +70,7 @@ def test_the_content_of_a_node_excludes_its_children() -> None:
 def test_the_version_of_a_node_depends_only_on_its_own_text() -> None:
     before, after = parse_nodes("* One\ntext\n** Two\ntext\n"), parse_nodes("* One\ntext\n** Two\nother\n")
 
-    assert [one.version == other.version for one, other in zip(before, after, strict=True)] == [
+    assert [old.version == new.version for old, new in zip(before, after, strict=True)] == [
         True,
         True,
         False,
@@ -83,7 +83,9 @@ trees = st.lists(st.tuples(st.integers(1, 5), TITLES), min_size=1, max_size=14)
 
 def write_org(tree: list[tuple[int, str]], texts: dict[int, str] | None = None) -> str:
     texts = texts or {}
-    return "".join(f"{'*' * level} {title}\n{texts.get(at, '')}\n" for at, (level, title) in enumerate(tree))
+    return "".join(
+        f"{'*' * level} {title}\n{texts.get(index, '')}\n" for index, (level, title) in enumerate(tree)
+    )
 
 
 def ids_in_order(text: str) -> list[str]:
@@ -92,9 +94,9 @@ def ids_in_order(text: str) -> list[str]:
 
 @given(tree=trees)
 def test_ids_are_unique(tree: list[tuple[int, str]]) -> None:
-    found = ids_in_order(write_org(tree))
+    ids = ids_in_order(write_org(tree))
 
-    assert len(set(found)) == len(found) == len(tree) + 1
+    assert len(set(ids)) == len(ids) == len(tree) + 1
 
 
 @given(tree=trees, texts=st.dictionaries(st.integers(0, 13), st.text("ab \n", max_size=9)))
@@ -102,16 +104,16 @@ def test_ids_do_not_change_with_texts(tree: list[tuple[int, str]], texts: dict[i
     assert ids_in_order(write_org(tree)) == ids_in_order(write_org(tree, texts))
 
 
-@given(tree=trees, at=st.integers(0, 14), level=st.integers(1, 6))
+@given(tree=trees, index=st.integers(0, 14), level=st.integers(1, 6))
 def test_ids_do_not_change_if_other_headings_are_added_or_removed(
-    tree: list[tuple[int, str]], at: int, level: int
+    tree: list[tuple[int, str]], index: int, level: int
 ) -> None:
-    at = min(at, len(tree))
-    assume(at == len(tree) or tree[at][0] <= level)  # what follows must not become its child
+    index = min(index, len(tree))
+    assume(index == len(tree) or tree[index][0] <= level)  # the next heading must not become its child
     before = ids_in_order(write_org(tree))
-    after = ids_in_order(write_org([*tree[:at], (level, "New"), *tree[at:]]))
+    after = ids_in_order(write_org([*tree[:index], (level, "New"), *tree[index:]]))
 
-    assert after[: at + 1] + after[at + 2 :] == before
+    assert after[: index + 1] + after[index + 2 :] == before
 
 
 @pytest.mark.parametrize(
@@ -124,52 +126,54 @@ def test_an_id_does_not_change_with_state_tags_or_progress(line: str) -> None:
 
 
 def test_ids_differ_between_files() -> None:
-    assert not set(ids("* One\n", "a.org").values()) & set(ids("* One\n", "b.org").values())
+    assert not set(ids_by_title("* One\n", "a.org").values()) & set(ids_by_title("* One\n", "b.org").values())
 
 
 def test_an_explicit_id_is_used_and_determines_those_below() -> None:
-    first = ids(with_id("One", "abc-123") + "** Two\n", "a.org")
-    moved = ids("* Above\n*" + with_id("One", "abc-123") + "*** Two\n", "folder/b.org")
+    first = ids_by_title(with_id("One", "abc-123") + "** Two\n", "a.org")
+    other_file = ids_by_title("* Above\n*" + with_id("One", "abc-123") + "*** Two\n", "folder/b.org")
 
     assert first["One"] == "abc-123"
-    assert (first["One"], first["Two"]) == (moved["One"], moved["Two"])
+    assert (first["One"], first["Two"]) == (other_file["One"], other_file["Two"])
 
 
 def test_writing_down_a_generated_id_changes_nothing() -> None:
-    before = ids("* One\n** Two\n")
+    before = ids_by_title("* One\n** Two\n")
 
-    assert ids(with_id("One", before["One"]) + "** Two\n") == before
+    assert ids_by_title(with_id("One", before["One"]) + "** Two\n") == before
 
 
 def test_a_duplicate_id_belongs_to_the_first_node() -> None:
-    built = document(with_id("One", "same") + with_id("Two", "same") + "** Child\n" + with_id("Three", "same"))
-    refused = build_nodes(built)
-    _, one, two, child, three = built.nodes
+    document = parse_document(
+        with_id("One", "same") + with_id("Two", "same") + "** Child\n" + with_id("Three", "same")
+    )
+    rejected = build_nodes(document)
+    _, one, two, child, three = document.nodes
 
     assert one.id == "same"
-    assert refused == [
+    assert rejected == [
         RejectedId("same", two, is_generated=False),
         RejectedId("same", three, is_generated=False),
     ]
     assert [two.id, child.id] == ids_in_order("* One\n* Two\n** Child\n")[2:]
-    assert len({node.id for node in built.nodes}) == 5
+    assert len({node.id for node in document.nodes}) == 5
 
 
 def test_an_id_owned_by_another_document_is_rejected() -> None:
-    built = document(with_id("One", "same"))
-    refused = build_nodes(built, {"same": "another.org"})
+    document = parse_document(with_id("One", "same"))
+    rejected = build_nodes(document, {"same": "another.org"})
 
-    assert refused == [RejectedId("same", built.nodes[1], is_generated=False)]
-    assert built.nodes[1].id == ids("* One\n")["One"]
+    assert rejected == [RejectedId("same", document.nodes[1], is_generated=False)]
+    assert document.nodes[1].id == ids_by_title("* One\n")["One"]
 
 
 def test_an_explicit_id_wins_over_a_generated_one() -> None:
-    taken = ids("* One\n** Two\n")["One"]
-    built = document("* One\n** Two\n")
-    refused = build_nodes(built, {taken: "another.org"})
+    owned_id = ids_by_title("* One\n** Two\n")["One"]
+    document = parse_document("* One\n** Two\n")
+    rejected = build_nodes(document, {owned_id: "another.org"})
 
-    assert refused == [RejectedId(taken, built.nodes[1], is_generated=True)]
-    assert taken not in {node.id for node in built.nodes}
+    assert rejected == [RejectedId(owned_id, document.nodes[1], is_generated=True)]
+    assert owned_id not in {node.id for node in document.nodes}
 
 
 @pytest.mark.slow
@@ -180,27 +184,27 @@ def test_private_nodes_do_not_affect_ids_versions_or_conflicts(
     tree: list[tuple[int, str, bool, str]],
 ) -> None:
     lines, public, hidden_level = [], [], None
-    for level, title, is_private, own in tree:
+    for level, title, is_private, node_id in tree:
         if hidden_level is None or level <= hidden_level:
             hidden_level = level if is_private else None
         line = f"{'*' * level} {title}{' :private:' if is_private else ''}\n"
-        line += "" if own == "-" else f":PROPERTIES:\n:ID: {own}\n:END:\n"
+        line += "" if node_id == "-" else f":PROPERTIES:\n:ID: {node_id}\n:END:\n"
         lines.append(line)
         if hidden_level is None:
             public.append(line)
-    whole, without = document("".join(lines)), document("".join(public))
-    refused = build_nodes(whole), build_nodes(without)
+    document, public_document = parse_document("".join(lines)), parse_document("".join(public))
+    rejected = build_nodes(document), build_nodes(public_document)
 
-    assert [(node.id, node.version) for node in whole.nodes] == [
-        (node.id, node.version) for node in without.nodes
+    assert [(node.id, node.version) for node in document.nodes] == [
+        (node.id, node.version) for node in public_document.nodes
     ]
-    assert [rejected.id for rejected in refused[0]] == [rejected.id for rejected in refused[1]]
+    assert [rejected_id.id for rejected_id in rejected[0]] == [rejected_id.id for rejected_id in rejected[1]]
 
 
 def test_claimed_ids_include_those_of_files() -> None:
     text = ":PROPERTIES:\n:ID: file\n:END:\n" + with_id("One", " one ") + "* Two\n"
 
-    assert list(claimed_ids(document(text).outline)) == ["file", "one"]
+    assert list(claimed_ids(parse_document(text).outline)) == ["file", "one"]
 
 
 @pytest.mark.parametrize(
@@ -224,17 +228,17 @@ def test_the_modification_time_is_a_property_or_the_files(
 
 
 def test_the_closing_time_counts_as_modification_time() -> None:
-    begun, done = {"CREATED": "2026-01-01"}, datetime(2026, 2, 1, 9, 30)
+    created, closed = {"CREATED": "2026-01-01"}, datetime(2026, 2, 1, 9, 30)
     nodes = build_test_nodes(
-        NodeSpec(title="Done", properties=begun, planning_dates=(closed_at(done),)),
-        NodeSpec(title="Odd", properties=begun, planning_dates=(closed_at(LONG_AGO),)),
+        NodeSpec(title="Done", properties=created, planning_dates=(closed_at(closed),)),
+        NodeSpec(title="Odd", properties=created, planning_dates=(closed_at(LONG_AGO),)),
     )
 
-    assert [node.modified for node in nodes[1:]] == [done, datetime(2026, 1, 1)]
+    assert [node.modified for node in nodes[1:]] == [closed, datetime(2026, 1, 1)]
 
 
 @pytest.mark.parametrize(
-    ("sown", "expected"),
+    ("spec", "expected"),
     [
         (NodeSpec(title="One"), "note"),
         (NodeSpec(title="One", todo="TODO"), "task"),
@@ -242,14 +246,14 @@ def test_the_closing_time_counts_as_modification_time() -> None:
         (NodeSpec(title="One", todo="TODO", properties={"TYPE": " Person "}), "person"),
     ],
 )
-def test_the_type_is_declared_or_inferred(sown: NodeSpec, expected: str) -> None:
-    assert build_test_nodes(sown)[1].type == expected
-    assert build_test_nodes(sown)[0].type == "document"
+def test_the_type_is_declared_or_inferred(spec: NodeSpec, expected: str) -> None:
+    assert build_test_nodes(spec)[1].type == expected
+    assert build_test_nodes(spec)[0].type == "document"
 
 
 def test_the_repr_of_nodes_and_documents_has_no_text() -> None:
-    built = document("* One\nthe text of it\n")
-    build_nodes(built)
+    document = parse_document("* One\nthe text of it\n")
+    build_nodes(document)
 
-    assert "text" not in repr(built) + repr(built.nodes)
-    assert "'One'" in repr(built.nodes[1])
+    assert "text" not in repr(document) + repr(document.nodes)
+    assert "'One'" in repr(document.nodes[1])

@@ -11,13 +11,15 @@ from foveate.memory.privacy import DEFAULT_PRIVACY_TAGS, Gate, PublicOutline
 from tests.support.scenarios.memory_nodes import LONG_AGO
 
 
-def outline(entries: Iterable[tuple[int, str, tuple[str, ...]]], problems: tuple[str, ...] = ()) -> Outline:
-    """An outline of entries, each with a level, a word as its text, and tags."""
-    found, text = [], ""
+def build_outline(
+    entries: Iterable[tuple[int, str, tuple[str, ...]]], problems: tuple[str, ...] = ()
+) -> Outline:
+    """Build an outline of entries, each with a level, a word as its text, and tags."""
+    outline_entries, text = [], ""
     for level, word, tags in entries:
         start = len(text)
         text += f"{word}:heading\n{word}:planning\n{word}:content\n"
-        found.append(
+        outline_entries.append(
             OutlineEntry(
                 start=start,
                 body=start + len(word) + 9,
@@ -30,10 +32,10 @@ def outline(entries: Iterable[tuple[int, str, tuple[str, ...]]], problems: tuple
                 planning_dates=(PlanningDate(PlanningKind.CLOSED, LONG_AGO),),
             )
         )
-    return Outline(text, found, problems)
+    return Outline(text, outline_entries, problems)
 
 
-def words(outline: Outline) -> list[str]:
+def entry_titles(outline: Outline) -> list[str]:
     return [entry.title for entry in outline.entries]
 
 
@@ -43,71 +45,74 @@ public_tags = st.sampled_from(["work", "privately", "personal", "not-private", "
 
 @st.composite
 def outlines(draw: st.DrawFn) -> tuple[Outline, set[str], set[str]]:
-    """An outline with its public and private words."""
+    """Generate an outline with its public and private words."""
     levels = [0, *draw(st.lists(st.integers(1, 7), max_size=14))]
-    own = [draw(st.lists(st.one_of(public_tags, public_tags, private_tags), max_size=2)) for _ in levels]
+    own_tags = [draw(st.lists(st.one_of(public_tags, public_tags, private_tags), max_size=2)) for _ in levels]
     entries = [
-        (level, f"word{at:02}", tuple(tags)) for at, (level, tags) in enumerate(zip(levels, own, strict=True))
+        (level, f"word{index:02}", tuple(tags))
+        for index, (level, tags) in enumerate(zip(levels, own_tags, strict=True))
     ]
     private = set()
-    for at, (level, word, _) in enumerate(entries):
-        above, lowest = [at], level
-        for earlier in range(at - 1, -1, -1):
-            if levels[earlier] < lowest:
-                above.append(earlier)
-                lowest = levels[earlier]
+    for index, (level, word, _) in enumerate(entries):
+        ancestors, min_level = [index], level
+        for previous in range(index - 1, -1, -1):
+            if levels[previous] < min_level:
+                ancestors.append(previous)
+                min_level = levels[previous]
         hidden = ("private", "@personal")
-        if any(tag.strip(" :#").lower() in hidden for ancestor in above for tag in own[ancestor]):
+        if any(tag.strip(" :#").lower() in hidden for ancestor in ancestors for tag in own_tags[ancestor]):
             private.add(word)
-    return outline(entries, ("line 1: odd",)), {word for _, word, _ in entries} - private, private
+    return build_outline(entries, ("line 1: odd",)), {word for _, word, _ in entries} - private, private
 
 
 @pytest.mark.slow
 @given(generated=outlines())
 def test_exactly_the_public_text_remains(generated: tuple[Outline, set[str], set[str]]) -> None:
-    read, public, private = generated
-    admitted = Gate().redact(read)
+    outline, public, private = generated
+    redacted = Gate().redact(outline)
 
-    assert set(words(admitted)) == public
-    assert admitted.to_text() == admitted.text
-    assert not [word for word in private if word in repr(admitted)]
-    assert admitted.problems == (() if private else read.problems)
+    assert set(entry_titles(redacted)) == public
+    assert redacted.to_text() == redacted.text
+    assert not [word for word in private if word in repr(redacted)]
+    assert redacted.problems == (() if private else outline.problems)
 
 
 @pytest.mark.slow
 @given(generated=outlines())
 def test_positions_refer_to_the_public_text(generated: tuple[Outline, set[str], set[str]]) -> None:
-    admitted = Gate().redact(generated[0])
-    text = admitted.text
+    redacted = Gate().redact(generated[0])
+    text = redacted.text
 
-    for entry in admitted.entries:
+    for entry in redacted.entries:
         assert text[entry.start : entry.body] == f"{entry.title}:heading\n"
         assert text[entry.body : entry.content] == f"{entry.title}:planning\n"
         assert text[entry.content : entry.end] == f"{entry.title}:content\n"
-    assert all(previous.end == following.start for previous, following in pairwise(admitted.entries))
+    assert all(previous.end == current.start for previous, current in pairwise(redacted.entries))
 
 
 @pytest.mark.slow
 @given(generated=outlines())
 def test_redacting_again_changes_nothing(generated: tuple[Outline, set[str], set[str]]) -> None:
-    once = Gate().redact(generated[0])
+    redacted = Gate().redact(generated[0])
 
-    assert Gate().redact(once) == once
-    assert isinstance(once, PublicOutline)
+    assert Gate().redact(redacted) == redacted
+    assert isinstance(redacted, PublicOutline)
 
 
 def test_a_private_file_leaves_nothing() -> None:
-    admitted = Gate().redact(outline([(0, "file", ("private",)), (1, "one", ()), (3, "two", ())], ("odd",)))
+    redacted = Gate().redact(
+        build_outline([(0, "file", ("private",)), (1, "one", ()), (3, "two", ())], ("odd",))
+    )
 
-    assert admitted == PublicOutline("", [], ())
+    assert redacted == PublicOutline("", [], ())
 
 
 def test_entries_after_a_private_subtree_are_public() -> None:
-    read = outline(
+    outline = build_outline(
         [(0, "file", ()), (2, "hidden", ("private",)), (40, "below", ()), (2, "next", ()), (3, "child", ())]
     )
 
-    assert words(Gate().redact(read)) == ["file", "next", "child"]
+    assert entry_titles(Gate().redact(outline)) == ["file", "next", "child"]
 
 
 @pytest.mark.parametrize(
@@ -132,11 +137,11 @@ def test_composed_and_decomposed_accents_match() -> None:
     assert Gate.with_tags([decomposed]).is_private(composed)
 
 
-@pytest.mark.parametrize("unseen", ["\u200b", "\u00ad", "\u2060", "\ufeff", "\u200e", "\U000e0020"])
-def test_invisible_characters_in_a_tag_are_ignored(unseen: str) -> None:
+@pytest.mark.parametrize("invisible", ["\u200b", "\u00ad", "\u2060", "\ufeff", "\u200e", "\U000e0020"])
+def test_invisible_characters_in_a_tag_are_ignored(invisible: str) -> None:
     for tag in ("pri%svate", "%sprivate", "private%s", "%s:private:", "#%sPrivate%s/x"):
-        assert Gate().is_private(tag.replace("%s", unseen))
-    assert Gate.with_tags([f"se{unseen}cret"]).is_private("secret")
+        assert Gate().is_private(tag.replace("%s", invisible))
+    assert Gate.with_tags([f"se{invisible}cret"]).is_private("secret")
 
 
 @pytest.mark.parametrize("tags", [["\u200b"], [":\u00ad:"]])
@@ -150,17 +155,17 @@ def test_tags_of_a_gate_are_normalized() -> None:
     assert Gate.with_tags([":one:two:", "#Three"]).tags == {*DEFAULT_PRIVACY_TAGS, "one", "two", "three"}
 
 
-@given(configured=st.sets(st.sampled_from("abcd"), min_size=1), added=st.sets(st.sampled_from("abcdef")))
-def test_tags_of_a_call_only_add_to_the_configured_ones(configured: set[str], added: set[str]) -> None:
-    gate = Gate.with_tags(added, base=configured)
+@given(configured=st.sets(st.sampled_from("abcd"), min_size=1), extra=st.sets(st.sampled_from("abcdef")))
+def test_tags_of_a_call_only_add_to_the_configured_ones(configured: set[str], extra: set[str]) -> None:
+    gate = Gate.with_tags(extra, base=configured)
 
-    assert all(map(gate.is_private, configured | added))
-    assert gate.tags == configured | added
+    assert all(map(gate.is_private, configured | extra))
+    assert gate.tags == configured | extra
 
 
 @pytest.mark.parametrize("tags", ["private", [""], [":"], ["one", " # "]])
 def test_an_invalid_list_of_tags_is_rejected(tags: Iterable[str]) -> None:
-    with pytest.raises(BadOption) as refusal:
+    with pytest.raises(BadOption) as raised:
         Gate.with_tags(tags)
 
-    assert refusal.value.path == ("private",)
+    assert raised.value.path == ("private",)

@@ -36,24 +36,23 @@ def test_prose_about_privacy_hides_nothing(note: Note) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(80), deadline=None)
-@given(notes=st.lists(tagged_notes(), min_size=1, max_size=3), form=st.sampled_from(("org", "markdown")))
-def test_hidden_text_is_never_rendered_listed_or_found(notes: list[Note], form: str) -> None:
+@given(notes=st.lists(tagged_notes(), min_size=1, max_size=3), view_format=st.sampled_from(("org", "markdown")))
+def test_hidden_text_is_never_rendered_listed_or_found(notes: list[Note], view_format: str) -> None:
     with TemporaryDirectory() as folder:
         words = set[str]()
         for number, note in enumerate(notes):
-            mark = f"n{number}word"  # each note has its own words
-            words |= {word.replace("word", mark) for word in note.hidden}
+            prefix = f"n{number}word"  # each note has its own words
+            words |= {word.replace("word", prefix) for word in note.hidden}
             path = Path(folder) / f"note{number}{note.suffix}"
-            path.write_text(note.text.replace("word", mark), encoding="utf-8", newline="")
+            path.write_text(note.text.replace("word", prefix), encoding="utf-8", newline="")
         memory = Memory.load(folder)
-        shown = [
-            memory.render(None, query, limit, form)
+        views = [
+            memory.render(None, query, limit, view_format)
             for query in (None, *sorted(words)[:2])
             for limit in (None, 300)
         ]
-        listed = [(node.id, node.title, node.tags) for node in memory.nodes]
+        node_facts = [(node.id, node.title, node.tags) for node in memory.nodes]
 
-        output = repr(shown) + "".join(view.text for view in shown) + repr(listed) + repr(memory.problems)
+        output = repr(views) + "".join(view.text for view in views) + repr(node_facts) + repr(memory.problems)
         assert [word for word in sorted(words) if word in output] == []
         assert memory.has_private

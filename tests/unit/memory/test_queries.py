@@ -113,7 +113,7 @@ def test_all_conditions_must_match() -> None:
 
 
 def make_dated_nodes(*days: str) -> list[Node]:
-    """A node for each day, with the day as its title."""
+    """Build a node for each day, with the day as its title."""
     return build_test_nodes(*(NodeSpec(title=day, properties={"MODIFIED": day}) for day in days))[1:]
 
 
@@ -189,7 +189,7 @@ def test_since_after_until_is_rejected() -> None:
 
 def test_a_string_instead_of_a_time_is_rejected() -> None:
     with pytest.raises(
-        BadOption, match=r"since is a local datetime without a zone, not '7d'; Query\.of reads texts"
+        BadOption, match=r"since is a local datetime without a zone, not '7d'; Query\.parse reads text"
     ):
         Query(since="7d")  # type: ignore[arg-type]
     with pytest.raises(BadOption, match="until is a local datetime without a zone, not"):

@@ -22,38 +22,46 @@ from tests.support.strategies.notes import NoteFolder, note_folders
 GATE = Gate()
 
 
-def skill(name: str, *depends: str, priority: float = 0, description: str = "") -> Skill:
+def make_skill(name: str, *depends: str, priority: float = 0, description: str = "") -> Skill:
     return Skill(name=name, key=f"{name}.md", priority=priority, depends=depends, description=description)
 
 
-def names(found: Capabilities) -> list[str]:
-    return [listed_skill.name for listed_skill in found.skills]
+def skill_names(capabilities: Capabilities) -> list[str]:
+    return [skill.name for skill in capabilities.skills]
 
 
 def test_skills_are_ordered_by_priority_then_name() -> None:
-    found = build_capabilities(
-        [skill("b"), skill("C"), skill("a"), skill("low", priority=-1), skill("high", priority=7)]
+    capabilities = build_capabilities(
+        [
+            make_skill("b"),
+            make_skill("C"),
+            make_skill("a"),
+            make_skill("low", priority=-1),
+            make_skill("high", priority=7),
+        ]
     )
 
-    assert names(found) == ["high", "a", "b", "C", "low"]
-    assert found.warnings == ()
+    assert skill_names(capabilities) == ["high", "a", "b", "C", "low"]
+    assert capabilities.warnings == ()
 
 
 def test_the_list_has_descriptions_and_dependencies() -> None:
-    found = build_capabilities([skill("ship", "BUILD", "sign", description="Ships it."), skill("build")])
+    capabilities = build_capabilities(
+        [make_skill("ship", "BUILD", "sign", description="Ships it."), make_skill("build")]
+    )
 
-    assert found.text == "Skill build\nSkill ship: Ships it. (needs build, sign [missing])"
-    assert found.missing == {"sign"}
-    assert found.warnings == ("ship.md: ship needs sign, and there is no such skill",)
+    assert capabilities.text == "Skill build\nSkill ship: Ships it. (needs build, sign [missing])"
+    assert capabilities.missing == {"sign"}
+    assert capabilities.warnings == ("ship.md: ship needs sign, and there is no such skill",)
     assert build_capabilities([]).text == NO_SKILLS
 
 
 def test_names_between_spaces_are_split_unless_a_skill_has_that_name() -> None:
-    found = build_capabilities(
-        [skill("a", "web search"), skill("b", "web a"), skill("web search"), skill("web")]
+    capabilities = build_capabilities(
+        [make_skill("a", "web search"), make_skill("b", "web a"), make_skill("web search"), make_skill("web")]
     )
 
-    assert {listed_skill.name: listed_skill.depends for listed_skill in found.skills} == {
+    assert {skill.name: skill.depends for skill in capabilities.skills} == {
         "a": ("web search",),
         "b": ("web", "a"),
         "web": (),
@@ -62,59 +70,67 @@ def test_names_between_spaces_are_split_unless_a_skill_has_that_name() -> None:
 
 
 def test_circular_dependencies_are_reported_and_still_listed() -> None:
-    found = build_capabilities(
-        [skill("a", "b"), skill("b", "c"), skill("c", "a"), skill("self", "self"), skill("d", "a")]
+    capabilities = build_capabilities(
+        [
+            make_skill("a", "b"),
+            make_skill("b", "c"),
+            make_skill("c", "a"),
+            make_skill("self", "self"),
+            make_skill("d", "a"),
+        ]
     )
 
-    assert names(found) == ["a", "b", "c", "d", "self"]
-    assert sorted(found.warnings) == [
+    assert skill_names(capabilities) == ["a", "b", "c", "d", "self"]
+    assert sorted(capabilities.warnings) == [
         "skills that need each other: a > b > c > a",
         "skills that need each other: self > self",
     ]
 
 
 def test_of_two_skills_with_one_name_the_first_counts() -> None:
-    found = build_capabilities([skill("deploy"), Skill(name="Deploy", key="other.md")])
+    capabilities = build_capabilities([make_skill("deploy"), Skill(name="Deploy", key="other.md")])
 
-    assert names(found) == ["deploy"]
-    assert found.warnings == ("other.md: deploy.md is called deploy already, so this one is left out",)
+    assert skill_names(capabilities) == ["deploy"]
+    assert capabilities.warnings == ("other.md: deploy.md is called deploy already, so this one is left out",)
 
 
 @given(
-    needs=st.dictionaries(
+    dependencies=st.dictionaries(
         st.sampled_from("abcdefgh"), st.lists(st.sampled_from("abcdefghxy"), unique=True), max_size=8
     ),
     priorities=st.lists(st.integers(-3, 3), min_size=8, max_size=8),
 )
 def test_every_skill_is_listed_in_order_and_every_cycle_reported(
-    needs: dict[str, list[str]], priorities: list[int]
+    dependencies: dict[str, list[str]], priorities: list[int]
 ) -> None:
-    created = [
-        skill(name, *listed_skill, priority=rank)
-        for (name, listed_skill), rank in zip(needs.items(), priorities, strict=False)
+    skills = [
+        make_skill(name, *depends, priority=rank)
+        for (name, depends), rank in zip(dependencies.items(), priorities, strict=False)
     ]
 
-    found = build_capabilities(created)
+    capabilities = build_capabilities(skills)
 
-    assert sorted(names(found)) == sorted(needs)
-    assert [listed_skill.priority for listed_skill in found.skills] == sorted(
-        (listed_skill.priority for listed_skill in created), reverse=True
+    assert sorted(skill_names(capabilities)) == sorted(dependencies)
+    assert [skill.priority for skill in capabilities.skills] == sorted(
+        (skill.priority for skill in skills), reverse=True
     )
-    assert found.missing == {name for listed_skill in needs.values() for name in listed_skill} - set(needs)
-    assert any("each other" in warning for warning in found.warnings) == any(
-        leads_to(name, name, needs) for name in needs
+    assert capabilities.missing == {name for depends in dependencies.values() for name in depends} - set(
+        dependencies
+    )
+    assert any("each other" in warning for warning in capabilities.warnings) == any(
+        depends_on(name, name, dependencies) for name in dependencies
     )
 
 
-def leads_to(start: str, end: str, needs: dict[str, list[str]]) -> bool:
-    seen: set[str] = set()
-    waiting = list(needs.get(start, ()))
-    while waiting:
-        name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
-            waiting += needs.get(name, ())
-    return end in seen
+def depends_on(start: str, end: str, dependencies: dict[str, list[str]]) -> bool:
+    reached: set[str] = set()
+    pending = list(dependencies.get(start, ()))
+    while pending:
+        name = pending.pop()
+        if name not in reached:
+            reached.add(name)
+            pending += dependencies.get(name, ())
+    return end in reached
 
 
 @pytest.fixture
@@ -124,54 +140,54 @@ def folder(tmp_path: Path) -> Path:
     return created
 
 
-def write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
 
 def test_a_skill_is_a_markdown_file_an_org_file_or_a_folder(folder: Path) -> None:
-    write(
+    write_file(
         folder / "build.md", "---\nname: build\ndescription: Builds it.\npriority: 2\n---\n# Build\nRun make.\n"
     )
-    write(
+    write_file(
         folder / "ship.org",
         "#+TITLE: Shipping\n* Ship it\n:PROPERTIES:\n:DESCRIPTION: Ships it.\n:DEPENDS: build sign\n:END:\n",
     )
-    write(
+    write_file(
         folder / "sign" / "SKILL.md",
         "---\ndescription: Signs it.\npriority: high\ndependencies: [build]\n---\n",
     )
-    write(folder / "sign" / "notes.md", "not a skill of its own")
-    write(folder / "README.md", "What this folder is.")
-    write(folder / "key.txt", "no skill")
-    write(folder / ".hidden.md", "no skill")
+    write_file(folder / "sign" / "notes.md", "not a skill of its own")
+    write_file(folder / "README.md", "What this folder is.")
+    write_file(folder / "key.txt", "no skill")
+    write_file(folder / ".hidden.md", "no skill")
 
-    found = read_capabilities(folder, GATE)
+    capabilities = read_capabilities(folder, GATE)
 
-    assert found.text.split("\n") == [
+    assert capabilities.text.split("\n") == [
         "Skill build: Builds it.",
         "Skill sign: Signs it. (needs build)",
         "Skill ship: Ships it. (needs build, sign)",
     ]
-    assert [listed_skill.key for listed_skill in found.skills] == ["build.md", "sign/SKILL.md", "ship.org"]
-    assert found.warnings == ()
+    assert [skill.key for skill in capabilities.skills] == ["build.md", "sign/SKILL.md", "ship.org"]
+    assert capabilities.warnings == ()
 
 
 @pytest.mark.parametrize(
-    ("written", "priority"),
+    ("value", "priority"),
     [("3", 3), ("-0.5", -0.5), ("A", 1), ("'[#B]'", 0), ("c", -1), ("High", 1), ("low", -1), ("", 0)],
 )
-def test_a_priority_is_a_number_a_letter_or_a_word(folder: Path, written: str, priority: float) -> None:
-    write(folder / "a.md", f"---\nname: a\npriority: {written}\n---\n")
+def test_a_priority_is_a_number_a_letter_or_a_word(folder: Path, value: str, priority: float) -> None:
+    write_file(folder / "a.md", f"---\nname: a\npriority: {value}\n---\n")
 
-    found = read_capabilities(folder, GATE)
+    capabilities = read_capabilities(folder, GATE)
 
-    assert [listed_skill.priority for listed_skill in found.skills] == [priority]
-    assert found.warnings == ()
+    assert [skill.priority for skill in capabilities.skills] == [priority]
+    assert capabilities.warnings == ()
 
 
 def test_missing_properties_are_taken_from_the_first_heading(folder: Path) -> None:
-    write(
+    write_file(
         folder / "a.org",
         "#+DESCRIPTION: Ships it.\n* Ship it\n:PROPERTIES:\n:NAME: ship\n:DESCRIPTION: no\n:END:\n* Other\n",
     )
@@ -180,57 +196,59 @@ def test_missing_properties_are_taken_from_the_first_heading(folder: Path) -> No
 
 
 def test_the_priority_of_an_org_heading_counts(folder: Path) -> None:
-    write(folder / "a.org", "* [#A] Ship it\n")
+    write_file(folder / "a.org", "* [#A] Ship it\n")
 
     assert read_capabilities(folder, GATE).skills[0].priority == 1
 
 
-@pytest.mark.parametrize("written", ["urgent", "nan", "inf", "1e999"])
-def test_an_invalid_priority_counts_as_zero_and_is_reported(folder: Path, written: str) -> None:
-    write(folder / "a.md", f"---\npriority: {written}\n---\n")
+@pytest.mark.parametrize("value", ["urgent", "nan", "inf", "1e999"])
+def test_an_invalid_priority_counts_as_zero_and_is_reported(folder: Path, value: str) -> None:
+    write_file(folder / "a.md", f"---\npriority: {value}\n---\n")
 
-    found = read_capabilities(folder, GATE)
+    capabilities = read_capabilities(folder, GATE)
 
-    assert found.skills[0].priority == 0
-    assert found.warnings == (f"a.md: a priority is a number, a letter, high, medium or low, not '{written}'",)
+    assert capabilities.skills[0].priority == 0
+    assert capabilities.warnings == (
+        f"a.md: a priority is a number, a letter, high, medium or low, not '{value}'",
+    )
 
 
 def test_a_name_that_could_be_a_path_is_rejected(folder: Path) -> None:
-    write(folder / "a.md", "---\nname: ../b\n---\n")
+    write_file(folder / "a.md", "---\nname: ../b\n---\n")
 
-    found = read_capabilities(folder, GATE)
+    capabilities = read_capabilities(folder, GATE)
 
-    assert names(found) == ["a"]
-    assert found.warnings == ("a.md: a skill cannot be called '../b'; it is called a instead",)
+    assert skill_names(capabilities) == ["a"]
+    assert capabilities.warnings == ("a.md: a skill cannot be called '../b'; it is called a instead",)
 
 
 def test_private_skills_are_hidden_without_a_trace(folder: Path) -> None:
-    write(folder / "diary.md", "---\nname: secret\ntags: [private]\npriority: urgent\n---\nHush.\n")
-    write(folder / "org.org", "#+FILETAGS: :@Personal:\nHush.\n")
-    write(folder / "open.md", "# Open\nSeen.\n## Below :private:\nHush.\n## After\nSeen too.\n")
+    write_file(folder / "diary.md", "---\nname: secret\ntags: [private]\npriority: urgent\n---\nHush.\n")
+    write_file(folder / "org.org", "#+FILETAGS: :@Personal:\nHush.\n")
+    write_file(folder / "open.md", "# Open\nSeen.\n## Below :private:\nHush.\n## After\nSeen too.\n")
 
-    assert read_capabilities(folder, GATE) == Capabilities(skills=(skill("open"),))
+    assert read_capabilities(folder, GATE) == Capabilities(skills=(make_skill("open"),))
     assert read_skill(folder, "open", GATE) == "# Open\nSeen.\n## After\nSeen too.\n"
     with pytest.raises(BadOption, match=r"^there is no skill 'secret'; there are: open$"):
         read_skill(folder, "secret", GATE)
 
 
 @pytest.mark.slow
-@given(forest=note_folders())
-def test_nothing_private_is_listed_or_read(forest: NoteFolder) -> None:
+@given(notes=note_folders())
+def test_nothing_private_is_listed_or_read(notes: NoteFolder) -> None:
     with TemporaryDirectory() as folder:
-        for file in forest.files:
-            write(Path(folder) / file.path, file.text)
+        for file in notes.files:
+            write_file(Path(folder) / file.path, file.text)
 
-        found = read_capabilities(folder, GATE)
-        texts = [read_skill(folder, name, GATE) for name in names(found)]
+        capabilities = read_capabilities(folder, GATE)
+        texts = [read_skill(folder, name, GATE) for name in skill_names(capabilities)]
 
-    assert forest.leaked_words("\n".join([found.text, *found.warnings, *texts])) == set()
+    assert notes.leaked_words("\n".join([capabilities.text, *capabilities.warnings, *texts])) == set()
 
 
 def test_a_skill_is_read_by_name_in_any_case(folder: Path) -> None:
     text = "---\nname: Ship-It\n---\n# Ship\r\nüber\n"
-    write(folder / "a.md", "# Other\n")
+    write_file(folder / "a.md", "# Other\n")
     (folder / "b.md").write_bytes(text.encode())
 
     assert read_skill(folder, "Ship-It", GATE) == text
@@ -238,10 +256,10 @@ def test_a_skill_is_read_by_name_in_any_case(folder: Path) -> None:
 
 
 def test_a_skill_outside_the_folder_is_never_read(folder: Path) -> None:
-    write(folder / "good.md", "# Good\n")
-    write(folder.parent / "secret.md", "# Secret\n")
-    write(folder.parent / "elsewhere" / "SKILL.md", "# Secret\n")
-    write(folder.parent / "skills-too" / "near.md", "# Secret\n")
+    write_file(folder / "good.md", "# Good\n")
+    write_file(folder.parent / "secret.md", "# Secret\n")
+    write_file(folder.parent / "elsewhere" / "SKILL.md", "# Secret\n")
+    write_file(folder.parent / "skills-too" / "near.md", "# Secret\n")
     (folder / "link.md").symlink_to("../secret.md")
     (folder / "near.md").symlink_to("../skills-too/near.md")
     (folder / "linked").symlink_to("../elsewhere")
@@ -249,10 +267,10 @@ def test_a_skill_outside_the_folder_is_never_read(folder: Path) -> None:
     (folder / "half" / "SKILL.md").symlink_to("../../secret.md")
     (folder / "alias.md").symlink_to("good.md")
 
-    found = read_capabilities(folder, GATE)
+    capabilities = read_capabilities(folder, GATE)
 
-    assert names(found) == ["alias", "good"]
-    assert found.warnings == tuple(
+    assert skill_names(capabilities) == ["alias", "good"]
+    assert capabilities.warnings == tuple(
         f"{key}: leads out of the skills folder, so it is not read"
         for key in ("half/SKILL.md", "link.md", "linked", "near.md")
     )
@@ -272,14 +290,14 @@ def test_a_skill_outside_the_folder_is_never_read(folder: Path) -> None:
             "..\\secret",
         ),
     ):
-        with pytest.raises(BadOption) as caught:
+        with pytest.raises(BadOption) as raised:
             read_skill(folder, name, GATE)
-        assert caught.value.path == ("skill",)
-        assert "\0" not in str(caught.value)
+        assert raised.value.path == ("skill",)
+        assert "\0" not in str(raised.value)
 
 
 def test_unreadable_skills_are_reported_and_others_still_listed(folder: Path) -> None:
-    write(folder / "good.md", "# Good\n")
+    write_file(folder / "good.md", "# Good\n")
     (folder / "latin.md").write_bytes(b"caf\xe9")
     (folder / "loop.md").symlink_to("loop.md")
     (folder / "gone.md").symlink_to("nowhere.md")
@@ -287,12 +305,12 @@ def test_unreadable_skills_are_reported_and_others_still_listed(folder: Path) ->
     os.mkfifo(folder / "pipe.md")
     with (folder / "huge.md").open("wb") as file:
         file.truncate(20_000_000)
-    write(folder / "two\nlines.md", "# Two\n")
+    write_file(folder / "two\nlines.md", "# Two\n")
 
-    found = read_capabilities(folder, GATE)
+    capabilities = read_capabilities(folder, GATE)
 
-    assert names(found) == ["good"]
-    assert found.warnings == (
+    assert skill_names(capabilities) == ["good"]
+    assert capabilities.warnings == (
         "empty: a folder without a SKILL.md is no skill",
         "gone.md: No such file or directory",
         "huge.md: more than 10,000,000 bytes are too many for a skill",
@@ -304,12 +322,12 @@ def test_unreadable_skills_are_reported_and_others_still_listed(folder: Path) ->
 
 
 def test_a_missing_folder_has_no_skills_and_a_warning(tmp_path: Path) -> None:
-    missing = tmp_path / "gone"
+    folder = tmp_path / "gone"
 
-    assert read_capabilities(missing, GATE).warnings == (f"{missing}: No such file or directory",)
+    assert read_capabilities(folder, GATE).warnings == (f"{folder}: No such file or directory",)
     assert read_capabilities("a\0b", GATE).warnings == ("'a\\x00b': nothing can have this name",)
     with pytest.raises(UnreadableInput, match="No such file or directory"):
-        read_skill(missing, "a", GATE)
+        read_skill(folder, "a", GATE)
 
 
 @given(name=st.text() | st.sampled_from(["..", "a/b", "a\\b", ".a", " a", "a\n"]))
@@ -320,11 +338,16 @@ def test_no_name_leads_to_a_path(name: str) -> None:
 
 
 def test_an_org_file_has_priority_and_dependencies_as_settings(tmp_path: Path) -> None:
-    """Regression: only the description was read there."""
+    """Regression: only the description was read from the settings of an Org file."""
     (tmp_path / "ship.org").write_text("#+DESCRIPTION: ships it\n#+PRIORITY: 7\n#+DEPENDS: build\n* How\nSo.\n")
     (tmp_path / "build.org").write_text("#+DESCRIPTION: builds it\n* How\nSo.\n")
 
-    found = read_capabilities(tmp_path, GATE)
+    capabilities = read_capabilities(tmp_path, GATE)
 
-    ship = found.skills[0]
-    assert (ship.name, ship.description, ship.priority, ship.depends) == ("ship", "ships it", 7.0, ("build",))
+    skill = capabilities.skills[0]
+    assert (skill.name, skill.description, skill.priority, skill.depends) == (
+        "ship",
+        "ships it",
+        7.0,
+        ("build",),
+    )

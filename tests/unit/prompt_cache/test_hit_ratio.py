@@ -5,7 +5,7 @@ import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.model import CacheUsage
@@ -17,18 +17,17 @@ from foveate.prompt_cache.hit_ratio import (
     HitRatios,
     HitRatioThresholds,
 )
-from tests.support.harness.example_limits import limit_examples
 
 
-def usage(read: int, uncached: int = 0, written: int = 0) -> CacheUsage:
-    return CacheUsage(uncached=uncached, read=read, written_5m=written)
+def make_usage(read_tokens: int, uncached_tokens: int = 0, written_tokens: int = 0) -> CacheUsage:
+    return CacheUsage(uncached=uncached_tokens, read=read_tokens, written_5m=written_tokens)
 
 
-def fed(*events: tuple[float, int, int], agent: str = "ana") -> HitRatios:
-    hits = HitRatios()
-    for at, read, uncached in events:
-        hits.add(agent, usage(read, uncached), at=at)
-    return hits
+def build_ratios(*events: tuple[float, int, int], agent: str = "ana") -> HitRatios:
+    ratios = HitRatios()
+    for seconds, read_tokens, uncached_tokens in events:
+        ratios.add(agent, make_usage(read_tokens, uncached_tokens), at=seconds)
+    return ratios
 
 
 def test_the_ratio_includes_all_input_tokens() -> None:
@@ -39,14 +38,17 @@ def test_the_ratio_includes_all_input_tokens() -> None:
 
 
 def test_agents_have_their_own_ratios() -> None:
-    hits = fed((0, 9, 1))
-    hits.add("ben", usage(1, 9), at=0)
+    ratios = build_ratios((0, 9, 1))
+    ratios.add("ben", make_usage(1, 9), at=0)
 
-    assert [(name, found.ratio) for name, found in hits.ratios(at=10).items()] == [("ana", 0.9), ("ben", 0.1)]
+    assert [(name, hit_ratio.ratio) for name, hit_ratio in ratios.ratios(at=10).items()] == [
+        ("ana", 0.9),
+        ("ben", 0.1),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("read", "sent", "level"),
+    ("read_tokens", "input_tokens", "level"),
     [
         (70, 100, HitRatioLevel.HEALTHY),
         (699, 1000, HitRatioLevel.FAIR),
@@ -56,8 +58,10 @@ def test_agents_have_their_own_ratios() -> None:
         (0, 0, HitRatioLevel.UNKNOWN),
     ],
 )
-def test_a_ratio_is_healthy_fair_flagged_or_unknown(read: int, sent: int, level: HitRatioLevel) -> None:
-    assert HitRatio(read, sent).level() is level
+def test_a_ratio_is_healthy_fair_flagged_or_unknown(
+    read_tokens: int, input_tokens: int, level: HitRatioLevel
+) -> None:
+    assert HitRatio(read_tokens, input_tokens).level() is level
 
 
 def test_thresholds_can_be_configured() -> None:
@@ -67,12 +71,12 @@ def test_thresholds_can_be_configured() -> None:
 
 
 def test_usage_older_than_an_hour_does_not_count() -> None:
-    hits = fed((0, 10, 0), (1800, 0, 10))
+    ratios = build_ratios((0, 10, 0), (1800, 0, 10))
 
-    assert hits.ratio("ana", at=3599).ratio == 0.5
-    assert hits.ratio("ana", at=3600).ratio == 0.0
-    assert hits.ratio("ana", at=1800 + 3600).level() is HitRatioLevel.UNKNOWN
-    assert not hits.ratios(at=1800 + 3600)
+    assert ratios.ratio("ana", at=3599).ratio == 0.5
+    assert ratios.ratio("ana", at=3600).ratio == 0.0
+    assert ratios.ratio("ana", at=1800 + 3600).level() is HitRatioLevel.UNKNOWN
+    assert not ratios.ratios(at=1800 + 3600)
 
 
 def test_an_unknown_agent_has_no_ratio() -> None:
@@ -80,36 +84,38 @@ def test_an_unknown_agent_has_no_ratio() -> None:
 
 
 def test_late_arrivals_count_in_their_own_bucket() -> None:
-    hits = fed((7200, 10, 0), (4000, 0, 10), (0, 0, 1000))
+    ratios = build_ratios((7200, 10, 0), (4000, 0, 10), (0, 0, 1000))
 
-    assert hits.ratio("ana", at=7200).ratio == 0.5
-    assert hits.ratio("ana", at=0).input_tokens == 1000
+    assert ratios.ratio("ana", at=7200).ratio == 0.5
+    assert ratios.ratio("ana", at=0).input_tokens == 1000
 
 
 def test_a_clock_that_is_set_back_loses_nothing() -> None:
-    hits = fed(*((at, 1, 0) for at in range(108_000, 111_600, 30)))
-    for at in range(54_000, 57_600, 30):
-        hits.add("ana", usage(0, 1), at=at)
+    ratios = build_ratios(*((seconds, 1, 0) for seconds in range(108_000, 111_600, 30)))
+    for seconds in range(54_000, 57_600, 30):
+        ratios.add("ana", make_usage(0, 1), at=seconds)
 
-    assert hits.ratio("ana", at=57_599) == HitRatio(0, 120)
-    assert hits.ratio("ana", at=111_599) == HitRatio(120, 120)
+    assert ratios.ratio("ana", at=57_599) == HitRatio(0, 120)
+    assert ratios.ratio("ana", at=111_599) == HitRatio(120, 120)
 
 
-@settings(max_examples=limit_examples(80))
 @given(
     events=st.lists(
         st.tuples(st.integers(-8000, 8000), st.integers(0, 50), st.integers(0, 50)),
         max_size=60,
     ),
-    at=st.integers(-9000, 12_000),
+    now=st.integers(-9000, 12_000),
 )
-def test_the_ratio_always_equals_the_sum_over_all_requests(events: list[tuple[int, int, int]], at: int) -> None:
-    last = at // BUCKET_SECONDS
+def test_the_ratio_always_equals_the_sum_over_all_requests(
+    events: list[tuple[int, int, int]], now: int
+) -> None:
+    last = now // BUCKET_SECONDS
     first = last - WINDOW_SECONDS // BUCKET_SECONDS
-    inside = [event for event in events if first < event[0] // BUCKET_SECONDS <= last]
+    counted_events = [event for event in events if first < event[0] // BUCKET_SECONDS <= last]
 
-    assert fed(*events).ratio("ana", at=at) == HitRatio(
-        sum(read for _, read, _ in inside), sum(read + uncached for _, read, uncached in inside)
+    assert build_ratios(*events).ratio("ana", at=now) == HitRatio(
+        sum(read_tokens for _, read_tokens, _ in counted_events),
+        sum(read_tokens + uncached_tokens for _, read_tokens, uncached_tokens in counted_events),
     )
 
 
@@ -117,39 +123,39 @@ def test_the_ratio_always_equals_the_sum_over_all_requests(events: list[tuple[in
 def test_a_busy_day_takes_no_more_memory_than_a_busy_hour() -> None:
     tracemalloc.start()
     try:
-        hits = fed(*((second * 3, 9, 1) for second in range(3 * 1200)))
-        hours = tracemalloc.get_traced_memory()[0]
+        ratios = build_ratios(*((second * 3, 9, 1) for second in range(3 * 1200)))
+        three_hours_bytes = tracemalloc.get_traced_memory()[0]
         for second in range(3 * 1200, 24 * 1200):
-            hits.add("ana", usage(9, 1), at=second * 3)
-        day = tracemalloc.get_traced_memory()[0]
+            ratios.add("ana", make_usage(9, 1), at=second * 3)
+        day_bytes = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
 
-    assert day < hours * 1.5
-    assert hits.ratio("ana", at=24 * 3600 - 1).input_tokens == 1200 * 10
+    assert day_bytes < three_hours_bytes * 1.5
+    assert ratios.ratio("ana", at=24 * 3600 - 1).input_tokens == 1200 * 10
 
 
 def test_the_agent_that_was_idle_longest_is_dropped_first() -> None:
     hits = HitRatios(max_agents=2)
     for agent in ("ana", "ben", "ana", "cleo"):
-        hits.add(agent, usage(1), at=0)
+        hits.add(agent, make_usage(1), at=0)
 
     assert list(hits.ratios(at=0)) == ["ana", "cleo"]
 
 
 def test_no_usage_is_lost_between_threads() -> None:
-    hits = HitRatios()
+    ratios = HitRatios()
 
-    def feed(start: int) -> None:
-        for at in range(start, start + 2000):
-            hits.add("ana", usage(1, 1), at=at % 60)
+    def add_usage(start: int) -> None:
+        for seconds in range(start, start + 2000):
+            ratios.add("ana", make_usage(1, 1), at=seconds % 60)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # otherwise threads hardly ever interleave
     try:
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(feed, range(0, 8000, 2000)))
+            list(pool.map(add_usage, range(0, 8000, 2000)))
     finally:
         sys.setswitchinterval(interval)
 
-    assert hits.ratio("ana", at=60) == HitRatio(8000, 16_000)
+    assert ratios.ratio("ana", at=60) == HitRatio(8000, 16_000)

@@ -1,11 +1,11 @@
-"""Rejections of breakpoints are recognized in the words of each provider, and remembered for a while."""
+"""Rejections of breakpoints are recognized in the errors of each provider, and remembered for a while."""
 
 import json
 from time import thread_time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.prompt_cache.rejections import (
@@ -15,12 +15,11 @@ from foveate.prompt_cache.rejections import (
     classify_rejection,
     find_rejected_parameters,
 )
-from tests.support.harness.example_limits import limit_examples
 
 DAY = 86_400.0
 
 
-def anthropic(message: str) -> dict[str, Any]:
+def anthropic_error(message: str) -> dict[str, Any]:
     return {
         "type": "error",
         "error": {"type": "invalid_request_error", "message": message},
@@ -28,7 +27,7 @@ def anthropic(message: str) -> dict[str, Any]:
     }
 
 
-def read(body: object, status: int = 400) -> Rejection | None:
+def classify(body: object, status: int = 400) -> Rejection | None:
     return classify_rejection(status, body.encode() if isinstance(body, str) else json.dumps(body).encode())
 
 
@@ -36,15 +35,15 @@ def read(body: object, status: int = 400) -> Rejection | None:
     "body",
     [
         # Anthropic, and Vertex, which accepts no breakpoint for the whole request
-        anthropic("cache_control: Extra inputs are not permitted"),
-        anthropic("system.2.cache_control.ephemeral.scope: Extra inputs are not permitted"),
+        anthropic_error("cache_control: Extra inputs are not permitted"),
+        anthropic_error("system.2.cache_control.ephemeral.scope: Extra inputs are not permitted"),
         # OpenRouter: the provider's own error is a string in it
         {
             "error": {
                 "message": "Provider returned error",
                 "code": 400,
                 "metadata": {
-                    "raw": json.dumps(anthropic("messages.0.content.0.cache_control: Extra inputs …")),
+                    "raw": json.dumps(anthropic_error("messages.0.content.0.cache_control: Extra inputs …")),
                     "provider_name": "Google",
                 },
             },
@@ -92,7 +91,8 @@ def read(body: object, status: int = 400) -> Rejection | None:
         # a proxy that puts the error into a sentence, into quotes, or not into JSON at all
         {
             "error": {
-                "message": f"BadRequestError: {json.dumps(anthropic('x.cache_control: Extra inputs'))}. Group=a"
+                "message": "BadRequestError: "
+                f"{json.dumps(anthropic_error('x.cache_control: Extra inputs'))}. Group=a"
             }
         },
         {"error": {"message": 'Provider said: "cache_control: Extra inputs are not permitted"'}},
@@ -100,17 +100,17 @@ def read(body: object, status: int = 400) -> Rejection | None:
     ],
 )
 def test_an_error_that_names_the_breakpoint_rejects_it(body: object) -> None:
-    assert read(body) is Rejection.BREAKPOINTS
+    assert classify(body) is Rejection.BREAKPOINTS
 
 
 @pytest.mark.parametrize("status", [400, 403, 422])
 def test_providers_reject_with_several_statuses(status: int) -> None:
-    assert read(anthropic("cache_control: no"), status) is Rejection.BREAKPOINTS
+    assert classify(anthropic_error("cache_control: no"), status) is Rejection.BREAKPOINTS
 
 
 @pytest.mark.parametrize("status", [200, 401, 404, 429, 500, 529])
 def test_other_statuses_are_not_rejections_of_breakpoints(status: int) -> None:
-    assert read(anthropic("cache_control: no"), status) is None
+    assert classify(anthropic_error("cache_control: no"), status) is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_other_statuses_are_not_rejections_of_breakpoints(status: int) -> None:
 )
 def test_breakpoints_may_be_accepted_without_a_ttl(message: str) -> None:
     assert (
-        read({"error": {"message": json.dumps({"message": message}) + ". Received Model Group=x"}})
+        classify({"error": {"message": json.dumps({"message": message}) + ". Received Model Group=x"}})
         is Rejection.TTL
     )
 
@@ -138,20 +138,20 @@ def test_breakpoints_may_be_accepted_without_a_ttl(message: str) -> None:
     ],
 )
 def test_breakpoints_may_be_accepted_but_not_at_this_position(message: str) -> None:
-    assert read(anthropic(message)) is Rejection.PLACEMENT
+    assert classify(anthropic_error(message)) is Rejection.PLACEMENT
 
 
-def test_one_part_of_an_error_may_explain_what_another_names() -> None:
+def test_the_reason_may_be_in_another_field_than_the_parameter_name() -> None:
     body = {"error": {"message": "At most 4 are allowed", "param": "messages[3].prompt_cache_breakpoint"}}
 
-    assert read(body) is Rejection.PLACEMENT
+    assert classify(body) is Rejection.PLACEMENT
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        anthropic("messages.0.role: Input should be 'user' or 'assistant'"),
-        anthropic("prompt is too long: 210000 tokens > 200000 maximum"),
+        anthropic_error("messages.0.role: Input should be 'user' or 'assistant'"),
+        anthropic_error("prompt is too long: 210000 tokens > 200000 maximum"),
         {"error": {"message": "Invalid value: 'please explain cache_control to me'. Supported values are …"}},
         {"error": {"message": "Invalid value", "input": "cache_control"}},
         {"detail": [{"loc": ["body", "messages"], "msg": "Field required", "input": {"cache_control": {}}}]},
@@ -166,23 +166,22 @@ def test_one_part_of_an_error_may_explain_what_another_names() -> None:
     ],
 )
 def test_an_error_that_only_quotes_the_request_rejects_no_breakpoint(body: object) -> None:
-    assert read(body) is None
+    assert classify(body) is None
 
 
-json_values = st.recursive(
+json_bodies = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: (
-        st.lists(inner, max_size=3)
+    lambda children: (
+        st.lists(children, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["error", "message", "detail", "loc", "msg", "raw"]), inner, max_size=3
+            st.sampled_from(["error", "message", "detail", "loc", "msg", "raw"]), children, max_size=3
         )
     ),
     max_leaves=10,
 )
 
 
-@settings(max_examples=limit_examples(100))
-@given(body=st.binary() | json_values.map(lambda found: json.dumps(found).encode()))
+@given(body=st.binary() | json_bodies.map(lambda value: json.dumps(value).encode()))
 def test_any_error_body_is_parsed(body: bytes) -> None:
     classify_rejection(400, body)
 
@@ -191,57 +190,62 @@ def test_any_error_body_is_parsed(body: bytes) -> None:
     "text", ["'a " * 100_000, "{" * 100_000, '{"error":' * 50_000, "input_value=" * 50_000]
 )
 def test_unusual_error_bodies_are_parsed_quickly(text: str) -> None:
-    begun = thread_time()
+    start_seconds = thread_time()
 
     assert classify_rejection(400, text.encode()) is None
-    assert thread_time() - begun < 5
+    assert thread_time() - start_seconds < 5
 
 
-def refused(kind: Rejection, at: float = 0.0) -> KnownRejections:
+def known_rejection(kind: Rejection, at: float = 0.0) -> KnownRejections:
     return KnownRejections().with_rejection(kind, "vertex", "claude", session="s", at=at)
 
 
-def takes(known: KnownRejections, at: float, *, model: str = "claude", session: str = "s") -> tuple[bool, bool]:
-    accepts_breakpoints = known.accepts_breakpoints("vertex", model, session=session, at=at)
-    return accepts_breakpoints, known.accepts_ttl("vertex", model, at=at)
+def check_accepted(
+    rejections: KnownRejections, at: float, *, model: str = "claude", session: str = "s"
+) -> tuple[bool, bool]:
+    are_breakpoints_accepted = rejections.accepts_breakpoints("vertex", model, session=session, at=at)
+    return are_breakpoints_accepted, rejections.accepts_ttl("vertex", model, at=at)
 
 
 def test_nothing_is_rejected_at_first() -> None:
-    assert takes(KnownRejections(), 0.0) == (True, True)
+    assert check_accepted(KnownRejections(), 0.0) == (True, True)
 
 
 def test_an_upstream_that_rejects_breakpoints_gets_none_for_a_day_in_any_session() -> None:
-    known = refused(Rejection.BREAKPOINTS)
+    rejections = known_rejection(Rejection.BREAKPOINTS)
 
-    assert takes(known, DAY - 1, session="other")[0] is False
-    assert takes(known, DAY)[0] is True
-    assert takes(known, 1, model="other") == (True, True)
-    assert known.accepts_breakpoints("anthropic", "claude", session="s", at=1)
+    assert check_accepted(rejections, DAY - 1, session="other")[0] is False
+    assert check_accepted(rejections, DAY)[0] is True
+    assert check_accepted(rejections, 1, model="other") == (True, True)
+    assert rejections.accepts_breakpoints("anthropic", "claude", session="s", at=1)
 
 
 def test_an_upstream_that_rejects_ttls_still_gets_breakpoints() -> None:
-    known = refused(Rejection.TTL)
+    rejections = known_rejection(Rejection.TTL)
 
-    assert takes(known, DAY - 1) == (True, False)
-    assert takes(known, DAY) == (True, True)
+    assert check_accepted(rejections, DAY - 1) == (True, False)
+    assert check_accepted(rejections, DAY) == (True, True)
     assert (
-        takes(known.with_rejection(Rejection.BREAKPOINTS, "vertex", "claude", session="s", at=1), 2)[0] is False
+        check_accepted(
+            rejections.with_rejection(Rejection.BREAKPOINTS, "vertex", "claude", session="s", at=1), 2
+        )[0]
+        is False
     )
 
 
 def test_misplaced_breakpoints_are_disabled_only_in_their_own_session() -> None:
-    known = refused(Rejection.PLACEMENT)
+    rejections = known_rejection(Rejection.PLACEMENT)
 
-    assert takes(known, 599) == (False, True)
-    assert takes(known, 599, session="other") == (True, True)
-    assert takes(known, 600) == (True, True)
+    assert check_accepted(rejections, 599) == (False, True)
+    assert check_accepted(rejections, 599, session="other") == (True, True)
+    assert check_accepted(rejections, 600) == (True, True)
 
 
 def test_a_clock_that_is_set_back_does_not_prolong_a_rejection() -> None:
-    known = refused(Rejection.BREAKPOINTS, at=10 * DAY)
+    rejections = known_rejection(Rejection.BREAKPOINTS, at=10 * DAY)
 
-    assert takes(known, 10 * DAY - 60)[0] is False
-    assert takes(known, 8 * DAY)[0] is True
+    assert check_accepted(rejections, 10 * DAY - 60)[0] is False
+    assert check_accepted(rejections, 8 * DAY)[0] is True
 
 
 @pytest.mark.parametrize(
@@ -260,12 +264,12 @@ def test_a_clock_that_is_set_back_does_not_prolong_a_rejection() -> None:
     ],
 )
 def test_an_error_that_names_a_parameter_rejects_it(body: object) -> None:
-    said = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    error_body = body.encode() if isinstance(body, str) else json.dumps(body).encode()
     names = {"prompt_cache_key", "stream_options"}
 
-    assert find_rejected_parameters(400, said, names) == {"prompt_cache_key"}
-    assert find_rejected_parameters(422, said, {"stream_options"}) == frozenset()
-    assert find_rejected_parameters(500, said, names) == frozenset()
+    assert find_rejected_parameters(400, error_body, names) == {"prompt_cache_key"}
+    assert find_rejected_parameters(422, error_body, {"stream_options"}) == frozenset()
+    assert find_rejected_parameters(500, error_body, names) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -278,47 +282,46 @@ def test_an_error_that_names_a_parameter_rejects_it(body: object) -> None:
 )
 def test_an_error_that_only_quotes_a_parameter_rejects_none(message: str) -> None:
     assert (
-        find_rejected_parameters(400, json.dumps(anthropic(message)).encode(), {"prompt_cache_key"})
+        find_rejected_parameters(400, json.dumps(anthropic_error(message)).encode(), {"prompt_cache_key"})
         == frozenset()
     )
 
 
 def test_an_upstream_that_rejects_a_parameter_does_not_get_it_for_a_day() -> None:
-    known = KnownRejections().with_rejected_parameter("prompt_cache_key", "vllm", "qwen", at=0.0)
+    rejections = KnownRejections().with_rejected_parameter("prompt_cache_key", "vllm", "qwen", at=0.0)
 
-    assert not known.accepts_parameter("vllm", "qwen", "prompt_cache_key", at=DAY - 1)
-    assert known.accepts_parameter("vllm", "qwen", "prompt_cache_key", at=DAY)
-    assert known.accepts_parameter("vllm", "qwen", "stream_options", at=1)
-    assert known.accepts_parameter("vllm", "other", "prompt_cache_key", at=1)
-    assert known.accepts_parameter("other", "qwen", "prompt_cache_key", at=1)
-    assert takes(known, 1) == (True, True)
+    assert not rejections.accepts_parameter("vllm", "qwen", "prompt_cache_key", at=DAY - 1)
+    assert rejections.accepts_parameter("vllm", "qwen", "prompt_cache_key", at=DAY)
+    assert rejections.accepts_parameter("vllm", "qwen", "stream_options", at=1)
+    assert rejections.accepts_parameter("vllm", "other", "prompt_cache_key", at=1)
+    assert rejections.accepts_parameter("other", "qwen", "prompt_cache_key", at=1)
+    assert check_accepted(rejections, 1) == (True, True)
 
 
 def test_a_bounded_number_of_rejected_parameters_is_remembered() -> None:
-    known = KnownRejections(limit=2)
+    rejections = KnownRejections(limit=2)
     for number in range(5):
-        known = known.with_rejected_parameter("p", "up", str(number), at=0.0)
+        rejections = rejections.with_rejected_parameter("p", "up", str(number), at=0.0)
 
-    assert list(known.parameters) == [("up", "3", "p"), ("up", "4", "p")]
+    assert list(rejections.parameters) == [("up", "3", "p"), ("up", "4", "p")]
 
 
 events = st.tuples(st.sampled_from(Rejection), st.integers(0, 6), st.integers(0, 2), st.integers(0, 200_000))
 
 
-@settings(max_examples=limit_examples(100))
-@given(happened=st.lists(events, max_size=20), most=st.integers(1, 4))
+@given(rejection_events=st.lists(events, max_size=20), limit=st.integers(1, 4))
 def test_memory_of_rejections_is_bounded_and_includes_the_latest(
-    happened: list[tuple[Rejection, int, int, int]], most: int
+    rejection_events: list[tuple[Rejection, int, int, int]], limit: int
 ) -> None:
-    known = KnownRejections(limit=most)
-    for kind, model, session, at in happened:
-        known = known.with_rejection(kind, "up", str(model), session=str(session), at=at)
+    rejections = KnownRejections(limit=limit)
+    for kind, model, session, now in rejection_events:
+        rejections = rejections.with_rejection(kind, "up", str(model), session=str(session), at=now)
 
-        assert len(known.remembered) <= most
+        assert len(rejections.remembered) <= limit
         if kind is Rejection.TTL:
-            assert not known.accepts_ttl("up", str(model), at=at)
+            assert not rejections.accepts_ttl("up", str(model), at=now)
         else:
-            assert not known.accepts_breakpoints("up", str(model), session=str(session), at=at)
-        assert known.accepts_breakpoints(
-            "up", str(model), session=str(session), at=at + max(REMEMBERED_SECONDS.values()) + 200_000
+            assert not rejections.accepts_breakpoints("up", str(model), session=str(session), at=now)
+        assert rejections.accepts_breakpoints(
+            "up", str(model), session=str(session), at=now + max(REMEMBERED_SECONDS.values()) + 200_000
         )

@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.budget.sections import Stability
@@ -18,22 +18,21 @@ from foveate.prompt_cache.section_order import (
     order_blocks,
     split_around_history,
 )
-from tests.support.harness.example_limits import limit_examples
 
 ORDER = list(SectionLayer)
 
 
-def block(name: str, layer: SectionLayer, text: str = "x") -> InjectedBlock:
+def make_block(name: str, layer: SectionLayer, text: str = "x") -> InjectedBlock:
     return InjectedBlock(name=name, layer=layer, text=text)
 
 
-def names(blocks: tuple[InjectedBlock, ...]) -> list[str]:
-    return [each.name for each in blocks]
+def block_names(blocks: tuple[InjectedBlock, ...]) -> list[str]:
+    return [block.name for block in blocks]
 
 
-blocks = st.lists(
+block_lists = st.lists(
     st.builds(
-        block,
+        make_block,
         st.sampled_from([name for known in SECTION_NAMES.values() for name in known]) | st.text(max_size=3),
         st.sampled_from(list(SECTION_NAMES)),
         st.sampled_from(["", " ", "a", "b\n\nc"]),
@@ -42,7 +41,7 @@ blocks = st.lists(
 )
 
 
-def test_layers_go_from_what_hardly_changes_to_what_always_does() -> None:
+def test_layers_are_ordered_from_the_most_to_the_least_stable() -> None:
     assert ORDER == ["tools", "workspace", "skills", "binding", "history", "turn"]
 
 
@@ -51,18 +50,18 @@ def test_layers_and_sections_use_the_same_words() -> None:
 
 
 def test_blocks_are_sorted_most_stable_first() -> None:
-    given_blocks = [
-        block("time", SectionLayer.TURN),
-        block("language", SectionLayer.BINDING),
-        block("workspace/MEMORY.md", SectionLayer.WORKSPACE),
-        block("skills", SectionLayer.SKILLS),
-        block("context", SectionLayer.TURN),
-        block("peers", SectionLayer.BINDING),
-        block("workspace/notes/house.md", SectionLayer.WORKSPACE),
-        block("workspace/IDENTITY.md", SectionLayer.WORKSPACE),
+    blocks = [
+        make_block("time", SectionLayer.TURN),
+        make_block("language", SectionLayer.BINDING),
+        make_block("workspace/MEMORY.md", SectionLayer.WORKSPACE),
+        make_block("skills", SectionLayer.SKILLS),
+        make_block("context", SectionLayer.TURN),
+        make_block("peers", SectionLayer.BINDING),
+        make_block("workspace/notes/house.md", SectionLayer.WORKSPACE),
+        make_block("workspace/IDENTITY.md", SectionLayer.WORKSPACE),
     ]
 
-    assert names(order_blocks(given_blocks)) == [
+    assert block_names(order_blocks(blocks)) == [
         "workspace/IDENTITY.md",
         "workspace/MEMORY.md",
         "workspace/notes/house.md",
@@ -77,7 +76,7 @@ def test_blocks_are_sorted_most_stable_first() -> None:
 @pytest.mark.parametrize("layer", [SectionLayer.TOOLS, SectionLayer.HISTORY])
 def test_texts_in_the_layers_of_tools_and_history_are_rejected(layer: SectionLayer) -> None:
     with pytest.raises(BadOption, match=f"not {layer}"):
-        block("x", layer)
+        make_block("x", layer)
 
 
 @pytest.mark.parametrize(
@@ -103,39 +102,38 @@ def test_an_unknown_stability_is_rejected() -> None:
         find_layer("peers", "forever")
 
 
-@settings(max_examples=limit_examples(80))
-@given(given_blocks=blocks)
+@given(blocks=block_lists)
 def test_always_no_block_is_lost_or_precedes_a_more_stable_one(
-    given_blocks: list[InjectedBlock],
+    blocks: list[InjectedBlock],
 ) -> None:
-    found = order_blocks(given_blocks)
+    ordered = order_blocks(blocks)
 
-    assert Counter(found) == Counter(given_blocks)
-    for before, after in pairwise(found):
+    assert Counter(ordered) == Counter(blocks)
+    for before, after in pairwise(ordered):
         assert ORDER.index(before.layer) <= ORDER.index(after.layer)
-    assert order_blocks(found) == found
+    assert order_blocks(ordered) == ordered
 
 
-@settings(max_examples=limit_examples(80))
-@given(given_blocks=blocks, data=st.data())
-def test_always_blocks_of_known_names_have_one_order_however_they_come(
-    given_blocks: list[InjectedBlock], data: st.DataObject
+@given(blocks=block_lists, data=st.data())
+def test_always_blocks_with_known_names_have_one_order_whatever_the_input_order(
+    blocks: list[InjectedBlock], data: st.DataObject
 ) -> None:
-    known = list({each.name: each for each in given_blocks if each.name in SECTION_NAMES[each.layer]}.values())
+    known_blocks = list(
+        {block.name: block for block in blocks if block.name in SECTION_NAMES[block.layer]}.values()
+    )
 
-    assert order_blocks(data.draw(st.permutations(known))) == order_blocks(known)
+    assert order_blocks(data.draw(st.permutations(known_blocks))) == order_blocks(known_blocks)
 
 
-@settings(max_examples=limit_examples(100))
-@given(given_blocks=blocks)
-def test_always_only_what_changes_each_turn_follows_the_history(
-    given_blocks: list[InjectedBlock],
+@given(blocks=block_lists)
+def test_always_only_blocks_that_change_each_turn_follow_the_history(
+    blocks: list[InjectedBlock],
 ) -> None:
-    before, after = split_around_history(given_blocks)
+    before, after = split_around_history(blocks)
 
-    assert before + after == order_blocks(given_blocks)
-    assert {each.layer for each in after} <= {SectionLayer.TURN}
-    assert SectionLayer.TURN not in {each.layer for each in before}
+    assert before + after == order_blocks(blocks)
+    assert {block.layer for block in after} <= {SectionLayer.TURN}
+    assert SectionLayer.TURN not in {block.layer for block in before}
 
 
 def test_only_layers_that_outlive_a_turn_are_long_lived() -> None:
@@ -146,31 +144,32 @@ def test_only_layers_that_outlive_a_turn_are_long_lived() -> None:
 
 
 def test_flattened_blocks_are_one_text_on_each_side_of_the_history() -> None:
-    flat = flatten_blocks(
+    flattened = flatten_blocks(
         [
-            block("time", SectionLayer.TURN, "It is nine."),
-            block("skills", SectionLayer.SKILLS, "You can cook."),
-            block("soul", SectionLayer.WORKSPACE, ""),
-            block("identity", SectionLayer.WORKSPACE, "You are Ana."),
+            make_block("time", SectionLayer.TURN, "It is nine."),
+            make_block("skills", SectionLayer.SKILLS, "You can cook."),
+            make_block("soul", SectionLayer.WORKSPACE, ""),
+            make_block("identity", SectionLayer.WORKSPACE, "You are Ana."),
         ],
         provider="gemini",
     )
 
-    assert flat.before == "You are Ana.\n\nYou can cook."
-    assert flat.after == "It is nine."
-    assert flat.note.startswith("gemini takes no blocks")
+    assert flattened.before == "You are Ana.\n\nYou can cook."
+    assert flattened.after == "It is nine."
+    assert flattened.note.startswith("gemini takes no blocks")
 
 
 def test_a_single_text_loses_nothing_by_being_flattened() -> None:
-    flat = flatten_blocks([block("identity", SectionLayer.WORKSPACE, "You are Ana.")], provider="gemini")
+    flattened = flatten_blocks(
+        [make_block("identity", SectionLayer.WORKSPACE, "You are Ana.")], provider="gemini"
+    )
 
-    assert (flat.before, flat.after, flat.note) == ("You are Ana.", "", "")
+    assert (flattened.before, flattened.after, flattened.note) == ("You are Ana.", "", "")
 
 
-@settings(max_examples=limit_examples(100))
-@given(given_blocks=blocks)
-def test_always_every_text_is_in_the_flattened_one(given_blocks: list[InjectedBlock]) -> None:
-    flat = flatten_blocks(given_blocks, provider="x")
-    said = "".join(each.text for each in order_blocks(given_blocks))
+@given(blocks=block_lists)
+def test_always_every_text_is_in_the_flattened_one(blocks: list[InjectedBlock]) -> None:
+    flattened = flatten_blocks(blocks, provider="x")
+    text = "".join(block.text for block in order_blocks(blocks))
 
-    assert "".join((flat.before + flat.after).split()) == "".join(said.split())
+    assert "".join((flattened.before + flattened.after).split()) == "".join(text.split())

@@ -16,64 +16,72 @@ OPTIONS = ReplayOptions(policies=(Policy.RECORDED, Policy.ADAPTIVE))
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> list[SessionFiles]:
-    """Four sessions, of which the last repeats the calls of the first, and one whose file is missing."""
-    found = []
+    """Return four sessions, of which the last repeats the calls of the first, and one whose file is missing."""
+    sessions = []
     for number in range(3):
         path = tmp_path / f"{number}.jsonl"
-        told = SESSION.read_bytes().replace(b"5e55a0de", b"%08d" % number).replace(b"req_", b"r%d_" % number)
-        path.write_bytes(told)
-        found.append(SessionFiles(files=(path,), source=RecordingSource.CLAUDE_CODE))
-    again = tmp_path / "again.jsonl"
-    again.write_bytes(found[0].files[0].read_bytes())
-    gone = SessionFiles(files=(tmp_path / "gone.jsonl",), source=RecordingSource.CLAUDE_CODE)
-    return [*found, gone, SessionFiles(files=(again,), source=RecordingSource.CLAUDE_CODE)]
+        content = SESSION.read_bytes().replace(b"5e55a0de", b"%08d" % number).replace(b"req_", b"r%d_" % number)
+        path.write_bytes(content)
+        sessions.append(SessionFiles(files=(path,), source=RecordingSource.CLAUDE_CODE))
+    copy = tmp_path / "again.jsonl"
+    copy.write_bytes(sessions[0].files[0].read_bytes())
+    missing = SessionFiles(files=(tmp_path / "gone.jsonl",), source=RecordingSource.CLAUDE_CODE)
+    return [*sessions, missing, SessionFiles(files=(copy,), source=RecordingSource.CLAUDE_CODE)]
 
 
-def told(done: list[SessionResult]) -> list[object]:
+def summarize_results(results: list[SessionResult]) -> list[object]:
     return [
-        (one.session, [session.outcomes for session in one.replayed], one.repeated, one.error) for one in done
+        (result.session, [session.outcomes for session in result.replayed], result.repeated, result.error)
+        for result in results
     ]
 
 
 @pytest.mark.slow
 @pytest.mark.process
 def test_several_processes_give_the_same_as_one(sessions: list[SessionFiles]) -> None:
-    alone = list(replay_sessions(sessions, OPTIONS, processes=1))
-    together = list(replay_sessions(sessions, OPTIONS, processes=2))
+    sequential = list(replay_sessions(sessions, OPTIONS, processes=1))
+    parallel = list(replay_sessions(sessions, OPTIONS, processes=2))
 
-    assert told(together) == told(alone)
+    assert summarize_results(parallel) == summarize_results(sequential)
 
 
 def test_an_unreadable_session_is_reported_and_stops_no_other(sessions: list[SessionFiles]) -> None:
-    done = list(replay_sessions(sessions, OPTIONS, processes=1))
+    results = list(replay_sessions(sessions, OPTIONS, processes=1))
 
-    assert "gone.jsonl" in done[3].error
-    assert [len(one.replayed) for one in done] == [1, 1, 1, 0, 1]
+    assert "gone.jsonl" in results[3].error
+    assert [len(result.replayed) for result in results] == [1, 1, 1, 0, 1]
 
 
 def test_calls_that_an_earlier_session_had_are_left_out_of_a_later_one(sessions: list[SessionFiles]) -> None:
-    *_, again = replay_sessions(sessions, OPTIONS, processes=1)
+    *_, repeated = replay_sessions(sessions, OPTIONS, processes=1)
 
-    assert again.repeated == 14
-    assert again.replayed[0].calls == 0
+    assert repeated.repeated == 14
+    assert repeated.replayed[0].calls == 0
 
 
 def test_every_byte_is_reported_as_progress_once(sessions: list[SessionFiles]) -> None:
-    heard: list[int] = []
-    list(replay_sessions(sessions, OPTIONS, processes=1, on_progress=heard.append))
+    progress: list[int] = []
+    list(replay_sessions(sessions, OPTIONS, processes=1, on_progress=progress.append))
 
-    assert sum(heard) == sum(path.stat().st_size for one in sessions for path in one.files if path.is_file())
+    assert sum(progress) == sum(
+        path.stat().st_size for session in sessions for path in session.files if path.is_file()
+    )
 
 
-def test_the_longest_go_first_and_short_ones_together() -> None:
-    long, longer, short = 300_000, 9_000_000, 100_000
+def test_the_longest_sessions_come_first_and_short_ones_share_batches() -> None:
+    long_bytes, longest_bytes, short_bytes = 300_000, 9_000_000, 100_000
 
-    assert make_batches([short, long, short, longer, short, short]) == [(3,), (1,), (0, 2, 4), (5,)]
+    assert make_batches([short_bytes, long_bytes, short_bytes, longest_bytes, short_bytes, short_bytes]) == [
+        (3,),
+        (1,),
+        (0, 2, 4),
+        (5,),
+    ]
     assert make_batches([]) == []
 
 
 def test_every_session_is_in_one_batch_however_small_they_are() -> None:
-    found = make_batches([0] * 100)
+    batches = make_batches([0] * 100)
 
-    assert sorted(number for batch in found for number in batch) == list(range(100))
-    assert max(map(len, found)) <= 32
+    assert sorted(number for batch in batches for number in batch) == list(range(100))
+    assert max(map(len, batches)) <= 32

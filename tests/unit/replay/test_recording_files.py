@@ -23,71 +23,78 @@ from tests.support.scenarios.agent_logs import CODEX, GEMINI_CLI, OPENCODE, OPEN
 from tests.support.scenarios.claude_code_log import SESSION, Line, answer, line, text, write_log
 
 
-def agent(name: str, session: str = "s", second: int = 6) -> list[Line]:
-    more: dict[str, Any] = {"isSidechain": True, "agentId": name, "sessionId": session}
+def sub_agent_lines(name: str, session: str = "s", second: int = 6) -> list[Line]:
+    fields: dict[str, Any] = {"isSidechain": True, "agentId": name, "sessionId": session}
     return [
-        line("user", f"{name}-1", None, second, text("look there"), **more),
-        answer(f"{name}-2", f"{name}-1", second + 1, f"r-{name}", 0, 3_000, text("seen"), **more),
+        line("user", f"{name}-1", None, second, text("look there"), **fields),
+        answer(f"{name}-2", f"{name}-1", second + 1, f"r-{name}", 0, 3_000, text("seen"), **fields),
     ]
 
 
-def all_of(folder: Path) -> list[Recording]:
-    told, _ = group_sessions(find_files([folder]).files)
-    return [recording for session in told for recording in read_session(session)]
+def read_folder(folder: Path) -> list[Recording]:
+    sessions, _ = group_sessions(find_files([folder]).files)
+    return [recording for session in sessions for recording in read_session(session)]
 
 
 @pytest.mark.parametrize(
-    "where",
+    "name",
     ["agent-x.jsonl", "s/subagents/agent-x.jsonl"],
-    ids=["beside the session", "in a folder of its own"],
+    ids=["next to the session", "in a subfolder"],
 )
-def test_a_session_includes_the_calls_of_its_sub_agents(tmp_path: Path, where: str) -> None:
+def test_a_session_includes_the_calls_of_its_sub_agents(tmp_path: Path, name: str) -> None:
     write_log(tmp_path, *SESSION, name="s.jsonl")
-    write_log(tmp_path, *agent("x"), name=where)
-    (one,) = all_of(tmp_path)
+    write_log(tmp_path, *sub_agent_lines("x"), name=name)
+    (recording,) = read_folder(tmp_path)
 
-    assert one.name == "s"
-    assert [(call.id, call.conversation) for call in one.calls] == [("r1", "s"), ("r-x", "x"), ("r2", "s")]
-    assert one.size_bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.jsonl"))
+    assert recording.name == "s"
+    assert [(call.id, call.conversation) for call in recording.calls] == [
+        ("r1", "s"),
+        ("r-x", "x"),
+        ("r2", "s"),
+    ]
+    assert recording.size_bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.jsonl"))
 
 
 def test_a_resumed_session_includes_its_sub_agents_though_it_begins_with_lines_of_another(
     tmp_path: Path,
 ) -> None:
-    more = (
+    next_turn = (
         line("user", "u5", "a4", 60, text("go on"), sessionId="t"),
         answer("a5", "u5", 61, "r3", 5_200, 9, text("yes"), sessionId="t"),
     )
-    write_log(tmp_path, *SESSION, *more, name="t.jsonl")
-    write_log(tmp_path, *agent("x", session="t", second=70), name="agent-x.jsonl")
+    write_log(tmp_path, *SESSION, *next_turn, name="t.jsonl")
+    write_log(tmp_path, *sub_agent_lines("x", session="t", second=70), name="agent-x.jsonl")
 
-    assert {one.name: [call.id for call in one.calls] for one in all_of(tmp_path)} == {
+    assert {recording.name: [call.id for call in recording.calls] for recording in read_folder(tmp_path)} == {
         "s": ["r1", "r2"],
         "t": ["r3", "r-x"],
     }
 
 
 def test_sub_agents_without_their_session_are_a_recording_of_their_own(tmp_path: Path) -> None:
-    write_log(tmp_path, *agent("x"), name="agent-x.jsonl")
-    write_log(tmp_path, *agent("y"), name="agent-y.jsonl")
-    write_log(tmp_path, *agent("z", session="t"), name="agent-z.jsonl")
+    write_log(tmp_path, *sub_agent_lines("x"), name="agent-x.jsonl")
+    write_log(tmp_path, *sub_agent_lines("y"), name="agent-y.jsonl")
+    write_log(tmp_path, *sub_agent_lines("z", session="t"), name="agent-z.jsonl")
 
-    assert {one.name: len(one.calls) for one in all_of(tmp_path)} == {"s": 2, "t": 1}
+    assert {recording.name: len(recording.calls) for recording in read_folder(tmp_path)} == {"s": 2, "t": 1}
 
 
 def test_calls_that_a_resumed_session_copied_have_the_same_ids(tmp_path: Path) -> None:
-    copied = [one | {"sessionId": "t"} for one in SESSION]
-    more = (
+    copied = [entry | {"sessionId": "t"} for entry in SESSION]
+    next_turn = (
         line("user", "u5", "a4", 60, text("go on"), sessionId="t"),
         answer("a5", "u5", 61, "r3", 5_200, 9, text("yes"), sessionId="t"),
     )
     write_log(tmp_path, *SESSION, name="1.jsonl")
-    write_log(tmp_path, *copied, *more, name="2.jsonl")
+    write_log(tmp_path, *copied, *next_turn, name="2.jsonl")
 
-    assert [[call.id for call in one.calls] for one in all_of(tmp_path)] == [["r1", "r2"], ["r1", "r2", "r3"]]
+    assert [[call.id for call in recording.calls] for recording in read_folder(tmp_path)] == [
+        ["r1", "r2"],
+        ["r1", "r2", "r3"],
+    ]
 
 
-HEADS: dict[RecordingSource, Any] = {
+FIRST_LINES: dict[RecordingSource, Any] = {
     RecordingSource.CLAUDE_CODE: SESSION[0],
     RecordingSource.PI: {"type": "session", "id": "x", "timestamp": "2026-01-05T10:00:00Z", "cwd": "/"},
     RecordingSource.SWE_AGENT: {"trajectory": [], "history": [{"role": "user", "content": "x"}], "info": {}},
@@ -104,7 +111,7 @@ HEADS: dict[RecordingSource, Any] = {
 }
 
 
-@pytest.mark.parametrize(("source", "head"), HEADS.items(), ids=list(HEADS))
+@pytest.mark.parametrize(("source", "head"), FIRST_LINES.items(), ids=list(FIRST_LINES))
 def test_the_format_of_a_file_is_detected_by_its_content(
     tmp_path: Path, source: RecordingSource, head: Any
 ) -> None:
@@ -119,8 +126,8 @@ def test_the_format_of_a_file_is_detected_by_its_content(
 
 
 def test_a_request_log_may_begin_with_a_prefilled_response(tmp_path: Path) -> None:
-    user, begun = {"role": "user", "content": "x"}, {"role": "assistant", "content": "{"}
-    bodies = [{"model": "m", "max_tokens": 5, "messages": messages} for messages in ([user, begun], [user])]
+    user, prefilled = {"role": "user", "content": "x"}, {"role": "assistant", "content": "{"}
+    bodies = [{"model": "m", "max_tokens": 5, "messages": messages} for messages in ([user, prefilled], [user])]
 
     assert peek_file(write_log(tmp_path, *bodies)).source is RecordingSource.REQUESTS
 
@@ -147,14 +154,14 @@ def test_unknown_files_have_no_source_and_unreadable_files_are_reported(tmp_path
     write_log(tmp_path, *SESSION, name="s.jsonl")
     write_log(tmp_path, {"version": 1, "entries": []}, name="sessions-index.json")
     (tmp_path / "broken.jsonl.gz").write_bytes(b"\x1f\x8bno gzip")
-    told, broken = group_sessions([*find_files([tmp_path]).files, tmp_path / "gone.jsonl"])
+    sessions, problems = group_sessions([*find_files([tmp_path]).files, tmp_path / "gone.jsonl"])
 
-    assert {session.files[0].name: session.source for session in told} == {
+    assert {session.files[0].name: session.source for session in sessions} == {
         "broken.jsonl.gz": None,
         "s.jsonl": RecordingSource.CLAUDE_CODE,
         "sessions-index.json": None,
     }
-    assert [Path(one.file).name for one in broken] == ["gone.jsonl"]
+    assert [Path(problem.file).name for problem in problems] == ["gone.jsonl"]
 
 
 def test_a_folder_is_read_completely_and_hidden_files_are_reported(tmp_path: Path) -> None:
@@ -162,15 +169,15 @@ def test_a_folder_is_read_completely_and_hidden_files_are_reported(tmp_path: Pat
         write_log(tmp_path, "{}", name=name)
     (tmp_path / "a" / "round").symlink_to(tmp_path)
     (tmp_path / "gone.jsonl").symlink_to(tmp_path / "nothing")
-    listed = find_files([tmp_path])
+    result = find_files([tmp_path])
 
-    assert [str(path.relative_to(tmp_path)) for path in listed.files] == [
+    assert [str(path.relative_to(tmp_path)) for path in result.files] == [
         "a/b/c.jsonl",
         "a/d.traj.gz",
         "e.JSON",
         "f.db",
     ]
-    assert {path.name for path, _ in listed.ignored} == {".hidden", ".h.jsonl", "gone.jsonl", "round"}
+    assert {path.name for path, _ in result.ignored} == {".hidden", ".h.jsonl", "gone.jsonl", "round"}
 
 
 def test_a_folder_without_recordings_and_a_missing_path_are_rejected(tmp_path: Path) -> None:
@@ -196,21 +203,21 @@ def test_a_damaged_file_is_rejected_with_the_reason(tmp_path: Path) -> None:
 
 def test_a_truncated_compressed_file_is_read_as_far_as_possible(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl.gz"
-    more = [line("user", f"x{number}", "a4", 99, text(os.urandom(300).hex())) for number in range(200)]
-    whole = gzip.compress("\n".join(map(json.dumps, [*SESSION, *more])).encode())
-    path.write_bytes(whole[: len(whole) // 2])
-    (one,) = read_recordings(path)
+    filler = [line("user", f"x{number}", "a4", 99, text(os.urandom(300).hex())) for number in range(200)]
+    compressed = gzip.compress("\n".join(map(json.dumps, [*SESSION, *filler])).encode())
+    path.write_bytes(compressed[: len(compressed) // 2])
+    (recording,) = read_recordings(path)
 
-    assert len(one.calls) == 2
-    assert "the compressed file ends early" in one.unreadable[-1].reason
+    assert len(recording.calls) == 2
+    assert "the compressed file ends early" in recording.unreadable[-1].reason
 
 
 def test_a_file_without_readable_lines_is_reported(tmp_path: Path) -> None:
     path = write_log(tmp_path, '{"type": "user", "uu', "7")
-    (one,) = read_recordings(path, source=RecordingSource.CLAUDE_CODE)
+    (recording,) = read_recordings(path, source=RecordingSource.CLAUDE_CODE)
 
-    assert one.calls == ()
-    assert [broken.line for broken in one.unreadable] == [1, 2]
+    assert recording.calls == ()
+    assert [problem.line for problem in recording.unreadable] == [1, 2]
 
 
 def test_a_line_that_is_too_long_is_skipped_and_later_ones_are_read(tmp_path: Path) -> None:
@@ -219,7 +226,7 @@ def test_a_line_that_is_too_long_is_skipped_and_later_ones_are_read(tmp_path: Pa
     file = LogFile(path, max_line_bytes=64)
 
     assert [number for number, _ in file.lines()] == [1, 3]
-    assert [(one.line, one.reason) for one in file.unreadable] == [
+    assert [(problem.line, problem.reason) for problem in file.unreadable] == [
         (2, "is longer than 64 bytes"),
         (4, "is longer than 64 bytes"),
     ]
@@ -227,7 +234,7 @@ def test_a_line_that_is_too_long_is_skipped_and_later_ones_are_read(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("value", "expected"),
     [
         ("2026-01-05T10:00:00Z", 1_767_607_200.0),
         ("2026-01-05T12:00:00.500+02:00", 1_767_607_200.5),
@@ -245,8 +252,8 @@ def test_a_line_that_is_too_long_is_skipped_and_later_ones_are_read(tmp_path: Pa
     ],
     ids=repr,
 )
-def test_times_are_parsed_in_any_notation(said: object, expected: float) -> None:
-    assert parse_time(said) == expected
+def test_times_are_parsed_in_any_notation(value: object, expected: float) -> None:
+    assert parse_time(value) == expected
 
 
 def test_stores_are_named_by_their_urls(tmp_path: Path) -> None:
@@ -260,18 +267,23 @@ def test_stores_are_named_by_their_urls(tmp_path: Path) -> None:
 
 
 def test_every_recorded_session_is_read(shared_data: Path) -> None:
-    told = all_of(shared_data / "sessions")
+    recordings = read_folder(shared_data / "sessions")
 
-    assert {one.source for one in told} == {
+    assert {recording.source for recording in recordings} == {
         RecordingSource.CLAUDE_CODE,
         RecordingSource.PI,
         RecordingSource.SWE_AGENT,
     }
-    assert not [broken for one in told for broken in one.unreadable]
-    assert all(one.calls for one in told)
-    billed = [call for one in told if one.source is not RecordingSource.SWE_AGENT for call in one.calls]
-    assert len(billed) == 889
-    assert all(call.usage is not None and call.at and call.model for call in billed)
+    assert not [problem for recording in recordings for problem in recording.unreadable]
+    assert all(recording.calls for recording in recordings)
+    calls_with_usage = [
+        call
+        for recording in recordings
+        if recording.source is not RecordingSource.SWE_AGENT
+        for call in recording.calls
+    ]
+    assert len(calls_with_usage) == 889
+    assert all(call.usage is not None and call.at and call.model for call in calls_with_usage)
 
 
 UNSUPPORTED: dict[str, Any] = {

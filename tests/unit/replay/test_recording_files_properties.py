@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from foveate.errors import StoreUnavailable, UnreadableInput
 from foveate.replay.recording import RecordedCall, Recording, RecordingSource
 from foveate.replay.recording_files import peek_file, read_recordings
-from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.agent_logs import CODEX, GEMINI_CLI, OPENCODE, OPENHANDS, QWEN_CODE, TAU_BENCH
 from tests.support.scenarios.claude_code_log import SESSION, answer, line, text
 
-_FEW = settings(max_examples=limit_examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-_FILES = [source for source in RecordingSource if source is not RecordingSource.STORE]
+_LIMITED_SETTINGS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_FILE_SOURCES = [source for source in RecordingSource if source is not RecordingSource.STORE]
 
 PI: list[Any] = [
     {"type": "session", "id": "x", "timestamp": "2026-01-05T10:00:00Z"},
@@ -67,114 +66,114 @@ _VALUES = st.recursive(
 )
 
 
-def dumped(lines: Sequence[Any]) -> bytes:
-    return b"\n".join(json.dumps(one).encode() for one in lines) + b"\n"
+def dump_lines(lines: Sequence[Any]) -> bytes:
+    return b"\n".join(json.dumps(entry).encode() for entry in lines) + b"\n"
 
 
-def recordings(content: bytes, source: RecordingSource | None = None) -> list[Recording]:
+def read_content(content: bytes, source: RecordingSource | None = None) -> list[Recording]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.jsonl"
         path.write_bytes(content)
         return list(read_recordings(path, source=source))
 
 
-def calls(content: bytes, source: RecordingSource) -> list[RecordedCall]:
-    return [call for one in recordings(content, source) for call in one.calls]
+def read_calls(content: bytes, source: RecordingSource) -> list[RecordedCall]:
+    return [call for recording in read_content(content, source) for call in recording.calls]
 
 
-def summarize(asked: RecordedCall) -> tuple[Any, ...]:
-    return asked.model, asked.usage, [one.raw for one in asked.last_message.history()], asked.response
+def summarize(call: RecordedCall) -> tuple[Any, ...]:
+    return call.model, call.usage, [message.raw for message in call.last_message.history()], call.response
 
 
-@given(st.binary(max_size=300), st.sampled_from(_FILES))
-@_FEW
+@given(st.binary(max_size=300), st.sampled_from(_FILE_SOURCES))
+@_LIMITED_SETTINGS
 def test_no_bytes_make_reading_fail_with_an_undocumented_error(content: bytes, source: RecordingSource) -> None:
-    recordings(content, source)
-    recordings(gzip.compress(content), source)
+    read_content(content, source)
+    read_content(gzip.compress(content), source)
     with suppress(UnreadableInput, StoreUnavailable):
-        recordings(content)
+        read_content(content)
 
 
 @pytest.mark.slow
-@given(st.sampled_from(_FILES), st.data())
-@_FEW
+@given(st.sampled_from(_FILE_SOURCES), st.data())
+@_LIMITED_SETTINGS
 def test_no_odd_value_anywhere_in_a_log_makes_reading_fail(
     source: RecordingSource, data: st.DataObject
 ) -> None:
-    lines = [json.loads(json.dumps(one)) for one in LOGS[source]]
+    lines = [json.loads(json.dumps(line)) for line in LOGS[source]]
     for _ in range(data.draw(st.integers(1, 4))):
-        here: Any = data.draw(st.sampled_from(lines))
-        while isinstance(here, dict) and here:
-            key = data.draw(st.sampled_from(sorted(here)))
-            if isinstance(here[key], dict) and data.draw(st.booleans()):
-                here = here[key]
+        value: Any = data.draw(st.sampled_from(lines))
+        while isinstance(value, dict) and value:
+            key = data.draw(st.sampled_from(sorted(value)))
+            if isinstance(value[key], dict) and data.draw(st.booleans()):
+                value = value[key]
                 continue
-            here[key] = data.draw(_VALUES)
+            value[key] = data.draw(_VALUES)
             break
-    for one in calls(dumped(lines), source):
-        summarize(one)
+    for call in read_calls(dump_lines(lines), source):
+        summarize(call)
 
 
-@given(st.sampled_from(_FILES), st.floats(0, 1))
+@given(st.sampled_from(_FILE_SOURCES), st.floats(0, 1))
 @example(RecordingSource.CODEX, 0.451171875)
-@_FEW
+@_LIMITED_SETTINGS
 def test_a_cut_log_loses_at_most_the_call_of_its_last_line(source: RecordingSource, share: float) -> None:
-    """A line without its line break is complete too: then it belongs to the last response of the log."""
-    content = dumped(LOGS[source])
-    at = round(share * len(content))
-    lines = content[:at].count(b"\n") + content.startswith(b"\n", at)
-    whole = dumped(LOGS[source][:lines])
-    kept, cut = calls(whole, source), calls(content[:at], source)
+    """A line without its line break is complete too, and belongs to the last response of the log."""
+    content = dump_lines(LOGS[source])
+    cut_offset = round(share * len(content))
+    lines = content[:cut_offset].count(b"\n") + content.startswith(b"\n", cut_offset)
+    complete_lines = dump_lines(LOGS[source][:lines])
+    expected, actual = read_calls(complete_lines, source), read_calls(content[:cut_offset], source)
 
-    assert [summarize(one) for one in cut][: len(kept)] == [summarize(one) for one in kept]
+    assert [summarize(call) for call in actual][: len(expected)] == [summarize(call) for call in expected]
 
 
 @pytest.mark.slow
-@given(st.sampled_from(_FILES), st.lists(st.tuples(st.integers(0, 9), _VALUES), max_size=4))
+@given(st.sampled_from(_FILE_SOURCES), st.lists(st.tuples(st.integers(0, 9), _VALUES), max_size=4))
 @example(RecordingSource.CODEX, [(0, None)])
-@_FEW
-def test_unknown_lines_change_nothing(source: RecordingSource, others: list[tuple[int, Any]]) -> None:
+@_LIMITED_SETTINGS
+def test_unknown_lines_change_nothing(source: RecordingSource, unknown_lines: list[tuple[int, Any]]) -> None:
     lines = list(LOGS[source])
-    for at, other in others:
-        lines.insert(min(at, len(lines)), {"type": "never-heard-of", "payload": other})
+    for position, payload in unknown_lines:
+        lines.insert(min(position, len(lines)), {"type": "never-heard-of", "payload": payload})
 
-    assert [summarize(one) for one in calls(dumped(lines), source)] == [
-        summarize(one) for one in calls(dumped(LOGS[source]), source)
+    assert [summarize(call) for call in read_calls(dump_lines(lines), source)] == [
+        summarize(call) for call in read_calls(dump_lines(LOGS[source]), source)
     ]
 
 
 @given(st.lists(st.sampled_from("uar"), min_size=1, max_size=30), st.data())
-@_FEW
+@_LIMITED_SETTINGS
 def test_any_tree_of_lines_is_read_and_each_history_is_a_path_to_the_root(
     kinds: list[str], data: st.DataObject
 ) -> None:
     """Parents may come anywhere, even after their children, be missing, or form a cycle."""
-    names = [f"n{number}" for number in range(len(kinds))]
+    entry_ids = [f"n{number}" for number in range(len(kinds))]
     lines = []
     for number, kind in enumerate(kinds):
-        parent = data.draw(st.sampled_from([*names, None, "gone"]))
+        parent = data.draw(st.sampled_from([*entry_ids, None, "gone"]))
         if kind == "u":
-            lines.append(line("user", names[number], parent, number, text(f"said {number}")))
+            lines.append(line("user", entry_ids[number], parent, number, text(f"said {number}")))
         else:
             request = f"r{data.draw(st.integers(0, 5))}" if kind == "r" else f"r-{number}"
-            lines.append(answer(names[number], parent, number, request, 9, 9, text(f"told {number}")))
-    found = calls(dumped(lines), RecordingSource.CLAUDE_CODE)
+            lines.append(answer(entry_ids[number], parent, number, request, 9, 9, text(f"told {number}")))
+    recorded_calls = read_calls(dump_lines(lines), RecordingSource.CLAUDE_CODE)
 
-    assert len({one.id for one in found}) == len(found)
-    for one in found:
-        history = one.last_message.history()
-        assert [said.depth for said in history] == list(range(len(history)))
+    assert len({call.id for call in recorded_calls}) == len(recorded_calls)
+    for call in recorded_calls:
+        history = call.last_message.history()
+        assert [message.depth for message in history] == list(range(len(history)))
 
 
 @pytest.mark.slow
 def test_no_depth_of_nesting_makes_reading_fail() -> None:
-    """Defect: JSON that could just be decoded was too deep to be encoded again, a few calls further down."""
+    """Regression: JSON that could just be decoded was too deep to be encoded again in a nested call."""
     for depth in range(100, 1_300, 60):
-        nested = b"[" * depth + b"]" * depth
+        nested_json = b"[" * depth + b"]" * depth
         for source, lines in LOGS.items():
-            content = dumped(lines).replace(b'"hi"', nested).replace(b'"ho"', nested)
-            for one in calls(content, source):
-                summarize(one)
+            content = dump_lines(lines).replace(b'"hi"', nested_json).replace(b'"ho"', nested_json)
+            for call in read_calls(content, source):
+                summarize(call)
 
 
 @pytest.mark.slow
@@ -188,12 +187,14 @@ def test_a_long_session_is_read_in_time_that_grows_with_it(tmp_path: Path) -> No
         lines.append(answer(f"a{turn}", f"p{turn}", 1, f"r{turn}", 9, 9, text("y" * 50)))
         parent = f"a{turn}"
     path = tmp_path / "log.jsonl"
-    path.write_bytes(dumped(lines))
-    (found,) = read_recordings(path)
+    path.write_bytes(dump_lines(lines))
+    (recording,) = read_recordings(path)
 
     assert peek_file(path).source is RecordingSource.CLAUDE_CODE
-    assert [call.last_message.depth for call in found.calls[:3]] == [0, 2, 4]
+    assert [call.last_message.depth for call in recording.calls[:3]] == [0, 2, 4]
     assert (
-        len({one for call in found.calls for one in (call.last_message, call.last_message.previous)})
+        len(
+            {message for call in recording.calls for message in (call.last_message, call.last_message.previous)}
+        )
         == 2 * 2_000
     )

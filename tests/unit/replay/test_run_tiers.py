@@ -12,23 +12,29 @@ from tests.support.scenarios.recorded_sessions import PlannedTurn, make_recordin
 BOOK = PriceBook()
 
 
-def served(tier: str) -> Recording:
-    usual = make_recording([PlannedTurn(), PlannedTurn()])
-    calls = [replace(call, usage=structs.replace(call.usage, tier=tier)) for call in usual.calls if call.usage]
-    return replace(usual, calls=tuple(calls))
+def make_tier_recording(tier: str) -> Recording:
+    recording = make_recording([PlannedTurn(), PlannedTurn()])
+    calls = [
+        replace(call, usage=structs.replace(call.usage, tier=tier)) for call in recording.calls if call.usage
+    ]
+    return replace(recording, calls=tuple(calls))
 
 
 def test_a_tier_of_unknown_price_costs_the_standard_price_and_is_reported() -> None:
-    usual, fast = (replay_recording(served(tier), BOOK, ReplayOptions()) for tier in ("", "priority"))
+    standard, priority = (
+        replay_recording(make_tier_recording(tier), BOOK, ReplayOptions()) for tier in ("", "priority")
+    )
 
-    assert fast.outcomes == usual.outcomes
-    assert fast.check.logged == usual.check.logged > 0
-    assert MissingPart.TIER_PRICE in fast.missing
-    assert MissingPart.TIER_PRICE not in usual.missing
+    assert priority.outcomes == standard.outcomes
+    assert priority.check.logged == standard.check.logged > 0
+    assert MissingPart.TIER_PRICE in priority.missing
+    assert MissingPart.TIER_PRICE not in standard.missing
 
 
 def test_a_tier_of_known_price_has_that_price() -> None:
-    usual, batch = (replay_recording(served(tier), BOOK, ReplayOptions()) for tier in ("", "batch"))
+    standard, batch = (
+        replay_recording(make_tier_recording(tier), BOOK, ReplayOptions()) for tier in ("", "batch")
+    )
 
-    assert batch.check.logged * 2 == usual.check.logged
+    assert batch.check.logged * 2 == standard.check.logged
     assert MissingPart.TIER_PRICE not in batch.missing

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate import formats
@@ -15,7 +15,6 @@ from foveate.model import Format
 from foveate.sandbox import validate_request
 from foveate.sandbox.http import SandboxRequest
 from foveate.sandbox.sandbox import Sandbox
-from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.valid_requests import (
     BREAKPOINT,
     Json,
@@ -29,9 +28,11 @@ from tests.support.scenarios.valid_requests import (
 )
 from tests.support.servers.sandbox import ManualClock
 
-JSON = st.recursive(
+json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 10**12) | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda children: (
+        st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=5), children, max_size=3)
+    ),
     max_leaves=5,
 )
 
@@ -86,20 +87,20 @@ BODIES: dict[str, Json] = {
 HEADERS = {"x-api-key": "k", "authorization": "Bearer k", "anthropic-version": "2023-06-01"}
 
 
-def list_paths(found: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Yield the path of every value in JSON."""
-    inner = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
-    return [path, *(deeper for name, value in inner for deeper in list_paths(value, (*path, name)))]
+def list_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """List the path of every value in JSON."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(nested_path for name, child in items for nested_path in list_paths(child, (*path, name)))]
 
 
 def replace_value(body: Json, path: tuple[Any, ...], value: Any) -> Any:
     if not path:
         return value
     body = copy.deepcopy(body)
-    holder: Any = body
+    container: Any = body
     for name in path[:-1]:
-        holder = holder[name]
-    holder[path[-1]] = value
+        container = container[name]
+    container[path[-1]] = value
     return body
 
 
@@ -118,13 +119,12 @@ def test_the_unmodified_bodies_are_accepted(sandbox: Sandbox, route: str) -> Non
 
 
 @pytest.mark.parametrize("route", BODIES)
-@settings(max_examples=limit_examples(60))
 @given(data=st.data())
 def test_a_body_with_any_value_anywhere_is_answered_or_rejected(
     sandbox: Sandbox, route: str, data: st.DataObject
 ) -> None:
     path = data.draw(st.sampled_from(list_paths(BODIES[route])))
-    body = msgspec.json.encode(replace_value(BODIES[route], path, data.draw(JSON)))
+    body = msgspec.json.encode(replace_value(BODIES[route], path, data.draw(json_values)))
     reply = sandbox.reply(SandboxRequest(method="POST", path=route, headers=HEADERS, body=body))
 
     assert reply.status == 200 or 400 <= reply.status < 500
@@ -134,8 +134,10 @@ def test_a_body_with_any_value_anywhere_is_answered_or_rejected(
 @pytest.mark.parametrize("route", BODIES)
 def test_a_deeply_nested_body_is_answered_or_rejected(sandbox: Sandbox, route: str) -> None:
     for depth in (300, *range(940, 1000), 100_000):
-        deep = "[" * depth + "]" * depth
-        body = json.dumps(BODIES[route]).replace('{"type": "object"}', f'{{"type": "object", "x": {deep}}}')
+        nested_arrays = "[" * depth + "]" * depth
+        body = json.dumps(BODIES[route]).replace(
+            '{"type": "object"}', f'{{"type": "object", "x": {nested_arrays}}}'
+        )
         reply = sandbox.reply(SandboxRequest(method="POST", path=route, headers=HEADERS, body=body.encode()))
 
         assert reply.status in (200, 400)

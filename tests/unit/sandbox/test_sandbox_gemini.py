@@ -103,10 +103,10 @@ def test_invalid_gemini_requests_get_the_error_text_of_google(body: Any, message
 
 def test_an_unknown_model_is_not_found_and_a_key_is_required() -> None:
     assert send({"contents": [HELLO]}, name="nobody").status == 404
-    ask = SandboxRequest(
+    request = SandboxRequest(
         method="POST", path="/v1beta/models/gemini-2.5-flash:generateContent", headers={}, body=b"{}"
     )
-    assert Sandbox(clock=ManualClock(), seed=b"x").reply(ask).status == 403
+    assert Sandbox(clock=ManualClock(), seed=b"x").reply(request).status == 403
 
 
 @pytest.mark.parametrize("query", ["alt=sse", ""])
@@ -125,10 +125,10 @@ def test_usage_is_the_same_in_a_stream_and_in_a_whole_response(query: str) -> No
 
 
 def test_a_count_equals_the_reported_usage() -> None:
-    bare = send({"contents": [HELLO]}, method="countTokens")
-    wrapped = send({"generateContentRequest": {"contents": [HELLO]}}, method="countTokens")
-    billed = read_response_usage(Format.GEMINI, send({"contents": [HELLO]}).chunks[0])
+    contents_count = send({"contents": [HELLO]}, method="countTokens")
+    wrapped_count = send({"generateContentRequest": {"contents": [HELLO]}}, method="countTokens")
+    usage = read_response_usage(Format.GEMINI, send({"contents": [HELLO]}).chunks[0])
 
-    assert billed is not None
-    for reply in (bare, wrapped):
-        assert json.loads(reply.chunks[0])["totalTokens"] == billed.cache.input_tokens
+    assert usage is not None
+    for reply in (contents_count, wrapped_count):
+        assert json.loads(reply.chunks[0])["totalTokens"] == usage.cache.input_tokens

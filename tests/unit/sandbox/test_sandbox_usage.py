@@ -25,7 +25,7 @@ from tests.support.scenarios.valid_requests import (
 )
 from tests.support.servers.sandbox import ManualClock
 
-LONG = "These words are kept. " * 400
+LONG = "These words are cached. " * 400
 HEADERS = {"x-api-key": "k", "authorization": "Bearer k", "anthropic-version": "2023-06-01"}
 STEPS = (
     ScriptStep(text="Some words.", thinking="Hm."),
@@ -49,13 +49,13 @@ def response_chunks(
 ) -> tuple[bytes, ...]:
     """Return the response of a new sandbox, or of one that got the same request before."""
     path, body = ROUTES[api_format]
-    asked: Any = body | {"stream": is_streaming}
+    request_body: Any = body | {"stream": is_streaming}
     if api_format is Format.CHAT and is_streaming:
-        asked["stream_options"] = {"include_usage": True}
+        request_body["stream_options"] = {"include_usage": True}
     sandbox = Sandbox(clock=ManualClock(), seed=b"x", script=Script(steps=(step,), repeat=True))
-    ask = SandboxRequest(method="POST", path=path, headers=HEADERS, body=json.dumps(asked).encode())
+    request = SandboxRequest(method="POST", path=path, headers=HEADERS, body=json.dumps(request_body).encode())
     for _ in range(2 if is_repeated else 1):
-        reply = sandbox.reply(ask)
+        reply = sandbox.reply(request)
     assert reply.status == 200
     return reply.chunks
 

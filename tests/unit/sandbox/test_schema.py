@@ -19,9 +19,9 @@ SMALL_TABLE: dict[str, dict[str, Any]] = {
 }
 
 
-def find_errors(name: str, found: dict[str, Any]) -> list[tuple[str, Violation]]:
+def find_errors(name: str, body: dict[str, Any]) -> list[tuple[str, Violation]]:
     """Return the errors by the table above."""
-    errors = RequestSchemas(SMALL_TABLE).find_errors(name, found)
+    errors = RequestSchemas(SMALL_TABLE).find_errors(name, body)
     return [
         (".".join(str(step) for step in error.path if not isinstance(step, schema.TypeTag)), error.violation)
         for error in errors
@@ -39,13 +39,13 @@ def test_every_schema_table_is_valid_and_has_no_dangling_references(path: Path) 
     assert referenced - table.keys() == set()
     assert table.keys() - referenced == {"request"}, "a schema that nothing refers to"
     tags = re.findall(r"@(\w+): ([\w ]+)\]", text)
-    for name, said in tags:
-        known = {tag for names in table[name] for tag in names.split()}
-        assert set(said.split()) <= known
+    for name, tag_names in tags:
+        defined_tags = {tag for names in table[name] for tag in names.split()}
+        assert set(tag_names.split()) <= defined_tags
 
 
 @pytest.mark.parametrize(
-    ("name", "found", "faults"),
+    ("name", "body", "expected"),
     [
         ("box", {"name": "a", "size": 9, "tags": ["red"], "lid": "x"}, []),
         ("box", {"name": "a", "size": None, "lid": {"any": "thing"}}, []),
@@ -71,6 +71,6 @@ def test_every_schema_table_is_valid_and_has_no_dangling_references(path: Path) 
     ],
 )
 def test_schema_errors_name_their_path(
-    name: str, found: dict[str, Any], faults: list[tuple[str, Violation]]
+    name: str, body: dict[str, Any], expected: list[tuple[str, Violation]]
 ) -> None:
-    assert find_errors(name, found) == faults
+    assert find_errors(name, body) == expected

@@ -62,11 +62,11 @@ def test_the_example_can_be_read() -> None:
     ],
 )
 def test_errors_in_a_script_name_the_line(tmp_path: Path, text: str, line: int, key: str, message: str) -> None:
-    with pytest.raises(BadSetting) as found:
+    with pytest.raises(BadSetting) as raised:
         read_script(write_script(tmp_path, text))
 
-    assert (found.value.line, found.value.key) == (line, key)
-    assert message in found.value.reason
+    assert (raised.value.line, raised.value.key) == (line, key)
+    assert message in raised.value.reason
 
 
 def test_a_missing_script_is_reported(tmp_path: Path) -> None:

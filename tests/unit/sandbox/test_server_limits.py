@@ -28,7 +28,7 @@ SCOPE: dict[str, Any] = {
 }
 
 
-def nested(depth: int) -> Json:
+def nested_arrays(depth: int) -> Json:
     schema: Json = {"type": "string"}
     for _ in range(depth):
         schema = {"type": "array", "minItems": 100, "items": schema}
@@ -42,13 +42,20 @@ NAMES = [str(number) for number in range(10)]
     "schema",
     [
         {"type": "string", "minLength": 20_000_000},
-        nested(8),
+        nested_arrays(8),
         {"type": "object", "properties": {name: {"$ref": "#"} for name in NAMES}, "required": NAMES},
         {"type": "array", "minItems": 100, "items": {"allOf": [{}] * 100_000}},
         {"type": "object", "required": [str(number) for number in range(100_000)]},
         {"type": "array", "minItems": 100, "items": {"const": "x" * 100_000}},
     ],
-    ids=["a long string", "lists in lists", "itself, ten times", "many parts", "many names", "a long constant"],
+    ids=[
+        "a long string",
+        "lists in lists",
+        "recursive references",
+        "many subschemas",
+        "many names",
+        "a long constant",
+    ],
 )
 def test_an_example_value_is_short_whatever_its_schema_requires(schema: Json) -> None:
     started_at = time.thread_time()
@@ -59,13 +66,13 @@ def test_an_example_value_is_short_whatever_its_schema_requires(schema: Json) ->
 
 
 async def post(app: SandboxApp, body: Json) -> int:
-    waiting = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+    pending = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
     messages: list[MutableMapping[str, Any]] = []
 
     async def receive() -> MutableMapping[str, Any]:
-        if not waiting:
+        if not pending:
             await asyncio.Event().wait()
-        return waiting.pop()
+        return pending.pop()
 
     async def send(message: MutableMapping[str, Any]) -> None:
         messages.append(message)
@@ -76,12 +83,14 @@ async def post(app: SandboxApp, body: Json) -> int:
 
 async def test_a_short_request_does_not_wait_for_a_long_one() -> None:
     app = SandboxApp(Sandbox(clock=ManualClock(), seed=b"x"))
-    long = asyncio.create_task(post(app, claude(user("some words of a tale " * 200_000), model=BINDING)))
+    long_request = asyncio.create_task(
+        post(app, claude(user("some words of a tale " * 200_000), model=BINDING))
+    )
     await asyncio.sleep(0)  # so that the long one has started
 
     assert await post(app, claude(model=BINDING)) == 200
-    assert not long.done()
-    assert await long in (200, 400)
+    assert not long_request.done()
+    assert await long_request in (200, 400)
 
 
 def test_stored_responses_are_limited_in_bytes() -> None:
@@ -89,15 +98,15 @@ def test_stored_responses_are_limited_in_bytes() -> None:
     for number in range(10):
         stored.store(OWNER, f"resp_{number}", [{"id": f"msg_{number}", "text": "x" * 300}])
 
-    kept = [number for number in range(10) if stored.find(OWNER, f"resp_{number}") is not None]
-    assert kept == [8, 9] or kept == [7, 8, 9]
+    remaining = [number for number in range(10) if stored.find(OWNER, f"resp_{number}") is not None]
+    assert remaining == [8, 9] or remaining == [7, 8, 9]
     assert stored.find_item(OWNER, "msg_9") == {"id": "msg_9", "text": "x" * 300}
     assert stored.find_item(OWNER, "msg_0") is None
     assert stored.find(OTHER, "resp_9") is None
     assert stored.find_item(OTHER, "msg_9") is None
 
 
-def test_an_item_is_kept_as_long_as_any_response_that_contains_it() -> None:
+def test_an_item_is_stored_as_long_as_any_response_that_contains_it() -> None:
     stored = StoredResponses(limit_bytes=1_000)
     item = {"id": "msg", "text": "x" * 300}
     for number in range(4):
@@ -110,27 +119,27 @@ def test_an_item_is_kept_as_long_as_any_response_that_contains_it() -> None:
 def test_a_stored_item_can_be_referenced() -> None:
     sandbox = Sandbox(clock=ManualClock(), seed=b"x")
 
-    def asked(body: Json, headers: dict[str, str] = OPENAI) -> tuple[int, Json]:
-        ask = SandboxRequest(
+    def send(body: Json, headers: dict[str, str] = OPENAI) -> tuple[int, Json]:
+        request = SandboxRequest(
             method="POST", path="/v1/responses", headers=headers, body=json.dumps(body).encode()
         )
-        reply = sandbox.reply(ask)
+        reply = sandbox.reply(request)
         return reply.status, json.loads(reply.chunks[0])
 
-    _, first = asked(response())
+    _, first = send(response())
     reference = {"type": "item_reference", "id": first["output"][0]["id"]}
-    again = response({"role": "user", "content": "Hello"}, reference, {"role": "user", "content": "And?"})
+    next_body = response({"role": "user", "content": "Hello"}, reference, {"role": "user", "content": "And?"})
 
-    status, second = asked(again)
+    status, second = send(next_body)
     assert status == 200
     assert second["usage"]["input_tokens"] > first["usage"]["input_tokens"] + 10
-    status, problem = asked(again, {"authorization": "Bearer another"})
+    status, error_body = send(next_body, {"authorization": "Bearer another"})
     assert status == 404
-    assert problem["error"]["message"] == f"Item with id '{reference['id']}' not found."
+    assert error_body["error"]["message"] == f"Item with id '{reference['id']}' not found."
 
 
 def test_a_port_in_use_is_reported() -> None:
-    with open_listening_socket("127.0.0.1", 0) as listener, pytest.raises(CannotListen) as found:
+    with open_listening_socket("127.0.0.1", 0) as listener, pytest.raises(CannotListen) as raised:
         open_listening_socket("127.0.0.1", listener.getsockname()[1])
 
-    assert found.value.reason == "Address already in use"
+    assert raised.value.reason == "Address already in use"

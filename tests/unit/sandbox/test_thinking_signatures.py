@@ -5,7 +5,7 @@ import copy
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.formats.json_text.parse import to_json
@@ -13,7 +13,6 @@ from foveate.model import Format
 from foveate.sandbox import thinking_signatures
 from foveate.sandbox.http import SandboxRequest
 from foveate.sandbox.sandbox import Sandbox
-from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.valid_requests import (
     BINDING,
     BREAKPOINT,
@@ -33,15 +32,15 @@ from tests.support.scenarios.valid_requests import (
 )
 from tests.support.servers.sandbox import ManualClock
 
-BOUND = ("claude-fable-5-1", "claude-opus-5-5", "claude-sonnet-5-5")
+BINDING_MODELS = ("claude-fable-5-1", "claude-opus-5-5", "claude-sonnet-5-5")
 TOOLS = [tool()]
 SYSTEM = [text("Be brief."), text("Be kind.")]
 
 
-def make_thinking(asked: Json, thinking_text: str = "Hm.") -> Json:
+def make_thinking(request_body: Json, thinking_text: str = "Hm.") -> Json:
     """Return the thinking block of a response."""
     signature = thinking_signatures.sign_thinking(
-        asked["model"], thinking_signatures.hash_prefix(asked).digest(), thinking_text
+        request_body["model"], thinking_signatures.hash_prefix(request_body).digest(), thinking_text
     )
     return {"type": "thinking", "thinking": thinking_text, "signature": signature}
 
@@ -56,34 +55,34 @@ def make_history(model: str = BINDING) -> Json:
     return copy.deepcopy(body)
 
 
-@pytest.mark.parametrize("model", [*BOUND, CLAUDE])
+@pytest.mark.parametrize("model", [*BINDING_MODELS, CLAUDE])
 def test_an_unchanged_history_is_accepted(model: str) -> None:
     assert accepts(Format.ANTHROPIC, make_history(model))
 
 
 EDITS: dict[str, Callable[[Json], object]] = {
     "the system prompt": lambda body: body["system"][0].update(text="Be very brief."),
-    "another block in it": lambda body: body["system"].append(text("It is noon.")),
+    "an added system block": lambda body: body["system"].append(text("It is noon.")),
     "a tool's description": lambda body: body["tools"][0].update(description="Looks around."),
-    "another tool": lambda body: body["tools"].insert(0, tool("listen")),
+    "an added tool": lambda body: body["tools"].insert(0, tool("listen")),
     "the first message": lambda body: body["messages"][0]["content"][0].update(text="Look away."),
-    "a message put before": lambda body: body["messages"].insert(0, user("Once.")),
+    "an inserted message": lambda body: body["messages"].insert(0, user("Once.")),
     "a tool's result": lambda body: body["messages"][2]["content"][0].update(content="[...truncated]"),
-    "a call's input": lambda body: body["messages"][1]["content"][1].update(input={"deep": True}),
-    "the first thought left out": lambda body: body["messages"][1]["content"].pop(0),
-    "the first turns folded": lambda body: body.update(messages=[user("Summary."), *body["messages"][3:]]),
+    "a tool call's input": lambda body: body["messages"][1]["content"][1].update(input={"deep": True}),
+    "the first thinking block removed": lambda body: body["messages"][1]["content"].pop(0),
+    "the first turns compacted": lambda body: body.update(messages=[user("Summary."), *body["messages"][3:]]),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
-@pytest.mark.parametrize("model", BOUND)
+@pytest.mark.parametrize("model", BINDING_MODELS)
 def test_an_edit_before_a_bound_thinking_block_is_detected(model: str, edit: Callable[[Json], object]) -> None:
     body = make_history(model)
     edit(body)
-    found = rejection(Format.ANTHROPIC, body)
+    error = rejection(Format.ANTHROPIC, body)
 
-    assert "prefix_mismatch" in found.message
-    assert found.message.startswith("messages.")
+    assert "prefix_mismatch" in error.message
+    assert error.message.startswith("messages.")
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
@@ -98,11 +97,11 @@ def test_thinking_blocks_after_an_edit_are_dropped_on_request() -> None:
     body = make_history()
     body["messages"][0]["content"][0]["text"] = "Look away."
     binding = {"block_binding": {"prefix_mismatch_behavior": "drop_block"}}
-    asking = body | {"thinking": {"type": "adaptive"} | binding}
+    drop_request = body | {"thinking": {"type": "adaptive"} | binding}
 
-    assert accepts(Format.ANTHROPIC, asking, betas=["thinking-binding-controls-2026-08-01"])
-    says = "thinking.adaptive.block_binding: Extra inputs are not permitted"
-    assert rejection(Format.ANTHROPIC, asking, betas=["another-2026-01-01"]).message == says
+    assert accepts(Format.ANTHROPIC, drop_request, betas=["thinking-binding-controls-2026-08-01"])
+    message = "thinking.adaptive.block_binding: Extra inputs are not permitted"
+    assert rejection(Format.ANTHROPIC, drop_request, betas=["another-2026-01-01"]).message == message
 
 
 def test_a_history_without_thinking_blocks_may_be_edited() -> None:
@@ -160,10 +159,10 @@ def test_a_signature_cannot_be_made_to_fit_an_edited_history() -> None:
     body = make_history()
     body["messages"][0]["content"][0]["text"] = "Look away."
     block = body["messages"][1]["content"][0]
-    sealed = bytearray(base64.b64decode(block["signature"]))
-    before = body | {"messages": body["messages"][:1]}
-    sealed[16:32] = thinking_signatures.hash_prefix(before).digest()
-    block["signature"] = base64.b64encode(sealed).decode()
+    signature = bytearray(base64.b64decode(block["signature"]))
+    prefix = body | {"messages": body["messages"][:1]}
+    signature[16:32] = thinking_signatures.hash_prefix(prefix).digest()
+    block["signature"] = base64.b64encode(signature).decode()
 
     assert "Invalid `signature`" in rejection(Format.ANTHROPIC, body).message
 
@@ -175,7 +174,6 @@ def test_a_changed_thinking_block_is_rejected() -> None:
     assert rejection(Format.ANTHROPIC, body).message.startswith("messages.3.content.0: Invalid `signature`")
 
 
-@settings(max_examples=limit_examples(60))
 @given(
     turns=st.lists(st.text(st.characters(categories=["L"]), min_size=1), min_size=2, max_size=6),
     data=st.data(),
@@ -185,14 +183,14 @@ def test_every_edit_of_any_earlier_message_is_detected(turns: list[str], data: s
     body["messages"].append(assistant(make_thinking(body), "Done."))
     body["messages"].append(user("And now?"))
     assert validate(Format.ANTHROPIC, body) is None
-    edited = data.draw(st.integers(0, len(turns) - 1))
-    body["messages"][edited]["content"][0]["text"] += data.draw(
+    edited_index = data.draw(st.integers(0, len(turns) - 1))
+    body["messages"][edited_index]["content"][0]["text"] += data.draw(
         st.text(st.characters(categories=["L"]), min_size=1)
     )
 
-    found = validate(Format.ANTHROPIC, body)
-    assert found is not None
-    assert "prefix_mismatch" in found.message
+    error = validate(Format.ANTHROPIC, body)
+    assert error is not None
+    assert "prefix_mismatch" in error.message
 
 
 def test_the_beta_is_read_from_the_header_of_a_request() -> None:
@@ -201,8 +199,10 @@ def test_the_beta_is_read_from_the_header_of_a_request() -> None:
     sandbox = Sandbox(clock=ManualClock(), seed=b"x")
 
     def status(betas: dict[str, str]) -> int:
-        ask = SandboxRequest(method="POST", path="/v1/messages", headers=headers | betas, body=to_json(body))
-        return sandbox.reply(ask).status
+        request = SandboxRequest(
+            method="POST", path="/v1/messages", headers=headers | betas, body=to_json(body)
+        )
+        return sandbox.reply(request).status
 
     assert status({}) == 400
     assert status({"anthropic-beta": "one-2026-01-01, thinking-binding-controls-2026-08-01"}) == 200

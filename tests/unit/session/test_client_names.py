@@ -19,8 +19,8 @@ OTHER = "01a1e839-98fd-7ae2-a076-f9193877cf5b"
 THIRD = "c6fb3f7c-f341-47e8-b573-d93f2f39ec0d"
 
 
-def named(headers: dict[str, str] | None = None, **body: Any) -> ClientName | None:
-    return read_client_name(headers or {}, {name: json.dumps(said).encode() for name, said in body.items()})
+def read_name(headers: dict[str, str] | None = None, **body: Any) -> ClientName | None:
+    return read_client_name(headers or {}, {name: json.dumps(value).encode() for name, value in body.items()})
 
 
 CLAUDE = ClientName(source="claude-code", name=(UUID,))
@@ -74,10 +74,10 @@ TURN = json.dumps({"session_id": UUID, "thread_id": UUID, "agent_name": "/root"}
         ({}, {"conversation": {"id": "conv_1"}}, ClientName(source="conversation", name=("conv_1",))),
     ],
 )
-def test_a_conversation_has_the_name_that_its_client_gives_it(
+def test_the_client_name_is_read_from_headers_and_body(
     headers: dict[str, str], body: dict[str, Any], expected: ClientName
 ) -> None:
-    assert named(headers, **body) == expected
+    assert read_name(headers, **body) == expected
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_a_conversation_has_the_name_that_its_client_gives_it(
         ({}, {"client_metadata": "text"}),
     ],
 )
-def test_what_is_no_name_is_ignored(headers: dict[str, str], body: dict[str, Any]) -> None:
-    assert named(headers, **body) is None
+def test_invalid_names_are_ignored(headers: dict[str, str], body: dict[str, Any]) -> None:
+    assert read_name(headers, **body) is None
 
 
-def test_an_id_is_of_one_agent_and_one_source() -> None:
+def test_session_ids_differ_by_agent_source_and_name() -> None:
     ids = [
         ClientName(source=source, name=("x",)).session_id(agent)
         for source in NAME_SOURCES
@@ -132,10 +132,10 @@ def test_a_program_is_identified_by_its_user_agent_without_version(user_agent: s
     assert user_agent_family(user_agent) == family
 
 
-def test_a_retry_is_what_the_client_calls_one() -> None:
-    found = [
+def test_a_retry_is_recognized_by_the_retry_count() -> None:
+    results = [
         is_retry(headers)
         for headers in ({}, {"x-stainless-retry-count": "0"}, {"x-stainless-retry-count": "2"})
     ]
 
-    assert found == [False, False, True]
+    assert results == [False, False, True]

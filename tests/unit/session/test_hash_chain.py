@@ -29,69 +29,70 @@ MESSAGES = {
     Format.BEDROCK: "messages",
 }
 SHORT = {"type": "ephemeral"}
-spoken_bodies = st.sampled_from(Format).flatmap(lambda spoken: st.tuples(st.just(spoken), BODIES[spoken]))
+bodies_by_format = st.sampled_from(Format).flatmap(
+    lambda api_format: st.tuples(st.just(api_format), BODIES[api_format])
+)
 
 
 def chain(body: Body | bytes, api_format: Format | None = None) -> HashChain:
     return compute_chain(formats.parse_request(body, api_format))
 
 
-def said(*messages: Body, **more: object) -> HashChain:
+def claude_chain(*messages: Body, **more: object) -> HashChain:
     return chain({"model": "claude-4", "max_tokens": 9, "messages": list(messages), **more}, Format.ANTHROPIC)
 
 
-def chatted(*messages: Body) -> HashChain:
+def chat_chain(*messages: Body) -> HashChain:
     return chain({"model": "gpt-4o", "messages": list(messages)}, Format.CHAT)
 
 
-def respelled(body: Body, seed: int) -> bytes:
+def respell(body: Body, seed: int) -> bytes:
     """The same JSON with its keys in another order, other spaces and other escapes."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     return json.dumps(
-        _shuffled(body, dice),
-        ensure_ascii=dice.random() < 0.5,
-        indent=dice.choice((None, 0, 3)),
-        separators=dice.choice(((",", ":"), (" , ", " :\t"))),
+        _shuffle(body, rng),
+        ensure_ascii=rng.random() < 0.5,
+        indent=rng.choice((None, 0, 3)),
+        separators=rng.choice(((",", ":"), (" , ", " :\t"))),
     ).encode()
 
 
-def _shuffled(found: Any, dice: random.Random) -> Any:
-    match found:
+def _shuffle(value: Any, rng: random.Random) -> Any:
+    match value:
         case dict():
-            names = list(found)
-            dice.shuffle(names)
-            return {name: _shuffled(found[name], dice) for name in names}
+            names = list(value)
+            rng.shuffle(names)
+            return {name: _shuffle(value[name], rng) for name in names}
         case list():
-            return [_shuffled(inner, dice) for inner in found]
+            return [_shuffle(inner, rng) for inner in value]
         case _:
-            return found
+            return value
 
 
-def unmarked(found: Any) -> Any:
-    """Without Anthropic's breakpoints; `claude_bodies` has that name nowhere else."""
-    match found:
+def remove_breakpoints(value: Any) -> Any:
+    """Remove Anthropic's breakpoints; the generated bodies have that key nowhere else."""
+    match value:
         case dict():
-            return {name: unmarked(inner) for name, inner in found.items() if name != "cache_control"}
+            return {name: remove_breakpoints(inner) for name, inner in value.items() if name != "cache_control"}
         case list():
-            return [unmarked(inner) for inner in found]
+            return [remove_breakpoints(inner) for inner in value]
         case _:
-            return found
+            return value
 
 
 USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
 
 
-@given(spoken_bodies, st.integers(0, 4), st.booleans())
-@settings(max_examples=limit_examples(60))
-def test_the_chain_of_a_beginning_is_the_beginning_of_the_chain(
-    given: tuple[Format, Body], length: int, fresh: bool
+@given(bodies_by_format, st.integers(0, 4), st.booleans())
+def test_the_chain_of_a_prefix_is_a_prefix_of_the_chain(
+    case: tuple[Format, Body], length: int, drops_caches: bool
 ) -> None:
-    api_format, body = given
+    api_format, body = case
     name = MESSAGES[api_format]
     if not isinstance(body[name], list):
         return
     whole = chain(body, api_format)
-    if fresh:
+    if drops_caches:
         drop_caches()
     part = chain({**body, name: body[name][:length]}, api_format)
 
@@ -101,22 +102,24 @@ def test_the_chain_of_a_beginning_is_the_beginning_of_the_chain(
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 128, 200])
-def test_a_long_chain_is_the_same_whether_it_was_seen_whole_in_part_or_never(length: int) -> None:
+def test_a_long_chain_does_not_depend_on_cached_prefixes(length: int) -> None:
     messages = [{"role": ("user", "assistant")[number % 2], "content": f"{number}"} for number in range(200)]
     drop_caches()
-    never = said(*messages[:length])
+    uncached = claude_chain(*messages[:length])
     drop_caches()
-    grown = [said(*messages[:size]) for size in range(1, length + 1)][-1]
-    again = said(*messages[:length])
+    incremental = [claude_chain(*messages[:size]) for size in range(1, length + 1)][-1]
+    again = claude_chain(*messages[:length])
 
-    assert never == grown == again
-    assert len(set(never.hashes)) == length
-    assert said(*messages).hashes[:length] == never.hashes
+    assert uncached == incremental == again
+    assert len(set(uncached.hashes)) == length
+    assert claude_chain(*messages).hashes[:length] == uncached.hashes
 
 
-@pytest.mark.parametrize(("count", "times", "is_beside"), [(100, 5, False), (150, 500, True), (400, 1, True)])
-async def test_a_chain_of_which_much_is_new_is_made_beside_the_event_loop(
-    count: int, times: int, is_beside: bool
+@pytest.mark.parametrize(
+    ("count", "times", "is_in_thread"), [(100, 5, False), (150, 500, True), (400, 1, True)]
+)
+async def test_a_chain_with_many_new_messages_is_computed_in_a_thread(
+    count: int, times: int, is_in_thread: bool
 ) -> None:
     """Regression: thousands of short new messages blocked the event loop."""
     messages = [{"role": "user", "content": f"{number} " * times} for number in range(count)]
@@ -136,57 +139,55 @@ async def test_a_chain_of_which_much_is_new_is_made_beside_the_event_loop(
     await asyncio.sleep(0)
     before = turns
     first = await compute_chain_in_thread(whole)
-    assert (turns > before) == is_beside
+    assert (turns > before) == is_in_thread
     before = turns
     again = await compute_chain_in_thread(whole)
-    assert turns == before, "nothing of it is new"
+    assert turns == before, "no message is new"
     counting.cancel()
 
     assert first == again == compute_chain(whole)
 
 
-def test_long_conversations_with_another_first_message_share_nothing() -> None:
+def test_conversations_with_another_first_message_share_no_hashes() -> None:
     messages = [{"role": "user", "content": f"{number}"} for number in range(130)]
 
-    assert not set(said(*messages).hashes) & set(said(USER, *messages[1:]).hashes)
+    assert not set(claude_chain(*messages).hashes) & set(claude_chain(USER, *messages[1:]).hashes)
 
 
-@given(spoken_bodies, st.integers(0, 2**32))
-@settings(max_examples=limit_examples(80))
+@given(bodies_by_format, st.integers(0, 2**32))
 def test_whitespace_escapes_and_key_order_do_not_change_the_conversation(
-    given: tuple[Format, Body], seed: int
+    case: tuple[Format, Body], seed: int
 ) -> None:
-    api_format, body = given
+    api_format, body = case
 
-    assert chain(respelled(body, seed), api_format).hashes == chain(body, api_format).hashes
+    assert chain(respell(body, seed), api_format).hashes == chain(body, api_format).hashes
 
 
 @given(claude_requests(max_calls=3))
 @settings(max_examples=limit_examples(40))
 def test_breakpoints_do_not_change_the_conversation(body: Body) -> None:
-    assert chain(body) == chain(unmarked(body))
+    assert chain(body) == chain(remove_breakpoints(body))
 
 
 @given(claude_requests(breakpoints=False, max_calls=3), st.data())
-@settings(max_examples=limit_examples(60))
 def test_a_different_text_role_or_order_changes_the_rest_of_the_chain(body: Body, data: st.DataObject) -> None:
     messages = body["messages"]
-    at = data.draw(st.integers(0, len(messages) - 1))
-    changes: tuple[Callable[[Body], Body], ...] = (_other_role, _other_word, _one_more_block)
-    other = [*messages[:at], data.draw(st.sampled_from(changes))(messages[at]), *messages[at + 1 :]]
-    before, after = chain(body).hashes, chain({**body, "messages": other}).hashes
+    index = data.draw(st.integers(0, len(messages) - 1))
+    changes: tuple[Callable[[Body], Body], ...] = (_change_role, _change_word, _add_block)
+    changed = [*messages[:index], data.draw(st.sampled_from(changes))(messages[index]), *messages[index + 1 :]]
+    before, after = chain(body).hashes, chain({**body, "messages": changed}).hashes
 
-    assert after[:at] == before[:at]
-    assert not set(after[at:]) & set(before)
-    moved = chain({**body, "messages": [messages[at], *messages[:at], *messages[at + 1 :]]}).hashes
+    assert after[:index] == before[:index]
+    assert not set(after[index:]) & set(before)
+    moved = chain({**body, "messages": [messages[index], *messages[:index], *messages[index + 1 :]]}).hashes
     assert moved[0] == before[0] or not set(moved) & set(before)
 
 
-def _other_role(message: Body) -> Body:
+def _change_role(message: Body) -> Body:
     return {**message, "role": "user" if message["role"] == "assistant" else "assistant"}
 
 
-def _other_word(message: Body) -> Body:
+def _change_word(message: Body) -> Body:
     """One more letter in some string of the last block."""
     if isinstance(message["content"], str):
         return {**message, "content": message["content"] + "x"}
@@ -196,14 +197,14 @@ def _other_word(message: Body) -> Body:
     return {**message, "content": [*others, changed]}
 
 
-def _one_more_block(message: Body) -> Body:
+def _add_block(message: Body) -> Body:
     content = message["content"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     return {**message, "content": [*blocks, {"type": "text", "text": "more"}]}
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ("a", [{"type": "text", "text": "a"}]),
         ([{"type": "text", "text": "a", "cache_control": SHORT}], "a"),
@@ -213,12 +214,15 @@ def _one_more_block(message: Body) -> Body:
         ),
     ],
 )
-def test_a_string_is_the_block_that_means_the_same(one: object, other: object) -> None:
-    assert said({"role": "user", "content": one}).hashes == said({"role": "user", "content": other}).hashes
+def test_a_string_equals_the_text_block_with_the_same_meaning(first: object, second: object) -> None:
+    assert (
+        claude_chain({"role": "user", "content": first}).hashes
+        == claude_chain({"role": "user", "content": second}).hashes
+    )
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ("ab", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
         ("", []),
@@ -231,56 +235,61 @@ def test_a_string_is_the_block_that_means_the_same(one: object, other: object) -
         ),
     ],
 )
-def test_messages_with_a_different_meaning_differ(one: object, other: object) -> None:
-    assert said({"role": "user", "content": one}).hashes != said({"role": "user", "content": other}).hashes
+def test_messages_with_a_different_meaning_differ(first: object, second: object) -> None:
+    assert (
+        claude_chain({"role": "user", "content": first}).hashes
+        != claude_chain({"role": "user", "content": second}).hashes
+    )
 
 
-def test_words_cannot_be_moved_over_the_seam_of_two_messages() -> None:
-    one = said({"role": "user", "content": "a"}, {"role": "user", "content": "b"})
+def test_moving_text_across_messages_changes_the_hashes() -> None:
+    separate = claude_chain({"role": "user", "content": "a"}, {"role": "user", "content": "b"})
     joined = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
-    assert said({"role": "user", "content": joined}).hashes[-1] != one.hashes[-1]
+    assert claude_chain({"role": "user", "content": joined}).hashes[-1] != separate.hashes[-1]
 
 
-def test_the_system_prompt_and_tools_are_no_part_of_the_conversation() -> None:
-    bare = said(USER, ANSWER)
+def test_the_system_prompt_and_tools_do_not_change_the_conversation() -> None:
+    bare = claude_chain(USER, ANSWER)
 
-    assert said(USER, ANSWER, system="It is noon", tools=[{"name": "f"}], temperature=0.5) == bare
+    assert claude_chain(USER, ANSWER, system="It is noon", tools=[{"name": "f"}], temperature=0.5) == bare
 
 
-def test_system_messages_at_the_head_are_no_part_of_it_and_later_ones_are() -> None:
+def test_leading_system_messages_do_not_change_the_conversation_and_later_ones_do() -> None:
     noon, evening = ({"role": "system", "content": f"It is {time}"} for time in ("noon", "evening"))
     rules = {"role": "developer", "content": "Be brief"}
-    bare = chatted(USER, ANSWER)
+    bare = chat_chain(USER, ANSWER)
 
     for head in ([noon], [evening], [rules, noon]):
-        found = chatted(*head, USER, ANSWER)
-        assert (found.hashes, found.spellings) == (bare.hashes, bare.spellings)
-        assert found.leading_system_messages == len(head)
-    assert chatted(USER, noon, ANSWER).hashes[1:] != chatted(USER, evening, ANSWER).hashes[1:]
-    assert chatted(USER, noon).leading_system_messages == 0
+        with_head = chat_chain(*head, USER, ANSWER)
+        assert (with_head.hashes, with_head.spellings) == (bare.hashes, bare.spellings)
+        assert with_head.leading_system_messages == len(head)
+    assert chat_chain(USER, noon, ANSWER).hashes[1:] != chat_chain(USER, evening, ANSWER).hashes[1:]
+    assert chat_chain(USER, noon).leading_system_messages == 0
 
 
-def test_a_request_with_system_messages_alone_has_no_chain() -> None:
-    assert chatted({"role": "system", "content": "Be brief"}) == HashChain(
+def test_a_request_with_only_system_messages_has_an_empty_chain() -> None:
+    assert chat_chain({"role": "system", "content": "Be brief"}) == HashChain(
         leading_system_messages=1, hashes=(), spellings=b""
     )
-    assert len(said()) == 0
+    assert len(claude_chain()) == 0
 
 
-def test_what_stands_beside_the_content_of_a_chat_message_is_part_of_it_in_any_order() -> None:
+def test_other_fields_of_a_chat_message_are_part_of_it_in_any_order() -> None:
     calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in "ab"]
     first = {"role": "assistant", "content": None, "tool_calls": calls, "reasoning_content": "r", "name": "n"}
-    turned = dict(reversed(first.items()))
+    reordered = dict(reversed(first.items()))
 
-    assert chatted(USER, turned).hashes == chatted(USER, first).hashes
-    assert chatted(USER, {**first, "tool_calls": calls[::-1]}).hashes != chatted(USER, first).hashes
-    assert chatted(USER, {**first, "reasoning_content": "s"}).hashes != chatted(USER, first).hashes
+    assert chat_chain(USER, reordered).hashes == chat_chain(USER, first).hashes
+    assert chat_chain(USER, {**first, "tool_calls": calls[::-1]}).hashes != chat_chain(USER, first).hashes
+    assert chat_chain(USER, {**first, "reasoning_content": "s"}).hashes != chat_chain(USER, first).hashes
 
 
 def test_the_order_of_keys_changes_the_spelling() -> None:
     def call(**arguments: int) -> HashChain:
-        return said({"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": arguments}]})
+        return claude_chain(
+            {"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": arguments}]}
+        )
 
     assert call(a=1, b=2).hashes == call(b=2, a=1).hashes
     assert call(a=1, b=2).spelling(0) != call(b=2, a=1).spelling(0)
@@ -292,22 +301,22 @@ def test_the_same_text_in_another_format_is_another_conversation() -> None:
     assert chain(body, Format.ANTHROPIC).hashes != chain(body, Format.CHAT).hashes
 
 
-def test_a_message_without_any_block_is_still_a_message_of_somebody() -> None:
-    nothing: list[Body] = [{"role": role, "content": []} for role in ("user", "assistant")]
+def test_a_message_without_blocks_still_has_its_role() -> None:
+    empty_messages: list[Body] = [{"role": role, "content": []} for role in ("user", "assistant")]
 
-    assert len(said(USER, nothing[1], USER)) == 3
-    assert said(nothing[0]).hashes != said(nothing[1]).hashes
+    assert len(claude_chain(USER, empty_messages[1], USER)) == 3
+    assert claude_chain(empty_messages[0]).hashes != claude_chain(empty_messages[1]).hashes
 
 
-def test_hashes_stay_what_they_are_from_version_to_version() -> None:
+def test_hashes_are_stable_across_versions() -> None:
     """If this fails, stored sessions and compactions are no longer found: change the seed, then this."""
-    assert [one.hex() for one in said(USER, ANSWER).hashes] == [
+    assert [digest.hex() for digest in claude_chain(USER, ANSWER).hashes] == [
         "157da048dbd490a9012c9962e3a1b563",
         "5ec76cea03cab132ebdd6d6d758ee891",
     ]
 
 
-def test_a_message_that_is_nested_too_deeply_is_refused() -> None:
+def test_a_message_that_is_nested_too_deeply_is_rejected() -> None:
     deep = b'{"role":"user","content":' + b"[" * 5000 + b"]" * 5000 + b"}"
 
     with pytest.raises(MalformedRequest, match="too deeply"):

@@ -13,17 +13,17 @@ from tests.support.scenarios.conversations import (
     tool_result,
     user,
 )
-from tests.support.stores.memory_session_store import InMemory
+from tests.support.stores.memory_session_store import InMemorySessionStore
 
 LONG = "The port is set in src/settings.py, line 12, and it is read again by the server when it starts. " * 2
 
 
 @pytest.fixture
 def worker() -> Worker:
-    return Worker(InMemory())
+    return Worker(InMemorySessionStore())
 
 
-async def test_a_conversation_that_grows_is_one_session(worker: Worker) -> None:
+async def test_a_growing_conversation_is_one_session(worker: Worker) -> None:
     first = await worker.send_and_answer(user("hello"), answer="Hi.")
     second = await worker.send_and_answer(user("hello"), model("Hi."), user("more"), answer="Sure.")
     third = await worker.send_and_answer(
@@ -39,42 +39,40 @@ async def test_a_conversation_that_grows_is_one_session(worker: Worker) -> None:
     assert (third.session_match.session.messages, third.session_match.known_messages) == (5, 3)
 
 
-async def test_a_session_that_goes_on_in_one_process_asks_the_store_nothing() -> None:
-    store = InMemory()
+async def test_a_session_that_continues_in_one_process_needs_no_store_queries() -> None:
+    store = InMemorySessionStore()
     worker = Worker(store)
     await worker.send_and_answer(user("hello"), answer="Hi.")
     await worker.send_and_answer(user("hello"), model("Hi."), user("more"))
 
-    assert store.asked == 0
+    assert store.query_count == 0
 
 
-async def test_a_request_with_history_that_is_repeated_asks_the_store_once_and_begins_a_session_each_time() -> (
-    None
-):
-    store = InMemory()
+async def test_a_repeated_request_with_history_queries_the_store_once_and_starts_a_new_session() -> None:
+    store = InMemorySessionStore()
     worker = Worker(store)
     first = await worker.send_and_answer(user("hello"), model("Hi."), user("more"))
-    asked = store.asked
+    queries = store.query_count
     second = await worker.send_and_answer(user("hello"), model("Hi."), user("more"))
 
-    assert store.asked == asked
+    assert store.query_count == queries
     assert second.id != first.id
     assert (second.session_match.known_messages, second.session_match.known_from_session_id) == (3, first.id)
 
 
 async def test_conversations_with_the_same_first_words_are_different_sessions(worker: Worker) -> None:
-    one = await worker.send(request_body([user("hello")]))
+    first = await worker.send(request_body([user("hello")]))
     other = await worker.send(request_body([user("hello")]))
-    await one.answer("Hi.")
+    await first.answer("Hi.")
     await other.answer("Good day.")
-    other_goes_on = await worker.send_and_answer(user("hello"), model("Good day."), user("more"))
-    one_goes_on = await worker.send_and_answer(user("hello"), model("Hi."), user("more"))
+    other_continued = await worker.send_and_answer(user("hello"), model("Good day."), user("more"))
+    first_continued = await worker.send_and_answer(user("hello"), model("Hi."), user("more"))
 
-    assert one.id != other.id
-    assert (one_goes_on.id, other_goes_on.id) == (one.id, other.id)
+    assert first.id != other.id
+    assert (first_continued.id, other_continued.id) == (first.id, other.id)
 
 
-async def test_the_same_first_request_after_an_answer_begins_another_session(worker: Worker) -> None:
+async def test_the_same_first_request_after_a_response_starts_another_session(worker: Worker) -> None:
     first = await worker.send_and_answer(user("hello"))
     again = await worker.send_and_answer(user("hello"))
 
@@ -94,7 +92,7 @@ async def test_a_first_request_that_failed_is_retried_in_the_same_session(worker
     assert again.id == first.id != other.id
 
 
-async def test_a_retry_with_other_tools_or_another_prompt_is_of_another_session(worker: Worker) -> None:
+async def test_a_retry_with_other_tools_or_another_prompt_belongs_to_another_session(worker: Worker) -> None:
     first = await worker.send(request_body([user("hello")], system="You are terse.", tools=["read"]))
     await first.fail()
 
@@ -107,8 +105,10 @@ async def test_a_retry_with_other_tools_or_another_prompt_is_of_another_session(
 
 async def test_callers_and_agents_never_share_a_session(worker: Worker) -> None:
     first = await worker.send_and_answer(user("hello"), answer="Hi.")
-    for who in ({"caller": "another key"}, {"agent": "another"}):
-        assert (await worker.send_and_answer(user("hello"), model("Hi."), user("more"), **who)).id != first.id
+    for identity in ({"caller": "another key"}, {"agent": "another"}):
+        assert (
+            await worker.send_and_answer(user("hello"), model("Hi."), user("more"), **identity)
+        ).id != first.id
     assert (await worker.send_and_answer(user("hello"), model("Hi."), user("more"))).id == first.id
 
 
@@ -121,13 +121,13 @@ async def test_a_conversation_whose_tools_and_prompt_change_stays_one_session(wo
     assert second.id == first.id
 
 
-async def test_an_answer_that_the_client_trims_is_recognised(worker: Worker) -> None:
+async def test_a_response_trimmed_by_the_client_is_recognized(worker: Worker) -> None:
     first = await worker.send_and_answer(user("hello"), answer="  Hi there.\n\n")
 
     assert (await worker.send_and_answer(user("hello"), model("Hi there."), user("more"))).id == first.id
 
 
-async def test_an_answer_that_the_client_rewrites_is_followed_if_only_one_session_is_possible(
+async def test_a_rewritten_response_matches_if_only_one_session_is_possible(
     worker: Worker,
 ) -> None:
     first = await worker.send_and_answer(user("hello"), answer="Hi.")
@@ -136,18 +136,18 @@ async def test_an_answer_that_the_client_rewrites_is_followed_if_only_one_sessio
     assert second.id == first.id
 
 
-async def test_if_several_sessions_are_possible_none_is_taken(worker: Worker) -> None:
-    one, other = (
+async def test_an_ambiguous_request_matches_no_session(worker: Worker) -> None:
+    first, other = (
         await worker.send_and_answer(user("hello"), answer="a"),
         await worker.send_and_answer(user("hello"), answer="b"),
     )
     third = await worker.send_and_answer(user("hello"), model("(an answer)"), user("more"))
 
-    assert third.id not in (one.id, other.id)
-    assert (await worker.send_and_answer(user("hello"), model("a"), user("more"))).id == one.id
+    assert third.id not in (first.id, other.id)
+    assert (await worker.send_and_answer(user("hello"), model("a"), user("more"))).id == first.id
 
 
-async def test_going_on_from_an_earlier_answer_is_a_child(worker: Worker) -> None:
+async def test_continuing_from_an_earlier_response_forks_a_child_session(worker: Worker) -> None:
     first = await worker.send_and_answer(user("a"), answer="b")
     await worker.send_and_answer(user("a"), model("b"), user("c"), answer="d")
     fork = await worker.send_and_answer(user("a"), model("b"), user("x"), answer="y")
@@ -159,15 +159,15 @@ async def test_going_on_from_an_earlier_answer_is_a_child(worker: Worker) -> Non
     assert grown.id == fork.id
 
 
-async def test_branches_that_run_at_once_are_a_session_and_its_child(worker: Worker) -> None:
+async def test_concurrent_branches_are_a_session_and_its_children(worker: Worker) -> None:
     first = await worker.send_and_answer(user("a"), answer="b")
-    one = await worker.send(request_body([user("a"), model("b"), user("c")]))
-    other = await worker.send(request_body([user("a"), model("b"), user("x")]))
+    branch = await worker.send(request_body([user("a"), model("b"), user("c")]))
+    other_branch = await worker.send(request_body([user("a"), model("b"), user("x")]))
     same = await worker.send(request_body([user("a"), model("b"), user("c")]))
 
-    assert one.id == first.id
-    assert len({one.id, other.id, same.id}) == 3
-    assert {other.session_match.session.parent_id, same.session_match.session.parent_id} == {first.id}
+    assert branch.id == first.id
+    assert len({branch.id, other_branch.id, same.id}) == 3
+    assert {other_branch.session_match.session.parent_id, same.session_match.session.parent_id} == {first.id}
 
 
 async def test_a_later_request_that_is_repeated_stays_in_its_session(worker: Worker) -> None:
@@ -179,21 +179,23 @@ async def test_a_later_request_that_is_repeated_stays_in_its_session(worker: Wor
 
 async def test_examples_before_the_first_question_do_not_join_sessions(worker: Worker) -> None:
     examples = [user("2+2"), model("4"), user("3+3"), model("6")]
-    found = [await worker.send_and_answer(*examples, user(question)) for question in ("1+1", "5+5", "1+1")]
+    requests = [await worker.send_and_answer(*examples, user(question)) for question in ("1+1", "5+5", "1+1")]
 
-    assert len({one.id for one in found}) == 3
-    assert {one.session_match.session.parent_id for one in found} == {None}
+    assert len({request.id for request in requests}) == 3
+    assert {request.session_match.session.parent_id for request in requests} == {None}
 
 
-async def test_files_that_a_client_puts_behind_its_history_do_not_split_a_session(worker: Worker) -> None:
-    """As aider does."""
-    files, shown = (
+async def test_files_inserted_after_the_history_do_not_split_a_session(worker: Worker) -> None:
+    """As the client aider does."""
+    files, edited_files = (
         [user("These are the files: main.py ..."), model("Ok.")],
         [user("Files, edited"), model("Ok.")],
     )
     first = await worker.send_and_answer(*files, user("fix the bug"), answer=LONG)
     history = [user("fix the bug"), model(LONG)]
-    second = await worker.send_and_answer(*history, *shown, user("and the tests"), answer=LONG + "Tests too.")
+    second = await worker.send_and_answer(
+        *history, *edited_files, user("and the tests"), answer=LONG + "Tests too."
+    )
     history += [user("and the tests"), model(LONG + "Tests too.")]
     third = await worker.send_and_answer(*history, *files, user("thanks"))
 
@@ -209,7 +211,7 @@ async def test_a_history_that_the_client_compacts_stays_one_session(worker: Work
     assert (await worker.send_and_answer(*compacted)).id == first.id
 
 
-async def test_a_resumed_conversation_whose_first_words_changed_stays_one_session(worker: Worker) -> None:
+async def test_a_resumed_conversation_with_a_changed_first_message_stays_one_session(worker: Worker) -> None:
     """As Qwen Code does, which lists the files of its folder there."""
     call = "call_430645ad9930898bc6c62235"
     first = await worker.send(request_body([user("The folder is empty."), user("look")]))
@@ -223,7 +225,7 @@ async def test_a_resumed_conversation_whose_first_words_changed_stays_one_sessio
     assert resumed.id == first.id
 
 
-async def test_a_short_answer_that_two_sessions_got_leads_to_none(worker: Worker) -> None:
+async def test_a_short_response_shared_by_two_sessions_matches_neither(worker: Worker) -> None:
     call = "call_430645ad9930898bc6c62235"
     history = [user("look"), tool_call(call), tool_result(call, "text")]
     first = await worker.send(request_body(history[:1]))
@@ -246,7 +248,7 @@ async def test_numbered_ids_of_tool_calls_do_not_merge_conversations(worker: Wor
     assert (await worker.send_and_answer(*other)).id != first.id
 
 
-async def test_a_name_wins_over_everything_else(worker: Worker) -> None:
+async def test_a_session_name_takes_precedence(worker: Worker) -> None:
     unnamed = await worker.send_and_answer(user("hello"), answer="Hi.")
     named = await worker.send_and_answer(user("hello"), model("Hi."), user("more"), name="mine")
     other = await worker.send_and_answer(
@@ -261,32 +263,34 @@ async def test_a_name_wins_over_everything_else(worker: Worker) -> None:
     assert (await worker.send_and_answer(user("hello"), model("Hi."), user("on"))).id == unnamed.id
 
 
-async def test_answers_of_a_named_session_match_no_unnamed_request(worker: Worker) -> None:
+async def test_responses_of_a_named_session_match_no_unnamed_request(worker: Worker) -> None:
     named = await worker.send_and_answer(user("hello"), answer=LONG, name="mine")
 
     assert (await worker.send_and_answer(user("hello"), model(LONG), user("more"))).id != named.id
 
 
 async def test_a_named_session_keeps_its_id_after_a_restart_and_in_every_process() -> None:
-    store = InMemory()
-    found = [await Worker(store).send_and_answer(user(text), name="mine") for text in ("a", "b")]
+    store = InMemorySessionStore()
+    requests = [await Worker(store).send_and_answer(user(text), name="mine") for text in ("a", "b")]
 
-    assert found[0].id == found[1].id
-    assert (found[0].session_match.is_new, found[1].session_match.is_new) == (True, False)
+    assert requests[0].id == requests[1].id
+    assert (requests[0].session_match.is_new, requests[1].session_match.is_new) == (True, False)
 
 
 async def test_a_request_with_another_prompt_and_history_is_a_side_request(worker: Worker) -> None:
-    async def sent(*messages: Message, system: str) -> SentRequest:
+    async def send_named(*messages: Message, system: str) -> SentRequest:
         return await worker.send(request_body(messages, system=system), name="mine")
 
-    main = await sent(user("hello"), system="You write code.")
-    title = await sent(user("hello"), system="You write titles.")
-    grown = await sent(user("hello"), model("Hi."), user("more"), system="You write code.")
-    changed = await sent(user("hello"), model("Hi."), user("more"), model("."), user("x"), system="It is noon.")
+    main = await send_named(user("hello"), system="You write code.")
+    title = await send_named(user("hello"), system="You write titles.")
+    grown = await send_named(user("hello"), model("Hi."), user("more"), system="You write code.")
+    changed = await send_named(
+        user("hello"), model("Hi."), user("more"), model("."), user("x"), system="It is noon."
+    )
 
-    found = [main, title, grown, changed]
-    assert len({one.id for one in found}) == 1
-    assert [one.session_match.is_side_request for one in found] == [False, True, False, False]
+    requests = [main, title, grown, changed]
+    assert len({request.id for request in requests}) == 1
+    assert [request.session_match.is_side_request for request in requests] == [False, True, False, False]
     assert (title.session_match.session.tip, grown.session_match.known_messages) == (
         main.session_match.session.tip,
         1,
@@ -306,7 +310,7 @@ async def test_sub_agents_are_children_of_the_session_that_started_them(worker: 
     assert not sub.session_match.is_fork
 
 
-async def test_a_response_that_is_named_as_previous_leads_to_its_session(worker: Worker) -> None:
+async def test_a_previous_response_id_matches_its_session(worker: Worker) -> None:
     def body(text: str, previous: str = "") -> dict[str, object]:
         more = {"previous_response_id": previous} if previous else {}
         return {"model": "gpt-5.2", "input": text, **more}
@@ -324,15 +328,15 @@ async def test_a_response_that_is_named_as_previous_leads_to_its_session(worker:
     assert unknown.id not in (first.id, fork.id)
 
 
-async def test_a_request_without_messages_is_a_session_of_which_nothing_is_stored(worker: Worker) -> None:
-    one, other = await worker.send_and_answer(), await worker.send_and_answer()
+async def test_a_request_without_messages_is_a_session_that_is_not_stored(worker: Worker) -> None:
+    first, other = await worker.send_and_answer(), await worker.send_and_answer()
 
-    assert one.id != other.id
-    assert not one.session_match.is_changed
+    assert first.id != other.id
+    assert not first.session_match.is_changed
 
 
 async def test_a_session_is_found_by_another_process_once_it_is_stored() -> None:
-    store = InMemory()
+    store = InMemorySessionStore()
     first = await Worker(store, has_others=True).send_and_answer(user("hello"), answer="Hi.")
     second = await Worker(store, has_others=True).send_and_answer(
         user("hello"), model("Hi."), user("more"), answer="Sure."
@@ -345,7 +349,7 @@ async def test_a_session_is_found_by_another_process_once_it_is_stored() -> None
 
 
 async def test_a_fork_is_found_by_another_process() -> None:
-    store = InMemory()
+    store = InMemorySessionStore()
     first = await Worker(store).send_and_answer(user("a"), answer="(b)")
     await Worker(store).send_and_answer(user("a"), model("b"), user("c"), answer="(d)")
     fork = await Worker(store).send_and_answer(user("a"), model("b"), user("x"), model("y"), user("z"))
@@ -353,8 +357,8 @@ async def test_a_fork_is_found_by_another_process() -> None:
     assert fork.session_match.session.parent_id == first.id
 
 
-async def test_a_worker_waits_once_only_for_an_answer_that_another_one_may_be_about_to_store() -> None:
-    store = InMemory()
+async def test_a_worker_waits_only_once_for_a_response_that_another_may_be_storing() -> None:
+    store = InMemorySessionStore()
     alone, shared = Worker(store), Worker(store, has_others=True)
     for number in range(3):
         for worker in (alone, shared):
@@ -363,70 +367,81 @@ async def test_a_worker_waits_once_only_for_an_answer_that_another_one_may_be_ab
     assert (alone.waited, shared.waited) == (0, 2)
 
 
-async def test_a_conversation_whose_client_changes_the_answers_stays_one_session_with_several_workers() -> None:
-    store = InMemory()
+async def test_a_conversation_with_changed_responses_stays_one_session_across_workers() -> None:
+    store = InMemorySessionStore()
     workers = [Worker(store, has_others=True) for _ in range(2)]
     messages, ids = [user("hello")], set()
     for number in range(6):
-        sent = await workers[number // 2 % 2].send_and_answer(
+        request = await workers[number // 2 % 2].send_and_answer(
             *messages, answer=f"<think>Hm.</think> Answer {number}"
         )
-        ids.add(sent.id)
+        ids.add(request.id)
         messages += [model(f"Answer {number}"), user("more")]
 
     assert len(ids) == 1
 
 
-async def test_a_session_that_is_stored_while_a_worker_waits_is_taken_before_one_with_another_answer() -> None:
-    store = InMemory()
-    here, there = Worker(store, has_others=True), Worker(store, has_others=True)
-    other = await here.send_and_answer(user("hello"), answer="Hi.")
-    sent = await there.send(request_body([user("hello")]))
-    here.while_waiting = lambda: sent.answer("Good morning.")
-    more = await here.send_and_answer(user("hello"), model("Good morning."), user("more"))
+async def test_a_session_stored_while_a_worker_waits_is_preferred_to_one_with_another_response() -> None:
+    store = InMemorySessionStore()
+    worker_a, worker_b = Worker(store, has_others=True), Worker(store, has_others=True)
+    other = await worker_a.send_and_answer(user("hello"), answer="Hi.")
+    request = await worker_b.send(request_body([user("hello")]))
+    worker_a.while_waiting = lambda: request.answer("Good morning.")
+    more = await worker_a.send_and_answer(user("hello"), model("Good morning."), user("more"))
 
-    assert other.id != sent.id
-    assert more.id == sent.id
+    assert other.id != request.id
+    assert more.id == request.id
 
 
-async def test_a_session_that_went_on_in_another_process_is_not_taken_for_its_old_end() -> None:
-    store = InMemory()
-    here, there = Worker(store, has_others=True), Worker(store, has_others=True)
-    first = await here.send_and_answer(user("hello"), answer="Hi.", now=1.0)
-    await there.send_and_answer(user("hello"), model("Hi."), user("more"), now=2.0)
-    changed = await here.send_and_answer(user("hello"), model("(an answer)"), user("else"), now=3.0)
+async def test_a_session_continued_by_another_process_is_not_matched_by_its_old_tip() -> None:
+    store = InMemorySessionStore()
+    worker_a, worker_b = Worker(store, has_others=True), Worker(store, has_others=True)
+    first = await worker_a.send_and_answer(user("hello"), answer="Hi.", now=1.0)
+    await worker_b.send_and_answer(user("hello"), model("Hi."), user("more"), now=2.0)
+    changed = await worker_a.send_and_answer(user("hello"), model("(an answer)"), user("else"), now=3.0)
 
     assert changed.id != first.id
 
 
-async def test_of_sessions_with_the_same_answer_the_one_with_the_same_prompt_is_repeated(
+async def test_of_sessions_with_the_same_response_the_one_with_the_same_prompt_matches(
     worker: Worker,
 ) -> None:
-    sent = {system: await worker.send(request_body([user("hello")], system=system)) for system in "xy"}
-    for each in sent.values():
-        await each.answer("Done.")
+    requests = {system: await worker.send(request_body([user("hello")], system=system)) for system in "xy"}
+    for request in requests.values():
+        await request.answer("Done.")
     for _ in range(2):
         again = await worker.send(request_body([user("hello"), model("Done."), user("go on")], system="x"))
         await again.fail()
-        assert again.id == sent["x"].id
+        assert again.id == requests["x"].id
 
 
-async def test_a_worker_that_knows_one_of_two_sessions_with_the_same_answer_asks_the_store() -> None:
-    store = InMemory()
-    here, there = Worker(store, has_others=True), Worker(store, has_others=True)
+async def test_a_worker_that_knows_one_of_two_sessions_with_the_same_response_queries_the_store() -> None:
+    store = InMemorySessionStore()
+    worker_a, worker_b = Worker(store, has_others=True), Worker(store, has_others=True)
     known, better = [
         await worker.send(request_body([user("hello")], system=system))
-        for worker, system in ((here, "x"), (there, "y"))
+        for worker, system in ((worker_a, "x"), (worker_b, "y"))
     ]
-    for each in (known, better):
-        await each.answer("Done.")
+    for request in (known, better):
+        await request.answer("Done.")
     more = [user("hello"), model("Done."), user("go on")]
-    await (await here.send(request_body(more, system="x"))).answer("Yes.")
+    await (await worker_a.send(request_body(more, system="x"))).answer("Yes.")
 
-    assert (await here.send(request_body(more, system="y"))).id == better.id
+    assert (await worker_a.send(request_body(more, system="y"))).id == better.id
 
 
-async def test_an_unchanged_session_is_not_stored_again_soon(worker: Worker) -> None:
+async def test_equal_sessions_of_two_processes_are_not_continued_by_a_guess() -> None:
+    store = InMemorySessionStore()
+    worker_a, worker_b = Worker(store, has_others=True), Worker(store, has_others=True)
+    equal = [await worker.send_and_answer(user("hello"), answer="Done.") for worker in (worker_a, worker_b)]
+    more = request_body([user("hello"), model("Done."), user("go on")])
+
+    continued = [await worker.send(more) for worker in (worker_a, worker_b)]
+
+    assert len({request.id for request in (*equal, *continued)}) == 4
+
+
+async def test_an_unchanged_session_is_stored_at_most_once_a_minute(worker: Worker) -> None:
     await worker.send_and_answer(user("a"), name="mine", now=100.0)
 
     for now, is_changed in ((101.0, False), (161.0, True), (162.0, False)):

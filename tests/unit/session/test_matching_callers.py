@@ -15,15 +15,15 @@ from foveate.gateway.request import parse_request
 from foveate.model import Format
 from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.conversations import SentRequest, Worker, model, request_body, user
-from tests.support.stores.memory_session_store import InMemory
+from tests.support.stores.memory_session_store import InMemorySessionStore
 
 PROGRAMS = ("cline", "pi")
-KEYS = ("sk-1", "sk-2", None)  # those without a key send a token that they renew
+KEYS = ("sk-1", "sk-2", None)  # callers without a key send a token that they renew
 CLIENTS = ("x-task-id", "x-session-affinity", "session-id", "x-foveate-session", "response", "uuid")
 
 
 @dataclass
-class Talk:
+class Conversation:
     """One conversation. `number` counts those of its caller, so that other callers use the same names."""
 
     client: str
@@ -33,13 +33,13 @@ class Talk:
     uuid: str
     turns: int = 0
     previous: str = ""
-    sent: SentRequest | None = None
+    request: SentRequest | None = None
     sessions: set[str] = field(default_factory=set)
 
-    def credential(self, chance: Random) -> tuple[str, str]:
+    def credential(self, rng: Random) -> tuple[str, str]:
         if self.client == "uuid":  # the client names it uniquely, and changes its key
-            return "x-api-key", f"sk-{chance.random()}"
-        return "authorization", f"Bearer {self.key or f'sk-ant-oat01-{chance.random()}'}"
+            return "x-api-key", f"sk-{rng.random()}"
+        return "authorization", f"Bearer {self.key or f'sk-ant-oat01-{rng.random()}'}"
 
     def name(self) -> dict[str, str]:
         if self.client == "uuid":
@@ -54,76 +54,78 @@ class Talk:
             [user("hello"), *(m for _ in range(self.turns) for m in (model("Yes."), user("go on")))]
         )
 
-    async def ask(self, worker: Worker, chance: Random, now: float) -> None:
-        headers = dict([("user-agent", f"{self.program}/{chance.random()}"), self.credential(chance)])
+    async def send(self, worker: Worker, rng: Random, now: float) -> None:
+        headers = dict([("user-agent", f"{self.program}/{rng.random()}"), self.credential(rng)])
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        ask = parse_request({"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw})
+        http_request = parse_request(
+            {"method": "POST", "path": "/v1/messages", "query_string": b"", "headers": raw}
+        )
         names = self.name()
-        self.sent = await worker.send(
+        self.request = await worker.send(
             self.body(),
-            caller=hash_caller(ask),
-            scope=hash_name_scope(ask),
+            caller=hash_caller(http_request),
+            scope=hash_name_scope(http_request),
             name=names.pop("x-foveate-session", None),
             headers=names,
             now=now,
             api_format=Format.RESPONSES if self.client == "response" else Format.ANTHROPIC,
         )
-        self.sessions.add(self.sent.id)
+        self.sessions.add(self.request.id)
 
-    async def end(self, chance: Random) -> None:
-        assert self.sent is not None
-        if chance.random() < 0.1:
-            await self.sent.fail()
+    async def finish(self, rng: Random) -> None:
+        assert self.request is not None
+        if rng.random() < 0.1:
+            await self.request.fail()
             if self.client == "response" and not self.previous:  # nothing names the conversation yet
                 self.sessions.clear()
         else:
             self.turns += 1
             self.previous = f"resp_{self.number}_{self.turns}" if self.client == "response" else ""
-            await self.sent.answer("Yes.", response=self.previous)
-        self.sent = None
+            await self.request.answer("Yes.", response=self.previous)
+        self.request = None
 
 
-async def run(seed: int, size: int, workers: int) -> list[Talk]:
-    chance = Random(seed)
-    store = InMemory()
+async def simulate(seed: int, size: int, workers: int) -> list[Conversation]:
+    rng = Random(seed)
+    store = InMemorySessionStore()
     gateway = [Worker(store, has_others=workers > 1) for _ in range(workers)]
-    talks: list[Talk] = []
+    conversations: list[Conversation] = []
     for _ in range(size):
-        key, program = chance.choice(KEYS), chance.choice(PROGRAMS)
-        number = sum(one.key == key and (key is not None or one.program == program) for one in talks)
-        uuid = str(UUID(int=chance.getrandbits(128)))
-        talks.append(Talk(chance.choice(CLIENTS), program, key, number, uuid))
+        key, program = rng.choice(KEYS), rng.choice(PROGRAMS)
+        number = sum(
+            other.key == key and (key is not None or other.program == program) for other in conversations
+        )
+        uuid = str(UUID(int=rng.getrandbits(128)))
+        conversations.append(Conversation(rng.choice(CLIENTS), program, key, number, uuid))
     for step in range(8 * size):
-        talk = chance.choice(talks)
-        if talk.sent is None:
-            await talk.ask(chance.choice(gateway), chance, float(step))
+        conversation = rng.choice(conversations)
+        if conversation.request is None:
+            await conversation.send(rng.choice(gateway), rng, float(step))
         else:
-            await talk.end(chance)
-    return talks
+            await conversation.finish(rng)
+    return conversations
 
 
 @pytest.mark.slow
 @given(seed=st.integers(0, 2**32), size=st.integers(2, 12), workers=st.integers(1, 3))
 @settings(max_examples=limit_examples(200))
-def test_callers_with_the_same_names_never_share_a_session_and_none_of_theirs_is_split(
-    seed: int, size: int, workers: int
-) -> None:
-    talks = asyncio.run(run(seed, size, workers))
+def test_callers_with_the_same_names_never_share_or_split_a_session(seed: int, size: int, workers: int) -> None:
+    conversations = asyncio.run(simulate(seed, size, workers))
 
-    assert all(len(one.sessions) <= 1 for one in talks)
-    found = [id_ for one in talks for id_ in one.sessions]
-    assert len(found) == len(set(found))
+    assert all(len(conversation.sessions) <= 1 for conversation in conversations)
+    session_ids = [id_ for conversation in conversations for id_ in conversation.sessions]
+    assert len(session_ids) == len(set(session_ids))
 
 
-async def say(worker: Worker, key: str, **more: Any) -> SentRequest:
+async def send_hello(worker: Worker, key: str, **more: Any) -> SentRequest:
     return await worker.send_and_answer(user("hello"), caller=key, scope=key, **more)
 
 
 @pytest.mark.parametrize("name", ["1", "main", "garden-2026-11-15", "conversation20261115", "1763373000000"])
-async def test_a_plain_name_of_two_callers_names_two_sessions(name: str) -> None:
-    worker = Worker(InMemory())
+async def test_the_same_plain_name_of_two_callers_means_two_sessions(name: str) -> None:
+    worker = Worker(InMemorySessionStore())
     for more in ({"name": name}, {"headers": {"x-task-id": name}}, {"headers": {"session-id": name}}):
-        first, other, again = [await say(worker, key, **more) for key in ("a", "b", "a")]
+        first, other, again = [await send_hello(worker, key, **more) for key in ("a", "b", "a")]
 
         assert first.id == again.id != other.id
 
@@ -137,17 +139,17 @@ async def test_a_plain_name_of_two_callers_names_two_sessions(name: str) -> None
         "9f1c4ad2b7e84c03a6d5e2f190b34c7d",
     ],
 )
-async def test_a_session_with_a_unique_name_goes_on_with_another_key(name: str) -> None:
-    worker = Worker(InMemory())
+async def test_a_session_with_a_unique_name_continues_with_another_key(name: str) -> None:
+    worker = Worker(InMemorySessionStore())
     for more in ({"name": name}, {"headers": {"x-session-id": name}}, {"headers": {"thread-id": name}}):
-        first, second = [await say(worker, key, **more) for key in ("a", "b")]
+        first, second = [await send_hello(worker, key, **more) for key in ("a", "b")]
 
         assert first.id == second.id
 
 
 async def test_a_child_and_its_parent_have_the_scope_of_their_caller() -> None:
-    worker = Worker(InMemory())
-    parent = await say(worker, "a", headers={"x-session-id": "1"})
-    child = await say(worker, "a", headers={"x-session-id": "2", "x-parent-session-id": "1"})
+    worker = Worker(InMemorySessionStore())
+    parent = await send_hello(worker, "a", headers={"x-session-id": "1"})
+    child = await send_hello(worker, "a", headers={"x-session-id": "2", "x-parent-session-id": "1"})
 
     assert child.session_match.session.parent_id == parent.id

@@ -22,7 +22,7 @@ from tests.support.scenarios.conversations import (
     tool_result,
     user,
 )
-from tests.support.stores.memory_session_store import InMemory
+from tests.support.stores.memory_session_store import InMemorySessionStore
 
 FIRST_WORDS = ("hello", "Fix the bug in main.py.")
 ANSWERS = ("Done.", "I will look at the files first. " * 8, "The tests pass now, and the bug is gone. " * 8)
@@ -31,7 +31,7 @@ NAMED = frozenset(CLIENTS[4:])
 
 
 @dataclass
-class Talk:
+class Conversation:
     """One conversation of one client."""
 
     number: int
@@ -39,14 +39,14 @@ class Talk:
     caller: str
     system: str
     messages: list[Message]
-    sent: SentRequest | None = None
+    pending: SentRequest | None = None
     turns: int = 0
-    requests: list[tuple[str, str]] = field(default_factory=list)  # each with the session that it was found in
-    failed: list[tuple[str, str]] = field(default_factory=list)  # those of them that got no answer
+    requests: list[tuple[str, str]] = field(default_factory=list)  # session id and body of each
+    failed: list[tuple[str, str]] = field(default_factory=list)  # requests that got no response
 
     @property
     def headers(self) -> dict[str, str]:
-        """How the client names the conversation."""
+        """Headers by which the client names the conversation."""
         match self.client:
             case "claude-code":
                 return {"x-claude-code-session-id": f"uuid-{self.number}"}
@@ -58,56 +58,63 @@ class Talk:
 
     def body(self) -> dict[str, Any]:
         messages = list(self.messages)
-        if self.client == "rearranging":  # files behind the history, as aider sends them
+        if self.client == "rearranging":  # files after the history, as aider sends them
             messages[-1:-1] = [user("These are the files."), model("Ok.")]
         return request_body(messages, system=self.system)
 
-    def take(self, answer: str, chance: Random) -> None:
-        """Add an answer and the next message."""
+    def add_response(self, answer: str, rng: Random) -> None:
+        """Add a response and the next message."""
         self.turns += 1
         if self.client == "tools":
             call = f"toolu_{self.number:08}{self.turns:016}"
             self.messages += [tool_call(call), tool_result(call, "text")]
             return
         self.messages += [model("(an answer)" if self.client == "rewriting" else answer), user("go on")]
-        if self.client in NAMED and chance.random() < 0.2:  # the client compacts its history, or goes back
+        if self.client in NAMED and rng.random() < 0.2:  # the client compacts its history, or goes back
             self.messages[:] = [user("A summary.")]
 
 
-async def run(seed: int, size: int, workers: int) -> list[Talk]:
-    chance = Random(seed)
-    store = InMemory()
+async def simulate(seed: int, size: int, workers: int) -> list[Conversation]:
+    rng = Random(seed)
+    store = InMemorySessionStore()
     gateway = [Worker(store, has_others=workers > 1) for _ in range(workers)]
-    talks = [
-        Talk(
+    conversations = [
+        Conversation(
             number=number,
-            client=chance.choice(CLIENTS),
-            caller=chance.choice("ab"),
-            system=chance.choice("xy"),
-            messages=[user(chance.choice(FIRST_WORDS))],
+            client=rng.choice(CLIENTS),
+            caller=rng.choice("ab"),
+            system=rng.choice("xy"),
+            messages=[user(rng.choice(FIRST_WORDS))],
         )
         for number in range(size)
     ]
     for _ in range(8 * size):
-        talk = chance.choice(talks)
-        if talk.sent is None:
-            worker = chance.choice(gateway)
-            name = f"name-{talk.number}" if talk.client == "header" else None
-            talk.sent = await worker.send(
-                talk.body(), caller=f"{talk.client} {talk.caller}", name=name, headers=talk.headers
+        conversation = rng.choice(conversations)
+        if conversation.pending is None:
+            worker = rng.choice(gateway)
+            name = f"name-{conversation.number}" if conversation.client == "header" else None
+            conversation.pending = await worker.send(
+                conversation.body(),
+                caller=f"{conversation.client} {conversation.caller}",
+                name=name,
+                headers=conversation.headers,
             )
-            talk.requests.append((talk.sent.id, json.dumps(talk.body())))
-        elif chance.random() < 0.1:
-            await talk.sent.fail()
-            talk.failed.append(talk.requests[-1])
-            talk.sent = None
+            conversation.requests.append((conversation.pending.id, json.dumps(conversation.body())))
+        elif rng.random() < 0.1:
+            await conversation.pending.fail()
+            conversation.failed.append(conversation.requests[-1])
+            conversation.pending = None
         else:
-            answer = f"Answer {chance.random()}" if chance.random() < 0.5 else chance.choice(ANSWERS)
-            calls = [f"toolu_{talk.number:08}{talk.turns + 1:016}"] if talk.client == "tools" else []
-            await talk.sent.answer("" if calls else answer, calls=calls)
-            talk.take(answer, chance)
-            talk.sent = None
-    return talks
+            answer = f"Answer {rng.random()}" if rng.random() < 0.5 else rng.choice(ANSWERS)
+            calls = (
+                [f"toolu_{conversation.number:08}{conversation.turns + 1:016}"]
+                if conversation.client == "tools"
+                else []
+            )
+            await conversation.pending.answer("" if calls else answer, calls=calls)
+            conversation.add_response(answer, rng)
+            conversation.pending = None
+    return conversations
 
 
 @pytest.mark.slow
@@ -121,21 +128,23 @@ async def run(seed: int, size: int, workers: int) -> list[Talk]:
 def test_conversations_are_never_merged_and_a_named_one_is_never_split(
     seed: int, size: int, workers: int
 ) -> None:
-    """Clients of several kinds talk at the same time, with the same words and answers, through some workers.
+    """Several kinds of clients send the same messages concurrently through several workers.
 
     All requests of a session are requests of one conversation. Two conversations that are alike so far are
-    interchangeable: one of them may repeat in its session what the other has sent in vain.
+    interchangeable: one of them may repeat in its session a request of the other that failed.
     """
-    talks = asyncio.run(run(seed, size, workers))
+    conversations = asyncio.run(simulate(seed, size, workers))
 
-    sent = [Counter(body for _, body in talk.requests) for talk in talks]
+    counts_by_conversation = [
+        Counter(body for _, body in conversation.requests) for conversation in conversations
+    ]
     sessions: dict[str, Counter[str]] = {}
-    for talk in talks:
-        for session, body in talk.requests:
+    for conversation in conversations:
+        for session, body in conversation.requests:
             sessions.setdefault(session, Counter())[body] += 1
-        if talk.client in NAMED:
-            assert len({session for session, _ in talk.requests}) <= 1
-    failed = Counter(request for talk in talks for request in talk.failed)
+        if conversation.client in NAMED:
+            assert len({session for session, _ in conversation.requests}) <= 1
+    failed = Counter(request for conversation in conversations for request in conversation.failed)
     for session, bodies in sessions.items():
         answered = Counter({body: times - failed[session, body] for body, times in bodies.items()})
-        assert any(answered <= own and bodies.keys() <= own.keys() for own in sent)
+        assert any(answered <= counts and bodies.keys() <= counts.keys() for counts in counts_by_conversation)

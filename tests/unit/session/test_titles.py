@@ -35,7 +35,7 @@ def user(content: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "expected"),
     [
         ("Fix  the\nbug", "Fix the bug"),
         ([{"type": "text", "text": "<system-reminder>x"}, {"type": "text", "text": "Fix it"}], "Fix it"),
@@ -44,13 +44,13 @@ def user(content: object) -> dict[str, Any]:
         ([], None),
     ],
 )
-def test_the_first_words_are_those_of_the_user(content: object, words: str | None) -> None:
+def test_opening_words_come_from_the_user(content: object, expected: str | None) -> None:
     request = formats.parse_request({"model": "m", "max_tokens": 1, "messages": [user(content)]})
 
-    assert find_opening_words(request.messages) == words
+    assert find_opening_words(request.messages) == expected
 
 
-def test_a_title_has_the_agent_the_folder_or_the_first_words_and_the_time() -> None:
+def test_a_title_contains_the_agent_the_folder_or_the_opening_words_and_the_time() -> None:
     titles = [
         make_session_title("codex", 0.0, "/a/garden/", "words"),
         make_session_title("codex", 60.0, None, "words"),

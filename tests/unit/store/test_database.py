@@ -26,68 +26,68 @@ class SlowDatabase:
     """A database that counts concurrent reads."""
 
     def __init__(self) -> None:
-        self.now = 0
-        self.most = 0
+        self.current_reads = 0
+        self.max_reads = 0
 
     async def read(self, callback: TransactionCallback[T]) -> T:
-        self.now += 1
-        self.most = max(self.most, self.now)
+        self.current_reads += 1
+        self.max_reads = max(self.max_reads, self.current_reads)
         try:
             await asyncio.sleep(0)
             return callback(NO_ROWS)
         finally:
-            self.now -= 1
+            self.current_reads -= 1
 
 
 async def test_concurrent_dashboard_reads_are_limited() -> None:
     database = SlowDatabase()
-    aside = LowPriorityReader(database)
+    reader = LowPriorityReader(database)
 
-    assert await asyncio.gather(*(aside.read(lambda _: "found") for _ in range(20))) == ["found"] * 20
+    assert await asyncio.gather(*(reader.read(lambda _: "found") for _ in range(20))) == ["found"] * 20
 
-    assert database.most == MAX_CONCURRENT_READS
+    assert database.max_reads == MAX_CONCURRENT_READS
 
 
 async def test_a_failed_or_cancelled_read_frees_its_slot() -> None:
     def fail(_: Transaction) -> int:
         raise StoreUnavailable("here", "is gone")
 
-    aside = LowPriorityReader(SlowDatabase(), max_concurrent=1)
+    reader = LowPriorityReader(SlowDatabase(), max_concurrent=1)
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
-            await aside.read(fail)
-    given_up = asyncio.ensure_future(aside.read(lambda _: 1))
+            await reader.read(fail)
+    cancelled = asyncio.ensure_future(reader.read(lambda _: 1))
     await asyncio.sleep(0)
-    given_up.cancel()
+    cancelled.cancel()
 
-    assert await asyncio.wait_for(aside.read(lambda _: 2), 5) == 2
+    assert await asyncio.wait_for(reader.read(lambda _: 2), 5) == 2
 
 
 def test_reads_of_one_event_loop_do_not_wait_for_those_of_another() -> None:
-    aside = LowPriorityReader(SlowDatabase(), max_concurrent=1)
+    reader = LowPriorityReader(SlowDatabase(), max_concurrent=1)
 
     async def read() -> list[int]:
-        return await asyncio.gather(*(aside.read(lambda _: 3) for _ in range(3)))
+        return await asyncio.gather(*(reader.read(lambda _: 3) for _ in range(3)))
 
     assert [asyncio.run(read()), asyncio.run(read())] == [[3] * 3] * 2
 
 
 async def test_totals_are_converted_in_the_reader_thread_and_not_on_the_event_loop(tmp_path: Path) -> None:
-    threads: list[object] = []
+    results: list[object] = []
 
-    class Seen:
+    class RecordingReader:
         def __init__(self, database: Reader) -> None:
             self._database = database
 
-        async def read(self, work: TransactionCallback[T]) -> T:
-            found = await self._database.read(work)
-            threads.append(found)
-            return found
+        async def read(self, callback: TransactionCallback[T]) -> T:
+            value = await self._database.read(callback)
+            results.append(value)
+            return value
 
     database = SQLiteDatabase.open(tmp_path / "store.sqlite", wait_seconds=5)
     try:
-        result = await SqlRollupStore(Seen(database)).sum_totals()
+        result = await SqlRollupStore(RecordingReader(database)).sum_totals()
     finally:
         await database.close()
 
-    assert threads == [result] == [[((), Totals())]]
+    assert results == [result] == [[((), Totals())]]

@@ -17,13 +17,13 @@ from foveate.tokens.accuracy import (
     BOUND_FORMS,
     AccuracyEvidence,
     AccuracyProfile,
+    MessageFeature,
     RawCount,
     RequestOrigin,
     UsageBound,
     group_names,
     load_evidence,
 )
-from foveate.tokens.request_features import MessageFeature
 
 CHAT = RequestOrigin("openai", "openai-chat", "gpt-4o", "gpt-4o")
 REQUEST = formats.parse_request(
@@ -39,11 +39,11 @@ def profile(*features: str, certain: bool = True, bits: int = int(MessageFeature
     return AccuracyProfile(origin=CHAT, certain=certain, features=frozenset(features), message_features=bits)
 
 
-def table_of(bounds: dict[str, UsageBound], confirmed: frozenset[str] = frozenset()) -> AccuracyEvidence:
+def make_evidence(bounds: dict[str, UsageBound], confirmed: frozenset[str] = frozenset()) -> AccuracyEvidence:
     return AccuracyEvidence(as_of="", sources=(), confirmed=confirmed, refuted=frozenset(), bounds=bounds)
 
 
-def used(source: str, tokens: int, *features: str, off: int = 0, text: str = "") -> CountedCall:
+def make_counted_call(source: str, tokens: int, *features: str, off: int = 0, text: str = "") -> CountedCall:
     call = RecordedCall(
         source=source,
         provider="openai-chat",
@@ -51,7 +51,7 @@ def used(source: str, tokens: int, *features: str, off: int = 0, text: str = "")
         route="completions",
         model="gpt-4o",
         format=Format.CHAT,
-        asks_to_read=True,
+        has_messages=True,
         body={"text": text or f"{source} {tokens} {off}"},
         input_tokens=tokens + off,
     )
@@ -64,15 +64,17 @@ def chat(**fields: Any) -> foveate.RequestCount:
 
 
 def test_two_sources_confirm_a_feature_and_one_does_not() -> None:
-    table = make_table([used("a", 10), used("b", 10), used("a", 10, "odd")])
+    table = make_table(
+        [make_counted_call("a", 10), make_counted_call("b", 10), make_counted_call("a", 10, "odd")]
+    )
 
     assert table.apply(raw(100)).exact
     assert not table.apply(raw(100, "odd")).exact
 
 
 def test_a_feature_is_not_confirmed_if_counts_with_it_were_wrong() -> None:
-    right = [used(source, 10) for source in "ab" for _ in range(40)]
-    wrong = [used(source, 10, "odd", off=3) for source in "ab"]
+    right = [make_counted_call(source, 10) for source in "ab" for _ in range(40)]
+    wrong = [make_counted_call(source, 10, "odd", off=3) for source in "ab"]
 
     table = make_table([*right, *wrong])
 
@@ -81,19 +83,24 @@ def test_a_feature_is_not_confirmed_if_counts_with_it_were_wrong() -> None:
 
 
 def test_other_features_of_the_same_requests_stay_confirmed() -> None:
-    right = [used(source, 10, "fine") for source in "ab" for _ in range(40)]
-    wrong = [used(source, 10, "odd", "fine", off=3) for source in "ab"]
+    right = [make_counted_call(source, 10, "fine") for source in "ab" for _ in range(40)]
+    wrong = [make_counted_call(source, 10, "odd", "fine", off=3) for source in "ab"]
 
     assert make_table([*right, *wrong]).apply(raw(100, "fine")).exact
 
 
 def test_guessed_counts_are_never_exact() -> None:
-    table = make_table([used("a", 10), used("b", 10)])
+    table = make_table([make_counted_call("a", 10), make_counted_call("b", 10)])
     assert not table.assess(profile(certain=False)).exact
 
 
 def test_a_bound_covers_the_errors_of_the_recordings() -> None:
-    calls = [used(source, 1000, "odd", off=off) for source in "ab" for off in (0, 20, 200) for _ in range(10)]
+    calls = [
+        make_counted_call(source, 1000, "odd", off=off)
+        for source in "ab"
+        for off in (0, 20, 200)
+        for _ in range(10)
+    ]
 
     table = make_table(calls)
 
@@ -101,32 +108,40 @@ def test_a_bound_covers_the_errors_of_the_recordings() -> None:
 
 
 def test_a_single_wrong_recording_refutes_only_features_with_few_confirmations() -> None:
-    wrong = used("b", 10, "odd", off=3)
+    wrong = make_counted_call("b", 10, "odd", off=3)
 
-    often = make_table([*(used(source, 10, "odd") for source in "ab" for _ in range(6)), wrong])
-    seldom = make_table([*(used(source, 10, "odd") for source in "ab" for _ in range(2)), wrong])
+    confirmed_often = make_table(
+        [*(make_counted_call(source, 10, "odd") for source in "ab" for _ in range(6)), wrong]
+    )
+    confirmed_rarely = make_table(
+        [*(make_counted_call(source, 10, "odd") for source in "ab" for _ in range(2)), wrong]
+    )
 
-    assert often.apply(raw(100, "odd")).exact
-    assert not seldom.apply(raw(100, "odd")).exact
+    assert confirmed_often.apply(raw(100, "odd")).exact
+    assert not confirmed_rarely.apply(raw(100, "odd")).exact
 
 
 def test_contradictory_recordings_of_one_request_refute_nothing() -> None:
-    right = [used("a", 10, "odd"), used("b", 10, "odd"), used("a", 10, "odd", text="again")]
-    other_usage = [used("a", 10, "odd", off=off, text="again") for off in (1, 18)]
+    right = [
+        make_counted_call("a", 10, "odd"),
+        make_counted_call("b", 10, "odd"),
+        make_counted_call("a", 10, "odd", text="again"),
+    ]
+    other_usage = [make_counted_call("a", 10, "odd", off=off, text="again") for off in (1, 18)]
 
     assert make_table([*right, *other_usage]).apply(raw(100, "odd")).exact
     assert not make_table([*right[:2], *other_usage[1:]]).apply(raw(100, "odd")).exact
 
 
 def test_unrecorded_kinds_of_requests_keep_the_margin_of_the_rules() -> None:
-    assert table_of({}).apply(raw(100, margin=50)).upper == 150
+    assert make_evidence({}).apply(raw(100, margin=50)).upper == 150
 
 
 def test_few_sources_do_not_remove_the_margin_of_the_rules() -> None:
     name = next(group_names(CHAT, "plain"))
 
     def upper(sources: int) -> int:
-        return table_of({name: UsageBound("share", 0.1, sources)}).apply(raw(100, margin=50)).upper
+        return make_evidence({name: UsageBound("share", 0.1, sources)}).apply(raw(100, margin=50)).upper
 
     assert upper(sources=2) == 150
     assert upper(sources=4) < 120
@@ -136,7 +151,8 @@ def test_unrecorded_kinds_have_wider_bounds_than_recorded_ones() -> None:
     name = next(group_names(CHAT, "plain"))
 
     assert (
-        table_of({}).apply(raw(100)).upper > table_of({name: UsageBound("share", 0.0, 4)}).apply(raw(100)).upper
+        make_evidence({}).apply(raw(100)).upper
+        > make_evidence({name: UsageBound("share", 0.0, 4)}).apply(raw(100)).upper
     )
 
 
@@ -166,11 +182,11 @@ def test_the_bound_never_falls_as_messages_are_added(
     tokens: tuple[float, float],
     margins: tuple[float, float],
 ) -> None:
-    table = table_of(bounds, confirmed)
+    table = make_evidence(bounds, confirmed)
 
     def upper(message_features: int, is_certain: bool, count: float, margin: float) -> int:
-        found = profile(*features, certain=is_certain, bits=message_features)
-        return table.apply(RawCount(tokens=count, upper=count + margin, profile=found)).upper
+        accuracy_profile = profile(*features, certain=is_certain, bits=message_features)
+        return table.apply(RawCount(tokens=count, upper=count + margin, profile=accuracy_profile)).upper
 
     before = upper(bits[0], certain[0], tokens[0], margins[0])
     after = upper(bits[0] | bits[1], all(certain), sum(tokens), sum(margins))
@@ -250,7 +266,7 @@ def test_a_hosted_tool_has_no_bound() -> None:
 @pytest.mark.slow
 def test_the_shipped_table_matches_the_recordings(shared_data: Path) -> None:
     """If this fails, run tools/count_evidence.py and read what changed."""
-    calls = [found for call in recorded.read_pairs(shared_data) if (found := count_evidence.count(call))]
+    calls = [counted for call in recorded.read_pairs(shared_data) if (counted := count_evidence.count(call))]
 
     assert render_table(make_table(calls)) == TABLE.read_text(encoding="utf-8")
 
@@ -258,15 +274,15 @@ def test_the_shipped_table_matches_the_recordings(shared_data: Path) -> None:
 @pytest.mark.slow
 def test_bounds_hold_for_held_out_sources(shared_data: Path) -> None:
     """The shares measured in November 2026, minus a little."""
-    calls = [found for call in recorded.read_pairs(shared_data) if (found := count_evidence.count(call))]
-    seen = [found for found in calls if not found.raw.unexplained]
+    calls = [counted for call in recorded.read_pairs(shared_data) if (counted := count_evidence.count(call))]
+    explained = [counted for counted in calls if not counted.raw.unexplained]
 
-    judged = list(count_evidence.judge_held_out(seen))
+    judgements = list(count_evidence.judge_held_out(explained))
 
-    called = [found for found, count in judged if count.exact]
-    assert sum(found.is_right for found in called) >= 0.98 * len(called)
-    assert len(called) >= 0.3 * len(judged)
-    assert sum(count.upper >= found.used_tokens for found, count in judged) >= 0.99 * len(judged)
+    exact_calls = [counted for counted, count in judgements if count.exact]
+    assert sum(counted.is_right for counted in exact_calls) >= 0.98 * len(exact_calls)
+    assert len(exact_calls) >= 0.3 * len(judgements)
+    assert sum(count.upper >= counted.used_tokens for counted, count in judgements) >= 0.99 * len(judgements)
 
 
 def test_the_shipped_table_names_its_sources() -> None:

@@ -23,21 +23,21 @@ def stream(
     seed: int, *, rate: float = RATE, extra: int = EXTRA_TOKENS, noise: float = 0.0
 ) -> Iterator[tuple[int, int]]:
     """Estimates from 200 to 100,000 tokens, and their usage."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     while True:
-        estimated = round(200 * 500 ** chance.random())
-        yield estimated, max(1, round(estimated * rate * (1 + chance.gauss(0, noise)) + extra))
+        estimated = round(200 * 500 ** rng.random())
+        yield estimated, max(1, round(estimated * rate * (1 + rng.gauss(0, noise)) + extra))
 
 
-def fed(pairs: Iterator[tuple[int, int]], responses: int) -> Calibration:
+def calibrate(pairs: Iterator[tuple[int, int]], responses: int) -> Calibration:
     calibration = Calibration()
     for _ in range(responses):
         calibration = calibration.observe(*next(pairs))
     return calibration
 
 
-def error(calibration: Calibration, estimated: int, billed: int) -> float:
-    return abs(calibration.correct(estimate(estimated)).tokens - billed) / billed
+def error(calibration: Calibration, estimated: int, used_tokens: int) -> float:
+    return abs(calibration.correct(estimate(estimated)).tokens - used_tokens) / used_tokens
 
 
 def test_nothing_is_corrected_before_the_first_response() -> None:
@@ -54,21 +54,21 @@ def test_the_error_falls_below_five_percent_within_five_responses(
     errors = []
     for seed in range(100):
         pairs = stream(seed, rate=rate, extra=extra, noise=noise)
-        calibration = fed(pairs, 5)
+        calibration = calibrate(pairs, 5)
         errors += [error(calibration, *next(pairs)) for _ in range(5)]
 
     assert statistics.median(errors) < 0.025
-    assert sum(off < 0.05 for off in errors) / len(errors) > 0.85
+    assert sum(relative_error < 0.05 for relative_error in errors) / len(errors) > 0.85
 
 
 def test_without_noise_nearly_every_error_is_below_five_percent_after_five_responses() -> None:
     errors = []
     for seed in range(100):
         pairs = stream(seed)
-        calibration = fed(pairs, 5)
+        calibration = calibrate(pairs, 5)
         errors += [error(calibration, *next(pairs)) for _ in range(5)]
 
-    assert sum(off < 0.05 for off in errors) / len(errors) > 0.95
+    assert sum(relative_error < 0.05 for relative_error in errors) / len(errors) > 0.95
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.1])
@@ -76,20 +76,20 @@ def test_upper_covers_usage_after_ten_responses_without_being_too_wide(noise: fl
     covered, width = [], []
     for seed in range(50):
         pairs = stream(seed, noise=noise)
-        calibration = fed(pairs, 10)
+        calibration = calibrate(pairs, 10)
         for _ in range(20):
-            estimated, billed = next(pairs)
+            estimated, used_tokens = next(pairs)
             count = calibration.correct(estimate(estimated))
-            covered.append(count.upper >= billed)
-            width.append(count.upper / billed)
-            calibration = calibration.observe(estimated, billed)
+            covered.append(count.upper >= used_tokens)
+            width.append(count.upper / used_tokens)
+            calibration = calibration.observe(estimated, used_tokens)
 
     assert statistics.mean(covered) >= 0.95
     assert statistics.median(width) < 1.15 + 4 * noise
 
 
 def test_implausible_usage_changes_nothing() -> None:
-    calibration = fed(stream(1), 10)
+    calibration = calibrate(stream(1), 10)
 
     assert calibration.observe(1000, 40_000) == calibration
     assert calibration.observe(1000, 20) == calibration
@@ -99,23 +99,23 @@ def test_occasional_outliers_change_little() -> None:
     """A server-side tool that doubles some usage must not spoil other estimates."""
     errors = []
     for seed in range(50):
-        pairs, chance = stream(seed, noise=0.02), random.Random(seed)
-        calibration = fed(pairs, 10)
+        pairs, rng = stream(seed, noise=0.02), random.Random(seed)
+        calibration = calibrate(pairs, 10)
         for _ in range(30):
-            estimated, billed = next(pairs)
-            if chance.random() < 0.1:
-                calibration = calibration.observe(estimated, round(billed * 2.5))
+            estimated, used_tokens = next(pairs)
+            if rng.random() < 0.1:
+                calibration = calibration.observe(estimated, round(used_tokens * 2.5))
             else:
-                errors.append(error(calibration, estimated, billed))
-                calibration = calibration.observe(estimated, billed)
+                errors.append(error(calibration, estimated, used_tokens))
+                calibration = calibration.observe(estimated, used_tokens)
 
     assert statistics.median(errors) < 0.03
-    assert sum(off < 0.1 for off in errors) / len(errors) > 0.9
+    assert sum(relative_error < 0.1 for relative_error in errors) / len(errors) > 0.9
 
 
 def test_a_change_of_the_model_is_followed() -> None:
     pairs = stream(3, rate=1.5, extra=0)
-    calibration = fed(stream(2, rate=1.0, extra=0), 20)
+    calibration = calibrate(stream(2, rate=1.0, extra=0), 20)
     for _ in range(60):
         calibration = calibration.observe(*next(pairs))
 
@@ -126,18 +126,18 @@ def test_a_change_of_the_model_is_followed() -> None:
 def test_an_exact_count_is_not_corrected(responses: int, tokens: int) -> None:
     exact = TokenCount(tokens, True, tokens)
 
-    assert fed(stream(1), responses).correct(exact) == exact
+    assert calibrate(stream(1), responses).correct(exact) == exact
 
 
 @given(
     estimated=st.integers(-10, 0) | st.just(1000),
-    billed=st.integers(-10, 0) | st.sampled_from((10**9, 1)),
+    used_tokens=st.integers(-10, 0) | st.sampled_from((10**9, 1)),
     responses=st.integers(0, 8),
 )
-def test_invalid_numbers_change_nothing(estimated: int, billed: int, responses: int) -> None:
-    calibration = fed(stream(1), responses)
+def test_invalid_numbers_change_nothing(estimated: int, used_tokens: int, responses: int) -> None:
+    calibration = calibrate(stream(1), responses)
 
-    assert calibration.observe(estimated, billed) is calibration
+    assert calibration.observe(estimated, used_tokens) is calibration
 
 
 pairs_of_tokens = st.tuples(st.integers(-5, 10**7), st.integers(-5, 10**7))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import foveate
@@ -18,7 +18,6 @@ from foveate.tokens.families import counter_for
 from foveate.tokens.rendering.claude import build_claude_rules
 from foveate.tokens.rendering.openai import build_openai_rules
 from foveate.tokens.tokenizers.tokenizer import AdditiveCounts, TextLength
-from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.agent_requests import MODELS, anthropic_bodies, chat_bodies, chat_messages
 
 
@@ -49,15 +48,14 @@ class RecordingTokenizer:
         del text, step_chars
 
 
-def counter(model: str = "gpt-4o", capacity: int = 1024) -> tuple[RequestCounter, RecordingTokenizer]:
-    measurer = RecordingTokenizer()
+def make_counter(model: str = "gpt-4o", capacity: int = 1024) -> tuple[RequestCounter, RecordingTokenizer]:
+    tokenizer = RecordingTokenizer()
     rules = build_openai_rules(model)
     return RequestCounter(
-        model=model, backend="offline", tokenizer=measurer, rules=rules, capacity=capacity
-    ), measurer
+        model=model, backend="offline", tokenizer=tokenizer, rules=rules, capacity=capacity
+    ), tokenizer
 
 
-@settings(max_examples=limit_examples(60))
 @given(body=chat_bodies | anthropic_bodies, model=st.sampled_from(MODELS))
 def test_parts_add_up_to_the_total(body: dict[str, Any], model: str) -> None:
     count = foveate.count_request(body, model=model)
@@ -72,7 +70,6 @@ def test_parts_add_up_to_the_total(body: dict[str, Any], model: str) -> None:
     ]
 
 
-@settings(max_examples=limit_examples(60))
 @given(body=chat_bodies | anthropic_bodies, model=st.sampled_from(MODELS))
 @example(body={"messages": [{"role": "user", "content": "0"}]}, model="qwen3-32b")
 def test_upper_is_never_below_the_count(body: dict[str, Any], model: str) -> None:
@@ -81,7 +78,6 @@ def test_upper_is_never_below_the_count(body: dict[str, Any], model: str) -> Non
     assert total.upper >= total.tokens >= 0
 
 
-@settings(max_examples=limit_examples(60))
 @given(body=chat_bodies, more=chat_messages, model=st.sampled_from(MODELS))
 @example(
     body={"n": 1, "messages": []},
@@ -98,7 +94,6 @@ def test_another_message_never_lowers_the_count(body: dict[str, Any], more: dict
     assert after.upper >= before.upper
 
 
-@settings(max_examples=limit_examples(60))
 @given(
     body=chat_bodies,
     model=st.sampled_from(MODELS),
@@ -108,38 +103,38 @@ def test_another_message_never_lowers_the_count(body: dict[str, Any], more: dict
 def test_a_counter_with_a_warm_cache_counts_like_a_new_one(
     body: dict[str, Any], model: str, order: list[int], capacity: int
 ) -> None:
-    seen, _ = counter(model, capacity)
+    warm_counter, _ = make_counter(model, capacity)
     for end in order:
         other = {**body, "messages": body["messages"][:end], "tools": body.get("tools", [])[: end % 3]}
-        seen.count_request(formats.parse_request(other))
-        seen.count_request(formats.parse_request({**body, "messages": body["messages"][end:]}))
+        warm_counter.count_request(formats.parse_request(other))
+        warm_counter.count_request(formats.parse_request({**body, "messages": body["messages"][end:]}))
 
-    new_counter, _ = counter(model)
+    new_counter, _ = make_counter(model)
     request = formats.parse_request(body)
-    assert seen.count_request(request) == new_counter.count_request(request)
-    assert seen.count_request(request) == new_counter.count_request(request)
+    assert warm_counter.count_request(request) == new_counter.count_request(request)
+    assert warm_counter.count_request(request) == new_counter.count_request(request)
 
 
-@settings(max_examples=limit_examples(60))
 @given(
     body=anthropic_bodies,
     before=st.sets(st.integers(0, 12)),
     after=st.sets(st.integers(0, 12)),
 )
 def test_moving_breakpoints_changes_no_count(body: dict[str, Any], before: set[int], after: set[int]) -> None:
-    first, _ = counter()
-    plain = first.count_request(formats.parse_request(body))
+    request_counter, _ = make_counter()
+    plain = request_counter.count_request(formats.parse_request(body))
     counts = [
-        first.count_request(formats.parse_request(marked(body, where))) for where in (before, after, before)
+        request_counter.count_request(formats.parse_request(with_breakpoints(body, positions)))
+        for positions in (before, after, before)
     ]
 
     assert counts == [plain] * 3
 
 
-def marked(body: dict[str, Any], where: set[int]) -> dict[str, Any]:
+def with_breakpoints(body: dict[str, Any], positions: set[int]) -> dict[str, Any]:
     messages = [json.loads(json.dumps(message)) for message in body["messages"]]
     for i, message in enumerate(messages):
-        if i in where and isinstance(message["content"], list) and message["content"]:
+        if i in positions and isinstance(message["content"], list) and message["content"]:
             message["content"][-1]["cache_control"] = {"type": "ephemeral"}
     return {**body, "messages": messages}
 
@@ -149,17 +144,17 @@ def test_moving_breakpoints_causes_no_tokenising() -> None:
         "system": "Be brief",
         "messages": [{"role": "user", "content": [{"type": "text", "text": f"turn {i}"}]} for i in range(10)],
     }
-    count, measurer = counter()
-    count.count_request(formats.parse_request(marked(body, {9})))
-    before = len(measurer.texts)
-    count.count_request(formats.parse_request(marked(body, {7})))
+    counter, tokenizer = make_counter()
+    counter.count_request(formats.parse_request(with_breakpoints(body, {9})))
+    before = len(tokenizer.texts)
+    counter.count_request(formats.parse_request(with_breakpoints(body, {7})))
 
-    assert not [text for text in measurer.texts[before:] if text.startswith("turn")]
+    assert not [text for text in tokenizer.texts[before:] if text.startswith("turn")]
 
 
 @pytest.mark.slow
 def test_a_growing_session_of_two_thousand_messages_is_not_recounted() -> None:
-    count, measurer = counter()
+    counter, tokenizer = make_counter()
     messages: list[dict[str, str]] = []
     for i in range(1000):
         messages += (
@@ -167,33 +162,33 @@ def test_a_growing_session_of_two_thousand_messages_is_not_recounted() -> None:
             {"role": "assistant", "content": f"answer {i}"},
         )
         if i % 10 == 9:
-            count.count_request(
+            counter.count_request(
                 formats.parse_request({"messages": messages, "tools": [{"function": {"name": "lookup"}}]})
             )
 
-    texts = [text for text in measurer.texts if text.startswith(("question", "answer"))]
+    texts = [text for text in tokenizer.texts if text.startswith(("question", "answer"))]
     assert len(texts) == len(set(texts)) == 2000
-    assert sum("lookup" in text for text in measurer.texts) == 1
+    assert sum("lookup" in text for text in tokenizer.texts) == 1
 
 
 def test_two_interleaved_sessions_are_not_recounted() -> None:
-    count, measurer = counter()
+    counter, tokenizer = make_counter()
     for end in range(2, 40, 2):
         for name in ("one", "two"):
             messages = [{"role": "user", "content": f"{name} {i}"} for i in range(end)]
-            count.count_request(formats.parse_request({"messages": messages}))
+            counter.count_request(formats.parse_request({"messages": messages}))
 
-    texts = [text for text in measurer.texts if text.startswith(("one", "two"))]
+    texts = [text for text in tokenizer.texts if text.startswith(("one", "two"))]
     assert len(texts) == len(set(texts))
 
 
 def test_a_changed_earlier_message_is_counted_again() -> None:
-    count, _ = counter()
+    counter, _ = make_counter()
     messages = [{"role": "user", "content": f"turn {i}"} for i in range(30)]
-    before = count.count_request(formats.parse_request({"messages": messages})).total.tokens
+    before = counter.count_request(formats.parse_request({"messages": messages})).total.tokens
     messages[3] = {"role": "user", "content": "turn 3 and more"}
 
-    assert count.count_request(formats.parse_request({"messages": messages})).total.tokens == before + len(
+    assert counter.count_request(formats.parse_request({"messages": messages})).total.tokens == before + len(
         " and more"
     )
 
@@ -201,21 +196,21 @@ def test_a_changed_earlier_message_is_counted_again() -> None:
 def test_the_same_tool_at_another_position_is_counted_separately() -> None:
     """The first tool has other separators than the next ones."""
     tools = [{"type": "function", "function": {"name": f"tool {i}", "description": "d " * i}} for i in range(4)]
-    count, _ = counter()
+    counter, _ = make_counter()
     for order in (tools, tools[::-1], tools[2:], tools[:1]):
         body = {"messages": [{"role": "user", "content": "Hi"}], "tools": order}
-        new_counter, _ = counter()
-        assert count.count_request(formats.parse_request(body)) == new_counter.count_request(
+        new_counter, _ = make_counter()
+        assert counter.count_request(formats.parse_request(body)) == new_counter.count_request(
             formats.parse_request(body)
         )
 
 
 def test_a_long_text_is_counted_once() -> None:
-    count, measurer = counter()
+    counter, tokenizer = make_counter()
     text = "some words " * 1000
 
-    assert count.text(text) == count.text(text)
-    assert measurer.texts == [text]
+    assert counter.text(text) == counter.text(text)
+    assert tokenizer.texts == [text]
 
 
 def test_an_empty_request_is_counted() -> None:
@@ -232,36 +227,40 @@ def test_an_empty_request_is_counted() -> None:
 def test_an_lru_cache_is_bounded_and_evicts_the_oldest_entry(
     capacity: int, keys: list[tuple[bool, int]]
 ) -> None:
-    memo: LruCache[int] = LruCache(capacity)
+    cache: LruCache[int] = LruCache(capacity)
     used: list[int] = []
     for puts, key in keys:
         name = hash_bytes(bytes([key]))
         if puts:
-            memo.put(name, key)
-        elif (found := memo.get(name)) is not None:
-            assert found == key
+            cache.put(name, key)
+        elif (value := cache.get(name)) is not None:
+            assert value == key
         if puts or key in used[-capacity:]:
             used = [other for other in used if other != key] + [key]
-        assert len(memo) <= capacity
-    assert all(memo.get(hash_bytes(bytes([key]))) == key for key in used[-capacity:])
+        assert len(cache) <= capacity
+    assert all(cache.get(hash_bytes(bytes([key]))) == key for key in used[-capacity:])
 
 
-@given(one=st.lists(st.binary(), max_size=4), other=st.lists(st.binary(), max_size=4))
-def test_parts_with_the_same_concatenation_have_different_hashes(one: list[bytes], other: list[bytes]) -> None:
-    assert (hash_bytes(*one) == hash_bytes(*other)) == (one == other)
+@given(first=st.lists(st.binary(), max_size=4), second=st.lists(st.binary(), max_size=4))
+def test_parts_with_the_same_concatenation_have_different_hashes(
+    first: list[bytes], second: list[bytes]
+) -> None:
+    assert (hash_bytes(*first) == hash_bytes(*second)) == (first == second)
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-5"])
 def test_the_caches_of_a_counter_are_bounded(model: str) -> None:
-    count, _ = counter(model, capacity=8)
+    counter, _ = make_counter(model, capacity=8)
     for i in range(50):
         tools = [{"function": {"name": f"f{i}-{j}"}} for j in range(3)]
-        count.count_request(
+        counter.count_request(
             formats.parse_request({"messages": [{"role": "user", "content": str(i)}], "tools": tools})
         )
-        count.text(f"long {i} " * 1000)
+        counter.text(f"long {i} " * 1000)
 
-    assert max(len(count._measurer._lengths), len(count._cache.tail_messages), len(count._cache.parts)) <= 8
+    assert (
+        max(len(counter._measurer._lengths), len(counter._cache.tail_messages), len(counter._cache.parts)) <= 8
+    )
 
 
 def test_tools_are_cached_by_api_format() -> None:
@@ -275,11 +274,11 @@ def test_tools_are_cached_by_api_format() -> None:
         "max_tokens": 1,
         "system": "S",
     }
-    seen, _ = counter("gpt-4o")
-    new_counter, _ = counter("gpt-4o")
-    seen.count_request(formats.parse_request(chat))
+    warm_counter, _ = make_counter("gpt-4o")
+    new_counter, _ = make_counter("gpt-4o")
+    warm_counter.count_request(formats.parse_request(chat))
 
-    assert seen.count_request(formats.parse_request(other)) == new_counter.count_request(
+    assert warm_counter.count_request(formats.parse_request(other)) == new_counter.count_request(
         formats.parse_request(other)
     )
 
@@ -294,28 +293,30 @@ def test_a_translated_request_is_not_exact() -> None:
 
 
 def test_a_partly_visible_part_is_not_exact() -> None:
-    heard = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
-    body = {"model": "gpt-4o", "messages": [{"role": "user", "content": [heard]}]}
+    audio = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    body = {"model": "gpt-4o", "messages": [{"role": "user", "content": [audio]}]}
 
-    counted = foveate.count_request(body)
+    count = foveate.count_request(body)
 
-    assert counted.unexplained
-    assert not next(part.exact for part in counted.parts if part.name == "messages[0]")
+    assert count.unexplained
+    assert not next(part.exact for part in count.parts if part.name == "messages[0]")
 
 
 def test_blocks_of_a_message_just_counted_are_not_tokenised_again() -> None:
-    model, measurer = "claude-sonnet-4-5", RecordingTokenizer()
-    own = RequestCounter(model=model, backend="offline", tokenizer=measurer, rules=build_claude_rules(model))
+    model, tokenizer = "claude-sonnet-4-5", RecordingTokenizer()
+    counter = RequestCounter(
+        model=model, backend="offline", tokenizer=tokenizer, rules=build_claude_rules(model)
+    )
     long_text = "A long text, as an answer has it. " * 4
     call = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
     content = [{"type": "text", "text": long_text}, call]
     request = formats.parse_request({"model": model, "messages": [{"role": "assistant", "content": content}]})
-    own.measure_messages(formats.parse_message(request.format, request.messages[0]))
+    counter.measure_messages(formats.parse_message(request.format, request.messages[0]))
 
-    shares = BlockTokens(own).divide(300, 0, look_up_facts(formats.request_blocks(request)))
+    shares = BlockTokens(counter).divide(300, 0, look_up_facts(formats.request_blocks(request)))
 
     assert sum(shares) == 300
-    assert measurer.texts.count(long_text) == 1
+    assert tokenizer.texts.count(long_text) == 1
 
 
 def test_a_message_is_counted_with_its_overhead() -> None:
@@ -325,7 +326,7 @@ def test_a_message_is_counted_with_its_overhead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "kin"),
+    ("model", "expected_model"),
     [
         ("ft:gpt-4o-mini:acme::abc", "gpt-4o-mini"),
         ("openai:gpt-4o", "gpt-4o"),
@@ -334,10 +335,13 @@ def test_a_message_is_counted_with_its_overhead() -> None:
         ("us.openai.gpt-5", "gpt-5"),
     ],
 )
-def test_a_route_before_the_name_does_not_change_the_model(model: str, kin: str) -> None:
+def test_a_route_before_the_name_does_not_change_the_model(model: str, expected_model: str) -> None:
     body = {"messages": [{"role": "user", "content": "Hello!"}, {"role": "assistant", "content": "Hello."}]}
 
-    assert foveate.count_request(body, model).total.tokens == foveate.count_request(body, kin).total.tokens
+    assert (
+        foveate.count_request(body, model).total.tokens
+        == foveate.count_request(body, expected_model).total.tokens
+    )
 
 
 @pytest.mark.parametrize(

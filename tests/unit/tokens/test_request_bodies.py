@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import foveate
@@ -12,7 +12,6 @@ from foveate.errors import MalformedRequest
 from foveate.tokens.counter import RequestCounter
 from foveate.tokens.families import counter_for
 from foveate.tokens.request_bodies import Conversation, with_model
-from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.agent_requests import MODELS, anthropic_bodies, chat_bodies
 
 COUNT, APPEND = "count", "append"
@@ -24,7 +23,6 @@ steps = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(120))
 @given(
     body=chat_bodies | anthropic_bodies,
     start=st.integers(0, 8),
@@ -35,17 +33,17 @@ def test_a_growing_conversation_counts_like_a_full_recount(
     body: dict[str, Any], start: int, steps: list[tuple[str, Any]], model: str
 ) -> None:
     """For any order of turns, counts and model switches."""
-    waiting = body["messages"][start:]
-    there = {**body, "model": model, "messages": body["messages"][:start]}
-    session = Conversation(there)
+    remaining = body["messages"][start:]
+    current_body = {**body, "model": model, "messages": body["messages"][:start]}
+    session = Conversation(current_body)
     for step, argument in (*steps, (COUNT, None)):
         if step == APPEND:
-            more, waiting = waiting[:argument], waiting[argument:]
+            more, remaining = remaining[:argument], remaining[argument:]
             session.append(*more)
-            there = {**there, "messages": there["messages"] + more}
+            current_body = {**current_body, "messages": current_body["messages"] + more}
         else:
             requested_model = argument or model
-            assert session.count(argument) == count_from_scratch(there, requested_model)
+            assert session.count(argument) == count_from_scratch(current_body, requested_model)
 
 
 def count_from_scratch(body: dict[str, Any], model: str) -> foveate.TokenCount:

@@ -7,8 +7,8 @@ import pytest
 from foveate.tokens.request_bodies import count_body
 
 LONG = "one more word " * 500
-TWICE = json.dumps({"a": LONG})[:-1] + ', "\\u0061": 1}'
-CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": TWICE}}
+DUPLICATE_KEYS = json.dumps({"a": LONG})[:-1] + ', "\\u0061": 1}'
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": DUPLICATE_KEYS}}
 MODELS = [
     "gpt-4o",
     "gpt-5",
@@ -34,6 +34,6 @@ def test_tool_call_arguments_with_a_duplicate_key_are_counted_completely(model: 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_tool_result_with_a_duplicate_key_is_counted_completely(model: str) -> None:
-    result = {"role": "tool", "tool_call_id": "c", "content": TWICE}
+    result = {"role": "tool", "tool_call_id": "c", "content": DUPLICATE_KEYS}
 
     assert tokens(result, model=model) > 0.9 * tokens({"role": "user", "content": LONG}, model=model)

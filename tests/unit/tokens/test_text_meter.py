@@ -38,14 +38,14 @@ pieces = st.one_of(any_texts, long_texts, stretches)
 
 
 @st.composite
-def joined(draw: st.DrawFn) -> list[str | tuple[str, int, int]]:
+def text_parts(draw: st.DrawFn) -> list[str | tuple[str, int, int]]:
     """Texts, and parts of texts."""
-    found: list[str | tuple[str, int, int]] = []
+    parts: list[str | tuple[str, int, int]] = []
     for text in draw(st.lists(pieces, min_size=1, max_size=4)):
         start, end = sorted((draw(st.integers(0, len(text))), draw(st.integers(0, len(text)))))
-        found.append(draw(st.sampled_from((text, (text, 0, len(text)), (text, 0, end), (text, start, end)))))
-        found.append(draw(st.sampled_from(("\n\n", "\n", "", "\n[...truncated]"))))
-    return found
+        parts.append(draw(st.sampled_from((text, (text, 0, len(text)), (text, 0, end), (text, start, end)))))
+        parts.append(draw(st.sampled_from(("\n\n", "\n", "", "\n[...truncated]"))))
+    return parts
 
 
 @pytest.mark.slow
@@ -53,8 +53,7 @@ def joined(draw: st.DrawFn) -> list[str | tuple[str, int, int]]:
 def test_joined_parts_count_like_the_whole_text(name: str) -> None:
     counter = counter_named(name)
 
-    @settings(max_examples=limit_examples(60), deadline=None)
-    @given(parts=joined())
+    @given(parts=text_parts())
     def holds(parts: list[str | tuple[str, int, int]]) -> None:
         meter = counter.text_meter
         whole = "".join(part if isinstance(part, str) else part[0][part[1] : part[2]] for part in parts)
@@ -79,21 +78,20 @@ def test_joined_whole_texts_count_like_one_text(name: str) -> None:
     )
     some_words = st.builds(lambda text, end: f"{text} {long_enough}{end}", texts, ends)
 
-    @settings(max_examples=limit_examples(60), deadline=None)
     @given(
-        some=st.lists(some_words | some_words | pieces, max_size=4),
+        whole_texts=st.lists(some_words | some_words | pieces, max_size=4),
         separator=st.sampled_from(("\n\n", "\n", "")),
     )
-    def holds(some: list[str], separator: str) -> None:
-        some = [text for text in some if text]
-        tapes = counter.text_meter.measure_many(some)
+    def holds(whole_texts: list[str], separator: str) -> None:
+        whole_texts = [text for text in whole_texts if text]
+        measured = counter.text_meter.measure_many(whole_texts)
 
-        assert counter.text_meter.count_joined(tapes, separator) == counter.text(separator.join(some))
+        assert counter.text_meter.count_joined(measured, separator) == counter.text(separator.join(whole_texts))
 
     holds()
 
 
-@settings(max_examples=limit_examples(50), deadline=None)
+@settings(max_examples=limit_examples(50))
 @given(text=pieces)
 def test_a_single_text_counts_like_itself(text: str) -> None:
     counter = counter_for("gpt-4o")
@@ -101,37 +99,38 @@ def test_a_single_text_counts_like_itself(text: str) -> None:
     assert counter.text_meter.count([counter.text_meter.measure(text)]) == counter.text(text)
 
 
-class Odd:
+class NonAdditiveCounter:
     """A counter whose counts of parts do not add up."""
 
     def text(self, text: str) -> TokenCount:
         return TokenCount(len(text) // 3 + 7, False, len(text) // 2 + 13)
 
 
-@settings(max_examples=limit_examples(50), deadline=None)
+@settings(max_examples=limit_examples(50))
 @given(texts=st.lists(pieces, max_size=4))
 def test_an_unknown_counter_counts_the_whole_text(texts: list[str]) -> None:
-    meter = text_meter_for(Odd())
+    meter = text_meter_for(NonAdditiveCounter())
     whole = "".join(texts)
 
     count = meter.count([meter.measure(text) for text in texts])
 
-    assert count == (Odd().text(whole) if whole else TokenCount(0, True, 0))
+    assert count == (NonAdditiveCounter().text(whole) if whole else TokenCount(0, True, 0))
 
 
 @pytest.mark.parametrize(
-    "beside", ["End every turn with <|im_end|> please.", " \t" * 200, "<start_of_turn>user"]
+    "neighbor", ["End every turn with <|im_end|> please.", " \t" * 200, "<start_of_turn>user"]
 )
-def test_a_tag_is_one_token_for_gemini_next_to_special_tokens(beside: str) -> None:
+def test_a_tag_is_one_token_for_gemini_next_to_special_tokens(neighbor: str) -> None:
     """Regression: 475 tokens as sections and 876 as their prompt, which could be too long."""
     counter = counter_for("gemini-2.5-flash")
     page = "<table><tr><td>one</td><td>two</td></tr></table>" * 40
-    tapes = counter.text_meter.measure_many([page, beside])
+    measured_texts = counter.text_meter.measure_many([page, neighbor])
 
     assert counter.text(page).tokens <= 10 * 40
-    assert counter.text_meter.count_joined(tapes, "\n\n") == counter.text(f"{page}\n\n{beside}")
+    assert counter.text_meter.count_joined(measured_texts, "\n\n") == counter.text(f"{page}\n\n{neighbor}")
     assert (
-        counter.text(f"{page} {beside}").tokens <= counter.text(page).tokens + counter.text(beside).tokens + 2
+        counter.text(f"{page} {neighbor}").tokens
+        <= counter.text(page).tokens + counter.text(neighbor).tokens + 2
     )
 
 
@@ -145,9 +144,9 @@ def test_the_text_meter_of_a_counter_is_used_and_caches() -> None:
 
 def test_only_text_around_joins_is_tokenised_again() -> None:
     tokenizer = counter_for("gpt-4o")._tokenizer
-    tokenised: list[str] = []
+    tokenized: list[str] = []
 
-    class Spy:
+    class RecordingTokenizer:
         safe_boundary, to_token_count, count_steps = (
             tokenizer.safe_boundary,
             tokenizer.to_token_count,
@@ -155,18 +154,18 @@ def test_only_text_around_joins_is_tokenised_again() -> None:
         )
 
         def additive_counts(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-            tokenised.extend(texts)
+            tokenized.extend(texts)
             return tokenizer.additive_counts(texts)
 
-    meter = TextMeter(Spy())
-    tapes = [meter.measure(f"{i}. " + "The quick brown fox jumps. " * 400) for i in range(10)]
-    measured_chars = sum(map(len, tokenised))
-    tokenised.clear()
+    meter = TextMeter(RecordingTokenizer())
+    measured_texts = [meter.measure(f"{i}. " + "The quick brown fox jumps. " * 400) for i in range(10)]
+    measured_chars = sum(map(len, tokenized))
+    tokenized.clear()
 
-    meter.count([part for tape in tapes for part in (tape, "\n\n")])
+    meter.count([part for measured_text in measured_texts for part in (measured_text, "\n\n")])
 
-    assert measured_chars == sum(len(tape.text) for tape in tapes)
-    assert 0 < sum(map(len, tokenised)) < measured_chars / 200
+    assert measured_chars == sum(len(measured_text.text) for measured_text in measured_texts)
+    assert 0 < sum(map(len, tokenized)) < measured_chars / 200
 
 
 def test_the_cache_is_bounded() -> None:

@@ -51,10 +51,10 @@ def _has_long_run(text: str) -> bool:
 @pytest.mark.parametrize("form", FORMS)
 def test_no_starter_composes_with_the_previous_character(form: NormalForm) -> None:
     decomposed: Literal["NFD", "NFKD"] = "NFD" if form == "NFC" else "NFKD"
-    every = [chr(code) for code in range(sys.maxunicode + 1)]
+    characters = [chr(code) for code in range(sys.maxunicode + 1)]
     # Characters after the first in a decomposition.
-    later = {char for one in every for char in unicodedata.normalize("NFD", one)[1:]}
-    firsts = {char: unicodedata.normalize(decomposed, char)[0] for char in every if STARTER.match(char)}
+    later = {later_char for char in characters for later_char in unicodedata.normalize("NFD", char)[1:]}
+    firsts = {char: unicodedata.normalize(decomposed, char)[0] for char in characters if STARTER.match(char)}
 
     assert [char for char, first in firsts.items() if unicodedata.combining(first) or first in later] == []
 
@@ -63,7 +63,7 @@ def test_no_starter_composes_with_the_previous_character(form: NormalForm) -> No
 @pytest.mark.parametrize(
     "unit", ["\u0301\u0327", "\u0f73", "\u0f75\u0301", "\u0f81\u0327", "\uff9e\u0301\u0327"]
 )
-def test_a_long_run_of_marks_takes_linear_time(unit: str, form: NormalForm) -> None:
+def test_a_long_run_of_combining_marks_takes_linear_time(unit: str, form: NormalForm) -> None:
     """Regression: 64,000 marks took 1.5 s, in quadratic time, with the GIL held."""
     ratio = superlinear_ratio(
         lambda text: normalize_unicode(text, form), lambda size: "a" + unit * size, max_size=2**15
@@ -73,9 +73,9 @@ def test_a_long_run_of_marks_takes_linear_time(unit: str, form: NormalForm) -> N
     assert normalize_unicode("a" + unit * 70, form) == "a" + unit * 70
 
 
-def test_text_around_a_long_run_of_marks_is_normalized() -> None:
+def test_text_around_a_long_run_of_combining_marks_is_normalized() -> None:
     assert normalize_unicode("e\u0301" + "x" + "\u0301" * 65 + "e\u0301") == "é" + "x" + "\u0301" * 65 + "é"
 
 
-def test_qwen_counts_a_long_run_of_marks() -> None:
+def test_qwen_counts_a_long_run_of_combining_marks() -> None:
     assert bundled_vocabulary("qwen3").count("a" + "\u0301\u0327" * 32_000) > 64_000

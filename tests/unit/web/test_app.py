@@ -23,64 +23,64 @@ class BrokenStatus(HealthStatus):
 async def test_an_internal_error_is_shown_as_a_page_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with open_dashboard(tmp_path, health_status=BrokenStatus(version="1")) as at:
-        text = await at.text("/", 500)
+    async with open_dashboard(tmp_path, health_status=BrokenStatus(version="1")) as dashboard:
+        text = await dashboard.text("/", 500)
 
         assert "This is a fault of Foveate's own, and the gateway's log has it." in text
         assert "hush" not in text
         assert "/ could not be shown" in caplog.text
-        assert await at.page("/-/sessions")
+        assert await dashboard.page("/-/sessions")
 
 
 async def test_a_page_reports_an_unavailable_store_and_recovers(tmp_path: Path) -> None:
-    async with open_dashboard(tmp_path) as at:
-        await at.store.close()
-        page = await at.page("/-/sessions", 503)
+    async with open_dashboard(tmp_path) as dashboard:
+        await dashboard.store.close()
+        page = await dashboard.page("/-/sessions", 503)
 
         assert "The store is away" in page
         assert 'data-events="/-/events?since=' in page
 
 
 async def test_a_pages_digest_changes_with_its_content(tmp_path: Path) -> None:
-    async with open_dashboard(tmp_path) as at:
-        before = _page_digest(await at.page("/-/sessions"))
-        assert before == _page_digest(await at.page("/-/configuration"))
+    async with open_dashboard(tmp_path) as dashboard:
+        before = _page_digest(await dashboard.page("/-/sessions"))
+        assert before == _page_digest(await dashboard.page("/-/configuration"))
 
-        at.file.write_text("server: {port: 9000}\n")
-        os.utime(at.file, ns=(1, 1))
-        assert before != _page_digest(await at.page("/-/sessions"))
+        dashboard.file.write_text("server: {port: 9000}\n")
+        os.utime(dashboard.file, ns=(1, 1))
+        assert before != _page_digest(await dashboard.page("/-/sessions"))
 
 
 async def test_a_head_request_for_events_ends(tmp_path: Path) -> None:
-    async with open_dashboard(tmp_path) as at, asyncio.timeout(10):
-        answer = await at.client.head("/-/events")
+    async with open_dashboard(tmp_path) as dashboard, asyncio.timeout(10):
+        response = await dashboard.client.head("/-/events")
 
-        assert answer.status_code == 200
-        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
 
 
 async def test_a_static_file_is_cached_forever_only_with_its_digest(
     tmp_path: Path,
 ) -> None:
-    async with open_dashboard(tmp_path) as at:
+    async with open_dashboard(tmp_path) as dashboard:
         for name, asset in load_assets().items():
-            names = await at.client.get(asset_url(name), headers={"accept-encoding": "gzip"})
-            assert names.content == asset.plain
-            assert names.headers["content-encoding"] == "gzip"
+            compressed = await dashboard.client.get(asset_url(name), headers={"accept-encoding": "gzip"})
+            assert compressed.content == asset.plain
+            assert compressed.headers["content-encoding"] == "gzip"
             assert gzip.decompress(asset.compressed) == asset.plain
-            assert "immutable" in names.headers["cache-control"]
+            assert "immutable" in compressed.headers["cache-control"]
 
-            plain = await at.client.get(f"/-/assets/{name}", headers={"accept-encoding": "identity"})
+            plain = await dashboard.client.get(f"/-/assets/{name}", headers={"accept-encoding": "identity"})
             assert plain.content == asset.plain
             assert plain.headers["cache-control"] == "no-cache"
-            reservation = {"if-none-match": plain.headers["etag"]}
-            assert (await at.client.get(f"/-/assets/{name}", headers=reservation)).status_code == 304
+            conditions = {"if-none-match": plain.headers["etag"]}
+            assert (await dashboard.client.get(f"/-/assets/{name}", headers=conditions)).status_code == 304
 
 
 async def test_only_pages_with_a_chart_load_the_chart_library(tmp_path: Path) -> None:
-    async with open_dashboard(tmp_path) as at:
+    async with open_dashboard(tmp_path) as dashboard:
         for path in ("/", "/-/sessions", "/-/configuration"):
-            page = await at.page(path)
+            page = await dashboard.page(path)
             assert (asset_url("chart.js") in page) == ('<figure class="chart"' in page)
 
 

@@ -33,9 +33,9 @@ def render_chart(chart: Chart) -> str:
 def test_the_script_gets_the_same_numbers_as_the_table() -> None:
     text = render_chart(CHART)
 
-    result = re.search(r'<script type="application/json" class="drawn">(.*?)</script>', text, re.DOTALL)
-    assert result is not None
-    assert json.loads(result[1]) == {
+    script = re.search(r'<script type="application/json" class="drawn">(.*?)</script>', text, re.DOTALL)
+    assert script is not None
+    assert json.loads(script[1]) == {
         "labels": ["1", "2"],
         "unit": "dollars",
         "stacked": True,

@@ -52,35 +52,35 @@ def test_formatted_tokens_are_within_half_a_percent(count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "text"),
+    ("fraction", "text"),
     [(None, "unknown"), (0.0, "0%"), (0.0001, "0.1%"), (0.934, "93.4%"), (0.99999, "99.9%"), (1.0, "100%")],
 )
-def test_a_percentage_is_100_or_0_only_if_exact(part: float | None, text: str) -> None:
-    assert formatting.format_percent(part) == text
+def test_a_percentage_is_100_or_0_only_if_exact(fraction: float | None, text: str) -> None:
+    assert formatting.format_percent(fraction) == text
 
 
 @pytest.mark.parametrize(
-    ("length", "text"),
+    ("seconds", "text"),
     [
         (None, "unknown"), (0.0, "0 ms"), (1e-9, "1 µs"), (0.00004, "40 µs"), (0.0000996, "0.1 ms"),
         (0.0008, "0.8 ms"), (0.012, "12 ms"), (0.9996, "1.0 s"), (59.96, "1 min"), (240.0, "4 min"),
         (9_000.0, "2.5 h"),
     ],
 )  # fmt: skip
-def test_durations_use_a_suitable_unit(length: float | None, text: str) -> None:
-    assert formatting.format_duration(length) == text
+def test_durations_use_a_suitable_unit(seconds: float | None, text: str) -> None:
+    assert formatting.format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
-    ("passed", "text"),
+    ("seconds", "text"),
     [
         (-10_900, "in 3 h"), (-60, "in 1 min"),
         (-5, "just now"), (1, "just now"), (42.9, "42 s ago"), (119, "1 min ago"), (7_000, "1 h ago"),
         (100_000, "27 h ago"), (1e6, "11 days ago"),
     ],
 )  # fmt: skip
-def test_an_age_is_never_overstated(passed: float, text: str) -> None:
-    assert formatting.format_age(1_000.0, 1_000.0 + passed) == text
+def test_an_age_is_never_overstated(seconds: float, text: str) -> None:
+    assert formatting.format_age(1_000.0, 1_000.0 + seconds) == text
 
 
 def test_moments_are_in_utc() -> None:
@@ -90,20 +90,20 @@ def test_moments_are_in_utc() -> None:
 
 @pytest.mark.parametrize("name", ["👨‍👩‍👧" * 20, "é" * 40, "a" * 500, "🇩🇪" * 300])
 def test_a_long_name_is_shortened_between_graphemes(name: str) -> None:
-    visible = formatting.shorten(name)
+    shortened = formatting.shorten_name(name)
 
-    assert visible.endswith("…")
-    assert len(visible) <= 24
-    rest = name.removeprefix(visible.removesuffix("…"))
+    assert shortened.endswith("…")
+    assert len(shortened) <= 24
+    rest = name.removeprefix(shortened.removesuffix("…"))
     assert not rest[0].startswith(("\u200d", "\u0301", "\ufe0f"))
-    assert len(visible.removesuffix("…")) % len(name[: {"👨": 5, "🇩": 2}.get(name[0], 1)]) == 0
+    assert len(shortened.removesuffix("…")) % len(name[: {"👨": 5, "🇩": 2}.get(name[0], 1)]) == 0
 
 
 def test_any_name_is_one_segment_of_a_path() -> None:
     assert formatting.quote_path_segment("a/b?c#d <script>") == "a%2Fb%3Fc%23d%20%3Cscript%3E"
 
 
-def test_one_is_singular() -> None:
+def test_a_count_of_one_has_a_singular_noun() -> None:
     assert [formatting.format_count(count, "call") for count in (0, 1, 1_234)] == [
         "0 calls",
         "1 call",

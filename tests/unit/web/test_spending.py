@@ -18,20 +18,21 @@ from tests.support.stores.templates import ensure_store
 
 
 def make_charge(
-    id_: str, agent: str, category: Category, dollars: str | None, compactions: str | None = None
+    id_: str, agent: str, category: Category, dollars: str | None, compaction_savings: str | None = None
 ) -> Charge:
     return Charge(
         call=replace(make_call(id_, agent=agent), category=category),
         usage=Usage(cache=CacheUsage(uncached=10, read=30, written_5m=5), output_tokens=3),
         dollars=None if dollars is None else Decimal(dollars),
         savings=Savings(
-            breakpoints=Decimal("0.1"), compaction=None if compactions is None else Decimal(compactions)
+            breakpoints=Decimal("0.1"),
+            compaction=None if compaction_savings is None else Decimal(compaction_savings),
         ),
     )
 
 
 CHARGES = (
-    make_charge("1", "ana", Category.MAIN, "1.000000000001", compactions="0.7"),
+    make_charge("1", "ana", Category.MAIN, "1.000000000001", compaction_savings="0.7"),
     make_charge("2", "ana", Category.COMPACTION, "0.25"),
     make_charge("3", "ana", Category.PING, None),
     make_charge("4", "bob", Category.MAIN, None),
@@ -45,13 +46,13 @@ async def test_totals_agree_with_foveate_cost(tmp_path: Path) -> None:
         for charge in CHARGES:
             await settle_one(store.ledger, charge, accounts=list_accounts(charge.call))
         report = build_report(await store.ledger.sum_charges(required_groups([GroupBy.AGENT])), [GroupBy.AGENT])
-        result = group_by_first(
+        by_agent = group_by_first(
             await store.totals.sum_totals([TotalsGroup.AGENT, TotalsGroup.CATEGORY], since=NOON)
         )
 
-    assert sorted(result) == ["ana", "bob", "eve"]
+    assert sorted(by_agent) == ["ana", "bob", "eve"]
     for row in (*report.rows, report.total):
-        totals = result[row.group[0]] if row.group else sum_spending(result.values())
+        totals = by_agent[row.group[0]] if row.group else sum_spending(by_agent.values())
         assert (totals.calls, totals.unpriced, totals.paid) == (row.calls, row.unknown_calls, row.dollars)
         assert (totals.output_tokens, totals.saved_by_breakpoints) == (row.output_tokens, row.saved.breakpoints)
         assert totals.saved_by_compaction == (row.saved.compaction or 0)

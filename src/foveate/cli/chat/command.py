@@ -84,8 +84,6 @@ def command(
 
 
 class _ChatEnvironment:
-    """The effective configuration, and the local model if one was started."""
-
     def __init__(self, config: Path | None, stack: ExitStack) -> None:
         from foveate.chat.models import ChatConfig
         from foveate.config.overrides import ServeFlags, default_paths
@@ -100,7 +98,7 @@ class _ChatEnvironment:
         # The gateway of a chat listens on loopback only, whatever is configured.
         self._flags = ServeFlags(host="127.0.0.1")
         self._live = load_live_config(config, self.environment, self._flags, default_paths=self._default_paths)
-        self.setting = ChatConfig(lambda: self._live.current().value)
+        self.chat_config = ChatConfig(lambda: self._live.current().value)
 
     @classmethod
     @contextmanager
@@ -117,13 +115,13 @@ class _ChatEnvironment:
         """
         from foveate.config.overrides import LOCAL_UPSTREAM
 
-        model_name = self.setting.default_model() if model is None else model
-        if model_name == LOCAL_UPSTREAM and not self.setting.has_local:
+        model_name = self.chat_config.default_model() if model is None else model
+        if model_name == LOCAL_UPSTREAM and not self.chat_config.has_local:
             try:
                 self.start_local()
             except BadOption as error:
                 raise BadOption(_no_local_model_message(error, is_default=model is None)) from None
-        return self.setting.select_model(model_name)
+        return self.chat_config.select_model(model_name)
 
     def start_local(self) -> None:
         """Start the local model and use it from now on.
@@ -134,7 +132,7 @@ class _ChatEnvironment:
         """
         from dataclasses import replace
 
-        from foveate.gateway.local_model.process import run_local_model
+        from foveate.gateway.local_model import run_local_model
         from foveate.gateway.server.serve import load_live_config
 
         local_model = self._stack.enter_context(run_local_model())
@@ -163,7 +161,6 @@ def _run_chat(
     max_tokens: int | None,
     as_json: bool,
 ) -> int:
-    """Run the conversation and return the exit code."""
     import asyncio
 
     from foveate.cli.chat.run import ChatOptions, run_chat
@@ -172,7 +169,7 @@ def _run_chat(
     return asyncio.run(
         run_chat(
             options,
-            chat_environment.setting,
+            chat_environment.chat_config,
             connection,
             environment=chat_environment.environment,
             home=chat_environment.home,

@@ -74,17 +74,15 @@ def completions(text: str, models: Sequence[str]) -> list[tuple[str, int, str]]:
 
 
 class CommandRunner:
-    """Runs chat commands. `start_local` starts the local model."""
-
     def __init__(
         self,
-        talk: ChatConversation,
-        setting: ChatConfig,
+        conversation: ChatConversation,
+        chat_config: ChatConfig,
         display: Callable[[], Display],
         start_local: Callable[[], None],
     ) -> None:
-        self._talk = talk
-        self._setting = setting
+        self._conversation = conversation
+        self._chat_config = chat_config
         self._display = display
         self._start_local = start_local
 
@@ -110,13 +108,17 @@ class CommandRunner:
             case ":budget":
                 return await self._show_budget()
             case ":context":
-                output = lines.context_lines(await self._talk.preview(), self._display())
+                output = lines.context_lines(await self._conversation.preview(), self._display())
                 return (
-                    output if self._talk.turns else [*output, "nothing was said yet: this is with a first word"]
+                    output
+                    if self._conversation.turns
+                    else [*output, "nothing was said yet: this is with a first word"]
                 )
             case ":memory":
                 return lines.memory_lines(
-                    await self._talk.preview(focus=line.argument), self._talk.agent, self._display()
+                    await self._conversation.preview(focus=line.argument),
+                    self._conversation.agent,
+                    self._display(),
                 )
             case ":compact":
                 return await self._compact()
@@ -125,7 +127,7 @@ class CommandRunner:
             case ":save":
                 return [self._save(line.argument)]
             case ":reset":
-                self._talk.reset()
+                self._conversation.reset()
                 return ["begun anew: nothing was said yet in this session"]
             case ":help":
                 return lines.help_lines(COMMANDS, self._display())
@@ -138,15 +140,17 @@ class CommandRunner:
 
     async def _switch_model(self, name: str) -> list[str]:
         if not name:
-            return lines.model_lines(self._talk.target, self._setting.list_models(), self._display())
-        if name == LOCAL_UPSTREAM and not self._setting.has_local:
+            return lines.model_lines(
+                self._conversation.target, self._chat_config.list_models(), self._display()
+            )
+        if name == LOCAL_UPSTREAM and not self._chat_config.has_local:
             import asyncio
 
             await asyncio.to_thread(self._start_local)
         before = await self._preview()
-        self._talk.switch_model(name)
+        self._conversation.switch_model(name)
         after = await self._preview()
-        output = [lines.model_changed_line(self._talk.target, after)]
+        output = [lines.model_changed_line(self._conversation.target, after)]
         if before is not None and after is not None and before.is_compacted and not after.is_compacted:
             output.append("what was folded is sent whole in the format of this model: :compact folds it anew")
         return output
@@ -154,7 +158,7 @@ class CommandRunner:
     async def _preview(self) -> RequestPreview | None:
         """Preview the next request; None if it would be rejected, which the next question reports."""
         try:
-            return await self._talk.preview()
+            return await self._conversation.preview()
         except FoveateError:
             return None
 
@@ -162,18 +166,20 @@ class CommandRunner:
         if argument not in ("", _DETAIL):
             raise BadOption(f":cost is asked alone, or with detail, and not with {argument:.40}")
         if argument == _DETAIL:
-            return lines.cost_detail_lines(self._talk.charges, await self._talk.preview(), self._display())
-        return lines.cost_lines(self._talk.total_charges, self._talk.main_charges)
+            return lines.cost_detail_lines(
+                self._conversation.charges, await self._conversation.preview(), self._display()
+            )
+        return lines.cost_lines(self._conversation.total_charges, self._conversation.main_charges)
 
     async def _show_budget(self) -> list[str]:
 
-        look, caps = await self._talk.preview(), self._setting.current_config().cost.caps
-        output = lines.budget_lines(look, self._display())
+        preview, caps = await self._conversation.preview(), self._chat_config.current_config().cost.caps
+        output = lines.budget_lines(preview, self._display())
         if not caps:
             return [*output, "no caps are configured: nothing keeps a call from being made"]
         try:
             async with self._open_store() as store:
-                statuses = await cap_statuses(store.ledger, caps, self._talk, now=time())
+                statuses = await cap_statuses(store.ledger, caps, self._conversation, now=time())
         except FoveateError as error:
             return [*output, f"how caps stand cannot be read: {error}"]
         return [*output, *lines.cap_lines(statuses, self._display())]
@@ -182,23 +188,25 @@ class CommandRunner:
     async def _open_store(self) -> "AsyncIterator[Store]":
         from foveate.store import open_store
 
-        async with await open_store(self._setting.current_config().settings.store.url) as store:
+        async with await open_store(self._chat_config.current_config().settings.store.url) as store:
             yield store
 
     async def _compact(self) -> list[str]:
-        before = await self._talk.preview()
-        compacted = await self._talk.compact()
-        return lines.compaction_lines(compacted, before, await self._talk.preview(), self._display())
+        before = await self._conversation.preview()
+        compacted = await self._conversation.compact()
+        return lines.compaction_lines(compacted, before, await self._conversation.preview(), self._display())
 
     async def _tokenize(self, text: str) -> list[str]:
         if not text:
             raise BadOption(":tokenize needs a text: :tokenize How long is this?")
         from foveate.chat.tokenize import tokenize
 
-        options = self._setting.current_config().agents(self._talk.agent).counter
-        look = await self._talk.preview()
-        tokens = await tokenize(text, look.model or self._talk.target.model, self._talk.target, options)
-        return lines.token_lines(tokens, look.model, self._display())
+        options = self._chat_config.current_config().agents(self._conversation.agent).counter
+        preview = await self._conversation.preview()
+        tokens = await tokenize(
+            text, preview.model or self._conversation.target.model, self._conversation.target, options
+        )
+        return lines.token_lines(tokens, preview.model, self._display())
 
     def _save(self, name: str) -> str:
         if not name:
@@ -211,47 +219,46 @@ class CommandRunner:
         if path.exists():
             raise BadOption(f"{path} is there already: choose another name")
         with open_replacement(path, mode=0o600) as file:
-            file.write(lines.to_markdown(self._talk.turns).encode("utf-8", "replace"))
-        return f"{len(self._talk.turns)} messages are in {path}"
+            file.write(lines.to_markdown(self._conversation.turns).encode("utf-8", "replace"))
+        return f"{len(self._conversation.turns)} messages are in {path}"
 
 
 async def cap_statuses(
-    ledger: Ledger, caps: Sequence[Cap], talk: ChatConversation, *, now: float
+    ledger: Ledger, caps: Sequence[Cap], conversation: ChatConversation, *, now: float
 ) -> list[CapStatus]:
-    """Return the caps that apply to the conversation, with their use."""
     call = Call(
         id="",
-        agent=talk.agent,
-        session_id=talk.session_id,
-        provider=talk.target.upstream.provider,
-        model=talk.target.model,
+        agent=conversation.agent,
+        session_id=conversation.session_id,
+        provider=conversation.target.upstream.provider,
+        model=conversation.target.model,
         category=Category.MAIN,
         at=now,
     )
     applicable = [cap for cap in caps if cap.applies_to(call)]
     accounts = {cap: account for cap in applicable if (account := cap.find_account(call)) is not None}
-    standings = await ledger.get_balances(sorted(set(accounts.values())), now=now) if accounts else {}
-    unpriced_calls = talk.total_charges.unknown_calls
+    balances = await ledger.get_balances(sorted(set(accounts.values())), now=now) if accounts else {}
+    unpriced_calls = conversation.total_charges.unknown_calls
     statuses = []
     for cap in applicable:
-        standing = standings.get(accounts.get(cap, ""))
-        if cap.scope is CapScope.CALL or standing is None:
+        balance = balances.get(accounts.get(cap, ""))
+        if cap.scope is CapScope.CALL or balance is None:
             statuses.append(CapStatus(cap=cap))
             continue
         use = CapUse(
             cap=cap,
             agent=None
             if cap.scope is CapScope.TOTAL and cap.agent is None
-            else cap.agent or _charged_agent(cap, talk),
-            session_id=talk.session_id if cap.scope is CapScope.SESSION else None,
+            else cap.agent or _charged_agent(cap, conversation),
+            session_id=conversation.session_id if cap.scope is CapScope.SESSION else None,
             day=utc_day(now) if cap.scope is CapScope.DAY else None,
-            balance=standing,
+            balance=balance,
             unknown_calls=unpriced_calls if cap.scope is CapScope.SESSION else 0,
         )
         statuses.append(CapStatus(cap=cap, uses=(use,)))
     return statuses
 
 
-def _charged_agent(cap: Cap, talk: ChatConversation) -> str | None:
+def _charged_agent(cap: Cap, conversation: ChatConversation) -> str | None:
     """Return the agent whose account a cap uses; None for a daily cap on all agents."""
-    return None if cap.scope is CapScope.DAY else talk.agent
+    return None if cap.scope is CapScope.DAY else conversation.agent

@@ -5,13 +5,13 @@ from decimal import Decimal
 
 from rich.cells import cell_len, set_cell_size
 
-from foveate.chat.costs import ChargeTotals, sum_charges_by_model
+from foveate.chat.costs import CallTotals, sum_charges_by_model
 from foveate.chat.preview import RequestPreview
 from foveate.chat.requests import ChatRole, ChatTurn, ModelTarget
 from foveate.chat.tokenize import TokenizedText
 from foveate.cli.console import Display, format_tokens
 from foveate.cli.cost.output import CapFormatter
-from foveate.cli.window_chart import WindowUsage, draw_window
+from foveate.cli.window_chart import WindowChartData, draw_window
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
 from foveate.cost.cap_status import CapStatus
@@ -24,17 +24,20 @@ _DIM, _BOLD = "2", "1"
 
 
 def paint(text: str, colour: str, display: Display) -> str:
-    """Colour `text` if the display has colours."""
     return f"\x1b[{colour}m{text}\x1b[0m" if text and display.colours else text
 
 
 def status_line(
-    preview: RequestPreview | None, model: str, spent: ChargeTotals, answers: ChargeTotals, display: Display
+    preview: RequestPreview | None,
+    model: str,
+    totals: CallTotals,
+    answer_totals: CallTotals,
+    display: Display,
 ) -> str:
     """Format the line below the prompt: model, window use, hit ratio, dollars. Drop parts that do not fit."""
     dot = " · " if display.can_show("·") else " | "
-    ratio = answers.hit_ratio
-    ends = ("cache -" if ratio is None else f"cache {ratio:.0%}", _short_dollars(spent))
+    ratio = answer_totals.hit_ratio
+    ends = ("cache -" if ratio is None else f"cache {ratio:.0%}", _short_dollars(totals))
     window_texts = (
         []
         if preview is None or preview.count is None
@@ -51,12 +54,11 @@ def _short_window_use(preview: RequestPreview) -> str:
     return f"{preview.tokens / preview.window_tokens:.0%}" if preview.window_tokens else f"{preview.tokens:,}"
 
 
-def _short_dollars(spent: ChargeTotals) -> str:
-    return format_dollars(spent.dollars) + (" + ?" if spent.unknown_calls else "")
+def _short_dollars(totals: CallTotals) -> str:
+    return format_dollars(totals.dollars) + (" + ?" if totals.unknown_calls else "")
 
 
 def describe_window_use(preview: RequestPreview) -> str:
-    """Format how much of the window is used, or only the token count if the window is unknown."""
     if preview.count is None:
         return "not counted (token_counter is off)"
     tokens = format_tokens(preview.tokens, preview.count.exact)
@@ -65,29 +67,28 @@ def describe_window_use(preview: RequestPreview) -> str:
     return f"{tokens} of {preview.window_tokens:,} tokens ({preview.tokens / preview.window_tokens:.0%})"
 
 
-def format_spending(spent: ChargeTotals) -> str:
-    """What calls cost; what nobody knows is never taken for nothing."""
-    if not spent.unknown_calls:
-        return format_dollars(spent.dollars)
-    unknown = f"{_count_calls(spent.unknown_calls)} of unknown price"
-    return f"{format_dollars(spent.dollars)} + {unknown}" if spent.dollars else unknown
+def format_spending(totals: CallTotals) -> str:
+    """Format the cost of calls. Calls of unknown price are named, never taken as free."""
+    if not totals.unknown_calls:
+        return format_dollars(totals.dollars)
+    unknown = f"{_count_calls(totals.unknown_calls)} of unknown price"
+    return f"{format_dollars(totals.dollars)} + {unknown}" if totals.dollars else unknown
 
 
-def cost_lines(spent: ChargeTotals, answers: ChargeTotals) -> list[str]:
-    if not spent.calls:
+def cost_lines(totals: CallTotals, answer_totals: CallTotals) -> list[str]:
+    if not totals.calls:
         return ["nothing was billed in this session yet"]
-    ratio = answers.hit_ratio or 0.0
+    ratio = answer_totals.hit_ratio or 0.0
     output = [
-        f"{format_spending(spent)} for {_count_calls(spent.calls)}: {spent.prompt_tokens:,} prompt tokens "
-        f"({ratio:.0%} of the answers' read from the cache), {spent.completion_tokens:,} completion tokens"
+        f"{format_spending(totals)} for {_count_calls(totals.calls)}: {totals.prompt_tokens:,} prompt tokens "
+        f"({ratio:.0%} of the answers' read from the cache), {totals.completion_tokens:,} completion tokens"
     ]
-    if spent.partial_calls:
-        output.append(f"{_count_calls(spent.partial_calls)} broke off before the bill was whole")
+    if totals.partial_calls:
+        output.append(f"{_count_calls(totals.partial_calls)} broke off before the bill was whole")
     return output
 
 
 def cost_detail_lines(entries: Sequence[Charge], preview: RequestPreview, display: Display) -> list[str]:
-    """Format a row for each model and category, and the context estimate."""
     rows = [("model", "category", "calls", "prompt / completion", "dollars")]
     rows += [
         (
@@ -113,7 +114,6 @@ def context_estimate_line(preview: RequestPreview) -> str:
 
 
 def budget_lines(preview: RequestPreview, display: Display) -> list[str]:
-    """Format the tokens left for the next question, and the budget of injected sections."""
     output = [
         f"{describe_window_use(preview)}; {preview.output_reserve:,} are kept for the answer, "
         f"{_tokens_left(preview)} are left"
@@ -135,8 +135,7 @@ def _tokens_left(preview: RequestPreview) -> str:
 
 
 def context_lines(preview: RequestPreview, display: Display) -> list[str]:
-    """Draw what fills the context window."""
-    window = WindowUsage(
+    window = WindowChartData(
         sections=preview.parts,
         tokens=preview.tokens,
         exact=preview.count is not None and preview.count.exact,
@@ -150,7 +149,6 @@ def context_lines(preview: RequestPreview, display: Display) -> list[str]:
 
 
 def memory_lines(preview: RequestPreview, agent: str, display: Display) -> list[str]:
-    """Show the memory of an agent as it would be sent."""
     parts = [part for part in preview.sections if part.name in ("context", "awareness")]
     reasons = [
         paint(display.escape(problem), _DIM, display) for problem in preview.problems if "memory" in problem
@@ -167,7 +165,6 @@ def memory_lines(preview: RequestPreview, agent: str, display: Display) -> list[
 def compaction_lines(
     result: CompactionResult | None, before: RequestPreview, after: RequestPreview, display: Display
 ) -> list[str]:
-    """Say what a requested compaction saved, or why there was none."""
     if result is None:
         return ["there is nothing to fold yet"]
     compaction, reason = result.compaction, display.escape(result.reason)
@@ -187,7 +184,6 @@ def compaction_lines(
 
 
 def model_lines(connection: ModelTarget, models: Sequence[str], display: Display) -> list[str]:
-    """List the current model and the others."""
     others = ", ".join(display.escape(name) for name in models if name != connection.model)
     current = display.escape(
         f"{connection.model} at {connection.upstream.name} ({connection.api_format.value})"
@@ -196,7 +192,6 @@ def model_lines(connection: ModelTarget, models: Sequence[str], display: Display
 
 
 def model_changed_line(connection: ModelTarget, preview: RequestPreview | None) -> str:
-    """Describe the model that is used from now on, and how full its window is."""
     if preview is None:
         return f"now talking to {connection.model} at {connection.upstream.name}"
     accuracy = "exact" if preview.count is not None and preview.count.exact else "estimated"
@@ -205,7 +200,6 @@ def model_changed_line(connection: ModelTarget, preview: RequestPreview | None) 
 
 
 def token_lines(tokens: TokenizedText, model: str, display: Display) -> list[str]:
-    """Show the tokens of a text separately, and their count."""
     count = tokens.count
     accuracy = "exact" if count.exact else f"estimate, at most {count.upper:,}"
     size = f"{format_tokens(count.tokens, count.exact)} tokens"

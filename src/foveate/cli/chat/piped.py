@@ -62,7 +62,7 @@ async def single_message(text: str) -> AsyncIterator[str]:
 
 
 async def run_piped(
-    talk: ChatConversation,
+    conversation: ChatConversation,
     commands: CommandRunner,
     messages: AsyncIterator[str],
     *,
@@ -78,16 +78,16 @@ async def run_piped(
         UnreadableInput: the input breaks off.
         UnwritableOutput: standard output is closed or full.
     """
-    out, codes = _Stdout(), list[int]()
+    stdout, codes = _Stdout(), list[int]()
     async for line in messages:
         parsed = parse_line(line) if reads_commands else line.strip()
         if isinstance(parsed, CommandLine) and parsed.name in QUIT_COMMANDS:
             break
         if isinstance(parsed, CommandLine):
-            codes.append(await _run_command(out, commands, parsed, as_json=as_json))
+            codes.append(await _run_command(stdout, commands, parsed, as_json=as_json))
         elif parsed:
-            codes.append(await _ask(out, talk, parsed, as_json=as_json))
-        if not out.is_read:
+            codes.append(await _ask(stdout, conversation, parsed, as_json=as_json))
+        if not stdout.is_read:
             break
     failed = [code for code in codes if code != OK]
     if not failed:
@@ -128,55 +128,57 @@ class _Stdout:
                 raise
 
 
-async def _run_command(out: _Stdout, commands: CommandRunner, line: CommandLine, *, as_json: bool) -> int:
+async def _run_command(stdout: _Stdout, commands: CommandRunner, line: CommandLine, *, as_json: bool) -> int:
     try:
         output = await commands.run(line)
     except FoveateError as error:
         console.print_note(str(error))
         if as_json:
-            out.write_object(console.error_object(error))
+            stdout.write_object(console.error_object(error))
         return exit_code(error)
     if as_json:
-        out.write_object({"command": f"{line.name} {line.argument}".strip(), "lines": output})
+        stdout.write_object({"command": f"{line.name} {line.argument}".strip(), "lines": output})
     else:
         for output_line in output:
-            out.write_line(output_line)
+            stdout.write_line(output_line)
     return OK
 
 
-async def _ask(out: _Stdout, talk: ChatConversation, text: str, *, as_json: bool) -> int:
-    writer = _PlainAnswerWriter(out, talk.stop)
-    answer = await talk.ask(text, (lambda _: None) if as_json else writer)
+async def _ask(stdout: _Stdout, conversation: ChatConversation, text: str, *, as_json: bool) -> int:
+    writer = _PlainAnswerWriter(stdout, conversation.stop)
+    answer = await conversation.ask(text, (lambda _: None) if as_json else writer)
     writer.end()
-    for note in talk.take_notes():
+    for note in conversation.take_notes():
         console.print_note(note)
     if answer.is_truncated:
-        console.print_note(f"the answer is cut: it has {talk.max_tokens():,} tokens at most (--max-tokens)")
+        console.print_note(
+            f"the answer is cut: it has {conversation.max_tokens():,} tokens at most (--max-tokens)"
+        )
     failure = answer.failure
     if failure is not None:
         console.print_note(failure.text)
     if as_json:
-        out.write_object(answer_object(answer, talk))
+        stdout.write_object(answer_object(answer, conversation))
     return OK if failure is None else _EXIT_CODES.get(failure.kind, UPSTREAM_FAILED)
 
 
 class _PlainAnswerWriter:
     """Writes the text of an answer. Calls `stop` once nobody can read it."""
 
-    def __init__(self, out: _Stdout, stop: Callable[[], None]) -> None:
-        self._out = out
+    def __init__(self, stdout: _Stdout, stop: Callable[[], None]) -> None:
+        self._stdout = stdout
         self._stop = stop
         self._last = "\n"
         self._error: UnwritableOutput | None = None
 
     def __call__(self, piece: ResponseFragment) -> None:
-        if piece.kind is not FragmentKind.TEXT or self._error or not self._out.is_read:
+        if piece.kind is not FragmentKind.TEXT or self._error or not self._stdout.is_read:
             return
         try:
-            self._out.write_answer(piece.text)
+            self._stdout.write_answer(piece.text)
         except UnwritableOutput as error:
             self._error = error
-        if self._error or not self._out.is_read:
+        if self._error or not self._stdout.is_read:
             self._stop()
         self._last = piece.text[-1:]
 
@@ -188,18 +190,17 @@ class _PlainAnswerWriter:
         """
         if self._error is not None:
             raise self._error
-        if self._last != "\n" and self._out.is_read:
-            self._out.write_line("")
+        if self._last != "\n" and self._stdout.is_read:
+            self._stdout.write_line("")
 
 
-def answer_object(answer: ChatAnswer, talk: ChatConversation) -> dict[str, object]:
-    """Return an answer as JSON: text, usage, cost, and the error if there was one."""
+def answer_object(answer: ChatAnswer, conversation: ChatConversation) -> dict[str, object]:
     usage = answer.usage
     cache = None if usage is None else usage.cache
     fields: dict[str, object] = {
         "text": answer.text,
-        "model": talk.target.model,
-        "session": talk.session_id,
+        "model": conversation.target.model,
+        "session": conversation.session_id,
         "request": answer.request_id,
         "calls": list(answer.tool_calls),
         "cut_short": answer.is_truncated,

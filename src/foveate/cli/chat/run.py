@@ -36,7 +36,7 @@ class ChatOptions:
 
 async def run_chat(
     options: ChatOptions,
-    setting: ChatConfig,
+    chat_config: ChatConfig,
     connection: ModelTarget,
     *,
     environment: Mapping[str, str],
@@ -49,21 +49,21 @@ async def run_chat(
         StoreUnavailable: the charges cannot be stored.
         UnreadableInput: standard input is closed.
     """
-    bills = ChatObserver()
-    agent_ids = [agent.id for agent in setting.current_config().settings.agents]
+    observer = ChatObserver()
+    agent_ids = [agent.id for agent in chat_config.current_config().settings.agents]
     if agent_ids and options.agent not in (*agent_ids, DEFAULT_AGENT):
         console.print_note(
             f"no agent {options.agent} is configured, so it has what all have; there are {', '.join(agent_ids)}"
         )
-    with _collect_warnings(bills):
+    with _collect_warnings(observer):
         async with open_gateway(
-            setting.current_config, environment=environment, observer=bills, outbox_folder=home / "spool"
+            chat_config.current_config, environment=environment, observer=observer, outbox_folder=home / "spool"
         ) as gateway:
             conversation = ChatConversation(
-                gateway, setting, bills, connection, agent=options.agent, max_tokens=options.max_tokens
+                gateway, chat_config, observer, connection, agent=options.agent, max_tokens=options.max_tokens
             )
             commands = CommandRunner(
-                conversation, setting, lambda: _display_for_chat(as_json=options.as_json), start_local
+                conversation, chat_config, lambda: _display_for_chat(as_json=options.as_json), start_local
             )
             if options.question is not None:
                 messages = single_message(options.question)
@@ -79,7 +79,7 @@ async def run_chat(
                 )
             from foveate.cli.chat.terminal import run_terminal_chat
 
-            await run_terminal_chat(conversation, setting, commands, home / HISTORY_FILE_NAME)
+            await run_terminal_chat(conversation, chat_config, commands, home / HISTORY_FILE_NAME)
             return OK
 
 
@@ -90,19 +90,19 @@ def _display_for_chat(*, as_json: bool) -> console.Display:
 
 
 @contextmanager
-def _collect_warnings(bills: ChatObserver) -> Iterator[None]:
+def _collect_warnings(observer: ChatObserver) -> Iterator[None]:
     """Show warnings that are logged meanwhile with the next answer or at the end, not in the middle of one."""
 
-    class Noted(logging.Handler):
+    class NoteHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.levelno > logging.WARNING or record.name not in _SHOWN_WITH_ANSWERS:
-                bills.add_note(record.getMessage())
+                observer.add_note(record.getMessage())
 
-    handler, root = Noted(logging.WARNING), logging.getLogger()
+    handler, root = NoteHandler(logging.WARNING), logging.getLogger()
     root.addHandler(handler)
     try:
         yield
     finally:
         root.removeHandler(handler)
-        for note in bills.take_notes():
+        for note in observer.take_notes():
             console.print_note(note)

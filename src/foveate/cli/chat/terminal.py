@@ -35,11 +35,10 @@ _HINT = "Ctrl-D ends; :help lists the commands"
 
 
 async def run_terminal_chat(
-    talk: ChatConversation, setting: ChatConfig, commands: CommandRunner, history: Path
+    conversation: ChatConversation, chat_config: ChatConfig, commands: CommandRunner, history: Path
 ) -> None:
-    """Run a chat until the user ends it."""
-    terminal = _ChatTerminal(talk, setting, history)
-    terminal.print_notice(f"{talk.target.model}, as agent {talk.agent}. {_HINT}.")
+    terminal = _ChatTerminal(conversation, chat_config, history)
+    terminal.print_notice(f"{conversation.target.model}, as agent {conversation.agent}. {_HINT}.")
     with terminal.catch_interrupts():
         await terminal.refresh_status()
         while (text := await terminal.read_line()) is not None:
@@ -47,16 +46,16 @@ async def run_terminal_chat(
             if isinstance(parsed, CommandLine) and parsed.name in QUIT_COMMANDS:
                 return
             if isinstance(parsed, CommandLine):
-                await _run_command(terminal, talk, commands, parsed)
+                await _run_command(terminal, conversation, commands, parsed)
             elif parsed:
-                await _ask(terminal, talk, parsed)
+                await _ask(terminal, conversation, parsed)
 
 
 async def _run_command(
-    terminal: "_ChatTerminal", talk: ChatConversation, commands: CommandRunner, line: CommandLine
+    terminal: "_ChatTerminal", conversation: ChatConversation, commands: CommandRunner, line: CommandLine
 ) -> None:
     try:
-        with terminal.interruptible(talk.stop), terminal.show_progress("at it"):
+        with terminal.interruptible(conversation.stop), terminal.show_progress("at it"):
             output = await commands.run(line)
     except FoveateError as error:
         terminal.print_notice(str(error), _YELLOW)
@@ -65,28 +64,26 @@ async def _run_command(
     await terminal.refresh_status()
 
 
-async def _ask(terminal: "_ChatTerminal", talk: ChatConversation, text: str) -> None:
+async def _ask(terminal: "_ChatTerminal", conversation: ChatConversation, text: str) -> None:
     with ExitStack() as progress:
         progress.enter_context(terminal.show_progress("waiting for the answer; Ctrl-C stops it"))
         writer = AnswerWriter(sys.stdout, terminal.display(), on_start=progress.close)
-        with terminal.interruptible(talk.stop):
-            answer = await talk.ask(text, writer)
+        with terminal.interruptible(conversation.stop):
+            answer = await conversation.ask(text, writer)
         writer.end()
-    terminal.print_answer_notices(answer, talk)
+    terminal.print_answer_notices(answer, conversation)
     await terminal.refresh_status()
 
 
 class _ChatTerminal:
-    """Reads input and prints output, with a status line below the prompt."""
-
-    def __init__(self, talk: ChatConversation, setting: ChatConfig, history: Path) -> None:
-        self._talk = talk
+    def __init__(self, conversation: ChatConversation, chat_config: ChatConfig, history: Path) -> None:
+        self._conversation = conversation
         self._preview: RequestPreview | None = None
         self._stop: Callable[[], None] = _do_nothing
         colours = self.display().colours
         self._session: PromptSession[str] = PromptSession(
             history=_InputHistory(history),
-            completer=_CommandCompleter(setting),
+            completer=_CommandCompleter(chat_config),
             complete_while_typing=True,
             key_bindings=_key_bindings(),
             multiline=True,
@@ -113,33 +110,38 @@ class _ChatTerminal:
 
     async def refresh_status(self) -> None:
         try:
-            self._preview = await self._talk.preview()
+            self._preview = await self._conversation.preview()
         except FoveateError:  # the next question reports the same error
             self._preview = None
 
     def _toolbar(self) -> str:
         columns = get_app().output.get_size().columns
         display = console.Display(columns=columns, encoding=self.display().encoding)
-        talk = self._talk
-        return status_line(self._preview, talk.target.model, talk.total_charges, talk.main_charges, display)
+        conversation = self._conversation
+        return status_line(
+            self._preview,
+            conversation.target.model,
+            conversation.total_charges,
+            conversation.main_charges,
+            display,
+        )
 
     def print_lines(self, lines: Iterable[str]) -> None:
         console.print_lines(lines)
 
     def print_notice(self, text: str, colour: str = _DIM) -> None:
-        """Print text that is not part of the conversation, on a line of its own."""
         console.print_text(paint(escape_for_terminal(" ".join(text.split())), colour, self.display()))
 
-    def print_answer_notices(self, answer: ChatAnswer, talk: ChatConversation) -> None:
-        """Print what there is to report about an answer besides its text."""
+    def print_answer_notices(self, answer: ChatAnswer, conversation: ChatConversation) -> None:
         if answer.is_stopped:
             hint = "" if answer.has_content else "; nothing had come, so the question is not kept (up arrow)"
             self.print_notice(f"[stopped{hint}]", _YELLOW)
         if answer.is_truncated:
             self.print_notice(
-                f"[cut: an answer has {talk.max_tokens():,} tokens at most (--max-tokens); ask to go on]"
+                f"[cut: an answer has {conversation.max_tokens():,} tokens at most (--max-tokens); "
+                "ask to go on]"
             )
-        for note in talk.take_notes():
+        for note in conversation.take_notes():
             self.print_notice(f"[{note}]")
         if answer.failure is not None:
             hint = "" if answer.has_content else " (up arrow: the question)"
@@ -147,7 +149,6 @@ class _ChatTerminal:
 
     @contextmanager
     def show_progress(self, activity: str) -> Iterator[None]:
-        """Show what the program is doing, until the end of the block."""
         if not self.display().colours:  # it may not be able to erase the line
             yield
             return
@@ -170,7 +171,6 @@ class _ChatTerminal:
 
     @contextmanager
     def interruptible(self, stop: Callable[[], None]) -> Iterator[None]:
-        """Let Ctrl-C call `stop` during the block."""
         self._stop = stop
         try:
             yield
@@ -210,8 +210,6 @@ def _keep_typed_ahead() -> Iterator[None]:
 
 
 class _InputHistory(History):
-    """Input history for the up arrow."""
-
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
@@ -225,13 +223,13 @@ class _InputHistory(History):
 
 
 class _CommandCompleter(Completer):
-    def __init__(self, setting: ChatConfig) -> None:
-        self._setting = setting
+    def __init__(self, chat_config: ChatConfig) -> None:
+        self._chat_config = chat_config
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         del complete_event
         for word, replaced_chars, description in completions(
-            document.text_before_cursor, self._setting.list_models()
+            document.text_before_cursor, self._chat_config.list_models()
         ):
             yield Completion(word, start_position=-replaced_chars, display_meta=description)
 

@@ -67,7 +67,7 @@ def list_(
         selection = _parse_filter(agent, outcome, since, until)
         try:
             found, is_more = run_in_store(
-                store, lambda opened: _list_selected(opened, selection, session, limit), "reading"
+                store, lambda opened_store: _list_selected(opened_store, selection, session, limit), "reading"
             )
         except NothingKept as error:
             note_missing_store(error)
@@ -77,7 +77,9 @@ def list_(
         from foveate.cli.compactions.output import CompactionFormatter, compaction_row_object
 
         if json:
-            console.print_object({"folds": [compaction_row_object(fold) for fold in found], "more": is_more})
+            console.print_object(
+                {"folds": [compaction_row_object(compaction) for compaction in found], "more": is_more}
+            )
         else:
             console.print_lines(CompactionFormatter(console.display_for(sys.stdout)).list_lines(found))
             _print_count(found, is_more=is_more)
@@ -95,7 +97,7 @@ def show(
     Example: foveate compactions show 3f9a --full
     """
     with report_errors(as_json=json):
-        details = run_in_store(store, lambda opened: _load_details(opened, id), "reading")
+        details = run_in_store(store, lambda opened_store: _load_details(opened_store, id), "reading")
         from foveate.cli.compactions.output import CompactionFormatter, compaction_details_object
 
         if json:
@@ -118,7 +120,9 @@ def undo(id: CompactionId, store: StoreUrl = None, json: AsJson = False) -> None
         from foveate.cli.compactions.output import CompactionFormatter, undo_object
         from foveate.cli.compactions.undo import undo_compaction
 
-        result = run_in_store(store, lambda opened: undo_compaction(opened, id, now=time()), "undoing")
+        result = run_in_store(
+            store, lambda opened_store: undo_compaction(opened_store, id, now=time()), "undoing"
+        )
         if json:
             console.print_object(undo_object(result))
         else:
@@ -153,7 +157,9 @@ def export(
             # If the reader of standard output goes away, stop reading the store as well.
             with console.handle_write_errors() if name is None else nullcontext():
                 count = run_in_store(
-                    store, lambda opened: _export(opened, ids or [], session, name, format), "exporting"
+                    store,
+                    lambda opened_store: _export(opened_store, ids or [], session, name, format),
+                    "exporting",
                 )
         except NothingKept as error:
             if ids or session is not None:
@@ -219,7 +225,6 @@ async def _load_details(store: "Store", prefix: str) -> "CompactionContents":
 async def _export(
     store: "Store", ids: list[str], session: str | None, name: str | None, export_format: str
 ) -> int:
-    """Write the selected compactions and return their number."""
     from foveate.cli.compactions.output import select_for_export, write_compactions
 
     # Resolve all names before the first byte is written.

@@ -47,7 +47,6 @@ def compaction_object(compaction: Compaction) -> dict[str, object]:
 
 
 def compaction_row_object(compaction: Compaction) -> dict[str, object]:
-    """Return a compaction for lists, without its texts."""
     return {
         name: value
         for name, value in compaction_object(compaction).items()
@@ -56,7 +55,6 @@ def compaction_row_object(compaction: Compaction) -> dict[str, object]:
 
 
 def compaction_details_object(details: CompactionContents, *, full: bool) -> dict[str, object]:
-    """Return a compaction with its texts and, with `full`, the compacted messages."""
     fields: dict[str, object] = {"turns_kept": len(details.messages)}
     for name, turn in zip(("first", "last"), (details.messages[:1], details.messages[-1:]), strict=True):
         role, line = _message_excerpt(details, turn[0]) if turn else ("", "")
@@ -106,7 +104,7 @@ def _to_json(value: object) -> object:
 @dataclass(frozen=True, slots=True)
 class _CompactionRow:
     id: str
-    when: str
+    time: str
     agent: str
     session: str
     span: str
@@ -114,7 +112,7 @@ class _CompactionRow:
     saved: str
     cost: str
     model: str
-    ended: str
+    outcome: str
     colour: str
 
 
@@ -126,8 +124,6 @@ _COLUMNS = tuple(field.name for field in fields(_CompactionRow) if field.name !=
 
 
 class CompactionFormatter:
-    """Formats compactions for a display."""
-
     def __init__(self, display: Display) -> None:
         self._display = display
         self._dash = "–" if display.can_show("–") else "-"
@@ -148,11 +144,10 @@ class CompactionFormatter:
         yield self._paint(self._align_columns(_HEADINGS, widths), _DIM)
         for row, compaction in zip(rows, compactions, strict=True):
             line = self._align_columns(row, widths)
-            yield line.removesuffix(row.ended) + self._paint(row.ended, row.colour)
+            yield line.removesuffix(row.outcome) + self._paint(row.outcome, row.colour)
             yield from self._reason(compaction)
 
     def _reason(self, compaction: Compaction) -> Iterator[str]:
-        """Format in one line why a compaction failed or fell back to rules."""
         if compaction.reason:
             reason = self._display.escape(" ".join(compaction.reason.split()))
             cells = max(self._display.columns - _REASON_INDENT - len(self._ellipsis), _MAX_NAME_CELLS)
@@ -162,15 +157,15 @@ class CompactionFormatter:
 
     def _rows(self, compactions: Sequence[Compaction]) -> list[_CompactionRow]:
         ids, sessions = (
-            shorten_ids([f.id for f in compactions]),
-            shorten_ids([f.session_id for f in compactions]),
+            shorten_ids([compaction.id for compaction in compactions]),
+            shorten_ids([compaction.session_id for compaction in compactions]),
         )
-        afters = [f"{compaction.tokens_after:,}" for compaction in compactions if _has_saved(compaction)]
-        after_cells = max(map(len, afters), default=0)
+        after_texts = [f"{compaction.tokens_after:,}" for compaction in compactions if _has_saved(compaction)]
+        after_cells = max(map(len, after_texts), default=0)
         return [
             _CompactionRow(
                 id=self._display.escape(ids[compaction.id]),
-                when=_format_time(compaction.compacted_at, "%Y-%m-%d %H:%M"),
+                time=_format_time(compaction.compacted_at, "%Y-%m-%d %H:%M"),
                 agent=self._shorten_name(compaction.agent),
                 session=self._display.escape(sessions[compaction.session_id]),
                 span=self._span(compaction),
@@ -178,7 +173,7 @@ class CompactionFormatter:
                 saved=_percent(compaction) if _has_saved(compaction) else "",
                 cost=_format_dollars(compaction.cost),
                 model=self._shorten_name(compaction.model),
-                ended=_outcome_text(compaction),
+                outcome=_outcome_text(compaction),
                 colour=_DIM if compaction.undone_at is not None else _COLOURS.get(compaction.outcome, _YELLOW),
             )
             for compaction in compactions
@@ -196,12 +191,11 @@ class CompactionFormatter:
         tokens = f"{' '.join(row.tokens.split())} tokens" if row.tokens else ""
         saved = f"{tokens}, {row.saved} saved" if row.saved else tokens
         span = f"messages {row.span}" if row.span else ""
-        yield _GAP.join(filter(None, (row.id, row.when, span, saved)))
-        facts = (self._paint(row.ended, row.colour), row.agent, f"session {row.session}", row.model, row.cost)
+        yield _GAP.join(filter(None, (row.id, row.time, span, saved)))
+        facts = (self._paint(row.outcome, row.colour), row.agent, f"session {row.session}", row.model, row.cost)
         yield " " * (SHORT_ID_CHARS + len(_GAP)) + _GAP.join(filter(None, facts))
 
     def detail_lines(self, details: CompactionContents, *, full: bool) -> Iterator[str]:
-        """Format everything known about a compaction and, with `full`, the compacted messages."""
         compaction = details.compaction
         yield self._paint(f"fold {self._display.escape(compaction.id)}", _BOLD)
         for label, fact in self._facts(details):
@@ -228,8 +222,10 @@ class CompactionFormatter:
         yield "agent", compaction.agent
         yield "session", compaction.session_id
         if span := self._span(compaction):
-            of = f" of {compaction.seen_messages:,} that there were then" if compaction.seen_messages else ""
-            yield "messages", f"{span}{of}"
+            total_text = (
+                f" of {compaction.seen_messages:,} that there were then" if compaction.seen_messages else ""
+            )
+            yield "messages", f"{span}{total_text}"
         if compaction.reason:
             yield "reason", " ".join(compaction.reason.split())
         if compaction.earlier_id is not None:
@@ -238,8 +234,8 @@ class CompactionFormatter:
         if compaction.limit_tokens is not None:
             yield "limit", f"{compaction.limit_tokens:,} tokens of each result in that message"
         yield "cost", _format_dollars(compaction.cost)
-        maker = describe_author(compaction)
-        yield "made by", f"{maker}{',' * (',' in maker)} in {compaction.duration_seconds:.1f} s"
+        author = describe_author(compaction)
+        yield "made by", f"{author}{',' * (',' in author)} in {compaction.duration_seconds:.1f} s"
         yield "kept", self._describe_kept_messages(details)
         if details.messages:
             yield "first", self._excerpt(details, details.messages[0])
@@ -271,12 +267,11 @@ class CompactionFormatter:
             yield f"  {self._display.escape(line.expandtabs())}".rstrip()
 
     def undo_lines(self, result: UndoResult) -> Iterator[str]:
-        """Say what was undone, and what that means for the next request."""
         compaction = result.compaction
         name, session = compaction.id[:SHORT_ID_CHARS], compaction.session_id[:SHORT_ID_CHARS]
         if result.was_undone_before:
-            when = _format_time(compaction.undone_at) if compaction.undone_at is not None else "before"
-            yield self._display.escape(f"fold {name} was undone already ({when}): nothing has changed")
+            undone_time = _format_time(compaction.undone_at) if compaction.undone_at is not None else "before"
+            yield self._display.escape(f"fold {name} was undone already ({undone_time}): nothing has changed")
             return
         is_cut = compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED
         yield self._display.escape(f"{'the cut' if is_cut else 'fold'} {name} is undone")
@@ -287,13 +282,14 @@ class CompactionFormatter:
                 f"next request of session {session} goes out as before: undo that one too"
             )
             return
-        again = (
+        restored_text = (
             f"the tool results in message {compaction.messages:,} whole"
             if is_cut
             else f"messages {result.first_message:,}{self._dash}{compaction.messages:,} again"
         )
         yield self._display.escape(
-            f"the next request of session {session} sends {again}: about {result.more_tokens:,} tokens more"
+            f"the next request of session {session} sends {restored_text}: "
+            f"about {result.more_tokens:,} tokens more"
         )
         if result.restored is not None:
             other = result.restored
@@ -351,7 +347,6 @@ def _format_dollars(cost: Decimal | None) -> str:
 
 
 def _format_time(seconds: float, time_format: str = "%Y-%m-%d %H:%M:%S %z") -> str:
-    """Format a time in the local zone."""
     try:
         return datetime.fromtimestamp(seconds).astimezone().strftime(time_format)
     except (ValueError, OverflowError, OSError):  # year out of range

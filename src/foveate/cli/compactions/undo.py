@@ -75,19 +75,18 @@ async def undo_compaction(store: "Store", prefix: str, *, now: float) -> UndoRes
 async def _find_others_in_force(
     store: "Store", compaction: Compaction
 ) -> tuple[Compaction | None, Compaction | None]:
-    """Return the compaction that takes effect without this one, and one that overrides it."""
     if compaction.outcome is not CompactionOutcome.OK:
         return None, None
-    own = await load_contents(store.compactions, compaction)
+    contents = await load_contents(store.compactions, compaction)
     others = [
         other
-        for other in await store.compactions.find_compactions(compaction.agent, own.hashes)
-        if other.id != compaction.id and _is_in_force(other) and _is_prefix_of(other, own)
+        for other in await store.compactions.find_compactions(compaction.agent, contents.hashes)
+        if other.id != compaction.id and _is_in_force(other) and _is_prefix(other, contents)
     ]
-    longer = [other for other in others if _reach(other) > _reach(compaction)]
-    shorter = [other for other in others if _reach(other) < _reach(compaction)]
-    still_in_force = max(longer, key=_reach, default=None) or await _find_longer(store, compaction)
-    return max(shorter, key=_reach, default=None), still_in_force
+    longer = [other for other in others if _precedence(other) > _precedence(compaction)]
+    shorter = [other for other in others if _precedence(other) < _precedence(compaction)]
+    still_in_force = max(longer, key=_precedence, default=None) or await _find_longer(store, compaction)
+    return max(shorter, key=_precedence, default=None), still_in_force
 
 
 async def _find_longer(store: "Store", compaction: Compaction) -> Compaction | None:
@@ -97,8 +96,8 @@ async def _find_longer(store: "Store", compaction: Compaction) -> Compaction | N
     )
     async for other in iterate_compactions(store.compactions, selection):
         if other.messages > compaction.messages and _is_in_force(other):
-            theirs = await load_contents(store.compactions, other)
-            if _boundary_at(theirs.hashes, compaction.messages) == compaction.boundary:
+            other_contents = await load_contents(store.compactions, other)
+            if _boundary_at(other_contents.hashes, compaction.messages) == compaction.boundary:
                 return other
     return None
 
@@ -107,15 +106,15 @@ def _is_in_force(compaction: Compaction) -> bool:
     return compaction.outcome is CompactionOutcome.OK and compaction.undone_at is None
 
 
-def _is_prefix_of(other: Compaction, own: CompactionContents) -> bool:
-    return _boundary_at(own.hashes, other.messages) == other.boundary
+def _is_prefix(other: Compaction, contents: CompactionContents) -> bool:
+    return _boundary_at(contents.hashes, other.messages) == other.boundary
 
 
 def _boundary_at(hashes: Sequence[bytes], messages: int) -> bytes | None:
     return hashes[messages - 1] if 0 < messages <= len(hashes) else None
 
 
-def _reach(compaction: Compaction) -> tuple[int, float]:
+def _precedence(compaction: Compaction) -> tuple[int, float]:
     """Sort key: the compaction with the larger value is in force."""
     return compaction.messages, compaction.compacted_at
 

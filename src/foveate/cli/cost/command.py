@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foveate.cli.cost.selection import CallSelection, SessionFamily
     from foveate.cost.ledger import Correction, GroupBy
     from foveate.cost.report import CostReport
-    from foveate.session.rate_limits import ObservedLimit
+    from foveate.session.store import ObservedLimit
     from foveate.store import Store
 
 _DEFAULT_BY = "model,category"
@@ -78,7 +78,7 @@ def report(
         selection = _parse_selection(agent, session, since, until)
         try:
             cost_report, families, limits, correction_count = run_in_store(
-                store, lambda opened: _load_report(opened, group_by, selection, now), "adding up"
+                store, lambda opened_store: _load_report(opened_store, group_by, selection, now), "adding up"
             )
         except NothingKept as error:
             note_missing_store(error)
@@ -141,7 +141,9 @@ def caps(
         configured_caps = load_cost(config).caps
         try:
             statuses = run_in_store(
-                store, lambda opened: read_cap_status(opened.ledger, configured_caps, now=time()), "adding up"
+                store,
+                lambda opened_store: read_cap_status(opened_store.ledger, configured_caps, now=time()),
+                "adding up",
             )
         except NothingKept as error:
             note_missing_store(error)
@@ -174,7 +176,9 @@ def export(
         try:
             # If the reader of standard output goes away, stop reading the store as well.
             with console.handle_write_errors() if name is None else nullcontext():
-                count = run_in_store(store, lambda opened: _export(opened, selection, name), "exporting")
+                count = run_in_store(
+                    store, lambda opened_store: _export(opened_store, selection, name), "exporting"
+                )
         except NothingKept as error:
             note_missing_store(error)  # an existing output file may belong to another store: keep it
             if json:
@@ -233,8 +237,8 @@ def correct(
             raise BadOption("--reason needs a text: it is recorded with the correction")
         correction = run_in_store(
             store,
-            lambda opened: corrections.apply_correction(
-                opened,
+            lambda opened_store: corrections.apply_correction(
+                opened_store,
                 amount,
                 reason=reason.strip(),
                 at=time(),
@@ -272,7 +276,9 @@ def corrections(
         selection = _parse_selection(agent, session, since, until)
         try:
             found = run_in_store(
-                store, lambda opened: _load_corrections(opened, selection), "looking for corrections"
+                store,
+                lambda opened_store: _load_corrections(opened_store, selection),
+                "looking for corrections",
             )
         except NothingKept as error:
             note_missing_store(error)
@@ -306,21 +312,21 @@ def _parse_selection(
 
 
 async def _load_report(
-    store: "Store", by: "tuple[GroupBy, ...]", selection: "CallSelection", now: float
+    store: "Store", group_by: "tuple[GroupBy, ...]", selection: "CallSelection", now: float
 ) -> "tuple[CostReport, Mapping[str, SessionFamily], Sequence[ObservedLimit], int]":
     from foveate.cli.cost.selection import resolve_session_id, session_families
     from foveate.cost.report import build_report, required_groups
-    from foveate.session.rate_limits import RECENT_SECONDS
+    from foveate.session.store import RECENT_SECONDS
 
     session_id = await resolve_session_id(store.ledger, selection)
     sums = await store.ledger.sum_charges(
-        required_groups(by),
+        required_groups(group_by),
         since=selection.since,
         until=selection.until,
         agent=selection.agent,
         session_id=session_id,
     )
-    report = build_report(sums, by)
+    report = build_report(sums, group_by)
     limits = await store.rate_limits.find_recent(since=now - RECENT_SECONDS)
     agent_limits = [limit for limit in limits if selection.agent in (None, limit.agent)]
     corrections_made = await store.corrections.find(
@@ -358,7 +364,6 @@ async def _load_corrections(store: "Store", selection: "CallSelection") -> "Sequ
 
 
 async def _export(store: "Store", selection: "CallSelection", name: str | None) -> int:
-    """Write the selected calls and return their number."""
     from foveate.cli.cost.csv_export import write_calls
     from foveate.cli.cost.selection import resolve_session_id
 

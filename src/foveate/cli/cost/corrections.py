@@ -78,16 +78,16 @@ async def apply_correction(
     from foveate.cost.caps import account_name
 
     if call is not None:
-        corrected = await store.corrections.correct_call(call, dollars, reason=reason, at=at)
-        if corrected is None:
+        correction = await store.corrections.correct_call(call, dollars, reason=reason, at=at)
+        if correction is None:
             raise BadOption(f"the ledger has no call {call!r:.80}; `foveate cost export` lists the calls")
-        return corrected
+        return correction
     session_id = await resolve_session_id(store.ledger, CallSelection(session=session))
     account = account_name(agent=agent, session_id=session_id, day=day)
-    corrected = await store.corrections.correct_account(account, dollars, reason=reason, at=at)
-    if corrected is None:
+    correction = await store.corrections.correct_account(account, dollars, reason=reason, at=at)
+    if correction is None:
         raise BadOption(f"nothing was ever charged to {account!r:.80}; `foveate cost caps` lists the accounts")
-    return corrected
+    return correction
 
 
 def correction_object(correction: Correction) -> dict[str, object]:

@@ -91,8 +91,7 @@ async def write_calls(entries: AsyncIterator[Charge], file: BinaryIO) -> int:
 
 
 def report_csv(report: CostReport) -> bytes:
-    """Return the rows of a report, without the total."""
-    lines = [csv_line((*report.by, *SUM_COLUMNS)), *(csv_line(_sum_cells(row)) for row in report.rows)]
+    lines = [csv_line((*report.group_by, *SUM_COLUMNS)), *(csv_line(_sum_cells(row)) for row in report.rows)]
     return b"".join(lines)
 
 
@@ -132,7 +131,7 @@ def _call_cells(entry: Charge) -> tuple[Cell, ...]:
         usage.output_tokens,
         usage.reasoning_tokens,
         entry.dollars,
-        usage.said_dollars,
+        usage.reported_dollars,
         usage.tier,
         entry.estimated_input_tokens,
         entry.estimated_dollars,

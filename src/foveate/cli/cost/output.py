@@ -15,7 +15,7 @@ from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import GroupBy
 from foveate.cost.money import format_dollars
 from foveate.cost.report import CostReport, CostReportRow
-from foveate.session.rate_limits import ObservedLimit
+from foveate.session.store import ObservedLimit
 
 _GAP = "  "
 _INDENT = "  "
@@ -50,7 +50,7 @@ _CAP_HEADINGS = ("cap", "limit", "spent", "reserved", "left", "")
 def report_object(report: CostReport, families: Mapping[str, SessionFamily] | None = None) -> dict[str, object]:
     """Return a report as JSON: money as strings, null if unknown."""
     rows = [
-        dict(zip(report.by, row.group, strict=True)) | _row_object(row)  # the group, then its numbers
+        dict(zip(report.group_by, row.group, strict=True)) | _row_object(row)  # the group, then its numbers
         for row in report.rows
     ]
     sessions = [
@@ -62,11 +62,10 @@ def report_object(report: CostReport, families: Mapping[str, SessionFamily] | No
         }
         for id_, family in (families or {}).items()
     ]
-    return {"by": list(report.by), "rows": rows, "total": _row_object(report.total), "sessions": sessions}
+    return {"by": list(report.group_by), "rows": rows, "total": _row_object(report.total), "sessions": sessions}
 
 
 def family_lines(families: Mapping[str, SessionFamily]) -> Iterator[str]:
-    """Say what the sessions that a session started have cost."""
     ids = shorten_ids(list(families))
     for id_, family in families.items():
         if (descendants := family.descendants).sessions:
@@ -93,28 +92,27 @@ def qualification_lines(row: CostReportRow) -> Iterator[str]:
         yield f"{calls} possibly charged, at most {dollars}: under way when the gateway's process ended"
 
 
-def rate_limit_object(seen: ObservedLimit, now: float) -> dict[str, object]:
+def rate_limit_object(observed: ObservedLimit, now: float) -> dict[str, object]:
     return {
-        "agent": seen.agent,
-        "provider": seen.provider,
-        "limit": seen.limit.name,
-        "used": seen.used_at(now),
-        "resets_at": seen.limit.resets_at,
-        "status": seen.limit.status,
-        "at": seen.at,
+        "agent": observed.agent,
+        "provider": observed.provider,
+        "limit": observed.limit.name,
+        "used": observed.used_at(now),
+        "resets_at": observed.limit.resets_at,
+        "status": observed.limit.status,
+        "at": observed.at,
     }
 
 
 def rate_limit_lines(limits: Sequence[ObservedLimit], now: float) -> Iterator[str]:
-    """Say how much of each subscription is used, and when its limits are reset."""
-    for seen in limits:
-        used, resets_at = seen.used_at(now), seen.limit.resets_at
+    for observed in limits:
+        used, resets_at = observed.used_at(now), observed.limit.resets_at
         share = "an unknown part" if used is None else f"{used:.0%}"
         until = ""
         if resets_at is not None and resets_at > now:
             until = f", reset {datetime.fromtimestamp(resets_at, UTC):%Y-%m-%d %H:%M} UTC"
-        whose = f"subscription of {seen.agent} at {seen.provider}"
-        yield f"{whose}: {share} of its {seen.limit.name} limit used{until}"
+        subscription = f"subscription of {observed.agent} at {observed.provider}"
+        yield f"{subscription}: {share} of its {observed.limit.name} limit used{until}"
 
 
 def _row_object(row: CostReportRow) -> dict[str, object]:
@@ -135,7 +133,6 @@ def _row_object(row: CostReportRow) -> dict[str, object]:
 
 
 def cap_object(status: CapStatus) -> dict[str, object]:
-    """Return a cap and its uses as JSON."""
     fields = {name: _to_json(value) for name, value in asdict(status.cap).items()}
     return fields | {"uses": [_use_object(use) for use in status.uses]}
 
@@ -158,8 +155,6 @@ def _to_json(value: object) -> object:
 
 
 class _CostFormatter:
-    """Base of formatters for a display."""
-
     def __init__(self, display: Display) -> None:
         self._display = display
         self._ellipsis = "…" if display.can_show("…") else ".."
@@ -189,12 +184,12 @@ class ReportFormatter(_CostFormatter):
         names = self._group_names(report)
         rows = list(zip(names, report.rows, strict=True))
         if len(rows) > 1:
-            rows.append((("total", *("" for _ in report.by[1:])), report.total))
-        all_cells = [(*report.by, *_NUMBER_COLUMNS), *((*name, *_row_cells(row)) for name, row in rows)]
+            rows.append((("total", *("" for _ in report.group_by[1:])), report.total))
+        all_cells = [(*report.group_by, *_NUMBER_COLUMNS), *((*name, *_row_cells(row)) for name, row in rows)]
         columns = [
             column
             for number, column in enumerate(zip(*all_cells, strict=True))
-            if number < len(report.by) or any(cell not in ("", _UNKNOWN) for cell in column[1:])
+            if number < len(report.group_by) or any(cell not in ("", _UNKNOWN) for cell in column[1:])
         ]
         headings, *table = zip(*columns, strict=True)
         widths = [max(map(cell_len, column)) for column in columns]
@@ -203,16 +198,15 @@ class ReportFormatter(_CostFormatter):
             for number, (name, row) in enumerate(rows):
                 yield from self._narrow_lines(_GAP.join(filter(None, name)), row, is_total=number == last)
             return
-        yield self._paint(_align_columns(headings, widths, len(report.by)), _DIM)
+        yield self._paint(_align_columns(headings, widths, len(report.group_by)), _DIM)
         for number, cells in enumerate(table):
-            line = _align_columns(cells, widths, len(report.by))
+            line = _align_columns(cells, widths, len(report.group_by))
             yield self._paint(line, _BOLD) if number == last else line
 
     def _group_names(self, report: CostReport) -> list[tuple[str, ...]]:
-        """Return the group of each row, with shortened session ids."""
-        if GroupBy.SESSION not in report.by:
+        if GroupBy.SESSION not in report.group_by:
             return [tuple(map(self._shorten_name, row.group)) for row in report.rows]
-        session_column = report.by.index(GroupBy.SESSION)
+        session_column = report.group_by.index(GroupBy.SESSION)
         ids = shorten_ids([row.group[session_column] for row in report.rows])
         return [
             tuple(
@@ -243,14 +237,14 @@ class ReportFormatter(_CostFormatter):
         ceiling = "" if row.estimated_dollars is None else f" (at most {format_dollars(row.estimated_dollars)})"
         yield f"{_INDENT}{_format_cost(row)}{ceiling}"
         yield from (f"{_INDENT}{text}" for text in qualification_lines(row))
-        compared = _savings_cells(row)
+        savings_cells = _savings_cells(row)
         parts = [
             ""
             if text in ("", _UNKNOWN)
             else text
-            if (name_of_number, text[:4]) == ("saved", "cost")
-            else f"{name_of_number} {text}"
-            for name_of_number, text in zip(_NUMBER_COLUMNS[-len(compared) :], compared, strict=True)
+            if (column_name, text[:4]) == ("saved", "cost")
+            else f"{column_name} {text}"
+            for column_name, text in zip(_NUMBER_COLUMNS[-len(savings_cells) :], savings_cells, strict=True)
         ]
         for part in (parts[:2], parts[2:6], parts[6:]):  # the total, its parts, and the rest
             if any(part):
@@ -273,12 +267,11 @@ def _row_cells(row: CostReportRow) -> tuple[str, ...]:
 
 
 def _savings_cells(row: CostReportRow) -> tuple[str, ...]:
-    """Return the cost without Foveate and the savings, as far as they are known and not zero."""
     savings = row.saved
     without = _UNKNOWN
     if savings.without is not None:
-        of = "" if row.compared_calls == row.calls else f" for {_count_calls(row.compared_calls)}"
-        without = f"{format_dollars(savings.without)}{of}"
+        calls_text = "" if row.compared_calls == row.calls else f" for {_count_calls(row.compared_calls)}"
+        without = f"{format_dollars(savings.without)}{calls_text}"
     error, not_fitting = savings.simulation_error, row.would_not_fit_calls
     return (
         without,
@@ -324,12 +317,12 @@ def _count_calls(number: int) -> str:
     return f"{number:,} call{'s' * (number != 1)}"
 
 
-def _align_columns(cells: Sequence[str], widths: Sequence[int], left: int) -> str:
+def _align_columns(cells: Sequence[str], widths: Sequence[int], left_columns: int) -> str:
     """Align cells: the first `left` to the left, the others to the right."""
     parts = []
     for number, (text, width) in enumerate(zip(cells, widths, strict=True)):
         blanks = " " * (width - cell_len(text))
-        parts.append(text + blanks if number < left else blanks + text)
+        parts.append(text + blanks if number < left_columns else blanks + text)
     return _GAP.join(parts).rstrip()
 
 
@@ -385,10 +378,10 @@ class CapFormatter(_CostFormatter):
         )
 
     def _narrow_lines(self, cells: tuple[str, ...], level: CapLevel) -> Iterator[str]:
-        about, limit, spent, reserved, left, note = cells
-        yield _GAP.join(filter(None, (about, limit, self._paint(note, _COLOURS[level]))))
+        description, limit, spent, reserved, remaining, note = cells
+        yield _GAP.join(filter(None, (description, limit, self._paint(note, _COLOURS[level]))))
         if spent:
-            yield f"{_INDENT}{spent} spent, {reserved} reserved, {left} left"
+            yield f"{_INDENT}{spent} spent, {reserved} reserved, {remaining} left"
 
     def _align_row(self, cells: Sequence[str], widths: Sequence[int]) -> str:
         *numbers, note = cells

@@ -66,8 +66,6 @@ def parse_group_by(text: str) -> tuple[GroupBy, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SessionFamily:
-    """Title of a session, and the cost of the sessions that it started."""
-
     title: str
     descendants: DescendantTotals
 
@@ -75,10 +73,9 @@ class SessionFamily:
 async def session_families(
     store: Store, report: CostReport, session_id: str | None
 ) -> Mapping[str, SessionFamily]:
-    """Load titles and descendants of the sessions in a report."""
     ids = [] if session_id is None else [session_id]
-    if GroupBy.SESSION in report.by:
-        column = report.by.index(GroupBy.SESSION)
+    if GroupBy.SESSION in report.group_by:
+        column = report.group_by.index(GroupBy.SESSION)
         ids += [row.group[column] for row in report.rows if row.group[column] != session_id]
     labels, descendants = await store.session_tree.labels(ids), await store.session_tree.descendants(ids)
     return {

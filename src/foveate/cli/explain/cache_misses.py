@@ -22,18 +22,19 @@ from foveate.prompt_cache.prompt.build import block_tokens_for
 from foveate.prompt_cache.rules import CacheRules, rules_for
 
 if TYPE_CHECKING:
-    from foveate.session.request_archive import ArchivedRequest
+    from foveate.session.store import ArchivedRequest
     from foveate.store import Store
 
 
 _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
 _MIN_COLUMNS = 20
+# How many requests of a session are searched for a miss, newest first.
+_MAX_REQUESTS = 50
+_PRICED_TOKENS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPair:
-    """Two stored requests of a session that are compared."""
-
     session_id: str
     previous_id: str
     request_id: str
@@ -77,7 +78,6 @@ def explanation_object(explanation: CacheExplanation) -> dict[str, object]:
 
 
 def explanation_lines(explanation: CacheExplanation, display: Display) -> Iterator[str]:
-    """Format the verdict: the cause, both sides, the cost, and the basis."""
     formatter = _ExplanationFormatter(display, exact=explanation.exact)
     if explanation.stored_pair is not None:
         pair = explanation.stored_pair
@@ -108,8 +108,8 @@ class _ExplanationFormatter:
 
     def hit_lines(self, found: NoMiss) -> Iterator[str]:
         yield from self.wrap("the prefix holds", _BOLD)
-        kept, read = self._format_tokens(found.kept_tokens), self._format_tokens(found.read_tokens)
-        yield from self.wrap(f"{kept} tokens were kept, and {read} of them can be read")
+        cached, read = self._format_tokens(found.kept_tokens), self._format_tokens(found.read_tokens)
+        yield from self.wrap(f"{cached} tokens were kept, and {read} of them can be read")
         for remark in found.remarks:
             yield from self.wrap(f"also: {remark}", _YELLOW)
 
@@ -125,21 +125,20 @@ class _ExplanationFormatter:
             yield self._paint(self._fit(f"    {self._display.escape(side.excerpt)}"), colour)
 
     def _describe_cost(self, found: ExplainedMiss) -> str:
-        kept, read, lost = (
+        cached, read, lost = (
             self._format_tokens(tokens) for tokens in (found.kept_tokens, found.read_tokens, found.lost_tokens)
         )
         if not found.lost_tokens:
             return (
                 "nothing that was kept is lost" if found.kept_tokens else "nothing was kept, so nothing is lost"
             )
-        worth = self._format_tokens(found.lost_uncached_tokens)
-        paid = f"{lost} are paid again, which costs as much as {worth} uncached input tokens"
+        uncached = self._format_tokens(found.lost_uncached_tokens)
+        paid = f"{lost} are paid again, which costs as much as {uncached} uncached input tokens"
         if found.lost_dollars is not None:
             paid += f", ${_rounded_dollars(found.lost_dollars)}"
-        return f"{kept} tokens were kept and {read} of them can be read: {paid}"
+        return f"{cached} tokens were kept and {read} of them can be read: {paid}"
 
     def wrap(self, text: str, colour: str = "", *, indent: int = 0) -> Iterator[str]:
-        """Escape and wrap text."""
         line = ""
         for word in self._display.escape(text).split(" "):
             if line and indent + cell_len(f"{line} {word}") > self._columns:
@@ -163,9 +162,9 @@ def _describe_basis(explanation: CacheExplanation) -> str:
     rules = explanation.rules
     if not rules.family:
         return f"{explanation.model}: {rules.source}"
-    kin = "its kin " if rules.inherited else ""
+    family_text = "its kin " if rules.inherited else ""
     counted = "exact" if explanation.exact else "estimated"
-    rules_text = f"the cache of {kin}{rules.family} at {rules.provider}, as of {rules.as_of}"
+    rules_text = f"the cache of {family_text}{rules.family} at {rules.provider}, as of {rules.as_of}"
     return f"{explanation.model}: {rules_text}; tokens {counted}"
 
 
@@ -179,11 +178,6 @@ def _rounded_dollars(dollars: Decimal) -> str:
     while digits < 8 and 0 < dollars < Decimal(10) ** (1 - digits):
         digits += 1
     return f"{dollars:,.{digits}f}"
-
-
-# How many requests of a session are searched for a miss, newest first.
-_MAX_REQUESTS = 50
-_PRICED_TOKENS = 1000
 
 
 async def explain_stored(store: "Store", prefix: str, price_per_token: Decimal | None) -> CacheExplanation:
@@ -211,7 +205,6 @@ async def explain_stored(store: "Store", prefix: str, price_per_token: Decimal |
 
 
 async def _load_requests(store: "Store", prefix: str) -> "Sequence[ArchivedRequest]":
-    """Load the requests to compare, newest first."""
     sessions, ids = await store.find_archived_ids(prefix, limit=MAX_LISTED_IDS + 1)
     session_id = resolve_prefix(sessions, prefix, "session") if sessions and prefix not in ids else None
     if session_id is not None:
@@ -264,7 +257,6 @@ def _explain_pair(
 
 
 def _find_price_per_token(request: "ArchivedRequest") -> Decimal | None:
-    """Return the price of an uncached input token if it is known."""
     from foveate.config.price_file import default_price_file
     from foveate.cost.pricing.price_book import PriceBook
 

@@ -114,7 +114,6 @@ def command(
 def _check_cache_options(
     prefix: str | None, current: str | None, gap: str | None, price: str | None, model: str | None
 ) -> None:
-    """Reject arguments that are valid only with --cache."""
     is_file = prefix is not None and (prefix == STANDARD_INPUT or _is_file(prefix))
     if current is not None or is_file:
         raise BadOption("of request bodies only the cache can be explained: add --cache")
@@ -132,7 +131,6 @@ def _is_file(name: str) -> bool:
 def _print_traces(
     prefix: str | None, request: int | None, last: int | None, store: str | None, *, as_json: bool
 ) -> None:
-    """Print the requests of a session, one request, or the last sessions."""
     from foveate.cli.explain import trace_output, traces
     from foveate.cli.explain.traces import SessionHistory
 
@@ -143,7 +141,7 @@ def _print_traces(
         try:
             sessions = run_in_store(
                 store,
-                lambda opened: traces.list_sessions(opened, limit=last or _DEFAULT_LAST),
+                lambda opened_store: traces.list_sessions(opened_store, limit=last or _DEFAULT_LAST),
                 "reading",
             )
         except NothingKept:
@@ -157,7 +155,9 @@ def _print_traces(
                 "no request has gone through a gateway with this store yet: `foveate serve` starts one"
             )
         return
-    found = run_in_store(store, lambda opened: traces.find_traces(opened, prefix, request), "reading")
+    found = run_in_store(
+        store, lambda opened_store: traces.find_traces(opened_store, prefix, request), "reading"
+    )
     if isinstance(found, SessionHistory):
         if as_json:
             console.print_object(trace_output.session_object(found, last=last))
@@ -165,7 +165,7 @@ def _print_traces(
             console.print_lines(formatter.session_lines(found, last=last or _DEFAULT_LAST))
     elif as_json:
         console.print_object(
-            trace_output.request_object(found.number, found.traced, found.edits, found.corrections)
+            trace_output.request_object(found.number, found.charged_trace, found.edits, found.corrections)
         )
     else:
         console.print_lines(formatter.request_lines(found))
@@ -174,14 +174,15 @@ def _print_traces(
 def _explain_stored(
     prefix: str, store: str | None, model: str | None, gap: str | None, price_per_token: Decimal | None
 ) -> "CacheExplanation":
-    """Explain the last cache miss of a stored session, or the cache use of one stored request."""
     if prefix == STANDARD_INPUT or Path(prefix).is_file():
         raise BadOption(f"{_input_name(prefix)}: two requests are compared: give the one after it too")
     if gap is not None or model is not None:
         raise BadOption("--gap and --model are for files: of what is kept both are known")
     from foveate.cli.explain.cache_misses import explain_stored
 
-    return run_in_store(store, lambda opened: explain_stored(opened, prefix, price_per_token), "reading")
+    return run_in_store(
+        store, lambda opened_store: explain_stored(opened_store, prefix, price_per_token), "reading"
+    )
 
 
 def _explain_bodies(

@@ -11,12 +11,12 @@ from foveate.cli.console import Display, format_tokens
 from foveate.cli.cost.corrections import correction_lines, correction_object
 from foveate.cli.explain.traces import PricedEdit, SessionHistory, TracedRequest, price_edits
 from foveate.cli.options import shorten_ids
-from foveate.cli.window_chart import WindowUsage, draw_window
+from foveate.cli.window_chart import WindowChartData, draw_window
 from foveate.cost.ledger import Correction
 from foveate.cost.savings import add_savings
-from foveate.model import Comparison, Savings
+from foveate.model import ComparisonOutcome, Savings
 from foveate.prompt_cache.misses.causes import describe_cause
-from foveate.session.traces import ChargedTrace, Trace, TracedCharge, TracedSession, describe_cache_break
+from foveate.session.traces import ChargedTrace, Trace, TracedCharge, TracedSession, describe_cache_miss
 
 _GAP = "  "
 _BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
@@ -65,12 +65,19 @@ def session_object(history: SessionHistory, *, last: int | None = None) -> dict[
 
 
 def request_object(
-    number: int, traced: ChargedTrace, edits: Sequence[PricedEdit], corrections: Sequence[Correction] = ()
+    number: int,
+    charged_trace: ChargedTrace,
+    edits: Sequence[PricedEdit],
+    corrections: Sequence[Correction] = (),
 ) -> dict[str, object]:
-    trace: dict[str, object] = msgspec.to_builtins(traced.trace, builtin_types=(Decimal,))
+    trace: dict[str, object] = msgspec.to_builtins(charged_trace.trace, builtin_types=(Decimal,))
     if edits:
         trace["edits"] = [{**msgspec.to_builtins(item.edit), "dollars": item.dollars} for item in edits]
-    charge = None if traced.charge is None else msgspec.to_builtins(traced.charge, builtin_types=(Decimal,))
+    charge = (
+        None
+        if charged_trace.charge is None
+        else msgspec.to_builtins(charged_trace.charge, builtin_types=(Decimal,))
+    )
     return {
         "number": number,
         **{name: _to_json(value) for name, value in trace.items()},
@@ -92,8 +99,6 @@ def sessions_object(sessions: Sequence[TracedSession]) -> dict[str, object]:
 
 
 class TraceFormatter:
-    """Formats sessions and requests for a display."""
-
     def __init__(self, display: Display) -> None:
         self._display = display
         self._columns = max(display.columns, _MIN_COLUMNS)
@@ -110,14 +115,15 @@ class TraceFormatter:
             )
             for session in sessions
         ]
-        yield from self._table(("session", "last asked", "requests", "title"), rows, left=frozenset((0, 1, 3)))
+        yield from self._table(
+            ("session", "last asked", "requests", "title"), rows, left_aligned=frozenset((0, 1, 3))
+        )
         yield from self._wrap("foveate explain SESSION shows its requests and what fills its window", _DIM)
 
     def session_lines(self, history: SessionHistory, *, last: int) -> Iterator[str]:
-        """Format the `last` requests, one a line, and the context window of the last."""
         requests = history.requests
-        about = f": {history.label.title}" if history.label is not None else f", agent {history.agent}"
-        yield from self._wrap(f"session {history.session_id}{about}", _BOLD)
+        description = f": {history.label.title}" if history.label is not None else f", agent {history.agent}"
+        yield from self._wrap(f"session {history.session_id}{description}", _BOLD)
         first = max(0, len(requests) - last)
         if first:
             yield from self._wrap(f"{first:,} earlier requests are not shown: --last {len(requests)}", _DIM)
@@ -127,20 +133,25 @@ class TraceFormatter:
             for index in range(first, len(requests))
         ]
         is_one_model = len({background.trace.model for background in requests}) == 1
-        yield from self._table(_HEADINGS, rows, left=_LEFT_ALIGNED, hidden=(2,) if is_one_model else ())
+        yield from self._table(
+            _HEADINGS, rows, left_aligned=_LEFT_ALIGNED, hidden_columns=(2,) if is_one_model else ()
+        )
         yield from self._wrap(_total_line(requests), _BOLD)
         for line in _comparison_lines(history):
             yield from self._wrap(line)
         for background in history.background_calls:
             paid = _format_paid(background.dollars, unknown=background.unknown_calls, calls=background.calls)
             yield from self._wrap(
-                f"beside them {_count_of(background.calls, f'{background.category} call')}, {paid}"
+                f"beside them {_format_count(background.calls, f'{background.category} call')}, {paid}"
             )
         if (descendants := history.descendants) is not None:
             paid = _format_paid(descendants.dollars, unknown=descendants.unpriced, calls=descendants.calls)
-            yield from self._wrap(f"{_count_of(descendants.sessions, 'session')} that it started, {paid}")
+            yield from self._wrap(f"{_format_count(descendants.sessions, 'session')} that it started, {paid}")
         if history.possibly_charged_calls:
-            calls, ceiling = _count_of(history.possibly_charged_calls, "call"), history.possibly_charged_dollars
+            calls, ceiling = (
+                _format_count(history.possibly_charged_calls, "call"),
+                history.possibly_charged_dollars,
+            )
             yield from self._wrap(
                 f"{calls} possibly charged, at most {_format_dollars(ceiling)}: "
                 "under way when the process ended"
@@ -159,22 +170,23 @@ class TraceFormatter:
                 yield from self._wrap(f"corrected {line.strip()}")
 
     def request_lines(self, request: TracedRequest) -> Iterator[str]:
-        """Format a request: its charge, its context window, and every edit with reason, tokens and dollars."""
-        trace, charge = request.traced.trace, request.traced.charge
+        trace, charge = request.charged_trace.trace, request.charged_trace.charge
         heading = f"request {trace.id}, number {request.number} of session {trace.session_id}"
         yield from self._wrap(heading, _BOLD)
-        about = (
+        description = (
             f"{_format_date_time(trace.at)}, agent {trace.agent}, {trace.model} at {trace.provider}, "
             f"status {trace.status}"
         )
-        yield from self._wrap(f"{about}; {trace.added_seconds * 1000:.1f} ms were added", _DIM)
+        yield from self._wrap(f"{description}; {trace.added_seconds * 1000:.1f} ms were added", _DIM)
         yield from self._wrap(_charge_line(charge))
         yield from self._correction_lines(request.corrections)
-        if trace.broke is not None:
-            lost = trace.broke.lost_dollars
-            cause = describe_cause(trace.broke.cause)
-            miss_text = describe_cache_break(trace.broke, cause, "" if lost is None else _format_dollars(lost))
-            yield from self._wrap(miss_text, _DIM if trace.broke.is_planned else _RED)
+        if trace.cache_miss is not None:
+            lost = trace.cache_miss.lost_dollars
+            cause = describe_cause(trace.cache_miss.cause)
+            miss_text = describe_cache_miss(
+                trace.cache_miss, cause, "" if lost is None else _format_dollars(lost)
+            )
+            yield from self._wrap(miss_text, _DIM if trace.cache_miss.is_planned else _RED)
         yield ""
         yield from self._window_lines(trace)
         yield ""
@@ -185,11 +197,11 @@ class TraceFormatter:
     def _request_row(
         self,
         number_in_session: int,
-        traced: ChargedTrace,
+        charged_trace: ChargedTrace,
         before: ChargedTrace | None,
         clock: Callable[[float], str],
     ) -> tuple[str, ...]:
-        trace, charge = traced.trace, traced.charge
+        trace, charge = charged_trace.trace, charged_trace.charge
         context = "unknown" if trace.tokens is None else format_tokens(trace.tokens, trace.exact)
         if trace.tokens is not None and trace.window_tokens:
             context += f" {round(100 * trace.tokens / trace.window_tokens):>3}%"
@@ -204,12 +216,12 @@ class TraceFormatter:
             )
         edits = len(trace.edits) + trace.edits_left_out
         notes = []
-        if trace.fold_id is not None:
-            is_new = before is None or before.trace.fold_id != trace.fold_id
+        if trace.compaction_id is not None:
+            is_new = before is None or before.trace.compaction_id != trace.compaction_id
             notes.append("folded" if is_new else "fold")
-        if trace.broke is not None:
-            kind = "planned rewrite" if trace.broke.is_planned else "broke"
-            notes.append(f"{kind}: {trace.broke.cause.replace('_', ' ')}")
+        if trace.cache_miss is not None:
+            kind = "planned rewrite" if trace.cache_miss.is_planned else "broke"
+            notes.append(f"{kind}: {trace.cache_miss.cause.replace('_', ' ')}")
         if not 200 <= trace.status < 300:
             notes.append(f"status {trace.status or 'none'}")
         if trace.problems:
@@ -221,7 +233,7 @@ class TraceFormatter:
         if trace.tokens is None:
             yield "window: unknown (not counted, or the provider stores earlier messages)"
             return
-        window = WindowUsage(
+        window = WindowChartData(
             sections=[(section.name, section.tokens) for section in trace.sections],
             tokens=trace.tokens,
             exact=trace.exact,
@@ -230,11 +242,11 @@ class TraceFormatter:
         )
         yield from draw_window(window, self._display)
 
-    def _edit_lines(self, edits: Sequence[PricedEdit], left_out: int) -> Iterator[str]:
+    def _edit_lines(self, edits: Sequence[PricedEdit], omitted_count: int) -> Iterator[str]:
         if not edits:
             yield "it went out as it came: nothing was edited"
             return
-        yield self._paint(_count_of(len(edits) + left_out, "edit"), _BOLD)
+        yield self._paint(_format_count(len(edits) + omitted_count, "edit"), _BOLD)
         rows = [
             (
                 priced_edit.edit.step,
@@ -247,12 +259,12 @@ class TraceFormatter:
         ]
         escaped = [tuple(self._display.escape(cell) for cell in row) for row in rows]
         widths = [max(cell_len(row[column]) for row in escaped) for column in range(5)]
-        lead = sum(widths) + len(_GAP) * len([width for width in widths if width])
+        reason_column = sum(widths) + len(_GAP) * len([width for width in widths if width])
         for row, priced_edit in zip(escaped, edits, strict=True):
-            if lead - len(_GAP) > self._columns:  # narrow display: put the savings on their own line
+            if reason_column - len(_GAP) > self._columns:  # narrow display: put the savings on their own line
                 yield from self._wrap(" ".join(row[:3]))
-                worth = [f"{row[3]} tokens" if row[3] else "", row[4]]
-                yield from self._wrap(", ".join(filter(None, worth)), indent=4)
+                savings_texts = [f"{row[3]} tokens" if row[3] else "", row[4]]
+                yield from self._wrap(", ".join(filter(None, savings_texts)), indent=4)
                 yield from self._wrap(priced_edit.edit.reason, _DIM, indent=4)
                 continue
             cells = [
@@ -262,13 +274,13 @@ class TraceFormatter:
             ]
             line = _GAP.join(cells).rstrip()
             reason = self._display.escape(priced_edit.edit.reason)
-            if lead + cell_len(reason) <= self._columns:
-                yield f"{line}{' ' * (lead - cell_len(line))}{self._paint(reason, _DIM)}"
+            if reason_column + cell_len(reason) <= self._columns:
+                yield f"{line}{' ' * (reason_column - cell_len(line))}{self._paint(reason, _DIM)}"
             else:
                 yield line
                 yield from self._wrap(priced_edit.edit.reason, _DIM, indent=4)
-        if left_out:
-            yield self._paint(f"and {left_out:,} more", _DIM)
+        if omitted_count:
+            yield self._paint(f"and {omitted_count:,} more", _DIM)
         yield from self._wrap(
             "tokens and dollars are what each edit saved on this request, and + what it added; the tokens of a"
             " mark are what the next request can read",
@@ -280,22 +292,22 @@ class TraceFormatter:
         headings: tuple[str, ...],
         rows: Sequence[tuple[str, ...]],
         *,
-        left: frozenset[int],
-        hidden: tuple[int, ...] = (),
+        left_aligned: frozenset[int],
+        hidden_columns: tuple[int, ...] = (),
     ) -> Iterator[str]:
-        shown = [column for column in range(len(headings)) if column not in hidden]
+        shown_columns = [column for column in range(len(headings)) if column not in hidden_columns]
         widths = [max(cell_len(row[column]) for row in (headings, *rows)) for column in range(len(headings))]
         notes = len(headings) - 1
         for column in _EXPENDABLE if headings is _HEADINGS else ():
-            fixed = sum(widths[column] + len(_GAP) for column in shown if column != notes)
-            if column in shown and fixed > self._columns:
-                shown.remove(column)
+            fixed = sum(widths[column] + len(_GAP) for column in shown_columns if column != notes)
+            if column in shown_columns and fixed > self._columns:
+                shown_columns.remove(column)
         for row_number, row in enumerate((headings, *rows)):
             cells = [
                 set_cell_size(row[column], widths[column])
-                if column in left
+                if column in left_aligned
                 else f"{row[column]:>{widths[column]}}"
-                for column in shown
+                for column in shown_columns
                 if column != notes
             ]
             line, note = _GAP.join(cells), row[notes]
@@ -329,45 +341,52 @@ class TraceFormatter:
 
 
 def _total_line(requests: Sequence[ChargedTrace]) -> str:
-    charges = [traced.charge for traced in requests if traced.charge is not None]
+    charges = [charged_trace.charge for charged_trace in requests if charged_trace.charge is not None]
     read = sum(charge.cache.read for charge in charges)
     all_input = sum(charge.cache.input_tokens for charge in charges)
     known = [charge.dollars for charge in charges if charge.dollars is not None]
     dollars = _format_paid(sum(known, Decimal(0)), unknown=len(charges) - len(known), calls=len(charges))
     ratio = f"{read / all_input:.2f}" if all_input else "unknown"
-    misses = sum(traced.trace.broke is not None and not traced.trace.broke.is_planned for traced in requests)
-    planned = sum(traced.trace.broke is not None and traced.trace.broke.is_planned for traced in requests)
-    compactions = len({traced.trace.fold_id for traced in requests} - {None})
-    parts = (_count_of(len(requests), "request"), dollars, f"hit ratio {ratio}")
-    rewrites = [_count_of(planned, "planned rewrite")] if planned else []
-    return ", ".join((*parts, _count_of(compactions, "fold"), _count_of(misses, "cache break"), *rewrites))
+    misses = sum(
+        charged_trace.trace.cache_miss is not None and not charged_trace.trace.cache_miss.is_planned
+        for charged_trace in requests
+    )
+    planned = sum(
+        charged_trace.trace.cache_miss is not None and charged_trace.trace.cache_miss.is_planned
+        for charged_trace in requests
+    )
+    compactions = len({charged_trace.trace.compaction_id for charged_trace in requests} - {None})
+    parts = (_format_count(len(requests), "request"), dollars, f"hit ratio {ratio}")
+    rewrites = [_format_count(planned, "planned rewrite")] if planned else []
+    return ", ".join(
+        (*parts, _format_count(compactions, "fold"), _format_count(misses, "cache break"), *rewrites)
+    )
 
 
 def _comparison_lines(history: SessionHistory) -> Iterator[str]:
-    """Compare the cost of a session with and without Foveate, background calls included."""
     charges = [item.charge for item in history.requests if item.charge is not None]
     simulated = [charge.savings for charge in charges if charge.savings.without is not None]
     savings = add_savings(
         [*simulated, *(item.savings for item in history.background_calls if item.savings.without is not None)]
     )
     if simulated and savings.without is not None and savings.total is not None:
-        of = (
+        requests_text = (
             ""
             if len(simulated) == len(charges)
-            else f" ({_count_of(len(simulated), 'request')} of {len(charges):,})"
+            else f" ({_format_count(len(simulated), 'request')} of {len(charges):,})"
         )
         yield (
-            f"without Foveate {_format_dollars(savings.without)}{of}, with it"
+            f"without Foveate {_format_dollars(savings.without)}{requests_text}, with it"
             f" {_format_dollars(savings.without - savings.total)}: {_savings_parts(savings) or 'no difference'}"
         )
         if savings.simulation_error:
             yield f"simulation error {_signed_dollars(savings.simulation_error)}: charged less simulated"
-    not_fitting = [charge for charge in charges if charge.savings.comparison is Comparison.WOULD_NOT_FIT]
+    not_fitting = [charge for charge in charges if charge.savings.comparison is ComparisonOutcome.WOULD_NOT_FIT]
     if not_fitting:
-        spent = sum((charge.dollars or Decimal(0) for charge in not_fitting), Decimal(0))
+        charged = sum((charge.dollars or Decimal(0) for charge in not_fitting), Decimal(0))
         yield (
-            f"{_count_of(len(not_fitting), 'request')}, {_format_dollars(spent)}: without Foveate the session"
-            " would not fit the model's window any more, so no saving is credited"
+            f"{_format_count(len(not_fitting), 'request')}, {_format_dollars(charged)}: without Foveate the"
+            " session would not fit the model's window any more, so no saving is credited"
         )
 
 
@@ -375,10 +394,12 @@ def _format_paid(dollars: Decimal, *, unknown: int, calls: int) -> str:
     """Format dollars; calls of unknown price are named, not taken as zero."""
     if unknown >= calls:
         return "dollars unknown"
-    return _format_dollars(dollars) + (f" and {_count_of(unknown, 'call')} of unknown price" if unknown else "")
+    return _format_dollars(dollars) + (
+        f" and {_format_count(unknown, 'call')} of unknown price" if unknown else ""
+    )
 
 
-def _count_of(number: int, noun: str) -> str:
+def _format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
@@ -394,7 +415,7 @@ def _charge_line(charge: TracedCharge | None) -> str:
     qualifiers += " (list-price equivalent: a subscription pays)" * charge.is_subscription
     parts = [f"billed {_format_dollars(charge.dollars)}{qualifiers}: {tokens}"]
     savings = charge.savings
-    if savings.comparison is Comparison.WOULD_NOT_FIT:
+    if savings.comparison is ComparisonOutcome.WOULD_NOT_FIT:
         parts.append("without Foveate the session would not fit the model's window any more")
     elif savings.without is not None:
         parts.append(f"without Foveate {_format_dollars(savings.without)}")
@@ -405,7 +426,6 @@ def _charge_line(charge: TracedCharge | None) -> str:
 
 
 def _savings_parts(savings: Savings) -> str:
-    """List what each mechanism saved or cost."""
     parts = {
         "breakpoints": savings.breakpoints,
         "compaction and trimming": savings.compaction,
@@ -445,7 +465,7 @@ def _format_date_time(at: float) -> str:
 
 
 def _are_same_day(requests: Sequence[ChargedTrace]) -> bool:
-    return len({_format_date_time(traced.trace.at)[:10] for traced in requests}) <= 1
+    return len({_format_date_time(charged_trace.trace.at)[:10] for charged_trace in requests}) <= 1
 
 
 def _format_time(at: float) -> str:

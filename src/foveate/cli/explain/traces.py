@@ -36,7 +36,7 @@ class TracedRequest:
     """A request of a session, its number (the first is 1), and its priced edits."""
 
     number: int
-    traced: "ChargedTrace"
+    charged_trace: "ChargedTrace"
     edits: Sequence[PricedEdit] = ()
     corrections: Sequence["Correction"] = ()
 
@@ -157,13 +157,12 @@ async def _find_named_session(store: "Store", name: str) -> str | None:
             found[id_] = agent
     if len(found) > 1:
         short = shorten_ids(list(found))
-        listed = ", ".join(f"{short[id_]} of {agent}" for id_, agent in list(found.items())[:MAX_LISTED_IDS])
-        raise BadOption(f"several sessions are called {name!r:.80}: {listed}; say the id of one")
+        matches = ", ".join(f"{short[id_]} of {agent}" for id_, agent in list(found.items())[:MAX_LISTED_IDS])
+        raise BadOption(f"several sessions are called {name!r:.80}: {matches}; say the id of one")
     return next(iter(found), None)
 
 
 async def list_sessions(store: "Store", *, limit: int) -> "Sequence[TracedSession]":
-    """List the most recent sessions with their titles."""
     found = await store.traces.list_sessions(limit=limit)
     labels = await store.session_tree.labels([session.session_id for session in found])
     return [
@@ -184,7 +183,7 @@ async def _load_history(store: "Store", session_id: str) -> SessionHistory:
             break
         before = page[-1].trace.at, page[-1].trace.id
     found.reverse()
-    (spent,) = await store.ledger.sum_charges((), session_id=session_id)
+    (totals,) = await store.ledger.sum_charges((), session_id=session_id)
     return SessionHistory(
         session_id=session_id,
         agent=found[0].trace.agent if found else "",
@@ -192,8 +191,8 @@ async def _load_history(store: "Store", session_id: str) -> SessionHistory:
         background_calls=await _load_background_calls(store, session_id),
         label=(await store.session_tree.labels([session_id])).get(session_id),
         descendants=(await store.session_tree.descendants([session_id])).get(session_id),
-        possibly_charged_calls=spent.possibly_charged_calls,
-        possibly_charged_dollars=spent.possibly_charged_dollars,
+        possibly_charged_calls=totals.possibly_charged_calls,
+        possibly_charged_dollars=totals.possibly_charged_dollars,
         corrections=await store.corrections.find(session_id=session_id),
     )
 
@@ -224,19 +223,19 @@ def _select_request(history: SessionHistory, number: int) -> TracedRequest:
 
 def _make_request(history: SessionHistory, number: int, found: "ChargedTrace") -> TracedRequest:
     corrections = [correction for correction in history.corrections if correction.call_id == found.trace.id]
-    return TracedRequest(number=number, traced=found, edits=price_edits(found), corrections=corrections)
+    return TracedRequest(number=number, charged_trace=found, edits=price_edits(found), corrections=corrections)
 
 
-def price_edits(traced: "ChargedTrace") -> list[PricedEdit]:
+def price_edits(charged_trace: "ChargedTrace") -> list[PricedEdit]:
     """Split what edits of a kind saved on a call among them, by tokens."""
-    trace, charge = traced.trace, traced.charge
+    trace, charge = charged_trace.trace, charged_trace.charge
     if charge is None:
         return [PricedEdit(edit=edit, dollars=None) for edit in trace.edits]
-    saved = charge.savings
+    savings = charge.savings
     savings_by_kind = {
-        "breakpoints": saved.breakpoints,
-        "compaction": saved.compaction,
-        "context": saved.context,
+        "breakpoints": savings.breakpoints,
+        "compaction": savings.compaction,
+        "context": savings.context,
     }
     totals = {
         kind: sum(edit.saved_tokens for edit in trace.edits if _edit_kind(edit) == kind)

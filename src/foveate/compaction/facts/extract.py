@@ -1,14 +1,21 @@
-"""Extract the facts of a conversation without a model: names, numbers, errors, decisions, constraints, tasks.
+"""Extract the facts of a conversation without a model, and rank them by how likely later turns mention them.
 
-Each fact has its first and last message and a count of messages per speaker. The time is linear in the text: it
-is split into words once, and each distinct word is classified once. Files touched by tool calls and errors in
-tool results are found separately.
+Facts are names, numbers, errors, decisions, constraints and tasks. Each has its first and last message and a
+count of messages per speaker. The time is linear in the text: it is split into words once, and each distinct
+word is classified once. Files touched by tool calls and errors in tool results are found separately.
+
+Constraints and tasks rank first. The probability of the others is a logistic function of `features`; its
+weights in `ranking.toml` are fitted on recorded sessions by `benchmarks/fit_ranking.py`.
 """
 
+import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cache
+from math import exp, log1p
+from pathlib import Path
 from typing import Any
 
 from foveate.compaction.facts.rules import (
@@ -36,6 +43,8 @@ _MODEL_SENTENCES = (FactKind.DECISION, FactKind.TASK)
 _SAME_CALL_CHARS = 60
 _MAX_ERROR_CHARS = 200
 _MAX_TOOL_NAME_CHARS = 60
+# Always carried, whatever the probability: they say what to do and cannot be looked up elsewhere.
+ALWAYS_CARRIED = (FactKind.CONSTRAINT, FactKind.TASK)
 
 
 class Speaker(IntEnum):
@@ -82,7 +91,6 @@ def extract_facts(messages: Sequence[Message]) -> tuple[Fact, ...]:
 
 
 def message_texts(message: Message) -> Iterator[tuple[Speaker, str]]:
-    """Every text of a message, with its speaker."""
     speaker = (
         Speaker.MODEL
         if message.role in MODEL_ROLES
@@ -192,8 +200,6 @@ class _FactCounts:
 
 
 class _FactCollector:
-    """Collects facts while a conversation is read."""
-
     def __init__(self) -> None:
         self._counts: dict[tuple[FactKind, str], _FactCounts] = {}
         self._classified: dict[str, tuple[tuple[FactKind, str], ...]] = {}
@@ -205,7 +211,6 @@ class _FactCollector:
         return facts
 
     def add(self, index: int, speaker: Speaker, facts: Iterable[tuple[FactKind, str]]) -> None:
-        """Count facts of a speaker in the message at `index`."""
         for key, times in Counter(facts).items():
             counts = self._counts.setdefault(key, _FactCounts(index, index))
             counts.last_index = max(counts.last_index, index)
@@ -236,8 +241,6 @@ class _FactCollector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TouchedFile:
-    """A file named by tool calls, with the strongest action on it."""
-
     path: str
     action: str
     last_index: int
@@ -315,9 +318,71 @@ def find_tool_errors(messages: Sequence[Message]) -> list[ToolError]:
 
 
 def _error_lines(result: ToolResult) -> list[str]:
-    """The error lines of a result; the first line if it is marked as an error and contains none."""
     texts = [text for _, text in message_texts(Message(role="tool", parts=(result,)))]
     lines = [line for text in texts for line in find_error_lines(text)]
     if result.is_error and not lines:
         lines = [text.strip().splitlines()[0][:_MAX_ERROR_CHARS] for text in texts if text.strip()][:1]
     return lines
+
+
+_WEIGHTS_FILE = Path(__file__).with_name("ranking.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class RankedFact:
+    fact: Fact
+    probability: float
+
+
+def rank_facts(
+    facts: Sequence[Fact], messages: int, fact_weights: Mapping[str, float] | None = None
+) -> list[RankedFact]:
+    """Rank the facts of `messages` messages: constraints and open tasks, then by probability.
+
+    `fact_weights` replace the default weights, for experiments.
+    """
+    used_weights = default_weights() if fact_weights is None else fact_weights
+    ranked = [RankedFact(fact, mention_probability(fact, messages, used_weights)) for fact in facts]
+    return sorted(
+        ranked,
+        key=lambda ranked_fact: (
+            _priority(ranked_fact.fact),
+            -ranked_fact.probability,
+            -ranked_fact.fact.last_index,
+            ranked_fact.fact.text,
+        ),
+    )
+
+
+def _priority(fact: Fact) -> int:
+    return ALWAYS_CARRIED.index(fact.kind) if fact.kind in ALWAYS_CARRIED else len(ALWAYS_CARRIED)
+
+
+def mention_probability(fact: Fact, messages: int, fact_weights: Mapping[str, float]) -> float:
+    total = sum(fact_weights.get(name, 0.0) * value for name, value in features(fact, messages).items())
+    return 1 / (1 + exp(-max(-30.0, min(30.0, total))))
+
+
+def features(fact: Fact, messages: int) -> dict[str, float]:
+    """The features of a fact, by their names in `ranking.toml`.
+
+    The age of a fact is not among them: recent messages are in the tail, and for older ones the age did not
+    generalize to other kinds of sessions.
+    """
+    kind = {} if fact.kind is FactKind.IDENTIFIER else {f"is_{fact.kind.value}": 1.0}  # the reference kind
+    return kind | {
+        "always": 1.0,
+        "model": log1p(fact.count_messages_by(Speaker.MODEL)),
+        "calls": log1p(fact.count_messages_by(Speaker.CALL_ARGUMENT)),
+        "times": log1p(fact.occurrences),
+        "lasting": (fact.last_index - fact.first_index) / messages,
+        "long": log1p(len(fact.text)),
+        "absolute": float(fact.text[:1] in "/~"),
+    }
+
+
+@cache
+def default_weights() -> dict[str, float]:
+    """The weight of each feature; a missing one counts as 0."""
+    table = tomllib.loads(_WEIGHTS_FILE.read_text(encoding="utf-8"))
+    return dict(table["weights"])

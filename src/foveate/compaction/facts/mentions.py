@@ -46,8 +46,6 @@ _JOINTS = frozenset("./\\:@-")
 
 
 class MentionIndex:
-    """Index of the names and sentences in a text."""
-
     def __init__(self, text: str) -> None:
         self._seen_words: set[str] = set()
         self._names: set[str] = set()
@@ -71,7 +69,6 @@ class MentionIndex:
             _index_words(words, self._words, self._word_positions)
 
     def mentions(self, fact: Fact) -> bool:
-        """Tell whether a fact is mentioned: a name exactly, a sentence perhaps without its function words."""
         text = _normalize(fact.text)
         if fact.kind in SENTENCE_KINDS and (sentences := list(_sentence_words(text))):
             return all(self._mentions_sentence(_significant_words(words)) for words in sentences)
@@ -93,14 +90,13 @@ class MentionIndex:
         return any(self._matches_around(position, words, offset) for position in positions)
 
     def _matches_around(self, position: int, words: Sequence[str], offset: int) -> bool:
-        """Tell whether `words` occur in one sentence, with `words[offset]` at `position`."""
-        reach = 2 * len(words) + 2
+        max_distance = 2 * len(words) + 2
         first = last = position
         for word in reversed(words[:offset]):
-            first = self._find_next(word, first, -1, position - reach)
+            first = self._find_next(word, first, -1, position - max_distance)
         for word in words[offset + 1 :]:
-            last = self._find_next(word, last, 1, position + reach)
-        if first < 0 or last < 0 or last - first >= reach:
+            last = self._find_next(word, last, 1, position + max_distance)
+        if first < 0 or last < 0 or last - first >= max_distance:
             return False
         start = first
         while start > max(0, first - _MAX_WORDS_BEFORE) and self._words[start - 1] not in (_END, _CLAUSE):
@@ -119,21 +115,20 @@ class MentionIndex:
         return -1
 
 
-def contains_whole(wanted: str, text: str) -> bool:
-    """Tell whether `wanted` occurs in `text`, and not only inside a longer name."""
-    position = text.find(wanted)
+def contains_whole(name: str, text: str) -> bool:
+    """Return whether `name` occurs in `text`, and not only inside a longer name."""
+    position = text.find(name)
     while position >= 0:
-        end = position + len(wanted)
+        end = position + len(name)
         if not (
             _continues_name(text[max(0, position - 2) : position][::-1]) or _continues_name(text[end : end + 2])
         ):
             return True
-        position = text.find(wanted, position + 1)
+        position = text.find(name, position + 1)
     return False
 
 
 def _continues_name(neighbours: str) -> bool:
-    """Tell whether a name continues with the two characters next to it."""
     return _is_word_char(neighbours[:1]) or (neighbours[:1] in _JOINTS and _is_word_char(neighbours[1:]))
 
 
@@ -146,7 +141,6 @@ def _normalize(text: str) -> str:
 
 
 def _index_words(words: Sequence[str], row: list[str], positions: dict[str, list[int]]) -> None:
-    """Append words and an end marker to `row`, and their positions to `positions`."""
     for word in words:
         word_positions = positions.setdefault(word, [])
         if len(word_positions) < _MAX_POSITIONS:
@@ -156,7 +150,6 @@ def _index_words(words: Sequence[str], row: list[str], positions: dict[str, list
 
 
 def _find_rarest(words: Sequence[str], positions: dict[str, list[int]]) -> tuple[int, Sequence[int]]:
-    """Index of the word with the fewest positions, and these positions."""
     rarest = min(range(len(words)), key=lambda number: len(positions.get(words[number], ())))
     return rarest, positions.get(words[rarest], ())
 

@@ -33,8 +33,6 @@ SENTENCE_KINDS = frozenset((FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISIO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactRules:
-    """The rules of `facts.toml` as compiled patterns."""
-
     sentences: Mapping[FactKind, re.Pattern[str]]
     orders: re.Pattern[str]
     no_orders: re.Pattern[str]
@@ -57,13 +55,13 @@ class FactRules:
 def rules() -> FactRules:
     table = tomllib.loads(_RULES_FILE.read_text(encoding="utf-8"))
     units = "|".join(re.escape(unit) for unit in sorted(table["units"], key=len, reverse=True))
-    lead, dense_lead = (_alternatives(phrases) for phrases in _split_by_script(table["before_orders"]))
+    openings, dense_openings = (_alternatives(phrases) for phrases in _split_by_script(table["before_orders"]))
     return FactRules(
         sentences={kind: _phrases(table[kind.value]) for kind in FactKind if kind in SENTENCE_KINDS},
         orders=_phrases(table["orders"]),
         no_orders=_phrases(table["no_orders"]),
         before_orders=re.compile(
-            rf"(?:^|[,;:(–—，；：、])\W{{0,9}}(?:(?:{lead})\W{{1,3}}|(?:{dense_lead})){{0,3}}$|(?<!\w)(?:{lead})\W{{1,3}}$",
+            rf"(?:^|[,;:(–—，；：、])\W{{0,9}}(?:(?:{openings})\W{{1,3}}|(?:{dense_openings})){{0,3}}$|(?<!\w)(?:{openings})\W{{1,3}}$",
             re.IGNORECASE,
         ),
         reporting=re.compile(
@@ -161,19 +159,17 @@ _LISTED_LINE = re.compile(r"^ {0,9}\d{1,7}(?=[\t→|:│]| {2,})", re.MULTILINE)
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text that may contain a path or an identifier, with repetitions."""
     return _WORD.findall(text)
 
 
 def classify_word(word: str) -> tuple[tuple[FactKind, str], ...]:
-    """The paths, identifiers and versions in one word."""
     if len(word) > _MAX_WORD_CHARS:
         return ()
     if "\\" in word:
         if match := _WINDOWS_PATH.fullmatch(word.rstrip(".:")):
             return ((FactKind.PATH, match[0]),)
         return tuple(fact for piece in _ESCAPES.split(word) if piece for fact in classify_word(piece))
-    bare = _strip_marks(word)
+    bare = _strip_punctuation(word)
     if bare.startswith(("http:", "https:")) or _MEASURE.fullmatch(bare):
         return ()  # found by `find_urls` and `find_numbers`
     if scoped := _SCOPED.fullmatch(word.rstrip(".:-+@~")):
@@ -184,12 +180,12 @@ def classify_word(word: str) -> tuple[tuple[FactKind, str], ...]:
         return ((FactKind.VERSION, bare),)
     if any(pattern.fullmatch(bare) for pattern in (_DIGEST, _TICKET, _COLOUR, _FLAG, _KEBAB)):
         return ((FactKind.IDENTIFIER, bare),)
-    called = bare.endswith("()")
+    is_called = bare.endswith("()")
     parts = _PART.findall(bare)
     return tuple(
         (FactKind.IDENTIFIER, part.strip("-"))
         for number, part in enumerate(parts)
-        if is_identifier(part.strip("-"), called=called and number == len(parts) - 1)
+        if is_identifier(part.strip("-"), is_called=is_called and number == len(parts) - 1)
     )
 
 
@@ -199,7 +195,7 @@ def names_in_word(word: str) -> Iterator[str]:
     A path also mentions its parent folders and its last part and, if it is absolute, all its ends:
     "/work/src/app.py" mentions "src/app.py", but "lib/src/app.py" does not.
     """
-    bare = _strip_marks(word)
+    bare = _strip_punctuation(word)
     if bare.startswith(("http:", "https:")):
         return  # only a complete URL counts
     yield bare
@@ -214,7 +210,7 @@ def names_in_word(word: str) -> Iterator[str]:
                 yield bare[slash + 1 :]
 
 
-def _strip_marks(word: str) -> str:
+def _strip_punctuation(word: str) -> str:
     """The word without surrounding punctuation and line numbers."""
     bare = word.rstrip(".:-+@~")
     if line := _LINE_OF_FILE.match(bare[::-1]):
@@ -223,7 +219,7 @@ def _strip_marks(word: str) -> str:
 
 
 def is_path(word: str) -> bool:
-    """Tell whether a word is a path, and not an alternative ("and/or") or a fraction."""
+    """Return whether a word is a path, and not an alternative ("and/or") or a fraction."""
     if "//" in word or ":" in word:
         return False
     folder, slash, last = word.rpartition("/")
@@ -235,11 +231,11 @@ def is_path(word: str) -> bool:
     return (word[0] in "/~." and len(word) > 2) or word.count("/") > 1 or (last == "" and len(folder) > 1)
 
 
-def is_identifier(word: str, *, called: bool = False) -> bool:
-    """Tell whether a word is from code: `snake_case`, `camelCase`, `CONSTANT`, `sha256`, or `called()`."""
+def is_identifier(word: str, *, is_called: bool = False) -> bool:
+    """Return whether a word is from code: `snake_case`, `camelCase`, `CONSTANT`, `sha256`, or `called()`."""
     if len(word) < 3 or word.isdigit() or not any(char.isalpha() for char in word):
         return False
-    if "_" in word.strip("_") or word[0] == "_" or called:
+    if "_" in word.strip("_") or word[0] == "_" or is_called:
         return True
     if word.isupper():
         return True
@@ -265,10 +261,8 @@ def strip_unit(number: str) -> str:
 
 
 def find_names(text: str) -> Iterator[str]:
-    """Names of people, products and places: capitalized words that do not start a sentence."""
     return (match[0] for match in _NAME.finditer(text))
 
 
 def find_quotes(text: str) -> Iterator[str]:
-    """Text in quotes or backticks, on one line."""
     return (next(filter(None, match.groups())).strip() for match in _QUOTED.finditer(text))

@@ -88,9 +88,9 @@ def find_fact_sentences(text: str, kinds: Sequence[FactKind]) -> Iterator[tuple[
 
 
 def _sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
-    for begin, end in _paragraph_ranges(text):
-        start = begin
-        for match in _SENTENCE_END.finditer(text, begin, end):
+    for paragraph_start, end in _paragraph_ranges(text):
+        start = paragraph_start
+        for match in _SENTENCE_END.finditer(text, paragraph_start, end):
             if match.start() > start:
                 yield start, match.start()
             start = match.end()
@@ -98,34 +98,33 @@ def _sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
 
 def _paragraph_ranges(text: str) -> Iterator[tuple[int, int]]:
     """Ranges of lines, with wrapped paragraphs as one range, up to the maximum length of a sentence."""
-    begin = end = unended = 0
+    start = end = open_chars = 0
     before = ""
     for line in text.splitlines(keepends=True):
-        fits = unended + len(line) <= _MAX_SENTENCE_CHARS
-        if begin < end and not (fits and _continues(before.strip(), line)):
-            yield begin, end
-            begin, unended = end, 0
-        ended = max((match.end() for match in _SENTENCE_BREAK.finditer(line)), default=None)
-        unended = unended + len(line) if ended is None else len(line) - ended
+        fits = open_chars + len(line) <= _MAX_SENTENCE_CHARS
+        if start < end and not (fits and _continues(before.strip(), line)):
+            yield start, end
+            start, open_chars = end, 0
+        sentence_end = max((match.end() for match in _SENTENCE_BREAK.finditer(line)), default=None)
+        open_chars = open_chars + len(line) if sentence_end is None else len(line) - sentence_end
         before = line
         end += len(line)
-    if begin < end:
-        yield begin, end
+    if start < end:
+        yield start, end
 
 
-def _continues(line: str, following: str) -> bool:
-    """Tell whether a line of prose is wrapped and continues in `following`."""
-    if not line or line.endswith(_LINE_ENDS) or _NOT_PROSE.match(line) or _BLOCK_START.match(following):
+def _continues(line: str, next_line: str) -> bool:
+    """Return whether a line of prose is wrapped and continues in `next_line`."""
+    if not line or line.endswith(_LINE_ENDS) or _NOT_PROSE.match(line) or _BLOCK_START.match(next_line):
         return False
-    if _CODE_LIKE.search(line) or _CODE_LIKE.search(following):
+    if _CODE_LIKE.search(line) or _CODE_LIKE.search(next_line):
         return False
     if rules().unfinished.search(line[-_UNFINISHED_CHARS:]):
         return True
-    return len(line) >= _WRAPPED_CHARS and following.lstrip()[:1].islower()
+    return len(line) >= _WRAPPED_CHARS and next_line.lstrip()[:1].islower()
 
 
 def _find_phrase(kind: FactKind, sentence: str) -> re.Match[str] | None:
-    """The first phrase that makes a sentence one of this kind."""
     pattern = rules().sentences[kind]
     if kind is not FactKind.CONSTRAINT:
         return pattern.search(sentence)
@@ -144,17 +143,17 @@ def _find_phrase(kind: FactKind, sentence: str) -> re.Match[str] | None:
 
 
 def _is_constraint(sentence: str, match: re.Match[str], is_question: bool) -> bool:
-    """Tell whether a phrase is a constraint: not "I don't know", nor "do we only have this one?"."""
+    """Return whether a phrase is a constraint: not "I don't know", nor "do we only have this one?"."""
     before = sentence[max(0, match.start() - _CLAUSE_CHARS) : match.start()]
     if match[0].lower() in rules().refusing and _SPEAKER.search(before):
         return bool(rules().wishing.match(sentence, match.end()))
     clause = _CLAUSE_END.split(before)[-1]
-    asks = rules().asking.match(clause) if clause.strip() else rules().asking.fullmatch(match[0])
-    return not (is_question and asks)
+    question_start = rules().asking.match(clause) if clause.strip() else rules().asking.fullmatch(match[0])
+    return not (is_question and question_start)
 
 
 def _is_order(sentence: str, match: re.Match[str]) -> bool:
-    """Tell whether a phrase starts an order: "No emojis", not "No idea" or "No test was run"."""
+    """Return whether a phrase starts an order: "No emojis", not "No idea" or "No test was run"."""
     if match.start() > _CLAUSE_CHARS:
         before = (
             "x" + sentence[match.start() - _CLAUSE_CHARS : match.start()]
@@ -189,7 +188,7 @@ def find_error_lines(text: str) -> Iterator[str]:
 
 
 def _reports_error(line: str, match: re.Match[str]) -> bool:
-    """Tell whether a line reports an error that happened, and not a line of a file or "no errors"."""
+    """Return whether a line reports an error that happened, and not a line of a file or "no errors"."""
     bare = line.rstrip()
     if _DISPLAYED_LINE.match(line) or _CODE.search(line) or bare.endswith(_CODE_ENDS):
         return False
@@ -208,5 +207,5 @@ def _clip_sentence(sentence: str, position: int, *, min_words: int = _MIN_SENTEN
         if start:
             sentence = sentence.partition(" ")[2] or sentence
     clean = sentence.strip(_LIST_MARKERS).removeprefix("- ").strip(_LIST_MARKERS)
-    enough = len(clean.split()) >= min_words or any(ord(char) > 0x2E80 for char in clean)
-    return clean if enough else ""
+    is_long_enough = len(clean.split()) >= min_words or any(ord(char) > 0x2E80 for char in clean)
+    return clean if is_long_enough else ""

@@ -12,17 +12,19 @@ from heapq import nlargest
 from itertools import islice
 
 from foveate.compaction.facts.extract import (
+    ALWAYS_CARRIED,
     MODEL_ROLES,
     Fact,
+    RankedFact,
     Speaker,
     ToolError,
     extract_facts,
     find_tool_errors,
     find_touched_files,
     message_texts,
+    rank_facts,
 )
 from foveate.compaction.facts.mentions import MentionIndex
-from foveate.compaction.facts.ranking import ALWAYS_CARRIED, RankedFact, rank_facts
 from foveate.compaction.facts.rules import SENTENCE_KINDS, FactKind
 from foveate.model import Message, Text
 
@@ -33,15 +35,17 @@ MIN_SUMMARY_TOKENS = 256
 _CANDIDATES_PER_TOKEN = 4  # how many names to consider per token of room
 _LINE_TOKENS = 1  # for the line break, and for changes where two texts meet
 
-CountTokens = Callable[[str], int]
+TokenCounter = Callable[[str], int]
+_MAX_GOAL_CHARS = 300
+_MAX_STATE_CHARS = 200
+_MAX_REQUEST_CHARS = 200
+_MAX_ERROR_CHARS = 160
 
 
-class _Section(StrEnum):
-    """Sections of a summary, in output order, with their headings."""
-
+class _SummarySection(StrEnum):
     GOAL = "Goal"
     CONSTRAINTS = "The user's constraints, as they were said"
-    ASKED = "What else the user said, the latest first"
+    OTHER_REQUESTS = "What else the user said, the latest first"
     TASKS = "Open tasks"
     STATE = "Where it stood"
     FILES = "Files"
@@ -52,27 +56,24 @@ class _Section(StrEnum):
 
 # The maximum share of each section, in the order in which they are filled.
 _SHARES = {
-    _Section.CONSTRAINTS: 0.50,
-    _Section.GOAL: 0.16,
-    _Section.TASKS: 0.10,
-    _Section.STATE: 0.05,
-    _Section.FILES: 0.15,
-    _Section.DECISIONS: 0.06,
-    _Section.ERRORS: 0.06,
-    _Section.ASKED: 0.15,  # of what the names leave
+    _SummarySection.CONSTRAINTS: 0.50,
+    _SummarySection.GOAL: 0.16,
+    _SummarySection.TASKS: 0.10,
+    _SummarySection.STATE: 0.05,
+    _SummarySection.FILES: 0.15,
+    _SummarySection.DECISIONS: 0.06,
+    _SummarySection.ERRORS: 0.06,
+    _SummarySection.OTHER_REQUESTS: 0.15,  # of what the names leave
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractiveSummary:
-    """A summary, and the facts included for their own sake."""
-
     text: str
     facts: tuple[Fact, ...]
 
 
 def summary_limit_tokens(replaced_tokens: int) -> int:
-    """The token limit for a summary of so many tokens."""
     return min(replaced_tokens // 2, max(int(replaced_tokens * _DEFAULT_SHARE), MIN_SUMMARY_TOKENS))
 
 
@@ -80,7 +81,7 @@ def summarize_by_rules(
     messages: Sequence[Message],
     *,
     limit_tokens: int,
-    count: CountTokens,
+    count: TokenCounter,
     tail: Sequence[Message] = (),
     fact_weights: Mapping[str, float] | None = None,
 ) -> ExtractiveSummary:
@@ -90,45 +91,52 @@ def summarize_by_rules(
     for experiments.
     """
     ranked = rank_facts(extract_facts(messages), len(messages), fact_weights)
-    chosen: list[_SectionEntry] = []
-    left_tokens = limit_tokens
+    selected: list[_SectionEntry] = []
+    remaining_tokens = limit_tokens
     for section, entries in _section_entries(messages, ranked):
-        served, spent = _fill_section(entries, min(left_tokens, int(limit_tokens * _SHARES[section])), count)
-        chosen += served
-        left_tokens -= spent
+        section_entries, section_tokens = _fill_section(
+            entries, min(remaining_tokens, int(limit_tokens * _SHARES[section])), count
+        )
+        selected += section_entries
+        remaining_tokens -= section_tokens
     tail_facts = {fact.text for fact in extract_facts(tail)}
     names = [
         ranked_fact
         for ranked_fact in ranked
         if ranked_fact.fact.kind not in SENTENCE_KINDS and ranked_fact.fact.text not in tail_facts
     ]
-    left_tokens -= count(_Section.NAMES)
-    listed = select_missing_facts(_join_lines(chosen), names, limit_tokens=left_tokens, count=count)
-    chosen += [_SectionEntry(_Section.NAMES, fact.text, fact, group="") for fact in listed]
-    left_tokens -= sum(count(f" {fact.text}") for fact in listed)
-    chosen_lines = {entry.text for entry in chosen}
+    remaining_tokens -= count(_SummarySection.NAMES)
+    missing_facts = select_missing_facts(
+        _join_lines(selected), names, limit_tokens=remaining_tokens, count=count
+    )
+    selected += [_SectionEntry(_SummarySection.NAMES, fact.text, fact, group="") for fact in missing_facts]
+    remaining_tokens -= sum(count(f" {fact.text}") for fact in missing_facts)
+    selected_lines = {entry.text for entry in selected}
     other_requests = [
-        _SectionEntry(_Section.ASKED, line) for line in _other_user_lines(messages) if line not in chosen_lines
+        _SectionEntry(_SummarySection.OTHER_REQUESTS, line)
+        for line in _other_user_lines(messages)
+        if line not in selected_lines
     ]
-    chosen += _fill_section(
-        other_requests, min(left_tokens, int(limit_tokens * _SHARES[_Section.ASKED])), count
+    selected += _fill_section(
+        other_requests,
+        min(remaining_tokens, int(limit_tokens * _SHARES[_SummarySection.OTHER_REQUESTS])),
+        count,
     )[0]
-    return _fit(chosen, limit_tokens, count)
+    return _fit(selected, limit_tokens, count)
 
 
 def _fill_section(
-    entries: Sequence["_SectionEntry"], share_tokens: int, count: CountTokens
+    entries: Sequence["_SectionEntry"], share_tokens: int, count: TokenCounter
 ) -> tuple[list["_SectionEntry"], int]:
-    """The entries that fit the share of a section, and their tokens."""
-    chosen: list[_SectionEntry] = []
-    spent = 0
+    selected: list[_SectionEntry] = []
+    used_tokens = 0
     for entry in entries:
-        heading = 0 if chosen else count(entry.section) + _LINE_TOKENS
+        heading = 0 if selected else count(entry.section) + _LINE_TOKENS
         cost = heading + count(entry.text) + _LINE_TOKENS
-        if spent + cost <= share_tokens:
-            spent += cost
-            chosen.append(entry)
-    return chosen, spent
+        if used_tokens + cost <= share_tokens:
+            used_tokens += cost
+            selected.append(entry)
+    return selected, used_tokens
 
 
 def _join_lines(entries: Sequence["_SectionEntry"]) -> str:
@@ -136,27 +144,27 @@ def _join_lines(entries: Sequence["_SectionEntry"]) -> str:
 
 
 def select_missing_facts(
-    summary: str, ranked: Sequence[RankedFact], *, limit_tokens: int, count: CountTokens
+    summary: str, ranked: Sequence[RankedFact], *, limit_tokens: int, count: TokenCounter
 ) -> list[Fact]:
     """The important facts that `summary` does not mention, as many as fit `limit_tokens`.
 
     Constraints and open tasks come first, then facts by probability per token.
     """
     mention_index = MentionIndex(summary)
-    left_tokens = limit_tokens
+    remaining_tokens = limit_tokens
     selected = []
     for fact, tokens in _sort_by_value(ranked, limit_tokens, count):
-        if left_tokens < 1:
+        if remaining_tokens < 1:
             break
-        if tokens <= left_tokens and not mention_index.mentions(fact):
-            left_tokens -= tokens
+        if tokens <= remaining_tokens and not mention_index.mentions(fact):
+            remaining_tokens -= tokens
             mention_index.add(fact.text)
             selected.append(fact)
     return selected
 
 
 def _sort_by_value(
-    ranked: Sequence[RankedFact], limit_tokens: int, count: CountTokens
+    ranked: Sequence[RankedFact], limit_tokens: int, count: TokenCounter
 ) -> list[tuple[Fact, int]]:
     """Facts that are always carried, then the others by probability per token, each with its tokens."""
     always_carried = [ranked_fact.fact for ranked_fact in ranked if ranked_fact.fact.kind in ALWAYS_CARRIED]
@@ -185,9 +193,7 @@ def _estimate_tokens(fact: Fact) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _SectionEntry:
-    """A line of a section, or a name in the line of its `group`, with its fact if it has one."""
-
-    section: _Section
+    section: _SummarySection
     text: str
     fact: Fact | None = None
     group: str | None = None
@@ -195,8 +201,7 @@ class _SectionEntry:
 
 def _section_entries(
     messages: Sequence[Message], ranked: Sequence[RankedFact]
-) -> Iterator[tuple[_Section, list[_SectionEntry]]]:
-    """Yield the candidates of each section, most important first, in the order in which sections are filled."""
+) -> Iterator[tuple[_SummarySection, list[_SectionEntry]]]:
     sentences = {
         kind: [ranked_fact.fact for ranked_fact in ranked if ranked_fact.fact.kind is kind]
         for kind in SENTENCE_KINDS
@@ -207,21 +212,27 @@ def _section_entries(
             latest = [fact for fact in latest if fact.count_messages_by(Speaker.USER)]
         yield section, [_SectionEntry(section, f"- {_to_one_line(fact.text)}", fact) for fact in latest]
         if kind is FactKind.CONSTRAINT:
-            yield _Section.GOAL, [_SectionEntry(_Section.GOAL, line) for line in _goal_lines(messages)]
-        if kind is FactKind.TASK:
-            yield _Section.STATE, [_SectionEntry(_Section.STATE, line) for line in _state_lines(messages)]
             yield (
-                _Section.FILES,
+                _SummarySection.GOAL,
+                [_SectionEntry(_SummarySection.GOAL, line) for line in _goal_lines(messages)],
+            )
+        if kind is FactKind.TASK:
+            yield (
+                _SummarySection.STATE,
+                [_SectionEntry(_SummarySection.STATE, line) for line in _state_lines(messages)],
+            )
+            yield (
+                _SummarySection.FILES,
                 [
-                    _SectionEntry(_Section.FILES, file.path, group=file.action)
+                    _SectionEntry(_SummarySection.FILES, file.path, group=file.action)
                     for file in find_touched_files(messages)
                 ],
             )
     yield (
-        _Section.ERRORS,
+        _SummarySection.ERRORS,
         [
             _SectionEntry(
-                _Section.ERRORS,
+                _SummarySection.ERRORS,
                 f"- {_describe_error(error)}{' (later it went well)' if error.is_resolved else ''}",
             )
             for error in find_tool_errors(messages)
@@ -236,18 +247,13 @@ def _describe_error(error: ToolError) -> str:
 
 
 _SENTENCE_SECTIONS = {
-    FactKind.CONSTRAINT: _Section.CONSTRAINTS,
-    FactKind.TASK: _Section.TASKS,
-    FactKind.DECISION: _Section.DECISIONS,
+    FactKind.CONSTRAINT: _SummarySection.CONSTRAINTS,
+    FactKind.TASK: _SummarySection.TASKS,
+    FactKind.DECISION: _SummarySection.DECISIONS,
 }
-_MAX_GOAL_CHARS = 300
-_MAX_STATE_CHARS = 200
-_MAX_REQUEST_CHARS = 200
-_MAX_ERROR_CHARS = 160
 
 
 def _user_texts(messages: Sequence[Message]) -> list[str]:
-    """The user's texts, without very short ones if there are others."""
     texts = (pair for message in messages for pair in message_texts(message))
     user_texts = [text for speaker, text in texts if speaker is Speaker.USER and text.strip()]
     return [text for text in user_texts if len(text.split(maxsplit=3)) > 3] or user_texts
@@ -281,12 +287,11 @@ def _to_one_line(text: str) -> str:
 
 
 def _clip(text: str, chars: int) -> str:
-    """The start of a text on one line, cut at a space."""
     line = " ".join(text[: chars * 4].split())
     return line if len(line) <= chars else f"{line[:chars].rpartition(' ')[0] or line[:chars]} …"
 
 
-def _fit(entries: Sequence[_SectionEntry], limit_tokens: int, count: CountTokens) -> ExtractiveSummary:
+def _fit(entries: Sequence[_SectionEntry], limit_tokens: int, count: TokenCounter) -> ExtractiveSummary:
     """As many of the first `entries` as fit when the whole text is counted."""
     low, high = 0, len(entries)
     if count(_render(entries)) <= limit_tokens:
@@ -303,7 +308,7 @@ def _fit(entries: Sequence[_SectionEntry], limit_tokens: int, count: CountTokens
 
 def _render(entries: Sequence[_SectionEntry]) -> str:
     lines: list[str] = []
-    for section in _Section:
+    for section in _SummarySection:
         section_entries = [entry for entry in entries if entry.section is section]
         if not section_entries:
             continue

@@ -38,12 +38,42 @@ _TOOL_CALL_REASONS = frozenset(("tool_use", "tool_calls", "function_call", "paus
 # vllm-project/vllm#13125 (2025).
 _THINKING_BLOCK = re.compile(r"\s*<(think|thinking)>.*?(</\1>|\Z)", re.DOTALL)
 _THINKING_END = re.compile(r"^[^\S\n]*</(think|thinking)>[ \t]*$", re.MULTILINE)
+_REASON_DECODER = msgspec.json.Decoder(str | None)
+_NULL = msgspec.Raw(b"null")
+RETRY_DELAYS_SECONDS = (1.0, 4.0, 16.0)
+_DEFAULT_WINDOW_TOKENS = 16_384
+# The prompt asks for a number of words. The response may be longer, and truncated text is lost.
+_OUTPUT_FACTOR = 2
+_MAX_OUTPUT_TOKENS = 8_192
+# A client with a shorter timeout is meant for counting tokens.
+_MIN_TIMEOUT_SECONDS = 2.0
+_MAX_SUMMARY_TOKENS = 6_000
+# For models that think by default, which counts as output.
+_THINKING_TOKENS = 4_096
+# Smaller chunks would make too many summaries of summaries.
+_MIN_CHUNK_TOKENS = 512
+_TRANSIENT_STATUSES = frozenset((408, 409, 425, 429))  # the same request may succeed a little later
+_REJECTED_STATUSES = frozenset((400, 413, 422))  # another request may succeed
+_UNFORCED_TOOL_CHOICES = frozenset(("", "auto", "none"))
+_THINKING_OFF = frozenset(("", "disabled", "none"))
+# These fields are not part of the cached prefix, and each would prevent a single complete text.
+_DROPPED_FIELDS = frozenset(
+    ("stream", "stream_options", "stop", "stop_sequences", "n", "logprobs", "top_logprobs", "prediction",
+     "max_tokens", "max_completion_tokens", "max_output_tokens", "logit_bias", "modalities", "audio",
+     "background")
+)  # fmt: skip
+# Fields that force an output format, besides OpenAI's: vLLM's names (docs.vllm.ai, structured outputs) and
+# llama.cpp's (tools/server/README.md), read November 2026.
+_OUTPUT_FORMAT_FIELDS = frozenset(
+    ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag", "structured_outputs",
+     "grammar", "json_schema")
+)  # fmt: skip
+Sleep = Callable[[float], Awaitable[None]]
+_OUTPUT_LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryResponse:
-    """A model's response to a request for a summary; `problem` says why it cannot be used."""
-
     text: str
     usage: Usage | None
     problem: str | None = None
@@ -86,10 +116,8 @@ class _ChatChoice(msgspec.Struct):
 
 _BLOCKS_DECODER = msgspec.json.Decoder(list[_AnthropicBlock])
 _CHOICES_DECODER = msgspec.json.Decoder(list[_ChatChoice])
-_REASON_DECODER = msgspec.json.Decoder(str | None)
 _OUTPUT_DECODER = msgspec.json.Decoder(list[_ResponsesItem])
 _INCOMPLETE_DECODER = msgspec.json.Decoder(_IncompleteDetails | None)
-_NULL = msgspec.Raw(b"null")
 
 
 def parse_response(api_format: Format, reply: JsonReply) -> SummaryResponse:
@@ -169,39 +197,6 @@ def _strip_thinking(text: str) -> str:
     return text[thinking.end() :].strip() if thinking else text.strip()
 
 
-RETRY_DELAYS_SECONDS = (1.0, 4.0, 16.0)
-
-_DEFAULT_WINDOW_TOKENS = 16_384
-# The prompt asks for a number of words. The response may be longer, and truncated text is lost.
-_OUTPUT_FACTOR = 2
-_MAX_OUTPUT_TOKENS = 8_192
-# A client with a shorter timeout is meant for counting tokens.
-_MIN_TIMEOUT_SECONDS = 2.0
-_MAX_SUMMARY_TOKENS = 6_000
-# For models that think by default, which counts as output.
-_THINKING_TOKENS = 4_096
-# Smaller chunks would make too many summaries of summaries.
-_MIN_CHUNK_TOKENS = 512
-_TRANSIENT_STATUSES = frozenset((408, 409, 425, 429))  # the same request may succeed a little later
-_REJECTED_STATUSES = frozenset((400, 413, 422))  # another request may succeed
-_UNFORCED_TOOL_CHOICES = frozenset(("", "auto", "none"))
-_THINKING_OFF = frozenset(("", "disabled", "none"))
-# These fields are not part of the cached prefix, and each would prevent a single complete text.
-_DROPPED_FIELDS = frozenset(
-    ("stream", "stream_options", "stop", "stop_sequences", "n", "logprobs", "top_logprobs", "prediction",
-     "max_tokens", "max_completion_tokens", "max_output_tokens", "logit_bias", "modalities", "audio",
-     "background")
-)  # fmt: skip
-# Fields that force an output format, besides OpenAI's: vLLM's names (docs.vllm.ai, structured outputs) and
-# llama.cpp's (tools/server/README.md), read November 2026.
-_OUTPUT_FORMAT_FIELDS = frozenset(
-    ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag", "structured_outputs",
-     "grammar", "json_schema")
-)  # fmt: skip
-
-Sleep = Callable[[float], Awaitable[None]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummarizerEndpoint:
     """Full URL, API format and headers, including the key, of a summarizing model.
@@ -222,8 +217,6 @@ class _BodyWriter(Protocol):
 
 
 class _NextStep(Enum):
-    """What may help after a failed attempt."""
-
     RETRY = auto()
     MORE_OUTPUT = auto()
     RETRY_ONCE = auto()  # a second unrelated text will not be followed by a summary
@@ -236,8 +229,6 @@ _FINAL_STEPS = frozenset((_NextStep.AS_DATA, _NextStep.GIVE_UP))
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """The summary text, or the problem and what may help."""
-
     text: str
     problem: str | None = None
     next_step: _NextStep = _NextStep.RETRY
@@ -329,7 +320,6 @@ class LlmSummarizer:
     async def _summarize_chunks(
         self, summary_input: SummaryInput, writer: "_RequestWriter", usage_log: UsageLog
     ) -> _Attempt:
-        """Summarize messages shown as data, chunk by chunk."""
         chunks = await asyncio.to_thread(writer.split_chunks, summary_input)
         attempt = _Attempt(
             summary_input.earlier_summary, "the window of the summariser is too small for any piece of it"
@@ -377,8 +367,8 @@ class LlmSummarizer:
         except UpstreamStatus as error:
             usage_log.drop_call()
             is_transient = error.status >= 500 or error.status in _TRANSIENT_STATUSES or error.status < 400
-            otherwise = _NextStep.AS_DATA if error.status in _REJECTED_STATUSES else _NextStep.GIVE_UP
-            return _Attempt("", str(error), _NextStep.RETRY if is_transient else otherwise)
+            fallback_step = _NextStep.AS_DATA if error.status in _REJECTED_STATUSES else _NextStep.GIVE_UP
+            return _Attempt("", str(error), _NextStep.RETRY if is_transient else fallback_step)
         except UpstreamError as error:
             return _Attempt("", str(error))
         usage_log.finish_call(response.usage)
@@ -424,14 +414,12 @@ class _ResponsesPromptBody(msgspec.Struct):
 
 
 class _RequestWriter:
-    """Writes the requests for one summary and checks the responses. `name` is the endpoint's model name."""
-
     def __init__(
         self, model: str, name: str, api_format: Format, window_tokens: int, limit_tokens: int
     ) -> None:
         self._model = model
         self._name = name
-        self._spoken = api_format
+        self._api_format = api_format
         self._window_tokens = window_tokens
         self.limit_tokens = min(limit_tokens, _MAX_SUMMARY_TOKENS, max(window_tokens // 8, 1))
         self._counter = counter_for(model)
@@ -447,7 +435,6 @@ class _RequestWriter:
         return Summary(text=attempt.text, model=self._model)
 
     def check_text(self, text: str, summary_input: SummaryInput) -> _Attempt:
-        """Return the text, or the reason why it is not a summary."""
         problem = find_problem(text, replaced_tokens=summary_input.replaced_tokens, count=self.count_upper)
         if problem is not None:
             return _Attempt("", problem)
@@ -455,9 +442,9 @@ class _RequestWriter:
         return _Attempt(text) if problem is None else _Attempt("", problem, _NextStep.RETRY_ONCE)
 
     def can_read_cache(self, summary_input: SummaryInput) -> bool:
-        """Tell whether the sent request can be sent again and would be read from the cache."""
+        """Return whether the sent request can be sent again and would be read from the cache."""
         request = summary_input.request
-        is_same = request.model == self._model and request.format is self._spoken
+        is_same = request.model == self._model and request.format is self._api_format
         # A forced tool or schema would determine the response, and removing it would invalidate the cache.
         if (
             not is_same
@@ -481,7 +468,6 @@ class _RequestWriter:
     def append_prompt(
         self, summary_input: SummaryInput, prompt: str, *replies: str, more_output: bool
     ) -> bytes:
-        """The sent request with `prompt` appended, then alternating replies."""
         roles = ("user", "assistant")
         messages = tuple(
             Message(role=roles[number % 2], parts=(Text(text),))
@@ -497,18 +483,17 @@ class _RequestWriter:
     def show_chunk(
         self, chunk: str, earlier_summary: str, facts: Sequence[str], *, is_last: bool, more_output: bool
     ) -> bytes:
-        """A request that shows a chunk of the conversation as data."""
         system = prompts.system_prompt(limit_tokens=self.limit_tokens)
         prompt = prompts.chunk_prompt(chunk, earlier_summary, facts, is_last=is_last)
         max_output_tokens = self._default_output_tokens() + (self._summary_room_tokens if more_output else 0)
-        if self._spoken is Format.RESPONSES:
+        if self._api_format is Format.RESPONSES:
             return msgspec.json.encode(
                 _ResponsesPromptBody(
                     model=self._name, instructions=system, input=prompt, max_output_tokens=max_output_tokens
                 )
             )
         body = _PromptBody(model=self._name, messages=[_PromptMessage("user", prompt)])
-        if self._spoken is Format.ANTHROPIC:
+        if self._api_format is Format.ANTHROPIC:
             body.system = system
         else:
             body.messages.insert(0, _PromptMessage("system", system))
@@ -535,13 +520,12 @@ class _RequestWriter:
         )
 
     def _limit_field(self) -> str:
-        if self._spoken is Format.RESPONSES:
+        if self._api_format is Format.RESPONSES:
             return "max_output_tokens"
-        is_openai = self._spoken is Format.CHAT and self._rules.provider == "openai"
+        is_openai = self._api_format is Format.CHAT and self._rules.provider == "openai"
         return "max_completion_tokens" if is_openai else "max_tokens"
 
     def _default_output_tokens(self) -> int:
-        """Output limit for a summary, with thinking if the model thinks by default."""
         return self._summary_room_tokens + (0 if self._limit_field() == "max_tokens" else _THINKING_TOKENS)
 
     def _output_tokens(self, request: Request) -> int:
@@ -555,9 +539,6 @@ class _RequestWriter:
         budget = parse_object(body_fields.get("thinking")).get("budget_tokens", 0)
         limits = [number for number in (own_limit, budget) if isinstance(number, int)]
         return max(*limits, sum(limits[1:]) + self._default_output_tokens(), self._default_output_tokens())
-
-
-_OUTPUT_LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 def _append_messages(request: Request, messages: tuple[Message, ...]) -> list[Edit]:
@@ -594,7 +575,7 @@ def _last_system_place(request: Request) -> Place | None:
 
 
 def _has_output_format(request: Request) -> bool:
-    """Tell whether the request forces a response that is not plain text."""
+    """Return whether the response must be something else than plain text."""
     body_fields = parse_fields(request.body)
     text_format = as_dict(parse_object(body_fields.get("text")).get("format"))  # of the Responses API
     has_format = any(

@@ -10,7 +10,7 @@ from itertools import count as count_up
 from blake3 import blake3
 
 from foveate.compaction.apply import describe_non_text
-from foveate.compaction.summarize.extractive import CountTokens
+from foveate.compaction.summarize.extractive import TokenCounter
 from foveate.model import Document, Message, Part, Text, Thinking, ToolCall, ToolResult
 
 # A token is about three quarters of a word, and models write more than they are asked for.
@@ -105,7 +105,7 @@ def fence_name(text: str, *, chars: int = _FENCE_NAME_CHARS) -> str:
     return next(name for name in names if name not in text)
 
 
-def split_messages(messages: Sequence[Message], *, chunk_tokens: int, count: CountTokens) -> list[str]:
+def split_messages(messages: Sequence[Message], *, chunk_tokens: int, count: TokenCounter) -> list[str]:
     """Format messages as texts of at most about `chunk_tokens`; long messages span several."""
     texts = [_message_text(message) for message in messages]
     name = fence_name("\n".join(texts))
@@ -129,11 +129,11 @@ def _instructions(limit_tokens: int) -> str:
 
 
 def _facts_prompt(facts: Sequence[str]) -> str:
-    listed = fence("facts", "\n".join(f"- {fact}" for fact in facts))
-    return f"These were found in it. Name them as they are spelled, where they belong:\n{listed}"
+    fenced_facts = fence("facts", "\n".join(f"- {fact}" for fact in facts))
+    return f"These were found in it. Name them as they are spelled, where they belong:\n{fenced_facts}"
 
 
-def _split_text(text: str, max_tokens: int, count: CountTokens) -> Iterator[str]:
+def _split_text(text: str, max_tokens: int, count: TokenCounter) -> Iterator[str]:
     """Split a text into parts that fit, at line ends if possible."""
     if len(text) < 2 or count(text) <= max_tokens:
         yield text
@@ -158,8 +158,8 @@ def _part_text(part: Part) -> str:
             return f"[call of {part.name}] {part.arguments}"
         case ToolResult():
             failed = ", an error" if part.is_error else ""
-            inner = "\n".join(_part_text(inner) for inner in part.parts) or "[empty]"
-            return f"[result{f' of {part.name}' if part.name else ''}{failed}] {inner}"
+            inner_text = "\n".join(_part_text(inner) for inner in part.parts) or "[empty]"
+            return f"[result{f' of {part.name}' if part.name else ''}{failed}] {inner_text}"
         case Document(text=text) if part.media_type.startswith("text/") and text:
             return f"[document] {text}"
         case _:

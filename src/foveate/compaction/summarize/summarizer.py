@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from foveate.compaction.summarize.extractive import CountTokens, summarize_by_rules
+from foveate.compaction.summarize.extractive import TokenCounter, summarize_by_rules
 from foveate.model import Message, Request, Usage
 
 Usages = tuple[Usage | None, ...]
@@ -17,7 +17,7 @@ EXTRACTIVE_MODEL = "extractive"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryInput:
-    """What to summarize.
+    """The messages to summarize, and the request that sent them last.
 
     `request` is what was sent last, with the summary of an earlier compaction and cache breakpoints. `head` is
     everything that the new summary will replace, `new_messages` the part that no earlier summary covers, `tail`
@@ -65,7 +65,6 @@ class UsageLog:
         self._usages.append(None)
 
     def finish_call(self, usage: Usage | None) -> None:
-        """Set the usage of the last call."""
         self._usages[-1] = usage
 
     def drop_call(self) -> None:
@@ -74,8 +73,6 @@ class UsageLog:
 
 
 class Summarizer(Protocol):
-    """Writes summaries."""
-
     @property
     def model(self) -> str:
         """The name of the model, for the record; empty if it is the agent's own."""
@@ -98,11 +95,9 @@ class Summarizer(Protocol):
 
 
 class ExtractiveSummarizer:
-    """Extractive summaries, without a model."""
-
     model = EXTRACTIVE_MODEL
 
-    def __init__(self, count: CountTokens) -> None:
+    def __init__(self, count: TokenCounter) -> None:
         self._count = count
 
     async def summarize(

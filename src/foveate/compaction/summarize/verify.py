@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from foveate.compaction.facts.extract import Fact, message_texts
+from foveate.compaction.facts.extract import ALWAYS_CARRIED, Fact, RankedFact, message_texts
 from foveate.compaction.facts.mentions import MentionIndex
-from foveate.compaction.facts.ranking import ALWAYS_CARRIED, RankedFact
-from foveate.compaction.summarize.extractive import CountTokens, select_missing_facts
+from foveate.compaction.summarize.extractive import TokenCounter, select_missing_facts
 from foveate.model import Message
 from foveate.tokens.unicode_normalization import normalize_unicode
 
@@ -92,12 +91,12 @@ class MissingFacts:
     unlisted: int = 0
 
     @property
-    def carried(self) -> tuple[str, ...]:
+    def carried_facts(self) -> tuple[str, ...]:
         """The facts to list, with a note if important ones do not fit."""
         return (*self.listed, _UNLISTED_NOTE.format(number=self.unlisted)) if self.unlisted else self.listed
 
 
-def find_problem(text: str, *, replaced_tokens: int, count: CountTokens) -> str | None:
+def find_problem(text: str, *, replaced_tokens: int, count: TokenCounter) -> str | None:
     """Explain why a text is not a summary of `replaced_tokens`; None if it may be one."""
     if not text.strip():
         return "the summary is empty"
@@ -128,7 +127,7 @@ def check_relevance(text: str, messages: Sequence[Message], earlier_summary: str
 
 
 def find_missing_facts(
-    summary: str, ranked: Sequence[RankedFact], *, limit_tokens: int, count: CountTokens, max_tokens: int
+    summary: str, ranked: Sequence[RankedFact], *, limit_tokens: int, count: TokenCounter, max_tokens: int
 ) -> MissingFacts:
     """Find which of the `ranked` facts `summary` omits.
 
@@ -150,7 +149,6 @@ def find_missing_facts(
 
 
 def _omitted_facts(text: str, ranked: Sequence[RankedFact]) -> list[Fact]:
-    """All of `ranked` that a text does not mention."""
     unlimited_tokens = 4 * len(ranked) + 4  # enough for a line of one token each
     return select_missing_facts(text, ranked, limit_tokens=unlimited_tokens, count=lambda _: 1)
 
@@ -214,19 +212,19 @@ _GENERIC_WORDS_TEXT = """
 
 
 def shares_content(text: str, history: Iterable[str]) -> bool:
-    """Tell whether `text` shares content with `history`, which is read only as far as necessary."""
+    """Return whether `text` shares content with `history`, which is read only as far as necessary."""
     words, pairs = _content_words(text)
     history_words: set[str] = set()
     shared_words: set[str] = set()
     shared_pairs: set[str] = set()
     for history_text in history:
-        words_there, pairs_there = _content_words(history_text)
-        shared_words |= words & words_there
-        shared_pairs |= pairs & pairs_there
+        other_words, other_pairs = _content_words(history_text)
+        shared_words |= words & other_words
+        shared_pairs |= pairs & other_pairs
         if len(shared_words) >= _MIN_SHARED_WORDS or len(shared_pairs) >= _MIN_SHARED_PAIRS:
             return True
         if len(history_words) < _MIN_HISTORY_WORDS:
-            history_words |= words_there | pairs_there
+            history_words |= other_words | other_pairs
     return len(history_words) < _MIN_HISTORY_WORDS
 
 

@@ -92,7 +92,6 @@ class CustomPrice:
 
     @property
     def match_key(self) -> tuple[str, str | None]:
-        """Normalized pattern and provider."""
         return self.model.strip().lower(), None if self.provider is None else normalize_provider(self.provider)
 
     def matches(self, model: str, provider: str) -> bool:
@@ -169,16 +168,12 @@ def find_current_price(matching: Sequence[CustomPrice], at: float) -> CustomPric
     started = [price for price in matching if price.since is None or price.since <= today]
     if not started:
         return None
-    same = [price for price in started if price.match_key == started[0].match_key]
-    return max(same, key=lambda price: price.since or date.min)
+    same_pattern = [price for price in started if price.match_key == started[0].match_key]
+    return max(same_pattern, key=lambda price: price.since or date.min)
 
 
 def _check_amount(dollars: Decimal | None, name: str) -> None:
-    """Reject an invalid amount.
-
-    Raises:
-        BadOption: not a decimal number, negative, or with too many digits.
-    """
+    """Raise BadOption unless this is a decimal number, not negative, with few enough digits."""
     if dollars is None:
         return
     if not isinstance(dollars, Decimal):

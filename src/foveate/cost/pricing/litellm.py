@@ -38,7 +38,7 @@ _SEARCH_FIELD = "search_context_cost_per_query"
 
 
 def is_litellm_list(document: object) -> TypeGuard[Mapping[str, Any]]:
-    """Tell whether a document is LiteLLM's: an object of models that name their provider."""
+    """LiteLLM's list is an object of models that name their provider."""
     if not isinstance(document, dict) or not document:
         return False
     return any(isinstance(entry, dict) and "litellm_provider" in entry for entry in document.values())
@@ -80,8 +80,8 @@ def _convert_provider(litellm_provider: str) -> str:
 
 
 def _strip_provider(name: str, provider: str) -> str:
-    maker, slash, rest = name.lower().partition("/")
-    return rest if slash and _convert_provider(maker) == provider else name.lower()
+    prefix, slash, rest = name.lower().partition("/")
+    return rest if slash and _convert_provider(prefix) == provider else name.lower()
 
 
 def _convert_model(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -99,14 +99,14 @@ class PriceBook:
         return total
 
     def is_inherited(self, model: str, usage: Usage, *, provider: str, at: float) -> bool:
-        """Tell whether a part of the price is an upper bound by a model's family."""
+        """Return whether a part of the price is an upper bound by a model's family."""
         if self._find_stated_dollars(model, usage, provider, at) is not None:
             return False
         rates = (
             self._find_rates(call.model or model, provider, call.usage.tier, call.region, at)
             for call in split_usage(usage)
         )
-        return any(each is not None and each.inherited_from for each in rates)
+        return any(rates_or_none is not None and rates_or_none.inherited_from for rates_or_none in rates)
 
     def rates(self, model: str, *, provider: str, at: float, tier: str = "") -> Rates | None:
         """Return the rates for such calls at that time; None if they are unknown."""
@@ -135,8 +135,8 @@ class PriceBook:
             prices = self._find_model(model, provider, "", "")
             region = prices.dearest_region if prices is not None else ""
         highest: Decimal | None = None
-        for served in {"", tier or ""}:  # a requested tier may not be granted
-            rates = self._find_rates(model, provider, served, region, at)
+        for served_tier in {"", tier or ""}:  # a requested tier may not be granted
+            rates = self._find_rates(model, provider, served_tier, region, at)
             if rates is None:
                 return None
             dollars = compute_ceiling(
@@ -159,10 +159,10 @@ class PriceBook:
 
     def _find_stated_dollars(self, model: str, usage: Usage, provider: str, at: float) -> Decimal | None:
         """Return the cost that the provider states, if it is trusted and no custom price applies."""
-        if usage.said_dollars is None or not states_its_price(provider):
+        if usage.reported_dollars is None or not states_its_price(provider):
             return None
         fitting = [price for price in self._custom if price.matches(model, provider)]
-        return usage.said_dollars if find_current_price(fitting, at) is None else None
+        return usage.reported_dollars if find_current_price(fitting, at) is None else None
 
     def _find_rates(self, model: str, provider: str, tier: str, region: str, at: float) -> Rates | None:
         prices = self._find_model(model, provider, tier, region)
@@ -188,8 +188,6 @@ class PriceBook:
 
 
 class _ModelPrices:
-    """Custom prices that match a model, and the prices of the table, which are looked up on demand."""
-
     def __init__(
         self, custom: tuple[CustomPrice, ...], look_up: Callable[[], PriceSchedule | FamilyPriceSchedule | None]
     ) -> None:
@@ -211,7 +209,6 @@ class _ModelPrices:
         return table if custom is None else self._apply_custom_price(custom, table)
 
     def _apply_custom_price(self, custom: CustomPrice, table: Rates | None) -> Rates | None:
-        """Apply a custom price to the table's rates, and cache the result."""
         known_table, rates = self._custom_rates.get(custom, (None, None))
         if rates is None or known_table is not table:
             rates = custom.rates(table)
@@ -231,8 +228,6 @@ class PriceChange(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceDifference:
-    """A model of a price file, with its rates before and after."""
-
     provider: str
     model: str
     change: PriceChange
@@ -241,7 +236,6 @@ class PriceDifference:
 
 
 def find_differences(before: PriceBook, imported: ImportedPrices, *, at: float) -> list[PriceDifference]:
-    """Compare all models of a price file with the current prices, sorted by provider."""
     after = PriceBook(load_imported=lambda: imported)
     differences = []
     for provider, model in sorted(imported.models()):

@@ -53,12 +53,11 @@ class DatedModel(PriceFact):
 
     @property
     def day(self) -> date:
-        """Day on which its source was read."""
         return date.fromisoformat(self.as_of)
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFamily:
+class PriceFamily:
     """Models that succeed each other; `names` is a pattern to search in their plain names."""
 
     id: str
@@ -82,8 +81,6 @@ class SamePriceAs(PriceFact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindPricedAs(PriceFact):
-    """A kind of token with the price of another kind."""
-
     kind: TokenKind
     other: TokenKind
 
@@ -133,7 +130,7 @@ class PriceFacts:
 
     as_of: date
     models: tuple[DatedModel, ...]
-    families: tuple[ModelFamily, ...]
+    families: tuple[PriceFamily, ...]
     other_kinds: re.Pattern[str]
     variants: re.Pattern[str]
     cache_times: tuple[CacheMultiples, ...]
@@ -152,7 +149,7 @@ def load_price_facts() -> PriceFacts:
     return PriceFacts(
         as_of=date.fromisoformat(table["as_of"]),
         models=tuple(_parse_dated_model(dict(entry)) for entry in table["model"]),
-        families=tuple(ModelFamily(entry["id"], entry["names"]) for entry in table["family"]),
+        families=tuple(PriceFamily(entry["id"], entry["names"]) for entry in table["family"]),
         other_kinds=re.compile(table["other_kinds"]),
         variants=re.compile(table["variants"]),
         cache_times=tuple(
@@ -195,26 +192,25 @@ def _parse_multiples(table: Mapping[str, str]) -> Mapping[TokenKind, Decimal]:
 
 
 def normalize_provider(name: str) -> str:
-    """Return the id of a provider for any of its names."""
     lowered = name.strip().lower()
     return load_price_facts().providers.get(lowered, lowered)
 
 
 def states_its_price(name: str) -> bool:
-    """Tell whether a provider reports what it charges, and is trusted."""
+    """Only trusted providers count."""
     return normalize_provider(name) in load_price_facts().price_stating_providers
 
 
-def candidate_names(provider: str, model: str) -> Iterator[tuple[str, str]]:
+def price_name_candidates(provider: str, model: str) -> Iterator[tuple[str, str]]:
     """Yield providers and names under which to look up a model: as written, then without its path.
 
     A path that names another provider is kept, because the price may differ.
     """
     name = model.strip().lower().removesuffix("[1m]")  # Claude Code's suffix for a long window
-    maker, slash, rest = name.partition("/")
+    prefix, slash, rest = name.partition("/")
     if provider == "litellm":
         if slash:
-            yield from candidate_names(normalize_provider(maker), rest)
+            yield from price_name_candidates(normalize_provider(prefix), rest)
         return
     if provider == "huggingface":
         name, _, host = name.rpartition(":")
@@ -224,5 +220,5 @@ def candidate_names(provider: str, model: str) -> Iterator[tuple[str, str]]:
     _, models, last = name.rpartition("models/")  # models/…, publishers/…/models/…, accounts/…/models/…
     if models:
         yield provider, last
-    if slash and normalize_provider(maker) == provider:
-        yield from candidate_names(provider, rest)
+    if slash and normalize_provider(prefix) == provider:
+        yield from price_name_candidates(provider, rest)

@@ -81,7 +81,6 @@ class ImportedPrices:
         return f"{self.format} file, {self.day}"
 
     def models(self) -> Iterator[tuple[str, str]]:
-        """Yield each provider and model with a price."""
         for provider in self.providers.values():
             for model in provider.models:
                 yield provider.id, model.id
@@ -133,14 +132,12 @@ def _parse_json(data: bytes, source: str) -> Any:
 
 
 class _PriceFileReader:
-    """Validates a document, and converts it to the types of genai-prices."""
-
     def __init__(self, source: str) -> None:
         self._source = source
         self._skipped: dict[str, int] = {}
 
-    def make_error(self, where: str, problem: str) -> UnreadableInput:
-        return UnreadableInput(self._source, f"{where[:_MAX_NAME_CHARS]}: {problem}")
+    def make_error(self, location: str, problem: str) -> UnreadableInput:
+        return UnreadableInput(self._source, f"{location[:_MAX_NAME_CHARS]}: {problem}")
 
     def read_providers(
         self, value: object, format_: str, day: date, skipped: Mapping[str, int]
@@ -175,11 +172,11 @@ class _PriceFileReader:
             raise self.make_error("models", "none has a price")
         return ImportedPrices(format=format_, day=day, providers=providers, skipped=self._skipped)
 
-    def read_day(self, value: object, where: str) -> date:
+    def read_day(self, value: object, location: str) -> date:
         try:
             return date.fromisoformat(value if isinstance(value, str) else "")
         except ValueError:
-            raise self.make_error(where, "is not a day (2026-11-01)") from None
+            raise self.make_error(location, "is not a day (2026-11-01)") from None
 
     def _skip(self, reason: str) -> None:
         self._skipped[reason] = self._skipped.get(reason, 0) + 1
@@ -188,74 +185,75 @@ class _PriceFileReader:
         from genai_prices.types import ClauseEquals, ClauseOr, ModelInfo
 
         id_ = self._check_name(value.get("id"), f"the id of a model of {provider}")
-        where = f"{provider} {id_}"
-        prices = self._read_prices(value.get("prices"), where)
+        location = f"{provider} {id_}"
+        prices = self._read_prices(value.get("prices"), location)
         if not _has_price(prices):
             self._skip("without a price")
             return None
         match: MatchLogic = ClauseEquals(equals=id_)
-        clause = self._read_clause(value["match"], where) if "match" in value else None
+        clause = self._read_clause(value["match"], location) if "match" in value else None
         if clause is not None:
             match = ClauseOr(or_=[match, clause])
         return ModelInfo(
-            id=id_, match=match, prices=prices, price_variants=self._read_variants(value, where) or None
+            id=id_, match=match, prices=prices, price_variants=self._read_variants(value, location) or None
         )
 
-    def _read_prices(self, value: object, where: str) -> "ModelPrice | list[ConditionalPrice]":
+    def _read_prices(self, value: object, location: str) -> "ModelPrice | list[ConditionalPrice]":
         from genai_prices.types import ConditionalPrice
 
         if not isinstance(value, list):
-            return self._read_price(value, where)
+            return self._read_price(value, location)
         prices = []
-        for entry in self._check_list(value, where, _MAX_PRICES):
-            price = self._check_object(entry, where)
-            constraint = self._read_constraint(price.get("constraint"), where)
-            prices.append(ConditionalPrice(constraint, prices=self._read_price(price.get("prices"), where)))
+        for entry in self._check_list(value, location, _MAX_PRICES):
+            price = self._check_object(entry, location)
+            constraint = self._read_constraint(price.get("constraint"), location)
+            prices.append(ConditionalPrice(constraint, prices=self._read_price(price.get("prices"), location)))
         return prices
 
-    def _read_variants(self, model: Mapping[str, Any], where: str) -> "list[PriceVariant]":
+    def _read_variants(self, model: Mapping[str, Any], location: str) -> "list[PriceVariant]":
         from genai_prices.types import PriceVariant
 
         variants = []
-        for entry in self._check_list(model.get("price_variants") or [], where, _MAX_PRICES):
-            variant = self._check_object(entry, where)
-            when = self._check_object(variant.get("when"), where)
+        for entry in self._check_list(model.get("price_variants") or [], location, _MAX_PRICES):
+            variant = self._check_object(entry, location)
+            when = self._check_object(variant.get("when"), location)
             names = {
-                self._check_name(key, where): self._check_name(value, where) for key, value in when.items()
+                self._check_name(key, location): self._check_name(value, location)
+                for key, value in when.items()
             }
             if not names:
-                raise self.make_error(where, "a price variant does not say when")
-            constraint = self._read_constraint(variant.get("constraint"), where)
-            prices = self._read_price(variant.get("prices"), where)
+                raise self.make_error(location, "a price variant does not say when")
+            constraint = self._read_constraint(variant.get("constraint"), location)
+            prices = self._read_price(variant.get("prices"), location)
             variants.append(PriceVariant(when=names, prices=prices, constraint=constraint))
         return variants
 
-    def _read_price(self, value: object, where: str) -> "ModelPrice":
+    def _read_price(self, value: object, location: str) -> "ModelPrice":
         from genai_prices.types import ModelPrice
 
         amounts = {}
-        for name, price in self._check_object(value, where).items():
+        for name, price in self._check_object(value, location).items():
             if price is not None and _PRICE_NAME.fullmatch(name):
-                amounts[name] = self._read_amount(price, f"{where} {name}")
+                amounts[name] = self._read_amount(price, f"{location} {name}")
         return ModelPrice(**amounts)
 
-    def _read_amount(self, value: object, where: str) -> "Decimal | TieredPrices":
+    def _read_amount(self, value: object, location: str) -> "Decimal | TieredPrices":
         from genai_prices.types import Tier, TieredPrices
 
         if not isinstance(value, dict):
-            return self._read_dollars(value, where)
+            return self._read_dollars(value, location)
         tiers = []
-        for entry in self._check_list(value.get("tiers"), where, _MAX_TIERS):
-            tier = self._check_object(entry, where)
+        for entry in self._check_list(value.get("tiers"), location, _MAX_TIERS):
+            tier = self._check_object(entry, location)
             start = tier.get("start")
             if type(start) is not int or not 0 < start <= _MAX_TIER_TOKENS:
-                raise self.make_error(where, f"a tier cannot begin at {str(start)[:40]}")
-            tiers.append(Tier(start=start, price=self._read_dollars(tier.get("price"), where)))
+                raise self.make_error(location, f"a tier cannot begin at {str(start)[:40]}")
+            tiers.append(Tier(start=start, price=self._read_dollars(tier.get("price"), location)))
         if [tier.start for tier in tiers] != sorted({tier.start for tier in tiers}):
-            raise self.make_error(where, "its tiers are not in order")
-        return TieredPrices(base=self._read_dollars(value.get("base"), where), tiers=tiers)
+            raise self.make_error(location, "its tiers are not in order")
+        return TieredPrices(base=self._read_dollars(value.get("base"), location), tiers=tiers)
 
-    def _read_dollars(self, value: object, where: str) -> Decimal:
+    def _read_dollars(self, value: object, location: str) -> Decimal:
         try:
             if isinstance(value, bool) or not isinstance(value, int | Decimal | str):
                 raise InvalidOperation
@@ -263,59 +261,59 @@ class _PriceFileReader:
                 raise InvalidOperation
             dollars = Decimal(value)
         except (InvalidOperation, ValueError):
-            raise self.make_error(where, f"{str(value)[:40]!r} is not a number") from None
+            raise self.make_error(location, f"{str(value)[:40]!r} is not a number") from None
         if not dollars.is_finite() or dollars < 0 or dollars > _MAX_DOLLARS:
-            raise self.make_error(where, f"{dollars:.4g} dollars cannot be a price")
+            raise self.make_error(location, f"{dollars:.4g} dollars cannot be a price")
         exponent = dollars.as_tuple().exponent
         if (
             len(dollars.as_tuple().digits) > _MAX_DIGITS
             or not isinstance(exponent, int)
             or exponent < _MIN_EXPONENT
         ):
-            raise self.make_error(where, "a price has more digits than money has")
+            raise self.make_error(location, "a price has more digits than money has")
         return dollars
 
     def _read_constraint(
-        self, value: object, where: str
+        self, value: object, location: str
     ) -> "StartDateConstraint | TimeOfDateConstraint | None":
         from genai_prices.types import StartDateConstraint, TimeOfDateConstraint
 
         if value is None:
             return None
-        constraint = self._check_object(value, where)
+        constraint = self._check_object(value, location)
         if "start_date" in constraint:
-            return StartDateConstraint(start_date=self.read_day(constraint["start_date"], where))
+            return StartDateConstraint(start_date=self.read_day(constraint["start_date"], location))
         try:
             start, end = (time.fromisoformat(constraint[name]) for name in ("start_time", "end_time"))
         except (KeyError, TypeError, ValueError):
-            raise self.make_error(where, "a price is for a time that cannot be read") from None
+            raise self.make_error(location, "a price is for a time that cannot be read") from None
         return TimeOfDateConstraint(start_time=start, end_time=end)
 
-    def _read_clause(self, entry: object, where: str, depth: int = 0) -> "MatchLogic | None":
+    def _read_clause(self, entry: object, location: str, depth: int = 0) -> "MatchLogic | None":
         """Read a matcher for names; None if no fast part of it is left."""
         from genai_prices import types
 
-        clause = self._check_object(entry, where)
+        clause = self._check_object(entry, location)
         if len(clause) != 1 or depth > _MAX_DEPTH:
-            raise self.make_error(where, "its names cannot be matched")
+            raise self.make_error(location, "its names cannot be matched")
         kind, value = next(iter(clause.items()))
         if kind in ("or", "and"):
             parts = [
-                self._read_clause(part, where, depth + 1)
-                for part in self._check_list(value, where, _MAX_CLAUSES)
+                self._read_clause(part, location, depth + 1)
+                for part in self._check_list(value, location, _MAX_CLAUSES)
             ]
             fast = [part for part in parts if part is not None]
             if not fast or (kind == "and" and len(fast) < len(parts)):
                 return None
             return types.ClauseOr(or_=fast) if kind == "or" else types.ClauseAnd(and_=fast)
-        text = self._check_name(value, where)
+        text = self._check_name(value, location)
         if kind == "regex":
             if not _is_fast_regex(text):
                 self._skip("a pattern that could take long to match")
                 return None
             return types.ClauseRegex(regex=text)
         if kind not in _TEXT_CLAUSES:
-            raise self.make_error(where, "its names cannot be matched")
+            raise self.make_error(location, "its names cannot be matched")
         clause_types: dict[str, type[Any]] = {
             "equals": types.ClauseEquals,
             "starts_with": types.ClauseStartsWith,
@@ -325,28 +323,28 @@ class _PriceFileReader:
         matcher: MatchLogic = clause_types[kind](**{kind: text})
         return matcher
 
-    def _check_name(self, value: object, where: str) -> str:
+    def _check_name(self, value: object, location: str) -> str:
         if not isinstance(value, str) or not 0 < len(value) <= _MAX_NAME_CHARS or not value.isprintable():
-            raise self.make_error(where, "is not a name")
+            raise self.make_error(location, "is not a name")
         return value
 
-    def _check_object(self, value: object, where: str) -> Mapping[str, Any]:
+    def _check_object(self, value: object, location: str) -> Mapping[str, Any]:
         if not isinstance(value, dict):
-            raise self.make_error(where, "is not an object")
+            raise self.make_error(location, "is not an object")
         return value
 
-    def _check_list(self, value: object, where: str, max_items: int) -> Sequence[object]:
+    def _check_list(self, value: object, location: str, max_items: int) -> Sequence[object]:
         if not isinstance(value, list):
-            raise self.make_error(where, "is not a list")
+            raise self.make_error(location, "is not a list")
         if len(value) > max_items:
-            raise self.make_error(where, f"has more than {max_items:,} entries")
+            raise self.make_error(location, f"has more than {max_items:,} entries")
         return value
 
 
 def _has_price(prices: "ModelPrice | list[ConditionalPrice]") -> bool:
-    """Tell whether anything has a price. Lists often say 0 for models that they know nothing about."""
-    each = [entry.prices for entry in prices] if isinstance(prices, list) else [prices]
-    amounts = [amount for price in each for amount in vars(price).values()]
+    """Lists often say 0 for models that they know nothing about."""
+    model_prices = [entry.prices for entry in prices] if isinstance(prices, list) else [prices]
+    amounts = [amount for price in model_prices for amount in vars(price).values()]
     return any(amount if isinstance(amount, Decimal) else amount.base for amount in amounts)
 
 
@@ -371,7 +369,6 @@ def _is_fast_regex(regex: str) -> bool:
 
 
 def price_file_json(imported: ImportedPrices) -> bytes:
-    """Serialize imported prices in the format for storage."""
     providers = [_provider_json(provider) for provider in imported.providers.values()]
     document = {
         "version": STORED_VERSION,

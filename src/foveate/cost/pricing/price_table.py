@@ -21,7 +21,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, TypeVar
 
 from foveate.cost.caps import DAY_SECONDS
-from foveate.cost.pricing.price_facts import PriceFact, candidate_names, load_price_facts, normalize_provider
+from foveate.cost.pricing.price_facts import (
+    PriceFact,
+    load_price_facts,
+    normalize_provider,
+    price_name_candidates,
+)
 from foveate.cost.pricing.rates import (
     EXACT,
     ZERO,
@@ -40,9 +45,52 @@ if TYPE_CHECKING:
 
     from foveate.cost.pricing.price_file import ImportedPrices
 
+_EPOCH = date(1970, 1, 1)
+_Fact = TypeVar("_Fact", bound=PriceFact)
+# Names of genai-prices, and ours. Writes without a TTL have the short one.
+_KINDS_BY_FIELD: Mapping[str, TokenKind | BillableUnit] = {
+    "input_mtok": TokenKind.UNCACHED,
+    "cache_read_mtok": TokenKind.READ,
+    "cache_write_mtok": TokenKind.WRITTEN_5M,
+    "cache_write_5m_mtok": TokenKind.WRITTEN_5M,
+    "cache_write_1h_mtok": TokenKind.WRITTEN_1H,
+    "output_mtok": TokenKind.OUTPUT,
+    "output_reasoning_mtok": TokenKind.REASONING,
+    "input_audio_mtok": BillableUnit.INPUT_AUDIO,
+    "input_image_mtok": BillableUnit.INPUT_IMAGE,
+    "input_video_mtok": BillableUnit.INPUT_VIDEO,
+    "cache_audio_read_mtok": BillableUnit.READ_AUDIO,
+    "cache_image_read_mtok": BillableUnit.READ_IMAGE,
+    "cache_video_read_mtok": BillableUnit.READ_VIDEO,
+    "output_audio_mtok": BillableUnit.OUTPUT_AUDIO,
+    "output_image_mtok": BillableUnit.OUTPUT_IMAGE,
+    "output_video_mtok": BillableUnit.OUTPUT_VIDEO,
+    "output_citation_mtok": BillableUnit.CITATIONS,
+    "web_searches_kcount": BillableUnit.WEB_SEARCHES,
+    "rerank_searches_kcount": BillableUnit.RERANKS,
+    "requests_kcount": BillableUnit.REQUESTS,
+}
+_UNIT_SCALES = {"mtok": Decimal("1e-6"), "kcount": Decimal("1e-3")}
+# Service tiers of providers: standard ones, and those with another price. Prepaid ones have none.
+_STANDARD_TIERS = frozenset(("", "auto", "default", "on_demand", "standard", "standard_only"))
+_TIER_CONTEXTS: Mapping[str, Mapping[str, str]] = {
+    "batch": {"processing": "batch"},
+    "fast": {"service_tier": "fast"},
+    "flex": {"service_tier": "flex"},
+    "on_demand_flex": {"service_tier": "flex"},
+    "on_demand_priority": {"service_tier": "priority"},
+    "priority": {"service_tier": "priority"},
+}
+_PREPAID_TIERS = frozenset(("provisioned_throughput", "reserved", "scale"))
+_CACHE_KINDS = {
+    "cache_read_mtok": TokenKind.READ,
+    "cache_write_mtok": TokenKind.WRITTEN_5M,
+    "cache_write_1h_mtok": TokenKind.WRITTEN_1H,
+}
+
 
 def is_other_version(model: "ModelInfo", name: str) -> bool:
-    """Tell whether a name only starts like the model's and continues with another version: 4-10 is not 4-1."""
+    """Return whether a name starts like the model's but continues with another version: 4-10 is not 4-1."""
     ends = [
         end
         for end in (_find_match_end(clause, name) for clause in _flatten_clauses(model.match))
@@ -81,55 +129,14 @@ def _find_match_end(clause: "MatchLogic", name: str) -> int | None:
 
 
 def _is_within_version(name: str, end: int) -> bool:
-    """Tell whether the digits around a position are one two-digit number; dates and builds have more digits."""
+    """Return whether the digits around a position are one two-digit number; dates and builds have more."""
     before = len(name[:end]) - len(name[:end].rstrip("0123456789"))
     after = len(name[end:]) - len(name[end:].lstrip("0123456789"))
     return min(before, after) > 0 and before + after == 2
 
 
-_EPOCH = date(1970, 1, 1)
-_Fact = TypeVar("_Fact", bound=PriceFact)
-
-# Names of genai-prices, and ours. Writes without a TTL have the short one.
-_KINDS_BY_FIELD: Mapping[str, TokenKind | BillableUnit] = {
-    "input_mtok": TokenKind.UNCACHED,
-    "cache_read_mtok": TokenKind.READ,
-    "cache_write_mtok": TokenKind.WRITTEN_5M,
-    "cache_write_5m_mtok": TokenKind.WRITTEN_5M,
-    "cache_write_1h_mtok": TokenKind.WRITTEN_1H,
-    "output_mtok": TokenKind.OUTPUT,
-    "output_reasoning_mtok": TokenKind.REASONING,
-    "input_audio_mtok": BillableUnit.INPUT_AUDIO,
-    "input_image_mtok": BillableUnit.INPUT_IMAGE,
-    "input_video_mtok": BillableUnit.INPUT_VIDEO,
-    "cache_audio_read_mtok": BillableUnit.READ_AUDIO,
-    "cache_image_read_mtok": BillableUnit.READ_IMAGE,
-    "cache_video_read_mtok": BillableUnit.READ_VIDEO,
-    "output_audio_mtok": BillableUnit.OUTPUT_AUDIO,
-    "output_image_mtok": BillableUnit.OUTPUT_IMAGE,
-    "output_video_mtok": BillableUnit.OUTPUT_VIDEO,
-    "output_citation_mtok": BillableUnit.CITATIONS,
-    "web_searches_kcount": BillableUnit.WEB_SEARCHES,
-    "rerank_searches_kcount": BillableUnit.RERANKS,
-    "requests_kcount": BillableUnit.REQUESTS,
-}
-_UNIT_SCALES = {"mtok": Decimal("1e-6"), "kcount": Decimal("1e-3")}
-
-# Service tiers of providers: standard ones, and those with another price. Prepaid ones have none.
-_STANDARD_TIERS = frozenset(("", "auto", "default", "on_demand", "standard", "standard_only"))
-_TIER_CONTEXTS: Mapping[str, Mapping[str, str]] = {
-    "batch": {"processing": "batch"},
-    "fast": {"service_tier": "fast"},
-    "flex": {"service_tier": "flex"},
-    "on_demand_flex": {"service_tier": "flex"},
-    "on_demand_priority": {"service_tier": "priority"},
-    "priority": {"service_tier": "priority"},
-}
-_PREPAID_TIERS = frozenset(("provisioned_throughput", "reserved", "scale"))
-
-
 def is_known_tier(tier: str) -> bool:
-    """Tell whether the price of a tier is known, or known not to exist."""
+    """True for tiers whose price is known, or known not to exist."""
     return tier.strip().lower() in _STANDARD_TIERS | _TIER_CONTEXTS.keys() | _PREPAID_TIERS
 
 
@@ -145,7 +152,7 @@ def find_schedule(
     The newer of the price file and the dated table applies. The installed tables apply if the dated table has
     no entry, and an older price file if they have none.
     """
-    candidates = list(candidate_names(normalize_provider(provider), model))
+    candidates = list(price_name_candidates(normalize_provider(provider), model))
     for host, name in candidates:
         terms = _PurchaseTerms(
             provider=host, name=name, tier=tier.strip().lower(), region=region.strip().lower()
@@ -185,9 +192,8 @@ def _find_model_schedule(terms: "_PurchaseTerms", imported: "ImportedPrices | No
 def _find_in_tables(
     providers: "Mapping[str, Provider]", terms: "_PurchaseTerms", origin: str
 ) -> "PriceSchedule | None":
-    """Find a model by name, or a model with the same price."""
-    likes = [fact.like for fact in terms.select_facts(load_price_facts().likes)]
-    for name in (terms.name, *likes):
+    other_models = [fact.like for fact in terms.select_facts(load_price_facts().likes)]
+    for name in (terms.name, *other_models):
         host = providers.get(terms.provider)
         if host is None:
             continue
@@ -203,7 +209,6 @@ def _find_in_tables(
 def _find_family_schedule(
     terms: "_PurchaseTerms", imported: "ImportedPrices | None"
 ) -> "FamilyPriceSchedule | None":
-    """Return the prices of a model's family, whose members are all those of its provider."""
     known, name = load_price_facts(), normalize_model_name(terms.name)
     family = next((family for family in known.families if re.search(family.names, name)), None)
     if family is None or known.other_kinds.search(name):
@@ -244,8 +249,6 @@ class _PurchaseTerms:
 
 
 class PriceSchedule:
-    """Rates of one model over time, cached by period."""
-
     def __init__(self, model: "ModelInfo", terms: _PurchaseTerms, *, is_own: bool, origin: str) -> None:
         self._model, self._terms, self._is_own_price, self.origin = model, terms, is_own, origin
         self.changes = _find_change_times(model)
@@ -257,7 +260,7 @@ class PriceSchedule:
     def rates_at(self, at: float) -> Rates | None:
         if self._weekend_hour is not None and _is_weekend(at):
             at = at - at % DAY_SECONDS + self._weekend_hour * 3600
-        period = self.changes.period_of(at)
+        period = self.changes.find_period(at)
         if period not in self._rates_by_period:
             self._rates_by_period[period] = self._compute_rates(datetime.fromtimestamp(at, UTC))
         return self._rates_by_period[period]
@@ -330,7 +333,7 @@ class FamilyPriceSchedule:
         self._rates_by_period: dict[tuple[int, int, bool], Rates | None] = {}
 
     def rates_at(self, at: float) -> Rates | None:
-        period = (*self._changes.period_of(at), _is_weekend(at))
+        period = (*self._changes.find_period(at), _is_weekend(at))
         if period not in self._rates_by_period:
             self._rates_by_period[period] = self._compute_rates(at)
         return self._rates_by_period[period]
@@ -400,8 +403,7 @@ class _ChangeTimes:
     moments: list[int]
     seconds: list[float]
 
-    def period_of(self, at: float) -> tuple[int, int]:
-        """Return the period of a time. Prices do not change within a period."""
+    def find_period(self, at: float) -> tuple[int, int]:
         return (
             bisect_right(self.moments, at) if self.moments else 0,
             bisect_right(self.seconds, at % DAY_SECONDS) if self.seconds else 0,
@@ -442,7 +444,6 @@ def _installed_providers() -> "Mapping[str, Provider]":
 
 @cache
 def _dated_models() -> "Mapping[str, ModelInfo]":
-    """Return the models of the dated table in the types of genai-prices."""
     from genai_prices.types import ClauseEquals, ModelInfo, ModelPrice, Tier, TieredPrices
 
     def price(dollars: Decimal, tiers: Sequence[tuple[int, Decimal]]) -> Decimal | TieredPrices:
@@ -463,13 +464,6 @@ def _dated_models() -> "Mapping[str, ModelInfo]":
         match = ClauseEquals(equals=fact.id)
         models[fact.id] = ModelInfo(id=fact.id, match=match, prices=ModelPrice(**prices))
     return models
-
-
-_CACHE_KINDS = {
-    "cache_read_mtok": TokenKind.READ,
-    "cache_write_mtok": TokenKind.WRITTEN_5M,
-    "cache_write_1h_mtok": TokenKind.WRITTEN_1H,
-}
 
 
 @cache

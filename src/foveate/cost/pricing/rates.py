@@ -16,8 +16,6 @@ ZERO = Decimal(0)
 
 
 class PriceSource(StrEnum):
-    """Origin of a price."""
-
     TABLE = "table"
     CUSTOM = "own"
     STATED = "said"
@@ -50,7 +48,6 @@ class Rate:
     tiers: tuple[RateTier, ...] = ()
 
     def at(self, input_tokens: int) -> Decimal:
-        """Return the dollars per unit in a call with this many input tokens."""
         if self.tiers:
             for step in reversed(self.tiers):
                 if input_tokens > step.over_tokens:
@@ -139,7 +136,6 @@ class Price:
 
     @property
     def output_dollars(self) -> Decimal:
-        """Cost of all output, including reasoning."""
         media = (dollars for unit, dollars in self.units if unit in _OUTPUT_UNITS)
         return _sum((self.output, self.reasoning, *media))
 
@@ -191,19 +187,18 @@ def price_call(rates: Rates, call: UsagePart) -> Price | None:
     parts = _price_parts(rates, call)
     if parts is None:
         return None
-    kinds, units, sure = parts
+    kinds, units, is_sure = parts
     return Price(
         **kinds,
         units=tuple(units.items()),
         source=rates.source,
         origin=rates.origin,
-        sure=sure,
+        sure=is_sure,
         inherited_from=rates.inherited_from,
     )
 
 
 def compute_dollars(rates: Rates, call: UsagePart) -> Decimal | None:
-    """Return only the total of the price."""
     parts = _price_parts(rates, call)
     return None if parts is None else _sum((*parts[0].values(), *parts[1].values()))
 
@@ -211,9 +206,8 @@ def compute_dollars(rates: Rates, call: UsagePart) -> Decimal | None:
 def _price_parts(
     rates: Rates, call: UsagePart
 ) -> tuple[dict[str, Decimal], dict[BillableUnit, Decimal], bool] | None:
-    """Return the dollars by kind and by unit, and whether they are sure."""
     by_kind, usage, cache = rates.by_kind, call.usage, call.usage.cache
-    sure, size = not rates.assumed, cache.input_tokens
+    is_sure, size = not rates.assumed, cache.input_tokens
     reasoning = min(usage.reasoning_tokens, usage.output_tokens) if TokenKind.REASONING in by_kind else 0
     tokens = (cache.uncached, cache.read, cache.written_5m, cache.written_1h)
     counts = [*tokens, usage.output_tokens - reasoning, reasoning]
@@ -224,26 +218,26 @@ def _price_parts(
         rate = _find_unit_rate(rates, unit)
         kind_index = _KIND_INDEX_BY_UNIT.get(unit)
         if rate is None:
-            if unit in _ALWAYS_BILLED:
+            if unit in _ALWAYS_CHARGED:
                 return None
-            sure = sure and unit not in _DEARER_UNITS
+            is_sure = is_sure and unit not in _DEARER_UNITS
         elif kind_index is None:
             units[unit] = EXACT.multiply(rate.at(size), count)
         else:
-            taken = min(count, counts[kind_index])
-            counts[kind_index] -= taken
-            units[unit] = EXACT.multiply(rate.at(size), taken)
+            part_count = min(count, counts[kind_index])
+            counts[kind_index] -= part_count
+            units[unit] = EXACT.multiply(rate.at(size), part_count)
     kinds: dict[str, Decimal] = {}
     for kind, count in zip(_KINDS, counts, strict=True):
         if not count:
             continue
         rate = by_kind.get(kind)
         if rate is None and kind is TokenKind.READ:
-            rate, sure = by_kind.get(TokenKind.UNCACHED), False
+            rate, is_sure = by_kind.get(TokenKind.UNCACHED), False
         if rate is None:
             return None
         kinds[kind] = EXACT.multiply(rate.at(size), count)
-    return kinds, units, sure
+    return kinds, units, is_sure
 
 
 _KINDS = tuple(TokenKind)
@@ -253,7 +247,7 @@ _KIND_INDEX_BY_UNIT = {
     **{unit: _KINDS.index(TokenKind.READ) for unit in BillableUnit if unit.startswith("read_")},
     **{unit: _KINDS.index(TokenKind.OUTPUT) for unit in BillableUnit if unit.startswith("output_")},
 }
-_ALWAYS_BILLED = frozenset((BillableUnit.WEB_SEARCHES, BillableUnit.RERANKS))
+_ALWAYS_CHARGED = frozenset((BillableUnit.WEB_SEARCHES, BillableUnit.RERANKS))
 # Audio costs more than text wherever it has a price; images and video usually cost the same.
 _DEARER_UNITS = frozenset((BillableUnit.INPUT_AUDIO, BillableUnit.READ_AUDIO, BillableUnit.OUTPUT_AUDIO))
 
@@ -325,17 +319,17 @@ def _compute_upper_bound(by_kind: Mapping[TokenKind | BillableUnit, Rate], *, is
         *long,
         *_INPUT_UNITS,
     )
-    outs: tuple[TokenKind | BillableUnit, ...] = (
+    output_kinds: tuple[TokenKind | BillableUnit, ...] = (
         TokenKind.OUTPUT,
         TokenKind.REASONING,
         *(_OUTPUT_UNITS - {BillableUnit.CITATIONS}),
     )
     return _UpperBound(
         input=_upper_bound_rate([by_kind[kind] for kind in kinds if kind in by_kind]),
-        output=_upper_bound_rate([by_kind[kind] for kind in outs if kind in by_kind]),
+        output=_upper_bound_rate([by_kind[kind] for kind in output_kinds if kind in by_kind]),
         request=by_kind.get(BillableUnit.REQUESTS),
         has_input=TokenKind.UNCACHED in by_kind,
-        has_output=any(kind in by_kind for kind in outs),
+        has_output=any(kind in by_kind for kind in output_kinds),
         is_unknown=is_long and TokenKind.WRITTEN_5M in by_kind and TokenKind.WRITTEN_1H not in by_kind,
     )
 
@@ -374,5 +368,4 @@ def upper_bound_by_kind(members: Sequence[Rates]) -> dict[TokenKind | BillableUn
 
 
 def make_stated_price(dollars: Decimal, provider: str) -> Price:
-    """Return the price that a provider states."""
     return Price(unsplit=dollars, source=PriceSource.STATED, origin=provider)

@@ -111,16 +111,13 @@ class CacheMissDetector:
 
     @property
     def recent(self) -> Sequence[SessionCacheMiss]:
-        """The last misses, newest first."""
         return tuple(reversed(self._recent))
 
     @property
     def body_bytes(self) -> int:
-        """Total size of the bodies that are kept."""
         return self._body_bytes
 
     def __call__(self, exchange: Exchange) -> None:
-        """Compare what a request has read with what the previous one had cached."""
         context, usage = exchange.context, exchange.usage
         if (
             context is None
@@ -229,7 +226,6 @@ class CacheMissDetector:
 
 
 def describe_miss(miss: SessionCacheMiss) -> str:
-    """A miss in one line, without text of the conversation."""
     verdict = miss.verdict
     place = "" if verdict.place is None else f" at {verdict.place.area} {verdict.place.index}"
     side = verdict.after or verdict.before
@@ -247,7 +243,6 @@ def describe_miss(miss: SessionCacheMiss) -> str:
 
 
 def _trimmed_places(context: RequestContext) -> frozenset[Place | tuple[int, int]]:
-    """Truncated tool results, and messages that were dropped to make room."""
     places: set[Place | tuple[int, int]] = set()
     for applied in context.applied_edits:
         if isinstance(applied.edit, ReplaceText):
@@ -272,7 +267,7 @@ def _is_miss(read_tokens: int, cached_tokens: int) -> bool:
 def _explain_miss(
     previous_request: _LastRequest,
     current_request: _LastRequest,
-    reported: CacheUsage,
+    reported_usage: CacheUsage,
     price_per_token: Decimal | None,
 ) -> ExplainedMiss | NoMiss | None:
     """Explain why a request could not read what the previous one cached; None if too little is known."""
@@ -285,7 +280,7 @@ def _explain_miss(
             current,
             current_request.rules,
             gap_seconds=max(0.0, current_request.sent_at - previous_request.sent_at),
-            usage=reported,
+            usage=reported_usage,
             price_per_token=price_per_token,
         )
         return _with_planned_cause(verdict, previous_request, current_request)

@@ -28,10 +28,10 @@ from foveate.engine.spending.cost_ceiling import (
     read_cost_parameters,
 )
 from foveate.engine.spending.paid_client import PaidClient, PaymentOptions
-from foveate.engine.steps.overflow import compaction_subject
+from foveate.engine.steps.overflow import compaction_candidate
 from foveate.errors import CallRefused, FoveateError
 from foveate.http import JsonClient
-from foveate.model import Comparison, Savings, Usage
+from foveate.model import ComparisonOutcome, Savings, Usage
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,8 +44,6 @@ _MAX_CONCURRENT = 4
 
 
 class SessionCompactor:
-    """Compacts the sessions of a process, as one `holder` of leases."""
-
     def __init__(
         self,
         compaction_store: CompactionStore,
@@ -57,7 +55,6 @@ class SessionCompactor:
         clock: Callable[[], float],
         on_result: Callable[[str, CompactionResult], None] = lambda _agent, _result: None,
     ) -> None:
-        """`on_result` is called with the agent and each result."""
         self._compaction_store = compaction_store
         self._client = client
         self._admission = admission
@@ -71,7 +68,6 @@ class SessionCompactor:
         self._semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
 
     def __call__(self, exchange: Exchange) -> None:
-        """Compact after a response if it is due; the next request has the summary."""
         context = exchange.context
         if context is None or not context.options.compacts or not 200 <= exchange.status < 300:
             return
@@ -84,32 +80,32 @@ class SessionCompactor:
             or context.window_tokens is None
         ):
             return
-        subject = compaction_subject(context, must_fit=False)
+        candidate = compaction_candidate(context, must_fit=False)
         if (
-            subject.sent_tokens < candidate_threshold_tokens(subject, context.options.compaction_options)
+            candidate.sent_tokens < candidate_threshold_tokens(candidate, context.options.compaction_options)
             or context.session_id in self._tasks
         ):
             return
         # The request as sent, with its breakpoints, so that the summary reads what is cached.
         incoming = exchange.incoming
-        sent = formats.parse_request(
+        sent_request = formats.parse_request(
             exchange.upstream_request.body, incoming.api_format, model=incoming.served_model
         )
-        task = asyncio.create_task(self._compact_in_background(context, replace(subject, sent_request=sent)))
+        task = asyncio.create_task(
+            self._compact_in_background(context, replace(candidate, sent_request=sent_request))
+        )
         self._tasks[context.session_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(context.session_id, None))
 
     async def compact_now(
-        self, context: RequestContext, subject: CompactionCandidate
+        self, context: RequestContext, candidate: CompactionCandidate
     ) -> CompactionResult | None:
-        """Compact for a request that waits for it."""
         running = self._tasks.get(context.session_id)
         if running is not None:
             await asyncio.wait([running])
-        return await self._compact(context, subject)
+        return await self._compact(context, candidate)
 
     async def wait(self) -> None:
-        """Wait for all running compactions."""
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
@@ -120,10 +116,10 @@ class SessionCompactor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _compact_in_background(self, context: RequestContext, subject: CompactionCandidate) -> None:
+    async def _compact_in_background(self, context: RequestContext, candidate: CompactionCandidate) -> None:
         async with self._semaphore:
             try:
-                await self._compact(context, subject)
+                await self._compact(context, candidate)
             except Exception as error:  # noqa: BLE001 - nobody waits: whatever fails, the session goes on uncompacted
                 reason = f"{type(error).__name__}: {error}"
                 bug = None if isinstance(error, FoveateError) else error
@@ -133,10 +129,12 @@ class SessionCompactor:
                     context.incoming.agent, CompactionResult(outcome=CompactionOutcome.FAILED, reason=reason)
                 )
 
-    async def _compact(self, context: RequestContext, subject: CompactionCandidate) -> CompactionResult | None:
+    async def _compact(
+        self, context: RequestContext, candidate: CompactionCandidate
+    ) -> CompactionResult | None:
         no_model_reason = ""
         try:
-            client = await self._paid_client(context, subject)
+            client = await self._paid_client(context, candidate)
         except CallRefused as rejection:
             client, no_model_reason = None, str(rejection)
             _LOG.info("%s: no model is asked for a summary: %s", context.incoming.id, rejection)
@@ -154,7 +152,7 @@ class SessionCompactor:
             no_model_reason=no_model_reason,
         )
         try:
-            result = await compactor.compact(subject)
+            result = await compactor.compact(candidate)
         finally:
             if client is not None:
                 await asyncio.shield(asyncio.ensure_future(client.release()))
@@ -163,7 +161,7 @@ class SessionCompactor:
             self._on_result(context.incoming.agent, result)
         return result
 
-    async def _paid_client(self, context: RequestContext, subject: CompactionCandidate) -> PaidClient | None:
+    async def _paid_client(self, context: RequestContext, candidate: CompactionCandidate) -> PaidClient | None:
         """A client for summaries, once the caps have room for a first call; None if no model is used.
 
         Raises:
@@ -174,12 +172,12 @@ class SessionCompactor:
             return None
         options = self._spending()
         call = self._make_call(context)
-        cost_parameters = read_cost_parameters(subject.sent_request)
+        cost_parameters = read_cost_parameters(candidate.sent_request)
         upper = _SUMMARY_INPUT_FACTOR * max(
-            subject.sent_tokens, context.token_count.upper if context.token_count else 0
+            candidate.sent_tokens, context.token_count.upper if context.token_count else 0
         )
         input_tokens = max_input_tokens(
-            subject.sent_request, upper, context.unexplained, window_tokens=context.max_window_tokens
+            candidate.sent_request, upper, context.unexplained, window_tokens=context.max_window_tokens
         )
         cost_ceiling = CostCeiling(
             model=call.model,
@@ -187,7 +185,7 @@ class SessionCompactor:
             input_tokens=input_tokens or 0,
             output_tokens=_SUMMARY_OUTPUT_TOKENS,
             at=call.at,
-            ttl=max_breakpoint_ttl(subject.sent_request),
+            ttl=max_breakpoint_ttl(candidate.sent_request),
             tier=cost_parameters.tier,
             region=call.region or cost_parameters.region,
             searches=cost_parameters.searches,
@@ -199,7 +197,7 @@ class SessionCompactor:
             options=self._spending,
             make_call=lambda: self._make_call(context),
             api_format=endpoint.api_format,
-            compare=lambda call, dollars: _compare_summary_cost(context, subject, call, dollars),
+            compare=lambda call, dollars: _compare_summary_cost(context, candidate, call, dollars),
         )
         client = self._client.with_reuse(endpoint.reuse_connection)
         return PaidClient(client, payment, first_reservation, output_tokens=_SUMMARY_OUTPUT_TOKENS)
@@ -226,12 +224,12 @@ class SessionCompactor:
 
 
 def _compare_summary_cost(
-    context: RequestContext, subject: CompactionCandidate, call: Call, dollars: Decimal | None
+    context: RequestContext, candidate: CompactionCandidate, call: Call, dollars: Decimal | None
 ) -> Savings:
     """Compare the cost of a summary: without Foveate it would not have been needed, or not have helped."""
     window, is_too_long = context.max_window_tokens, False
-    if subject.must_fit and context.token_count is not None and window is not None:
+    if candidate.must_fit and context.token_count is not None and window is not None:
         is_too_long = context.token_count.tokens > window - context.output_reserve_tokens
     if context.session_state.would_exceed_window or is_too_long:
-        return Savings(comparison=Comparison.WOULD_NOT_FIT)
+        return Savings(comparison=ComparisonOutcome.WOULD_NOT_FIT)
     return make_own_call_savings(call, dollars)

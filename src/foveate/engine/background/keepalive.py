@@ -34,7 +34,7 @@ from foveate.http import JsonClient, JsonReply
 from foveate.model import (
     Area,
     CacheBreakpoint,
-    Comparison,
+    ComparisonOutcome,
     Edit,
     Format,
     InsertParts,
@@ -105,19 +105,18 @@ class WarmSession:
 
     @property
     def size_bytes(self) -> int:
-        """Approximate memory use."""
         return 2 * len(self.body)
 
 
 def warm_session(exchange: Exchange) -> WarmSession | None:
-    """What an exchange left that can be kept alive; None if nothing."""
+    """Return the session of an exchange if its cache entry can be kept alive."""
     context, usage = exchange.context, exchange.usage
     if context is None or context.prompt is None or usage is None or not exchange.is_complete:
         return None
     if (
         not 200 <= exchange.status < 300
         or exchange.breakpoint_rejection is not None
-        or not _can_be_kept_alive(context)
+        or not _can_keep_alive(context)
     ):
         return None
     endpoint = context.incoming.endpoint
@@ -148,7 +147,7 @@ def warm_session(exchange: Exchange) -> WarmSession | None:
     )
 
 
-def _can_be_kept_alive(context: RequestContext) -> bool:
+def _can_keep_alive(context: RequestContext) -> bool:
     is_anthropic = (
         context.request.format is Format.ANTHROPIC and context.rules.caching is CachingMode.BREAKPOINTS
     )
@@ -157,7 +156,7 @@ def _can_be_kept_alive(context: RequestContext) -> bool:
 
 
 def _accepts_long_ttl(incoming: RoutedRequest, context: RequestContext) -> bool:
-    options = context.options.layout
+    options = context.options.placement
     wants_long = options.long_ttl and (options.ttl is None or options.ttl is context.rules.ttls[-1])
     return (
         wants_long and incoming.provider in context.options.long_ttl_providers and not context.transient_places
@@ -206,7 +205,7 @@ def _next_keep_alive(
         response_tokens=warm.response_tokens,
         last_at=warm.last_request_at,
         now=now,
-        sent=warm.sent_count,
+        sent_keepalives=warm.sent_count,
         max_keepalives=max_in_a_row,
     )
 
@@ -245,10 +244,10 @@ def _body_with_response(warm: WarmSession, cache: SimulatedCache, now: float) ->
         place=Place(Area.MESSAGES, end + 1), parts=(Text(_USER_PLACEHOLDER),), reason=_KEEP_RESPONSE_REASON
     )
     live_entries = readable_entries(warm.prompt, cache, now)
-    lasting = [
+    long_ttl_blocks = [
         warm.prompt.pieces[at].place for at, entry in sorted(live_entries.items()) if entry.ttl is long_ttl
     ]
-    places = [place for place in lasting if place is not None][1 - warm.rules.max_breakpoints :]
+    places = [place for place in long_ttl_blocks if place is not None][1 - warm.rules.max_breakpoints :]
     places.append(Place(Area.MESSAGES, end, len(warm.response_texts) - 1))
     breakpoints: list[Edit] = [
         CacheBreakpoint(place=place, ttl=long_ttl, reason=_KEEP_RESPONSE_REASON) for place in places
@@ -283,7 +282,6 @@ class KeepAliveScheduler:
 
     @property
     def planned_count(self) -> int:
-        """The number of sessions with a planned keep-alive."""
         return len(self._planned)
 
     def cancel_planned(self, context: RequestContext) -> None:
@@ -309,7 +307,6 @@ class KeepAliveScheduler:
             self._plan(key, warm)
 
     async def close(self) -> None:
-        """Cancel everything."""
         self._planned.clear()
         tasks = [*self._sending, *([self._poll_task] if self._poll_task is not None else [])]
         for task in tasks:
@@ -330,7 +327,7 @@ class KeepAliveScheduler:
             self._poll_task = asyncio.create_task(self._poll())
 
     def _has_room(self, keep_alive: KeepAlive, warm: WarmSession, max_sessions: int) -> bool:
-        """Whether one more may be planned; the one that saves least is replaced by one that saves more."""
+        """Return whether one more may be planned; one that saves more replaces the one that saves least."""
         if sum(other.size_bytes for _, other in self._planned.values()) + warm.size_bytes > _MAX_BYTES:
             return False
         if len(self._planned) < max_sessions:
@@ -342,7 +339,6 @@ class KeepAliveScheduler:
         return True
 
     async def _poll(self) -> None:
-        """Send what is due, until nothing is planned."""
         while self._planned:
             now = self._clock()
             due = [key for key, (keep_alive, _) in self._planned.items() if keep_alive.at <= now]
@@ -368,8 +364,8 @@ class KeepAliveScheduler:
                 reply = await self._post(next_warm, keep_alive)
             if _read_tokens(reply) < _MIN_READ_SHARE * entry_tokens:
                 raise _EntryExpired(f"{entry_tokens} tokens were not read: the entry is gone")
-            served = state.cache.serve(next_warm.prompt, next_warm.rules, at=now)
-            self._session_states.put(*key, self._session_states.session(*key).with_keep_alive(served.cache))
+            simulated = state.cache.serve(next_warm.prompt, next_warm.rules, at=now)
+            self._session_states.put(*key, self._session_states.session(*key).with_keep_alive(simulated.cache))
         except (FoveateError, TimeoutError, _EntryExpired) as error:
             _LOG.info("session %s gets no more pings: %s", key[1], error)
             self._stopped.put(_key_bytes(key), True)
@@ -381,7 +377,6 @@ class KeepAliveScheduler:
                 self._plan(key, next_warm)
 
     async def _post(self, warm: WarmSession, keep_alive: KeepAlive) -> JsonReply:
-        """Send a keep-alive request once the caps have room for it."""
         call = Call(
             id=f"ping-{uuid4().hex}",
             agent=warm.agent,
@@ -413,9 +408,8 @@ class KeepAliveScheduler:
         return await client.post_json(warm.endpoint.url, warm.body, warm.endpoint.headers)
 
     def _compare_cost(self, call: Call, dollars: Decimal | None) -> Savings:
-        """Compare the cost of a keep-alive request, if its session can be compared."""
         if self._session_states.session(call.agent, call.session_id).would_exceed_window:
-            return Savings(comparison=Comparison.WOULD_NOT_FIT)
+            return Savings(comparison=ComparisonOutcome.WOULD_NOT_FIT)
         return make_own_call_savings(call, dollars)
 
 

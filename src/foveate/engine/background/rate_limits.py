@@ -6,7 +6,7 @@ from collections.abc import Callable
 from foveate.engine.background.debounce import Debouncer
 from foveate.engine.exchange import Exchange
 from foveate.errors import StoreUnavailable
-from foveate.session.rate_limits import ObservedLimit, RateLimitStore
+from foveate.session.store import ObservedLimit, RateLimitStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,7 +42,6 @@ class SaveRateLimits:
             self._debouncer.request()
 
     async def close(self) -> None:
-        """Save all waiting limits."""
         await self._debouncer.close()
 
     async def _write(self) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.errors import StoreUnavailable
-from foveate.session.request_archive import ArchivedRequest, RequestArchive
+from foveate.session.store import ArchivedRequest, RequestArchive
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ _TRIM_FRACTION = 100
 
 
 class ArchiveOptions(Protocol):
-    """Whether requests are archived, for how many days, and how many compressed bytes of them."""
+    """Archive at most `days` days and `most_bytes` compressed bytes of requests."""
 
     @property
     def enabled(self) -> bool: ...
@@ -59,7 +59,7 @@ class RequestArchiver:
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def dropped(self) -> int:
+    def dropped_count(self) -> int:
         """The number of requests that could not be stored: the store was unavailable or too slow."""
         return self._dropped
 
@@ -72,7 +72,6 @@ class RequestArchiver:
             self._task = asyncio.create_task(self._write())
 
     async def close(self) -> None:
-        """Wait until all requests so far are stored."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -85,7 +84,7 @@ class RequestArchiver:
         self._waiting_bytes += size
 
     def _should_trim(self, options: ArchiveOptions) -> bool:
-        """Whether the oldest requests are to be deleted, also if archiving is off now."""
+        """The oldest requests are deleted even if archiving is off now."""
         is_full = self._new_bytes * _TRIM_FRACTION > options.most_bytes
         return is_full or not 0 <= self._clock() - self._trimmed_at < _TRIM_SECONDS
 
@@ -118,7 +117,7 @@ class RequestArchiver:
 
 
 def _archived_request(exchange: Exchange, context: RequestContext) -> ArchivedRequest:
-    incoming, sent = exchange.incoming, exchange.upstream_request.body
+    incoming, body = exchange.incoming, exchange.upstream_request.body
     return ArchivedRequest(
         id=incoming.id,
         agent=incoming.agent,
@@ -129,6 +128,6 @@ def _archived_request(exchange: Exchange, context: RequestContext) -> ArchivedRe
         at=exchange.sent_at,
         status=exchange.status,
         usage=exchange.usage,
-        request_body=sent,
-        original_body=None if sent == incoming.body else incoming.body,
+        request_body=body,
+        original_body=None if body == incoming.body else incoming.body,
     )

@@ -71,14 +71,14 @@ def break_down_window(context: RequestContext) -> tuple[WindowSection, ...]:
     Raises:
         MalformedRequest: a message cannot be parsed.
     """
-    trail = context.trail
-    if context.token_count is None or trail is None:
+    history = context.sent_history
+    if context.token_count is None or history is None:
         return ()
     request, counter = context.request, context.counter
-    message_sizes = list(_measure_messages(request, trail, counter))
-    system, tools = _measure_envelope(request, trail, counter)
-    if trail.leading_system_messages:
-        system += counter.tally_head(request, trail).tokens  # the system messages that a chat begins with
+    message_sizes = list(_measure_messages(request, history, counter))
+    system, tools = _measure_envelope(request, history, counter)
+    if history.leading_system_messages:
+        system += counter.tally_head(request, history).tokens  # the system messages that a chat begins with
     system += message_sizes[_SYSTEM_INDEX]
     injected_before, injected_after = _measure_injected(context)
     summary = min(context.compaction.tokens_after, message_sizes[0]) if context.compaction is not None else 0.0
@@ -94,32 +94,30 @@ def break_down_window(context: RequestContext) -> tuple[WindowSection, ...]:
     return _round_to_total(sizes, context.token_count.tokens)
 
 
-def _measure_messages(request: Request, trail: formats.MessageHistory, counter: RequestCounter) -> _Sizes:
-    """The tokens of messages by their kind."""
-    links = trail.nodes
-    known_links = len(links)
-    while known_links and counter not in links[known_links - 1].memo:
-        known_links -= 1
-    sizes: _Sizes = links[known_links - 1].memo[counter] if known_links else _NO_SIZES
-    for at in range(known_links, len(links)):
-        blocks = get_cached_blocks(links[at])
+def _measure_messages(request: Request, history: formats.MessageHistory, counter: RequestCounter) -> _Sizes:
+    nodes = history.nodes
+    known_nodes = len(nodes)
+    while known_nodes and counter not in nodes[known_nodes - 1].memo:
+        known_nodes -= 1
+    sizes: _Sizes = nodes[known_nodes - 1].memo[counter] if known_nodes else _NO_SIZES
+    for at in range(known_nodes, len(nodes)):
+        blocks = get_cached_blocks(nodes[at])
         if blocks is None:
-            blocks = formats.blocks_at(request, trail, at)
-        sizes = _add_message(sizes, blocks, _message_tokens(trail, at, counter))
-        links[at].memo[counter] = sizes
+            blocks = formats.blocks_at(request, history, at)
+        sizes = _add_message(sizes, blocks, _message_tokens(history, at, counter))
+        nodes[at].memo[counter] = sizes
     return sizes
 
 
-def _message_tokens(trail: formats.MessageHistory, at: int, counter: RequestCounter) -> float:
+def _message_tokens(history: formats.MessageHistory, at: int, counter: RequestCounter) -> float:
     try:
-        measured = counter.measured_at(trail, at)
+        measured = counter.measured_at(history, at)
     except KeyError:  # not counted alone: it was edited since, or the provider has counted
-        return len(trail.nodes[at].raw) / _BYTES_PER_TOKEN
+        return len(history.nodes[at].raw) / _BYTES_PER_TOKEN
     return measured.tokens + measured.image_tokens + measured.thinking_tokens
 
 
 def _add_message(sizes: _Sizes, blocks: Sequence[Block], tokens: float) -> _Sizes:
-    """Add a message, whose tokens are divided among its blocks by their lengths."""
     if len(blocks) == 1:
         part = _MESSAGE_PARTS.index(_part_name(blocks[0].kind, blocks[0].role))
         return (*sizes[:part], sizes[part] + tokens, *sizes[part + 1 :])
@@ -149,7 +147,7 @@ def _part_name(kind: str, role: str) -> str:
 
 
 def _measure_envelope(
-    request: Request, trail: formats.MessageHistory, counter: RequestCounter
+    request: Request, history: formats.MessageHistory, counter: RequestCounter
 ) -> tuple[float, float]:
     """The tokens of the system prompt and the tools, as counted, or by their lengths."""
     if counter.new_envelope_bytes(request):
@@ -157,15 +155,14 @@ def _measure_envelope(
         system = len(request.body) - sum(map(len, request.messages)) - tools
         return system / _BYTES_PER_TOKEN, tools / _BYTES_PER_TOKEN
     try:
-        loads = counter.tally_at(trail, len(trail.nodes) - 1).loaded_tools if trail.nodes else ()
+        loads = counter.tally_at(history, len(history.nodes) - 1).loaded_tools if history.nodes else ()
     except KeyError:
         loads = ()
-    opening = counter.cached_envelope_count(request, trail, loads)
+    opening = counter.cached_envelope_count(request, history, loads)
     return opening.system.tokens + opening.system.image_tokens, opening.tools.tokens
 
 
 def _measure_injected(context: RequestContext) -> tuple[dict[str, float], dict[str, float]]:
-    """The tokens of injected sections by name: in the system prompt, and after it."""
     before: dict[str, float] = {}
     after: dict[str, float] = {}
     for applied in context.applied_edits:
@@ -225,7 +222,7 @@ class SaveTraces:
         self._debouncer = Debouncer(self._write, interval_seconds)
 
     @property
-    def dropped(self) -> int:
+    def dropped_count(self) -> int:
         """The number of traces that could not be saved: the store was unavailable or too slow."""
         return self._dropped
 
@@ -242,13 +239,11 @@ class SaveTraces:
         self._debouncer.request()
 
     def add_cache_miss(self, miss: SessionCacheMiss) -> None:
-        """Save a cache miss with the trace of its request."""
         if len(self._misses) < self._max_waiting:
             self._misses.append(miss)
             self._debouncer.request()
 
     async def close(self) -> None:
-        """Save all waiting traces."""
         await self._debouncer.close()
 
     async def _write(self) -> None:
@@ -268,7 +263,7 @@ class SaveTraces:
 
 
 def finished_request(exchange: Exchange) -> FinishedRequest | None:
-    """What is traced of an exchange; None if it was not parsed or not sent."""
+    """None if the exchange was not parsed or not sent."""
     if exchange.context is None or exchange.is_unsent:
         return None
     return FinishedRequest(
@@ -286,7 +281,6 @@ def _make_traces(waiting: Sequence[FinishedRequest]) -> list[Trace]:
 
 
 def make_trace(finished: FinishedRequest) -> Trace:
-    """Trace a finished request, without its text."""
     incoming, context, upstream_request = finished.incoming, finished.context, finished.upstream_request
     applied_edits = upstream_request.applied_edits
     count = context.token_count
@@ -307,7 +301,7 @@ def make_trace(finished: FinishedRequest) -> Trace:
         edits=tuple(trace_edits(applied_edits[:MAX_EDITS])),
         edits_left_out=max(0, len(applied_edits) - MAX_EDITS),
         problems=tuple(_redact_problem(problem) for problem in upstream_request.problems[:MAX_EDITS]),
-        fold_id=context.compaction.id if context.compaction is not None else None,
+        compaction_id=context.compaction.id if context.compaction is not None else None,
     )
 
 

@@ -35,15 +35,13 @@ class Calibrations:
         self._by_counter = dict(known or {})
         self._changed: dict[CalibrationKey, Calibration] = {}
 
-    def get(self, learner: CalibrationKey) -> Calibration:
-        return self._by_counter.get(learner, _UNCALIBRATED)
+    def get(self, key: CalibrationKey) -> Calibration:
+        return self._by_counter.get(key, _UNCALIBRATED)
 
-    def observe(self, learner: CalibrationKey, estimated_tokens: int, reported_tokens: int) -> None:
+    def observe(self, key: CalibrationKey, estimated_tokens: int, reported_tokens: int) -> None:
         """Learn from the reported usage of a request with this raw estimate."""
-        calibration = self._by_counter.pop(learner, _UNCALIBRATED)  # so that it becomes the newest
-        self._by_counter[learner] = self._changed[learner] = calibration.observe(
-            estimated_tokens, reported_tokens
-        )
+        calibration = self._by_counter.pop(key, _UNCALIBRATED)  # so that it becomes the newest
+        self._by_counter[key] = self._changed[key] = calibration.observe(estimated_tokens, reported_tokens)
         if len(self._by_counter) > MAX_CALIBRATIONS:
             oldest = next(iter(self._by_counter))
             del self._by_counter[oldest]
@@ -51,19 +49,17 @@ class Calibrations:
 
     @property
     def has_changes(self) -> bool:
-        """Whether anything has changed since `take_changes`."""
         return bool(self._changed)
 
     def take_changes(self) -> Mapping[CalibrationKey, Calibration]:
-        """Return what has changed since the last call."""
         changes, self._changed = self._changed, {}
         return changes
 
-    def correct(self, learner: CalibrationKey, count: TokenCount) -> TokenCount:
+    def correct(self, key: CalibrationKey, count: TokenCount) -> TokenCount:
         """Correct a count, by a factor of two at most; an exact count is returned as it is."""
         if count.exact:
             return count
-        corrected = self.get(learner).correct(count)
+        corrected = self.get(key).correct(count)
         min_tokens = int(count.tokens / _MAX_CORRECTION)
         max_tokens = max(int(_MAX_CORRECTION * count.tokens), count.upper)
         if min_tokens <= corrected.tokens <= max_tokens and corrected.upper <= _MAX_CORRECTION * max_tokens:
@@ -74,8 +70,6 @@ class Calibrations:
 
 
 class Calibrate:
-    """Learns from the usage of each response, and notes how far the count was off."""
-
     def __init__(self, calibrations: Calibrations) -> None:
         self._calibrations = calibrations
 
@@ -125,7 +119,6 @@ class SaveCalibrations:
             self._debouncer.request()
 
     async def close(self) -> None:
-        """Save all changes."""
         await self._debouncer.close()
 
     async def _write(self) -> None:

@@ -22,14 +22,12 @@ _MAX_COUNT_RATIO = 2
 
 
 def offline_counter(options: CounterOptions, model: str) -> RequestCounter:
-    """The local counter for a model."""
     if _is_default(options):
         return counter_for(model)
     return offline_counter_factory(options)(model)
 
 
 def block_tokens(options: CounterOptions, model: str) -> BlockTokens:
-    """The block counter for a model."""
     return block_tokens_for(model) if _is_default(options) else _custom_block_tokens(options, model)
 
 

@@ -40,7 +40,7 @@ _LOG = logging.getLogger(__name__)
 _API_ROUTES = ("/v1/messages", "/chat/completions", "/responses")
 _GOOGLE_TOKEN_PREFIX = "Bearer ya29."
 _KEY_REJECTED = frozenset((401, 403))
-_NOT_ASKED = RemoteCount(None, is_unsupported=True)
+_NOT_COUNTED = RemoteCount(None, is_unsupported=True)
 # Each configured timeout has its own connections.
 _MAX_CLIENTS = 4
 
@@ -64,25 +64,23 @@ class RemoteCounter:
         """Count if the options want every request to be counted by its upstream."""
         options = context.options.counter
         if options.backend not in (Backend.ANTHROPIC_API, Backend.ENDPOINT):
-            return _NOT_ASKED
+            return _NOT_COUNTED
         return await self._ask(context, options)
 
     async def count_for_decision(self, context: RequestContext) -> TokenCount | None:
-        """Count for a decision; None if nobody may be asked, or nobody answers."""
+        """None if nobody may be asked, or nobody answers."""
         options = context.options.counter
         if options.backend is not Backend.AUTO:
             return None
         return (await self._ask(context, options)).total
 
     async def count_if_allowed(self, context: RequestContext) -> TokenCount | None:
-        """Count a request that is only displayed, if the options allow it."""
         options = context.options.counter
         if not options.use_endpoint or options.backend not in (Backend.AUTO, Backend.ENDPOINT):
             return None
         return (await self._ask(context, options)).total
 
     async def close(self) -> None:
-        """Finish recording, and close the connections."""
         await asyncio.gather(*self._ledger_tasks, return_exceptions=True)
         for client in self._clients.values():
             await client.close()
@@ -90,11 +88,11 @@ class RemoteCounter:
     async def _ask(self, context: RequestContext, options: CounterOptions) -> RemoteCount:
         target, request = context.endpoint, context.request
         if target is None:
-            return _NOT_ASKED
+            return _NOT_COUNTED
         client = (await self._client_for(options.timeout_ms)).with_reuse(target.reuse_connection)
         endpoint = _choose_endpoint(options, context.incoming, target, request, client, self._endpoints)
         if endpoint is None:
-            return _NOT_ASKED
+            return _NOT_COUNTED
         try:
             return await self._counts_with_capacity(options.cache_capacity).get_or_fetch(
                 _WithTimeout(endpoint, options.timeout_ms / 1000),
@@ -106,7 +104,7 @@ class RemoteCounter:
         except Unsupported as reason:
             if self._endpoints.record_unsupported(endpoint.url, reason):
                 _LOG.warning("%s cannot count this request, counting it here: %s", endpoint.url, reason)
-            return _NOT_ASKED
+            return _NOT_COUNTED
 
     def record_count(self, incoming: RoutedRequest, session_id: str, model: str) -> None:
         """Record a count in the ledger at no cost, in the background."""

@@ -14,8 +14,8 @@ _FRAME_TOKENS = 64
 class StoredConversationSizes:
     """Tokens of OpenAI's stored conversations, by the id of their latest response or of the conversation.
 
-    The next request reads the input and output of the previous response, and the framing of its output as
-    messages. Only responses relayed by this process are known.
+    The next request reads the input and output of the previous response, and the framing of its output
+    as messages. Only responses relayed by this process are known.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,6 @@ class StoredConversationSizes:
         return None if tokens is None else TokenCount(tokens, False, tokens + tokens // 100 + _FRAME_TOKENS)
 
     def record(self, incoming: RoutedRequest, request: Request, response_id: str, usage: Usage) -> None:
-        """Remember the size of a conversation after a complete response."""
         if request.format is not Format.RESPONSES:
             return
         tokens = usage.cache.input_tokens + usage.output_tokens

@@ -1,4 +1,7 @@
-"""The observer that counts requests for metrics, and keeps recent failures for health checks."""
+"""The observer that counts requests for metrics, and keeps recent failures for health checks.
+
+Labels have a limited cardinality, since anybody can send any agent in a header and any model in a body.
+"""
 
 import time
 from collections import Counter, deque
@@ -13,15 +16,22 @@ from foveate.cost.ledger import Charge
 from foveate.engine.exchange import Exchange
 from foveate.engine.metrics import definitions
 from foveate.engine.metrics.definitions import MetricDefinition
-from foveate.engine.metrics.labels import MAX_LABEL_SETS, MAX_PATH_CHARS, OTHER, CardinalityLimiter
 from foveate.engine.metrics.registry import Histogram, MetricsRegistry, Sample, Scalar
 from foveate.engine.observer import SessionCacheMiss
+from foveate.engine.redaction import redact_keys
 from foveate.engine.request import RoutedRequest, StepFailure
 from foveate.errors import FoveateError
 from foveate.formats.response.rate_limits import RateLimit
-from foveate.model import Comparison
+from foveate.model import ComparisonOutcome
 from foveate.prompt_cache.hit_ratio import HitRatios
 
+OTHER = "other"
+"""Replaces values beyond the limit."""
+
+MAX_VALUES = 100
+MAX_LABEL_SETS = 300
+MAX_LABEL_CHARS = 80
+MAX_PATH_CHARS = 4096
 RECENT_SECONDS = 300.0
 _MAX_FAILURES = 1000
 _COMPACTION_STEP = "compaction"
@@ -29,6 +39,53 @@ _BOOL_LABELS = {True: "true", False: "false"}
 _CallLabels = tuple[str, str, str]
 # Observations of so many requests are counted together.
 _FLUSH_REQUESTS = 64
+
+
+class CardinalityLimiter:
+    """The values of a label: known ones, and the first `max_values` of all others.
+
+    A value longer than `max_chars` is not shown, unless it is known.
+    """
+
+    def __init__(
+        self,
+        known_values: Iterable[str] = (),
+        *,
+        max_values: int = MAX_VALUES,
+        max_chars: int = MAX_LABEL_CHARS,
+    ) -> None:
+        self._labels = {OTHER: OTHER, "": ""}
+        self._max_values = max_values
+        self._max_chars = max_chars
+        self._new_values = 0
+        self.add_known(known_values)
+
+    def add_known(self, values: Iterable[str]) -> None:
+        for value in values:
+            self._labels.setdefault(value, _to_label(value))
+
+    def label(self, value: str, *, may_be_new: bool = True) -> str:
+        """The label for a value. An unconfirmed one (`may_be_new` is false) takes no place."""
+        text = self._labels.get(value)
+        if text is not None:
+            return text
+        if not may_be_new or self._new_values >= self._max_values or len(value) > self._max_chars:
+            return OTHER
+        self._new_values += 1
+        self._labels[value] = _to_label(value)
+        return self._labels[value]
+
+
+def _to_label(value: str) -> str:
+    return redact_keys(replace_unprintable(value))
+
+
+def replace_unprintable(value: str) -> str:
+    """Replace what is not printable, and unpaired surrogates."""
+    if value.isascii() and value.isprintable():
+        return value
+    printable = "".join(char if char.isprintable() else "?" for char in value)
+    return printable.encode("utf-8", "replace").decode("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +96,6 @@ class RecentFailure:
 
 
 class RecentFailures:
-    """The last thousand failures."""
-
     def __init__(self) -> None:
         self._failures: deque[RecentFailure] = deque(maxlen=_MAX_FAILURES)
 
@@ -48,7 +103,6 @@ class RecentFailures:
         self._failures.append(RecentFailure(problem, request_id, at))
 
     def count_by_step(self, now: float, *, seconds: float = RECENT_SECONDS) -> Mapping[str, int]:
-        """Count failures by step in the last `seconds`."""
         return Counter(failure.problem.step for failure in self._failures if now - failure.at <= seconds)
 
 
@@ -65,8 +119,6 @@ class WorkspaceCacheCounts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UsageCounters:
-    """Counters for calls of one kind, with complete or with incomplete usage."""
-
     input: Scalar
     output: Scalar
     read: Scalar
@@ -75,8 +127,6 @@ class _UsageCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CountHistograms:
-    """Histograms for calls of one kind, counted exactly or estimated."""
-
     estimated: Histogram
     drift: Histogram
 
@@ -84,7 +134,7 @@ class _CountHistograms:
 class _CallMetrics:
     """The metrics of one kind of calls, looked up once: `labels` are agent, provider and model."""
 
-    __slots__ = ("_registry", "compared", "costs", "counts", "labels", "savings", "statuses", "usage")
+    __slots__ = ("_registry", "comparisons", "costs", "counts", "labels", "savings", "statuses", "usage")
 
     def __init__(self, registry: MetricsRegistry, labels: _CallLabels) -> None:
         self._registry = registry
@@ -94,7 +144,7 @@ class _CallMetrics:
         self.statuses: dict[int, Scalar] = {}
         self.costs: dict[str, Scalar] = {}
         self.savings: dict[str, tuple[Scalar, Scalar]] = {}
-        self.compared: dict[str, Scalar] = {}
+        self.comparisons: dict[str, Scalar] = {}
 
     def usage_counters(self, is_complete: bool) -> _UsageCounters:
         counters = self.usage.get(is_complete)
@@ -124,20 +174,20 @@ class _CallMetrics:
             counter = self.costs[category] = self._registry.scalar(definitions.COST, *self.labels, category)
         return counter
 
-    def add_saving(self, by: str, dollars: float) -> None:
-        counters = self.savings.get(by)
+    def add_saving(self, mechanism: str, dollars: float) -> None:
+        counters = self.savings.get(mechanism)
         if counters is None:
-            labels = self.labels[0], by
-            counters = self.savings[by] = (
+            labels = self.labels[0], mechanism
+            counters = self.savings[mechanism] = (
                 self._registry.scalar(definitions.SAVED, *labels),
                 self._registry.scalar(definitions.OVERPAID, *labels),
             )
         counters[dollars < 0].value += abs(dollars)
 
     def add_compared(self, cost: str, dollars: float) -> None:
-        counter = self.compared.get(cost)
+        counter = self.comparisons.get(cost)
         if counter is None:
-            counter = self.compared[cost] = self._registry.scalar(definitions.COMPARED, self.labels[0], cost)
+            counter = self.comparisons[cost] = self._registry.scalar(definitions.COMPARED, self.labels[0], cost)
         counter.value += dollars
 
     def status_counter(self, status: int) -> Scalar:
@@ -165,7 +215,7 @@ class MetricsCollector:
         self._charges = {
             outcome: self._registry.scalar(definitions.CHARGES, outcome.value) for outcome in SettlementOutcome
         }
-        self._hits = HitRatios()
+        self._hit_ratios = HitRatios()
         self._unflushed = 0
         self._seen_agents: set[str] = set()
         self._polls: list[Callable[[], None]] = []
@@ -182,7 +232,6 @@ class MetricsCollector:
         self.set_health(config=True, store=True)
 
     def add_known_agents(self, agents: Iterable[str]) -> None:
-        """Always show these agents by their names."""
         self._agents.add_known(agents)
 
     def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
@@ -199,7 +248,6 @@ class MetricsCollector:
         self.count_rejection(agent, error.code)
 
     def count_rejection(self, agent: str, code: str) -> None:
-        """Count one of our own errors by its code."""
         self._registry.scalar(definitions.REJECTIONS, self._agents.label(agent), code).value += 1
 
     def on_compaction(self, agent: str, result: CompactionResult) -> None:
@@ -219,10 +267,10 @@ class MetricsCollector:
         metric = definitions.PLANNED_REWRITES if miss.is_planned else definitions.CACHE_MISSES
         self._registry.scalar(metric, *labels).value += 1
 
-    def on_charge(self, charge: Charge, settled: Settlement) -> None:
+    def on_charge(self, charge: Charge, settlement: Settlement) -> None:
         """Add a charge, unless it was reported before."""
-        self._charges[settled.outcome].value += 1
-        if settled.outcome is SettlementOutcome.KNOWN:
+        self._charges[settlement.outcome].value += 1
+        if settlement.outcome is SettlementOutcome.ALREADY_RECORDED:
             return
         call = charge.call
         call_metrics = self._call_metrics(call.agent, call.provider, call.model)
@@ -246,7 +294,7 @@ class MetricsCollector:
 
     def _add_savings(self, call_metrics: _CallMetrics, charge: Charge) -> None:
         savings = charge.savings
-        if savings.comparison is Comparison.WOULD_NOT_FIT:
+        if savings.comparison is ComparisonOutcome.WOULD_NOT_FIT:
             self._registry.scalar(definitions.NOT_FITTING, call_metrics.labels[0]).value += 1
         if savings.without is None or savings.total is None or charge.dollars is None:
             return
@@ -290,7 +338,7 @@ class MetricsCollector:
         usage_counters.output.value += usage.output_tokens
         usage_counters.read.value += cache.read
         usage_counters.created.value += cache.written_5m + cache.written_1h
-        self._hits.add(call_metrics.labels[0], cache, at=exchange.response_started_at)
+        self._hit_ratios.add(call_metrics.labels[0], cache, at=exchange.response_started_at)
         if context is None or context.token_count is None:
             return
         histograms = call_metrics.count_histograms(context.token_count.exact)
@@ -309,24 +357,20 @@ class MetricsCollector:
         ).value += 1
 
     def set_health(self, *, config: bool | None = None, store: bool | None = None) -> None:
-        """Set whether the configuration is valid and the store is available."""
         if config is not None:
             self._registry.scalar(definitions.CONFIG_VALID).value = int(config)
         if store is not None:
             self._registry.scalar(definitions.STORE_UP).value = int(store)
 
     def add_poll(self, poll: Callable[[], None]) -> None:
-        """Call `poll` before values are read."""
         self._polls.append(poll)
 
     def set_charges(self, *, waiting: int, lost: int, expired: int) -> None:
-        """Set the numbers of waiting and lost charges, and of expired reservations."""
         self._registry.scalar(definitions.CHARGES_WAITING).value = waiting
         self._registry.scalar(definitions.CHARGES_LOST).value = lost
         self._registry.scalar(definitions.EXPIRED_RESERVATIONS).value = expired
 
     def set_workspace_counts(self, counts: Mapping[str, WorkspaceCacheCounts]) -> None:
-        """Set the counts of workspace caches, by root."""
         for root, count in counts.items():
             self._add_growth(definitions.WORKSPACE_HITS, root, count.hits)
             self._add_growth(definitions.WORKSPACE_MISSES, root, count.misses)
@@ -344,7 +388,7 @@ class MetricsCollector:
                 )
             if limit.resets_at is not None:
                 self._registry.scalar(definitions.RATE_LIMIT_RESET, *labels).value = limit.resets_at
-        ratios = self._hits.ratios(at=self._clock())
+        ratios = self._hit_ratios.ratios(at=self._clock())
         for agent in self._seen_agents | set(ratios):
             ratio = ratios.get(agent)
             self._registry.scalar(definitions.WINDOW_READ, agent).value = ratio.read_tokens if ratio else 0
@@ -383,14 +427,12 @@ class MetricsCollector:
         return histograms
 
     def _add_growth(self, metric: MetricDefinition, root: str, total: float) -> None:
-        """Add the growth of a total since it was last set."""
         previous = self._totals.get((metric.name, root), 0)
         self._totals[metric.name, root] = total
         self._registry.scalar(metric, self._paths.label(root)).value += max(0, total - previous)
 
 
 def response_model(exchange: Exchange) -> str:
-    """The model of an exchange, empty if unknown."""
     if exchange.context is not None:
         return exchange.context.model
     return exchange.charge.call.model if exchange.charge is not None else ""

@@ -15,7 +15,7 @@ class MetricKind(StrEnum):
 
 
 class Aggregation(StrEnum):
-    """How gauges of several workers are combined; prometheus-client's words."""
+    """Ways to combine gauges of several workers, in prometheus-client's words."""
 
     SUM = "livesum"
     MIN = "livemin"
@@ -24,8 +24,6 @@ class Aggregation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricDefinition:
-    """A metric family, as `/metrics` shows it."""
-
     name: str
     kind: MetricKind
     help: str

@@ -49,7 +49,6 @@ class Histogram:
         """Add an observation."""
 
     def flush(self) -> None:
-        """Count the collected observations."""
         bounds, counts = self._bounds, self._counts
         for value in self._waiting:
             counts[bisect_left(bounds, value)] += 1
@@ -57,22 +56,17 @@ class Histogram:
         self._waiting.clear()
 
     def values(self) -> list[float]:
-        """The sum, and the number of observations in each bucket."""
         self.flush()
         return [self._total, *self._counts]
 
 
 class Sample(msgspec.Struct, array_like=True):
-    """The values of a metric with these labels."""
-
     name: str
     labels: tuple[str, ...]
     values: list[float]
 
 
 class MetricsRegistry:
-    """The values of one process, by metric and labels."""
-
     def __init__(self) -> None:
         self._scalars: dict[tuple[str, ...], Scalar] = {}
         self._histograms: dict[tuple[str, ...], Histogram] = {}
@@ -131,8 +125,6 @@ def render_metrics(samples: Iterable[Sample], accept: str = "") -> tuple[bytes, 
 
 
 class _Families:
-    """Samples as prometheus-client's families, in the order of the definitions."""
-
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._by_name: dict[str, list[Sample]] = {}
         for sample in (*samples, *_hit_ratios(samples)):
@@ -147,7 +139,6 @@ class _Families:
 
 
 def _hit_ratios(samples: Iterable[Sample]) -> list[Sample]:
-    """Hit ratios, which need the sums of all processes."""
     read_tokens: Mapping[tuple[str, ...], float] = {
         sample.labels: sample.values[0] for sample in samples if sample.name == definitions.WINDOW_READ.name
     }

@@ -25,7 +25,6 @@ _MAX_PASSES = 4
 
 @lru_cache(_MAX_BINDINGS)
 def binding_sections(binding: BindingOptions | None, channel: str) -> tuple[Section, ...]:
-    """Peers, the prompt of this channel, and the language of the agent."""
     if binding is None:
         return ()
     peers = [f"Peer: {peer}" for peer in binding.peers]
@@ -40,7 +39,6 @@ def binding_sections(binding: BindingOptions | None, channel: str) -> tuple[Sect
 
 
 def channel_sections(inputs: SectionInputs) -> tuple[Section, ...]:
-    """The channel and the sender of the request."""
     lines = [f"Channel: {_one_line(inputs.channel)}"] if inputs.channel.strip() else []
     lines += [f"Channel {_one_line(name)}: {_one_line(text)}" for name, text in inputs.metadata if text.strip()]
     sender = [f"Sender: {_one_line(inputs.sender)}"] if inputs.sender.strip() else []
@@ -82,5 +80,4 @@ def render_budget(
 
 
 def _one_line(text: str) -> str:
-    """Join lines, and truncate to the length of a name."""
     return " ".join(text.split())[:_MAX_LINE_CHARS]

@@ -10,7 +10,7 @@ from foveate.budget.budget import SectionRule
 from foveate.budget.sections import Section, parse_choice
 from foveate.caching import BuildCache, register
 from foveate.context.inputs import CallKind, context_inputs
-from foveate.context.rendering import MissingPart, render_awareness
+from foveate.context.rendering import MissingContent, render_awareness
 from foveate.context.time_section import TimeAwareness
 from foveate.cost.caps import Cap
 from foveate.cost.ledger import AccountBalance, Call, Category
@@ -52,8 +52,8 @@ _MAX_REPORTED = 1_000
 _THREAD_NODES = 1_000
 _KINDS_WITHOUT_CONTEXT = frozenset((CallKind.HEARTBEAT, CallKind.DELEGATION))
 
-ReadStandings = Callable[[Sequence[str], float], Awaitable[Mapping[str, AccountBalance]]]
-FitWindowFor = Callable[[RequestContext, TokenCount], Awaitable[None]]
+ReadBalances = Callable[[Sequence[str], float], Awaitable[Mapping[str, AccountBalance]]]
+FitWindowForSections = Callable[[RequestContext, TokenCount], Awaitable[None]]
 """Makes room in a request for so many additional tokens."""
 
 
@@ -67,10 +67,8 @@ class StableSections:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendingSource:
-    """For the budget section: the caps that apply, and what was spent under them."""
-
     caps: Callable[[], Sequence[Cap]]
-    read_standings: ReadStandings
+    read_balances: ReadBalances
 
 
 class SectionCollector:
@@ -153,7 +151,7 @@ class SectionCollector:
         turn: Sequence[Section],
         *,
         room: Callable[[], int | None],
-        fit_window: FitWindowFor | None = None,
+        fit_window: FitWindowForSections | None = None,
         added: TokenCount = ZERO_TOKENS,
     ) -> FittedSections:
         """Fit all sections in one pass by priority; reuse the last result if nothing has changed.
@@ -205,7 +203,7 @@ class SectionCollector:
             loaded = await self._sources.memory(options.memory, options.privacy_tags, deadline)
             if loaded.memory is None:
                 _report_problem(context, "memory", loaded.problem)
-                return list(render_awareness(MissingPart("awareness", loaded.problem)).sections)
+                return list(render_awareness(MissingContent("awareness", loaded.problem)).sections)
             key = (options.memory.paths, options.privacy_tags, loaded.memory.version)
             projects = self._project_sections.get(key)
             if projects is None:
@@ -236,7 +234,7 @@ class SectionCollector:
                 )
         except Exception as error:  # noqa: BLE001 - the request is sent without its memory
             _report_problem(context, "memory", _describe_error(error))
-            return list(render_awareness(MissingPart("awareness", _describe_error(error))).sections)
+            return list(render_awareness(MissingContent("awareness", _describe_error(error))).sections)
         if section is None:
             if problem:
                 _report_problem(context, "memory", problem)
@@ -248,7 +246,6 @@ class SectionCollector:
     async def _collect_time(
         self, context: RequestContext, options: SectionOptions, deadline: float
     ) -> list[Section]:
-        """The time, and deadlines in the memory."""
         try:
             memory = None
             if options.memory is not None:
@@ -326,21 +323,27 @@ class SectionCollector:
 
         text, budget_count = text_for(fitted)
         limit = _min_limit(options.total_tokens, room)
-        rest = limit - fitted.count.upper - BLOCK_TOKENS - (0 if fitted.turn.sections else TURN_HEADING_TOKENS)
-        if budget_count.upper <= (rest if rule.max_tokens is None else min(rest, rule.max_tokens)):
+        remaining_tokens = (
+            limit - fitted.count.upper - BLOCK_TOKENS - (0 if fitted.turn.sections else TURN_HEADING_TOKENS)
+        )
+        if budget_count.upper <= (
+            remaining_tokens if rule.max_tokens is None else min(remaining_tokens, rule.max_tokens)
+        ):
             return replace(fitted, turn=_insert_budget_section(fitted.turn, text, budget_count))
         if rule.priority is None:
             reason = f"{_BUDGET_SECTION}: left out, {budget_count.tokens:,} tokens (there is no room for it)"
             return replace(fitted, turn=replace(fitted.turn, left_out=(*fitted.turn.left_out, reason)))
         section = Section(_BUDGET_SECTION, text, priority=rule.priority, keep="whole", stability="turn")
         fitted = await _fit_sections(context, options, (*sections, section), room)
-        written, tokens = text_for(fitted)  # includes its own tokens
+        budget_text, tokens = text_for(fitted)  # includes its own tokens
         if tokens.upper > budget_count.upper or all(
             fitted_section.name != _BUDGET_SECTION for fitted_section in fitted.turn.sections
         ):
             return fitted
         fitted_sections = tuple(
-            replace(fitted_section, text=written) if fitted_section.name == _BUDGET_SECTION else fitted_section
+            replace(fitted_section, text=budget_text)
+            if fitted_section.name == _BUDGET_SECTION
+            else fitted_section
             for fitted_section in fitted.turn.sections
         )
         return replace(fitted, turn=replace(fitted.turn, sections=fitted_sections))
@@ -361,9 +364,9 @@ class SectionCollector:
         accounts = {cap: account for cap, account in cap_accounts if account is not None}
         if not accounts:
             return []
-        standings = await self._spending.read_standings(list(accounts.values()), context.received_at)
+        balances = await self._spending.read_balances(list(accounts.values()), context.received_at)
         return [
-            (str(cap).removeprefix("the cap on "), cap.dollars, _remaining_dollars(cap, standings.get(account)))
+            (str(cap).removeprefix("the cap on "), cap.dollars, _remaining_dollars(cap, balances.get(account)))
             for cap, account in accounts.items()
         ]
 
@@ -395,7 +398,6 @@ class SectionCollector:
 
 
 def _with_heading(turn: SectionGroup) -> SectionGroup:
-    """Put the heading that names their origin before the sections of a turn."""
     if not turn.sections:
         return turn
     first, *others = turn.sections
@@ -409,7 +411,6 @@ def _with_heading(turn: SectionGroup) -> SectionGroup:
 async def _fit_sections(
     context: RequestContext, options: SectionOptions, sections: Sequence[Section], room: int | None
 ) -> FittedSections:
-    """Fit the sections, in a thread if they are long."""
     limit = options.total_tokens
     prepared = prepare_sections(sections, options.limits, limit)
     return await run_in_thread_if_large(
@@ -426,7 +427,6 @@ async def _fit_sections(
 
 
 def _insert_budget_section(turn: SectionGroup, text: str, count: TokenCount) -> SectionGroup:
-    """Insert the budget section after the memory."""
     budget_section = FittedSection(
         name=_BUDGET_SECTION,
         text=text,
@@ -455,6 +455,6 @@ def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _remaining_dollars(cap: Cap, standing: AccountBalance | None) -> Decimal:
-    used = standing.spent + standing.reserved if standing is not None else Decimal(0)
+def _remaining_dollars(cap: Cap, balance: AccountBalance | None) -> Decimal:
+    used = balance.spent + balance.reserved if balance is not None else Decimal(0)
     return max(Decimal(0), cap.dollars - used)

@@ -28,8 +28,6 @@ _MAX_HALVES = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedSection:
-    """A section as it is sent: its text, its tokens, and the reason for the edit."""
-
     name: str
     text: str
     tokens: int
@@ -55,8 +53,6 @@ EMPTY_GROUP = SectionGroup()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedSections:
-    """Sections after the system prompt (stable), and those after the history (turn)."""
-
     stable: SectionGroup = EMPTY_GROUP
     turn: SectionGroup = EMPTY_GROUP
 
@@ -68,7 +64,7 @@ class FittedSections:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing was truncated or left out."""
+        """False if a section was truncated or left out."""
         reports = (*self.stable.reports, *self.turn.reports)
         return not (self.stable.left_out or self.turn.left_out) and all(
             report.action is Action.KEPT for report in reports
@@ -239,13 +235,12 @@ def _with_left_out(fitted: FittedSections, sections: Sequence[Section], meter: T
 
 
 def _apply_rule(section: Section, budget: Budget, total_tokens: int) -> Section:
-    """Apply the budget's rule for a section, with its share as a number of tokens."""
     rule = budget.sections.get(section.name)
-    ruled = section if rule is None else rule.applied(section)
+    changed = section if rule is None else rule.applied(section)
     return (
-        ruled
-        if ruled.share is None
-        else replace(ruled, share=None, max_tokens=effective_cap(ruled, total_tokens))
+        changed
+        if changed.share is None
+        else replace(changed, share=None, max_tokens=effective_cap(changed, total_tokens))
     )
 
 

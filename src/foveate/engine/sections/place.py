@@ -1,22 +1,113 @@
-"""Places injected texts: stable ones after the client's system prompt, the others after the history.
+"""Place injected texts: stable ones after the client's system prompt, the others after the history.
 
-The client's system prompt comes first, so that its cached prefix does not depend on sections, which change more
-often. What changes with each turn comes last, so that it is never in a prefix that the next request repeats.
+The client's system prompt comes first, so that its cached prefix does not depend on sections, which change
+more often. What changes with each turn comes last, so that it is never in a prefix that the next request
+repeats.
 
 If a provider caches by breakpoints, texts are blocks, each of which can have one. Other hosts of the chat
 format may not accept lists of blocks: there a text is appended to the client's string.
+
+Some texts must be pinned to their place. Some models accept a thinking block only after exactly what preceded
+it (`binds_thinking`), and some drop the thinking of a turn in which the user says something new
+(`drops_thinking`). For those, turn sections are injected once per turn, at a user message, and repeated at
+the same place in all later requests. Pinned texts are found by the hash chain of the messages before them,
+also in a fork or after a lost response. Only this process knows them, since message texts are not stored: if
+they are unknown, all earlier thinking is dropped, as after a compaction.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foveate import formats
-from foveate.engine.sections.fit import FittedSection
+from foveate.caching import LruCache, hash_bytes, register
+from foveate.engine.sections.fit import EMPTY_GROUP, FittedSection, SectionGroup
 from foveate.formats.json_text.parse import as_text, parse_fields, parse_items, parse_json
-from foveate.model import Area, Format, InsertParts, Place, Request, Text, ToolResult
+from foveate.model import (
+    SYSTEM_ROLES,
+    Area,
+    Format,
+    InsertParts,
+    Place,
+    Request,
+    SetParameter,
+    Text,
+    ToolResult,
+)
 from foveate.prompt_cache.rules import CacheRules, CachingMode
+from foveate.session.hash_chain import HashChain
 
-_SYSTEM_ROLES = frozenset(("system", "developer"))
+_MAX_CONVERSATIONS = 4 * 1024
+# Clients add a few messages at a time.
+_LOOKBACK_MESSAGES = 64
+_NOT_THINKING = frozenset(("", "disabled", "none"))
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedText:
+    """Texts after the message `message_index` of a chain, each with its tokens."""
+
+    message_index: int
+    texts: tuple[tuple[str, int], ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(tokens for _, tokens in self.texts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedSections:
+    """Sections that are pinned in a conversation up to a message.
+
+    `user_text` is the user's last text. `stable_version` identifies what is in the system prompt,
+    `stable_group` is its content and `sources` what it was made of. `pinned_texts` must be repeated. Thinking
+    in the first `invalid_before` messages is invalid; `drop_request` asks the provider to drop it if we cannot.
+    """
+
+    user_text: str = ""
+    stable_version: bytes = b""
+    stable_group: SectionGroup = EMPTY_GROUP
+    sources: tuple[object, ...] = ()
+    pinned_texts: tuple[PinnedText, ...] = ()
+    invalid_before: int = 0
+    drop_request: SetParameter | None = None
+
+
+class PinnedSectionCache:
+    def __init__(self) -> None:
+        self.clear()
+        register(self)
+
+    def clear(self) -> None:
+        self._entries: LruCache[PinnedSections] = LruCache(_MAX_CONVERSATIONS)
+
+    def find(self, agent: str, chain: HashChain) -> tuple[PinnedSections | None, int]:
+        """Return what is pinned in a conversation, and the number of messages it covers."""
+        name = agent.encode("utf-8", "surrogatepass")
+        for length in range(len(chain), max(0, len(chain) - _LOOKBACK_MESSAGES), -1):
+            pinned = self._entries.get(hash_bytes(name, chain.hashes[length - 1]))
+            if pinned is not None:
+                return pinned, length
+        return None, 0
+
+    def put(self, agent: str, chain: HashChain, pinned: PinnedSections) -> None:
+        if chain.hashes:
+            self._entries.put(hash_bytes(agent.encode("utf-8", "surrogatepass"), chain.hashes[-1]), pinned)
+
+
+def must_be_pinned(request: Request, rules: CacheRules) -> bool:
+    """Return whether text that is injected into a request must be repeated in all later ones."""
+    return rules.binds_thinking or (rules.drops_thinking and request.thinking not in _NOT_THINKING)
+
+
+def find_message(request: Request, original: Request, index: int) -> int | None:
+    """The index of a client's message in the request as sent; None if it was removed."""
+    size, sent_size = len(original.messages), len(request.messages)
+    if sent_size == size:
+        return index
+    place = index + sent_size - size  # what was replaced precedes it
+    if place < 0 or request.messages[place] != original.messages[index]:
+        return None
+    return place
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +119,7 @@ class PlacedSections:
 
 
 def joins_plain_strings(request: Request, rules: CacheRules) -> bool:
-    """Whether texts are appended to strings, since blocks may not be accepted."""
+    """Return whether texts are appended to strings, since blocks may not be accepted."""
     return request.format is not Format.ANTHROPIC and rules.caching not in (
         CachingMode.BREAKPOINTS,
         CachingMode.BOTH,
@@ -38,11 +129,10 @@ def joins_plain_strings(request: Request, rules: CacheRules) -> bool:
 def place_stable(
     request: Request, sections: Sequence[FittedSection], *, joins: bool
 ) -> tuple[InsertParts, ...]:
-    """Insert sections after the client's system prompt."""
     if request.format is not Format.CHAT:
         place = Place(Area.SYSTEM, len(request.system))
         return tuple(_insert_section(place, section, joins=joins) for section in sections)
-    head = count_system_messages(request)
+    head = count_leading_system_messages(request)
     if not head:
         first = Place(Area.MESSAGES, 0)
         return tuple(_insert_section(first, section, role="system", joins=True) for section in sections)
@@ -80,7 +170,6 @@ def place_turn(request: Request, sections: Sequence[FittedSection], *, joins: bo
 def insert_texts(
     request: Request, index: int, texts: Sequence[tuple[str, int]], reason: str, *, joins: bool
 ) -> tuple[InsertParts, ...]:
-    """Append texts, each with its tokens, to a user message."""
     place = Place(Area.MESSAGES, index, _block_count(request, index))
     return tuple(
         InsertParts(place=place, parts=(Text(text),), reason=reason, join_texts=joins, saved_tokens=-tokens)
@@ -88,10 +177,9 @@ def insert_texts(
     )
 
 
-def count_system_messages(request: Request) -> int:
-    """Count the system messages that a chat begins with."""
+def count_leading_system_messages(request: Request) -> int:
     for number, raw in enumerate(request.messages):
-        if _role(raw) not in _SYSTEM_ROLES:
+        if _role(raw) not in SYSTEM_ROLES:
             return number
     return len(request.messages)
 
@@ -109,7 +197,7 @@ def is_user_message(request: Request, index: int) -> bool:
 
 
 def is_tool_result(request: Request, index: int) -> bool:
-    """Whether a message is a tool result and nothing else."""
+    """False if the message has anything besides tool results."""
     raw = request.messages[index]
     if request.format is Format.CHAT:
         return _role(raw) in ("tool", "function")
@@ -119,7 +207,7 @@ def is_tool_result(request: Request, index: int) -> bool:
 
 
 def has_user_text(request: Request, index: int) -> bool:
-    """Whether the user says something in a message, besides tool results."""
+    """Tool results are not the user's text."""
     if not is_user_message(request, index):
         return False
     if request.format is not Format.ANTHROPIC:
@@ -129,7 +217,7 @@ def has_user_text(request: Request, index: int) -> bool:
 
 
 def read_user_text(request: Request, index: int) -> str:
-    """The user's text in a message, empty if it is not a user message."""
+    """Empty if it is not a user message."""
     if not is_user_message(request, index):
         return ""
     parts = formats.parse_message(request.format, request.messages[index]).parts

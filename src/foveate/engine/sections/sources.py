@@ -32,7 +32,7 @@ REFRESH_SECONDS = 1.0
 """Interval at which memories and skills are checked for changes while requests arrive."""
 
 SOURCE_TIMEOUT_SECONDS = 10.0
-"""How long a request waits for its sources; later results are used by the next request."""
+"""Maximum time that a request waits for its sources; later results are used by the next request."""
 
 AGENT_BUDGET_FILE = "budget.yaml"
 """The file in its workspace in which an agent limits its own sections."""
@@ -51,8 +51,6 @@ _NOT_CACHED = "is not kept"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionSource:
-    """Sections, a version of their content, and problems in their files."""
-
     sections: tuple[Section, ...] = ()
     version: str = ""
     problems: tuple[str, ...] = ()
@@ -60,8 +58,6 @@ class SectionSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedMemory:
-    """A memory, or the problem that kept it from being loaded."""
-
     memory: "Memory | None"
     at: float
     problem: str = ""
@@ -94,12 +90,10 @@ class SectionSources:
         self._contexts = PromptParts()
 
     def close(self) -> None:
-        """Stop the watchers."""
         for workspaces in self._workspaces.values():
             workspaces.close()
 
     async def preload(self, options: Iterable[SectionOptions]) -> None:
-        """Read what requests will need."""
         for section_options in options:
             with suppress(Exception):  # reported to the request that needs it
                 await self.workspace(section_options)
@@ -107,7 +101,6 @@ class SectionSources:
                     await self.memory(section_options.memory, section_options.privacy_tags)
 
     def workspace_counts(self) -> Mapping[str, WorkspaceCacheStats]:
-        """Cache hits, misses and invalidations by workspace root."""
         totals: dict[str, WorkspaceCacheStats] = {}
         for workspaces in list(self._workspaces.values()):
             for root, counts in workspaces.stats().items():
@@ -150,14 +143,12 @@ class SectionSources:
         return source
 
     def last_workspace(self, options: SectionOptions) -> SectionSource:
-        """The last content of a workspace, empty if it was never read."""
         if options.workspace is None:
             return SectionSource()
         cached = self._bundles.get((options.workspace, options.privacy_tags))
         return cached[1] if cached is not None else SectionSource()
 
     def bundle(self, options: SectionOptions) -> Bundle | None:
-        """The last bundle of a workspace."""
         cached = self._bundles.get((options.workspace, options.privacy_tags)) if options.workspace else None
         return cached[0] if cached is not None else None
 
@@ -177,7 +168,6 @@ class SectionSources:
         return cached.source
 
     async def logs(self, options: SectionOptions, deadline: float | None = None) -> SectionSource:
-        """Load the newest lines of an agent's logs; with file names if there are several."""
         if not options.logs:
             return SectionSource()
         key = (options.logs, options.log_lines, options.privacy_tags)
@@ -302,7 +292,7 @@ class SectionSources:
 
 
 def _evict_oldest(entries: dict[Key, Value], limit: int = _MAX_CACHED) -> Value | None:
-    """Remove and return the oldest entry beyond `limit`; configurations that change often leave many."""
+    """Configurations that change often leave many entries."""
     return entries.pop(next(iter(entries))) if len(entries) > limit else None
 
 

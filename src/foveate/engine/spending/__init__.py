@@ -1,1 +1,1 @@
-"""What calls may cost and do cost: ceilings, admission under caps, and charges."""
+"""The cost of calls before and after they are made: ceilings, admission under caps, and charges."""

@@ -62,7 +62,6 @@ class ObservedAdmission(Admission):
         return reservation
 
     async def settle_all(self, charges: Sequence[Charge]) -> Sequence[Settlement]:
-        """Settle charges, and report the outcome of each."""
         try:
             results = await super().settle_all(charges)
         except asyncio.CancelledError:
@@ -77,10 +76,10 @@ class ObservedAdmission(Admission):
             self._observer.on_charge(entry, result)
         return results
 
-    def lose(self, charge: Charge, problem: str) -> Settlement:
+    def record_lost_charge(self, charge: Charge, problem: str) -> Settlement:
         """Count a charge that cannot be stored, and log it so that it can be recovered."""
         _LOG.error("a bill is lost: %s (%s)", describe_charge(charge), problem)
-        return super().lose(charge, problem)
+        return super().record_lost_charge(charge, problem)
 
     async def close(self) -> tuple[Charge, ...]:
         """Return charges that could not be recorded; each is logged."""
@@ -102,7 +101,7 @@ class OrphanedCharges(Protocol):
 
 async def record_orphans(orphaned: OrphanedCharges, admission: Admission) -> int:
     """Record orphaned charges and return how many; a file stays if one of its charges has to wait."""
-    if admission.waiting:
+    if admission.waiting_count:
         return 0  # the store is unavailable: they can stay in their files
     recorded: set[Path] = set()
     unrecordable: set[Path] = set()
@@ -112,9 +111,9 @@ async def record_orphans(orphaned: OrphanedCharges, admission: Admission) -> int
         for file in await orphaned.orphans():
             for charge in file.charges:
                 outcomes.append((await admission.settle(charge)).outcome)
-                possibly_charged += charge.is_possibly_charged and outcomes[-1] is SettlementOutcome.BOOKED
+                possibly_charged += charge.is_possibly_charged and outcomes[-1] is SettlementOutcome.RECORDED
                 if outcomes[-1] is SettlementOutcome.WAITING:
-                    return outcomes.count(SettlementOutcome.BOOKED)
+                    return outcomes.count(SettlementOutcome.RECORDED)
             is_recorded = (
                 file.is_readable and SettlementOutcome.LOST not in outcomes[len(outcomes) - len(file.charges) :]
             )
@@ -123,11 +122,11 @@ async def record_orphans(orphaned: OrphanedCharges, admission: Admission) -> int
         await orphaned.release(recorded=recorded, unrecordable=unrecordable)
         if outcomes:
             message = "%d bills that another process had left; %d of them are booked now"
-            _LOG.warning(message, len(outcomes), outcomes.count(SettlementOutcome.BOOKED))
+            _LOG.warning(message, len(outcomes), outcomes.count(SettlementOutcome.RECORDED))
         if possibly_charged:
             message = "%d calls were under way when their process ended; they are recorded as possibly charged"
             _LOG.warning(message, possibly_charged)
-    return outcomes.count(SettlementOutcome.BOOKED)
+    return outcomes.count(SettlementOutcome.RECORDED)
 
 
 async def adopt_orphans(
@@ -157,8 +156,6 @@ def describe_charge(charge: Charge) -> str:
 
 
 class AdmitUncounted(Protocol):
-    """Admits requests that are sent as they are and not recorded."""
-
     async def __call__(self, request_id: str, agent: str, reason: str) -> None:
         """Admit a request that cannot be counted for a `reason`.
 
@@ -189,7 +186,7 @@ class CapUncounted:
         )
         caps = [cap for cap in self._options().caps if cap.applies_to(call)]
         for cap in caps:
-            if cap.unknown is UnknownPricePolicy.REFUSE:
+            if cap.unknown is UnknownPricePolicy.REJECT:
                 raise make_cap_uncheckable(cap, reason, _UNCOUNTED_REMEDY)
         if caps:
             await self._admission.release(await self._admission.admit(call, None, caps))
@@ -202,7 +199,7 @@ def check_unknown_cost(caps: Iterable[Cap], unknown: str) -> None:
         CapUncheckable: its cost is unknown.
     """
     for cap in caps:
-        if unknown and cap.unknown is UnknownPricePolicy.REFUSE:
+        if unknown and cap.unknown is UnknownPricePolicy.REJECT:
             raise make_cap_uncheckable(
                 cap, f"nobody knows how much {unknown} may add to the cost", _UNKNOWN_COST_REMEDY
             )

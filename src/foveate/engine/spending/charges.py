@@ -15,7 +15,7 @@ from foveate.engine.options import SpendingOptions
 from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.caps import set_cost_ceiling
 from foveate.engine.steps.names import CAPS
-from foveate.model import CacheUsage, Comparison, Savings, Usage
+from foveate.model import CacheUsage, ComparisonOutcome, Savings, Usage
 
 
 class RecordCharges:
@@ -85,8 +85,8 @@ class RecordCharges:
         if not exchange.has_complete_usage:
             return Savings()
         if self._session_states.session(charge.call.agent, charge.call.session_id).would_exceed_window:
-            return Savings(comparison=Comparison.WOULD_NOT_FIT)
-        if context.needs_simulation and not (exchange.simulated_usage and context.session_state.is_complete):
+            return Savings(comparison=ComparisonOutcome.WOULD_NOT_FIT)
+        if context.needs_simulation and not (exchange.simulated_usage and context.session_state.has_served_all):
             return Savings()
         return compare_costs(
             charge.usage, charge.dollars, make_price_function(prices, charge.call), exchange.simulated_usage
@@ -94,7 +94,6 @@ class RecordCharges:
 
 
 def _ensure_cost_ceiling(exchange: Exchange, context: RequestContext, options: SpendingOptions) -> None:
-    """Compute the cost ceiling if no cap needed it before."""
     if context.reservation is not None or context.cost_ceiling is not None:
         return
     try:

@@ -21,9 +21,9 @@ from foveate.engine.spending.cost_features import (
     CostFeature,
     envelope_features,
     fallback_models,
+    find_cost_features,
     is_client_tool,
     modalities,
-    request_features,
     searches_by_itself,
     without_allowed,
 )
@@ -87,7 +87,7 @@ _NESTED_LIMIT_PATHS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostParameters:
-    """What the price of a request depends on.
+    """Parameters of a request that its price depends on.
 
     `output_tokens` is its output limit, None if it sets none that can be read. `choices` is the number of
     responses, None if unknown. `tier` and `region` are the provider's own words. The provider reads the input
@@ -113,7 +113,6 @@ class CostParameters:
 
     @property
     def adds_input(self) -> bool:
-        """Whether the provider adds input while it responds."""
         return self.input_passes > 1
 
 
@@ -134,14 +133,14 @@ def _parse_cost_parameters(request: Request, body_fields: Fields | Mapping[str, 
     is_fast = as_text(parameters.get("speed")) == "fast"
     tools = [(_tool_kind(request.format, raw), raw) for raw in request.tools]
     uses, searches = _server_tool_uses(request.format, body_fields, tools)
-    manages = "context_management" in request.unexplained
-    is_clearing = manages and _only_clears_context(parameters["context_management"])
+    manages_context = "context_management" in request.unexplained
+    is_clearing = manages_context and _only_clears_context(parameters["context_management"])
     return CostParameters(
         output_tokens=max(limits) if limits and len(limits) == len(given_limits) else None,
         choices=_choice_count(parameters),
         tier="fast" if is_fast else as_text(parameters.get("service_tier")),
         region=as_text(parameters.get("inference_geo")) or None,
-        input_passes=1 + uses + (1 if manages and not is_clearing else 0),
+        input_passes=1 + uses + (1 if manages_context and not is_clearing else 0),
         searches=searches,
         bounded_inputs=_BOUNDED_INPUTS
         | _client_tool_definitions(tools)
@@ -150,7 +149,7 @@ def _parse_cost_parameters(request: Request, body_fields: Fields | Mapping[str, 
         modalities=modalities(request.format, body_fields),
         prediction=_prediction_text(parameters.get("prediction")),
         extra_output_tokens=_positive_int(parameters.get("thinking_budget")) or 0,
-        compacts=manages and not is_clearing,
+        compacts=manages_context and not is_clearing,
         features=envelope_features(request.format, body_fields, request.tools),
     )
 
@@ -213,7 +212,7 @@ def _first_value(values: Sequence[object]) -> object:
 def _server_tool_uses(
     api_format: Format, body_fields: Fields | Mapping[str, bytes], tools: Sequence[tuple[str, bytes]]
 ) -> tuple[int, int]:
-    """How often tools can run at the provider, and how often it can search the web."""
+    """Return the maximum number of tool runs at the provider, and of its web searches."""
     server_tools = [
         (kind, _positive_int(parse_object(raw).get("max_uses")))
         for kind, raw in tools
@@ -252,7 +251,6 @@ def _is_run_by_client(kind: str) -> bool:
 
 
 def _client_tool_definitions(tools: Sequence[tuple[str, bytes]]) -> dict[str, int]:
-    """Upper bounds of the provider's definitions of tools that the client runs, by tool."""
     token_bounds: dict[str, int] = {}
     for kind, raw in tools:
         if _is_run_by_client(kind) and kind not in ("function", "custom"):
@@ -262,7 +260,7 @@ def _client_tool_definitions(tools: Sequence[tuple[str, bytes]]) -> dict[str, in
 
 
 def _only_clears_context(management: object) -> bool:
-    """Whether the provider only removes context, and writes no summary of it."""
+    """Return whether the provider only removes context, and writes no summary of it."""
     edits = as_list(as_dict(management).get("edits")) if isinstance(management, dict) else as_list(management)
     return all(as_text(as_dict(edit).get("type")).startswith("clear_") for edit in edits)
 
@@ -432,10 +430,9 @@ def _fees(
 
 
 def unknown_features(request: Request, provider: str, allowed: Collection[str] = ()) -> tuple[CostFeature, ...]:
-    """Features of a request whose cost is unknown, without those that are `allowed`."""
     parameters = read_cost_parameters(request)
     return without_allowed(
-        (*parameters.features, *request_features(request, parameters.other_models, provider)), allowed
+        (*parameters.features, *find_cost_features(request, parameters.other_models, provider)), allowed
     )
 
 
@@ -454,11 +451,11 @@ def max_input_tokens(
     parameters = read_cost_parameters(request)
     if not unexplained and not request.unexplained and not parameters.adds_input:
         return upper
-    hidden = {*unexplained, *request.unexplained}.difference(counted_inputs)
+    hidden_inputs = {*unexplained, *request.unexplained}.difference(counted_inputs)
     bounded_tokens = sum(
-        parameters.bounded_inputs[name] for name in hidden if name in parameters.bounded_inputs
+        parameters.bounded_inputs[name] for name in hidden_inputs if name in parameters.bounded_inputs
     )
-    if not parameters.adds_input and hidden <= parameters.bounded_inputs.keys():
+    if not parameters.adds_input and hidden_inputs <= parameters.bounded_inputs.keys():
         return upper + bounded_tokens
     return (
         None if window_tokens is None else parameters.input_passes * max(upper + bounded_tokens, window_tokens)
@@ -468,7 +465,6 @@ def max_input_tokens(
 def _max_output_tokens(
     model: str, limit_tokens: int | None, input_tokens: int, window_tokens: int | None
 ) -> int:
-    """The maximum output of a model for a request with this limit."""
     model_output = find_output_limit(model)
     if model_output is not None:
         return min(limit_tokens or model_output.tokens, model_output.tokens)
@@ -531,7 +527,7 @@ def limit_output(
     if path is None or not choices:
         raise rejection
     cap = next(cap for cap in caps if str(cap) == rejection.cap)
-    standing = AccountBalance(spent=rejection.spent, reserved=rejection.reserved)
+    balance = AccountBalance(spent=rejection.spent, reserved=rejection.reserved)
 
     def dollars(tokens: int) -> Decimal:
         return replace_struct(ceiling, output_tokens=tokens * choices).dollars(prices) or Decimal(0)
@@ -540,7 +536,7 @@ def limit_output(
     lower_limit = min(min_tokens, max_tokens)
     limit_tokens = bisect_right(range(max_tokens + 1), rejection.room, lo=lower_limit, key=dollars) - 1
     if limit_tokens < lower_limit:
-        raise make_cap_exceeded(cap, standing, dollars(lower_limit), output_tokens=lower_limit) from rejection
+        raise make_cap_exceeded(cap, balance, dollars(lower_limit), output_tokens=lower_limit) from rejection
     if cap.scope is not CapScope.CALL:
         limit_tokens = max(min(limit_tokens, _AMPLE_OUTPUT_TOKENS), limit_tokens // 2)
     reason = f"the client sets no output limit, and {cap} has room for {format_dollars(rejection.room)}"

@@ -22,6 +22,8 @@ from foveate.formats.json_text.parse import Fields, as_dict, as_list, as_text, p
 from foveate.model import Format, Request
 from foveate.tokens.rendering.claude_models import CLIENT_TOOL_TOKENS
 
+MAX_NAME_CHARS = 100
+
 
 @dataclass(frozen=True, slots=True)
 class CostFeature:
@@ -34,7 +36,6 @@ class CostFeature:
         return f"the {self.kind} `{self.name[:MAX_NAME_CHARS]}`"
 
 
-MAX_NAME_CHARS = 100
 _ValueCheck = Callable[[object], bool]
 
 
@@ -65,7 +66,7 @@ _DATED_CLIENT_TOOLS = tuple(CLIENT_TOOL_TOKENS)  # their kinds end with a date
 
 
 def is_client_tool(kind: str) -> bool:
-    """Whether the client runs tools of this kind; all others run at the provider."""
+    """Tools of all other kinds run at the provider."""
     return kind in _PLAIN_CLIENT_TOOLS or kind.startswith(_DATED_CLIENT_TOOLS)
 
 
@@ -104,18 +105,18 @@ _VALUE_CHECKS: Mapping[str, _ValueCheck] = {
     "preset": _is_one_of(""),
     "search_parameters": _is_one_of({"mode": "off"}),
     "enable_search": _is_one_of(False),
-    "service_tier": lambda said: isinstance(said, str) and is_known_tier(said),
+    "service_tier": lambda value: isinstance(value, str) and is_known_tier(value),
     "speed": _is_one_of("standard", "fast"),
     "inference_geo": _is_one_of("us", "global"),
-    "reasoning": lambda said: not _is_pro_mode(said),
+    "reasoning": lambda value: not _is_pro_mode(value),
     "prediction": _is_predicted_text,
     "performanceConfig": _is_one_of({}, {"latency": "standard"}),
-    "modalities": lambda said: _is_list_of_text(said) and set(as_list(said)) <= set(_MODALITIES),
-    "thinking_budget": lambda said: type(said) is int,
-    "best_of": lambda said: type(said) is int,
-    "context_management": lambda said: all(
+    "modalities": lambda value: _is_list_of_text(value) and set(as_list(value)) <= set(_MODALITIES),
+    "thinking_budget": lambda value: type(value) is int,
+    "best_of": lambda value: type(value) is int,
+    "context_management": lambda value: all(
         as_text(as_dict(edit).get("type")).startswith(("clear_", "compact"))
-        for edit in (as_list(as_dict(said).get("edits")) if isinstance(said, dict) else as_list(said))
+        for edit in (as_list(as_dict(value).get("edits")) if isinstance(value, dict) else as_list(value))
     ),
 }
 
@@ -178,13 +179,12 @@ def header_features(names: Iterable[str]) -> tuple[CostFeature, ...]:
 def envelope_features(
     api_format: Format, body_fields: Fields | Mapping[str, bytes], tools: Sequence[bytes]
 ) -> tuple[CostFeature, ...]:
-    """Features of unknown cost among the top-level fields and the tools of a request."""
     names = [CostFeature("field", name) for name in _unknown_fields(api_format, body_fields)]
     return (*names, *(CostFeature("tool", kind) for kind in _unknown_tools(api_format, tools)))
 
 
-def request_features(request: Request, models: Sequence[str], provider: str) -> tuple[CostFeature, ...]:
-    """Features of unknown cost among the messages of a request and the models that may respond."""
+def find_cost_features(request: Request, models: Sequence[str], provider: str) -> tuple[CostFeature, ...]:
+    """Features of unknown cost in messages, and in the names of models that may respond."""
     added = (
         kind
         for kind in _unknown_added_tools(request)
@@ -206,7 +206,6 @@ def _parse_int(raw: msgspec.Raw | bytes | None) -> int | None:
 
 
 def without_allowed(features: Iterable[CostFeature], allowed: Collection[str]) -> tuple[CostFeature, ...]:
-    """Remove features that an operator has allowed, by globs of their names."""
     return tuple(
         dict.fromkeys(
             feature for feature in features if not any(fnmatchcase(feature.name, glob) for glob in allowed)
@@ -215,7 +214,6 @@ def without_allowed(features: Iterable[CostFeature], allowed: Collection[str]) -
 
 
 def unknown_embedding_fields(body_fields: Fields | Mapping[str, bytes]) -> tuple[CostFeature, ...]:
-    """Fields of a request for embeddings whose cost is unknown."""
     return tuple(
         CostFeature("field", name)
         for name, raw in body_fields.items()
@@ -244,7 +242,7 @@ def _unknown_fields(api_format: Format, body_fields: Fields | Mapping[str, bytes
 
 
 def _is_null(raw: msgspec.Raw | bytes) -> bool:
-    """Whether a field is null, without parsing a long one."""
+    """A long field is not parsed."""
     return memoryview(raw).nbytes <= _MAX_NULL_BYTES and parse_json(raw) is None
 
 
@@ -311,10 +309,10 @@ def tool_kind(api_format: Format, raw: bytes) -> str:
 def _unknown_tools(api_format: Format, tools: Sequence[bytes]) -> list[str]:
     bounded = _BOUNDED_TOOLS.get(api_format, ())
     kinds = [tool_kind(api_format, raw) for raw in tools]
-    named = [_normalize_name(kind) if api_format is Format.GEMINI else kind for kind in kinds]
+    names = [_normalize_name(kind) if api_format is Format.GEMINI else kind for kind in kinds]
     unknown = [
         kind
-        for kind, name in zip(kinds, named, strict=True)
+        for kind, name in zip(kinds, names, strict=True)
         if not is_client_tool(name) and not name.startswith(bounded)
     ]
     if _NAMESPACE in kinds:
@@ -336,7 +334,6 @@ def _unknown_added_tools(request: Request) -> list[str]:
 
 
 def _tool_kinds(tool: object) -> list[str]:
-    """The kind of a tool, or those of the tools in a namespace."""
     tool_record = as_dict(tool)
     kind = as_text(tool_record.get("type")) or "function"
     inner = as_list(tool_record.get("tools")) if kind == _NAMESPACE else []
@@ -344,7 +341,6 @@ def _tool_kinds(tool: object) -> list[str]:
 
 
 def _nested_tools(value: object) -> list[object]:
-    """Tool definitions in items, at any depth."""
     tools: list[object] = []
     remaining = [value]
     while remaining:
@@ -367,7 +363,6 @@ def fallback_models(api_format: Format, body_fields: Fields | Mapping[str, bytes
 
 
 def modalities(api_format: Format, body_fields: Fields | Mapping[str, bytes]) -> frozenset[str]:
-    """Kinds of output besides text that a request asks for."""
     if api_format is Format.GEMINI:
         inner = unwrap_fields(body_fields)
         configs = [parse_object(inner.get(name)) for name in ("generationConfig", "generation_config")]
@@ -383,7 +378,7 @@ def modalities(api_format: Format, body_fields: Fields | Mapping[str, bytes]) ->
 
 
 def is_known_variant(model: str, provider: str) -> bool:
-    """Whether a model's name has no suffix that adds a search or may choose a more expensive endpoint."""
+    """False for a suffix that adds a search or may choose a more expensive endpoint."""
     _, colon, variant = model.lower().rpartition(":")
     if not colon:
         return True
@@ -391,5 +386,5 @@ def is_known_variant(model: str, provider: str) -> bool:
 
 
 def searches_by_itself(model: str) -> bool:
-    """Whether a model searches the web with every request, which has a fee."""
+    """A model that searches the web with every request charges a fee for it."""
     return _SEARCHING_MODEL.search(model) is not None

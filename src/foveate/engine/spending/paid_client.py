@@ -29,7 +29,7 @@ _PAYMENT_REQUIRED = 402
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaymentOptions:
-    """How calls are paid for. `make_call` creates the ledger's call, `compare` its effect on savings."""
+    """`make_call` creates the ledger's call, `compare` its effect on savings."""
 
     admission: Admission
     options: Callable[[], SpendingOptions]
@@ -88,7 +88,6 @@ class PaidClient(JsonClient):
         return reply
 
     async def release(self) -> None:
-        """Release the reservation of a first call that was not made."""
         reservation, self._first_reservation = self._first_reservation, None
         if reservation is not None:
             await self._payment.admission.release(reservation)

@@ -1,18 +1,24 @@
-"""The step that places cache breakpoints, or sets the cache key."""
+"""The step that places cache breakpoints, or sets the cache key of the session.
+
+Some providers route requests with the same cache key to the same machine.
+"""
 
 from dataclasses import replace
 
+from blake3 import blake3
 from msgspec import structs
 
 from foveate.engine.context import RequestContext
-from foveate.engine.exchange import remove_client_breakpoints
 from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.names import CACHE
 from foveate.formats.incremental.envelope import get_parameters
 from foveate.model import Edit, Format, RemoveBreakpoint, Request, SetParameter, Ttl
-from foveate.prompt_cache.cache_key import cache_key_headers, set_cache_key
-from foveate.prompt_cache.placement.arrival_times import estimate_returns, forecast_next_request, soon_share
+from foveate.prompt_cache.placement.arrival_times import (
+    estimate_returns,
+    forecast_next_request,
+    short_ttl_share,
+)
 from foveate.prompt_cache.placement.breakpoints import (
     disable_long_ttl,
     merge_breakpoints,
@@ -22,13 +28,37 @@ from foveate.prompt_cache.placement.breakpoints import (
 from foveate.prompt_cache.prompt.blocks import BlockTokens
 from foveate.prompt_cache.prompt.build import build_cached_prompt, estimate_unread_bytes
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, prompt_layout
-from foveate.prompt_cache.rejections import KnownRejections
+from foveate.prompt_cache.rejections import KnownRejections, remove_client_breakpoints
 from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.session.counting import run_in_thread_if_large
 
+_KEY_BYTES = 16
+_FORMATS_WITH_KEY = (Format.CHAT, Format.RESPONSES)
 _REPLACED_REASON = "Foveate places all breakpoints"
 # Reading more takes milliseconds, which would block the event loop.
 _THREAD_BYTES = 64 * 1024
+
+
+def derive_cache_key(session: str) -> str:
+    """A session's key: the same for all its requests, and not reversible."""
+    return blake3(b"cache key\0" + session.encode("utf-8", "replace")).hexdigest(_KEY_BYTES)
+
+
+def set_cache_key(request: Request, rules: CacheRules, session: str) -> SetParameter | None:
+    """The edit that sets a session's cache key, if provider and format accept one and the request has none."""
+    if not rules.key_parameter or request.format not in _FORMATS_WITH_KEY:
+        return None
+    if rules.key_parameter in get_parameters(request):
+        return None
+    return SetParameter(
+        path=(rules.key_parameter,),
+        value=derive_cache_key(session),
+        reason="requests with one key are sent to the machine that is warm",
+    )
+
+
+def cache_key_headers(rules: CacheRules, session: str) -> dict[str, str]:
+    return {rules.key_header: derive_cache_key(session)} if rules.key_header else {}
 
 
 class PlaceBreakpoints:
@@ -42,7 +72,6 @@ class PlaceBreakpoints:
         self._logs = logs
 
     async def apply(self, context: RequestContext) -> None:
-        """Decide both; they are written later."""
         rules = context.rules
         if not context.options.prompt_cache:
             return
@@ -67,7 +96,7 @@ class PlaceBreakpoints:
         )
         # If others serve the session too, the client knows better what is cached.
         replaces_client = (
-            context.options.replace_breakpoints and context.session_state.is_complete and accepts_breakpoints
+            context.options.replace_breakpoints and context.session_state.has_served_all and accepts_breakpoints
         )
         if replaces_client and (removals := _replace_client_breakpoints(context.request, prompt)):
             await context.apply_edits(self.name, removals)
@@ -80,25 +109,27 @@ class PlaceBreakpoints:
         expected = forecast_next_request(
             context.session_state.rhythm, self._session_states.agent_rhythm(context.incoming.agent)
         )
-        options = context.options.layout
+        options = context.options.placement
         if not accepts_long_ttl:
             options = disable_long_ttl(options, rules)
         conservative_rules = context.conservative_rules
         log = self._logs.open(context.incoming.agent)
-        weighing = placement_rules(conservative_rules, options)
-        observing_rules = weighing if options.ttl is None else with_one_ttl(weighing, options.ttl)
+        rules_for_placement = placement_rules(conservative_rules, options)
+        observing_rules = (
+            rules_for_placement if options.ttl is None else with_one_ttl(rules_for_placement, options.ttl)
+        )
         observed = log.observe(
             prompt,
             observing_rules,
             context.session_state.cache,
             now=context.received_at,
-            soon_share=soon_share(expected, observing_rules),
+            short_ttl_share=short_ttl_share(expected, observing_rules),
             long_ttl=options.long_ttl,
             transient=context.transient_places,
         )
         breakpoints = place_breakpoints(
             prompt,
-            weighing,
+            rules_for_placement,
             observed.cache,
             estimate_returns(expected, rules, observed.reach),
             now=context.received_at,
@@ -144,7 +175,6 @@ def with_one_ttl(rules: CacheRules, ttl: Ttl) -> CacheRules:
 
 
 async def read_prompt(request: Request, rules: CacheRules, tokens: BlockTokens) -> CachedPrompt:
-    """Read a request as the provider's cache sees it, in a thread if much of it is new."""
     size_bytes = estimate_unread_bytes(request, rules, tokens)
     if size_bytes < _THREAD_BYTES:
         return build_cached_prompt(request, rules, tokens)
@@ -152,13 +182,11 @@ async def read_prompt(request: Request, rules: CacheRules, tokens: BlockTokens) 
 
 
 class RejectionMemory:
-    """The rejections known to a process."""
-
     def __init__(self) -> None:
         self.known = KnownRejections()
 
     def accepts_parameter(self, context: RequestContext, name: str) -> bool:
-        """Whether the upstream is not known to reject an optional parameter."""
+        """True unless the upstream is known to reject an optional parameter."""
         return self.known.accepts_parameter(
             context.incoming.upstream, context.model, name, at=context.received_at
         )

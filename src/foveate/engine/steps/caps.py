@@ -26,9 +26,9 @@ _UNKNOWN_SIZE_REMEDY = "send the whole conversation with each request, or say `u
 
 
 class EnforceCaps:
-    """Reserves the cost ceiling of a call under its caps, or rejects the call.
+    """Reserves the cost ceiling of a call under all caps.
 
-    If no cap applies, the ceiling is computed while the provider responds.
+    Without caps, computes it while the provider responds.
     """
 
     name = CAPS
@@ -73,7 +73,7 @@ class EnforceCaps:
             return
         if context.has_unknown_size:
             for cap in caps:
-                if cap.unknown is UnknownPricePolicy.REFUSE:
+                if cap.unknown is UnknownPricePolicy.REJECT:
                     raise make_cap_uncheckable(cap, _UNKNOWN_SIZE_REASON, _UNKNOWN_SIZE_REMEDY)
         try:
             unknown = await run_in_thread_if_large(

@@ -27,8 +27,6 @@ _MAX_AGENTS = 1024
 
 
 class ApplyCompactions:
-    """Replaces compacted history by its summary, and truncates long tool results."""
-
     name = COMPACTION
 
     def __init__(self, compaction_store: CompactionStore) -> None:
@@ -36,18 +34,17 @@ class ApplyCompactions:
         # Agents without compactions, and until when that is assumed.
         self._without_compactions: dict[str, float] = {}
 
-    def forget_no_compactions(self, agent: str) -> None:
+    def expect_compactions(self, agent: str) -> None:
         """Look for compactions again: the agent has one now."""
         self._without_compactions.pop(agent, None)
 
     async def apply(self, context: RequestContext) -> None:
-        """Edit the history as the client sent it."""
         if not context.options.compaction or context.chain is None or context.session_match is None:
             return
         if len(context.chain) < _MIN_MESSAGES and len(context.original.body) < _MIN_BYTES:
             return
         context.compactions = await self._find_compactions(context.incoming.agent, context.chain)
-        await self.apply_known(context)
+        await self.apply_stored(context)
 
     async def find_new_compactions(self, context: RequestContext) -> bool:
         """Look again if it was only assumed that there are no compactions; apply what is found."""
@@ -58,11 +55,11 @@ class ApplyCompactions:
             or not (context.options.compaction and self._assumes_none(agent))
         ):
             return False
-        self.forget_no_compactions(agent)
+        self.expect_compactions(agent)
         try:
             context.compactions = await self._find_compactions(agent, context.chain)
             if context.compactions:
-                await self.apply_known(context)
+                await self.apply_stored(context)
         except StoreUnavailable:  # other means make the request fit
             context.compactions = ()
         return bool(context.compactions)
@@ -84,18 +81,19 @@ class ApplyCompactions:
     def _assumes_none(self, agent: str) -> bool:
         return time.monotonic() < self._without_compactions.get(agent, 0.0)
 
-    async def apply_known(self, context: RequestContext) -> None:
-        """Apply the compactions in the context."""
+    async def apply_stored(self, context: RequestContext) -> None:
         assert context.chain is not None
-        line = await load_application_history(
+        application_history = await load_application_history(
             context.chain, context.compactions, self._compaction_store, model=context.model
         )
-        unbound = None if line is None else line.invalid_thinking_ranges()
+        invalid_thinking_ranges = (
+            None if application_history is None else application_history.invalid_thinking_ranges()
+        )
         compaction_edits = build_compaction_edits(
             context.original,
             context.chain,
             context.compactions,
-            invalid_thinking_ranges=unbound,
+            invalid_thinking_ranges=invalid_thinking_ranges,
             model=context.model,
         )
         context.compaction = (
@@ -107,7 +105,7 @@ class ApplyCompactions:
             else 0
         )
         truncations: tuple[Edit, ...] = ()
-        if context.window_tokens is not None and context.options.truncates_tool_results:
+        if context.window_tokens is not None and context.options.compacts:
             truncated = await truncate_tool_results(
                 context.original,
                 context.chain,
@@ -122,28 +120,26 @@ class ApplyCompactions:
             )
             truncations = truncated.edits
             if truncated.new_records:
-                self.forget_no_compactions(context.incoming.agent)
+                self.expect_compactions(context.incoming.agent)
             context.truncated_result_count += len(truncated.new_records)
             if truncated.problem:
                 context.problems.append(StepFailure(self.name, f"a cut could not be kept: {truncated.problem}"))
         context.applied_edits = [applied for applied in context.applied_edits if applied.step != self.name]
         await context.apply_edits(self.name, (*compaction_edits, *truncations), base_request=context.original)
-        if line is not None:
+        if application_history is not None:
             # Thinking that the provider drops itself precedes the response now, and soon will not.
             await record_applications(
-                line,
+                application_history,
                 self._compaction_store,
                 is_applied=context.compaction is not None and not required_betas(compaction_edits),
             )
 
 
 class LimitTurns:
-    """Drops turns beyond the agent's `max_turns`."""
-
     name = LIMIT_TURNS
 
     async def apply(self, context: RequestContext) -> None:
-        """Drop the oldest, in batches."""
+        """Drop the oldest turns beyond `max_turns`, in batches."""
         max_turns = context.options.max_turns
         context.applied_edits = [applied for applied in context.applied_edits if applied.step != self.name]
         if max_turns is None or len(context.request.messages) <= max_turns:

@@ -13,7 +13,7 @@ from foveate.session.store import SessionStore
 from foveate.tokens import RequestCount
 
 
-class CountReader:
+class CountCorrector:
     """Turns raw counts into those that decisions use: calibrated, or counted by the upstream if allowed."""
 
     def __init__(self, calibrations: Calibrations, remote_counter: RemoteCounter | None = None) -> None:
@@ -39,7 +39,6 @@ class CountReader:
         return await self._remote_counter.count_for_decision(context)
 
     def use_raw_count(self, context: RequestContext, raw_count: RequestCount) -> None:
-        """Use a local count, calibrated."""
         context.raw_count, context.has_unexplained_input = raw_count, bool(raw_count.unexplained)
         total = raw_count.total
         if context.is_fallback_count:
@@ -75,14 +74,12 @@ class CountReader:
 
 
 class CountTokens:
-    """Counts the tokens that would be sent."""
-
     name = COUNT
 
     def __init__(
         self,
         session_store: SessionStore,
-        reader: CountReader,
+        reader: CountCorrector,
         stored_sizes: StoredConversationSizes | None = None,
     ) -> None:
         """`stored_sizes`: known sizes of conversations that providers store."""
@@ -120,7 +117,6 @@ class CountTokens:
         self._reader.use_raw_count(context, raw_count)
 
     async def _count_with_stored(self, context: RequestContext) -> None:
-        """Count a request with the messages that the provider stores, if their size is known."""
         context.has_unexplained_input = True
         stored = self._stored_sizes.stored_tokens(context.incoming, context.original)
         if stored is not None:
@@ -131,5 +127,4 @@ class CountTokens:
         context.count_includes_stored = context.token_count is not None
 
     async def confirm(self, context: RequestContext) -> None:
-        """Confirm the count, since a decision depends on it."""
         await self._reader.confirm(context)

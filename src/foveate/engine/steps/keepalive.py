@@ -6,8 +6,6 @@ from foveate.engine.steps.names import KEEP_ALIVE
 
 
 class CancelKeepAlive:
-    """Cancels keep-alive requests of a session that sends a request itself."""
-
     name = KEEP_ALIVE
 
     def __init__(self, keep_alive: KeepAliveScheduler) -> None:

@@ -12,7 +12,12 @@ THINKING = "thoughts"
 TOOLS = "tools"
 CACHE = "cache"
 SAVINGS = "savings"
-TRAIL = "trail"
+SENT_MESSAGES = "trail"
 USAGE = "usage"
 CAPS = "cost"
 KEEP_ALIVE = "pings"
+
+# Work after the response, named beside the steps where failures are counted and logged.
+RECORD_CHARGES = "book"
+STORE_WRITES = "keep"
+PREPARE_CHARGE = "note"

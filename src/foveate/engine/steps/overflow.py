@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from foveate import formats
-from foveate.budget.evict import MessageKind, classify_message
+from foveate.budget.turn_structure import MessageKind, classify_message
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.overflow import OverflowAction, OverflowPlan, lower_bound_tokens, plan_overflow
 from foveate.compaction.plan import CompactionCandidate
@@ -28,9 +28,11 @@ class FitWindow:
 
     name = OVERFLOW
 
-    def __init__(self, history: ApplyCompactions, count: CountTokens, compact_now: CompactNow) -> None:
-        self._history = history
-        self._count = count
+    def __init__(
+        self, apply_compactions: ApplyCompactions, count_tokens: CountTokens, compact_now: CompactNow
+    ) -> None:
+        self._apply_compactions = apply_compactions
+        self._count_tokens = count_tokens
         self._limit_turns = LimitTurns()
         self._compact_now = compact_now
 
@@ -47,41 +49,44 @@ class FitWindow:
             or context.request.continues_stored_conversation
         ):
             return
-        sections = round(required_sections.tokens * context.tokens_per_raw_token)
+        section_tokens = round(required_sections.tokens * context.tokens_per_raw_token)
         size_bytes = len(context.request.body)
-        reserve = await run_in_thread_if_large(
+        reserve_tokens = await run_in_thread_if_large(
             lambda: context.output_reserve_tokens, size_bytes, min_bytes=LARGE_BYTES
         )
-        limit = window_tokens - reserve - sections
-        if context.token_count.tokens > limit:
-            await self._count.confirm(context)
-        if context.token_count.tokens <= limit:
+        limit_tokens = window_tokens - reserve_tokens - section_tokens
+        if context.token_count.tokens > limit_tokens:
+            await self._count_tokens.confirm(context)
+        if context.token_count.tokens <= limit_tokens:
             return
-        if await self._history.find_new_compactions(context):
+        if await self._apply_compactions.find_new_compactions(context):
             await self._limit_turns.apply(context)
-            await self._count.apply(context)
-            if context.token_count.tokens <= limit:
+            await self._count_tokens.apply(context)
+            if context.token_count.tokens <= limit_tokens:
                 return
         if (
-            await _can_compact(context, limit)
+            await _can_compact(context, limit_tokens)
             and await self._compact(context)
-            and context.token_count.tokens <= limit
+            and context.token_count.tokens <= limit_tokens
         ):
             return
-        plan = await run_in_thread_if_large(lambda: _plan_overflow(context, limit), len(context.request.body))
-        if plan.final_action is OverflowAction.REFUSE:
+        plan = await run_in_thread_if_large(
+            lambda: _plan_overflow(context, limit_tokens), len(context.request.body)
+        )
+        if plan.final_action is OverflowAction.REJECT:
             raise DoesNotFit(
                 tokens=lower_bound_tokens(context.token_count),
-                limit_tokens=limit,
+                limit_tokens=limit_tokens,
                 window_tokens=window_tokens,
-                reason=f"{plan.reason}; required sections take {sections:,} more" if sections else plan.reason,
+                reason=f"{plan.reason}; required sections take {section_tokens:,} more"
+                if section_tokens
+                else plan.reason,
             )
         if plan.edits:
             await context.apply_edits(self.name, plan.edits)
-            await self._count.apply(context)
+            await self._count_tokens.apply(context)
 
     async def _compact(self, context: RequestContext) -> bool:
-        """Compact the history. Returns whether the request has become shorter."""
         if (
             context.chain is None
             or context.session_match is None
@@ -89,18 +94,18 @@ class FitWindow:
             or context.window_tokens is None
         ):
             return False
-        result = await self._compact_now(context, compaction_subject(context, must_fit=True))
+        result = await self._compact_now(context, compaction_candidate(context, must_fit=True))
         if result is None or result.compaction is None or result.compaction.outcome is not CompactionOutcome.OK:
             return False
         context.compactions = [result.compaction, *context.compactions]
-        await self._history.apply_known(context)
+        await self._apply_compactions.apply_stored(context)
         await self._limit_turns.apply(context)
-        await self._count.apply(context)
+        await self._count_tokens.apply(context)
         return True
 
 
 async def _can_compact(context: RequestContext, limit_tokens: int) -> bool:
-    """Whether a compaction can make the request fit, so that it is worth its price.
+    """Return whether a compaction can make the request fit, so that it is worth its price.
 
     It cannot if the response alone takes the whole window, or the last message alone is too long for it.
     """
@@ -127,13 +132,13 @@ def _plan_overflow(context: RequestContext, limit_tokens: int) -> OverflowPlan:
         tokens,
         context.token_count,
         limit_tokens=limit_tokens,
-        options=context.options.overflow,
+        options=context.options.overflow_options,
         can_compact=False,
         model=context.model,
     )
 
 
-def compaction_subject(context: RequestContext, *, must_fit: bool) -> CompactionCandidate:
+def compaction_candidate(context: RequestContext, *, must_fit: bool) -> CompactionCandidate:
     assert context.chain is not None
     assert context.token_count is not None
     assert context.window_tokens is not None

@@ -1,4 +1,4 @@
-"""The simulation of the provider's cache with and without Foveate, which savings are computed from."""
+"""The step that reads the prompts of all simulated states, and the hook that computes savings from them."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -12,22 +12,20 @@ from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.cache import read_prompt
 from foveate.engine.steps.names import SAVINGS
 from foveate.model import Request, SimulatedState
-from foveate.prompt_cache.counterfactual import AgentStates, RequestVersion, SimulatedStates
 from foveate.prompt_cache.placement.breakpoints import merge_breakpoints
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, prompt_layout
 from foveate.prompt_cache.rules import CachingMode
+from foveate.prompt_cache.simulator import AgentStates, RequestVersion, SimulatedStates
 
 _MAX_AGENTS = 256
 _SENT_STATE = SimulatedState.KEEP_ALIVE
 
 
 class ReadSimulatedPrompts:
-    """Reads the request of every simulated state as the provider's cache would see it."""
-
     name = SAVINGS
 
     async def apply(self, context: RequestContext) -> None:
-        """Read those that differ; usually all states have the same request."""
+        """Read the prompt of each simulated state; usually all share one request."""
         context.needs_simulation = True  # until proven otherwise: if the simulation fails, nothing is compared
         if context.request is context.original and context.prompt is not None:
             context.simulated_prompts = dict.fromkeys(SimulatedState, context.prompt)
@@ -50,7 +48,7 @@ class ReadSimulatedPrompts:
 
 
 def _needs_simulation(context: RequestContext) -> bool:
-    """Whether Foveate may have changed the cost of the request."""
+    """Return whether Foveate may have changed the cost of the request."""
     is_edited = context.request_in_state(SimulatedState.CONTEXT) is not context.original
     if context.prompt is not None or is_edited or context.session_state.simulated_caches:
         return True
@@ -79,7 +77,7 @@ class SimulateSavings:
             return
         # Other requests of the session may have been answered meanwhile.
         state = self.session_states.session(agent, session_id)
-        sent = RequestVersion(
+        sent_version = RequestVersion(
             context.simulated_prompts[_SENT_STATE],
             merge_breakpoints(context.simulated_prompts[_SENT_STATE], context.breakpoints),
         )
@@ -87,23 +85,23 @@ class SimulateSavings:
         keys = context.observed_request.keys if context.observed_request is not None else ()
         states = self._agent_states(agent)
         times = {"at": exchange.sent_at, "response_at": exchange.response_started_at}
-        served = states.serve_actual(sent, state.cache, rules, **times)
+        actual = states.serve_actual(sent_version, state.cache, rules, **times)
         if context.observed_request is not None:
-            log.record_response(context.observed_request, served.cache)
+            log.record_response(context.observed_request, actual.cache)
         versions = {
             simulated_state: RequestVersion(prompt, prompt_layout(prompt).breakpoints)
             for simulated_state, prompt in context.simulated_prompts.items()
         }
-        versions[SimulatedState.BREAKPOINTS] = versions[_SENT_STATE] = sent
+        versions[SimulatedState.BREAKPOINTS] = versions[_SENT_STATE] = sent_version
         simulated = states.serve(
             versions,
             {**state.simulated_caches, _SENT_STATE: state.cache},
-            served,
+            actual,
             rules,
             keys=keys,
             **times,
         )
-        state = state.with_response(served.cache, simulated.caches)
+        state = state.with_response(actual.cache, simulated.caches)
         if not state.would_exceed_window and _outgrows_window(exchange, context, simulated):
             state = replace(state, would_exceed_window=True)
         context.session_state = replace(context.session_state, would_exceed_window=state.would_exceed_window)
@@ -119,9 +117,11 @@ class SimulateSavings:
 
 
 def _outgrows_window(exchange: Exchange, context: RequestContext, simulated: SimulatedStates) -> bool:
-    """Whether the provider would have rejected the client's own request."""
+    """Return whether the provider would have rejected the client's own request."""
     window, usage = context.max_window_tokens, exchange.usage
-    client, sent = (simulated.usage[state].input_tokens for state in (SimulatedState.CLIENT, _SENT_STATE))
-    if window is None or usage is None or client <= sent or not sent:
+    client_tokens, sent_tokens = (
+        simulated.usage[state].input_tokens for state in (SimulatedState.CLIENT, _SENT_STATE)
+    )
+    if window is None or usage is None or client_tokens <= sent_tokens or not sent_tokens:
         return False
-    return client / sent * usage.cache.input_tokens > window - context.output_reserve_tokens
+    return client_tokens / sent_tokens * usage.cache.input_tokens > window - context.output_reserve_tokens

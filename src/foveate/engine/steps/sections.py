@@ -12,25 +12,23 @@ from foveate.engine.options import SectionOptions
 from foveate.engine.request import StepFailure
 from foveate.engine.sections.collect import (
     BYTES_PER_TOKEN,
-    FitWindowFor,
+    FitWindowForSections,
     SectionCollector,
     SpendingSource,
     StableSections,
 )
 from foveate.engine.sections.fit import EMPTY_GROUP, FittedSections, SectionGroup
-from foveate.engine.sections.pinned import (
+from foveate.engine.sections.place import (
     PinnedSectionCache,
     PinnedSections,
     PinnedText,
-    find_message,
-    must_be_pinned,
-)
-from foveate.engine.sections.place import (
     PlacedSections,
+    find_message,
     has_user_text,
     insert_texts,
     joins_plain_strings,
     last_user_message,
+    must_be_pinned,
     place_stable,
     place_turn,
     read_user_text,
@@ -48,8 +46,6 @@ _PINNED_REASON = "said here before, and what the model has thought since stands 
 
 
 class InjectSections:
-    """Injects an agent's sections into its requests."""
-
     name = SECTIONS
 
     def __init__(
@@ -66,8 +62,8 @@ class InjectSections:
         self._agents: set[str] = set()
         """Agents that have, or had, sections."""
 
-    async def apply(self, context: RequestContext, make_room: FitWindowFor | None = None) -> None:
-        """Inject sections as far as there is room; `make_room` makes room for the required ones.
+    async def apply(self, context: RequestContext, fit_window: FitWindowForSections | None = None) -> None:
+        """Inject sections as far as there is room; `fit_window` makes room for the required ones.
 
         Raises:
             BudgetExceeded: the sections do not fit in the limits of the agent.
@@ -82,21 +78,21 @@ class InjectSections:
         deadline = asyncio.get_running_loop().time() + self._timeout_seconds
         options = await self._collector.with_own_limits(context, options, deadline=deadline)
         is_pinned = must_be_pinned(context.request, context.rules)
-        joins = joins_plain_strings(context.request, context.rules)
+        joins_strings = joins_plain_strings(context.request, context.rules)
         sources = await self._collector.collect_stable(context, options, deadline=deadline)
         pinned, known_messages = self._known_pinned(context)
         repeated = _repeated_tokens(pinned) if is_pinned and known_messages else ZERO_TOKENS
-        is_due = not is_pinned or _needs_turn_sections(context, pinned, known_messages)
+        needs_turn_sections = not is_pinned or _needs_turn_sections(context, pinned, known_messages)
 
         def room() -> int | None:
             room_tokens = _room_tokens(context)
             return None if room_tokens is None else max(0, room_tokens - repeated.upper)
 
-        fitted = None if is_due else _reuse_stable(pinned, sources, room())
+        fitted = None if needs_turn_sections else _reuse_stable(pinned, sources, room())
         turn: tuple[Section, ...] = ()
         if fitted is None:
             turn = await self._collector.collect_turn(context, options, pinned.user_text, deadline=deadline)
-        fit = partial(self._collector.fit, context, options, sources, turn, room=room, fit_window=make_room)
+        fit = partial(self._collector.fit, context, options, sources, turn, room=room, fit_window=fit_window)
         fitted = fitted or await fit(added=repeated)
         edits: list[Edit] = []
         added = fitted.stable.count
@@ -106,12 +102,12 @@ class InjectSections:
                 and pinned.stable_version == fitted.stable.version
                 and _fits(fitted.stable, room())
             ):
-                pinned, is_due = _restart_pinned(context, pinned), context.chain is not None
+                pinned, needs_turn_sections = _restart_pinned(context, pinned), context.chain is not None
                 if repeated is not ZERO_TOKENS:
                     repeated = ZERO_TOKENS
                     fitted = await fit()
                 pinned = replace(pinned, stable_version=fitted.stable.version)
-            repeated_edits = _repeat_pinned(context, pinned, joins=joins)
+            repeated_edits = _repeat_pinned(context, pinned, joins=joins_strings)
             if repeated_edits is None:
                 reason = "nothing is injected: thoughts of before would not be taken, and cannot be left out"
                 context.problems.append(StepFailure(f"{SECTIONS}/thoughts", reason))
@@ -119,25 +115,25 @@ class InjectSections:
             edits, pinned = repeated_edits
             pinned = replace(pinned, stable_group=fitted.stable, sources=sources.key)
             added += repeated
-        edits = [*place_stable(context.request, fitted.stable.sections, joins=joins), *edits]
+        edits = [*place_stable(context.request, fitted.stable.sections, joins=joins_strings), *edits]
         shift = int(any(_is_first_message(edit) for edit in edits))
-        turn_part = fitted.turn if is_due else EMPTY_GROUP
-        placed = place_turn(context.request, turn_part.sections, joins=joins)
+        turn_group = fitted.turn if needs_turn_sections else EMPTY_GROUP
+        placed = place_turn(context.request, turn_group.sections, joins=joins_strings)
         edits += placed.edits
         self._remember_pinned(
             context,
-            _with_turn_sections(context, pinned, turn_part, placed) if is_pinned else pinned,
+            _with_turn_sections(context, pinned, turn_group, placed) if is_pinned else pinned,
             known_messages,
         )
         if edits:
             self._warn_if_flattened(context, fitted)
             await context.apply_edits(self.name, edits)
-            _add_to_count(context, added + turn_part.count if placed.edits else added)
+            _add_to_count(context, added + turn_group.count if placed.edits else added)
         if not is_pinned:
             context.transient_places = tuple(
                 Place(place.area, place.index + shift, place.block) for place in placed.transient_places
             )
-        left_out = (*fitted.stable.left_out, *turn_part.left_out)
+        left_out = (*fitted.stable.left_out, *turn_group.left_out)
         context.problems += [StepFailure(f"{SECTIONS}/room", reason_text) for reason_text in left_out]
 
     def _warn_if_flattened(self, context: RequestContext, fitted: FittedSections) -> None:
@@ -155,7 +151,7 @@ class InjectSections:
             _LOG.warning("%s", note)
 
     def _has_injected(self, context: RequestContext) -> bool:
-        """Whether thinking blocks of this conversation depend on sections that were injected before."""
+        """Return whether thinking blocks of this conversation depend on sections that were injected before."""
         if (
             context.incoming.agent not in self._agents
             or context.chain is None
@@ -181,14 +177,13 @@ class InjectSections:
         return pinned, known_messages
 
     def _remember_pinned(self, context: RequestContext, pinned: PinnedSections, known_messages: int) -> None:
-        """Remember what is pinned for the next request of the conversation."""
         if context.chain is not None and (known_messages < len(context.chain) or pinned.invalid_before):
             self._pinned.put(context.incoming.agent, context.chain, pinned)
             self._agents.add(context.incoming.agent)
 
 
 def _needs_turn_sections(context: RequestContext, pinned: PinnedSections, known_messages: int) -> bool:
-    """Whether turn sections are to be injected and pinned: the user has a new message, or none are pinned."""
+    """Return whether the user has a new message, or no turn sections are pinned."""
     if context.chain is None:
         return False
     if known_messages == len(context.chain):  # a repeated request, as after a lost response
@@ -198,7 +193,6 @@ def _needs_turn_sections(context: RequestContext, pinned: PinnedSections, known_
 
 
 def _repeated_tokens(pinned: PinnedSections) -> TokenCount:
-    """Tokens of the pinned texts that must be repeated."""
     tokens = sum(text.tokens for text in pinned.pinned_texts)
     return TokenCount(tokens, False, tokens + tokens // 8) if tokens else ZERO_TOKENS
 
@@ -251,7 +245,6 @@ def _repeat_pinned(
 def _with_turn_sections(
     context: RequestContext, pinned: PinnedSections, turn: SectionGroup, placed: PlacedSections
 ) -> PinnedSections:
-    """Add the sections of this turn to what is pinned."""
     if not placed.edits or context.chain is None:
         return pinned
     index = (
@@ -275,7 +268,6 @@ def _room_tokens(context: RequestContext) -> int | None:
 
 
 def _add_to_count(context: RequestContext, added: TokenCount) -> None:
-    """Add the injected tokens to the count of the request."""
     rate = context.tokens_per_raw_token
     if context.raw_count is not None:
         context.raw_count = replace(context.raw_count, total=context.raw_count.total + added)
@@ -285,18 +277,16 @@ def _add_to_count(context: RequestContext, added: TokenCount) -> None:
 
 
 def _is_first_message(edit: Edit) -> bool:
-    """Whether an edit inserts a message before all others."""
+    """Return whether an edit inserts a message before all others."""
     if not isinstance(edit, InsertParts) or edit.place.area is not Area.MESSAGES:
         return False
     return (edit.place.index, edit.place.block) == (0, None)
 
 
 class InjectSectionsInWindow:
-    """Injects an agent's sections, and makes room for required ones."""
-
     name = SECTIONS
 
-    def __init__(self, inject: InjectSections, fit_window: FitWindowFor) -> None:
+    def __init__(self, inject: InjectSections, fit_window: FitWindowForSections) -> None:
         self._inject = inject
         self._fit_window = fit_window
 

@@ -2,13 +2,13 @@
 
 from foveate import formats
 from foveate.engine.context import RequestContext
-from foveate.engine.steps.names import TRAIL
+from foveate.engine.steps.names import SENT_MESSAGES
 
 
-class NoteTrail:
+class KeepSentMessages:
     """Keeps the parsed messages once no step changes them: available now, expensive to find later."""
 
-    name = TRAIL
+    name = SENT_MESSAGES
 
     async def apply(self, context: RequestContext) -> None:
-        context.trail = formats.message_history(context.request)
+        context.sent_history = formats.message_history(context.request)

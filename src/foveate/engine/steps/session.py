@@ -15,8 +15,6 @@ from foveate.session.titles import find_opening_words, find_working_folder
 
 
 class FindSession:
-    """Finds the session of a request."""
-
     name = SESSION
 
     def __init__(
@@ -67,7 +65,7 @@ class FindSession:
             else chain.hashes[-1]
             if chain
             else b"",
-            is_complete=previous.is_complete
+            has_served_all=previous.has_served_all
             and self._session_states.has_served_all(agent, session_match, chain, context.original),
         )
         if previous.last_request_at is not None:

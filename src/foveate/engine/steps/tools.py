@@ -50,8 +50,8 @@ class OrderTools:
 
 
 def _list_tools(context: RequestContext) -> ToolList:
-    front = formats.preamble_blocks(context.request, formats.message_history(context.request))
-    blocks = {block.place.index: block for block in front if block.place.area is Area.TOOLS}
+    preamble = formats.preamble_blocks(context.request, formats.message_history(context.request))
+    blocks = {block.place.index: block for block in preamble if block.place.area is Area.TOOLS}
     return ToolList.from_tools(
         [
             ListedTool(

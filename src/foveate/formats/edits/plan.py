@@ -138,7 +138,6 @@ class EditPlan:
 
 
 def error_path(place: Place) -> tuple[str | int, ...]:
-    """Return a place in the form that errors use."""
     path = (place.area.value, place.index)
     return path if place.block is None else (*path, place.block)
 

@@ -1,15 +1,14 @@
 """Write edits into the bytes of a request. Bytes that no edit touches stay the same.
 
-Places in edits always refer to the original request. `RequestOutline` finds the lists of blocks in the body,
-`BlockListWriter` edits one list, and `_EditWriter` the whole request.
+Places in edits always refer to the original request. `BlockListWriter` edits one list of blocks, and
+`_EditWriter` the whole request.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from enum import Enum, auto
-from typing import Any, NamedTuple
 
 from foveate.errors import BadEdit
+from foveate.formats.edits.outline import BlockList, ListForm, RequestOutline, ToolSlot
 from foveate.formats.edits.plan import (
     BLANK_LINE,
     BlockListEdits,
@@ -20,217 +19,10 @@ from foveate.formats.edits.plan import (
     message_json,
     plan_edits,
 )
-from foveate.formats.incremental.body_cache import BodyPrefix, MessageOffsets
-from foveate.formats.json_text.offsets import (
-    ByteSpan,
-    ObjectMembers,
-    Patch,
-    find_items,
-    find_members,
-    find_members_and_lists,
-    value_span,
-)
+from foveate.formats.json_text.offsets import ByteSpan, ObjectMembers, Patch, find_items, find_members
 from foveate.formats.json_text.parse import as_dict, as_list, as_text, parse_json, to_json
-from foveate.formats.layout import BREAKPOINT_FIELDS, FieldPath, FormatLayout, breakpoint_json, is_cache_point
+from foveate.formats.layout import BREAKPOINT_FIELDS, FieldPath, FormatLayout, breakpoint_json
 from foveate.model import BreakpointStyle, CacheBreakpoint, Edit, Message, Part, RemoveBreakpoint, Request
-
-
-class ListForm(Enum):
-    """JSON form of a list of blocks or messages."""
-
-    LIST = auto()
-    STRING = auto()  # one text block
-    SINGLE = auto()  # one entry without a list
-    ABSENT = auto()  # null or missing
-    OTHER = auto()
-
-
-class BlockList(NamedTuple):
-    """A list of blocks or messages in the body, under `name` of `owner`. `span` is None if it is missing.
-
-    `blocks` are the indexes of those `entries` that are not cache points of Bedrock. `opening` and `closing`
-    enclose the entries if the list is written anew; `text_block_prefix` and a brace turn a string into a block.
-    """
-
-    owner: ObjectMembers
-    name: str
-    span: ByteSpan | None
-    form: ListForm
-    entries: Sequence[ByteSpan]
-    blocks: Sequence[int]
-    text_block_prefix: bytes
-    opening: bytes = b"["
-    closing: bytes = b"]"
-
-
-class ToolSlot(NamedTuple):
-    """Position of a tool in its list."""
-
-    tools: Sequence[ByteSpan]
-    tool_index: int
-
-    @property
-    def span(self) -> ByteSpan:
-        return self.tools[self.tool_index]
-
-
-class RequestOutline:
-    """Locates the lists of blocks in a request body, on demand."""
-
-    def __init__(self, request: Request, layout: FormatLayout) -> None:
-        self.data = request.body
-        self.layout = layout
-        self._has_cache_points = BreakpointStyle.CACHE_POINT in layout.breakpoint_styles
-        self._prefix: BodyPrefix | None = None
-        offsets = request.message_offsets
-        if isinstance(offsets, MessageOffsets) and offsets.matches(request.body, request.messages):
-            self._prefix = offsets.prefix
-            self.root = offsets.prefix.find_root(self.data, offsets.spans[-1])
-            self._known_items: Mapping[ByteSpan, Sequence[ByteSpan]] = {
-                self.root.values[layout.message_fields[0]]: offsets.spans
-            }
-            return
-        known = {layout.message_fields[0]: request.messages, layout.tool_paths[0][0]: request.tools}
-        self.root, self._known_items = find_members_and_lists(self.data, value_span(self.data), known)
-        if layout.wrapper_field in self.root.values:
-            self.root, self._known_items = find_members_and_lists(
-                self.data, self.root.values[layout.wrapper_field], known
-            )
-
-    def members(self, span: ByteSpan) -> ObjectMembers:
-        prefix = self._prefix
-        return (
-            prefix.members(span)
-            if prefix is not None and prefix.contains(span)
-            else find_members(self.data, span)
-        )
-
-    def items(self, span: ByteSpan) -> tuple[ByteSpan, ...]:
-        prefix = self._prefix
-        return (
-            prefix.items(span) if prefix is not None and prefix.contains(span) else find_items(self.data, span)
-        )
-
-    def messages(self) -> BlockList:
-        """Locate the messages. A plain string is one user message."""
-        opening = b'{"role":"user","' + self.layout.content_field.encode() + b'":'
-        return self._find_list(self.root, self.layout.message_fields[0], opening)
-
-    def system(self) -> BlockList:
-        """Locate the system prompt.
-
-        Raises:
-            BadEdit: the format has no field for it.
-        """
-        layout = self.layout
-        if not layout.system_fields:
-            reason = "this format has no field for it: insert a message with the role `system`"
-            raise BadEdit(reason, path=("system",))
-        name = next(
-            (name for name in layout.system_fields if name in self.root.values), layout.system_fields[0]
-        )
-        if not layout.system_blocks_field:
-            return self._find_list(self.root, name, layout.text_block_prefix(""))
-        span = self.root.values.get(name)
-        if span is not None and self.data.startswith(b"{", span.start):
-            return self._find_list(self.members(span), layout.system_blocks_field, layout.text_block_prefix(""))
-        opening = b'{"' + layout.system_blocks_field.encode() + b'":['
-        block_list = self._find_list(self.root, name, layout.text_block_prefix(""))
-        return block_list._replace(opening=opening, closing=b"]}")
-
-    def content(self, message: ObjectMembers, role: str) -> BlockList:
-        return self._find_list(message, self.layout.content_field, self.layout.text_block_prefix(role))
-
-    def content_of_string(self, messages: BlockList) -> BlockList:
-        """Locate the single block of messages that are a plain string."""
-        return messages._replace(text_block_prefix=self.layout.text_block_prefix("user"))
-
-    def role_and_type(self, message: ObjectMembers) -> dict[str, Any]:
-        names = [name for name in ("role", "type") if name in message.values]
-        return {name: parse_json(message.values[name].read(self.data)) for name in names}
-
-    def tools(self) -> list[ToolSlot]:
-        """Locate all tools, in the order of `Request.tools`."""
-        slots: list[ToolSlot] = []
-        for path in self.layout.tool_paths:
-            list_span = self._find_path(path)
-            if list_span is None:
-                continue
-            for tools in (
-                self._find_declarations(list_span)
-                if self.layout.declaration_fields
-                else [self._find_entries(list_span)]
-            ):
-                slots += [ToolSlot(tools, number) for number in self._block_numbers(tools)]
-        return slots
-
-    def is_cache_point(self, span: ByteSpan) -> bool:
-        return self._has_cache_points and is_cache_point(parse_json(span.read(self.data)))
-
-    def span_with_cache_points(self, slot: ToolSlot) -> ByteSpan:
-        """Return the span of a tool and of the cache points after it."""
-        end = slot.span.end
-        for span in slot.tools[slot.tool_index + 1 :]:
-            if not self.is_cache_point(span):
-                break
-            end = span.end
-        return ByteSpan(slot.span.start, end)
-
-    def _find_declarations(self, list_span: ByteSpan) -> Iterator[Sequence[ByteSpan]]:
-        """Find Gemini's tools: lists of function declarations, and built-in tools as members."""
-        is_list = self.data.startswith(b"[", list_span.start)
-        for entry in self.items(list_span) if is_list else (list_span,):
-            if not self.data.startswith(b"{", entry.start):
-                continue
-            for name, span in self.members(entry).values.items():
-                yield self._find_entries(span) if name in self.layout.declaration_fields else (span,)
-
-    def _find_entries(self, span: ByteSpan) -> Sequence[ByteSpan]:
-        if not self.data.startswith(b"[", span.start):
-            return ()
-        return self._known_items.get(span) or self.items(span)
-
-    def _block_numbers(self, entries: Sequence[ByteSpan]) -> Sequence[int]:
-        """Return the indexes of entries that are not cache points."""
-        numbers = range(len(entries))
-        return (
-            [at for at in numbers if not self.is_cache_point(entries[at])]
-            if self._has_cache_points
-            else numbers
-        )
-
-    def _find_path(self, path: FieldPath) -> ByteSpan | None:
-        owner = self.root
-        for name in path[:-1]:
-            span = owner.values.get(name)
-            if span is None or not self.data.startswith(b"{", span.start):
-                return None
-            owner = self.members(span)
-        return owner.values.get(path[-1])
-
-    def _find_list(self, owner: ObjectMembers, name: str, text_block_prefix: bytes) -> BlockList:
-        span = owner.values.get(name)
-        entries: Sequence[ByteSpan] = ()
-        if span is None or self.data.startswith(b"n", span.start):
-            form = ListForm.ABSENT
-        elif self.data.startswith(b"[", span.start):
-            form, entries = ListForm.LIST, self._find_entries(span)
-        elif self.data.startswith(b'"', span.start):
-            form, entries = ListForm.STRING, (span,)
-        elif self.layout.allows_single and self.data.startswith(b"{", span.start):
-            form, entries = ListForm.SINGLE, (span,)
-        else:
-            form = ListForm.OTHER
-        return BlockList(
-            owner=owner,
-            name=name,
-            span=span,
-            form=form,
-            entries=entries,
-            blocks=range(len(entries)) if name in self.layout.message_fields else self._block_numbers(entries),
-            text_block_prefix=text_block_prefix,
-        )
-
 
 ErrorPath = tuple[str | int, ...]
 AddedEntries = Mapping[int, Sequence[bytes]]
@@ -293,9 +85,9 @@ class BlockListWriter:
         elif block_list.entries and not dropped:
             self.wrap_in_list(block_list, added, b"", b"")
         else:
-            everything = b",".join(entry for number in sorted(added) for entry in added[number])
+            joined_entries = b",".join(entry for number in sorted(added) for entry in added[number])
             self._patch.set_member(
-                block_list.owner, block_list.name, block_list.opening + everything + block_list.closing
+                block_list.owner, block_list.name, block_list.opening + joined_entries + block_list.closing
             )
 
     def wrap_in_list(self, block_list: BlockList, added: AddedEntries, before: bytes, after: bytes) -> None:
@@ -365,9 +157,9 @@ class BlockListWriter:
         (literal,) = block_list.entries
         text = edits.texts.get(0)
         if added and not edits.breakpoints and self._is_blank(literal, text):
-            everything = b",".join(entry for number in sorted(added) for entry in added[number])
+            joined_entries = b",".join(entry for number in sorted(added) for entry in added[number])
             self._patch.replace(
-                literal.start, literal.end, block_list.opening + everything + block_list.closing
+                literal.start, literal.end, block_list.opening + joined_entries + block_list.closing
             )
             return
         if text is not None:
@@ -390,19 +182,19 @@ class BlockListWriter:
             self._patch.replace(end, end, to_json(BLANK_LINE + more)[1:-1])
 
     def _is_blank(self, literal: ByteSpan, text: str | None) -> bool:
-        """Tell whether a string is blank. Providers accept that as a string, but not as a block."""
+        """Return whether a string is blank. Providers accept that as a string, but not as a block."""
         effective_text = as_text(parse_json(literal.read(self._data))) if text is None else text
         return not effective_text.strip()
 
     def _text_block_suffix(
         self,
         cache_breakpoint: CacheBreakpoint | RemoveBreakpoint | None,
-        kept: Mapping[str, bytes] | None = None,
+        client_breakpoints: Mapping[str, bytes] | None = None,
     ) -> bytes:
-        """Return what follows the string of a text block: the new breakpoint and the client's own in `kept`."""
+        """Return the end of a text block after its string: the new breakpoint and `client_breakpoints`."""
         if cache_breakpoint is not None and self._style is BreakpointStyle.CACHE_POINT:
             return b"}," + breakpoint_json(cache_breakpoint, self._style)
-        members = dict(kept or {})
+        members = dict(client_breakpoints or {})
         if cache_breakpoint is not None:
             members[self._style.value] = breakpoint_json(cache_breakpoint, self._style)
         return b"".join(b"," + to_json(name) + b":" + raw for name, raw in members.items()) + b"}"
@@ -452,12 +244,12 @@ class BlockListWriter:
         if self._layout.result_is_object:
             new = b'{"result":' + new + b"}"
         elif not self._layout.text_kind or is_list or cache_breakpoint is not None:
-            kept = self._find_last_breakpoints(span) if is_list and span is not None else {}
+            client_breakpoints = self._find_last_breakpoints(span) if is_list and span is not None else {}
             new = (
                 b"["
                 + self._layout.text_block_prefix("")
                 + new
-                + self._text_block_suffix(cache_breakpoint, kept)
+                + self._text_block_suffix(cache_breakpoint, client_breakpoints)
                 + b"]"
             )
         self._patch.set_member(owner, name, new)
@@ -645,8 +437,8 @@ class _EditWriter:
             return False
         if name in message or next(reversed(message)) != self._layout.content_field or to_json(message) != raw:
             return False
-        is_markable = [bool(block) and isinstance(block, dict) and name not in block for block in blocks]
-        if not all(0 <= at < len(is_markable) and is_markable[at] for at in breakpoints):
+        accepts_breakpoint = [bool(block) and isinstance(block, dict) and name not in block for block in blocks]
+        if not all(0 <= at < len(accepts_breakpoint) and accepts_breakpoint[at] for at in breakpoints):
             return False
         sizes = [len(to_json(block)) for block in blocks]
         first = span.end - len(b"]}") - sum(sizes) - len(b",") * (len(sizes) - 1)
@@ -658,7 +450,7 @@ class _EditWriter:
         return True
 
     def _has_breakpoint(self, message: ObjectMembers) -> bool:
-        """Tell whether the message itself has a breakpoint, which counts unless its last block has one."""
+        """Return whether the message itself has a breakpoint, which counts unless its last block has one."""
         span = message.values.get(self._style.value)
         return span is not None and span.read(self._data) != b"null"
 

@@ -63,21 +63,19 @@ class BodyPrefix:
         return span.end <= len(self.data)
 
     def members(self, span: ByteSpan) -> ObjectMembers:
-        found = self._members.get(span)
-        if found is None:
-            found = self._members[span] = find_members(self.data, span)
-        return found
+        members = self._members.get(span)
+        if members is None:
+            members = self._members[span] = find_members(self.data, span)
+        return members
 
     def items(self, span: ByteSpan) -> tuple[ByteSpan, ...]:
-        found = self._items.get(span)
-        if found is None:
-            found = self._items[span] = find_items(self.data, span)
-        return found
+        items = self._items.get(span)
+        if items is None:
+            items = self._items[span] = find_items(self.data, span)
+        return items
 
 
 class MessageOffsets(NamedTuple):
-    """Offsets of the messages in a body with this prefix."""
-
     prefix: BodyPrefix
     spans: PrefixList[ByteSpan]
 
@@ -105,8 +103,6 @@ _span_end = attrgetter("end")
 
 
 class ContinuedBody(NamedTuple):
-    """A body that continues a cached one: its messages with their offsets, and all other fields."""
-
     fields: Fields
     messages: tuple[bytes, ...]
     message_offsets: MessageOffsets
@@ -170,7 +166,6 @@ class BodyCache:
         )
 
     def put(self, request: Request) -> None:
-        """Cache a body that was parsed completely."""
         name = MESSAGE_FIELDS.get(request.format)
         if name is None or len(request.body) < MIN_BODY_BYTES or not request.messages:
             return
@@ -233,12 +228,14 @@ class BodyCache:
 
 def _count_common_messages(cached: _CachedBody, data: bytes) -> int:
     body, spans = memoryview(cached.body), cached.message_offsets.spans
-    same, end = spans[0].start, spans[-1].end
-    while same < end and data.startswith(body[same : min(same + _COMPARED_CHUNK_BYTES, end)], same):
-        same += _COMPARED_CHUNK_BYTES
-    if same >= end:
+    position, end = spans[0].start, spans[-1].end
+    while position < end and data.startswith(
+        body[position : min(position + _COMPARED_CHUNK_BYTES, end)], position
+    ):
+        position += _COMPARED_CHUNK_BYTES
+    if position >= end:
         return len(spans)
-    known = bisect_right(spans, same, key=_span_end)
+    known = bisect_right(spans, position, key=_span_end)
     while known < len(spans):
         start = spans[known - 1].end if known else spans[0].start
         if not data.startswith(body[start : spans[known].end], start):

@@ -12,7 +12,7 @@ import msgspec
 
 from foveate.caching import register
 from foveate.formats.json_text.parse import read_role
-from foveate.model import Format, Request
+from foveate.model import SYSTEM_ROLES, Format, Request
 
 # Per generation: a few hundred sessions of a coding agent.
 _MAX_GENERATION_BYTES = 48 * 1024 * 1024
@@ -32,8 +32,6 @@ _SHORT_HISTORY_MESSAGES = 16
 Value = TypeVar("Value")
 CacheKey = TypeVar("CacheKey")
 Cached = TypeVar("Cached")
-
-_SYSTEM_ROLES = frozenset(("system", "developer"))
 
 
 class _MemoCounter:
@@ -109,7 +107,7 @@ class UncachedHistory(NamedTuple):
 
     @classmethod
     def from_messages(cls, raws: tuple[bytes, ...]) -> "UncachedHistory":
-        leading = next((at for at, raw in enumerate(raws) if read_role(raw) not in _SYSTEM_ROLES), len(raws))
+        leading = next((at for at, raw in enumerate(raws) if read_role(raw) not in SYSTEM_ROLES), len(raws))
         return cls(
             raws, MessageHistory(leading, [MessageNode(raw, {}, is_cached=False) for raw in raws[leading:]])
         )
@@ -215,7 +213,7 @@ class HistoryTree:
 def _count_leading_system_messages(root: MessageNode, raws: tuple[bytes, ...]) -> int:
     """Count the system messages at the start. Later ones are part of the conversation."""
     for number, raw in enumerate(raws):
-        if raw in root.children or read_role(raw) not in _SYSTEM_ROLES:
+        if raw in root.children or read_role(raw) not in SYSTEM_ROLES:
             return number
     return len(raws)
 

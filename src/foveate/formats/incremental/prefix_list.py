@@ -37,7 +37,6 @@ class PrefixList(TupleLike[Item]):
         self._extend_token = [True]
 
     def with_more(self, new: Iterable[Item]) -> "PrefixList[Item]":
-        """Return a list with `new` items appended."""
         items = self.items
         try:
             self._extend_token.pop()  # the first thread that extends this list takes it over
@@ -60,7 +59,7 @@ class PrefixList(TupleLike[Item]):
             start, stop, step = at.indices(self._size)
             if step > 0:
                 return tuple(self.items[start:stop:step])
-            return tuple([self.items[each] for each in range(start, stop, step)])
+            return tuple([self.items[index] for index in range(start, stop, step)])
         if at < 0:
             at += self._size
         if not 0 <= at < self._size:

@@ -5,25 +5,23 @@ holds the lock for a few milliseconds. Brackets and commas are located with nump
 Results are the same as those of msgspec.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from numpy import int64, uint8
-    from numpy.typing import NDArray
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import BytesIO
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from foveate.errors import DuplicateKey
 from foveate.formats.json_text.surrogates import repair_surrogates
+
+if TYPE_CHECKING:
+    from numpy import int64, uint8
+    from numpy.typing import NDArray
 
 OPEN, CLOSE, COMMA = 1, 2, 3
 
@@ -227,8 +225,6 @@ def _split_members(data: bytes, start: int, end: int, sizes: SliceSizes) -> Iter
 
 
 class PieceReaders(NamedTuple):
-    """Functions that parse a few items of a list, or a few members of an object."""
-
     items: Callable[[bytes], list[Any]]
     members: Callable[[bytes], dict[str, Any]]
     are_keys_unique: bool = False
@@ -300,8 +296,6 @@ def _find_edges(token_slice: TokenSlice, depth_before: int) -> list[tuple[int, i
 
 
 class _ValueBuilder:
-    """Builds a value from one edge to the next."""
-
     def __init__(self, data: bytes, start: int, sizes: SliceSizes, readers: PieceReaders) -> None:
         self._data = data
         self._sizes = sizes
@@ -413,7 +407,7 @@ class _ValueBuilder:
         return tuple([len(container) if isinstance(container, list) else str(key) for container, key in steps])
 
     def _is_long_string(self, begin: int, position: int) -> bool:
-        """Tell whether a piece is one string. Only a string can be long without containing tokens."""
+        """Return whether a piece is one string. Only a string can be long without containing tokens."""
         return position - begin >= self._sizes.large_bytes and self._data.startswith(b'"', begin)
 
 
@@ -447,7 +441,7 @@ def _find_piece_end(data: bytes, at: int, stop: int, end: int) -> int:
 
 
 def _starts_escape(data: bytes, backslash: int, floor: int) -> bool:
-    """Tell whether a backslash is not itself escaped. Bytes before `floor` do not matter."""
+    """Return whether a backslash is not itself escaped. Bytes before `floor` do not matter."""
     before = data[floor:backslash]
     return (len(before) - len(before.rstrip(b"\\"))) % 2 == 0
 
@@ -515,10 +509,10 @@ def to_json(
     value: object, *, order: Literal["sorted"] | None = None, sizes: SliceSizes = DEFAULT_SIZES
 ) -> bytes:
     """Serialize a value without spaces."""
-    written = BytesIO()
+    buffer = BytesIO()
     for piece in _encode_pieces(value, order, sizes.slice_bytes):
-        written.write(piece)
-    return written.getvalue()
+        buffer.write(piece)
+    return buffer.getvalue()
 
 
 def _encode_pieces(value: object, order: Literal["sorted"] | None, max_chars: int) -> Iterator[bytes]:

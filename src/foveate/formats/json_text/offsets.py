@@ -271,8 +271,6 @@ def _malformed_at(at: int) -> MalformedRequest:
 
 
 class Splice(NamedTuple):
-    """Replacement of the bytes from `start` to `end` by `new`."""
-
     start: int
     end: int
     new: bytes
@@ -305,8 +303,8 @@ class Patch:
         added: Mapping[int, Sequence[bytes]],
     ) -> None:
         """Remove the items in `dropped` from a list, and insert `added` before the given indexes."""
-        kept = [position for position in range(len(items)) if position not in dropped]
-        for before, after in zip([-1, *kept], [*kept, len(items)], strict=True):
+        remaining_positions = [position for position in range(len(items)) if position not in dropped]
+        for before, after in zip([-1, *remaining_positions], [*remaining_positions, len(items)], strict=True):
             removed = items[before + 1 : after]
             new = b",".join(item for place in range(before + 1, after + 1) for item in added.get(place, ()))
             if removed and new:

@@ -70,7 +70,6 @@ def _encode(value: object, order: Literal["sorted"] | None = None) -> bytes:
 
 
 def _dump_sdk_object(value: object) -> object:
-    """Convert a message object of a provider's SDK to what the SDK would send."""
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(mode="json", exclude_none=True)
@@ -161,7 +160,7 @@ def read_role(message: bytes) -> str:
 
 
 def is_set(raw: msgspec.Raw | bytes | None) -> bool:
-    """Tell whether a field has a value. An empty object counts, because it enables the feature of that name."""
+    """Return whether a field has a value. An empty object counts: it enables the feature of that name."""
     return parse_json(raw) not in (None, False, "", [])
 
 
@@ -197,7 +196,7 @@ def is_list(raw: msgspec.Raw | bytes) -> bool:
 
 
 def _starts_with(raw: msgspec.Raw | bytes, prefix: bytes) -> bool:
-    """Tell whether a JSON value starts with `prefix`. Only its first bytes are copied, as it can be long."""
+    """Return whether a JSON value starts with `prefix`. Only its first bytes are copied, as it can be long."""
     head = bytes(memoryview(raw)[:_HEAD_BYTES]).lstrip(_WHITESPACE)
     return (head or bytes(raw).lstrip(_WHITESPACE)).startswith(prefix)
 
@@ -217,7 +216,6 @@ def _decode(decoder: "msgspec.json.Decoder[Decoded]", data: msgspec.Raw | bytes)
 
 
 def _decode_repaired(decoder: "msgspec.json.Decoder[Decoded]", data: msgspec.Raw | bytes) -> Decoded:
-    """Decode data after repairing lone surrogates."""
     try:
         return decoder.decode(repair_surrogates(bytes(data)))
     except _DECODE_ERRORS as error:

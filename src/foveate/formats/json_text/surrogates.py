@@ -11,7 +11,7 @@ _ESCAPE_BYTES = len(rb"\ud83d")
 
 
 def repair_surrogates(data: bytes) -> bytes:
-    r"""`data` with each lone surrogate escape as `\ufffd`: same length, same offsets."""
+    r"""Replace each lone surrogate escape by `\ufffd`, which has the same length, so offsets stay valid."""
     repaired: bytearray | None = None
     paired_end = 0
     for match in _SURROGATE.finditer(data):
@@ -27,7 +27,7 @@ def repair_surrogates(data: bytes) -> bytes:
 
 
 def _is_escaped(data: bytes, at: int) -> bool:
-    r"""Whether the backslash at `at` is itself escaped: `\\ud83d` is a backslash, then letters."""
+    r"""Return whether the backslash at `at` is itself escaped: `\\ud83d` is a backslash followed by letters."""
     run_start, size = at, 16
     while run_start and data[run_start - 1] == _BACKSLASH:
         run_start = max(at - size, 0)

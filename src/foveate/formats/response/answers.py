@@ -96,7 +96,7 @@ def read_message_parts(api_format: Format, messages: Sequence[bytes]) -> AnswerP
 
 
 def is_from_model(raw: bytes) -> bool:
-    """Tell whether a model wrote this message of a request.
+    """Return whether a model wrote this message of a request.
 
     Raises:
         MalformedRequest: it cannot be parsed.
@@ -118,7 +118,7 @@ class _PartCollector:
 
     @property
     def has_all_text(self) -> bool:
-        """Tell whether more text would be ignored."""
+        """Return whether more text would be ignored."""
         return self._chars >= MAX_TEXT_CHARS
 
     def add_id(self, value: object) -> None:
@@ -141,8 +141,8 @@ class _PartCollector:
     def add_content(self, content: object) -> None:
         """Add a string, or a list of blocks of any format."""
         self.add_text(content)
-        for each in as_list(content):
-            block = as_dict(each)
+        for entry in as_list(content):
+            block = as_dict(entry)
             if block.get("type") in ("text", "output_text"):
                 self.add_text(block.get("text"))
             elif block.get("type") == "tool_use":
@@ -286,8 +286,8 @@ def _collect_responses(parts: _PartCollector, event: dict[str, Any]) -> None:
             parts.add_tool_call(as_dict(event.get("item")).get("call_id"))
         case None if event.get("object") == "response":
             parts.add_id(event.get("id"))
-            for each in as_list(event.get("output")):
-                item = as_dict(each)
+            for entry in as_list(event.get("output")):
+                item = as_dict(entry)
                 parts.add_tool_call(item.get("call_id"))
                 if item.get("type") == "message":
                     parts.add_content(item.get("content"))

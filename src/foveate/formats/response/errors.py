@@ -71,7 +71,6 @@ _OPENAI_ERROR_TYPES = {
 
 
 def make_status_error(api_format: Format, status: int, message: str = "") -> ErrorResponse:
-    """Make the error that the provider has for a status, independent of the request."""
     if api_format is Format.ANTHROPIC:
         kind = _ANTHROPIC_ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
         return ErrorResponse(message=message or _default_message(kind), status=status, kind=kind)

@@ -29,8 +29,7 @@ _STRUCTURE = re.compile(rb'["{}\[\]]')
 
 class StreamEvent(Protocol):
     @property
-    def raw(self) -> bytes:
-        """Bytes of the event in the stream."""
+    def raw(self) -> bytes: ...
 
     @property
     def data(self) -> bytes:
@@ -54,7 +53,6 @@ class ServerSentEvent:
 
     @property
     def name(self) -> str:
-        """Name of the event; often empty."""
         values = self._read_field(b"event")
         return values[-1].decode(errors="replace") if values else ""
 
@@ -64,7 +62,7 @@ class ServerSentEvent:
 
     @property
     def is_done(self) -> bool:
-        """Tell whether it is the final `[DONE]` of a chat stream."""
+        """Return whether it is the final `[DONE]` of a chat stream."""
         return self.data == b"[DONE]"
 
     def _read_field(self, field: bytes) -> list[bytes]:
@@ -91,7 +89,6 @@ class SseSplitter:
 
     @property
     def rest(self) -> bytes:
-        """Bytes of the incomplete event."""
         return bytes(self._buffer)
 
     @property
@@ -207,8 +204,6 @@ class SseFinder:
 
 @dataclass(frozen=True, slots=True)
 class JsonListItem:
-    """One object of a streamed JSON list."""
-
     raw: bytes
 
     @property
@@ -321,9 +316,9 @@ class AwsFrameSplitter:
         self._is_out_of_sync = False
 
     def feed(self, chunk: bytes) -> list[AwsFrame]:
-        skipped = min(self._bytes_to_skip, len(chunk))
-        self._bytes_to_skip -= skipped
-        self._buffer += b"" if self._is_out_of_sync else chunk[skipped:]
+        skipped_bytes = min(self._bytes_to_skip, len(chunk))
+        self._bytes_to_skip -= skipped_bytes
+        self._buffer += b"" if self._is_out_of_sync else chunk[skipped_bytes:]
         frames = []
         at = 0
         while not self._is_out_of_sync and len(self._buffer) - at >= _PRELUDE_BYTES:

@@ -38,8 +38,6 @@ from foveate.model import Format, Usage
 
 @dataclass(frozen=True, slots=True)
 class StreamError:
-    """An error event in a stream: the provider's error type, and its message."""
-
     kind: str
     message: str
 
@@ -142,7 +140,6 @@ class StreamReader:
 
     @property
     def model(self) -> str:
-        """Name of the model, as the response gives it."""
         return self._current_state.model
 
     @property
@@ -160,12 +157,11 @@ class StreamReader:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether the answer reached its end without being truncated or failing."""
         return self._current_state.is_complete and self._current_state.error is None
 
     @property
     def has_ended(self) -> bool:
-        """Tell whether the final event of the format has come. Gemini has none."""
+        """Return whether the final event of the format has arrived. Gemini has none."""
         return self._may_have_ended and self._current_state.has_ended
 
 
@@ -179,13 +175,11 @@ class UsageChunkFilter:
         self._splitter = SseSplitter()
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the bytes that can be forwarded."""
         if not self._splitter.is_open and chunk.endswith(b"\n\n") and not _USAGE.search(chunk):
             return chunk
         return _drop_usage_chunks(self._splitter.feed(chunk))
 
     def end(self) -> bytes:
-        """Return the remaining bytes."""
         return _drop_usage_chunks(self._splitter.end())
 
 
@@ -198,7 +192,7 @@ def _drop_usage_chunks(events: Sequence[ServerSentEvent]) -> bytes:
 
 
 def is_usage_chunk(event: ServerSentEvent) -> bool:
-    """Tell whether an event is the one that `stream_options.include_usage` adds: usage without choices."""
+    """Return whether an event is the one that `stream_options.include_usage` adds: usage without choices."""
     if not _USAGE.search(event.raw):
         return False
     try:
@@ -257,14 +251,14 @@ _MAX_USAGE_FIELDS = 64
 
 
 def _has_tokens(value: object) -> bool:
-    """Tell whether a value is a number other than 0, or contains one."""
+    """Return whether a value is a number other than 0, or contains one."""
     if isinstance(value, dict):
         return any(map(tokens_or_zero, value.values()))
     return bool(value) if isinstance(value, list) else tokens_or_zero(value) > 0
 
 
 def _is_unreadable(name: str, value: object) -> bool:
-    """Tell whether a value should be a token count and cannot be one. It then replaces an earlier number."""
+    """Return whether a value should be a token count and cannot be one. It then replaces an earlier number."""
     if isinstance(value, dict):
         return any(_is_unreadable(inner, part) for inner, part in value.items())
     return name.endswith(("_tokens", "_requests")) and value is not None and not is_token_count(value)
@@ -415,8 +409,8 @@ def _make_frame_splitter(_: re.Pattern[bytes]) -> StreamSplitter:
 _ANYTHING = re.compile(rb"")
 
 
-def _read_text(found: Fields, name: str) -> str:
-    return as_text(parse_json_leniently(found.get(name)))
+def _read_text(fields: Fields, name: str) -> str:
+    return as_text(parse_json_leniently(fields.get(name)))
 
 
 # By format: the splitter, a pattern for relevant events, bytes that mark the last event, and the function that

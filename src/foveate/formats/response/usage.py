@@ -112,7 +112,7 @@ def _parse_block(
         cache=cache,
         output_tokens=output,
         reasoning_tokens=reasoning,
-        said_dollars=_read_dollars(numbers, block),
+        reported_dollars=_read_dollars(numbers, block),
         tier=tier or _read_tier(numbers),
         raw=bytes(block),
     )
@@ -152,7 +152,6 @@ def _parse_anthropic(numbers: _Numbers) -> _TokenCounts:
 
 
 def is_excluded_from_totals(call: _Numbers) -> bool:
-    """Tell whether the totals of a Messages call exclude this inner call."""
     return as_text(call.get("type")) in _EXCLUDED_FROM_TOTALS
 
 
@@ -464,9 +463,6 @@ def count_response_body(api_format: Format, tokens: int) -> bytes:
     return to_json({"input_tokens": tokens})
 
 
-_NumbersBills = Mapping[str, Any]
-
-
 class BillableUnit(StrEnum):
     """Units that can have their own price besides the kinds of tokens.
 
@@ -517,16 +513,19 @@ def split_usage(usage: Usage) -> tuple[UsagePart, ...]:
         else ()
     )
     rest = _subtract_parts(usage, separate) if separate else usage
-    billed = as_dict(numbers.get("billed_units"))  # Cohere charges for less than its model read
-    if billed:
-        cache = CacheUsage(uncached=tokens_or_zero(billed.get("input_tokens")))
+    billed_units = as_dict(numbers.get("billed_units"))  # Cohere charges for less than its model read
+    if billed_units:
+        cache = CacheUsage(uncached=tokens_or_zero(billed_units.get("input_tokens")))
         rest = replace(
-            rest, cache=cache, output_tokens=tokens_or_zero(billed.get("output_tokens")), reasoning_tokens=0
+            rest,
+            cache=cache,
+            output_tokens=tokens_or_zero(billed_units.get("output_tokens")),
+            reasoning_tokens=0,
         )
-    return (UsagePart(usage=rest, units=_count_units(numbers, billed, rest), region=region), *separate)
+    return (UsagePart(usage=rest, units=_count_units(numbers, billed_units, rest), region=region), *separate)
 
 
-def _parse_numbers(raw: bytes) -> _NumbersBills:
+def _parse_numbers(raw: bytes) -> _Numbers:
     try:
         return parse_object_leniently(raw) if raw else {}
     except MalformedRequest:
@@ -534,12 +533,12 @@ def _parse_numbers(raw: bytes) -> _NumbersBills:
 
 
 def _is_anthropic(usage: Usage) -> bool:
-    """Tell whether a usage was parsed as Anthropic's, and so includes the calls within it."""
+    """Return whether a usage was parsed as Anthropic's, and so includes the calls within it."""
     as_anthropic = parse_usage(Format.ANTHROPIC, usage.raw)
     return as_anthropic is not None and as_anthropic.cache == usage.cache
 
 
-def _find_separate_calls(numbers: _NumbersBills, tier: str, region: str) -> Iterator[UsagePart]:
+def _find_separate_calls(numbers: _Numbers, tier: str, region: str) -> Iterator[UsagePart]:
     """Yield the inner calls that the totals exclude, or that went to another model."""
     for call in map(as_dict, as_list(numbers.get("iterations"))):
         model = as_text(call.get("model"))
@@ -550,18 +549,18 @@ def _find_separate_calls(numbers: _NumbersBills, tier: str, region: str) -> Iter
 
 
 def _subtract_parts(usage: Usage, separate: tuple[UsagePart, ...]) -> Usage:
-    def left(whole: int, *parts: int) -> int:
-        return max(whole - sum(parts), 0)
+    def subtract(total: int, *parts: int) -> int:
+        return max(total - sum(parts), 0)
 
     caches = [call.usage.cache for call in separate]
     cache = CacheUsage(
-        uncached=left(usage.cache.uncached, *(part.uncached for part in caches)),
-        read=left(usage.cache.read, *(part.read for part in caches)),
-        written_5m=left(usage.cache.written_5m, *(part.written_5m for part in caches)),
-        written_1h=left(usage.cache.written_1h, *(part.written_1h for part in caches)),
+        uncached=subtract(usage.cache.uncached, *(part.uncached for part in caches)),
+        read=subtract(usage.cache.read, *(part.read for part in caches)),
+        written_5m=subtract(usage.cache.written_5m, *(part.written_5m for part in caches)),
+        written_1h=subtract(usage.cache.written_1h, *(part.written_1h for part in caches)),
     )
-    output = left(usage.output_tokens, *(call.usage.output_tokens for call in separate))
-    reasoning = left(usage.reasoning_tokens, *(call.usage.reasoning_tokens for call in separate))
+    output = subtract(usage.output_tokens, *(call.usage.output_tokens for call in separate))
+    reasoning = subtract(usage.reasoning_tokens, *(call.usage.reasoning_tokens for call in separate))
     return replace(usage, cache=cache, output_tokens=output, reasoning_tokens=min(reasoning, output))
 
 
@@ -590,7 +589,7 @@ _RELEVANT_FIELDS = _UNIT_FIELDS | {_REGION, "iterations"}
 
 
 def _count_units(
-    numbers: _NumbersBills, billed: _NumbersBills, usage: Usage
+    numbers: _Numbers, billed_units: _Numbers, usage: Usage
 ) -> tuple[tuple[BillableUnit, int], ...]:
     if _UNIT_FIELDS.isdisjoint(numbers):
         return ()
@@ -602,13 +601,13 @@ def _count_units(
     )
     counts[BillableUnit.SEARCH_QUERIES] = tokens_or_zero(numbers.get("num_search_queries"))
     counts[BillableUnit.CITATIONS] = tokens_or_zero(numbers.get("citation_tokens"))
-    counts[BillableUnit.RERANKS] = tokens_or_zero(billed.get("search_units"))
+    counts[BillableUnit.RERANKS] = tokens_or_zero(billed_units.get("search_units"))
     return (
         tuple((unit, counts[unit]) for unit in BillableUnit if counts.get(unit)) if any(counts.values()) else ()
     )
 
 
-def _count_media(numbers: _NumbersBills, usage: Usage) -> dict[BillableUnit, int]:
+def _count_media(numbers: _Numbers, usage: Usage) -> dict[BillableUnit, int]:
     """Count the tokens of each medium, at most those of their kind in the usage.
 
     If it is unknown which of them were cached, text is assumed to be cached first.
@@ -618,22 +617,24 @@ def _count_media(numbers: _NumbersBills, usage: Usage) -> dict[BillableUnit, int
     if not input_tokens and not written:
         return counts
     cache = usage.cache
-    uncached_left, read_left, output_left = cache.uncached, cache.read, usage.output_tokens
+    remaining_uncached, remaining_read, remaining_output = cache.uncached, cache.read, usage.output_tokens
     for medium in _MEDIA:
         if medium in input_tokens:
-            medium_tokens = min(input_tokens[medium], uncached_left + read_left)
-            cached = min(read.get(medium, max(medium_tokens - uncached_left, 0)), read_left, medium_tokens)
-            fresh = min(medium_tokens - cached, uncached_left)
-            uncached_left, read_left = uncached_left - fresh, read_left - cached
+            medium_tokens = min(input_tokens[medium], remaining_uncached + remaining_read)
+            cached = min(
+                read.get(medium, max(medium_tokens - remaining_uncached, 0)), remaining_read, medium_tokens
+            )
+            fresh = min(medium_tokens - cached, remaining_uncached)
+            remaining_uncached, remaining_read = remaining_uncached - fresh, remaining_read - cached
             counts[BillableUnit(f"input_{medium}")] = fresh
             counts[BillableUnit(f"read_{medium}")] = cached
         if medium in written:
-            counts[BillableUnit(f"output_{medium}")] = min(written[medium], output_left)
-            output_left -= counts[BillableUnit(f"output_{medium}")]
+            counts[BillableUnit(f"output_{medium}")] = min(written[medium], remaining_output)
+            remaining_output -= counts[BillableUnit(f"output_{medium}")]
     return counts
 
 
-def _read_media_tokens(numbers: _NumbersBills) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+def _read_media_tokens(numbers: _Numbers) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
     """Return the tokens of each medium: input, cached input, and output."""
     if "promptTokensDetails" in numbers or "candidatesTokensDetails" in numbers:
         input_tokens, read = (
@@ -659,7 +660,7 @@ def _openai_media(details: object) -> dict[str, int]:
     )
 
 
-def _gemini_media(numbers: _NumbersBills, *names: str) -> dict[str, int]:
+def _gemini_media(numbers: _Numbers, *names: str) -> dict[str, int]:
     counts: dict[str, int] = {}
     for entry in (as_dict(entry) for name in names for entry in as_list(numbers.get(name))):
         medium = as_text(entry.get("modality")).lower()

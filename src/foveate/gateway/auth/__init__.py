@@ -1,1 +1,1 @@
-"""Who sends a request, with which credentials, and what these may be used for."""
+"""Callers and their credentials: who sends a request, and what its credentials may be used for."""

@@ -30,7 +30,7 @@ _PROXY_PREFIX = b"x-forwarded-"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, an address or a name, can be reached only from this machine."""
+    """Return whether a host, an address or a name, can be reached only from this machine."""
     if host in _LOOPBACK_NAMES:
         return True
     try:
@@ -75,12 +75,11 @@ def identify_viewer(headers: Mapping[bytes, bytes], *, host: str, keys: Keys) ->
 
 
 def is_proxied(names: Iterable[bytes]) -> bool:
-    """Whether the header names show that a proxy forwarded the request."""
+    """Return whether the header names show that a proxy forwarded the request."""
     return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIX) for name in names)
 
 
 def strip_port(host: str) -> str:
-    """Return the host without port and brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0] if ":" in host else host
@@ -133,7 +132,7 @@ def _require_viewer(page: AsgiApp, *, host: str, keys: Callable[[], Keys], is_sc
 
 
 def is_cross_site(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a page of another site sends the request; following a link is not cross-site."""
+    """Return whether a page of another site sends the request; following a link is not cross-site."""
     if headers.get(b"sec-fetch-site") not in (b"cross-site", b"same-site"):
         return False
     return (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) != (b"navigate", b"document")

@@ -97,12 +97,12 @@ def official_provider(upstream: Upstream) -> str | None:
 
 
 def replaces_credentials(request: IncomingRequest, upstream: Upstream) -> bool:
-    """Whether the gateway replaces or removes the client's credentials."""
+    """Return whether the gateway replaces or removes the client's credentials."""
     return upstream.replaces_keys or (request.key is not None and not request.keeps_credentials)
 
 
 def is_subscription(request: IncomingRequest, upstream: Upstream) -> bool:
-    """Whether the client's own credentials are forwarded and belong to a subscription.
+    """Return whether the client's own credentials are forwarded and belong to a subscription.
 
     Claude subscriptions use OAuth tokens (`sk-ant-oat…`); Codex uses a ChatGPT token with an account id.
     """
@@ -121,22 +121,22 @@ def check_credentials(request: IncomingRequest, upstream: Upstream) -> None:
     target = official_provider(upstream)
     if target is None:
         return
-    for what, owners in _visible_credentials(request, is_replaced=replaces_credentials(request, upstream)):
+    for item, owners in _visible_credentials(request, is_replaced=replaces_credentials(request, upstream)):
         if target not in owners:
             raise KeyRefused(
-                f"this request shows {what}, and would go to {upstream.name}, which should not see it. Nothing"
+                f"this request shows {item}, and would go to {upstream.name}, which should not see it. Nothing"
                 f" was sent. Use a key of {upstream.name}, or configure the provider of this key in"
                 " foveate.yaml (`upstreams` and `routes`)",
-                public=f"this request shows {what}, and would go to a provider that should not see it. Nothing"
+                public=f"this request shows {item}, and would go to a provider that should not see it. Nothing"
                 " was sent",
             )
-    for pattern, what, owners in _API_PATHS:
+    for pattern, item, owners in _API_PATHS:
         if target not in owners and pattern.match(request.path):
             raise KeyRefused(
-                f"{request.method} {request.path[:100]} is {what}, and would go to {upstream.name}, which"
+                f"{request.method} {request.path[:100]} is {item}, and would go to {upstream.name}, which"
                 " does not speak it. Nothing was sent. Point the client at its provider, or name an upstream in"
                 " foveate.yaml that speaks it (docs/providers.md)",
-                public=f"{request.method} {request.path[:100]} is {what}, which this gateway does not serve."
+                public=f"{request.method} {request.path[:100]} is {item}, which this gateway does not serve."
                 " Nothing was sent",
             )
 
@@ -160,7 +160,7 @@ def _visible_credentials(
 
 
 def _match_prefix(text: str) -> tuple[str, tuple[str, ...]] | None:
-    return next(((what, owners) for start, what, owners in _KEY_PREFIXES if text.startswith(start)), None)
+    return next(((item, owners) for start, item, owners in _KEY_PREFIXES if text.startswith(start)), None)
 
 
 ALLOWED_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -214,7 +214,7 @@ def check_operation(request: IncomingRequest, upstream: Upstream) -> None:
 
 
 def is_allowed(request: IncomingRequest, allow: Sequence[str]) -> bool:
-    """Whether `allow` lists the operation of a request, by its kind or by its method and path."""
+    """Return whether `allow` lists the operation of a request, by its kind or by its method and path."""
     line = f"{request.method} {request.path}"
     kind = _OPERATION_NAMES.get(request.endpoint.operation) or _classify_unparsed(request.method, request.path)
     return any(pattern in (_ALL_OPERATIONS, kind) or fnmatchcase(line, pattern) for pattern in allow)

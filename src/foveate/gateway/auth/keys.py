@@ -14,15 +14,13 @@ _SECRET_BYTES = 32
 
 
 class Keys(Protocol):
-    """Look-up of gateway keys."""
-
     def agent(self, key: str) -> str | None:
         """Return the agent of a key; None if it is unknown."""
 
     def has_keys(self, agent: str) -> bool: ...
 
     def is_admin(self, key: str) -> bool:
-        """Whether a key is an admin key, which sees all pages and sends no requests."""
+        """Return whether a key is an admin key, which sees all pages and sends no requests."""
 
 
 class NoKeys:
@@ -38,8 +36,6 @@ class NoKeys:
 
 @dataclass(frozen=True, slots=True)
 class HashedKeys:
-    """Agents by the hashes of their keys, and the hashes of admin keys."""
-
     agents: Mapping[str, str] = field(repr=False)
     admins: Collection[str] = field(default=(), repr=False)
 
@@ -53,7 +49,7 @@ class HashedKeys:
         return agent in self.agents.values()
 
     def is_admin(self, key: str) -> bool:
-        """Whether a key is an admin key, in constant time."""
+        """Return whether a key is an admin key, in constant time."""
         key_hash = hash_key(key)
         matches = [hashed for hashed in self.admins if hmac.compare_digest(hashed, key_hash)]
         return bool(matches)

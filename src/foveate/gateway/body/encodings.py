@@ -44,7 +44,6 @@ def strip_content_encoding(headers: Headers) -> list[tuple[bytes, bytes]]:
 async def decompress_in_thread(
     body: bytes, encodings: tuple[str, ...], *, limit_bytes: int, grow: ReserveMemory = _reserve_nothing
 ) -> bytes | None:
-    """Decompress a body without blocking the event loop."""
     if not encodings:
         return body
     if len(body) <= _SMALL_BODY_BYTES and _DENSE_ENCODINGS.isdisjoint(encodings):
@@ -77,8 +76,6 @@ def decompress(
 
 
 class _DecompressedBody:
-    """Decompressed data, within a limit."""
-
     def __init__(self, limit_bytes: int, grow: ReserveMemory) -> None:
         self._limit_bytes = limit_bytes
         self._grow = grow
@@ -118,7 +115,6 @@ class _DecompressedBody:
 
 
 def _decompress_gzip(body: bytes, output: _DecompressedBody) -> bytes:
-    """Decompress all members of a gzip file."""
     at = 0
     for _ in range(_MAX_MEMBERS):
         if at == len(body):

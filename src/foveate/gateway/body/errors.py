@@ -14,13 +14,10 @@ class BodyRejected(Exception):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def response(self, api_format: Format) -> ErrorResponse:
-        """Return the error response in the format of the client's provider."""
         raise NotImplementedError
 
 
 class TooLarge(BodyRejected):
-    """A body of more than `limit_bytes`."""
-
     code = "too_large"
     may_retry = False
 
@@ -62,8 +59,6 @@ class TooSlow(BodyRejected):
 
 
 class NoRoom(BodyRejected):
-    """A body for which there is no memory now."""
-
     code = "no_memory"
     headers = ((b"retry-after", b"%d" % _RETRY_AFTER_SECONDS),)
 

@@ -62,7 +62,6 @@ class AccessRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def format_line(record: AccessRecord) -> str:
-    """Format a record as one line with aligned columns."""
     model = _format_cell(record.model or _request_line(record), 26)
     caller = f"{record.status or _DISCONNECTED:>4} {_format_cell(record.agent, 12)} {model}"
     usage = ""
@@ -120,7 +119,6 @@ def record_to_json(record: AccessRecord) -> dict[str, Any]:
 
 
 def count_edits(record: AccessRecord) -> Mapping[str, int]:
-    """Count the edits of each step."""
     return Counter(edit.step for edit in record.applied_edits)
 
 
@@ -150,8 +148,8 @@ def _shorten_and_redact(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def _pad(text: str, width: int) -> str:
-    shown = _shorten_and_redact(text)
-    return f"{shown if len(shown) <= width else f'{shown[: width - 1]}…':<{width}}"
+    short_text = _shorten_and_redact(text)
+    return f"{short_text if len(short_text) <= width else f'{short_text[: width - 1]}…':<{width}}"
 
 
 def escape_unprintable(text: str) -> str:
@@ -211,7 +209,7 @@ class LogWriter(logging.Handler):
         # counter is changed by one thread only.
         self._dropped = self._failed = self._reported_lost = 0
         self.problem = ""
-        """Why nothing can be written now; empty if it can."""
+        """Reason why nothing can be written now; empty if it can."""
         self._has_ended = False
         self._has_lines, self._is_closed = Event(), False
         self._thread: Thread | None = None
@@ -221,7 +219,6 @@ class LogWriter(logging.Handler):
         self.put(record)
 
     def put(self, record: "logging.LogRecord | AccessRecord") -> None:
-        """Queue a record for writing."""
         if self._has_ended or len(self._waiting) >= self._max_waiting:
             self._dropped += 1
             return
@@ -233,7 +230,7 @@ class LogWriter(logging.Handler):
                 self._thread.start()
 
     @property
-    def lost(self) -> int:
+    def lost_lines(self) -> int:
         """Number of lines lost since the start."""
         return self._dropped + self._failed
 
@@ -260,7 +257,7 @@ class LogWriter(logging.Handler):
             lines.append(self._format_record(self._waiting.popleft()))
         try:
             self._failed += self._write_lines(lines)
-            if (lost := self.lost) > self._reported_lost and not self.problem:
+            if (lost := self.lost_lines) > self._reported_lost and not self.problem:
                 message = f"{lost - self._reported_lost} lines of the log are lost"
                 record = logging.LogRecord(_ROOT_LOGGER, logging.WARNING, "", 0, message, None, None)
                 if not self._write_lines([self._format_record(record)]):
@@ -371,7 +368,6 @@ def current_writer() -> LogWriter:
 
 
 def apply_settings(server: ServerSettings) -> None:
-    """Apply the configured format and level."""
     set_level(server.log_level)
     current_writer().as_json = server.log == "json"
 
@@ -381,7 +377,7 @@ def set_level(level: str) -> None:
 
 
 def should_use_colours() -> bool:
-    """Whether standard error is a terminal, and colours are not disabled."""
+    """Return whether standard error is a terminal, and colours are not disabled."""
     import os
 
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

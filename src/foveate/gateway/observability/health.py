@@ -47,13 +47,12 @@ class HealthStatus:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing needs attention."""
         charges = self.charges_waiting or self.charges_lost
         return not (self.config or self.store_problem or self.failures or charges or self.log_problem)
 
     @property
     def is_ready(self) -> bool:
-        """Whether load balancers should send requests."""
+        """Return whether load balancers should send requests."""
         return not self.store_problem and not self.is_shutting_down
 
 
@@ -62,7 +61,6 @@ def status_word(status: HealthStatus) -> str:
 
 
 def health_to_json(status: HealthStatus) -> dict[str, Any]:
-    """Return the body of `/health`."""
     problem = status.config
     return {
         "status": status_word(status),

@@ -31,7 +31,7 @@ _TELEMETRY_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedParts:
-    """What health checks and metrics read from a gateway.
+    """Parts of a gateway that health checks and metrics read.
 
     `probe` calls the store. `count_charges` returns how many charges wait and are lost, and how many
     reservations expired.
@@ -103,7 +103,6 @@ class Instrumentation:
             Thread(target=telemetry.close, name="foveate telemetry", daemon=True).start()
 
     def is_shutting_down(self) -> bool:
-        """Whether load balancers should send no more requests."""
         return self._shutdown_check()
 
     def set_shutdown_check(self, is_shutting_down: Callable[[], bool]) -> None:
@@ -114,8 +113,8 @@ class Instrumentation:
         """Yield the health pages, and keep their data up to date until the end of the block."""
 
         def poll() -> None:
-            waiting, lost, lapsed = parts.count_charges()
-            self.metrics.set_charges(waiting=waiting, lost=lost, expired=lapsed)
+            waiting, lost, expired = parts.count_charges()
+            self.metrics.set_charges(waiting=waiting, lost=lost, expired=expired)
             self.metrics.set_workspace_counts(parts.workspaces())
 
         self.metrics.add_poll(poll)
@@ -144,7 +143,7 @@ class Instrumentation:
             charges_waiting=waiting,
             charges_lost=lost,
             log_problem=self._log.problem,
-            log_lines_lost=self._log.lost,
+            log_lines_lost=self._log.lost_lines,
             is_shutting_down=self._shutdown_check(),
         )
 
@@ -154,7 +153,6 @@ class Instrumentation:
         return problem
 
     def samples(self) -> list[Sample]:
-        """Return the metrics of all workers."""
         own = self.metrics.samples()
         return (
             own

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from foveate.engine.metrics.collector import response_model
-from foveate.engine.metrics.labels import CardinalityLimiter
+from foveate.engine.metrics.collector import CardinalityLimiter, response_model
 from foveate.errors import BadOption
 from foveate.gateway.endpoints import Operation
 from foveate.gateway.request import IncomingRequest
@@ -60,8 +59,6 @@ def _is_installed(name: str) -> bool:
 
 
 class Telemetry:
-    """Creates spans and metrics as requests end."""
-
     def __init__(self, spans: "TracerProvider", meters: "MeterProvider") -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 

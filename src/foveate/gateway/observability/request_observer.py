@@ -18,8 +18,6 @@ _LOG = logging.getLogger("foveate.requests")
 
 
 class RequestObserver(Protocol):
-    """Is called when requests start and end."""
-
     def on_start(self, response: ClientResponse) -> None: ...
 
     def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
@@ -48,14 +46,10 @@ def observe_response(scope: Scope, send: Send, observer: RequestObserver) -> Ite
 
 
 class RequestListener(Protocol):
-    """Is also called when requests end."""
-
     def on_request_end(self, request: IncomingRequest, response: ClientResponse) -> None: ...
 
 
 class RequestRecorder:
-    """Counts requests and writes the access log."""
-
     def __init__(
         self,
         metrics: MetricsCollector,

@@ -85,7 +85,6 @@ def remove_folder(folder: Path) -> None:
 
 
 def write_samples(folder: Path, samples: Iterable[Sample]) -> None:
-    """Write the metrics of this process, replacing its previous ones."""
     fresh, data = folder / f"{os.getpid()}{_NEW_SUFFIX}", msgspec.json.encode(list(samples))
     try:
         fresh.write_bytes(data)

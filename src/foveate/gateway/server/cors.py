@@ -41,7 +41,6 @@ def response_headers(origin: str, allowed: Sequence[str]) -> HeaderList | None:
 
 
 def preflight_headers(origin: str, requested_headers: bytes, allowed: Sequence[str]) -> HeaderList:
-    """Return the headers of the response to a preflight request."""
     cors_headers = response_headers(origin, allowed)
     if cors_headers is None:
         return []

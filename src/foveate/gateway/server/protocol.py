@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from foveate.gateway.headers import FOVEATE_PREFIX
 
-CYCLE_SCOPE_KEY = "foveate.cycle"
+CONNECTION_SCOPE_KEY = "foveate.cycle"
 """Key of the `RequestConnection` in an ASGI scope."""
 
 # Bytes that are invalid in a head (RFC 9110, 5.5).
@@ -21,7 +21,7 @@ _BODILESS_STATUSES = frozenset((204, 304))
 # If a request is answered before its body is complete, the connection is kept open only if at most this is
 # left.
 _SMALL_REST_BYTES = 1024 * 1024
-# How much of a body is buffered before the first read, and between two reads.
+# Bytes of a body that are buffered before the first read, and between two reads.
 _INITIAL_BUFFER_BYTES = 64 * 1024
 _READ_BUFFER_BYTES = 1024 * 1024
 
@@ -169,7 +169,7 @@ class GatewayCycle(RequestResponseCycle):
         self.on_response()
 
     def _is_rest_small(self) -> bool:
-        """Whether little of the request's body is still to come."""
+        """Return whether little of the request's body is still to come."""
         length = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"")
         return length.isdigit() and int(length) <= _SMALL_REST_BYTES
 
@@ -178,7 +178,7 @@ MAX_HEAD_BYTES = 256 * 1024
 _HEAD_TOO_LONG = f"The head of the request has more than {MAX_HEAD_BYTES} bytes."
 HEAD_TIMEOUT_SECONDS = 30.0
 DISCARD_BYTES = 64 * 1024 * 1024
-"""How much of a body is received and dropped after the response.
+"""Bytes of a body that are received and dropped after the response.
 
 Closing a connection while the client sends resets it, and the client may lose the response.
 """
@@ -339,7 +339,7 @@ class HttpProtocol(HttpToolsProtocol):
         scope["raw_path"] = address.path
         scope["query_string"] = address.query or b""
         previous_cycle = self.cycle
-        self.cycle = scope[CYCLE_SCOPE_KEY] = GatewayCycle(
+        self.cycle = scope[CONNECTION_SCOPE_KEY] = GatewayCycle(
             scope=scope,
             transport=self.transport,
             flow=self.flow,

@@ -25,7 +25,7 @@ from foveate.config.settings import ServerSettings
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.gateway.build import open_gateway
 from foveate.gateway.config import ResolvedConfig, resolve_config
-from foveate.gateway.local_model.model_list import LocalModelMiddleware
+from foveate.gateway.local_model import LocalModelMiddleware
 from foveate.gateway.observability import access_log, worker_metrics
 from foveate.gateway.observability.instrumentation import Instrumentation
 from foveate.gateway.request import Receive, Scope, Send
@@ -64,7 +64,7 @@ _CHARGE_SECONDS = 5.0
 # Longer than usual load balancers wait, so that agents keep their connection between turns.
 _KEEP_ALIVE_SECONDS = 75
 # Each stream needs two descriptors, and the default limit of many systems is 1,024.
-_WANTED_DESCRIPTORS = 65_536
+_TARGET_DESCRIPTORS = 65_536
 
 _LOG = logging.getLogger(__name__)
 
@@ -155,10 +155,10 @@ def _raise_descriptor_limit() -> None:
     import resource  # not on Windows
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_WANTED_DESCRIPTORS, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    target = _TARGET_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_TARGET_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < target:
         with suppress(ValueError, OSError):  # some systems have a lower limit of their own
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
 
 
 async def _run_server(

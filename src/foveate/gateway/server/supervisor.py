@@ -39,7 +39,7 @@ _MARGIN_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOrder:
-    """What a worker is started with. Worker 0 also runs retention.
+    """Instructions that a worker is started with. Worker 0 also runs retention.
 
     `default_paths` are the places of the configuration if none is named; `last_valid` is its last valid
     content.
@@ -55,7 +55,7 @@ class WorkerOrder:
 
 @dataclass(frozen=True, slots=True)
 class CrashHistory:
-    """How many workers in a row died soon after their start, and whether any was ever ready."""
+    """Counts the workers in a row that died soon after their start, and tells whether any was ever ready."""
 
     consecutive: int = 0
     was_ready: bool = False

@@ -73,7 +73,7 @@ class FrontMatter(NamedTuple):
 
 
 class _InvalidFrontMatter(Exception):
-    """Invalid YAML, TOML or JSON, with the reason."""
+    pass
 
 
 def parse_front_matter(text: str, gate: Gate) -> FrontMatter:
@@ -194,7 +194,6 @@ def _find_suspected_tag(
 
 
 def _find_marked_tag(line: str, gate: Gate) -> str:
-    """A tag marked in the value of a line, or in a comment."""
     key = _KEY.match(line.strip())
     return find_tag_in_heading(line.strip()[key.end() :] if key else line, gate)
 
@@ -249,7 +248,6 @@ def _quote_value(match: re.Match[str]) -> str:
 
 
 def _parse_quoted_yaml(source: str) -> list[tuple[str, Value]] | None:
-    """Parse YAML in which ambiguous values are quoted."""
     if not source.strip():
         return []
     # Uses events: PyYAML's constructors allow any nesting, and aliases that expand to gigabytes.

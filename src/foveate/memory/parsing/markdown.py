@@ -2,17 +2,26 @@
 
 Besides CommonMark headings: front matter, tags in headings and in lines of their own, states and dates as in
 Org, and ids in braces.
+
+markdown-it-py is slow and needs 24 times the memory of the text. So most text is scanned without it: a line
+that starts with `#` is a heading, except in fences and HTML, whose ends are easy to find if they start a line
+too. Only ambiguous parts are parsed by the library, from the start of one block to the start of another where
+earlier text no longer matters.
 """
 
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import mdTrim
+from markdown_it.rules_block.html_block import HTML_SEQUENCES
+from markdown_it.token import Token
 from msgspec.structs import replace
 
 from foveate.memory.parsing.front_matter import parse_front_matter
-from foveate.memory.parsing.markdown_headings import MarkdownHeading, find_headings
 from foveate.memory.parsing.org_syntax import (
     PLANNING_START,
     add_suspected_tag,
@@ -32,6 +41,212 @@ from foveate.memory.parsing.privacy_tags import (
     mentions_privacy_tag,
 )
 from foveate.memory.privacy import Gate
+
+# Each list takes two levels. Beyond the limit, the library skips the rest of the text.
+_MAX_NESTING = 200
+# How many positions to try when searching backwards for the start of a block.
+_MAX_TRIES = 16
+
+_CANDIDATE_LINE = re.compile(
+    r"^(#{1,6})(?=[ \t]|$)|^ {0,3}(?:```|~~~|<|=+[ \t]*$|-+[ \t]*$)|^ {1,3}#",
+    re.MULTILINE,
+)
+_FENCE = re.compile(r"(?:(`{3,})[^`\n]*|(~{3,})[^\n]*)$", re.MULTILINE)
+
+
+class MarkdownHeading(NamedTuple):
+    """A top-level heading, not one in a quote or a list."""
+
+    start: int
+    body: int
+    level: int
+    title: str
+
+
+def find_headings(text: str, *, chunk_chars: int = 4096) -> list[MarkdownHeading]:
+    """Find all headings in a text with LF line ends.
+
+    The library parses about `chunk_chars` at a time, more if that is one block.
+    """
+    return _HeadingScanner(text, chunk_chars).scan()
+
+
+def parse_headings(text: str, base: int = 0) -> tuple[list[MarkdownHeading], int]:
+    """The headings found by the library, and the start of the last block that is certain.
+
+    A link definition can span lines and take them from other blocks, but not across a blank line, a `#` heading
+    or a fence. `base` is the position of `text`.
+    """
+    tokens = _markdown_it().parse(text)
+    starts = [0, *(headings.end() for headings in re.finditer("\n", text)), len(text)]
+    headings, last_certain = [], 0
+    for number, token in enumerate(tokens):
+        if token.level or not token.map or token.nesting < 0:
+            continue
+        # A final blank line has no number.
+        first, after = (min(line, len(starts) - 1) for line in token.map)
+        start, end = starts[first], starts[after]
+        if (
+            token.type == "fence"
+            or token.markup[:1] == "#"
+            or not text[starts[first - 1] : start].strip(" \t\n")
+        ):
+            last_certain = start
+        if token.type == "heading_open":
+            headings.append(
+                MarkdownHeading(base + start, base + end, int(token.tag[1]), _join_lines(tokens[number + 1]))
+            )
+    return headings, base + last_certain
+
+
+def _join_lines(inline: Token) -> str:
+    return " ".join(inline.content.split("\n"))
+
+
+@cache
+def _markdown_it() -> MarkdownIt:
+    library = MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING})
+    library.core.ruler.enableOnly(["normalize", "block"])
+    return library
+
+
+class _HeadingScanner:
+    """Scans a text once, and uses the library only if necessary."""
+
+    def __init__(self, text: str, chunk_chars: int) -> None:
+        self._text = text
+        self._chunk_chars = chunk_chars
+        self._headings: list[MarkdownHeading] = []
+        # A top-level block starts here, whatever precedes it.
+        self._known_block_start = 0
+
+    def scan(self) -> list[MarkdownHeading]:
+        text, position = self._text, 0
+        while candidate := _CANDIDATE_LINE.search(text, position):
+            start = candidate.start()
+            if candidate[1]:
+                position = self._scan_heading(start, len(candidate[1]))
+            elif text[start] in "`~":
+                position = self._scan_fence(start)
+            elif text[start] == "<":
+                position = self._scan_html(start)
+            elif text[start] in "=-":
+                position = self._scan_underline(start)
+            else:
+                position = self._scan_with_library(start)
+        return self._headings
+
+    def _scan_heading(self, start: int, level: int) -> int:
+        end = self._after_line(start)
+        self._headings.append(
+            MarkdownHeading(start, end, level, _clean_title(self._text[start + level : end].rstrip("\n")))
+        )
+        self._known_block_start = end
+        return end
+
+    def _scan_fence(self, start: int) -> int:
+        """Skip a fence; without an end it extends to the end of the text."""
+        opened = _FENCE.match(self._text, start)
+        if not opened:
+            return self._after_line(start)
+        fence = opened[1] or opened[2]
+        closing = re.compile(rf"^ {{0,3}}{fence[0]}{{{len(fence)},}}[ \t]*$", re.MULTILINE)
+        closed = closing.search(self._text, opened.end())
+        self._known_block_start = self._after_line(closed.end()) if closed else len(self._text)
+        return self._known_block_start
+
+    def _scan_html(self, start: int) -> int:
+        end = self._after_line(start)
+        line = self._text[start:end].rstrip("\n")
+        sequence = next((candidate for candidate in HTML_SEQUENCES if candidate[0].search(line)), None)
+        if not sequence:
+            return end
+        _, ends, can_interrupt = sequence
+        if not can_interrupt and not self._begins_block(start):
+            return end if self._begins_paragraph(self._line_before(start)) else self._scan_with_library(start)
+        while not ends.search(line):
+            if end == len(self._text):
+                self._known_block_start = end
+                return end
+            begin, end = end, self._after_line(end)
+            line = self._text[begin:end].strip(" \t\n")
+        self._known_block_start = end
+        return end
+
+    def _scan_underline(self, start: int) -> int:
+        """Scan a line of `=` or `-`, which makes a heading of a single line of text above it."""
+        end = self._after_line(start)
+        if self._begins_block(start):
+            return end
+        title_start = self._line_before(start)
+        if not self._begins_paragraph(title_start):
+            return self._scan_with_library(start)
+        level = 1 if self._text[start] == "=" else 2
+        self._headings.append(MarkdownHeading(title_start, end, level, _trim(self._text[title_start:start])))
+        self._known_block_start = end
+        return end
+
+    def _begins_block(self, start: int) -> bool:
+        """Return whether an unindented line certainly starts a top-level block."""
+        return start == self._known_block_start or not self._text[self._line_before(start) : start].strip(
+            " \t\n"
+        )
+
+    def _begins_paragraph(self, start: int) -> bool:
+        return self._text[start].isalpha() and self._begins_block(start)
+
+    def _line_before(self, start: int) -> int:
+        return self._text.rfind("\n", 0, max(start - 1, 0)) + 1
+
+    def _scan_with_library(self, start: int) -> int:
+        """Let the library parse from before `start` to the start of a later block."""
+        text, block_start = self._text, self._block_start_before(start)
+        size = self._chunk_chars
+        while True:
+            end = max(text.rfind("\n", start, start + size) + 1, self._after_line(start))
+            if start + size >= len(text):
+                end = len(text)
+            headings, last = parse_headings(text[block_start:end], block_start)
+            if end == len(text) or last > start:
+                break
+            size *= 4
+        if end == len(text):
+            self._headings += headings
+            return end
+        self._headings += [heading for heading in headings if heading.start < last]
+        self._known_block_start = last
+        return last
+
+    def _block_start_before(self, start: int) -> int:
+        """The last certain start of a block: an unindented line after a blank one."""
+        position = start
+        for _ in range(_MAX_TRIES):
+            position = self._text.rfind("\n\n", self._known_block_start, position + 1)
+            if position < 0:
+                break
+            if position + 2 <= start and self._text[position + 2 : position + 3].strip():
+                return position + 2
+        return self._known_block_start
+
+    def _after_line(self, position: int) -> int:
+        end = self._text.find("\n", position)
+        return len(self._text) if end < 0 else end + 1
+
+
+def _clean_title(rest: str) -> str:
+    """The title as the library reads it."""
+    rest = rest.strip(" \t")
+    bare = rest.rstrip("#")
+    if not bare:
+        return ""
+    if bare[-1] in " \t":
+        rest = bare
+    return _trim(rest)
+
+
+def _trim(title: str) -> str:
+    return mdTrim(title).replace("\0", "\ufffd")
+
 
 _TODO_STATES = frozenset({"TODO", "DONE"})
 _CHECKBOX = re.compile(r"\[([ xX])\](?!\S)\s*")
@@ -81,14 +296,13 @@ def parse_markdown(text: str, gate: Gate, *, name: str = "") -> Outline:
 
 
 def _has_title_heading(preamble: str, entries: Sequence[OutlineEntry]) -> bool:
-    """Tell whether the first heading is the title of the file: no text before it and no sibling."""
+    """Return whether the first heading is the title of the file: no text before it and no sibling."""
     if preamble.strip() or not entries or entries[0].level != 1:
         return False
     return all(entry.level > 1 for entry in entries[1:])
 
 
 def _merge_title_heading(file: OutlineEntry, first: OutlineEntry) -> OutlineEntry:
-    """Merge the first heading into the entry of the file."""
     has_id = bool(file.properties.get("ID", "").strip())
     return replace(
         first,
@@ -171,7 +385,6 @@ class _MarkdownParser:
         ]
 
     def _file_index(self, index: int) -> int:
-        """Convert a position in the body to one in the file."""
         return self._front_matter.end + self._to_original_index(index)
 
     def _heading_entry(self, match: MarkdownHeading, end: int) -> OutlineEntry:
@@ -236,21 +449,21 @@ class _MarkdownParser:
         """Add lines that look like headings with a privacy tag, but are in other places."""
         starts = [heading.start for heading in headings]
         private = []
-        for like in _LIKE_HEADING.finditer(self._body):
-            line = like[2] or like[4] or like[5]
-            if not mentions_privacy_tag(line, self._gate) or _parse_hashtags(like[0].split()):
+        for match in _LIKE_HEADING.finditer(self._body):
+            line = match[2] or match[4] or match[5]
+            if not mentions_privacy_tag(line, self._gate) or _parse_hashtags(match[0].split()):
                 continue
-            number = bisect_right(starts, like.start()) - 1
-            if number >= 0 and like.start() < headings[number].body:
+            number = bisect_right(starts, match.start()) - 1
+            if number >= 0 and match.start() < headings[number].body:
                 continue
-            if like[3] and "#" in line:
+            if match[3] and "#" in line:
                 # With stars it is an Org heading, in which `#` does not mark a tag, or a list item.
                 line = line.replace("#", " ")
             tags = add_suspected_tag(line, _parse_heading(line, self._gate).tags, self._gate)
             if any(map(self._gate.is_private, tags)):
-                level = len(like[1] or like[3] or "") or (1 if like[6][0] == "=" else 2)
-                after = self._body.find("\n", like.end()) + 1 or len(self._body)
-                private.append(MarkdownHeading(like.start(), after, level, line.strip()))
+                level = len(match[1] or match[3] or "") or (1 if match[6][0] == "=" else 2)
+                after = self._body.find("\n", match.end()) + 1 or len(self._body)
+                private.append(MarkdownHeading(match.start(), after, level, line.strip()))
         return sorted([*headings, *private])
 
     def _stray_tags(self) -> tuple[str, ...]:
@@ -324,7 +537,6 @@ def _heading_attributes(title: str) -> list[str]:
 
 
 def _split_hashtags(title: str) -> tuple[str, tuple[str, ...]]:
-    """Split hashtags from the end of a title."""
     if "#" not in title:
         return title, ()
     words = title.split()

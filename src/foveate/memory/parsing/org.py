@@ -339,12 +339,12 @@ class _OrgParser:
 
 
 def _is_regular_heading(heading: re.Match[str]) -> bool:
-    """Tell whether the stars start the line, followed by a space."""
+    """Return whether the stars start the line, followed by a space."""
     return heading[0][-1] == " " and _text_before_stars(heading) in ("", "\ufeff")
 
 
 def _is_list_item(heading: re.Match[str]) -> bool:
-    """Tell whether it is a list item instead: a single star after whitespace."""
+    """Return whether it is a list item instead: a single star after whitespace."""
     before = _text_before_stars(heading)
     return bool(before) and len(heading[_HEADING]) == 1 and not before.strip(" \t")
 

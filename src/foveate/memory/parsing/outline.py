@@ -56,12 +56,11 @@ class Outline(msgspec.Struct, frozen=True):
     text: str
     entries: Sequence[OutlineEntry]
     problems: tuple[str, ...] = ()
-    """What could not be parsed as intended; none of it is lost."""
+    """Parts that could not be parsed as intended; none of them is lost."""
     private_ranges: Sequence[tuple[int, int]] = ()
     """Ranges with a privacy tag of their own, in order, each in the content of an entry."""
 
     def to_text(self) -> str:
-        """Rebuild the text from the entries."""
         return "".join([self.text[entry.start : entry.end] for entry in self.entries])
 
 
@@ -70,8 +69,6 @@ _MAX_LISTED = 20
 
 
 class ParseProblems:
-    """Collects parse problems with their positions."""
-
     def __init__(self, text: str) -> None:
         self._text = text
         self._found: list[tuple[int, str]] = []
@@ -83,8 +80,8 @@ class ParseProblems:
         """The first problems by line, and the number of others."""
         messages, line, before = [], 1, 0
         for position, reason in sorted(self._found)[:_MAX_LISTED]:
-            passed = self._text[before:position]
-            line += passed.count("\n") + passed.count("\r") - passed.count("\r\n")
+            text_between = self._text[before:position]
+            line += text_between.count("\n") + text_between.count("\r") - text_between.count("\r\n")
             before = position
             messages.append(f"line {line}: {reason}")
         if len(self._found) > _MAX_LISTED:
@@ -92,7 +89,6 @@ class ParseProblems:
         return tuple(messages)
 
 
-def shorten(text: str) -> str:
-    """Shorten a text for a message."""
+def shorten_line(text: str) -> str:
     text = " ".join(text[:200].split())
     return text if len(text) <= 60 else f"{text[:59]}…"

@@ -23,7 +23,6 @@ class CodeRanges:
 
     @classmethod
     def from_fences(cls, text: str) -> "CodeRanges":
-        """The code between Markdown fences."""
         ranges = []
         opened: re.Match[str] | None = None
         for fence in _FENCE.finditer(text):
@@ -35,9 +34,9 @@ class CodeRanges:
         return cls(ranges)
 
     def __contains__(self, index: int) -> bool:
-        return self.end_of(index) is not None
+        return self.find_end(index) is not None
 
-    def end_of(self, index: int) -> int | None:
+    def find_end(self, index: int) -> int | None:
         """The end of the code at this position; None if there is none."""
         number = bisect_right(self._starts, index) - 1
         return self._ranges[number][1] if number >= 0 and index < self._ranges[number][1] else None
@@ -93,7 +92,7 @@ _MAX_LISTED_WORDS = 6
 
 
 def mentions_privacy_tag(text: str, gate: Gate) -> bool:
-    """Tell whether a privacy tag occurs anywhere, even inside a word. If not, no further checks are needed."""
+    """Return whether a privacy tag occurs anywhere, even inside a word. If not, no more checks are needed."""
     normalized = normalize_text(text)
     return any(tag in normalized for tag in gate.tags)
 
@@ -167,8 +166,6 @@ def find_tag_in_property(key: str, value: str, gate: Gate) -> str:
 
 
 class TagLine(NamedTuple):
-    """Position of a line with a privacy tag for the file or section."""
-
     start: int
     tag: str
 
@@ -270,7 +267,7 @@ def _is_private_line(line: str, gate: Gate) -> bool:
 
 
 def _has_tag(text: str, gate: Gate, *, is_ending: bool, is_task: bool) -> bool:
-    """Tell whether a line or cell has a privacy tag. With `is_ending`, colons mark one at its end."""
+    """Return whether a line or cell has a privacy tag. With `is_ending`, colons mark one at its end."""
     # Backwards, until a word is not a tag.
     for word in reversed(text.split()):
         normalized = normalize_text(word).lstrip(_OPENING_CHARS)
@@ -313,7 +310,7 @@ def _block_end(text: str, begin: int, position: int, last: int, code: CodeRanges
         elif has_gap if not item else not _belongs_to_item(text, position, indent, has_gap):
             break
         else:
-            closed = code.end_of(position)
+            closed = code.find_end(position)
             after = _next_line_start(text, closed, last) if closed is not None else after
             end, has_gap = after, False
         position = after
@@ -321,7 +318,7 @@ def _block_end(text: str, begin: int, position: int, last: int, code: CodeRanges
 
 
 def _belongs_to_item(text: str, position: int, indent: int, has_gap: bool) -> bool:
-    """Tell whether a line belongs to the item above it: it is indented more, or continues its text."""
+    """Return whether a line belongs to the item above it: it is indented more, or continues its text."""
     return _indent_width(text, position) > indent or not (has_gap or _LIST_ITEM.match(text, position))
 
 

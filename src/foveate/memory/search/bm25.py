@@ -81,7 +81,7 @@ class Postings:
     texts: TextNumbers
     weights: Floats
     lengths: Floats
-    """Of each text, in words without stop words."""
+    """The length of each text, in words without stop words."""
 
 
 def build_postings(texts: Iterable[Sequence[tuple[float, list[int]]]], vocabulary: Vocabulary) -> Postings:
@@ -113,12 +113,12 @@ def build_postings(texts: Iterable[Sequence[tuple[float, list[int]]]], vocabular
     return Postings(starts, text_numbers, term_weights, lengths.astype(np.float32))
 
 
-def group_postings(postings: Postings, group_of: TextNumbers, count: int) -> Postings:
+def group_postings(postings: Postings, group_numbers: TextNumbers, count: int) -> Postings:
     """Combine the postings of groups of texts, such as those of a file, as if each were one text.
 
     The texts of a group are adjacent, and those of a term in order.
     """
-    groups = group_of[postings.texts]
+    groups = group_numbers[postings.texts]
     is_first = np.diff(groups, prepend=-1) != 0
     is_first[postings.starts[:-1][np.diff(postings.starts) > 0]] = True
     firsts = np.flatnonzero(is_first)
@@ -126,7 +126,7 @@ def group_postings(postings: Postings, group_of: TextNumbers, count: int) -> Pos
         starts=np.append(0, np.cumsum(is_first))[postings.starts],
         texts=groups[firsts],
         weights=np.add.reduceat(postings.weights, firsts) if len(firsts) else postings.weights,
-        lengths=np.bincount(group_of, postings.lengths, minlength=count).astype(np.float32),
+        lengths=np.bincount(group_numbers, postings.lengths, minlength=count).astype(np.float32),
     )
 
 
@@ -150,7 +150,7 @@ def merge_postings(pieces: Sequence[tuple[Postings, TextNumbers]], terms: int) -
 
 
 def _kept_sizes(postings: Postings, is_kept: NDArray[np.bool_], terms: int) -> NDArray[np.int64]:
-    """How many postings of each term are kept."""
+    """Number of postings of each term that are kept."""
     before = np.append(0, np.cumsum(is_kept))
     sizes = np.zeros(terms, np.int64)
     sizes[: len(postings.starts) - 1] = np.diff(before[postings.starts])
@@ -206,18 +206,18 @@ class TextField:
         parts = _select_tfc_scorer("lucene")(
             amounts, self.lengths.take(texts), self._average, np.float32(K1), np.float32(B)
         )
-        idf_of = _select_idf_scorer("lucene")
+        compute_idf = _select_idf_scorer("lucene")
         computed: dict[int, TermScores] = {}
         last = 0
         for term, size in zip(terms, sizes, strict=True):
             first, last = last, last + size
-            idf = float(idf_of(size, N=self.count))
+            idf = float(compute_idf(size, N=self.count))
             parts[first:last] *= np.float32(idf)
             computed[term] = TermScores(idf, texts[first:last], parts[first:last])
         return computed
 
     def _gather_postings(self, terms: Sequence[int]) -> tuple[list[int], NDArray[np.intp], Floats]:
-        """Of each term: the number of texts, the texts, and the weights."""
+        """The number of texts of each term, the texts of all terms, and their weights."""
         numbers = np.asarray(terms, np.int64)
         bounds = [
             (

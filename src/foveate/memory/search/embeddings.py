@@ -184,8 +184,8 @@ class EndpointEmbedder:
         return responses
 
     async def _request_batch(self, client: JsonClient, texts: Sequence[str]) -> list[list[float]]:
-        sent = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
-        body = msgspec.json.encode({**self._body_fields, "input": sent, "encoding_format": "float"})
+        encodable_texts = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        body = msgspec.json.encode({**self._body_fields, "input": encodable_texts, "encoding_format": "float"})
         reply = await client.post_json(self.url, body, self._headers)
         try:
             rows = _ROWS_DECODER.decode(reply.get("data", msgspec.Raw(b"null")))
@@ -232,8 +232,7 @@ CREATE TABLE IF NOT EXISTS vectors (number INTEGER PRIMARY KEY, key BLOB NOT NUL
 class VectorCache(Protocol):
     """Stores vectors if possible, without making callers wait."""
 
-    def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        """The vectors that are cached."""
+    def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]: ...
 
     def put(self, vectors: Iterable[tuple[bytes, bytes]]) -> None: ...
 
@@ -252,7 +251,7 @@ class SqliteVectorCache:
         self._busy_timeout_seconds = busy_timeout_seconds
         self._max_vectors = max_vectors
         self.failure: str | None = None
-        """Why nothing is cached; None if the cache works."""
+        """Reason why nothing is cached; None if the cache works."""
 
     def get(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
         vectors: dict[bytes, bytes] = {}
@@ -316,7 +315,6 @@ def default_vector_cache() -> VectorCache:
 
 
 def embed_with_cache(embedder: Embedder, cache: VectorCache | None, texts: Sequence[str]) -> Floats:
-    """Embed texts, using and filling the cache."""
     rows = np.zeros((len(texts), 0), np.float32)
     for first in range(0, len(texts), _CACHE_BATCH_TEXTS):
         batch = _embed_batch(embedder, cache, texts[first : first + _CACHE_BATCH_TEXTS])

@@ -10,7 +10,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from foveate.memory.nodes import Document, Node
+from foveate.memory.nodes import Node, NoteDocument
 from foveate.memory.search.bm25 import Floats, score_texts, split_query_terms
 from foveate.memory.search.embeddings import (
     Embedder,
@@ -40,7 +40,7 @@ class RelevanceWeights:
     half_life_days: float
     ancestor_words: float
     full_match: float
-    least_nearness: float
+    min_nearness: float
     full_nearness: float
 
 
@@ -83,20 +83,20 @@ class Index:
     def weights(self) -> RelevanceWeights:
         return self._weights
 
-    def score_query(self, documents: Sequence[Document], query: str) -> NodeScores:
+    def score_query(self, documents: Sequence[NoteDocument], query: str) -> NodeScores:
         snapshot = self._take_snapshot(documents)
         return self._score(snapshot, query)
 
-    def score_node(self, documents: Sequence[Document], node: Node) -> NodeScores:
+    def score_node(self, documents: Sequence[NoteDocument], node: Node) -> NodeScores:
         """Score all nodes by their relation to one node, which need not be among them."""
         snapshot = self._take_snapshot(documents)
         scores = self._score(snapshot, text_to_embed(node))
-        index = snapshot.index_of(node)
+        index = snapshot.find_index(node)
         if index is not None:
             scores.relevance[index] = 1.0
         return scores
 
-    def _take_snapshot(self, documents: Sequence[Document]) -> IndexSnapshot:
+    def _take_snapshot(self, documents: Sequence[NoteDocument]) -> IndexSnapshot:
         with self._lock:
             return self._sharded_index.update(documents, self._embed)
 
@@ -156,7 +156,7 @@ def _scale_similarity(similarity: Floats, weights: RelevanceWeights) -> Floats:
         else 0.0
     )
     nearest = float(similarity.max()) - middle
-    trust = (nearest - weights.least_nearness) / (weights.full_nearness - weights.least_nearness)
+    trust = (nearest - weights.min_nearness) / (weights.full_nearness - weights.min_nearness)
     if trust <= 0:
         return np.zeros_like(similarity)
     scaled: Floats = np.clip((similarity - middle) / nearest, 0, 1) * np.float32(min(1.0, trust))
@@ -164,7 +164,7 @@ def _scale_similarity(similarity: Floats, weights: RelevanceWeights) -> Floats:
 
 
 def _boost_by_family(snapshot: IndexSnapshot, own_scores: Floats, weights: RelevanceWeights) -> Floats:
-    """What each node gets from its parent, and from the mean of its siblings."""
+    """Score that each node gets from its parent, and from the mean of its siblings."""
     sums = np.bincount(snapshot.parents, own_scores * snapshot.has_parent, minlength=len(own_scores)).astype(
         np.float32
     )

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from foveate.memory.nodes import Document, Node, to_seconds
+from foveate.memory.nodes import Node, NoteDocument, to_timestamp
 from foveate.memory.search.bm25 import (
     Floats,
     Postings,
@@ -51,7 +51,7 @@ class Shard:
     """All texts of a document together, one row per document."""
     vectors: Floats
     parent_offsets: TextNumbers
-    """How many rows above a node its parent is; 0 for a file."""
+    """Number of rows from a node up to its parent; 0 for a file."""
     modified: NDArray[np.float64]
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class ShardLocation:
 class IndexSnapshot:
     """The nodes of some documents at one moment, in document order."""
 
-    documents: tuple[Document, ...]
+    documents: tuple[NoteDocument, ...]
     vocabulary: Vocabulary
     rows: NDArray[np.intp]
     """The row of each node among all shards."""
@@ -85,7 +85,7 @@ class IndexSnapshot:
     files: TextField
     vectors: tuple[Floats, ...]
     parents: NDArray[np.intp]
-    """Of each node; a file is its own parent."""
+    """The row of each node's parent; a file is its own parent."""
     has_parent: Floats
     """1 for a node with a parent, 0 for a file."""
     inverse_child_counts: Floats
@@ -107,7 +107,7 @@ class IndexSnapshot:
         ]
         return np.concatenate(parts)[self.rows] if parts else np.zeros(0, np.float32)
 
-    def index_of(self, node: Node) -> int | None:
+    def find_index(self, node: Node) -> int | None:
         start = 0
         for document in self.documents:
             if document is node.document:
@@ -127,11 +127,11 @@ class ShardedIndex:
         self._max_rows = max_rows
         self._vocabulary = Vocabulary()
         self._shards: list[Shard] = []
-        self._locations: dict[Document, ShardLocation] = {}
-        self._documents: Sequence[Document] = ()
+        self._locations: dict[NoteDocument, ShardLocation] = {}
+        self._documents: Sequence[NoteDocument] = ()
         self._snapshot: IndexSnapshot | None = None
 
-    def update(self, documents: Sequence[Document], embed: Embed) -> IndexSnapshot:
+    def update(self, documents: Sequence[NoteDocument], embed: Embed) -> IndexSnapshot:
         """Update the shards to `documents`, reading only new ones, and return a snapshot."""
         current = self._snapshot
         if current and len(self._documents) == len(documents) and all(map(is_, self._documents, documents)):
@@ -154,7 +154,7 @@ class ShardedIndex:
         self._snapshot = self._take_snapshot(tuple(document for document in documents if document.nodes))
         return self._snapshot
 
-    def _build_shard(self, documents: Sequence[Document], embed: Embed) -> Shard:
+    def _build_shard(self, documents: Sequence[NoteDocument], embed: Embed) -> Shard:
         nodes = [node for document in documents for node in document.nodes]
         learn, ancestor_weight = self._vocabulary.learn_terms, self._ancestor_weight
         titles = [learn(node.entry.title) for node in nodes]
@@ -167,19 +167,21 @@ class ShardedIndex:
             )
             for row, (node, title) in enumerate(zip(nodes, titles, strict=True))
         )
-        modified = {when: to_seconds(when) for when in {node.modified for node in nodes}}
-        of_texts = build_postings(texts, self._vocabulary)
+        modified = {when: to_timestamp(when) for when in {node.modified for node in nodes}}
+        text_postings = build_postings(texts, self._vocabulary)
         sizes = [len(document.nodes) for document in documents]
         return Shard(
-            texts=of_texts,
+            texts=text_postings,
             titles=build_postings((((1.0, title),) for title in titles), self._vocabulary),
-            files=group_postings(of_texts, np.repeat(np.arange(len(sizes), dtype=np.int32), sizes), len(sizes)),
+            files=group_postings(
+                text_postings, np.repeat(np.arange(len(sizes), dtype=np.int32), sizes), len(sizes)
+            ),
             vectors=embed([text_to_embed(node) for node in nodes]),
             parent_offsets=np.asarray(parent_offsets, np.int32),
             modified=np.fromiter((modified[node.modified] for node in nodes), np.float64, len(nodes)),
         )
 
-    def _assign_locations(self, shard: Shard, documents: Iterable[Document]) -> None:
+    def _assign_locations(self, shard: Shard, documents: Iterable[NoteDocument]) -> None:
         row = 0
         for number, document in enumerate(documents):
             self._locations[document] = ShardLocation(shard, row, number)
@@ -233,7 +235,7 @@ class ShardedIndex:
         self._assign_locations(merged_shard, [document for document, _ in remaining])
         return merged_shard
 
-    def _take_snapshot(self, documents: tuple[Document, ...]) -> IndexSnapshot:
+    def _take_snapshot(self, documents: tuple[NoteDocument, ...]) -> IndexSnapshot:
         shards = self._shards
         locations = [self._locations[document] for document in documents]
         sizes = np.fromiter((len(document.nodes) for document in documents), np.intp, len(documents))
@@ -271,21 +273,24 @@ class ShardedIndex:
 
 
 def _build_field(pieces: Sequence[Postings], rows: NDArray[np.intp]) -> TextField:
-    """The field of the texts at `rows`."""
     starts = np.cumsum([0, *(len(piece.lengths) for piece in pieces)])
     mask = np.zeros(starts[-1], np.bool_)
     mask[rows] = True
     masks = np.split(mask, starts[1:-1]) if pieces else []
-    return TextField([(piece, None if left.all() else left) for piece, left in zip(pieces, masks, strict=True)])
+    return TextField(
+        [
+            (piece, None if piece_mask.all() else piece_mask)
+            for piece, piece_mask in zip(pieces, masks, strict=True)
+        ]
+    )
 
 
 def text_to_embed(node: Node) -> str:
     return f"{node.entry.title}\n{node.full_text}"[:MAX_EMBEDDED_CHARS]
 
 
-def _split_by_size(documents: Iterable[Document], max_rows: int) -> list[list[Document]]:
-    """Group documents by the size of a shard."""
-    groups: list[list[Document]] = []
+def _split_by_size(documents: Iterable[NoteDocument], max_rows: int) -> list[list[NoteDocument]]:
+    groups: list[list[NoteDocument]] = []
     room = 0
     for document in documents:
         if len(document.nodes) > room:
@@ -299,7 +304,6 @@ def _split_by_size(documents: Iterable[Document], max_rows: int) -> list[list[Do
 def _move_rows(
     arrays: Sequence[NDArray[_Number]], new_rows: Sequence[TextNumbers], count: int
 ) -> NDArray[_Number]:
-    """Copy rows of several arrays to their new positions in one."""
     moved = np.zeros((count, *arrays[0].shape[1:]), arrays[0].dtype)
     for array, to in zip(arrays, new_rows, strict=True):
         is_kept = to >= 0
@@ -307,7 +311,7 @@ def _move_rows(
     return moved
 
 
-def _find_parent_offsets(documents: Iterable[Document]) -> list[int]:
+def _find_parent_offsets(documents: Iterable[NoteDocument]) -> list[int]:
     offsets: list[int] = []
     for document in documents:
         rows = {id(node): row for row, node in enumerate(document.nodes)}
@@ -318,7 +322,6 @@ def _find_parent_offsets(documents: Iterable[Document]) -> list[int]:
 
 
 def _ancestor_terms(index: int, titles: Sequence[list[int]], parent_offsets: Sequence[int]) -> list[int]:
-    """The distinct terms in the titles of a node's ancestors."""
     terms: dict[int, None] = {}
     for _ in range(_MAX_ANCESTORS):
         if not parent_offsets[index]:

@@ -1,19 +1,135 @@
-"""A page: a view while it is being filled."""
+"""A page: a view while it is being filled, with the text of each node and passages of long contents."""
 
+import math
+import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from foveate.budget import graphemes
 from foveate.budget.apply_ladder import parts_to_text
 from foveate.budget.sections import Keep
 from foveate.budget.truncate import TRUNCATED, AvailableRoom, TextParts, TruncatableText, truncate
 from foveate.memory.forest import Forest
-from foveate.memory.views.node_text import Passage, content_text, planning_text, render_heading, split_passages
+from foveate.memory.nodes import Node
+from foveate.memory.parsing.org_syntax import parse_planning
+from foveate.memory.search.words import split_words
 from foveate.memory.views.view import DetailLevel, View, ViewFormat, ViewNode
 from foveate.model import TokenCount
 from foveate.tokens.measured_text import EMPTY_SEGMENT
 from foveate.tokens.text_meter import TextMeter, TextPart
+
+# Lines that would look like headings of the view. In Org, a star after a space is a list item.
+_STARS = re.compile(r"^(?=\*+[ \t])", re.MULTILINE)
+_HASHES = re.compile(r"^( {0,3})(?=#{1,6}(?:[ \t]|$))", re.MULTILINE)
+_FENCE = re.compile(r"^ {0,3}(`{3,}+|~{3,}+)[^\n]*+\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_MARKDOWN_LEVELS = 6
+_MAX_TITLE_CHARS = 240
+
+
+def render_heading(
+    node: Node, view_format: ViewFormat, depth: int, score: float | None = None, *, shows_id: bool = True
+) -> str:
+    """The heading of a node with state, tags and id; with a score if it is shown for its similarity."""
+    entry = node.entry
+    title = _shorten_title(" ".join(node.title.split()))
+    words = [entry.todo, f"[#{entry.priority}]" if entry.priority else "", title]
+    line = " ".join(word for word in words if word)
+    tags = f" :{':'.join(entry.tags)}:" if entry.tags else ""
+    if view_format is ViewFormat.MARKDOWN:
+        score_text = f" score={score:.2f}" if score is not None else ""
+        id_text = f" {{#{node.id}{score_text}}}" if shows_id or score_text else ""
+        return f"{'#' * min(depth + 1, _MARKDOWN_LEVELS)} {line}{tags}{id_text}"
+    stars = "*" * (depth + 1)
+    if score is None:
+        return f"{stars} {line}{f' <<{node.id}>>' if shows_id else ''}{tags}"
+    drawer = f":PROPERTIES:\n:ID: {node.id}\n:SEMANTIC_SCORE: {score:.2f}\n:END:"
+    return f"{stars} {line}{tags}\n{drawer}"
+
+
+def _shorten_title(title: str) -> str:
+    if len(title) <= _MAX_TITLE_CHARS:
+        return title
+    return f"{title[: graphemes.boundary_at_or_before(title, _MAX_TITLE_CHARS)].rstrip()}…"
+
+
+def planning_text(node: Node) -> str:
+    entry = node.entry
+    if not entry.planning_dates:
+        return ""
+    # The planning of a file may be in its front matter.
+    start = entry.body if entry.level else entry.start
+    lines = map(str.strip, node.document.outline.text[start : entry.content].splitlines())
+    return "\n".join(line for line in lines if parse_planning(line))
+
+
+def content_text(node: Node, view_format: ViewFormat) -> str:
+    """The content of a node, with lines escaped that would look like headings."""
+    return _escape_headings(node.full_text, view_format)
+
+
+def _escape_headings(content: str, view_format: ViewFormat) -> str:
+    if view_format is ViewFormat.ORG:
+        return _STARS.sub(" ", content) if "*" in content else content
+    if "#" not in content:
+        return content
+    pieces, position = [], 0
+    for fence in _FENCE.finditer(content):
+        pieces += [_HASHES.sub(r"\1\\", content[position : fence.start()]), fence[0]]
+        position = fence.end()
+    return "".join([*pieces, _HASHES.sub(r"\1\\", content[position:])])
+
+
+# A longer line is split, because it may be all that fits.
+MAX_PASSAGE_CHARS = 500
+_SENTENCE_ENDS = (". ", "! ", "? ", "。")
+# A passage next to a match is useful too.
+_NEIGHBOUR_WEIGHT = 0.3
+
+Passage = tuple[int, int]
+"""Start and end of a part of a text."""
+
+
+def split_passages(text: str) -> Iterator[Passage]:
+    """Split a text into lines without line ends, and long lines into parts."""
+    start = 0
+    while start <= len(text):
+        end = text.find("\n", start)
+        end = len(text) if end < 0 else end
+        while end - start > MAX_PASSAGE_CHARS:
+            after = _passage_end(text, start, start + MAX_PASSAGE_CHARS)
+            yield start, after
+            start = after
+        yield start, end
+        start = end + 1
+
+
+def _passage_end(text: str, start: int, max_end: int) -> int:
+    """The end of a part of a long line: after a sentence, a word, or a character."""
+    for ends in (_SENTENCE_ENDS, (" ",)):
+        last_end = max(text.rfind(end, start + 1, max_end) + len(end) for end in ends)
+        if last_end > start + 1:
+            return graphemes.boundary_at_or_after(text, last_end)
+    end = graphemes.boundary_at_or_before(text, max_end)
+    return end if end > start else graphemes.boundary_at_or_after(text, max_end)
+
+
+def rank_passages(text: str, query_words: frozenset[str]) -> Sequence[Passage]:
+    """The passages that are not blank, best first: those with the wanted words, rare ones most."""
+    passages = list(split_passages(text))
+    matches = [query_words.intersection(split_words(text[start:end])) for start, end in passages]
+    word_counts = Counter(word for match in matches for word in match)
+    own_scores = [sum(math.log1p(len(passages) / word_counts[word]) for word in match) for match in matches]
+    padded_scores = [0.0, *own_scores, 0.0]
+    scores = [
+        score + _NEIGHBOUR_WEIGHT * (padded_scores[number] + padded_scores[number + 2])
+        for number, score in enumerate(own_scores)
+    ]
+    non_blank = [number for number, (start, end) in enumerate(passages) if text[start:end].strip()]
+    return [passages[number] for number in sorted(non_blank, key=lambda number: -scores[number])]
+
 
 _LINE_BREAK = "\n"
 # Measuring many blocks at once is much faster.
@@ -63,7 +179,7 @@ class Page:
 
         After more than `max_misses` of these no others are tried.
         """
-        missed: list[int] = []
+        misses: list[int] = []
         for start in range(0, len(indexes), _BATCH_NODES):
             batch = [index for index in indexes[start : start + _BATCH_NODES] if self._shows_more(index, level)]
             measured_texts = self.meter.measure_many([self._node_text(index, level) for index in batch])
@@ -72,13 +188,12 @@ class Page:
                     self._try_add(index, PageBlock(level, (measured,), measured.total.upper + 1), room_tokens)
                     or self._add_without_score(index, level, room_tokens)
                 ):
-                    missed.append(index)
-                if len(missed) > max_misses:
-                    return missed[0]
-        return missed[0] if missed else None
+                    misses.append(index)
+                if len(misses) > max_misses:
+                    return misses[0]
+        return misses[0] if misses else None
 
     def add_all_or_none(self, indexes: Sequence[int], room_tokens: int) -> bool:
-        """Add consecutive nodes completely, either all or none."""
         adding = [index for index in indexes if self._shows_more(index, DetailLevel.FULL)]
         # One id is enough for all of them. Nodes that are shown already keep theirs.
         with_id = {indexes[0], *self.blocks}
@@ -144,7 +259,6 @@ class Page:
         return True
 
     def lacks_ancestor(self, index: int) -> bool:
-        """Tell whether an ancestor of a node is not on the page."""
         while (index := int(self.forest.parent[index])) >= self.first:
             if index not in self.blocks:
                 return True
@@ -196,10 +310,10 @@ class Page:
             body.measured_text.text.rstrip() == body_text.rstrip()
             and room.remaining_tokens((body.measured_text,)) >= 0
         )
-        parts_kept = (body.measured_text,) if is_whole else truncate(body, room)
-        if parts_kept is None:
+        body_parts = (body.measured_text,) if is_whole else truncate(body, room)
+        if body_parts is None:
             return None
-        parts = (opening, *parts_kept)
+        parts = (opening, *body_parts)
         level = DetailLevel.FULL if is_whole else DetailLevel.EXCERPT
         return PageBlock(level, parts, self.meter.count(parts).upper + 1)
 
@@ -222,7 +336,6 @@ class Page:
         return None
 
     def _add_without_score(self, index: int, level: DetailLevel, room_tokens: int) -> bool:
-        """Add a node without its similarity score, if that makes it fit."""
         if level is DetailLevel.TITLE or index not in self.similarity_scores:
             return False
         node = self.forest.nodes[index]
@@ -251,8 +364,8 @@ class Page:
         )
 
     def _shows_more(self, index: int, level: DetailLevel) -> bool:
-        shown = self.blocks.get(index)
-        return shown is None or _LEVEL_RANKS[level] > _LEVEL_RANKS[shown.level]
+        block = self.blocks.get(index)
+        return block is None or _LEVEL_RANKS[level] > _LEVEL_RANKS[block.level]
 
     def _try_add(self, index: int, block: PageBlock, room_tokens: int) -> bool:
         ancestors = self._missing_ancestors(index)
@@ -270,11 +383,10 @@ class Page:
         self.blocks[index] = block
 
     def _tokens_without(self, index: int) -> int:
-        shown = self.blocks.get(index)
-        return self.used_tokens - (shown.tokens if shown else 0)
+        block = self.blocks.get(index)
+        return self.used_tokens - (block.tokens if block else 0)
 
     def _missing_ancestors(self, index: int) -> dict[int, PageBlock]:
-        """The title blocks of ancestors that are not on the page."""
         missing = []
         while (index := int(self.forest.parent[index])) >= self.first and index not in self.blocks:
             missing.append(index)

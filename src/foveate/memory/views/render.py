@@ -10,8 +10,7 @@ import numpy as np
 from foveate.errors import BudgetExceeded
 from foveate.memory.forest import Forest
 from foveate.memory.search.words import split_words
-from foveate.memory.views.node_text import Passage, content_text, rank_passages, render_heading
-from foveate.memory.views.page import Page
+from foveate.memory.views.page import Page, Passage, content_text, rank_passages, render_heading
 from foveate.memory.views.select import SelectionCriteria, fill_outline, fill_page
 from foveate.memory.views.view import View, ViewFormat
 from foveate.tokens.text_meter import TextMeter
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewTarget:
-    """What to show: a focus, matches of a query, both or neither, within a scope.
+    """Content of a view: a focus, matches of a query, both or neither, within a scope.
 
     `scores` relate to the query, or else to the focus; None if there is neither.
     """
@@ -88,7 +87,6 @@ def render(
 def _boost_near_focus(
     forest: Forest, target: ViewTarget, relevance: "NDArray[np.float32]"
 ) -> "NDArray[np.float32]":
-    """Raise the relevance of nodes near the focus."""
     if target.query is None or target.focus is None or not target.nearness:
         return relevance
     start, distances = forest.distances(target.focus)
@@ -122,7 +120,6 @@ def _add_focus(page: Page, focus: int | None, limit_tokens: int) -> None:
 
 
 def _best_passages(forest: Forest, view_format: ViewFormat, query: str) -> Callable[[int], Sequence[Passage]]:
-    """A function that ranks the passages of a node for a query."""
-    wanted = frozenset(split_words(query))
+    query_words = frozenset(split_words(query))
     # Ranking a long text is slow, and it may be tried with different room.
-    return cache(lambda index: rank_passages(content_text(forest.nodes[index], view_format), wanted))
+    return cache(lambda index: rank_passages(content_text(forest.nodes[index], view_format), query_words))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from foveate.memory.forest import Forest
-    from foveate.memory.views.node_text import Passage
+    from foveate.memory.views.page import Passage
 
 MAX_OUTLINE_DEPTH = 2
 """Without a limit, titles are shown down to this depth."""
@@ -50,7 +50,8 @@ _SMALL_PART = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionCriteria:
-    """What a view should show. Indexes are those of the forest, and `scope_range` is the visible part.
+    """Criteria by which a view selects nodes. Indexes are those of the forest, and `scope_range` is the visible
+    part.
 
     `relevance`, `similarity` and the mask `hidden` have one item per node. `passages` returns the passages of a
     node's content, best first.
@@ -65,7 +66,6 @@ class SelectionCriteria:
     hidden: "NDArray[np.bool_] | None" = None
 
     def visible(self, indexes: "NDArray[np.int64]") -> "NDArray[np.int64]":
-        """Filter out hidden nodes."""
         return indexes if self.hidden is None else indexes[~self.hidden[indexes]]
 
 
@@ -104,7 +104,7 @@ def fill_page(page: Page, criteria: SelectionCriteria, limit_tokens: int) -> Non
 
 
 def _is_full(page: Page, limit_tokens: int) -> bool:
-    """Tell whether so little room is left that only distant nodes would change for it."""
+    """Return whether so little room is left that only distant nodes would change for it."""
     return limit_tokens - page.count().upper <= limit_tokens // _SMALL_PART
 
 
@@ -145,18 +145,18 @@ def _fill_by_relevance(
         for piece in _best_indexes(piece_relevance, values, max_candidates)
     ]
     heapify(candidates)
-    missed: list[int] = []
-    while candidates and len(missed) <= _MAX_MISSES:
+    misses: list[int] = []
+    while candidates and len(misses) <= _MAX_MISSES:
         _, start, end = heappop(candidates)
         if end - start == 1:
-            missed += _add_node(page, criteria, first + start, limit_tokens)
+            misses += _add_node(page, criteria, first + start, limit_tokens)
         elif not _add_piece(page, criteria, range(first + start, first + end), limit_tokens):
             node_values = _estimate_values(node_relevance[start:end], tokens[start:end])
             for index in _best_indexes(node_relevance[start:end], node_values, end - start):
                 heappush(candidates, (-float(node_values[index]), start + index, start + index + 1))
-    if missed:
+    if misses:
         page.count()
-        _add_excerpt(page, criteria, missed[0], limit_tokens)
+        _add_excerpt(page, criteria, misses[0], limit_tokens)
 
 
 def _add_piece(page: Page, criteria: SelectionCriteria, indexes: range, limit_tokens: int) -> bool:
@@ -182,7 +182,7 @@ def _add_node(page: Page, criteria: SelectionCriteria, index: int, limit_tokens:
 
 
 def _shows_content(page: Page) -> bool:
-    """Tell whether more than headings is shown."""
+    """Return whether more than headings is shown."""
     return any(
         block.level is not DetailLevel.TITLE and page.forest.chars[index]
         for index, block in page.blocks.items()
@@ -218,12 +218,12 @@ def _fill_whole(page: Page, criteria: SelectionCriteria, indexes: Sequence[int],
             run.append(index)
             continue
         # The best match must be shown in part, even if all of another node would fit.
-        missed = page.add_nodes(
+        first_miss = page.add_nodes(
             run, DetailLevel.FULL, limit_tokens, max_misses=_MAX_MISSES if shows_some else 0
         )
-        if missed is not None:
+        if first_miss is not None:
             page.count()
-            _add_excerpt(page, criteria, missed, limit_tokens, needs_passage=_shows_content(page))
+            _add_excerpt(page, criteria, first_miss, limit_tokens, needs_passage=_shows_content(page))
             page.add_nodes(run, DetailLevel.FULL, limit_tokens)
             return
         run = []

@@ -13,8 +13,6 @@ DEFAULT_THRESHOLD = 0.75
 
 
 class DetailLevel(StrEnum):
-    """How much of a node is shown."""
-
     FULL = "full"
     EXCERPT = "excerpt"
     TITLE = "title"

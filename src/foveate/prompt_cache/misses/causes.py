@@ -48,7 +48,7 @@ _MAX_VALUE_CHARS = 60
 
 
 class MissCause(StrEnum):
-    """Why a prefix was not read. The values are stable across releases."""
+    """Reasons why a prefix was not read. The values are stable across releases."""
 
     MODEL = "model"
     PARAMETER = "parameter"
@@ -99,8 +99,6 @@ PLANNED_CAUSES = frozenset((MissCause.COMPACTION, MissCause.COMPACTION_UNDONE, M
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferenceSide:
-    """One side of a difference: the block, the range of bytes in its field, and an excerpt."""
-
     place: Place
     kind: str
     start_byte: int
@@ -131,10 +129,10 @@ def find_parameter_change(previous: RequestSnapshot, current: RequestSnapshot) -
             f"the model changed from {previous.prompt.model} to {current.prompt.model}; each has its own cache"
         )
         return PrefixDifference(at=0, cause=MissCause.MODEL, because=because, field="model")
-    was = {parameter.name: parameter.json_text for parameter in previous.cache_parameters}
+    previous_values = {parameter.name: parameter.json_text for parameter in previous.cache_parameters}
     order = list(Area)
     for parameter in current.cache_parameters:  # in the order of the areas
-        before = was.get(parameter.name, "")
+        before = previous_values.get(parameter.name, "")
         if before != parameter.json_text:
             pieces = previous.prompt.pieces
             at = sum(order.index(piece.area) < order.index(parameter.area) for piece in pieces)
@@ -142,21 +140,27 @@ def find_parameter_change(previous: RequestSnapshot, current: RequestSnapshot) -
     return None
 
 
-def _describe_parameter_change(at: int, name: str, area: Area, was: str, now: str) -> PrefixDifference:
+def _describe_parameter_change(
+    at: int, name: str, area: Area, old_value: str, new_value: str
+) -> PrefixDifference:
     words = _SWITCH_DESCRIPTIONS.get(name)
     if words is not None:
-        because = words[0] if now else words[1]
-    elif not was or not now:
-        change = f"set to {_shorten_value(now)}" if now else f"left out; it was {_shorten_value(was)}"
+        because = words[0] if new_value else words[1]
+    elif not old_value or not new_value:
+        change = (
+            f"set to {_shorten_value(new_value)}"
+            if new_value
+            else f"left out; it was {_shorten_value(old_value)}"
+        )
         because = f"`{name}` was {change}"
     else:
-        because = f"`{name}` changed from {_shorten_value(was)} to {_shorten_value(now)}"
-    lost = (
+        because = f"`{name}` changed from {_shorten_value(old_value)} to {_shorten_value(new_value)}"
+    lost_part = (
         "everything" if area is Area.TOOLS else f"the {area} {'prompt and all' if area is Area.SYSTEM else ''}"
     )
     cause = MissCause.IMAGES if name == IMAGES else MissCause.PARAMETER
     return PrefixDifference(
-        at=at, cause=cause, because=f"{because}; that breaks {lost.strip()} after it", field=name
+        at=at, cause=cause, because=f"{because}; that breaks {lost_part.strip()} after it", field=name
     )
 
 
@@ -167,33 +171,32 @@ def _shorten_value(json: str) -> str:
 def describe_place(snapshot: RequestSnapshot, place: Place) -> str:
     """A place as text: `tools[3]`, `system[0]`, `messages[12] (user)`."""
     role = snapshot.role(place)
-    named = f"{place.area}[{place.index}]"
+    label = f"{place.area}[{place.index}]"
     if place.block:
-        named += f" block {place.block}"
-    return f"{named} ({role})" if role else named
+        label += f" block {place.block}"
+    return f"{label} ({role})" if role else label
 
 
 def describe_changed_block(
     previous: RequestSnapshot, current: RequestSnapshot, before_at: int, after_at: int
 ) -> PrefixDifference:
-    """The difference between two blocks at the same position."""
     old_piece, new_piece = previous.prompt.pieces[before_at], current.prompt.pieces[after_at]
     before, after = make_side(previous, before_at), make_side(current, after_at)
-    was, now = previous.content(before_at), current.content(after_at)
+    old_content, new_content = previous.content(before_at), current.content(after_at)
     place = describe_place(current, after.place)
-    if now is not None and new_piece.area is Area.TOOLS:
-        place = f"the tool `{field_diff.tool_name(parse_json(now))}` ({place})"
-    if was is not None and was == now:
+    if new_content is not None and new_piece.area is Area.TOOLS:
+        place = f"the tool `{field_diff.tool_name(parse_json(new_content))}` ({place})"
+    if old_content is not None and old_content == new_content:
         because = f"{place}: {previous.role(before.place)} said it before, and {current.role(after.place)} now"
         return PrefixDifference(
             at=after_at, cause=MissCause.ROLE, because=because, field="role", before=before, after=after
         )
-    if was is None or now is None:
+    if old_content is None or new_content is None:
         sizes = f"{before.end_byte:,} to {after.end_byte:,} bytes"
         because = f"{place}: the {new_piece.kind} block changed, from {sizes}"
         cause = MissCause.TOOL_CHANGED if old_piece.area is Area.TOOLS else MissCause.EDITED
         return PrefixDifference(at=after_at, cause=cause, because=because, before=before, after=after)
-    change = find_first_change(parse_json(was), parse_json(now))
+    change = find_first_change(parse_json(old_content), parse_json(new_content))
     cause, words = _classify_change(change, old_piece.area)
     return PrefixDifference(
         at=after_at,
@@ -241,18 +244,17 @@ def _narrow_side(side: DifferenceSide, text: str, start: int, end: int) -> Diffe
 
 
 def make_side(snapshot: RequestSnapshot, at: int) -> DifferenceSide:
-    """A whole block as one side of a difference."""
     piece = snapshot.prompt.pieces[at]
     body = snapshot.content(at)
     content = None if body is None else parse_json(body)
-    shown = field_diff.tool_name(content) if piece.area is Area.TOOLS else field_diff.main_text(content)
+    text = field_diff.tool_name(content) if piece.area is Area.TOOLS else field_diff.main_text(content)
     place = piece.place or Place(piece.area, at)
     return DifferenceSide(
         place=place,
         kind=piece.kind,
         start_byte=0,
         end_byte=snapshot.lengths_bytes[at],
-        excerpt=make_excerpt(shown, 0, len(shown)),
+        excerpt=make_excerpt(text, 0, len(text)),
     )
 
 

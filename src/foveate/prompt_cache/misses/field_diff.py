@@ -78,8 +78,6 @@ PathStep = str | int
 
 
 class TextChangeKind(StrEnum):
-    """What changed in a text."""
-
     TIMESTAMP = "timestamp"
     DATE = "date"
     TIME = "time"
@@ -97,7 +95,7 @@ class TextChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextChange:
-    """What changed, and its range on each side, in characters."""
+    """Kind of a change, and its range on each side, in characters."""
 
     kind: TextChangeKind
     start: int
@@ -106,7 +104,6 @@ class TextChange:
 
 
 def compare_texts(before: str, after: str) -> TextChange:
-    """Classify the change between two different texts."""
     start = common_prefix_length(before, after)
     change = _find_timestamp_change(before, after, start) or _find_identifier_change(before, after, start)
     if change is not None:
@@ -145,23 +142,23 @@ def _find_timestamp_change(before: str, after: str, at: int) -> TextChange | Non
     first, second = _match_at(before, at), _match_at(after, at)
     if first is None or second is None or first.start() != second.start() or first[0] == second[0]:
         return None
-    found = first.lastgroup
-    if found is None or found != second.lastgroup:
+    group = first.lastgroup
+    if group is None or group != second.lastgroup:
         return None
     if not _differ_only_in_volatile(
         _read_rest_of_line(before, first.end()), _read_rest_of_line(after, second.end())
     ):
         return None
     return TextChange(
-        kind=TextChangeKind(found), start=first.start(), end_before=first.end(), end_after=second.end()
+        kind=TextChangeKind(group), start=first.start(), end_before=first.end(), end_after=second.end()
     )
 
 
 def _match_at(text: str, at: int) -> re.Match[str] | None:
     start = max(0, at - _SEARCH_RADIUS_CHARS)
-    for found in _TIMESTAMP_OR_ID.finditer(text, start, at + _SEARCH_RADIUS_CHARS):
-        if found.start() <= at <= found.end():
-            return found
+    for match in _TIMESTAMP_OR_ID.finditer(text, start, at + _SEARCH_RADIUS_CHARS):
+        if match.start() <= at <= match.end():
+            return match
     return None
 
 
@@ -177,9 +174,9 @@ def _find_identifier_change(before: str, after: str, at: int) -> TextChange | No
         if first is None or second is None or first[0] != second[0]:
             continue
         (start, end_before), (_, end_after) = first, second
-        was, now = before[start:end_before], after[start:end_after]
-        kind = _classify_number_change(was, now) or (
-            TextChangeKind.RANDOM_ID if _are_random_ids(was, now) else None
+        old_word, new_word = before[start:end_before], after[start:end_after]
+        kind = _classify_number_change(old_word, new_word) or (
+            TextChangeKind.RANDOM_ID if _are_random_ids(old_word, new_word) else None
         )
         if kind is None:
             continue
@@ -197,21 +194,21 @@ def _word_at(text: str, at: int, word: re.Pattern[str], inside: re.Pattern[str])
     start = at
     while start > 0 and at - start <= _MAX_ID_CHARS and inside.match(text, start - 1):
         start -= 1
-    found = word.match(text, start, start + _MAX_ID_CHARS + 1)
-    if found is None or found.end() - start > _MAX_ID_CHARS:
+    match = word.match(text, start, start + _MAX_ID_CHARS + 1)
+    if match is None or match.end() - start > _MAX_ID_CHARS:
         return None
-    return start, found.end()
+    return start, match.end()
 
 
 def _has_unit(before: str, after: str) -> bool:
     return bool(_UNIT_BEFORE.search(before) or _UNIT_AFTER.match(after))
 
 
-def _classify_number_change(was: str, now: str) -> TextChangeKind | None:
+def _classify_number_change(before: str, after: str) -> TextChangeKind | None:
     """The kind of change if two words differ in exactly one number."""
-    if _NUMBER.sub("#", was) != _NUMBER.sub("#", now):
+    if _NUMBER.sub("#", before) != _NUMBER.sub("#", after):
         return None
-    pairs = zip(_NUMBER.findall(was), _NUMBER.findall(now), strict=True)
+    pairs = zip(_NUMBER.findall(before), _NUMBER.findall(after), strict=True)
     changed = [(first, second) for first, second in pairs if first != second]
     if len(changed) != 1:
         return None
@@ -228,31 +225,35 @@ def _counts_up(first: str, second: str) -> bool:
     return 0 < int(second) - int(first) <= _MAX_COUNTER_STEP
 
 
-def _are_random_ids(was: str, now: str) -> bool:
-    """Whether two words look like generated ids: of similar length, with digits or mixed case throughout."""
-    if min(len(was), len(now)) < _MIN_ID_CHARS or abs(len(was) - len(now)) > 2:
+def _are_random_ids(before: str, after: str) -> bool:
+    """Return whether two words look like generated ids: of similar length, with digits or mixed case."""
+    if min(len(before), len(after)) < _MIN_ID_CHARS or abs(len(before) - len(after)) > 2:
         return False
-    if not any(map(str.isalpha, was + now)):
+    if not any(map(str.isalpha, before + after)):
         return False
-    start = common_prefix_length(was, now)
-    tail = common_prefix_length(was[start:][::-1], now[start:][::-1])
-    parts = was[start : len(was) - tail], now[start : len(now) - tail]
+    start = common_prefix_length(before, after)
+    tail = common_prefix_length(before[start:][::-1], after[start:][::-1])
+    parts = before[start : len(before) - tail], after[start : len(after) - tail]
     return any(map(str.isdigit, "".join(parts))) or all(map(_CAPITAL_INSIDE.search, parts))
 
 
 def _differ_only_in_volatile(before: str, after: str) -> bool:
-    """Whether two texts are the same except for times, numbers and ids. Of long texts, only the start is
+    """Return whether two texts are the same except for times, numbers and ids. Of long texts, only the start is
     compared.
     """
     if before == after:
         return True
     shared = max(0, common_prefix_length(before[::-1], after[::-1]) - _SEARCH_RADIUS_CHARS)
-    was, now = before[: len(before) - shared], after[: len(after) - shared]
-    is_cut = max(len(was), len(now)) > _MAX_COMPARED_CHARS
-    was, now = (_VOLATILE.sub("\0", text[:_MAX_COMPARED_CHARS]) for text in (was, now))
+    old_text, new_text = before[: len(before) - shared], after[: len(after) - shared]
+    is_cut = max(len(old_text), len(new_text)) > _MAX_COMPARED_CHARS
+    old_text, new_text = (_VOLATILE.sub("\0", text[:_MAX_COMPARED_CHARS]) for text in (old_text, new_text))
     # Words at the cut may be split differently.
-    end = min(len(was), len(now)) - _SEARCH_RADIUS_CHARS if is_cut else max(len(was), len(now))
-    return was[:end] == now[:end]
+    end = (
+        min(len(old_text), len(new_text)) - _SEARCH_RADIUS_CHARS
+        if is_cut
+        else max(len(old_text), len(new_text))
+    )
+    return old_text[:end] == new_text[:end]
 
 
 def _classify_text_change(before: str, after: str, head: int, tail: int) -> TextChangeKind:
@@ -260,8 +261,8 @@ def _classify_text_change(before: str, after: str, head: int, tail: int) -> Text
         return TextChangeKind.WHITESPACE
     if _normalize_unicode(before) == _normalize_unicode(after):
         return TextChangeKind.UNICODE
-    was, now = _parse_json(before), _parse_json(after)
-    if was is not None and was == now:
+    old_value, new_value = _parse_json(before), _parse_json(after)
+    if old_value is not None and old_value == new_value:
         return TextChangeKind.JSON_SPELLING
     if len(before) - len(after) >= _MIN_CUT_CHARS and head + tail >= len(after) - _MAX_PLACEHOLDER_CHARS:
         return TextChangeKind.SHORTENED
@@ -282,8 +283,6 @@ def _parse_json(text: str) -> Any:
 
 
 class ChangeKind(StrEnum):
-    """What happened to a field."""
-
     CHANGED = "changed"
     ADDED = "added"
     REMOVED = "removed"
@@ -311,18 +310,15 @@ class FieldChange:
 
     @property
     def is_text(self) -> bool:
-        """Whether the change is in the text itself."""
         return self.kind is ChangeKind.CHANGED
 
 
 def format_path(path: Sequence[PathStep]) -> str:
-    """A path in text form."""
     parts = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return "".join(parts).removeprefix(".")
 
 
 def find_first_change(before: Any, after: Any) -> FieldChange:
-    """The first field in which two values with different JSON differ."""
     path: list[PathStep] = []
     while True:
         step, kind = _next_step(before, after)
@@ -360,14 +356,14 @@ def _next_step_in_object(before: dict[str, Any], after: dict[str, Any]) -> tuple
 
 
 def _next_step_in_list(before: list[Any], after: list[Any]) -> tuple[int | None, ChangeKind]:
-    spelled = [to_json(entry) for entry in before], [to_json(entry) for entry in after]
-    if sorted(spelled[0]) == sorted(spelled[1]):
+    json_lists = [to_json(entry) for entry in before], [to_json(entry) for entry in after]
+    if sorted(json_lists[0]) == sorted(json_lists[1]):
         return None, ChangeKind.ITEM_ORDER
-    for at, (first, second) in enumerate(zip(*spelled, strict=False)):
+    for at, (first, second) in enumerate(zip(*json_lists, strict=False)):
         if first != second:
-            if spelled[0][at:] == spelled[1][at + 1 :]:
+            if json_lists[0][at:] == json_lists[1][at + 1 :]:
                 return at, ChangeKind.ADDED
-            if spelled[0][at + 1 :] == spelled[1][at:]:
+            if json_lists[0][at + 1 :] == json_lists[1][at:]:
                 return at, ChangeKind.REMOVED
             return at, ChangeKind.CHANGED
     shared = min(len(before), len(after))
@@ -375,22 +371,25 @@ def _next_step_in_list(before: list[Any], after: list[Any]) -> tuple[int | None,
 
 
 def _make_change(path: Sequence[PathStep], kind: ChangeKind, before: Any, after: Any) -> FieldChange:
-    was, now = _as_text(before), _as_text(after)
+    old_text, new_text = _as_text(before), _as_text(after)
     if kind is ChangeKind.CHANGED and isinstance(before, str) and isinstance(after, str):
-        change = compare_texts(was, now)
+        change = compare_texts(old_text, new_text)
     else:
-        start = common_prefix_length(was, now)
-        tail = common_prefix_length(was[start:][::-1], now[start:][::-1])
+        start = common_prefix_length(old_text, new_text)
+        tail = common_prefix_length(old_text[start:][::-1], new_text[start:][::-1])
         change = TextChange(
-            kind=TextChangeKind.EDITED, start=start, end_before=len(was) - tail, end_after=len(now) - tail
+            kind=TextChangeKind.EDITED,
+            start=start,
+            end_before=len(old_text) - tail,
+            end_after=len(new_text) - tail,
         )
-    return FieldChange(path=tuple(path), kind=kind, before=was, after=now, text_change=change)
+    return FieldChange(path=tuple(path), kind=kind, before=old_text, after=new_text, text_change=change)
 
 
-def _as_text(found: Any) -> str:
-    if found is None:
+def _as_text(value: Any) -> str:
+    if value is None:
         return ""
-    return found if isinstance(found, str) else to_json(found).decode("utf-8", "replace")
+    return value if isinstance(value, str) else to_json(value).decode("utf-8", "replace")
 
 
 def size_bytes(text: str) -> int:
@@ -403,10 +402,10 @@ def make_excerpt(text: str, start: int, end: int) -> str:
     first = _grapheme_boundary(text, max(0, start - _CONTEXT_CHARS))
     lead = _ELLIPSIS if first else ""
     room = _MAX_EXCERPT_CHARS - len(lead)
-    wanted = min(len(text), max(end, start) + _CONTEXT_CHARS)
-    if wanted - first <= room and wanted == len(text):
+    context_end = min(len(text), max(end, start) + _CONTEXT_CHARS)
+    if context_end - first <= room and context_end == len(text):
         return lead + text[first:]
-    last = min(_grapheme_boundary(text, min(first + room - 1, wanted)), len(text))
+    last = min(_grapheme_boundary(text, min(first + room - 1, context_end)), len(text))
     return lead + text[first:last] + (_ELLIPSIS if last < len(text) else "")
 
 
@@ -420,10 +419,10 @@ def _grapheme_boundary(text: str, at: int) -> int:
         back -= 1
     last = back
     # Matched on a slice: in the whole text, the match would start inside a run of flags.
-    for found in _GRAPHEME.finditer(text[back : at + _MAX_GRAPHEME_CHARS]):
-        if back + found.start() > at:
+    for match in _GRAPHEME.finditer(text[back : at + _MAX_GRAPHEME_CHARS]):
+        if back + match.start() > at:
             break
-        last = back + found.start()
+        last = back + match.start()
     return last
 
 
@@ -438,7 +437,7 @@ def main_text(content: Any) -> str:
 
 def tool_name(tool: Any) -> str:
     """The name of a tool; of a provider's built-in tool without a name, its type."""
-    found = as_dict(tool)
-    nested = (as_dict(found.get(name)).get("name") for name in ("function", "toolSpec", "custom"))
-    names = (found.get("name"), *nested, found.get("type"), next(iter(found), None))
+    fields = as_dict(tool)
+    nested = (as_dict(fields.get(name)).get("name") for name in ("function", "toolSpec", "custom"))
+    names = (fields.get("name"), *nested, fields.get("type"), next(iter(fields), None))
     return next((name for name in names if isinstance(name, str) and name), "")

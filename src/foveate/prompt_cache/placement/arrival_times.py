@@ -88,8 +88,6 @@ def _recorded_gaps() -> GapHistogram:
 
 
 class ArrivalForecast(msgspec.Struct, frozen=True):
-    """Forecast of the next request, from the distribution `gaps`."""
-
     gaps: GapHistogram
 
     def probability(self, after_seconds: float, until_seconds: float) -> float:
@@ -123,18 +121,19 @@ def forecast_next_request(session: GapHistogram = NO_GAPS, agent: GapHistogram =
 class ReturnProbabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Weights of what the next request may do with the current cache.
 
-    It arrives `soon`, within the short TTL, or `late`, within the long one only; with another last block,
-    with a new user turn, with a rewritten history or a rewritten system prompt. `front_late` is how much more
-    likely a request that shares only tools and system prompt arrives late.
+    The next request arrives within the short TTL (`short_probability`) or only within the long one
+    (`long_probability`); with another last block, with a new user turn, with a rewritten history or a rewritten
+    system prompt. `preamble_long_probability` is how much more likely a request that shares only tools and
+    system prompt arrives within the long TTL only.
     """
 
-    soon: float
-    late: float
+    short_probability: float
+    long_probability: float
     changed_end: float
     ended_turn: float
     rewritten_history: float
     rewritten_system: float
-    front_late: float = 0.0
+    preamble_long_probability: float = 0.0
 
 
 def estimate_returns(
@@ -142,25 +141,30 @@ def estimate_returns(
 ) -> ReturnProbabilities:
     """The weights for entries with the TTLs of `rules`; with `reach`, those of the prefix that it ends with."""
     prior = _load_prior()
-    front_soon = front_late = 0.0
+    preamble_short_probability = preamble_long_probability = 0.0
     if reach is None:
-        soon = expected.probability(0, rules.ttls[0].seconds)
-        late = expected.probability(0, rules.ttls[-1].seconds) - soon
+        short_probability = expected.probability(0, rules.ttls[0].seconds)
+        long_probability = expected.probability(0, rules.ttls[-1].seconds) - short_probability
     else:
-        soon, late = reach.soon, reach.late
-        front_soon, front_late = reach.front_soon - soon, max(0.0, reach.front_late - late)
+        short_probability, long_probability = reach.short_probability, reach.long_probability
+        preamble_short_probability, preamble_long_probability = (
+            reach.preamble_short_probability - short_probability,
+            max(0.0, reach.preamble_long_probability - long_probability),
+        )
     return ReturnProbabilities(
-        soon=soon,
-        late=late * prior["patience"],
-        front_late=front_late * prior["patience"],
-        changed_end=soon * prior["changed_end"],
-        ended_turn=soon * prior["ended_turn"],
-        rewritten_history=max(front_soon, (soon + late) * prior["rewritten_history"]),
-        rewritten_system=(soon + late) * prior["rewritten_system"],
+        short_probability=short_probability,
+        long_probability=long_probability * prior["patience"],
+        preamble_long_probability=preamble_long_probability * prior["patience"],
+        changed_end=short_probability * prior["changed_end"],
+        ended_turn=short_probability * prior["ended_turn"],
+        rewritten_history=max(
+            preamble_short_probability, (short_probability + long_probability) * prior["rewritten_history"]
+        ),
+        rewritten_system=(short_probability + long_probability) * prior["rewritten_system"],
     )
 
 
-def soon_share(expected: ArrivalForecast, rules: CacheRules) -> float:
+def short_ttl_share(expected: ArrivalForecast, rules: CacheRules) -> float:
     """The share of returns within the long TTL that come within the short one."""
     total = expected.probability(0, rules.ttls[-1].seconds)
     return expected.probability(0, rules.ttls[0].seconds) / total if total > 0 else 1.0

@@ -53,21 +53,19 @@ def readable_entries(prompt: CachedPrompt, cache: SimulatedCache, now: float) ->
 
 
 def is_long_ttl(ttl: Ttl | None, rules: CacheRules) -> bool:
-    """Whether `ttl` is the longest of several TTLs."""
+    """Return whether `ttl` is the longest of several TTLs."""
     return ttl is not None and len(rules.ttls) > 1 and ttl is rules.ttls[-1]
 
 
-class BreakpointAt(NamedTuple):
-    """A breakpoint on piece `at`."""
-
-    at: int
+class CandidateBreakpoint(NamedTuple):
+    piece: int
     is_long: bool
 
 
 class BreakpointSet(NamedTuple):
-    """What the cost of a set of breakpoints depends on. Many such sets are compared for each request.
+    """Facts that the cost of a set of breakpoints depends on. Many such sets are compared for each request.
 
-    `read_at` is the last piece that is read, `last_lasting` the last piece with a breakpoint and a long-TTL
+    `read_at` is the last piece that is read, `last_long_entry` the last piece with a breakpoint and a long-TTL
     entry, and `saved` the expected savings for each possible next request.
     """
 
@@ -75,17 +73,17 @@ class BreakpointSet(NamedTuple):
     last: int
     last_long: int
     first_short: int
-    last_lasting: int
+    last_long_entry: int
     saved: _Savings
 
-    def accepts(self, place: BreakpointAt) -> bool:
-        """Whether all long-TTL breakpoints would precede all short-TTL ones, as providers require."""
-        at, is_long = place
+    def accepts(self, candidate: CandidateBreakpoint) -> bool:
+        """Return whether all long-TTL breakpoints would precede all short-TTL ones, as providers require."""
+        at, is_long = candidate
         return at < self.first_short if is_long else at > self.last_long
 
 
 class _LazyEnds(dict[int, int]):
-    """Cumulative tokens of the pieces that were asked for. Position -1 has none."""
+    """Cumulative tokens of pieces, computed on first access. Position -1 has none."""
 
     def __init__(self, ends: Sequence[int]) -> None:
         super().__init__({-1: 0})
@@ -104,7 +102,7 @@ class PlacementCosts:
         prompt: CachedPrompt,
         rules: CacheRules,
         cache: SimulatedCache,
-        chances: ReturnProbabilities,
+        return_probabilities: ReturnProbabilities,
         now: float,
         transient: Collection[Place],
         max_pieces: int | None = None,
@@ -118,10 +116,12 @@ class PlacementCosts:
         self._keys = keys.items if isinstance(keys, PrefixList) else keys
         self._entries, self._now = cache.entries, now
         # The last pieces with a readable entry, and with one of the long TTL.
-        self.last_live = self.last_readable_before(len(pieces))
-        self.last_lasting = -1
-        if self.last_live >= 0 and len(rules.ttls) > 1:
-            self.last_lasting = cache.entries.last_readable(self._keys, self.last_live + 1, now, rules.ttls[-1])
+        self.last_readable = self.last_readable_before(len(pieces))
+        self.last_long_entry = -1
+        if self.last_readable >= 0 and len(rules.ttls) > 1:
+            self.last_long_entry = cache.entries.last_readable(
+                self._keys, self.last_readable + 1, now, rules.ttls[-1]
+            )
         self.stable_pieces = len(pieces)
         if transient:
             self.stable_pieces = min(find_pieces(prompt, transient).values(), default=len(pieces))
@@ -134,19 +134,19 @@ class PlacementCosts:
         self.long_price = max(rules.write_prices.values(), default=1.0)
         self.short_price = min(rules.write_prices.values(), default=1.0)
         saving = self.short_price - rules.read_price
-        self.late_saving = chances.late * saving
-        self.front_late_saving = chances.front_late * saving
-        self.front_end = self.ends[self.system_end - 1]
+        self.long_ttl_saving = return_probabilities.long_probability * saving
+        self.preamble_long_ttl_saving = return_probabilities.preamble_long_probability * saving
+        self.preamble_end = self.ends[self.system_end - 1]
         thinking_start = self.thinking_start if rules.drops_thinking else self.stable_pieces
         last = next((at for at in range(self.stable_pieces - 1, -1, -1) if pieces[at].accepts_breakpoint), 0)
         # The prefixes that the next request may repeat, as numbers of pieces, with their probabilities times
         # the saving per token.
         self._repeats = (
-            (self.stable_pieces, chances.soon * saving),
-            (last, chances.changed_end * saving),
-            (thinking_start, chances.ended_turn * saving),
-            (self.system_end, chances.rewritten_history * saving),
-            (self.tools_end, chances.rewritten_system * saving),
+            (self.stable_pieces, return_probabilities.short_probability * saving),
+            (last, return_probabilities.changed_end * saving),
+            (thinking_start, return_probabilities.ended_turn * saving),
+            (self.system_end, return_probabilities.rewritten_history * saving),
+            (self.tools_end, return_probabilities.rewritten_system * saving),
         )
         self._savings_by_piece: dict[int, _Savings] = {}
         self._weights_by_piece: dict[int, _Weights] = {}
@@ -159,15 +159,15 @@ class PlacementCosts:
 
     def last_usable(self, last: int) -> int:
         """The last piece on which a breakpoint writes nothing, if the breakpoint on piece `last` exists."""
-        return max(last, self.last_live)
+        return max(last, self.last_readable)
 
     def last_readable_before(self, end: int) -> int:
         """The last piece before `end` with a readable entry, or -1."""
         return self._entries.last_readable(self._keys, end, self._now)
 
-    def is_lasting(self, at: int) -> bool:
-        """Whether the entry that ends with piece `at` has the long TTL."""
-        if at > self.last_lasting:
+    def has_long_entry(self, at: int) -> bool:
+        """Return whether the entry that ends with piece `at` has the long TTL."""
+        if at > self.last_long_entry:
             return False
         entry = self.entry(at)
         return entry is not None and is_long_ttl(entry.ttl, self.rules)
@@ -179,7 +179,7 @@ class PlacementCosts:
     def _find_read_position(self, at: int) -> int:
         if self._explicit_only:
             return -1 if self.entry(at) is None else at
-        entry = self.last_live if at >= self.last_live else self.last_readable_before(at + 1)
+        entry = self.last_readable if at >= self.last_readable else self.last_readable_before(at + 1)
         if entry < 0:
             return -1
         reach = self.rules.lookback_positions  # 0: no limit
@@ -190,49 +190,53 @@ class PlacementCosts:
 
     def _expected_savings(self, at: int) -> _Savings:
         """Expected savings of an entry that ends with piece `at`, for each possible next request."""
-        found = self._savings_by_piece.get(at)
-        if found is None:
+        savings = self._savings_by_piece.get(at)
+        if savings is None:
             end = self.ends[at]
             (a, v), (b, w), (c, x), (d, y), (e, z) = self._repeats
-            found = self._savings_by_piece[at] = (
+            savings = self._savings_by_piece[at] = (
                 end * v if at < a else 0.0,
                 end * w if at < b else 0.0,
                 end * x if at < c else 0.0,
                 end * y if at < d else 0.0,
                 end * z if at < e else 0.0,
             )
-        return found
+        return savings
 
-    def with_breakpoint(self, breakpoints: BreakpointSet, place: BreakpointAt) -> BreakpointSet:
-        at, is_long = place
-        read_at, last, last_long, first_short, lasting, saved = breakpoints
+    def with_breakpoint(self, breakpoints: BreakpointSet, candidate: CandidateBreakpoint) -> BreakpointSet:
+        at, is_long = candidate
+        read_at, last, last_long, first_short, long_entry, saved = breakpoints
         reads, _, _, lasts, alone, _ = self._weights_at(at)
         return BreakpointSet(
             reads if reads > read_at else read_at,
             at if at > last else last,
             at if is_long and at > last_long else last_long,
             at if not is_long and at < first_short else first_short,
-            at if lasts and at > lasting else lasting,
+            at if lasts and at > long_entry else long_entry,
             _max_each(saved, alone),
         )
 
     def find_cheaper(
-        self, breakpoints: BreakpointSet, places: Sequence[BreakpointAt], max_cost: float
-    ) -> list[tuple[float, BreakpointAt]]:
+        self, breakpoints: BreakpointSet, candidates: Sequence[CandidateBreakpoint], max_cost: float
+    ) -> list[tuple[float, CandidateBreakpoint]]:
         """The candidates that make the set cost less than `max_cost` if added, with the resulting cost.
 
         Repeats `cost` inline, since it runs dozens of times per request.
         """
-        ends, weights, last_lasting = self.ends, self._weights_by_piece, self.last_lasting
+        ends, weights, last_long_entry = self.ends, self._weights_by_piece, self.last_long_entry
         read_price, long_price, short_price = self.read_price, self.long_price, self.short_price
-        read_before, last, last_long, first_short, lasting_before, unread = breakpoints
+        read_before, last, last_long, first_short, long_entry_before, unread = breakpoints
         as_read = _max_each(unread, self._expected_savings(read_before)) if read_before >= 0 else unread
         total, last_end = self.total, ends[last]
-        read_end, long_end, lasting_end = ends[read_before], ends[last_long], ends[lasting_before]
-        late, front_late, front_end = self.late_saving, self.front_late_saving, self.front_end
-        found = []
-        for place in places:
-            at, is_long = place
+        read_end, long_end, long_entry_end = ends[read_before], ends[last_long], ends[long_entry_before]
+        long_saving, preamble_long_saving, preamble_end = (
+            self.long_ttl_saving,
+            self.preamble_long_ttl_saving,
+            self.preamble_end,
+        )
+        cheaper = []
+        for candidate in candidates:
+            at, is_long = candidate
             if at >= first_short if is_long else at <= last_long:
                 continue
             reads, new_read, end, lasts, alone, with_read = weights.get(at) or self._weights_at(at)
@@ -240,10 +244,10 @@ class PlacementCosts:
                 read_at, read, (a, b, c, d, e), (v, w, x, y, z) = reads, new_read, unread, with_read
             else:
                 read_at, read, (a, b, c, d, e), (v, w, x, y, z) = read_before, read_end, as_read, alone
-            lasting, kept_end = lasting_before, lasting_end
-            if lasts and at > lasting:
-                lasting, kept_end = at, end
-            if lasting < read_at <= last_lasting and self.is_lasting(read_at):
+            long_entry, kept_end = long_entry_before, long_entry_end
+            if lasts and at > long_entry:
+                long_entry, kept_end = at, end
+            if long_entry < read_at <= last_long_entry and self.has_long_entry(read_at):
                 kept_end = read
             to_long = end if is_long and at > last_long else long_end
             kept_tokens = to_long
@@ -266,23 +270,23 @@ class PlacementCosts:
                 + (to_long - read) * long_price
                 + (to_short - to_long) * short_price
                 + (total - to_short)
-                - kept_tokens * late
-                - (kept_tokens if kept_tokens < front_end else front_end) * front_late
+                - kept_tokens * long_saving
+                - (kept_tokens if kept_tokens < preamble_end else preamble_end) * preamble_long_saving
                 - saved
             )
             if cost < max_cost:
-                found.append((cost, place))
-        return found
+                cheaper.append((cost, candidate))
+        return cheaper
 
     def _weights_at(self, at: int) -> "_Weights":
-        """What a breakpoint on piece `at` contributes, cached for later sets."""
-        found = self._weights_by_piece.get(at)
-        if found is None:
+        """Contribution of a breakpoint on piece `at`, cached for later sets."""
+        weights = self._weights_by_piece.get(at)
+        if weights is None:
             reads, alone = self._find_read_position(at), self._expected_savings(at)
             with_read = _max_each(alone, self._expected_savings(reads)) if 0 <= reads < at else alone
-            found = reads, self.ends[reads], self.ends[at], self.is_lasting(at), alone, with_read
-            self._weights_by_piece[at] = found
-        return found
+            weights = reads, self.ends[reads], self.ends[at], self.has_long_entry(at), alone, with_read
+            self._weights_by_piece[at] = weights
+        return weights
 
     def make_lower_bound(self, existing: BreakpointSet, candidates: Sequence[int]) -> "CostLowerBound":
         """Make a lower bound of the cost of any set that adds breakpoints on `candidates` to the existing
@@ -291,30 +295,30 @@ class PlacementCosts:
         weights = [self._weights_at(at) for at in candidates]
         read_at = max([existing.read_at, *[reads for reads, *_ in weights]])
         saved = _max_each(existing.saved, self._expected_savings(existing.read_at))
-        each = accumulate([with_read for *_, with_read in weights], _max_each, initial=saved)
-        return CostLowerBound(self, existing, candidates, read_at, [sum(saves) for saves in each])
+        cumulative_savings = accumulate([with_read for *_, with_read in weights], _max_each, initial=saved)
+        return CostLowerBound(self, existing, candidates, read_at, [sum(saves) for saves in cumulative_savings])
 
     def cost(self, breakpoints: BreakpointSet) -> float:
         """The cost of a request with these breakpoints, in uncached tokens, less the expected savings of the
         next one.
         """
         ends = self.ends
-        read_at, last, last_long, _, lasting, saved = breakpoints
+        read_at, last, last_long, _, long_entry, saved = breakpoints
         if read_at >= 0:
             saved = _max_each(saved, self._expected_savings(read_at))
-            if read_at > lasting and self.is_lasting(read_at):
-                lasting = read_at
+            if read_at > long_entry and self.has_long_entry(read_at):
+                long_entry = read_at
         read = ends[read_at]
         to_long = max(read, ends[last_long])
         to_short = max(to_long, ends[last])
-        kept_tokens = max(to_long if to_long > read else 0, ends[lasting])
+        kept_tokens = max(to_long if to_long > read else 0, ends[long_entry])
         return (
             read * self.read_price
             + (to_long - read) * self.long_price
             + (to_short - to_long) * self.short_price
             + (self.total - to_short)
-            - kept_tokens * self.late_saving
-            - min(kept_tokens, self.front_end) * self.front_late_saving
+            - kept_tokens * self.long_ttl_saving
+            - min(kept_tokens, self.preamble_end) * self.preamble_long_ttl_saving
             - sum(saved)
         )
 
@@ -340,14 +344,14 @@ class CostLowerBound:
         self._candidates = candidates
         self._max_read = ends[read_at]
         self._max_savings = saved
-        self._lasting_end = ends[costs.last_lasting]
+        self._long_entry_end = ends[costs.last_long_entry]
         # The bound is only valid if prices are in the usual order.
         self._is_valid = (
             0 <= costs.read_price <= 1 <= costs.short_price
-            and costs.late_saving >= 0 <= costs.front_late_saving
+            and costs.long_ttl_saving >= 0 <= costs.preamble_long_ttl_saving
         )
 
-    def min_cost(self, places: Sequence[BreakpointAt]) -> float:
+    def min_cost(self, candidates: Sequence[CandidateBreakpoint]) -> float:
         """The minimum cost of a set with these breakpoints, whatever candidates before them are added."""
         if not self._is_valid:
             return -inf
@@ -357,7 +361,7 @@ class CostLowerBound:
             self._existing.last,
             self._existing.last_long,
         )
-        for at, is_long in places:
+        for at, is_long in candidates:
             if at > last:
                 last = at
             if is_long and at > last_long:
@@ -369,8 +373,8 @@ class CostLowerBound:
             + max(read, long_end) * (costs.long_price - costs.short_price)
             + max(read, costs.ends[last]) * (costs.short_price - 1)
             - self._max_savings[bisect_right(self._candidates, costs.last_usable(last))]
-            - max(long_end, self._lasting_end) * costs.late_saving
-            - min(max(long_end, self._lasting_end), costs.front_end) * costs.front_late_saving
+            - max(long_end, self._long_entry_end) * costs.long_ttl_saving
+            - min(max(long_end, self._long_entry_end), costs.preamble_end) * costs.preamble_long_ttl_saving
         )
 
 
@@ -423,7 +427,7 @@ def place_breakpoints(
     prompt: CachedPrompt,
     rules: CacheRules,
     cache: SimulatedCache,
-    chances: ReturnProbabilities,
+    return_probabilities: ReturnProbabilities,
     *,
     now: float,
     options: PlacementOptions = DEFAULT_PLACEMENT,
@@ -435,50 +439,55 @@ def place_breakpoints(
     `transient` are the places of blocks that the next request will not repeat, such as the time. `max_pieces`
     limits breakpoints to the first pieces.
     """
-    costs, best = _find_best(prompt, rules, cache, chances, now, options, transient, max_pieces)
-    return tuple(_make_breakpoint(prompt, costs, place, rules) for place in best) if costs is not None else ()
+    costs, best = _find_best(prompt, rules, cache, return_probabilities, now, options, transient, max_pieces)
+    return (
+        tuple(_make_breakpoint(prompt, costs, candidate, rules) for candidate in best)
+        if costs is not None
+        else ()
+    )
 
 
 def place_breakpoints_on_pieces(
     prompt: CachedPrompt,
     rules: CacheRules,
     cache: SimulatedCache,
-    chances: ReturnProbabilities,
+    return_probabilities: ReturnProbabilities,
     *,
     now: float,
     options: PlacementOptions = DEFAULT_PLACEMENT,
     max_pieces: int | None = None,
 ) -> dict[int, Ttl]:
     """The same breakpoints as TTLs by piece, for callers that do not edit a request."""
-    _, best = _find_best(prompt, rules, cache, chances, now, options, (), max_pieces)
-    return {place.at: _breakpoint_ttl(prompt, place, rules) for place in best}
+    _, best = _find_best(prompt, rules, cache, return_probabilities, now, options, (), max_pieces)
+    return {candidate.piece: _breakpoint_ttl(prompt, candidate, rules) for candidate in best}
 
 
 def _find_best(
     prompt: CachedPrompt,
     rules: CacheRules,
     cache: SimulatedCache,
-    chances: ReturnProbabilities,
+    return_probabilities: ReturnProbabilities,
     now: float,
     options: PlacementOptions,
     transient: Collection[Place],
     max_pieces: int | None,
-) -> tuple[PlacementCosts | None, tuple[BreakpointAt, ...]]:
+) -> tuple[PlacementCosts | None, tuple[CandidateBreakpoint, ...]]:
     """The best positions in order, and the costs that they were compared by; None if nothing was compared."""
     if rules.caching not in (CachingMode.BREAKPOINTS, CachingMode.BOTH):
         return None, ()
     existing = _existing_breakpoints(prompt, rules)
-    free = rules.max_breakpoints - len(existing) - prompt.duplicate_breakpoints
-    if free <= 0 or not prompt.pieces or max_pieces == 0:
+    free_breakpoints = rules.max_breakpoints - len(existing) - prompt.duplicate_breakpoints
+    if free_breakpoints <= 0 or not prompt.pieces or max_pieces == 0:
         return None, ()
-    costs = PlacementCosts(prompt, rules, cache, chances, now, transient, max_pieces)
-    taken = {place.at for place in existing}
-    candidates = [at for at in _find_candidates(prompt, costs, options) if at not in taken]
-    return costs, _choose_cheapest(costs, existing, candidates, free, _allowed_lifetimes(rules, options))
+    costs = PlacementCosts(prompt, rules, cache, return_probabilities, now, transient, max_pieces)
+    used_positions = {candidate.piece for candidate in existing}
+    candidates = [at for at in _find_candidates(prompt, costs, options) if at not in used_positions]
+    return costs, _choose_cheapest(
+        costs, existing, candidates, free_breakpoints, _allowed_lifetimes(rules, options)
+    )
 
 
 def apply_breakpoints(prompt: CachedPrompt, breakpoints: Sequence[CacheBreakpoint]) -> CachedPrompt:
-    """`prompt` after `breakpoints` were written into it."""
     merged = merge_breakpoints(prompt, breakpoints)
     pieces, layout = list(prompt.pieces), prompt_layout(prompt)
     for at in merged.keys() | layout.breakpoints.keys():
@@ -491,27 +500,31 @@ def merge_breakpoints(prompt: CachedPrompt, breakpoints: Sequence[CacheBreakpoin
     existing = prompt_layout(prompt).breakpoints
     if not breakpoints:
         return existing
-    wanted = {cache_breakpoint.place: cache_breakpoint.ttl for cache_breakpoint in breakpoints}
-    merged = {**existing, **{at: wanted[place] for place, at in find_pieces(prompt, wanted).items()}}
+    ttls_by_place = {cache_breakpoint.place: cache_breakpoint.ttl for cache_breakpoint in breakpoints}
+    merged = {
+        **existing,
+        **{at: ttls_by_place[place] for place, at in find_pieces(prompt, ttls_by_place).items()},
+    }
     return {at: ttl for at, ttl in sorted(merged.items()) if ttl is not None}
 
 
-def _existing_breakpoints(prompt: CachedPrompt, rules: CacheRules) -> list[BreakpointAt]:
+def _existing_breakpoints(prompt: CachedPrompt, rules: CacheRules) -> list[CandidateBreakpoint]:
     """The client's breakpoints, and the one that some providers add at the end."""
     existing = [
-        BreakpointAt(at, is_long_ttl(ttl, rules)) for at, ttl in prompt_layout(prompt).breakpoints.items()
+        CandidateBreakpoint(at, is_long_ttl(ttl, rules))
+        for at, ttl in prompt_layout(prompt).breakpoints.items()
     ]
     last = len(prompt.pieces) - 1
     is_implicit = rules.caching is CachingMode.BOTH and not prompt.explicit_only
     return (
-        [*existing, BreakpointAt(last, False)]
-        if is_implicit and not (existing and existing[-1].at == last)
+        [*existing, CandidateBreakpoint(last, False)]
+        if is_implicit and not (existing and existing[-1].piece == last)
         else existing
     )
 
 
 def _allowed_lifetimes(rules: CacheRules, options: PlacementOptions) -> tuple[bool, ...]:
-    """Which lifetimes breakpoints may have: short (False), long (True) or both."""
+    """Lifetimes that breakpoints may have: short (False), long (True) or both."""
     if options.ttl is not None:
         return (is_long_ttl(options.ttl, rules),)
     chosen = options.long_ttl and len(rules.ttls) > 1 and rules.caching is CachingMode.BREAKPOINTS
@@ -527,8 +540,8 @@ def _find_candidates(prompt: CachedPrompt, costs: PlacementCosts, options: Place
     pieces, stable_pieces, system_end = prompt.pieces, costs.stable_pieces, costs.system_end
     long_enough = bisect_left(token_ends(prompt), costs.rules.minimum_tokens)
     history = max(system_end, long_enough)
-    last = costs.last_live
-    found = {
+    last = costs.last_readable
+    candidates = {
         *_last_accepting(
             pieces, range(long_enough, min(costs.tools_end, stable_pieces)), 1 if options.cache_tools else 0
         ),
@@ -541,18 +554,17 @@ def _find_candidates(prompt: CachedPrompt, costs: PlacementCosts, options: Place
     }
     if last < system_end:
         turns = [at for at in range(history, stable_pieces) if pieces[at].accepts_breakpoint][:-1]
-        found.update([at for at in turns if _is_turn_end(pieces, at)][-2:])
+        candidates.update([at for at in turns if _is_turn_end(pieces, at)][-2:])
     live = (
         last,
-        costs.last_lasting,
+        costs.last_long_entry,
         last if last < costs.thinking_start else costs.last_readable_before(costs.thinking_start),
     )
-    found.update(at for at in live if history <= at < stable_pieces and pieces[at].accepts_breakpoint)
-    return sorted(found)
+    candidates.update(at for at in live if history <= at < stable_pieces and pieces[at].accepts_breakpoint)
+    return sorted(candidates)
 
 
 def _last_accepting(pieces: Sequence[PromptPiece], among: range, limit: int) -> list[int]:
-    """The last pieces in the range that accept a breakpoint."""
     return list(islice((at for at in reversed(among) if pieces[at].accepts_breakpoint), limit))
 
 
@@ -567,126 +579,134 @@ def _is_turn_end(pieces: Sequence[PromptPiece], at: int) -> bool:
 
 def _choose_cheapest(
     costs: PlacementCosts,
-    existing: Sequence[BreakpointAt],
-    candidates: Sequence[int],
-    free: int,
+    existing: Sequence[CandidateBreakpoint],
+    candidate_pieces: Sequence[int],
+    free_breakpoints: int,
     lifetimes: Sequence[bool],
-) -> tuple[BreakpointAt, ...]:
+) -> tuple[CandidateBreakpoint, ...]:
     """The cheapest set that the provider accepts.
 
     The last long-TTL and the last short-TTL breakpoint decide what is written. Each such pair is tried as
     long as it can still be the cheapest. All other breakpoints precede these and cost nothing; they are added
     one by one, the best first. Of sets with the same cost, the first one wins.
     """
-    chosen: tuple[BreakpointAt, ...] = ()
+    chosen: tuple[CandidateBreakpoint, ...] = ()
     breakpoints = _add_in_order(costs, costs.no_breakpoints, existing)
     if breakpoints is None:  # the client's own order is invalid, so the provider will reject the request anyway
         return ()
     lowest_cost, first = costs.cost(breakpoints), -1
-    lower_bound = costs.make_lower_bound(breakpoints, candidates)
-    pairs = enumerate(_candidate_pairs(costs, existing, candidates, lifetimes))
+    lower_bound = costs.make_lower_bound(breakpoints, candidate_pieces)
+    pairs = enumerate(_candidate_pairs(costs, existing, candidate_pieces, lifetimes))
     for bound, number, pair in sorted([(lower_bound.min_cost(pair), number, pair) for number, pair in pairs]):
         if bound > lowest_cost + _ROUNDING_TOKENS:
             break
-        if (bound >= lowest_cost and number > first) or len(pair) > free:
+        if (bound >= lowest_cost and number > first) or len(pair) > free_breakpoints:
             continue
         start = _add_in_order(costs, breakpoints, pair)
         if start is None:
             continue
-        added, cost = _add_free_breakpoints(costs, start, pair, candidates, free, lifetimes, bound)
+        added, cost = _add_free_breakpoints(
+            costs, start, pair, candidate_pieces, free_breakpoints, lifetimes, bound
+        )
         if cost < lowest_cost or (cost == lowest_cost and number < first):
             chosen, lowest_cost, first = tuple(sorted(added)), cost, number
     return chosen
 
 
 def _add_in_order(
-    costs: PlacementCosts, breakpoints: BreakpointSet, places: Sequence[BreakpointAt]
+    costs: PlacementCosts, breakpoints: BreakpointSet, candidates: Sequence[CandidateBreakpoint]
 ) -> BreakpointSet | None:
     """Add these breakpoints; None if the provider would not accept their order."""
-    for place in places:
-        if not breakpoints.accepts(place):
+    for candidate in candidates:
+        if not breakpoints.accepts(candidate):
             return None
-        breakpoints = costs.with_breakpoint(breakpoints, place)
+        breakpoints = costs.with_breakpoint(breakpoints, candidate)
     return breakpoints
 
 
 def _add_free_breakpoints(
     costs: PlacementCosts,
     breakpoints: BreakpointSet,
-    pair: Sequence[BreakpointAt],
-    candidates: Sequence[int],
-    free: int,
+    pair: Sequence[CandidateBreakpoint],
+    candidate_pieces: Sequence[int],
+    free_breakpoints: int,
     lifetimes: Sequence[bool],
     bound: float,
-) -> tuple[list[BreakpointAt], float]:
+) -> tuple[list[CandidateBreakpoint], float]:
     """Add breakpoints to a pair as long as that lowers the cost; return all of them and the cost.
 
     No addition lowers the cost below `bound`.
     """
     # Breakpoints up to the last long-TTL one must have the long TTL too.
-    to_long = max((place.at for place in pair if place.is_long), default=-1)
+    to_long = max((candidate.piece for candidate in pair if candidate.is_long), default=-1)
     is_chosen = len(lifetimes) > 1
-    taken = {place.at for place in pair}
-    before = candidates[: bisect_right(candidates, costs.last_usable(breakpoints.last))]
-    places = [
-        BreakpointAt(at, at <= to_long if is_chosen else lifetimes[0]) for at in before if at not in taken
+    used_positions = {candidate.piece for candidate in pair}
+    before = candidate_pieces[: bisect_right(candidate_pieces, costs.last_usable(breakpoints.last))]
+    candidates = [
+        CandidateBreakpoint(at, at <= to_long if is_chosen else lifetimes[0])
+        for at in before
+        if at not in used_positions
     ]
     added, cost = list(pair), costs.cost(breakpoints)
-    while len(added) < free and cost > bound and (paying := costs.find_cheaper(breakpoints, places, cost)):
+    while (
+        len(added) < free_breakpoints
+        and cost > bound
+        and (paying := costs.find_cheaper(breakpoints, candidates, cost))
+    ):
         cost, best = min(paying, key=itemgetter(0))
         added.append(best)
         breakpoints = costs.with_breakpoint(breakpoints, best)
         # A breakpoint that saves nothing alone saves even less beside another.
-        places = [place for _, place in paying if place is not best]
+        candidates = [candidate for _, candidate in paying if candidate is not best]
     return added, cost
 
 
 def _candidate_pairs(
     costs: PlacementCosts,
-    existing: Sequence[BreakpointAt],
-    candidates: Sequence[int],
+    existing: Sequence[CandidateBreakpoint],
+    candidate_pieces: Sequence[int],
     lifetimes: Sequence[bool],
-) -> Iterator[tuple[BreakpointAt, ...]]:
+) -> Iterator[tuple[CandidateBreakpoint, ...]]:
     """No breakpoint; the last long-TTL one, the last short-TTL one, or both."""
-    new = [at for at in candidates if at > costs.last_live] or list(candidates[-1:])
+    new = [at for at in candidate_pieces if at > costs.last_readable] or list(candidate_pieces[-1:])
     yield ()
     for at in new:
-        yield from ((BreakpointAt(at, is_long),) for is_long in lifetimes)
+        yield from ((CandidateBreakpoint(at, is_long),) for is_long in lifetimes)
     if len(lifetimes) > 1:
         # What is read anyway is not written again with a longer TTL: a breakpoint there costs nothing.
         later = [(farther, -1 if existing else costs.read_position(farther)) for farther in new]
-        for at in candidates:
+        for at in candidate_pieces:
             yield from (
-                (BreakpointAt(at, True), BreakpointAt(later_at, False))
+                (CandidateBreakpoint(at, True), CandidateBreakpoint(later_at, False))
                 for later_at, read_at in later
                 if read_at < at < later_at
             )
 
 
 def _make_breakpoint(
-    prompt: CachedPrompt, costs: PlacementCosts, place: BreakpointAt, rules: CacheRules
+    prompt: CachedPrompt, costs: PlacementCosts, candidate: CandidateBreakpoint, rules: CacheRules
 ) -> CacheBreakpoint:
-    piece = prompt.pieces[place.at]
+    piece = prompt.pieces[candidate.piece]
     assert piece.place is not None
     return CacheBreakpoint(
         place=piece.place,
-        ttl=_breakpoint_ttl(prompt, place, rules),
-        reason=_placement_reason(costs, place),
-        saved_tokens=costs.ends[place.at],
+        ttl=_breakpoint_ttl(prompt, candidate, rules),
+        reason=_placement_reason(costs, candidate),
+        saved_tokens=costs.ends[candidate.piece],
     )
 
 
-def _breakpoint_ttl(prompt: CachedPrompt, place: BreakpointAt, rules: CacheRules) -> Ttl:
-    return rules.ttls[-1] if place.is_long else prompt.ttl or rules.ttls[0]
+def _breakpoint_ttl(prompt: CachedPrompt, candidate: CandidateBreakpoint, rules: CacheRules) -> Ttl:
+    return rules.ttls[-1] if candidate.is_long else prompt.ttl or rules.ttls[0]
 
 
-def _placement_reason(costs: PlacementCosts, place: BreakpointAt) -> str:
-    if place.at < costs.tools_end:
+def _placement_reason(costs: PlacementCosts, candidate: CandidateBreakpoint) -> str:
+    if candidate.piece < costs.tools_end:
         return "the tools, which stay when all else is rewritten"
-    if place.at < costs.system_end:
+    if candidate.piece < costs.system_end:
         return "the system prompt, which stays when the history is rewritten"
-    if costs.entry(place.at) is not None:
+    if costs.entry(candidate.piece) is not None:
         return "where an earlier request left an entry, to find it and keep it"
-    if place.is_long:
+    if candidate.is_long:
         return "keeps all before it for longer, for the price of what is new"
     return "the end of the history, which the next request continues"

@@ -49,7 +49,7 @@ _SESSION_LAYERS = frozenset((PromptLayer.HISTORY, PromptLayer.SHARED_CONTEXT))
 _CONVERSATION_LAYERS = _SESSION_LAYERS | {PromptLayer.CONTEXT}
 
 
-class _Conversation:
+class _PrefixConversation:
     """Requests that continue each other: the keys of their last prefixes, and the pieces of the latest."""
 
     __slots__ = ("keys", "last_at", "pieces")
@@ -93,9 +93,9 @@ class PrefixLog:
 
     def __init__(self, reuse: AgentReuse = UNKNOWN_AGENT) -> None:
         self.reuse = reuse.without_credit()
-        self._by_key: dict[bytes, _Conversation] = {}
-        self._single: OrderedDict[int, _Conversation] = OrderedDict()
-        self._shared: OrderedDict[int, _Conversation] = OrderedDict()
+        self._by_key: dict[bytes, _PrefixConversation] = {}
+        self._single: OrderedDict[int, _PrefixConversation] = OrderedDict()
+        self._shared: OrderedDict[int, _PrefixConversation] = OrderedDict()
         self._pending: OrderedDict[bytes, _PendingPrefix] = OrderedDict()
         self._overdue: OrderedDict[bytes, _PendingPrefix] = OrderedDict()
         self._entries: dict[bytes, CacheEntry] = {}
@@ -107,14 +107,14 @@ class PrefixLog:
         cache: SimulatedCache,
         *,
         now: float,
-        soon_share: float = 1.0,
+        short_ttl_share: float = 1.0,
         long_ttl: bool = True,
         transient: Collection[Place] = (),
     ) -> ObservedRequest:
         """Add a request that is sent at `now`, and decide how much of it is worth a breakpoint.
 
         `cache` is what the session is known to have at the provider. If the session continues, it does so
-        within the short TTL with the probability `soon_share`. `long_ttl`: the long TTL may be used.
+        within the short TTL with the probability `short_ttl_share`. `long_ttl`: the long TTL may be used.
         `transient` are the places of blocks that the next request will not repeat.
         """
         keys, ends = prefix_keys(prompt), token_ends(prompt)
@@ -128,9 +128,13 @@ class PrefixLog:
         self.reuse = self.reuse.with_request(ends[-1])
         self._expire(rules, now)
         shared = self._find_shared(keys, last, since=now - rules.ttls[-1].seconds)
-        found = self._by_key.get(keys[shared]) if shared >= system_end else None
+        conversation = self._by_key.get(keys[shared]) if shared >= system_end else None
         # A request continues another one if it repeats that up to its last block and adds to it.
-        continued = found if found is not None and found.pieces - 2 <= shared and found.pieces <= last else None
+        continued = (
+            conversation
+            if conversation is not None and conversation.pieces - 2 <= shared and conversation.pieces <= last
+            else None
+        )
         places = list(_layer_ends(prompt, shared, last, is_continued=continued is not None))
         self._count_returns(keys, shared, [at for at, _ in places], rules, now)
         level_keys = tuple([keys[at] for at, _ in places])
@@ -148,16 +152,21 @@ class PrefixLog:
         levels = []
         for at, layer in places:
             prior = prior_probability(layer, shape)
-            soon, late = self.reuse.rate(layer).probabilities(prior, is_optimistic=self.reuse.balance < 0)
+            short_probability, long_probability = self.reuse.rate(layer).probabilities(
+                prior, is_optimistic=self.reuse.balance < 0
+            )
             if continued is not None and layer in _SESSION_LAYERS:
-                soon, late = (soon + late) * soon_share, (soon + late) * (1 - soon_share)
+                short_probability, long_probability = (
+                    (short_probability + long_probability) * short_ttl_share,
+                    (short_probability + long_probability) * (1 - short_ttl_share),
+                )
             levels.append(
                 PrefixLevel(
                     layer=layer,
                     pieces=at + 1,
                     tokens=ends[at],
-                    soon=soon,
-                    late=late,
+                    short_probability=short_probability,
+                    long_probability=long_probability,
                     is_written=self._has_entry(keys[at], now),
                 )
             )
@@ -264,8 +273,8 @@ class PrefixLog:
     def _find_shared(self, keys: Sequence[bytes], last: int, *, since: float) -> int:
         """The last piece of the longest prefix that was requested since then, or -1."""
         for at in range(last, -1, -1):
-            found = self._by_key.get(keys[at])
-            if found is not None and found.last_at >= since:
+            conversation = self._by_key.get(keys[at])
+            if conversation is not None and conversation.last_at >= since:
                 return at
         return -1
 
@@ -279,30 +288,36 @@ class PrefixLog:
         missed_tokens = 0
         near = max(0, shared + 1 - _LOOKBACK_PIECES)
         for key in (*(keys[at] for at in places if at < near), *keys[near : shared + 1]):
-            found = self._pending.get(key) or self._overdue.get(key)
-            if found is None or not found.has_response:
+            pending = self._pending.get(key) or self._overdue.get(key)
+            if pending is None or not pending.has_response:
                 continue
             is_overdue = self._pending.pop(key, None) is None
             if is_overdue:
                 del self._overdue[key]
-            rate, is_late = self.reuse.rate(found.layer), now > found.until
+            rate, is_late = self.reuse.rate(pending.layer), now > pending.until
             if is_late:
-                self.reuse = self.reuse.with_rate(found.layer, rate.with_late_outcome())
+                self.reuse = self.reuse.with_rate(pending.layer, rate.with_late_outcome())
                 continue
             rate = rate.with_return() if is_overdue else rate.with_outcome(is_again=True)
-            self.reuse = self.reuse.with_rate(found.layer, rate)
-            if found.layer in _CONVERSATION_LAYERS:
-                self.reuse = self.reuse.with_return(now - found.at)
+            self.reuse = self.reuse.with_rate(pending.layer, rate)
+            if pending.layer in _CONVERSATION_LAYERS:
+                self.reuse = self.reuse.with_return(now - pending.at)
             if not self._has_entry(key, now):
-                missed_tokens += found.new_tokens
+                missed_tokens += pending.new_tokens
         net_saving = 2 - rules.read_price - min(rules.write_prices.values(), default=1.0)
         self.reuse = self.reuse.with_missed_read(missed_tokens * net_saving)
 
     def _add_request(
-        self, keys: Sequence[bytes], last: int, continued: _Conversation | None, now: float, *, is_shared: bool
+        self,
+        keys: Sequence[bytes],
+        last: int,
+        continued: _PrefixConversation | None,
+        now: float,
+        *,
+        is_shared: bool,
     ) -> None:
         """Add the request's prefixes to the conversation that it continues, or to a new one."""
-        conversation = continued or _Conversation()
+        conversation = continued or _PrefixConversation()
         for key in keys[max(0, last + 1 - _MAX_CONVERSATION_KEYS) : last + 1]:
             known = self._by_key.get(key)
             if known is None:
@@ -321,7 +336,7 @@ class PrefixLog:
             for key in oldest.keys:
                 del self._by_key[key]
 
-    def _touch(self, conversation: _Conversation, now: float, *, is_shared: bool) -> None:
+    def _touch(self, conversation: _PrefixConversation, now: float, *, is_shared: bool) -> None:
         conversation.last_at = now
         is_shared = is_shared or id(conversation) in self._shared
         self._single.pop(id(conversation), None)
@@ -385,7 +400,7 @@ def _layer_ends(
     """The ends of the layers of a request, of what it shares with an earlier one, and of all of it."""
     tools_end, system_end, _, _ = prompt_layout(prompt)
     pieces = prompt.pieces
-    found = {
+    layers_by_end = {
         _last_accepting_breakpoint(pieces, range(last + 1)): PromptLayer.HISTORY
         if is_continued
         else PromptLayer.CONTEXT,
@@ -393,8 +408,8 @@ def _layer_ends(
         _last_accepting_breakpoint(pieces, range(tools_end, min(system_end, last + 1))): PromptLayer.SYSTEM,
         _last_accepting_breakpoint(pieces, range(min(tools_end, last + 1))): PromptLayer.TOOLS,
     }
-    found.pop(-1, None)
-    for at, layer in sorted(found.items()):
+    layers_by_end.pop(-1, None)
+    for at, layer in sorted(layers_by_end.items()):
         yield at, SHARED_LAYERS[layer] if at <= shared else layer
 
 

@@ -81,8 +81,6 @@ def _load_reuse_prior() -> _ReusePrior:
 
 
 class RequestShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Features of a request that the prior depends on."""
-
     has_tools: bool
     has_history: bool
     has_breakpoints: bool
@@ -106,50 +104,58 @@ def prior_probability(layer: PromptLayer, shape: RequestShape) -> float:
 
 
 class ReuseRate(msgspec.Struct, frozen=True):
-    """How many prefixes of a layer were requested, and how many again; older ones count less.
+    """Number of prefixes of a layer that were requested, and of those requested again; older ones count less.
 
-    `again` counts those requested again within the short TTL, `late` those within the long one only.
+    `short_returns` counts those requested again within the short TTL, `long_returns` those within the long one
+    only. Stored values have the encoded names.
     """
 
-    asked: float = 0.0
-    again: float = 0.0
-    late: float = 0.0
+    prefixes: float = msgspec.field(default=0.0, name="asked")
+    short_returns: float = msgspec.field(default=0.0, name="again")
+    long_returns: float = msgspec.field(default=0.0, name="late")
 
     def with_outcome(self, *, is_again: bool) -> "ReuseRate":
         """Count one more prefix. The less likely its outcome was, the more of the past is forgotten."""
         prior = _load_reuse_prior()
-        again = (self.again + 0.5) / (self.asked + 1)
-        likelihood = again if is_again else 1 - again
+        probability = (self.short_returns + 0.5) / (self.prefixes + 1)
+        likelihood = probability if is_again else 1 - probability
         # If the agent has changed its behaviour, both outcomes are equally likely.
         unchanged = (1 - prior["change"]) * likelihood
-        fading = prior["fading"] * unchanged / (unchanged + prior["change"] * 0.5)
-        return ReuseRate(self.asked * fading + 1, self.again * fading + is_again, self.late * fading)
+        decay = prior["fading"] * unchanged / (unchanged + prior["change"] * 0.5)
+        return ReuseRate(
+            self.prefixes * decay + 1, self.short_returns * decay + is_again, self.long_returns * decay
+        )
 
     def with_return(self) -> "ReuseRate":
         """Correct a prefix that was counted as not requested again: it was, within the short TTL."""
-        return replace(self, again=min(self.asked - self.late, self.again + 1))
+        return replace(self, short_returns=min(self.prefixes - self.long_returns, self.short_returns + 1))
 
     def with_late_outcome(self) -> "ReuseRate":
         """Correct a prefix that was counted as not requested again: it was, within the long TTL."""
-        return replace(self, late=min(self.asked - self.again, self.late + 1))
+        return replace(self, long_returns=min(self.prefixes - self.short_returns, self.long_returns + 1))
 
     def probabilities(self, prior: float, *, is_optimistic: bool = False) -> tuple[float, float]:
-        """The probabilities that the next prefix of the layer is requested again: soon, and only late.
+        """The probabilities that the next prefix of the layer is requested again: within the short TTL, and
+        within the long one only.
 
         An optimistic estimate adds the uncertainty of the first.
         """
         table = _load_reuse_prior()
         weight, late_share = table["weight_requests"], table["late_share"]
-        total = self.asked + weight
-        soon = (self.again + weight * prior * (1 - late_share)) / total
-        late = (self.late + weight * prior * late_share) / total
+        total = self.prefixes + weight
+        short_probability = (self.short_returns + weight * prior * (1 - late_share)) / total
+        long_probability = (self.long_returns + weight * prior * late_share) / total
         if is_optimistic:
-            soon = min(1 - late, soon + table["deviations"] * sqrt(soon * (1 - soon) / (total + 1)))
-        return soon, late
+            short_probability = min(
+                1 - long_probability,
+                short_probability
+                + table["deviations"] * sqrt(short_probability * (1 - short_probability) / (total + 1)),
+            )
+        return short_probability, long_probability
 
 
 class AgentReuse(msgspec.Struct, frozen=True):
-    """What the `requests` of an agent have shown: a rate for each layer, and the cost of its breakpoints.
+    """Observations from the `requests` of an agent: a rate for each layer, and the cost of its breakpoints.
 
     `balance` is the price of writes less the savings of reads, in uncached input tokens: positive if
     breakpoints have cost more than they saved. `largest` is the size of the largest prompt in tokens; older
@@ -169,12 +175,10 @@ class AgentReuse(msgspec.Struct, frozen=True):
         return replace(self, rates={**self.rates, layer: rate})
 
     def with_return(self, seconds: float) -> "AgentReuse":
-        """Count the time after which a conversation continued."""
         mean = self.return_seconds
         return replace(self, return_seconds=mean + (seconds - mean) * _RETURN_WEIGHT if mean else seconds)
 
     def with_request(self, tokens: int) -> "AgentReuse":
-        """Count a request with a prompt of this many tokens."""
         return replace(self, requests=self.requests + 1, largest=max(tokens, self.largest * _SIZE_FADING))
 
     def with_cost(self, tokens: float) -> "AgentReuse":
@@ -200,12 +204,12 @@ class AgentReuse(msgspec.Struct, frozen=True):
 
     @property
     def max_loss(self) -> float:
-        """How much more breakpoints may cost than they save."""
+        """Limit of how much more breakpoints may cost than they save."""
         return _MAX_LOSS_SHARE * MAX_UNREAD_PROMPTS * self.largest
 
     @property
     def patience_seconds(self) -> float:
-        """How long a prefix is expected to be requested again."""
+        """Time for which a prefix is expected to be requested again."""
         return _load_reuse_prior()["patience"] * self.return_seconds or inf
 
     def can_write(self, cost: float) -> bool:
@@ -213,10 +217,8 @@ class AgentReuse(msgspec.Struct, frozen=True):
 
 
 class ReuseStore(Protocol):
-    """Persists what agents have shown."""
-
     async def load(self, *, since: float, limit: int) -> Mapping[str, AgentReuse]:
-        """What was saved since a time, by agent, newest last."""
+        """Load what was saved since a time, by agent, newest last."""
 
     async def save(self, learnt: Mapping[str, AgentReuse], *, now: float) -> None:
         """Save these, unless the stored value was learned from more requests."""
@@ -229,31 +231,31 @@ UNKNOWN_AGENT = AgentReuse()
 class PrefixLevel(msgspec.Struct, frozen=True, kw_only=True):
     """A prefix of a request that may be worth a breakpoint: the first `pieces`, of `tokens` tokens.
 
-    `soon` and `late` are the probabilities that it is requested again within the short TTL, and within the
-    long one only. `is_written`: an entry exists for it, or will once a pending response begins.
+    `short_probability` is the probability that it is requested again within the short TTL, `long_probability`
+    within the long one only. `is_written`: an entry exists for it, or will once a pending response begins.
     """
 
     layer: PromptLayer
     pieces: int
     tokens: int
-    soon: float
-    late: float = 0.0
+    short_probability: float
+    long_probability: float = 0.0
     is_written: bool = False
 
 
 class CacheReach(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a request is worth a breakpoint: the first `pieces`, which end with `layer`.
+    """Prefix of a request that is worth a breakpoint: the first `pieces`, which end with `layer`.
 
-    `soon` and `late` are the probabilities of that prefix, `front_soon` and `front_late` those of the system
-    prompt or, without one, of the tools. `value` is the saving, in uncached input tokens, of writing
-    `written_tokens`. `allows_long`: they may be written with the long TTL.
+    Probabilities are those of `PrefixLevel`; with `preamble_`, of the system prompt or, without one, of the
+    tools. `value` is the saving, in uncached input tokens, of writing `written_tokens`. `allows_long`: they may
+    be written with the long TTL.
     """
 
     pieces: int = 0
-    soon: float = 0.0
-    late: float = 0.0
-    front_soon: float = 0.0
-    front_late: float = 0.0
+    short_probability: float = 0.0
+    long_probability: float = 0.0
+    preamble_short_probability: float = 0.0
+    preamble_long_probability: float = 0.0
     layer: PromptLayer | None = None
     value: float = 0.0
     written_tokens: int = 0
@@ -286,31 +288,42 @@ def find_best_reach(
     best = CacheReach(pieces=read_pieces)
     for level in levels:
         if level.layer in _FRONT_LAYERS:
-            best = replace(best, front_soon=level.soon, front_late=level.late)
+            best = replace(
+                best,
+                preamble_short_probability=level.short_probability,
+                preamble_long_probability=level.long_probability,
+            )
     value, end = 0.0, read_tokens
     for level in levels:
         if level.pieces <= read_pieces:
-            best = replace(best, soon=level.soon, late=level.late, layer=level.layer)
+            best = replace(
+                best,
+                short_probability=level.short_probability,
+                long_probability=level.long_probability,
+                layer=level.layer,
+            )
             continue
-        tokens, end, written = level.tokens - end, level.tokens, level.tokens - read_tokens
-        if not reuse.can_write(written * short_write):
+        tokens, end, written_tokens = level.tokens - end, level.tokens, level.tokens - read_tokens
+        if not reuse.can_write(written_tokens * short_write):
             break
-        gain = (0.0 if level.is_written else level.soon * saving) - short_write
-        allows_long = reuse.can_write(written * long_write)
+        gain = (0.0 if level.is_written else level.short_probability * saving) - short_write
+        allows_long = reuse.can_write(written_tokens * long_write)
         if long_ttl and allows_long and not level.is_written:
             gain = max(
-                gain, (level.soon + level.late) * saving * _load_reuse_prior()["long_reads"] - long_write
+                gain,
+                (level.short_probability + level.long_probability) * saving * _load_reuse_prior()["long_reads"]
+                - long_write,
             )
         value += gain * tokens
         if value > best.value and level.tokens >= rules.minimum_tokens:
             best = replace(
                 best,
                 pieces=level.pieces,
-                soon=level.soon,
-                late=level.late,
+                short_probability=level.short_probability,
+                long_probability=level.long_probability,
                 layer=level.layer,
                 value=value,
-                written_tokens=written,
+                written_tokens=written_tokens,
                 allows_long=allows_long,
             )
     return best
@@ -320,11 +333,16 @@ def _make_monotonic(levels: Sequence[PrefixLevel]) -> list[PrefixLevel]:
     """Make each level at least as likely as the next: a request for a prefix is one for every shorter prefix
     too.
     """
-    found: list[PrefixLevel] = []
+    monotonic: list[PrefixLevel] = []
     for level in reversed(levels):
-        if found:
-            soon = max(level.soon, found[-1].soon)
-            total = max(level.soon + level.late, found[-1].soon + found[-1].late)
-            level = replace(level, soon=soon, late=total - soon)
-        found.append(level)
-    return found[::-1]
+        if monotonic:
+            short_probability = max(level.short_probability, monotonic[-1].short_probability)
+            total = max(
+                level.short_probability + level.long_probability,
+                monotonic[-1].short_probability + monotonic[-1].long_probability,
+            )
+            level = replace(
+                level, short_probability=short_probability, long_probability=total - short_probability
+            )
+        monotonic.append(level)
+    return monotonic[::-1]

@@ -145,7 +145,6 @@ def look_up_facts(blocks: Sequence[Block]) -> list[BlockFacts]:
 
 
 def count_images(content: Any) -> int:
-    """Count the images in a block's decoded JSON."""
     if isinstance(content, list):
         return sum(map(count_images, content))
     if not isinstance(content, dict):
@@ -156,7 +155,6 @@ def count_images(content: Any) -> int:
 
 
 def is_image(content: dict[str, Any]) -> bool:
-    """Whether a block is an image, in any API format."""
     if as_text(content.get("type")) in _IMAGE_KINDS:
         return True
     if _IMAGE_KEYS.isdisjoint(content):
@@ -189,8 +187,7 @@ class BlockCounter(Protocol):
 
     def text(self, text: str) -> TokenCount: ...
 
-    def count_request(self, request: Request) -> RequestCount:
-        """The count of a whole request, part by part."""
+    def count_request(self, request: Request) -> RequestCount: ...
 
 
 class BlockTokens:
@@ -285,8 +282,8 @@ class BlockTokens:
 
     def _weight(self, facts: BlockFacts) -> int:
         weights = self._weights
-        found = weights.get(facts.digest)
-        if found is None:
+        weight = weights.get(facts.digest)
+        if weight is None:
             words, opaque_chars = _split_readable(parse_json(facts.block.canonical_json))
             # Long words are counted separately, as they were with their message: the counter has them in its
             # cache.
@@ -296,9 +293,9 @@ class BlockTokens:
             else:
                 texts = [" ".join(words)]
             tokens = sum([self._counter.text(text).tokens for text in texts])
-            found = max(tokens + opaque_chars // _OPAQUE_CHARS_PER_TOKEN, 1)
-            weights.put(facts.digest, found)
-        return found
+            weight = max(tokens + opaque_chars // _OPAQUE_CHARS_PER_TOKEN, 1)
+            weights.put(facts.digest, weight)
+        return weight
 
 
 def add_automatic_breakpoint(prompt: CachedPrompt, ttl: Ttl | None) -> CachedPrompt:

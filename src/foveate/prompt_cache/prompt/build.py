@@ -37,15 +37,14 @@ from foveate.prompt_cache.prompt.cached_prompt import (
     CachedPrompt,
     PromptLayout,
     PromptPiece,
-    compute_front_keys,
+    compute_preamble_keys,
     compute_prefix_keys,
     extend_key,
     find_layout,
 )
 from foveate.prompt_cache.rules import CacheRules
 from foveate.tokens import RequestCounter, counter_for
-from foveate.tokens.counter import EnvelopeCount
-from foveate.tokens.tally import Tally
+from foveate.tokens.counter import EnvelopeCount, Tally
 
 _count_part = attrgetter("count_part")
 _THINKING_KINDS = frozenset(
@@ -76,7 +75,7 @@ class OffsetPieces(TupleLike[PromptPiece]):
     def __getitem__(self, at: slice) -> tuple[PromptPiece, ...]: ...
     def __getitem__(self, at: int | slice) -> PromptPiece | tuple[PromptPiece, ...]:
         if isinstance(at, slice):
-            return tuple([self[each] for each in range(*at.indices(self._size))])
+            return tuple([self[index] for index in range(*at.indices(self._size))])
         if at < 0:
             at += self._size
         if 0 < at < self._size:
@@ -110,7 +109,7 @@ class OffsetEnds(TupleLike[int]):
     def __getitem__(self, at: slice) -> tuple[int, ...]: ...
     def __getitem__(self, at: int | slice) -> int | tuple[int, ...]:
         if isinstance(at, slice):
-            return tuple([self[each] for each in range(*at.indices(self._size))])
+            return tuple([self[index] for index in range(*at.indices(self._size))])
         if at < 0:
             at += self._size
         if not 0 <= at < self._size:
@@ -141,25 +140,24 @@ _NO_MESSAGES = _MessagePieces((), (), b"", 0, frozenset())
 
 
 class _PromptPieces(NamedTuple):
-    """All pieces of a request with their keys and cumulative tokens, and the `front` that they start with."""
+    """All pieces of a request with their keys and cumulative tokens, and the `preamble` they start with."""
 
-    front: "_PromptFront"
+    preamble: "_CachedPreamble"
     pieces: PrefixList[PromptPiece]
     keys: PrefixList[bytes]
     ends: PrefixList[int]
     layout: PromptLayout
 
     def extend(self, messages: "Sequence[_MessagePieces]") -> "_PromptPieces":
-        """Append more messages."""
-        front, pieces, keys, ends, layout = self
+        preamble, pieces, keys, ends, layout = self
         new = [piece for message in messages for piece in message.pieces]
         if not new:
             return self
         end = ends[-1] if ends else 0
         return _PromptPieces(
-            front,
+            preamble,
             pieces.with_more(new),
-            keys.with_more([front.key + key for message in messages for key in message.keys]),
+            keys.with_more([preamble.key + key for message in messages for key in message.keys]),
             ends.with_more(islice(accumulate([piece.tokens for piece in new], initial=end), 1, None)),
             layout.extend(new, len(pieces)),
         )
@@ -170,7 +168,7 @@ register(_LATEST_PROMPTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _PromptFront:
+class _CachedPreamble:
     """The pieces before the conversation: tools, system prompt, and leading system messages."""
 
     pieces: tuple[PromptPiece, ...]
@@ -202,40 +200,42 @@ def build_incrementally(request: Request, rules: CacheRules, tokens: BlockTokens
     counter = tokens.counter
     if counter is None:
         return None
-    trail = formats.message_history(request)
-    tally = counter.tally_messages(request, trail)
-    head = counter.tally_head(request, trail)
-    memo_key = _memo_key(request, trail, rules, tokens)
-    last = _read_messages(request, trail, rules, tokens, counter, memo_key)
+    history = formats.message_history(request)
+    tally = counter.tally_messages(request, history)
+    head = counter.tally_head(request, history)
+    memo_key = _memo_key(request, history, rules, tokens)
+    last = _read_messages(request, history, rules, tokens, counter, memo_key)
     if _HAS_THINKING in last.contents and (rules.drops_thinking or not counter.keeps_thinking):
         return None
-    total_tally = tally.after_head(head) if trail.leading_system_messages else tally
-    opening = counter.cached_envelope_count(request, trail, total_tally.loaded_tools)
-    front = _look_up_front(request, trail, rules, tokens, memo_key, opening, head, last)
+    total_tally = tally.after_head(head) if history.leading_system_messages else tally
+    opening = counter.cached_envelope_count(request, history, total_tally.loaded_tools)
+    preamble = _look_up_preamble(request, history, rules, tokens, memo_key, opening, head, last)
     # The overhead is added to the first piece, so that the tokens of a growing session's earlier pieces stay
     # the same, except for one token of rounding.
-    extra_tokens = counter.total(request, opening, total_tally).tokens - front.tokens - last.end
-    known = _extend_latest(front, trail, memo_key)
+    extra_tokens = counter.total(request, opening, total_tally).tokens - preamble.tokens - last.end
+    known = _extend_latest(preamble, history, memo_key)
     prompt = CachedPrompt(
         model=request.model,
         pieces=OffsetPieces(known.pieces, extra_tokens),
-        settings=front.settings,
-        explicit_only=front.explicit_only,
-        ttl=front.ttl,
+        settings=preamble.settings,
+        explicit_only=preamble.explicit_only,
+        ttl=preamble.ttl,
         keys=known.keys,
         ends=OffsetEnds(known.ends, extra_tokens),
         layout=known.layout,
     )
-    return add_automatic_breakpoint(prompt, front.automatic_ttl)
+    return add_automatic_breakpoint(prompt, preamble.automatic_ttl)
 
 
-def _extend_latest(front: _PromptFront, trail: formats.MessageHistory, memo_key: object) -> _PromptPieces:
+def _extend_latest(
+    preamble: _CachedPreamble, history: formats.MessageHistory, memo_key: object
+) -> _PromptPieces:
     """All pieces of the request, extended from those of the previous request if there is one."""
-    size, previous = _LATEST_PROMPTS.find_prefix(trail.nodes, memo_key) or (0, None)
-    if previous is None or previous.front is not front:
-        size, previous = 0, front.start_pieces()
-    extended = previous.extend([link.memo[memo_key] for link in trail.nodes[size:]])
-    _LATEST_PROMPTS.put(trail.nodes, extended, memo_key, replaces=size)
+    size, previous = _LATEST_PROMPTS.find_prefix(history.nodes, memo_key) or (0, None)
+    if previous is None or previous.preamble is not preamble:
+        size, previous = 0, preamble.start_pieces()
+    extended = previous.extend([node.memo[memo_key] for node in history.nodes[size:]])
+    _LATEST_PROMPTS.put(history.nodes, extended, memo_key, replaces=size)
     return extended
 
 
@@ -251,13 +251,13 @@ def estimate_unread_bytes(request: Request, rules: CacheRules, tokens: BlockToke
     """
     if tokens.counter is None:
         return len(request.body)
-    trail = formats.message_history(request)
-    memo_key = _memo_key(request, trail, rules, tokens)
+    history = formats.message_history(request)
+    memo_key = _memo_key(request, history, rules, tokens)
     size = 0
-    for link in reversed(trail.nodes):
-        if memo_key in link.memo:
+    for node in reversed(history.nodes):
+        if memo_key in node.memo:
             break
-        size += len(link.raw) + _MESSAGE_OVERHEAD_BYTES
+        size += len(node.raw) + _MESSAGE_OVERHEAD_BYTES
     envelope = get_envelope(request)
     if envelope is None or memo_key not in envelope.memo:
         size += _FRONT_COST_FACTOR * (len(request.body) - sum(map(len, request.messages)))
@@ -265,34 +265,36 @@ def estimate_unread_bytes(request: Request, rules: CacheRules, tokens: BlockToke
 
 
 def _memo_key(
-    request: Request, trail: formats.MessageHistory, rules: CacheRules, tokens: BlockTokens
+    request: Request, history: formats.MessageHistory, rules: CacheRules, tokens: BlockTokens
 ) -> object:
     options = bytes(get_parameters(request).get("prompt_cache_options", b""))
-    return tokens.memo_key(rules.breakpoint_kinds, trail.leading_system_messages, options)
+    return tokens.memo_key(rules.breakpoint_kinds, history.leading_system_messages, options)
 
 
 def _read_messages(
     request: Request,
-    trail: formats.MessageHistory,
+    history: formats.MessageHistory,
     rules: CacheRules,
     tokens: BlockTokens,
     counter: RequestCounter,
     memo_key: object,
 ) -> _MessagePieces:
     """Memoize the pieces of each message, and return those of the last one."""
-    links = trail.nodes
-    known = count_memoized(links, memo_key)
-    last: _MessagePieces = links[known - 1].memo[memo_key] if known else _NO_MESSAGES
-    for new in range(known, len(links)):
-        tally = counter.tally_at(trail, new)
+    nodes = history.nodes
+    known = count_memoized(nodes, memo_key)
+    last: _MessagePieces = nodes[known - 1].memo[memo_key] if known else _NO_MESSAGES
+    for new in range(known, len(nodes)):
+        tally = counter.tally_at(history, new)
         # A compaction changes the history before a message, but not the message itself.
-        twin = HISTORY_TREE.find_twin(trail, new)
+        twin = HISTORY_TREE.find_twin(history, new)
         known_twin = twin.memo.get(memo_key) if twin is not None else None
-        message = known_twin and _relocate_message(known_twin, last, tally, trail.leading_system_messages + new)
+        message = known_twin and _relocate_message(
+            known_twin, last, tally, history.leading_system_messages + new
+        )
         if message is None:
-            blocks = look_up_facts(formats.blocks_at(request, trail, new))
+            blocks = look_up_facts(formats.blocks_at(request, history, new))
             message = _build_message(last, blocks, tally, rules, tokens)
-        links[new].memo[memo_key] = last = message
+        nodes[new].memo[memo_key] = last = message
     return last
 
 
@@ -304,12 +306,12 @@ def _build_message(
         facts.block.kind in _THINKING_KINDS for facts in blocks
     )
     images = tally.image_tokens - (tally.previous.image_tokens if tally.previous is not None else 0)
-    found = (
+    features = (
         (_HAS_IMAGES, any(facts.image_count for facts in blocks)),
         (_HAS_CITATIONS, any(facts.enables_citations for facts in blocks)),
         (_HAS_THINKING, has_thinking),
     )
-    own_contents = frozenset([name for name, is_there in found if is_there])
+    own_contents = frozenset([name for name, is_present in features if is_present])
     end = _end_tokens(tally)
     shares = tokens.divide(end - previous.end, images, blocks) if blocks else ()
     pieces = tuple([make_piece(facts, share, rules) for facts, share in zip(blocks, shares, strict=True)])
@@ -351,43 +353,43 @@ def _chain_message(
     )
 
 
-def _look_up_front(
+def _look_up_preamble(
     request: Request,
-    trail: formats.MessageHistory,
+    history: formats.MessageHistory,
     rules: CacheRules,
     tokens: BlockTokens,
     memo_key: object,
     opening: EnvelopeCount,
     head: Tally,
     last: _MessagePieces,
-) -> _PromptFront:
+) -> _CachedPreamble:
     envelope = get_envelope(request)
     known = envelope.memo.get(memo_key) if envelope is not None else None
     inputs = (
         opening,
-        request.messages[: trail.leading_system_messages],
+        request.messages[: history.leading_system_messages],
         rules.invalidating_parameters,
         last.contents - {_HAS_THINKING},
     )
     if known is not None and known[0] == inputs:
-        front: _PromptFront = known[1]
-        return front
-    front = _build_front(request, trail, rules, tokens, opening, head, last)
+        preamble: _CachedPreamble = known[1]
+        return preamble
+    preamble = _build_preamble(request, history, rules, tokens, opening, head, last)
     if envelope is not None:
-        envelope.memo[memo_key] = inputs, front
-    return front
+        envelope.memo[memo_key] = inputs, preamble
+    return preamble
 
 
-def _build_front(
+def _build_preamble(
     request: Request,
-    trail: formats.MessageHistory,
+    history: formats.MessageHistory,
     rules: CacheRules,
     tokens: BlockTokens,
     opening: EnvelopeCount,
     head: Tally,
     last: _MessagePieces,
-) -> _PromptFront:
-    blocks = look_up_facts(formats.preamble_blocks(request, trail))
+) -> _CachedPreamble:
+    blocks = look_up_facts(formats.preamble_blocks(request, history))
     pieces: list[PromptPiece] = []
     messages = iter(head.message_tokens(keeps_thinking=True))
     for area, group in groupby(blocks, _count_part):
@@ -413,8 +415,8 @@ def _build_front(
         )
     )
     options = parameters.parse_cache_options(fields)
-    keys, key = compute_front_keys(request.model, pieces, settings)
-    return _PromptFront(
+    keys, key = compute_preamble_keys(request.model, pieces, settings)
+    return _CachedPreamble(
         pieces=tuple(pieces),
         keys=tuple(keys),
         key=key,
@@ -428,7 +430,6 @@ def _build_front(
 
 @lru_cache(_MAX_MODELS)
 def block_tokens_for(model: str) -> BlockTokens:
-    """The offline token counter of blocks for `model`."""
     return BlockTokens(counter_for(model))
 
 
@@ -477,16 +478,16 @@ def _build_whole(
     ]
     options = parameters.parse_cache_options(fields)
     settings = parameters.digest_by_area(parameters.parse_cache_parameters(fields, blocks, rules))
-    # Leading system and developer messages are part of the front, as in a prompt built incrementally: a
+    # Leading system and developer messages are part of the preamble, as in a prompt built incrementally: a
     # session may switch between both.
-    front = len(formats.preamble_blocks(request, formats.message_history(request)))
+    preamble_size = len(formats.preamble_blocks(request, formats.message_history(request)))
     prompt = CachedPrompt(
         model=request.model,
         pieces=tuple(pieces),
         settings=settings,
         explicit_only=options.explicit_only,
         ttl=options.ttl,
-        keys=compute_prefix_keys(request.model, pieces, settings, front),
+        keys=compute_prefix_keys(request.model, pieces, settings, preamble_size),
     )
     return add_automatic_breakpoint(
         prompt, formats.automatic_breakpoint(request) if "cache_control" in fields else None

@@ -113,15 +113,15 @@ def find_pieces(prompt: CachedPrompt, places: Collection[Place]) -> dict[Place, 
     pieces, layout = prompt.pieces, prompt.layout
     system_end = _find_system_end(pieces) if layout is None else layout.system_end
     indices = {place.index for place in places}  # cheaper to compare than whole places
-    found: dict[Place, int] = {}
+    pieces_by_place: dict[Place, int] = {}
     messages_backwards = zip(reversed(range(system_end, len(pieces))), reversed(pieces), strict=False)
     for at, piece in chain(enumerate(islice(pieces, system_end)), messages_backwards):
         place = piece.place
         if place is not None and place.index in indices and place in places:
-            found[place] = at
-            if len(found) == len(places):
+            pieces_by_place[place] = at
+            if len(pieces_by_place) == len(places):
                 break
-    return found
+    return pieces_by_place
 
 
 def _find_system_end(pieces: Sequence[PromptPiece]) -> int:
@@ -136,34 +136,34 @@ def prefix_keys(prompt: CachedPrompt) -> Sequence[bytes]:
 
 
 def compute_prefix_keys(
-    model: str, pieces: Sequence[PromptPiece], settings: Mapping[Area, bytes], front_size: int
+    model: str, pieces: Sequence[PromptPiece], settings: Mapping[Area, bytes], preamble_size: int
 ) -> list[bytes]:
-    """Compute the prefix keys of a prompt whose first `front_size` pieces precede the conversation."""
-    keys, front_key = compute_front_keys(model, pieces[:front_size], settings)
-    found, key = list(keys), b""
-    for piece in pieces[front_size:]:
+    """Compute the prefix keys of a prompt whose first `preamble_size` pieces precede the conversation."""
+    keys, preamble_key = compute_preamble_keys(model, pieces[:preamble_size], settings)
+    all_keys, key = list(keys), b""
+    for piece in pieces[preamble_size:]:
         key = extend_key(key, piece)
-        found.append(front_key + key)
-    return found
+        all_keys.append(preamble_key + key)
+    return all_keys
 
 
-def compute_front_keys(
+def compute_preamble_keys(
     model: str, pieces: Sequence[PromptPiece], settings: Mapping[Area, bytes]
 ) -> tuple[Sequence[bytes], bytes]:
     """Compute the keys of the prefixes before the messages, and the key that all messages build on."""
     hasher = blake3(model.encode())
     areas = list(Area)
     areas_hashed = 0
-    found = []
+    keys = []
     for piece in pieces:
         while areas_hashed <= areas.index(piece.area):  # also the settings of empty areas
             hasher.update(b"\0" + settings.get(areas[areas_hashed], b""))
             areas_hashed += 1
         hasher.update(piece.digest)
-        found.append(hasher.digest(_DIGEST_BYTES))
+        keys.append(hasher.digest(_DIGEST_BYTES))
     for area in areas[areas_hashed:]:
         hasher.update(b"\0" + settings.get(area, b""))
-    return found, hasher.digest(_DIGEST_BYTES)
+    return keys, hasher.digest(_DIGEST_BYTES)
 
 
 def extend_key(key: bytes, piece: PromptPiece) -> bytes:
@@ -172,9 +172,7 @@ def extend_key(key: bytes, piece: PromptPiece) -> bytes:
 
 
 def is_same_run(previous: PromptPiece, piece: PromptPiece) -> bool:
-    """Whether two neighbours count as one lookback position: consecutive tool calls do, and consecutive tool
-    results.
-    """
+    """Return whether two neighbours count as one lookback position, like tool calls or results in a row."""
     return piece.kind == previous.kind and piece.kind in _RUN_KINDS
 
 
@@ -187,12 +185,12 @@ def count_positions(
     """
     if not runs_are_one:
         return min(end - start, limit)
-    found, previous_kind = 0, pieces[start].kind
+    positions, previous_kind = 0, pieces[start].kind
     for at in range(start + 1, end + 1):
         kind = pieces[at].kind
         if kind != previous_kind or kind not in _RUN_KINDS:
-            found += 1
+            positions += 1
             previous_kind = kind
-            if found >= limit:
+            if positions >= limit:
                 return limit
-    return found
+    return positions

@@ -104,12 +104,14 @@ def parse_cache_parameters(
     """The same for these fields and blocks. `has_images` and `has_citations` tell what other blocks contain."""
     known = {IMAGES: has_images, CITATIONS: has_citations}
     order = list(Area)
-    named = sorted(rules.invalidating_parameters.items(), key=lambda item: (order.index(item[1]), item[0]))
+    ordered_parameters = sorted(
+        rules.invalidating_parameters.items(), key=lambda item: (order.index(item[1]), item[0])
+    )
     return tuple(
         CacheParameter(
             name=name, area=area, json_text="true" if known.get(name) else _parameter_json(name, fields, blocks)
         )
-        for name, area in named
+        for name, area in ordered_parameters
         if name not in (MODEL, "tools")  # the model is a field of the prompt, tools are pieces of it
     )
 
@@ -118,17 +120,16 @@ def digest_by_area(parameters: Sequence[CacheParameter]) -> dict[Area, bytes]:
     """One digest per area, of all parameters that invalidate the prefix from there on
     (`CachedPrompt.settings`).
     """
-    named: dict[Area, list[str]] = {}
+    lines_by_area: dict[Area, list[str]] = {}
     for parameter in parameters:
         if (
             parameter.json_text
         ):  # so that parameters added to the table do not change digests of requests that do not use them
-            named.setdefault(parameter.area, []).append(f"{parameter.name}={parameter.json_text}")
-    return {area: compute_digest("\n".join(lines).encode()) for area, lines in named.items()}
+            lines_by_area.setdefault(parameter.area, []).append(f"{parameter.name}={parameter.json_text}")
+    return {area: compute_digest("\n".join(lines).encode()) for area, lines in lines_by_area.items()}
 
 
 def parameter_fields(request: Request) -> Fields:
-    """The fields of a request that contain its parameters."""
     fields = get_parameters(request)
     if request.format is Format.GEMINI and "generateContentRequest" in fields:
         return parse_inner_fields(fields["generateContentRequest"])
@@ -141,19 +142,19 @@ def _parameter_json(name: str, fields: Fields, blocks: Sequence[BlockFacts]) -> 
     if is_present is not None:
         return "true" if is_present(fields, blocks) else ""
     for path in _PATHS.get(name, (name,)):
-        given = _value_at(fields, path.split("."))
-        if name == "tool_choice" and isinstance(given, dict):
-            given = {key: inner for key, inner in given.items() if key != _PARALLEL_KEY}
-        if given not in (None, {}):
-            return json.dumps(given, sort_keys=True, separators=(",", ":"))
+        value = _value_at(fields, path.split("."))
+        if name == "tool_choice" and isinstance(value, dict):
+            value = {key: inner for key, inner in value.items() if key != _PARALLEL_KEY}
+        if value not in (None, {}):
+            return json.dumps(value, sort_keys=True, separators=(",", ":"))
     return ""
 
 
 def _value_at(fields: Fields, path: Sequence[str]) -> Any:
-    given = parse_json(fields.get(path[0]))
+    value = parse_json(fields.get(path[0]))
     for name in path[1:]:
-        given = as_dict(given).get(name)
-    return given
+        value = as_dict(value).get(name)
+    return value
 
 
 def _has_images(_: Fields, blocks: Sequence[BlockFacts]) -> bool:

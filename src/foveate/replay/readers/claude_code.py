@@ -166,12 +166,12 @@ def read_lines(file: LogFile) -> Iterator[LoggedLine]:
             file.report_unreadable(number, describe_decode_error(error))
             continue
         try:
-            found = _convert_line(line, number)
+            logged_line = _convert_line(line, number)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             file.report_unreadable(number, describe_decode_error(error))
             continue
-        if found is not None:
-            yield found
+        if logged_line is not None:
+            yield logged_line
 
 
 def _convert_line(line: _RawLine, number: int) -> LoggedLine | None:
@@ -241,16 +241,16 @@ def _decode_blocks(content: msgspec.Raw) -> tuple[LoggedBlock, ...]:
         return () if raw == b'""' else (LoggedBlock(b'{"type":"text","text":' + raw + b"}", "text", ""),)
     if first != b"[":
         return ()
-    found = []
+    blocks = []
     for item in _LIST_DECODER.decode(content):
         raw = bytes(item)
         if raw.startswith(b'"'):
-            found.append(LoggedBlock(b'{"type":"text","text":' + raw + b"}", "text", ""))
+            blocks.append(LoggedBlock(b'{"type":"text","text":' + raw + b"}", "text", ""))
         elif raw.startswith(b"{"):
             head = _BLOCK_DECODER.decode(item)
             call = as_text(head.tool_use_id) or as_text(head.id)
-            found.append(LoggedBlock(raw, as_text(head.type), call))
-    return tuple(found)
+            blocks.append(LoggedBlock(raw, as_text(head.type), call))
+    return tuple(blocks)
 
 
 class _ConversationPoint:
@@ -275,19 +275,16 @@ class _ConversationPoint:
         self.turns = 0
 
     def lines(self) -> list[LoggedLine]:
-        """The lines of the current message, in order."""
-        found = []
+        lines = []
         point: _ConversationPoint | None = self
         while point is not None:
-            found.append(point.line)
+            lines.append(point.line)
             point = point.previous_line
-        return found[::-1]
+        return lines[::-1]
 
 
 @dataclass(slots=True)
 class LoggedResponse:
-    """The lines of one response, and the last message of its request."""
-
     key: str
     lines: list[LoggedLine]
     root: str
@@ -297,13 +294,11 @@ class LoggedResponse:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the log contains a stop reason."""
+        """Return whether the log contains a stop reason."""
         return any(line.stop_reason for line in self.lines)
 
 
 class _ResponseKeys:
-    """Assigns the lines of responses to requests."""
-
     def __init__(self) -> None:
         self._by_line: dict[str, str] = {}
         self._by_message: dict[str, str] = {}
@@ -311,7 +306,6 @@ class _ResponseKeys:
         self._last: dict[str, tuple[str, LoggedLine]] = {}
 
     def find(self, line: LoggedLine) -> str:
-        """The key of a line's request."""
         return self._by_line.get(line.uuid, "")
 
     def add(self, line: LoggedLine) -> None:
@@ -473,11 +467,13 @@ class LogTree:
         return _ConversationPoint(line, None, point, point.root)
 
     def _continues_response(self, point: _ConversationPoint, line: LoggedLine) -> bool:
-        """Whether `line` belongs to the previous response, of which a tool ran while it was still being
+        """Return whether `line` belongs to the previous response, of which a tool ran while it was still being
         streamed.
         """
         key = self._keys.find(line)
-        return point.role == "assistant" and any(self._keys.find(one) == key for one in point.lines())
+        return point.role == "assistant" and any(
+            self._keys.find(point_line) == key for point_line in point.lines()
+        )
 
     def _build_message(self, point: _ConversationPoint) -> RecordedMessage:
         """The message at `point` as it was sent, with all before it."""
@@ -512,12 +508,12 @@ class LogTree:
     def _response_blocks(self, point: _ConversationPoint) -> list[LoggedBlock]:
         """All logged blocks of the responses in a message, including those on side branches."""
         lines = point.lines()
-        found: dict[str, LoggedLine] = {}
+        lines_by_uuid: dict[str, LoggedLine] = {}
         for key in dict.fromkeys(map(self._keys.find, lines)):
             response = self._responses.get(key)
-            found |= {line.uuid: line for line in (response.lines if response is not None else ())}
-        found |= {line.uuid: line for line in lines}  # lines whose response comes later
-        return remove_duplicates(block for line in found.values() for block in line.blocks)
+            lines_by_uuid |= {line.uuid: line for line in (response.lines if response is not None else ())}
+        lines_by_uuid |= {line.uuid: line for line in lines}  # lines whose response comes later
+        return remove_duplicates(block for line in lines_by_uuid.values() for block in line.blocks)
 
     def _user_blocks(self, point: _ConversationPoint) -> tuple[list[LoggedBlock], int, float]:
         """The blocks of a user message, tool results in the order of their calls, including those on side
@@ -533,29 +529,29 @@ class LogTree:
                 block.tool_call_id: at for at, block in enumerate(response_blocks) if block.kind == "tool_use"
             }
         present = {block.tool_call_id for line in lines for block in line.blocks if block.kind == "tool_result"}
-        found: dict[str, LoggedLine] = {}
+        lines_by_uuid: dict[str, LoggedLine] = {}
         for call in calls:
             result = self._results.get(call)
             if call not in present and result is not None:
-                found[result.uuid] = result
-        lines = [*found.values(), *lines]
+                lines_by_uuid[result.uuid] = result
+        lines = [*lines_by_uuid.values(), *lines]
         blocks = [block for line in lines for block in line.blocks]
-        if found:  # a line may contain several results, some of which are already present
+        if lines_by_uuid:  # a line may contain several results, some of which are already present
             blocks = remove_duplicates(blocks)
         at = max(line.at for line in lines)
         if not calls:
             return blocks, -1, at
-        sent = sorted(blocks, key=lambda block: calls.get(block.tool_call_id, len(calls)))
-        latest = next(at for at, block in enumerate(sent) if block is blocks[-1])
-        return sent, latest, at
+        ordered_blocks = sorted(blocks, key=lambda block: calls.get(block.tool_call_id, len(calls)))
+        latest = next(at for at, block in enumerate(ordered_blocks) if block is blocks[-1])
+        return ordered_blocks, latest, at
 
 
 def remove_duplicates(blocks: Iterable[LoggedBlock]) -> list[LoggedBlock]:
     """Remove repeated blocks: some lines are written more than once."""
-    found: dict[bytes, LoggedBlock] = {}
+    unique_blocks: dict[bytes, LoggedBlock] = {}
     for block in blocks:
-        found.setdefault(block.raw, block)
-    return list(found.values())
+        unique_blocks.setdefault(block.raw, block)
+    return list(unique_blocks.values())
 
 
 def encode_message(role: str, blocks: Iterable[LoggedBlock]) -> bytes:
@@ -568,7 +564,7 @@ def read_claude_code(file: LogFile, model: str | None = None) -> list[Recording]
     Raises:
         UnreadableInput: the file cannot be opened.
     """
-    totals = _SessionTotals()
+    totals = _RecordedTotals()
     tree = LogTree(totals.collect(read_lines(file)))
     found = [(response, call) for response in tree.responses() if (call := _make_call(response, model))]
     by_session: dict[str, list[tuple[LoggedResponse, RecordedCall]]] = {}
@@ -625,7 +621,7 @@ def _read_usage(lines: list[LoggedLine]) -> Usage | None:
 
 
 def _is_output_complete(usage: Usage, blocks: Iterable[LoggedBlock], *, has_ended: bool) -> bool:
-    """Whether the output tokens can be those of the whole response."""
+    """Return whether the output tokens can be those of the whole response."""
     output_bytes = sum(
         max(len(block.raw) - _TOOL_CALL_OVERHEAD_BYTES, 0) for block in blocks if "thinking" not in block.kind
     )
@@ -655,7 +651,7 @@ def _distrust_output_counts(
 
 
 def _has_changing_usage(response: LoggedResponse) -> bool:
-    """Whether the lines of a response have different usage, as in a stream whose end was logged."""
+    """Return whether the lines of a response have different usage, as in a stream whose end was logged."""
     return len({line.usage for line in response.lines}) > 1
 
 
@@ -671,14 +667,13 @@ def _reported_dollars(responses: Iterable[LoggedResponse]) -> Decimal | None:
     )
 
 
-class _SessionTotals:
+class _RecordedTotals:
     """The cost of each session, from the totals in streamed output."""
 
     def __init__(self) -> None:
         self._reported: dict[str, list[Decimal]] = {}
 
     def collect(self, lines: Iterable[LoggedLine]) -> Iterator[LoggedLine]:
-        """Pass on the lines, and collect their totals."""
         for line in lines:
             if isinstance(line.total_cost, int | float) and line.total_cost > 0:
                 self._reported.setdefault(line.session, []).append(Decimal(repr(line.total_cost)))

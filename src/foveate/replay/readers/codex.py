@@ -87,8 +87,6 @@ def read_codex(file: LogFile, model: str | None = None) -> list[Recording]:
 
 
 class _Response:
-    """Items of a response read so far, and the history of its request."""
-
     def __init__(self, history: RecordedMessage, digest: bytes, sent_at: float, response_at: float) -> None:
         self.history = history
         self.digest = digest
@@ -98,8 +96,6 @@ class _Response:
 
 
 class _CodexSession:
-    """A session as far as it has been read."""
-
     def __init__(self, name: str, default_model: str) -> None:
         self.name = name
         self.is_started = False
@@ -188,18 +184,18 @@ class _CodexSession:
 
     def _append(self, item: Mapping[str, Any]) -> None:
         self._digest = blake2b(self._digest + to_json(item), digest_size=16).digest()
-        sent = {name: item[name] for name in _SENT_MEMBERS if item.get(name) is not None}
-        self._last = self._tree.append(self._last, to_json(sent))
+        members = {name: item[name] for name in _SENT_MEMBERS if item.get(name) is not None}
+        self._last = self._tree.append(self._last, to_json(members))
 
     def _charge(self, info: Mapping[str, Any], at: float) -> None:
         """Close the response of a token count. Repeated and estimated counts belong to none."""
         total = _token_usage(info.get("total_token_usage"))
         if total is None or total == self._total:
             return
-        grown = tuple(max(now - before, 0) for now, before in zip(total, self._total, strict=True))
+        increase = tuple(max(now - before, 0) for now, before in zip(total, self._total, strict=True))
         self._total = total
         latest = _token_usage(info.get("last_token_usage"))
-        charged = latest if latest is not None and any(latest) else grown
+        charged = latest if latest is not None and any(latest) else increase
         history = self._response.history if self._response is not None else self._last
         if history is None or not any(charged):
             return
@@ -215,11 +211,11 @@ class _CodexSession:
             self._uncharged.append(self._make_call(self._uncharged_run, None, b""))
         self._uncharged_run = None
 
-    def _make_call(self, response: _Response, usage: Usage | None, counted: bytes) -> RecordedCall:
+    def _make_call(self, response: _Response, usage: Usage | None, usage_bytes: bytes) -> RecordedCall:
         content = b"".join(to_json(item) for item in response.items)
-        named = blake2b(response.digest + content + counted, digest_size=16).hexdigest()
+        call_digest = blake2b(response.digest + content + usage_bytes, digest_size=16).hexdigest()
         return RecordedCall(
-            id=f"{self._origin}:{named}",
+            id=f"{self._origin}:{call_digest}",
             conversation=self.name,
             model=self._model or self._default_model,
             at=response.sent_at,
@@ -235,9 +231,9 @@ class _CodexSession:
         self._close_run()
         replacement = [as_dict(item) for item in as_list(compacted.get("replacement_history"))]
         if not replacement:
-            kept = self._last.history() if self._last is not None else []
+            history = self._last.history() if self._last is not None else []
             replacement = [
-                as_dict(msgspec.json.decode(recorded.raw)) for recorded in kept if _is_user_turn(recorded)
+                as_dict(msgspec.json.decode(recorded.raw)) for recorded in history if _is_user_turn(recorded)
             ]
             replacement.append(_make_message("user", as_text(compacted.get("message"))))
         self._last, self._digest, self._response = None, b"", None
@@ -246,14 +242,13 @@ class _CodexSession:
         self._latest_input_at = at
 
     def _roll_back(self, turns: int) -> None:
-        """Drop the latest user turns."""
         while turns and self._last is not None:
             turns -= _is_user_turn(self._last)
             self._last = self._last.previous
 
 
 def _is_user_turn(recorded: RecordedMessage) -> bool:
-    """Whether the user wrote a message. Codex's own context messages begin with a tag or a heading."""
+    """Return whether the user wrote a message. Codex's own context messages begin with a tag or a heading."""
     if recorded.role != "user":
         return False
     message = as_dict(msgspec.json.decode(recorded.raw))
@@ -269,13 +264,13 @@ def _make_message(role: str, text: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
 
 
-def _token_usage(counted: object) -> _TokenUsage | None:
-    found = as_dict(counted)
-    return tuple(tokens_or_zero(found.get(name)) for name in _USAGE_MEMBERS) if found else None
+def _token_usage(usage_object: object) -> _TokenUsage | None:
+    numbers = as_dict(usage_object)
+    return tuple(tokens_or_zero(numbers.get(name)) for name in _USAGE_MEMBERS) if numbers else None
 
 
-def _make_usage(counted: _TokenUsage) -> Usage | None:
-    read, cached, written, output, reasoning = counted
+def _make_usage(token_usage: _TokenUsage) -> Usage | None:
+    read, cached, written, output, reasoning = token_usage
     block = {
         "input_tokens": read,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},

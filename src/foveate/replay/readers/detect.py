@@ -59,7 +59,7 @@ class DetectedFormat:
     unsupported: str = ""
 
 
-def detect_format(lines: Sequence[bytes]) -> DetectedFormat:
+def detect_recording_format(lines: Sequence[bytes]) -> DetectedFormat:
     """Detect the format from the first lines of a file, by the first one that identifies it."""
     sources = [source for line in lines if (source := detect_source(line)) is not None]
     if not sources:
@@ -194,7 +194,6 @@ def _is_opencode(fields: Fields) -> bool:
 
 
 def list_rows(fields: Fields) -> Iterator[list[msgspec.Raw]]:
-    """The lists in an object under a name for rows."""
     yield from (read_items(fields[name]) for name in ROW_FIELDS if name in fields and _is_list(fields[name]))
 
 

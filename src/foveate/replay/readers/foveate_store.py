@@ -17,7 +17,7 @@ from foveate.replay.recording import (
     RecordingSource,
     find_missing_parts,
 )
-from foveate.session.request_archive import ArchivedRequest
+from foveate.session.store import ArchivedRequest
 from foveate.store.store import StoredSession, read_sessions
 
 # Stands for messages that were not archived.
@@ -59,9 +59,11 @@ def _read_requests(session: StoredSession, model: str | None) -> list[Recording]
             conversations.add(replace(row, usage=usage), request.id)
         except MalformedRequest:
             continue  # it was sent unchanged, but one of its messages cannot be parsed
-    found = conversations.recordings()
+    recordings = conversations.recordings()
     size_bytes = sum(len(request.request_body) for request in session.requests)
-    return [replace(recording, size_bytes=size_bytes if at == 0 else 0) for at, recording in enumerate(found)]
+    return [
+        replace(recording, size_bytes=size_bytes if at == 0 else 0) for at, recording in enumerate(recordings)
+    ]
 
 
 def _make_row(request: ArchivedRequest, model: str | None) -> LoggedRequest | None:

@@ -62,8 +62,6 @@ def read_gemini_cli(file: LogFile, model: str | None = None) -> list[Recording]:
 
 
 class _GeminiSession:
-    """The messages of a session by id, and their calls."""
-
     def __init__(self, name: str, default_model: str) -> None:
         self.name = name
         self.is_started = False
@@ -97,8 +95,8 @@ class _GeminiSession:
 
     def _rewind(self, message_id: str) -> None:
         ids = list(self._messages)
-        kept = ids[: ids.index(message_id)] if message_id in self._messages else []
-        self._messages = {known: self._messages[known] for known in kept}
+        kept_ids = ids[: ids.index(message_id)] if message_id in self._messages else []
+        self._messages = {known: self._messages[known] for known in kept_ids}
 
     def _note_calls(self) -> None:
         last: RecordedMessage | None = None
@@ -152,29 +150,29 @@ def _content_parts(content: object) -> list[Any]:
 
 
 def _response_parts(message: _Record) -> list[Any]:
-    called = [as_dict(call) for call in as_list(message.get("toolCalls"))]
+    tool_calls = [as_dict(call) for call in as_list(message.get("toolCalls"))]
     calls = [
         {"functionCall": {"name": as_text(call.get("name")), "args": as_dict(call.get("args"))}}
-        for call in called
+        for call in tool_calls
     ]
     return [*_content_parts(message.get("content")), *calls]
 
 
 def _tool_results(message: _Record) -> tuple[list[Any], float]:
-    """What the tools returned, and when the last of them did."""
-    called = [as_dict(call) for call in as_list(message.get("toolCalls"))]
-    done_at = max((parse_time(call.get("timestamp")) for call in called), default=0.0)
-    return [part for call in called for part in _content_parts(call.get("result"))], done_at
+    """Results of the tools, and the time of the last one."""
+    tool_calls = [as_dict(call) for call in as_list(message.get("toolCalls"))]
+    done_at = max((parse_time(call.get("timestamp")) for call in tool_calls), default=0.0)
+    return [part for call in tool_calls for part in _content_parts(call.get("result"))], done_at
 
 
-def _make_usage(counted: _Record) -> Usage | None:
-    if not counted:
+def _make_usage(tokens: _Record) -> Usage | None:
+    if not tokens:
         return None
     block = {
-        "promptTokenCount": tokens_or_zero(counted.get("input")),
-        "cachedContentTokenCount": tokens_or_zero(counted.get("cached")),
-        "candidatesTokenCount": tokens_or_zero(counted.get("output")),
-        "thoughtsTokenCount": tokens_or_zero(counted.get("thoughts")),
-        "toolUsePromptTokenCount": tokens_or_zero(counted.get("tool")),
+        "promptTokenCount": tokens_or_zero(tokens.get("input")),
+        "cachedContentTokenCount": tokens_or_zero(tokens.get("cached")),
+        "candidatesTokenCount": tokens_or_zero(tokens.get("output")),
+        "thoughtsTokenCount": tokens_or_zero(tokens.get("thoughts")),
+        "toolUsePromptTokenCount": tokens_or_zero(tokens.get("tool")),
     }
     return formats.parse_usage(Format.GEMINI, to_json(block))

@@ -91,13 +91,13 @@ class LogFile:
             first = next(lines, None)
             if first is None:
                 return
-            found: Iterable[tuple[int, bytes]] = chain((first,), lines)
+            documents: Iterable[tuple[int, bytes]] = chain((first,), lines)
             if not is_json(repair_text(first[1])):
-                if whole := self._read_as_one_document():
-                    found = ((1, whole),)
+                if only_document := self._read_as_one_document():
+                    documents = ((1, only_document),)
                 elif first[1] in _OPENINGS:
-                    found = _join_pretty_printed(found)
-            for number, document in found:
+                    documents = _join_pretty_printed(documents)
+            for number, document in documents:
                 yield number, repair_text(document)
 
     def objects(self) -> Iterator[tuple[int, bytes]]:
@@ -122,9 +122,9 @@ class LogFile:
         """The whole file if it is one document over many lines; empty otherwise."""
         before = self.unreadable, self.size_bytes
         try:
-            if self.path.stat().st_size <= self._max_line_bytes and is_json(whole := self.read_all()):
+            if self.path.stat().st_size <= self._max_line_bytes and is_json(document := self.read_all()):
                 self.unreadable = []
-                return whole
+                return document
         except (UnreadableInput, OSError):
             pass  # its lines are reported one by one
         self.unreadable, self.size_bytes = before
@@ -138,14 +138,14 @@ class LogFile:
         """
         with _open(self.path) as file:
             try:
-                found = file.read()
+                data = file.read()
             except (OSError, EOFError, zlib.error) as error:
                 raise UnreadableInput(str(self.path), _describe_read_error(error)) from None
-        self.size_bytes = len(found)
-        found = found.removeprefix(_BOM)
-        if not found.isascii() and not _is_utf8(found):
+        self.size_bytes = len(data)
+        data = data.removeprefix(_BOM)
+        if not data.isascii() and not _is_utf8(data):
             raise UnreadableInput(str(self.path), "is not UTF-8")
-        return repair_text(found)
+        return repair_text(data)
 
     def _number_lines(self) -> Iterator[tuple[int, bytes]]:
         number = 0
@@ -205,10 +205,10 @@ def decode_line(decoder: "msgspec.json.Decoder[T]", line: bytes | msgspec.Raw) -
         raise
     except msgspec.DecodeError:
         text = bytes(line)
-        again = repair_text(text)
-        if again is text:
+        repaired_text = repair_text(text)
+        if repaired_text is text:
             raise
-        return decoder.decode(again)
+        return decoder.decode(repaired_text)
 
 
 def describe_decode_error(error: Exception) -> str:
@@ -219,7 +219,7 @@ def describe_decode_error(error: Exception) -> str:
 
 
 def describe_problem(document: bytes, default: str) -> str:
-    """What is wrong with a document: that it is not JSON, or `default`."""
+    """Describe what is wrong with a document: that it is not JSON, or `default`."""
     try:
         _VALUE_DECODER.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -248,12 +248,12 @@ def _join_pretty_printed(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[i
 
 def _skip_line(file: IO[bytes], chunk_bytes: int) -> int:
     """Read to the end of the line, and return the number of bytes."""
-    skipped = 0
+    skipped_bytes = 0
     while chunk := file.readline(chunk_bytes):
-        skipped += len(chunk)
+        skipped_bytes += len(chunk)
         if chunk.endswith(b"\n"):
             break
-    return skipped
+    return skipped_bytes
 
 
 def _open(path: Path) -> IO[bytes]:

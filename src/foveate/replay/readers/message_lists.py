@@ -50,19 +50,21 @@ def read_message_lists(file: LogFile, model: str | None = None) -> list[Recordin
         UnreadableInput: the file cannot be opened.
     """
     conversations = _ListConversations()
-    for one in _find_lists(file):
-        if one.messages:
+    for message_list in _find_lists(file):
+        if message_list.messages:
             try:
-                conversations.add(one, _detect_api_format(one, model))
+                conversations.add(message_list, _detect_api_format(message_list, model))
             except MalformedRequest as error:
-                file.report_unreadable(one.line, str(error))
+                file.report_unreadable(message_list.line, str(error))
     recordings = [
         _make_recording(conversation, file, model, is_alone=len(conversations.all) == 1)
         for conversation in conversations.all
     ]
     return [
-        replace(one, unreadable=tuple(file.unreadable), size_bytes=file.size_bytes) if at == 0 else one
-        for at, one in enumerate(recordings)
+        replace(recording, unreadable=tuple(file.unreadable), size_bytes=file.size_bytes)
+        if at == 0
+        else recording
+        for at, recording in enumerate(recordings)
     ]
 
 
@@ -138,8 +140,8 @@ def _find_in_list(items: list[msgspec.Raw], number: int, max_depth: int) -> Iter
                 yield from _find_in_list(read_items(raw), number, max_depth - 1)
             continue
         fields = read_fields(raw)
-        if (one := _find_in_object(fields, number)) is not None:
-            yield one
+        if (message_list := _find_in_object(fields, number)) is not None:
+            yield message_list
         elif (message := _normalize_message(raw, fields)) is not None:
             messages.append(message)
     if messages:
@@ -160,14 +162,18 @@ def _find_in_object(fields: Fields, number: int) -> _MessageList | None:
         ]
         if messages:
             envelope = {key: fields[key] for key in _ENVELOPE_FIELDS if key in fields}
-            named = name if name in ("contents", "input") else "messages"
+            field_name = name if name in ("contents", "input") else "messages"
             conversation_id = (
                 read_text(fields, "id")
                 or read_text(fields, "session_id")
                 or read_text(fields, "conversation_id")
             )
             return _MessageList(
-                line=number, messages=tuple(messages), field_name=named, envelope=envelope, name=conversation_id
+                line=number,
+                messages=tuple(messages),
+                field_name=field_name,
+                envelope=envelope,
+                name=conversation_id,
             )
     return None
 
@@ -190,16 +196,16 @@ def _make_recording(
     name = first_list.name or (file.name if is_alone else f"{file.name}:{first_list.line}")
     envelope_fields = first_list.envelope or {}
     envelope = msgspec.json.encode(envelope_fields) if envelope_fields.keys() - {"model"} else b""
-    named = read_text(envelope_fields, "model") or model or ""
+    model_name = read_text(envelope_fields, "model") or model or ""
     breakpoint_ttl = next(
-        (found for raw in (*first_list.messages, envelope) if (found := find_breakpoint_ttl(raw)) is not None),
+        (ttl for raw in (*first_list.messages, envelope) if (ttl := find_breakpoint_ttl(raw)) is not None),
         None,
     )
     calls = tuple(
         RecordedCall(
             id=f"{file.path}:{first_list.line}:{number}",
             conversation=name,
-            model=named,
+            model=model_name,
             at=0.0,
             response_at=0.0,
             last_message=last,
@@ -215,12 +221,14 @@ def _make_recording(
         source=RecordingSource.MESSAGES,
         format=api_format,
         calls=calls,
-        missing=find_missing_parts(calls) | find_missing_front(calls, envelope_fields),
+        missing=find_missing_parts(calls) | find_missing_preamble(calls, envelope_fields),
     )
 
 
-def find_missing_front(calls: Sequence[RecordedCall], envelope_fields: Iterable[str]) -> frozenset[MissingPart]:
-    """Whether system prompt and tools are missing, by the envelope and the messages."""
+def find_missing_preamble(
+    calls: Sequence[RecordedCall], envelope_fields: Iterable[str]
+) -> frozenset[MissingPart]:
+    """Find out whether system prompt and tools are missing, by the envelope and the messages."""
     missing, names = set(), set(envelope_fields)
     for call in calls:
         if not names & {"tools", "functions", "toolConfig"} and _calls_tools(call.response):

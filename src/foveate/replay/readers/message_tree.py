@@ -10,12 +10,11 @@ import msgspec
 
 from foveate.formats.json_text.parse import as_text, parse_json, to_json
 from foveate.formats.layout import BREAKPOINT_FIELDS, CACHE_POINT_FIELD, is_cache_point, remove_breakpoints
-from foveate.model import Ttl
+from foveate.model import SYSTEM_ROLES, Ttl
 from foveate.replay.recording import RecordedMessage
 
 # In a string, the quotes would be escaped.
 _BREAKPOINT_NAMES = tuple(f'"{name}"'.encode() for name in (*BREAKPOINT_FIELDS, CACHE_POINT_FIELD))
-_SYSTEM_ROLES = frozenset(("system", "developer"))
 # Items of the Responses API without a role that come from the client.
 _USER_ITEMS = frozenset(
     ("function_call_output", "custom_tool_call_output", "computer_call_output", "local_shell_call_output",
@@ -59,21 +58,21 @@ class MessageTree:
         if known is not None:
             return known
         normalized = normalize_message(raw)
-        found = self._children.get((parent, normalized))
-        if found is None:
-            found = RecordedMessage(
+        message = self._children.get((parent, normalized))
+        if message is None:
+            message = RecordedMessage(
                 previous=parent,
                 role=read_role(normalized),
                 raw=normalized,
                 depth=parent.depth + 1 if parent else 0,
             )
-            self._children[parent, normalized] = found
+            self._children[parent, normalized] = message
             root = self._roots.get(parent) if parent is not None else None
-            if root is not None or found.role not in _SYSTEM_ROLES:
-                self._roots[found] = root or found
+            if root is not None or message.role not in SYSTEM_ROLES:
+                self._roots[message] = root or message
         if raw != normalized:  # the next body spells it the same way
-            self._children[parent, raw] = found
-        return found
+            self._children[parent, raw] = message
+        return message
 
     def find_root(self, last: RecordedMessage) -> RecordedMessage:
         """The first message of a conversation that is not a system prompt."""
@@ -95,7 +94,6 @@ def normalize_message(raw: bytes) -> bytes:
 
 
 def _flatten_single_text(message: Any) -> Any:
-    """Replace a content of one text block by the equivalent string."""
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         block = content[0]

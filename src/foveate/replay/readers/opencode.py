@@ -87,7 +87,7 @@ def read_opencode(files: list[LogFile], model: str | None = None) -> list[Record
 
 
 def is_opencode_database(path: Path) -> bool:
-    """Whether a SQLite file has opencode's tables."""
+    """Return whether a SQLite file has opencode's tables."""
     try:
         with closing(_connect(path)) as database:
             database.execute(_MESSAGES_QUERY + " LIMIT 0")
@@ -110,14 +110,19 @@ def read_opencode_database(path: Path, model: str | None = None) -> list[Recordi
                 _find_or_add_message(
                     sessions, _decode_record(data) | {"id": str(message_id), "sessionID": str(session)}
                 )
-            found = database.execute(_PARTS_QUERY)
-            parts = [_decode_record(data) | {"id": str(own), "messageID": str(of)} for of, own, data in found]
+            part_rows = database.execute(_PARTS_QUERY)
+            parts = [
+                _decode_record(data) | {"id": str(own), "messageID": str(of)} for of, own, data in part_rows
+            ]
     except sqlite3.Error as error:
         raise UnreadableInput(str(path), f"cannot be read as opencode's database: {error}") from None
     _add_parts(sessions, parts)
     size_bytes = path.stat().st_size
     recordings = list(_make_recordings(sessions, model or ""))
-    return [replace(one, size_bytes=size_bytes) if not at else one for at, one in enumerate(recordings)]
+    return [
+        replace(recording, size_bytes=size_bytes) if not at else recording
+        for at, recording in enumerate(recordings)
+    ]
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -161,7 +166,9 @@ def _make_recordings(sessions: dict[str, dict[str, _OpencodeMessage]], model: st
         if not calls:
             continue
         costs = [
-            call.usage.said_dollars for call in calls if call.usage and call.usage.said_dollars is not None
+            call.usage.reported_dollars
+            for call in calls
+            if call.usage and call.usage.reported_dollars is not None
         ]
         yield Recording(
             name=name,
@@ -178,8 +185,6 @@ def _created_at(message: _OpencodeMessage) -> float:
 
 
 class _OpencodeSession:
-    """A session as far as it has been read."""
-
     def __init__(self, name: str, default_model: str) -> None:
         self.calls: list[RecordedCall] = []
         self._name = name
@@ -204,24 +209,26 @@ class _OpencodeSession:
         steps = list(_split_responses(message.parts))
         sent_at = _created_at(message)
         for number, (parts, finish) in enumerate(steps):
-            counted = finish or (message.info if len(steps) == 1 else {})
+            usage_record = finish or (message.info if len(steps) == 1 else {})
             blocks = [block for part in parts for block in _response_blocks(part)]
-            self._note_call(message, blocks, counted, sent_at)
+            self._note_call(message, blocks, usage_record, sent_at)
             self._append("assistant", blocks)
             self._append("user", [block for part in parts for block in _result_blocks(part)])
             ends = [parse_time(_state_time(part).get("end")) for part in parts]
             sent_at = max(sent_at, *ends) if ends and number + 1 < len(steps) else sent_at
 
-    def _note_call(self, message: _OpencodeMessage, blocks: list[_Record], counted: _Record, at: float) -> None:
-        usage = _make_usage(counted)
+    def _note_call(
+        self, message: _OpencodeMessage, blocks: list[_Record], usage_record: _Record, at: float
+    ) -> None:
+        usage = _make_usage(usage_record)
         if (
             self._last is None or usage is None or usage.is_empty
         ):  # nothing was requested, or nothing was charged
             return
         model = as_text(message.info.get("modelID")) or self._default_model
-        named = f"{model}:{at:.3f}:{usage.cache.input_tokens}:{usage.output_tokens}"  # the same in a fork
+        call_id = f"{model}:{at:.3f}:{usage.cache.input_tokens}:{usage.output_tokens}"  # the same in a fork
         call = RecordedCall(
-            id=named,
+            id=call_id,
             conversation=self._name,
             model=model,
             at=at,
@@ -274,9 +281,9 @@ def _response_blocks(part: _Record) -> list[_Record]:
         case "reasoning":
             return [{"type": "thinking", "thinking": as_text(part.get("text")), "signature": ""}]
         case "tool":
-            called = as_dict(as_dict(part.get("state")).get("input"))
+            tool_input = as_dict(as_dict(part.get("state")).get("input"))
             name, call_id = as_text(part.get("tool")), as_text(part.get("callID"))
-            return [{"type": "tool_use", "id": call_id, "name": name, "input": called}]
+            return [{"type": "tool_use", "id": call_id, "name": name, "input": tool_input}]
         case _:
             return []
 
@@ -293,22 +300,22 @@ def _state_time(part: _Record) -> _Record:
     return as_dict(as_dict(part.get("state")).get("time"))
 
 
-def _make_usage(counted: _Record) -> Usage | None:
-    found = as_dict(counted.get("tokens"))
-    if not found:
+def _make_usage(usage_record: _Record) -> Usage | None:
+    numbers = as_dict(usage_record.get("tokens"))
+    if not numbers:
         return None
-    cached = as_dict(found.get("cache"))
-    cost = counted.get("cost")
+    cached = as_dict(numbers.get("cache"))
+    cost = usage_record.get("cost")
     is_cost = isinstance(cost, int | float) and not isinstance(cost, bool) and cost > 0
-    reasoning = tokens_or_zero(found.get("reasoning"))
+    reasoning = tokens_or_zero(numbers.get("reasoning"))
     return Usage(
         cache=CacheUsage(
-            uncached=tokens_or_zero(found.get("input")),
+            uncached=tokens_or_zero(numbers.get("input")),
             read=tokens_or_zero(cached.get("read")),
             written_5m=tokens_or_zero(cached.get("write")),
         ),
-        output_tokens=tokens_or_zero(found.get("output")) + reasoning,
+        output_tokens=tokens_or_zero(numbers.get("output")) + reasoning,
         reasoning_tokens=reasoning,
-        said_dollars=Decimal(repr(cost)) if is_cost else None,
-        raw=to_json(found),
+        reported_dollars=Decimal(repr(cost)) if is_cost else None,
+        raw=to_json(numbers),
     )

@@ -61,7 +61,7 @@ def _make_row(fields: Fields, model: str | None) -> LoggedRequest:
     # If tools were described in the prompt, `response` is the translated one.
     response = fields.get("raw_response", fields["response"])
     response_fields = read_fields(response)
-    named = (
+    model_name = (
         read_text(response_fields, "model")
         or read_text(read_fields(fields.get("kwargs", b"")), "model")
         or model
@@ -74,7 +74,7 @@ def _make_row(fields: Fields, model: str | None) -> LoggedRequest:
     return LoggedRequest(
         body=body,
         format=api_format,
-        model=named.removeprefix(_PROXY),
+        model=model_name.removeprefix(_PROXY),
         response=extract_message(api_format, bytes(response)),
         usage=_read_usage(fields, api_format),
         at=max(response_at - latency_seconds, 0.0),
@@ -107,7 +107,7 @@ def _is_sent(tool: msgspec.Raw) -> bool:
 
 
 def _has_tools(fields: Fields, row: LoggedRequest) -> bool:
-    """Whether the log shows the tools that were sent, if any were."""
+    """Return whether the log shows the tools that were sent, if any were."""
     return (
         not _logged_tools(fields)
         or "tools" in row.body
@@ -121,7 +121,7 @@ def _read_usage(fields: Fields, api_format: Format) -> Usage | None:
     cost = _read_number(fields, "cost")
     if usage is None or not cost:
         return usage
-    return msgspec.structs.replace(usage, said_dollars=Decimal(repr(cost)))
+    return msgspec.structs.replace(usage, reported_dollars=Decimal(repr(cost)))
 
 
 def _with_cost(recording: Recording, has_all_tools: bool) -> Recording:
@@ -131,14 +131,14 @@ def _with_cost(recording: Recording, has_all_tools: bool) -> Recording:
 
 
 def _cost(call: RecordedCall) -> Decimal | None:
-    return call.usage.said_dollars if call.usage is not None else None
+    return call.usage.reported_dollars if call.usage is not None else None
 
 
 def _read_number(fields: Fields, name: str) -> float:
-    found = parse_json(fields[name]) if name in fields else None
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    value = parse_json(fields[name]) if name in fields else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
-    return float(found) if 0 <= found < _MAX_NUMBER else 0.0
+    return float(value) if 0 <= value < _MAX_NUMBER else 0.0
 
 
 def _read_time(fields: Fields, name: str) -> float:

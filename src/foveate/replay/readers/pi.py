@@ -86,7 +86,9 @@ def read_pi(file: LogFile, model: str | None = None) -> list[Recording]:
     if not session.calls and not session.is_started:
         return []
     calls = session.ordered_calls()
-    dollars = [call.usage.said_dollars for call in calls if call.usage and call.usage.said_dollars is not None]
+    dollars = [
+        call.usage.reported_dollars for call in calls if call.usage and call.usage.reported_dollars is not None
+    ]
     return [
         Recording(
             name=session.name,
@@ -102,8 +104,6 @@ def read_pi(file: LogFile, model: str | None = None) -> list[Recording]:
 
 
 class _PiSession:
-    """A session as far as it has been read."""
-
     def __init__(self, name: str, model: str | None) -> None:
         self.name = name
         self.calls: list[tuple[RecordedCall, int]] = []
@@ -151,17 +151,17 @@ class _PiSession:
         """Add a summary, followed by all entries that it keeps; nothing is kept if the first one is unknown."""
         index = line.first_kept_entry_index
         first = as_text(line.first_kept_entry_id) or (str(index) if isinstance(index, int) else "")
-        kept: list[_PiEntry] = []
+        kept_entries: list[_PiEntry] = []
         if first in self._entries:
             end = self._entries[first]  # the last message up to there
             current = previous
             while current is not None and current is not end:
-                kept.append(current)
+                kept_entries.append(current)
                 current = current.previous
             if current is not None and current.entry_id == first:
-                kept.append(current)
+                kept_entries.append(current)
         entry = _add_user_entry(None, entry_id, line.summary)
-        for kept_entry in reversed(kept):
+        for kept_entry in reversed(kept_entries):
             entry = _PiEntry(
                 entry,
                 kept_entry.entry_id,
@@ -286,7 +286,6 @@ def _encode_blocks(blocks: Iterable[Mapping[str, Any]]) -> list[bytes]:
 
 
 def _convert_blocks(content: object) -> list[dict[str, Any]]:
-    """Convert a content to Anthropic blocks."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     return [_convert_block(as_dict(block)) for block in as_list(content) if isinstance(block, dict)]
@@ -310,12 +309,12 @@ def _convert_block(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tool_result_block(message: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    block: dict[str, Any] = {
         "type": "tool_result",
         "tool_use_id": as_text(message.get("toolCallId")),
         "content": _convert_blocks(message.get("content")),
     }
-    return found | {"is_error": True} if message.get("isError") is True else found
+    return block | {"is_error": True} if message.get("isError") is True else block
 
 
 def _make_usage(usage: Mapping[str, Any]) -> Usage | None:
@@ -330,6 +329,6 @@ def _make_usage(usage: Mapping[str, Any]) -> Usage | None:
             written_5m=tokens_or_zero(usage.get("cacheWrite")),
         ),
         output_tokens=tokens_or_zero(usage.get("output")),
-        said_dollars=Decimal(repr(total)) if is_sum else None,
+        reported_dollars=Decimal(repr(total)) if is_sum else None,
         raw=to_json(usage),
     )

@@ -83,8 +83,6 @@ def read_qwen_code(file: LogFile, model: str | None = None) -> list[Recording]:
 
 
 class _QwenSession:
-    """A session as far as it has been read."""
-
     def __init__(self, name: str, default_model: str) -> None:
         self.name = name
         self.is_started = False
@@ -117,8 +115,8 @@ class _QwenSession:
     def _note_call(
         self, record_id: str, line: _QwenLine, last: RecordedMessage, response: bytes, sent_at: float, at: float
     ) -> None:
-        counted = as_dict(line.usage_metadata)
-        usage = formats.parse_usage(Format.GEMINI, to_json(counted)) if counted else None
+        usage_metadata = as_dict(line.usage_metadata)
+        usage = formats.parse_usage(Format.GEMINI, to_json(usage_metadata)) if usage_metadata else None
         self.calls[record_id] = RecordedCall(
             id=record_id,
             conversation=self.name,

@@ -22,7 +22,7 @@ from foveate.formats.response.usage import tokens_or_zero
 from foveate.model import CacheUsage, Format, Usage
 from foveate.replay.readers.detect import BODY_FIELDS, Fields, list_rows, read_fields, read_items, read_text
 from foveate.replay.readers.log_file import LogFile, describe_problem, parse_time
-from foveate.replay.readers.message_lists import find_missing_front
+from foveate.replay.readers.message_lists import find_missing_preamble
 from foveate.replay.readers.message_tree import MessageTree, find_breakpoint_ttl
 from foveate.replay.recording import (
     RecordedCall,
@@ -84,8 +84,6 @@ _THINKING_FIELDS = ("thinking", "reasoning")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRequest:
-    """A logged request, and what was logged with it."""
-
     body: Fields
     format: Format
     model: str
@@ -138,8 +136,8 @@ def _find_body(fields: Fields, max_depth: int) -> Fields | None:
         for name in BODY_FIELDS:
             raw = fields.get(name)
             inner = _read_object(raw) if raw is not None else {}
-            if inner and (found := _find_body(inner, max_depth - 1)) is not None:
-                return found
+            if inner and (body := _find_body(inner, max_depth - 1)) is not None:
+                return body
     if "input" not in fields:
         return None
     if fields.keys() & {"output", "traceId", "usageDetails"} and _is_messages(fields, "input"):
@@ -151,7 +149,6 @@ def _find_body(fields: Fields, max_depth: int) -> Fields | None:
 
 
 def _strip_log_fields(fields: Fields) -> Fields:
-    """A body without the log fields beside it."""
     is_log = fields.keys() & {
         *_RESPONSE_FIELDS,
         *_USAGE_FIELDS,
@@ -180,21 +177,21 @@ def _read_object(raw: msgspec.Raw) -> Fields:
 
 def _find_model_in_path(fields: Fields) -> str:
     """The model, if only the URL names it: Gemini, Bedrock, Azure."""
-    found = _MODEL_IN_PATH.search(_first_text(fields, ("uri", "url", "path", "route")))
-    return unquote(found[1].strip()) if found else ""
+    match = _MODEL_IN_PATH.search(_first_text(fields, ("uri", "url", "path", "route")))
+    return unquote(match[1].strip()) if match else ""
 
 
 def _first_text(fields: Fields, names: Iterable[str]) -> str:
-    return next((found for name in names if (found := read_text(fields, name))), "")
+    return next((text for name in names if (text := read_text(fields, name))), "")
 
 
 def _first_time(fields: Fields, names: Iterable[str]) -> float:
     for name in names:
         raw = fields.get(name)
         if raw is not None and bytes(memoryview(raw)[:1]) not in (b"{", b"["):
-            found = parse_time(parse_json(raw))
-            if found:
-                return found
+            at = parse_time(parse_json(raw))
+            if at:
+                return at
     return 0.0
 
 
@@ -204,19 +201,19 @@ def _find_response(fields: Fields) -> bytes:
         raw = fields.get(name)
         if raw is None:
             continue
-        found = bytes(raw)
-        if found.startswith(b'"'):
-            found = as_text(parse_json(found)).encode("utf-8", "replace").strip()
-        inner = read_fields(found)
+        response = bytes(raw)
+        if response.startswith(b'"'):
+            response = as_text(parse_json(response)).encode("utf-8", "replace").strip()
+        inner = read_fields(response)
         for below in _NESTED_FIELDS:
             if below in inner and not inner.keys() & {"choices", "usage", "role", "candidates"}:
                 deeper = bytes(inner[below])
                 if deeper.startswith(b"{"):
-                    found = deeper
+                    response = deeper
                 elif deeper.startswith(b'"') and below != "content":
-                    found = as_text(parse_json(deeper)).encode("utf-8", "replace").strip()
-        if found and found != b"null":
-            return found
+                    response = as_text(parse_json(deeper)).encode("utf-8", "replace").strip()
+        if response and response != b"null":
+            return response
     return b""
 
 
@@ -268,27 +265,26 @@ def _parse_langfuse_usage(counts: dict[str, Any]) -> Usage | None:
 
 def extract_message(api_format: Format, reply: bytes) -> bytes:
     """The message in a response, as it is sent again; empty if it cannot be determined."""
-    found = read_fields(reply)
-    if "choices" in found:
-        first = next(iter(read_items(found["choices"])), None)
+    response = read_fields(reply)
+    if "choices" in response:
+        first = next(iter(read_items(response["choices"])), None)
         return bytes(read_fields(first).get("message", b"")) if first is not None else b""
-    if "candidates" in found:
-        first = next(iter(read_items(found["candidates"])), None)
+    if "candidates" in response:
+        first = next(iter(read_items(response["candidates"])), None)
         return bytes(read_fields(first).get("content", b"")) if first is not None else b""
-    output = found.get("output")
+    output = response.get("output")
     if output is not None and bytes(memoryview(output)[:1]) == b"[":
         return _join_items(read_items(output))
     if output is not None:  # Bedrock
         return bytes(read_fields(output).get("message", b""))
-    if "content" in found:
-        return msgspec.json.encode({"role": "assistant", "content": found["content"]})
+    if "content" in response:
+        return msgspec.json.encode({"role": "assistant", "content": response["content"]})
     if reply.startswith((b"{", b"[", b"data:", b"event:")) or not reply or api_format is Format.GEMINI:
         return b""
     return to_json({"role": "assistant", "content": reply.decode("utf-8", "replace")})
 
 
 def _join_items(items: Iterable[msgspec.Raw]) -> bytes:
-    """Join the items of a Responses API response into one message."""
     texts = []
     for item in items:
         fields = read_fields(item)
@@ -300,8 +296,6 @@ def _join_items(items: Iterable[msgspec.Raw]) -> bytes:
 
 @dataclass(slots=True)
 class LoggedConversations:
-    """Groups calls by the conversation that they continue."""
-
     source: RecordingSource
     name: str
     _trees: dict[Format, MessageTree] = field(default_factory=dict)
@@ -348,21 +342,21 @@ class LoggedConversations:
     def recordings(self) -> list[Recording]:
         """One recording per conversation; conversations of a single call are combined."""
         single_calls: dict[Format, list[RecordedCall]] = {}
-        found = []
+        recordings = []
         for (api_format, session), calls in self._calls.items():
             if len(calls) == 1 and session.startswith(f"{self.name}:") and len(self._calls) > 1:
                 single_calls.setdefault(api_format, []).extend(calls)
             else:
                 name = self.name if len(self._calls) == 1 and session in self._roots.values() else session
-                found.append(
+                recordings.append(
                     self._make_recording(name, api_format, calls, self._envelope_fields[api_format, session])
                 )
         for api_format, calls in single_calls.items():
             envelope_fields = {"tools", "system"}  # each had its own
-            found.append(
+            recordings.append(
                 self._make_recording(f"{self.name} ({api_format})", api_format, calls, envelope_fields)
             )
-        return found
+        return recordings
 
     def _make_recording(
         self, name: str, api_format: Format, calls: list[RecordedCall], envelope_fields: set[str]
@@ -370,7 +364,7 @@ class LoggedConversations:
         ordered = tuple(sorted(calls, key=lambda call: call.at))
         missing = find_missing_parts(ordered)
         if not any(call.envelope for call in calls):
-            missing |= find_missing_front(ordered, envelope_fields)
+            missing |= find_missing_preamble(ordered, envelope_fields)
         return Recording(name=name, source=self.source, format=api_format, calls=ordered, missing=missing)
 
 
@@ -416,13 +410,15 @@ def _read_row(fields: Fields, model: str | None) -> LoggedRequest | None:
     row = parse_row(fields)
     if row is None or (row.usage is None and _has_failed(fields)):
         return None
-    named = row.model or next((name for name in (read_text(fields, one) for one in _MODEL_FIELDS) if name), "")
+    model_name = row.model or next(
+        (name for name in (read_text(fields, field_name) for field_name in _MODEL_FIELDS) if name), ""
+    )
     at = row.at or _response_time(fields)
-    return replace(row, model=named or model or "", at=at, response_at=row.response_at or at)
+    return replace(row, model=model_name or model or "", at=at, response_at=row.response_at or at)
 
 
 def _has_failed(fields: Fields) -> bool:
-    """Whether a row says that its request failed, so that it was not charged."""
+    """Return whether a row says that its request failed, so that it was not charged."""
     for name in _STATUS_FIELDS:
         status = parse_json(fields[name]) if name in fields else None
         if (isinstance(status, int) and status >= _MIN_ERROR_STATUS) or as_text(
@@ -447,7 +443,6 @@ def _response_time(fields: Fields) -> float:
 
 
 def _requests_thinking(body: Fields) -> bool:
-    """Whether a body enables thinking."""
     thinking, reasoning = (as_dict(parse_json(body[name])) if name in body else {} for name in _THINKING_FIELDS)
     return thinking.get("type") in ("enabled", "adaptive") or reasoning.get("effort") not in (None, "none")
 

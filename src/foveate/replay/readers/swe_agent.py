@@ -40,8 +40,6 @@ _Entry = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunInfo:
-    """Data of a whole run."""
-
     name: str
     model: str
     dollars: Decimal | None
@@ -54,7 +52,7 @@ def read_trajectories(file: LogFile, model: str | None = None) -> list[Recording
     Raises:
         UnreadableInput: the file cannot be opened.
     """
-    found = []
+    recordings = []
     for number, document in file.documents():
         try:
             decoded = _DOCUMENT_DECODER.decode(document)
@@ -70,14 +68,14 @@ def read_trajectories(file: LogFile, model: str | None = None) -> list[Recording
             name = as_text(run.get("instance_id")) or file.name
             name = name if at == 0 or name != file.name else f"{name}:{at + 1}"
             try:
-                found.append(_make_recording(run, name, model))
+                recordings.append(_make_recording(run, name, model))
             except (RecursionError, MalformedRequest):  # could be decoded, but is too deep to encode
                 file.report_unreadable(number, TOO_DEEP)
     return [
         replace(recording, unreadable=tuple(file.unreadable), size_bytes=file.size_bytes)
         if at == 0
         else recording
-        for at, recording in enumerate(found)
+        for at, recording in enumerate(recordings)
     ]
 
 
@@ -90,21 +88,21 @@ def _is_run(run: _Entry) -> bool:
     return any(_list_entries(run.get(name)) for name in ("history", "trajectory", "messages"))
 
 
-def _list_entries(found: object) -> list[dict[str, Any]]:
+def _list_entries(value: object) -> list[dict[str, Any]]:
     """A list of objects, possibly written as a string."""
-    if isinstance(found, str) and found.lstrip().startswith("["):
+    if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            found = _DOCUMENT_DECODER.decode(found)
+            value = _DOCUMENT_DECODER.decode(value)
         except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
             return []
-    return [entry for entry in as_list(found) if isinstance(entry, dict)]
+    return [entry for entry in as_list(value) if isinstance(entry, dict)]
 
 
 def _make_recording(run: _Entry, name: str, model: str | None) -> Recording:
-    named = _find_model(run)
+    model_name = _find_model(run)
     info = _RunInfo(
         name=name,
-        model=named or model or "",
+        model=model_name or model or "",
         dollars=_reported_dollars(run),
         breakpoint_ttl=_find_run_breakpoint_ttl(run),
     )
@@ -121,11 +119,11 @@ def _make_recording(run: _Entry, name: str, model: str | None) -> Recording:
             _history_from_steps(steps)
         )
         calls = calls or list(_calls_from_history(history, info, observations=_max_observations(run)))
-    missing = find_missing_parts(calls) if named else find_missing_parts(calls) | {MissingPart.MODEL}
+    missing = find_missing_parts(calls) if model_name else find_missing_parts(calls) | {MissingPart.MODEL}
     if any(b'"tool_calls"' in call.response or b'"function_call"' in call.response for call in calls):
         missing |= {MissingPart.TOOLS}
     if not any(
-        said.role in ("system", "developer") for call in calls[:1] for said in call.last_message.history()
+        message.role in ("system", "developer") for call in calls[:1] for message in call.last_message.history()
     ):
         missing |= {MissingPart.SYSTEM}
     return Recording(
@@ -154,7 +152,7 @@ def _calls_from_history(
 ) -> Iterator[RecordedCall]:
     """Each agent of a run sees only its own messages, and only the last `observations` if that is set."""
     tree = MessageTree()
-    sent: dict[str, list[bytes]] = {}
+    messages_by_agent: dict[str, list[bytes]] = {}
     observed: dict[str, list[int]] = {}
     last: dict[str, RecordedMessage | None] = {}
     for number, entry in enumerate(history):
@@ -162,20 +160,20 @@ def _calls_from_history(
         message = _sent_message(entry)
         if message is None:
             continue
-        before, said = last.get(agent), sent.setdefault(agent, [])
+        before, agent_messages = last.get(agent), messages_by_agent.setdefault(agent, [])
         raw = to_json(message)
         is_demo = entry.get("is_demo") is True
         if message["role"] == "assistant" and not is_demo and before is not None:
             yield _make_call(run, number, agent, before, raw, entry, None)
-        said.append(raw)
+        agent_messages.append(raw)
         last[agent] = tree.append(before, raw)
         if observations and message["role"] in ("user", "tool") and not is_demo:
-            seen = observed.setdefault(agent, [])
-            seen.append(len(said) - 1)
-            if len(seen) > observations + 1:  # the first one is the task, and stays
-                old = seen.pop(1)
-                said[old] = _omit_observation(said[old])
-                last[agent] = tree.append_all(said)
+            observation_indexes = observed.setdefault(agent, [])
+            observation_indexes.append(len(agent_messages) - 1)
+            if len(observation_indexes) > observations + 1:  # the first one is the task, and stays
+                old = observation_indexes.pop(1)
+                agent_messages[old] = _omit_observation(agent_messages[old])
+                last[agent] = tree.append_all(agent_messages)
 
 
 def _omit_observation(raw: bytes) -> bytes:
@@ -194,21 +192,21 @@ def _max_observations(run: _Entry) -> int | None:
     """The number of observations that are sent, if the run limits them."""
     processors = as_dict(_read_config(run).get("agent")).get("history_processors")
     for processor in _list_entries(processors):
-        kept = processor.get("n")
-        if processor.get("type") == "last_n_observations" and isinstance(kept, int) and kept > 0:
-            return kept
+        limit = processor.get("n")
+        if processor.get("type") == "last_n_observations" and isinstance(limit, int) and limit > 0:
+            return limit
     return None
 
 
 def _calls_from_queries(steps: Iterable[_Entry], run: _RunInfo) -> Iterator[RecordedCall]:
     tree = MessageTree()
     for number, step in enumerate(steps):
-        sent = [
+        messages = [
             message
             for entry in _list_entries(step.get("query"))
             if (message := _sent_message(entry)) is not None
         ]
-        last = tree.append_all(map(to_json, sent))
+        last = tree.append_all(map(to_json, messages))
         if last is not None:
             response_message = {
                 "role": "assistant",
@@ -220,7 +218,6 @@ def _calls_from_queries(steps: Iterable[_Entry], run: _RunInfo) -> Iterator[Reco
 
 
 def _history_from_steps(steps: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Build a history from the steps alone."""
     for number, step in enumerate(steps):
         if "role" in step:  # the trajectory is in fact a history
             yield step
@@ -238,8 +235,8 @@ def _calls_from_messages(
     tree = MessageTree()
     last: RecordedMessage | None = None
     for number, entry in enumerate(messages):
-        sent = [to_json(message) for message in _sent_messages(entry, api_format)]
-        if not sent:
+        raw_messages = [to_json(message) for message in _sent_messages(entry, api_format)]
+        if not raw_messages:
             continue
         extra = as_dict(entry.get("extra"))
         response = as_dict(extra.get("response")) or (entry if entry.get("object") == "response" else {})
@@ -250,9 +247,9 @@ def _calls_from_messages(
                 else None
             )
             yield _make_call(
-                run, number, "", last, sent[-1], {**extra, **_model_and_time(extra, response)}, usage
+                run, number, "", last, raw_messages[-1], {**extra, **_model_and_time(extra, response)}, usage
             )
-        last = tree.append_all(sent, last)
+        last = tree.append_all(raw_messages, last)
 
 
 def _sent_messages(entry: _Entry, api_format: Format) -> list[dict[str, Any]]:
@@ -281,14 +278,14 @@ def _sent_message(entry: _Entry) -> dict[str, Any] | None:
     role = _entry_role(entry)
     if role not in _KNOWN_ROLES:
         return None
-    found = {name: entry[name] for name in _SENT_FIELDS if entry.get(name) is not None} | {"role": role}
+    message = {name: entry[name] for name in _SENT_FIELDS if entry.get(name) is not None} | {"role": role}
     content = entry.get("content")
-    if content is None and "tool_calls" not in found:
-        found["content"] = as_text(entry.get("text")) or as_text(entry.get("system_prompt"))
+    if content is None and "tool_calls" not in message:
+        message["content"] = as_text(entry.get("text")) or as_text(entry.get("system_prompt"))
     ids = as_list(entry.get("tool_call_ids"))
-    if role == "tool" and ids and "tool_call_id" not in found:
-        found["tool_call_id"] = as_text(ids[0])
-    return found
+    if role == "tool" and ids and "tool_call_id" not in message:
+        message["tool_call_id"] = as_text(ids[0])
+    return message
 
 
 def _make_call(
@@ -327,14 +324,13 @@ def _read_config(run: _Entry) -> dict[str, Any]:
 
 
 def _find_model(run: _Entry) -> str:
-    """The model's name, wherever a version stores it."""
     info = as_dict(run.get("info"))
     for source in (_read_config(run), as_dict(info.get("config")), info, run):
         for inner in (as_dict(source.get("agent")), source):
             model = inner.get("model")
-            named = as_dict(model).get("name") or as_dict(model).get("model_name") or model
-            if isinstance(named, str) and named:
-                return named
+            name = as_dict(model).get("name") or as_dict(model).get("model_name") or model
+            if isinstance(name, str) and name:
+                return name
             if as_text(inner.get("model_name")):
                 return as_text(inner.get("model_name"))
     return as_text(run.get("model_name_or_path"))
@@ -348,12 +344,12 @@ def _find_run_breakpoint_ttl(run: _Entry) -> Ttl | None:
     if "cache_control" in processors or model.get("set_cache_control"):
         return Ttl.FIVE_MINUTES
     last = next((step.get("query") for step in reversed(_list_entries(run.get("trajectory")))), None)
-    sent = (run.get("history"), run.get("messages"), last)
+    documents = (run.get("history"), run.get("messages"), last)
     return next(
         (
-            found
-            for document in sent
-            if document and (found := find_breakpoint_ttl(to_json(document))) is not None
+            ttl
+            for document in documents
+            if document and (ttl := find_breakpoint_ttl(to_json(document))) is not None
         ),
         None,
     )

@@ -35,8 +35,10 @@ def read_tau_bench(file: LogFile, model: str | None = None) -> list[Recording]:
     Raises:
         UnreadableInput: the file cannot be opened.
     """
-    named = _FILE_NAME.match(file.name)
-    reader = _RunReader(file.name, named["model"] if named else model or "", is_named=bool(named))
+    name_match = _FILE_NAME.match(file.name)
+    reader = _RunReader(
+        file.name, name_match["model"] if name_match else model or "", is_named=bool(name_match)
+    )
     recordings = []
     for number, raw in file.objects():
         try:
@@ -56,8 +58,6 @@ def read_tau_bench(file: LogFile, model: str | None = None) -> list[Recording]:
 
 
 class _RunReader:
-    """Reads the runs of one file, which share the system prompt."""
-
     def __init__(self, file_name: str, model: str, *, is_named: bool) -> None:
         self._file_name = file_name
         self._model = model

@@ -14,7 +14,7 @@ import msgspec
 from foveate.model import Area, Place
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece
 from foveate.prompt_cache.rules import CacheRules
-from foveate.replay.simulator.history import HistoryNode, PromptFront
+from foveate.replay.simulator.history import HistoryNode, SimulatedPreamble
 
 _GAP_KIND = "text"
 # Lookback for providers without a limit: a session may be rewound this far and still find its entry.
@@ -22,13 +22,13 @@ _MIN_POSITIONS = 40
 
 
 class PromptTail(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The end of a prompt after `front`: the messages that are given piece by piece.
+    """The end of a prompt after `preamble`: the messages that are given piece by piece.
 
     `positions_before` counts the lookback positions before each of `nodes`. `pieces`, `keys` and `ends` are
     as in a `CachedPrompt`.
     """
 
-    front: PromptFront
+    preamble: SimulatedPreamble
     lookback_positions: int
     nodes: Sequence[HistoryNode]
     positions_before: list[int]
@@ -41,7 +41,7 @@ class SentHistory(Protocol):
     """A call with its history. `full_nodes` are earlier messages that must be given in full too."""
 
     @property
-    def front(self) -> PromptFront: ...
+    def preamble(self) -> SimulatedPreamble: ...
 
     @property
     def last_node(self) -> HistoryNode: ...
@@ -65,7 +65,6 @@ class AbbreviatedPrompts:
         self._latest: tuple[SentHistory, PromptTail] | None = None
 
     def fork(self) -> "AbbreviatedPrompts":
-        """A copy for a policy whose history diverges from here on."""
         other = AbbreviatedPrompts()
         other._sent, other._latest = list(self._sent), self._latest
         other._seen, other._seen_calls = set(self._seen), self._seen_calls
@@ -83,7 +82,7 @@ class AbbreviatedPrompts:
         if self._latest is not None and self._latest[0] is call:
             return self._latest[1]
         tail = build_tail(
-            call.front,
+            call.preamble,
             call.last_node,
             seen=self._seen_before(call),
             lookback_positions=call.rules.lookback_positions,
@@ -97,13 +96,13 @@ class AbbreviatedPrompts:
         is_recorded = bool(self._sent) and self._sent[-1] is call
         calls = len(self._sent) - is_recorded
         for earlier in self._sent[self._seen_calls : calls]:
-            self._seen.update(earlier.last_node.unseen_keys(earlier.front, self._seen))
+            self._seen.update(earlier.last_node.unseen_keys(earlier.preamble, self._seen))
         self._seen_calls = calls
         return self._seen
 
 
 def build_tail(
-    front: PromptFront,
+    preamble: SimulatedPreamble,
     last_node: HistoryNode,
     *,
     seen: Collection[bytes] = (),
@@ -112,18 +111,20 @@ def build_tail(
 ) -> PromptTail:
     """The end of the prompt whose last message is `last_node`.
 
-    It contains everything since the last message that was `seen` after this front, and the positions before
+    It contains everything since the last message that was `seen` after this preamble, and the positions before
     it that a breakpoint looks back. It extends the `previous` tail if `last_node` follows that.
     """
     lookback = lookback_positions or _MIN_POSITIONS
     continues = (
-        previous is not None and previous.front is front and previous.lookback_positions == lookback_positions
+        previous is not None
+        and previous.preamble is preamble
+        and previous.lookback_positions == lookback_positions
     )
     junction = previous.nodes[-1] if continues and previous is not None else None
     new: list[HistoryNode] = []
     node, seen_node = last_node, None
     while True:
-        if seen_node is None and front.key + node.key in seen:
+        if seen_node is None and preamble.key + node.key in seen:
             seen_node = node
         if node is junction and seen_node is not None and previous is not None:
             at = bisect_left(previous.positions_before, seen_node.positions_through - lookback) - 1
@@ -134,7 +135,7 @@ def build_tail(
             seen_node is not None and seen_node.positions_through - node.positions_before > lookback
         ):
             empty = PromptTail(
-                front=front,
+                preamble=preamble,
                 lookback_positions=lookback_positions,
                 nodes=(),
                 positions_before=[],
@@ -148,17 +149,17 @@ def build_tail(
 
 def _extend_tail(previous: PromptTail, start: int, new: Sequence[HistoryNode]) -> PromptTail:
     """A tail without its first `start` nodes, followed by `new` ones."""
-    front, dropped_pieces = previous.front, sum([len(node.pieces) for node in previous.nodes[:start]])
-    key, ends = front.key, previous.ends[dropped_pieces:]
+    preamble, dropped_pieces = previous.preamble, sum([len(node.pieces) for node in previous.nodes[:start]])
+    key, ends = preamble.key, previous.ends[dropped_pieces:]
     pieces = [piece for node in new for piece in node.pieces]
     if pieces:
         first = new[0]
         sizes = accumulate(
-            [piece.tokens for piece in pieces], initial=front.tokens + first.end_tokens - first.tokens
+            [piece.tokens for piece in pieces], initial=preamble.tokens + first.end_tokens - first.tokens
         )
         ends += islice(sizes, 1, None)
     return PromptTail(
-        front=front,
+        preamble=preamble,
         lookback_positions=previous.lookback_positions,
         nodes=(*previous.nodes[start:], *new),
         positions_before=previous.positions_before[start:] + [node.positions_before for node in new],
@@ -174,19 +175,19 @@ def build_prompt(tail: PromptTail, full_nodes: Iterable[HistoryNode] = ()) -> Ca
 
     The cache has no entry in between that a breakpoint could find.
     """
-    front, omitted = tail.front, tail.nodes[0].previous
-    pieces, keys, ends = list(front.pieces), list(front.keys), front.token_ends()
+    preamble, omitted = tail.preamble, tail.nodes[0].previous
+    pieces, keys, ends = list(preamble.pieces), list(preamble.keys), preamble.token_ends()
     if omitted is not None:
         full_by_depth = {node.depth: node for node in full_nodes if omitted.descends_from(node)}
         full_by_depth[0] = omitted.first or omitted
         previous: HistoryNode | None = None
         for depth in sorted(full_by_depth):
-            _add_gap(pieces, keys, ends, front, previous, full_by_depth[depth].previous)
+            _add_gap(pieces, keys, ends, preamble, previous, full_by_depth[depth].previous)
             previous = full_by_depth[depth]
-            _add_node(pieces, keys, ends, front, previous)
-        _add_gap(pieces, keys, ends, front, previous, omitted)
+            _add_node(pieces, keys, ends, preamble, previous)
+        _add_gap(pieces, keys, ends, preamble, previous, omitted)
     return CachedPrompt(
-        model=front.model,
+        model=preamble.model,
         pieces=(*pieces, *tail.pieces),
         keys=keys + tail.keys,
         ends=ends + tail.ends,
@@ -194,11 +195,15 @@ def build_prompt(tail: PromptTail, full_nodes: Iterable[HistoryNode] = ()) -> Ca
 
 
 def _add_node(
-    pieces: list[PromptPiece], keys: list[bytes], ends: list[int], front: PromptFront, node: HistoryNode
+    pieces: list[PromptPiece],
+    keys: list[bytes],
+    ends: list[int],
+    preamble: SimulatedPreamble,
+    node: HistoryNode,
 ) -> None:
     pieces += node.pieces
-    keys += [front.key + key for key in node.keys]
-    end = front.tokens + node.end_tokens - node.tokens
+    keys += [preamble.key + key for key in node.keys]
+    end = preamble.tokens + node.end_tokens - node.tokens
     for piece in node.pieces:
         end += piece.tokens
         ends.append(end)
@@ -208,11 +213,10 @@ def _add_gap(
     pieces: list[PromptPiece],
     keys: list[bytes],
     ends: list[int],
-    front: PromptFront,
+    preamble: SimulatedPreamble,
     start: HistoryNode | None,
     end: HistoryNode | None,
 ) -> None:
-    """Add all messages between two nodes as one piece."""
     tokens = (end.end_tokens if end is not None else 0) - (start.end_tokens if start is not None else 0)
     if end is None or end is start or (start is not None and end.depth <= start.depth):
         return
@@ -227,5 +231,5 @@ def _add_gap(
             accepts_breakpoint=last is not None and last.accepts_breakpoint,
         )
     )
-    keys.append(front.key + end.key)
-    ends.append(front.tokens + end.end_tokens)
+    keys.append(preamble.key + end.key)
+    ends.append(preamble.tokens + end.end_tokens)

@@ -18,7 +18,7 @@ from foveate.model import Area, Ttl
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, is_same_run, token_ends
 from foveate.prompt_cache.rules import CacheRules, CachingMode, rules_for
 from foveate.prompt_cache.simulator import ServedRequest, SimulatedCache
-from foveate.replay.simulator.history import HistoryNode, PromptFront
+from foveate.replay.simulator.history import HistoryNode, SimulatedPreamble
 
 _ASSISTANT, _USER = "assistant", "user"
 # Messages searched for one that accepts a breakpoint; without a limit, each call would take time in
@@ -30,7 +30,7 @@ _MAX_CACHED_RULES = 256
 
 
 class BreakpointPosition(NamedTuple):
-    """A breakpoint on a piece of a message, or of the front if `node` is None."""
+    """A breakpoint on a piece of a message, or of the preamble if `node` is None."""
 
     node: HistoryNode | None
     piece: int
@@ -38,38 +38,38 @@ class BreakpointPosition(NamedTuple):
 
 
 def uses_breakpoint_lookback(rules: CacheRules) -> bool:
-    """Whether cache entries depend only on a request's breakpoints and a few positions before each."""
+    """Return whether cache entries depend only on a request's breakpoints and a few positions before each."""
     return rules.caching is CachingMode.NONE or (
         rules.caching is CachingMode.BREAKPOINTS and rules.lookback_positions > 0
     )
 
 
 def client_positions(
-    front: PromptFront, last_node: HistoryNode, *, front_ttl: Ttl, tail_ttl: Ttl
+    preamble: SimulatedPreamble, last_node: HistoryNode, *, preamble_ttl: Ttl, tail_ttl: Ttl
 ) -> list[BreakpointPosition]:
     """The breakpoints of coding agents: the ends of the system prompt, and the last assistant and user
     messages.
 
     In a message it is on the block that was logged last, or on the last one that accepts a breakpoint.
     """
-    found = [BreakpointPosition(None, at, front_ttl) for at in front.breakpoints]
-    wanted = {_ASSISTANT, _USER}
+    positions = [BreakpointPosition(None, at, preamble_ttl) for at in preamble.breakpoints]
+    missing_roles = {_ASSISTANT, _USER}
     for node in _iterate_back(last_node):
         role = _ASSISTANT if node.role == _ASSISTANT else _USER
-        if role in wanted:
-            wanted.remove(role)
+        if role in missing_roles:
+            missing_roles.remove(role)
             at = client_breakpoint_piece(node)
             if at is not None:
-                found.append(BreakpointPosition(node, at, tail_ttl))
-            if not wanted:
+                positions.append(BreakpointPosition(node, at, tail_ttl))
+            if not missing_roles:
                 break
-    return found
+    return positions
 
 
-def fixed_positions(front: PromptFront, last_node: HistoryNode, ttl: Ttl) -> list[BreakpointPosition]:
+def fixed_positions(preamble: SimulatedPreamble, last_node: HistoryNode, ttl: Ttl) -> list[BreakpointPosition]:
     """Fixed breakpoints: the ends of the tools and of the system prompt, and the last block."""
     by_area: dict[Area, BreakpointPosition] = {}
-    for at, piece in enumerate(front.pieces):
+    for at, piece in enumerate(preamble.pieces):
         if piece.accepts_breakpoint:
             by_area[piece.area] = BreakpointPosition(None, at, ttl)
     for node in _iterate_back(last_node):
@@ -109,7 +109,7 @@ def _last_accepting_piece(node: HistoryNode) -> int | None:
 
 def serve_positions(
     cache: SimulatedCache,
-    front: PromptFront,
+    preamble: SimulatedPreamble,
     last_node: HistoryNode,
     positions: Iterable[BreakpointPosition],
     rules: CacheRules,
@@ -117,38 +117,43 @@ def serve_positions(
     at: float,
     response_at: float,
 ) -> ServedRequest:
-    """Serve everything up to `last_node` with these breakpoints."""
     by_place = (
         {}
         if rules.caching is CachingMode.NONE
         else {_place_of_position(position): position for position in positions}
     )
-    ends = {place: _end_tokens(front, position) for place, position in by_place.items()}
+    ends = {place: _end_tokens(preamble, position) for place, position in by_place.items()}
     requested = sorted([place for place, end in ends.items() if end >= rules.minimum_tokens])
-    hit = _find_hit(cache, front, [by_place[place] for place in requested], rules, at)
+    hit = _find_hit(cache, preamble, [by_place[place] for place in requested], rules, at)
     places = requested
     # The hit may also be at a breakpoint below the minimum size, which requests no entry itself.
     if hit is not None and (hit_place := _place_of_position(hit)) not in requested:
-        by_place[hit_place], ends[hit_place] = hit, _end_tokens(front, hit)
+        by_place[hit_place], ends[hit_place] = hit, _end_tokens(preamble, hit)
         places = sorted((*requested, hit_place))
-    found = places.index(_place_of_position(hit)) if hit is not None else -1
+    hit_index = places.index(_place_of_position(hit)) if hit is not None else -1
     return cache.apply_hit(
-        [_key_at(front, by_place[place]) for place in places],
-        [*(ends[place] for place in places), front.tokens + last_node.end_tokens],
+        [_key_at(preamble, by_place[place]) for place in places],
+        [*(ends[place] for place in places), preamble.tokens + last_node.end_tokens],
         {places.index(place): by_place[place].ttl for place in requested},
         rules,
-        hit=found,
+        hit=hit_index,
         at=at,
         response_at=response_at,
     )
 
 
 def _find_hit(
-    cache: SimulatedCache, front: PromptFront, requested: list[BreakpointPosition], rules: CacheRules, at: float
+    cache: SimulatedCache,
+    preamble: SimulatedPreamble,
+    requested: list[BreakpointPosition],
+    rules: CacheRules,
+    at: float,
 ) -> BreakpointPosition | None:
     """The farthest position with a readable entry, at a breakpoint or within its lookback."""
     for number in range(len(requested) - 1, -1, -1):
-        hit = _look_back(cache, front, requested[number], requested[number - 1] if number else None, rules, at)
+        hit = _look_back(
+            cache, preamble, requested[number], requested[number - 1] if number else None, rules, at
+        )
         if hit is not None:
             return hit
     return None
@@ -156,18 +161,18 @@ def _find_hit(
 
 def _look_back(
     cache: SimulatedCache,
-    front: PromptFront,
+    preamble: SimulatedPreamble,
     position: BreakpointPosition,
     stop: BreakpointPosition | None,
     rules: CacheRules,
     at: float,
 ) -> BreakpointPosition | None:
-    """What a breakpoint finds before the breakpoint at `stop`, which looks back from there itself."""
+    """Find the entry for a breakpoint after the breakpoint at `stop`, which looks back from there itself."""
     find_entry, runs, positions_left = cache.entries.find, rules.runs_are_one_position, rules.lookback_positions
     node, number, ttl = position
-    pieces = node.pieces if node is not None else front.pieces
+    pieces = node.pieces if node is not None else preamble.pieces
     while True:
-        entry = find_entry(front.key + node.keys[number] if node is not None else front.keys[number])
+        entry = find_entry(preamble.key + node.keys[number] if node is not None else preamble.keys[number])
         if entry is not None and entry.is_readable(at):
             return BreakpointPosition(node, number, ttl)
         later_piece = pieces[number]
@@ -176,7 +181,7 @@ def _look_back(
             if node is None:
                 return None
             node = node.previous
-            pieces = node.pieces if node is not None else front.pieces
+            pieces = node.pieces if node is not None else preamble.pieces
             number = len(pieces) - 1
         if stop is not None and node is stop.node and number == stop.piece:
             return None
@@ -190,17 +195,17 @@ def _place_of_position(position: BreakpointPosition) -> tuple[int, int]:
     return (position.node.depth if position.node is not None else -1), position.piece
 
 
-def _key_at(front: PromptFront, position: BreakpointPosition) -> bytes:
+def _key_at(preamble: SimulatedPreamble, position: BreakpointPosition) -> bytes:
     node, number, _ = position
-    return front.keys[number] if node is None else front.key + node.keys[number]
+    return preamble.keys[number] if node is None else preamble.key + node.keys[number]
 
 
-def _end_tokens(front: PromptFront, position: BreakpointPosition) -> int:
+def _end_tokens(preamble: SimulatedPreamble, position: BreakpointPosition) -> int:
     """The tokens up to and including a piece."""
     node, number, _ = position
     if node is None:
-        return front.end_tokens(number)
-    end = front.tokens + node.end_tokens
+        return preamble.end_tokens(number)
+    end = preamble.tokens + node.end_tokens
     later_pieces = node.pieces[number + 1 :]
     return end - sum([piece.tokens for piece in later_pieces]) if later_pieces else end
 
@@ -217,39 +222,45 @@ def _dated_rules(model: str, is_early: bool) -> CacheRules:
 
 
 def client_breakpoints(
-    prompt: CachedPrompt, front: PromptFront, last_node: HistoryNode, *, front_ttl: Ttl, tail_ttl: Ttl
+    prompt: CachedPrompt,
+    preamble: SimulatedPreamble,
+    last_node: HistoryNode,
+    *,
+    preamble_ttl: Ttl,
+    tail_ttl: Ttl,
 ) -> dict[int, Ttl]:
     """The same breakpoints as `client_positions`, by pieces of `prompt`."""
-    breakpoints = dict.fromkeys(front.breakpoints, front_ttl)
-    wanted = {_ASSISTANT, _USER}
+    breakpoints = dict.fromkeys(preamble.breakpoints, preamble_ttl)
+    missing_roles = {_ASSISTANT, _USER}
     for start, node in iterate_full_nodes(prompt, last_node):
         role = _ASSISTANT if node.role == _ASSISTANT else _USER
-        if role in wanted:
-            wanted.remove(role)
+        if role in missing_roles:
+            missing_roles.remove(role)
             at = client_breakpoint_piece(node)
             if at is not None:
                 breakpoints[start + at] = tail_ttl
-        if not wanted:
+        if not missing_roles:
             break
     return breakpoints
 
 
 def with_breakpoints(prompt: CachedPrompt, breakpoints: Mapping[int, Ttl]) -> CachedPrompt:
-    """`prompt` with breakpoints on these pieces, as a client sends it."""
     pieces = list(prompt.pieces)
     for at, ttl in breakpoints.items():
         pieces[at] = structs.replace(pieces[at], breakpoint_ttl=ttl)
     return replace(prompt, pieces=tuple(pieces), layout=None)
 
 
-def fixed_breakpoint_pieces(prompt: CachedPrompt, front: PromptFront, *, minimum_tokens: int) -> list[int]:
+def fixed_breakpoint_pieces(
+    prompt: CachedPrompt, preamble: SimulatedPreamble, *, minimum_tokens: int
+) -> list[int]:
     """The same breakpoints as `fixed_positions`, by pieces of `prompt`."""
     pieces, ends = prompt.pieces, token_ends(prompt)
     last: dict[Area, int] = {}
-    for at in range(len(front.pieces)):
+    for at in range(len(preamble.pieces)):
         if pieces[at].accepts_breakpoint:
             last[pieces[at].area] = at
-    messages_backwards = range(len(pieces) - 1, len(front.pieces) - 1, -1)
+    messages_backwards = range(len(pieces) - 1, len(preamble.pieces) - 1, -1)
     last_accepting = next((at for at in messages_backwards if pieces[at].accepts_breakpoint), None)
     if last_accepting is not None:
         last[Area.MESSAGES] = last_accepting

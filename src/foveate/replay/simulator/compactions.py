@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from foveate import formats
-from foveate.budget.evict import MessageKind, is_system_message
+from foveate.budget.turn_structure import MessageKind, is_system_message
 from foveate.compaction.boundary import TurnStructure, find_boundary
 from foveate.compaction.plan import CompactionOptions, compute_summary_limit, max_summary_tokens
 from foveate.errors import MalformedRequest
@@ -71,7 +71,6 @@ class SimulatedCompaction:
 
     @property
     def instruction_tokens(self) -> int:
-        """The tokens of the instruction to write the summary."""
         return _INSTRUCTION_TOKENS + int(self.summary_tokens * _FACTS_SHARE)
 
 
@@ -86,17 +85,17 @@ class MessageReader:
         recorded = node.message
         if recorded is None:
             return Message(role=node.role, parts=(Text(""),))
-        found = self._messages.get(id(recorded))
-        if found is None:
+        message = self._messages.get(id(recorded))
+        if message is None:
             try:
-                found = formats.parse_message(self._api_format, recorded.raw)
+                message = formats.parse_message(self._api_format, recorded.raw)
             except MalformedRequest:
-                found = Message(role=recorded.role, parts=(Text(""),))
-            self._messages[id(recorded)] = found
-        return found
+                message = Message(role=recorded.role, parts=(Text(""),))
+            self._messages[id(recorded)] = message
+        return message
 
 
-class _CompactedHead(NamedTuple):
+class _SimulatedHead(NamedTuple):
     """A compacted head as the next compaction sees it, independent of its length.
 
     `messages` with their tokens stand for it; `nodes` are their nodes, None for placeholders.
@@ -108,14 +107,14 @@ class _CompactedHead(NamedTuple):
     replaced_tokens: int
 
 
-_NO_HEAD = _CompactedHead((), (), (), 0)
+_NO_HEAD = _SimulatedHead((), (), (), 0)
 _ASSISTANT_PLACEHOLDER = Message(role="assistant", parts=(Text(""),))
 _RESULT_PLACEHOLDER = Message(role="tool", parts=(ToolResult(parts=(), name="what the head ended with"),))
 
 
 def _make_head(
     earlier: SimulatedCompaction, last: HistoryNode, end: HistoryNode, messages: MessageReader
-) -> _CompactedHead:
+) -> _SimulatedHead:
     """The head of an `earlier` compaction, which ends at `end` in the history of `last`.
 
     It contains an assistant message, so that late tool results have something to refer to.
@@ -133,11 +132,10 @@ def _make_head(
     else:
         head_messages, nodes = ((_ASSISTANT_PLACEHOLDER, 0), *question_messages), (None, *question)
     kept_tokens = sum(node.tokens for node in (*kept_nodes, *question))
-    return _CompactedHead(head_messages, nodes, kept_nodes, end.end_tokens - kept_tokens)
+    return _SimulatedHead(head_messages, nodes, kept_nodes, end.end_tokens - kept_tokens)
 
 
 def _has_all_tool_calls(messages: Iterable[Message]) -> bool:
-    """Whether the messages contain the calls of all their tool results."""
     call_ids, result_ids = set(), set()
     for message in messages:
         for part in message.parts:
@@ -150,7 +148,7 @@ def _has_all_tool_calls(messages: Iterable[Message]) -> bool:
 
 def _current_nodes(last: HistoryNode, nodes: Sequence[HistoryNode]) -> Iterator[HistoryNode]:
     """The same messages in the current history: their sizes may have been corrected by usage."""
-    return (found for node in nodes if (found := last.ancestor_at(node.depth)) is not None)
+    return (current for node in nodes if (current := last.ancestor_at(node.depth)) is not None)
 
 
 def simulate_compaction(

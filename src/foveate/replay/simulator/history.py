@@ -11,7 +11,7 @@ from itertools import accumulate
 import msgspec
 
 from foveate.model import Area
-from foveate.prompt_cache.prompt.cached_prompt import PromptPiece, compute_front_keys, extend_key
+from foveate.prompt_cache.prompt.cached_prompt import PromptPiece, compute_preamble_keys, extend_key
 from foveate.replay.recording import RecordedMessage
 
 THINKING_KINDS = frozenset(("thinking", "redacted_thinking", "reasoningContent"))
@@ -64,7 +64,7 @@ class HistoryNode(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return node if node is not None and node.depth == depth else None
 
     def descends_from(self, other: "HistoryNode") -> bool:
-        """Whether `other` is an ancestor, or this node."""
+        """Return whether `other` is an ancestor, or this node."""
         return self.ancestor_at(other.depth) is other
 
     def last_within(self, tokens: int) -> "HistoryNode | None":
@@ -86,23 +86,23 @@ class HistoryNode(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             return below or above
         return above if above.end_tokens - tokens < tokens - below.end_tokens else below
 
-    def unseen_keys(self, front: "PromptFront", seen: Collection[bytes]) -> list[bytes]:
-        """The keys of the nodes after `front` that are not in `seen`."""
-        found = []
+    def unseen_keys(self, preamble: "SimulatedPreamble", seen: Collection[bytes]) -> list[bytes]:
+        """The keys of the nodes after `preamble` that are not in `seen`."""
+        keys = []
         node: HistoryNode | None = self
-        while node is not None and (key := front.key + node.key) not in seen:
-            found.append(key)
+        while node is not None and (key := preamble.key + node.key) not in seen:
+            keys.append(key)
             node = node.previous
-        return found
+        return keys
 
     def path(self, after: "HistoryNode | None" = None) -> "list[HistoryNode]":
         """The nodes from the one after `after` up to this one, in order."""
-        found = []
+        nodes = []
         node: HistoryNode | None = self
         while node is not None and node is not after:
-            found.append(node)
+            nodes.append(node)
             node = node.previous
-        return found[::-1]
+        return nodes[::-1]
 
 
 def append_node(
@@ -174,8 +174,8 @@ def drop_thinking(last: HistoryNode) -> HistoryNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PromptFront:
-    """What precedes the messages: tools and system prompt, as far as known.
+class SimulatedPreamble:
+    """Everything before the messages: tools and system prompt, as far as known.
 
     `breakpoints` are the pieces on which the client places breakpoints.
     """
@@ -188,7 +188,6 @@ class PromptFront:
     breakpoints: tuple[int, ...]
 
     def token_ends(self) -> list[int]:
-        """Cumulative tokens of the pieces."""
         return list(accumulate([piece.tokens for piece in self.pieces]))
 
     def end_tokens(self, piece: int) -> int:
@@ -196,12 +195,12 @@ class PromptFront:
         return sum(earlier.tokens for earlier in self.pieces[: piece + 1])
 
 
-def build_front(
+def build_preamble(
     model: str, pieces: Sequence[PromptPiece], breakpoints: Iterable[int] = (), settings: bytes = b""
-) -> PromptFront:
-    """Build a front; `settings` are parameters that change the keys of all messages after it."""
-    keys, key = compute_front_keys(model, pieces, {Area.MESSAGES: settings})
-    return PromptFront(
+) -> SimulatedPreamble:
+    """Build a preamble; `settings` are parameters that change the keys of all messages after it."""
+    keys, key = compute_preamble_keys(model, pieces, {Area.MESSAGES: settings})
+    return SimulatedPreamble(
         model=model,
         pieces=tuple(pieces),
         keys=tuple(keys),

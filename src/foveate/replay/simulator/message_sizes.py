@@ -42,8 +42,6 @@ _MAX_CACHED_NAMES = 256
 # A struct, since one is created for every recorded block, and structs are created several times as fast as
 # dataclasses.
 class RecordedBlock(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A block of a message: its digest, and its approximate tokens."""
-
     digest: bytes
     kind: str
     place: Place
@@ -54,14 +52,14 @@ class RecordedBlock(msgspec.Struct, frozen=True, eq=False, gc=False):
 def read_blocks(api_format: Format, message: RecordedMessage) -> tuple[RecordedBlock, ...]:
     """The blocks of a message; one opaque block if it cannot be read."""
     try:
-        found = (
+        blocks = (
             _read_anthropic_blocks(message)
             if api_format is Format.ANTHROPIC
             else _read_wire_blocks(api_format, message)
         )
     except (MalformedRequest, RecursionError):
-        found = ()
-    return found or (_make_opaque_block(message),)
+        blocks = ()
+    return blocks or (_make_opaque_block(message),)
 
 
 def _read_wire_blocks(api_format: Format, message: RecordedMessage) -> tuple[RecordedBlock, ...]:
@@ -75,12 +73,12 @@ def _read_anthropic_blocks(recorded: RecordedMessage) -> tuple[RecordedBlock, ..
     message = as_dict(parse_json(raw))
     role = as_text(message.get("role")).encode("utf-8", "replace") + b"\0"
     may_have_breakpoints = _ESCAPE in raw or any(name in raw for name in _BREAKPOINT_NAMES)
-    found = []
+    blocks = []
     for number, entry in enumerate(_content_blocks(message.get("content"))):
         is_record = isinstance(entry, dict)
         kind = as_text(entry.get("type")) if is_record else ""
         content = to_json(remove_breakpoints(entry) if may_have_breakpoints else entry)
-        found.append(
+        blocks.append(
             RecordedBlock(
                 compute_digest(role + content),
                 kind or json_type_name(entry),
@@ -89,7 +87,7 @@ def _read_anthropic_blocks(recorded: RecordedMessage) -> tuple[RecordedBlock, ..
                 _estimate_tokens(kind, content, entry),
             )
         )
-    return tuple(found)
+    return tuple(blocks)
 
 
 def _content_blocks(content: Any) -> Iterator[Any]:
@@ -134,13 +132,11 @@ def _make_opaque_block(message: RecordedMessage) -> RecordedBlock:
 
 
 class SizedMessage(msgspec.Struct, frozen=True, eq=False):
-    """One message: its blocks, and their approximate tokens together."""
-
     blocks: tuple[RecordedBlock, ...]
     tokens: int
 
     def opens_turn(self, role: str) -> bool:
-        """Whether it is a user message with more than tool results."""
+        """Return whether it is a user message with more than tool results."""
         return role == "user" and any(block.kind not in TOOL_RESULT_KINDS for block in self.blocks)
 
     def without_thinking(self) -> "SizedMessage":
@@ -176,17 +172,13 @@ def _combine_blocks(blocks: Sequence[RecordedBlock]) -> SizedMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizedFront:
-    """Tools and system prompt of a request with their breakpoints, and the output tokens that it reserves."""
-
+class SizedPreamble:
     pieces: tuple[PromptPiece, ...]
     breakpoints: tuple[int, ...]
     reserve_tokens: int
 
 
 class MessageSizer:
-    """Sizes the messages of recordings in one format, for one model."""
-
     def __init__(self, model: str, api_format: Format) -> None:
         self._counter = counter_for(model)
         self._block_tokens = block_tokens_for(model)
@@ -195,10 +187,10 @@ class MessageSizer:
 
     def size_message(self, message: RecordedMessage) -> SizedMessage:
         """Estimate the size of a message from its readable bytes; cached."""
-        found = self._sized.get(id(message))
-        if found is None:
-            found = self._sized[id(message)] = _combine_blocks(read_blocks(self._api_format, message))
-        return found
+        sized_message = self._sized.get(id(message))
+        if sized_message is None:
+            sized_message = self._sized[id(message)] = _combine_blocks(read_blocks(self._api_format, message))
+        return sized_message
 
     def count_message(self, raw: bytes) -> int:
         """Count the tokens of a message; 0 if it is empty."""
@@ -209,7 +201,7 @@ class MessageSizer:
         except MalformedRequest:
             return len(raw) // _BYTES_PER_TOKEN
 
-    def size_front(self, envelope: bytes) -> SizedFront:
+    def size_preamble(self, envelope: bytes) -> SizedPreamble:
         """Size what a request contains besides its messages.
 
         Raises:
@@ -230,7 +222,7 @@ class MessageSizer:
             )
             for fact, share in zip(facts, tokens, strict=True)
         ]
-        return SizedFront(
+        return SizedPreamble(
             pieces=tuple(pieces),
             breakpoints=tuple(at for at, block in enumerate(blocks) if block.breakpoint_ttl is not None),
             reserve_tokens=read_cost_parameters(request).output_tokens or 0,

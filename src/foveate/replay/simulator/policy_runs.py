@@ -17,7 +17,7 @@ from foveate.prompt_cache.placement.arrival_times import (
     GapHistogram,
     estimate_returns,
     forecast_next_request,
-    soon_share,
+    short_ttl_share,
 )
 from foveate.prompt_cache.placement.breakpoints import (
     disable_long_ttl,
@@ -73,10 +73,7 @@ class SimulatedCall(NamedTuple):
 
 
 class PolicyRun(Protocol):
-    """A policy running through one session."""
-
-    def simulate(self, call: ReconstructedCall) -> SimulatedCall:
-        """Simulate the next call."""
+    def simulate(self, call: ReconstructedCall) -> SimulatedCall: ...
 
 
 def start_runs(
@@ -140,12 +137,12 @@ class _UncachedRun:
 
 
 class _ChooseBreakpoints(Protocol):
-    def __call__(self, sent: ReconstructedCall, prompt: CachedPrompt, /) -> dict[int, Ttl]:
+    def __call__(self, sent_call: ReconstructedCall, prompt: CachedPrompt, /) -> dict[int, Ttl]:
         """The breakpoints of a prompt, by piece."""
 
 
 class _ChoosePositions(Protocol):
-    def __call__(self, sent: ReconstructedCall, /) -> list[BreakpointPosition]:
+    def __call__(self, sent_call: ReconstructedCall, /) -> list[BreakpointPosition]:
         """The same breakpoints as positions in the history."""
 
 
@@ -156,9 +153,9 @@ class _SharedPrompts:
         self.abbreviated = AbbreviatedPrompts()
         self._latest: tuple[ReconstructedCall, CachedPrompt] | None = None
 
-    def build(self, sent: ReconstructedCall) -> CachedPrompt:
-        if self._latest is None or self._latest[0] is not sent:
-            self._latest = sent, self.abbreviated.build(sent)
+    def build(self, sent_call: ReconstructedCall) -> CachedPrompt:
+        if self._latest is None or self._latest[0] is not sent_call:
+            self._latest = sent_call, self.abbreviated.build(sent_call)
         return self._latest[1]
 
 
@@ -190,16 +187,16 @@ class _FixedRun:
 def _make_fixed_run(prompts: _SharedPrompts, number: int) -> _FixedRun:
     """A run with fixed breakpoints and the TTL at this index of the rules."""
 
-    def choose_breakpoints(sent: ReconstructedCall, prompt: CachedPrompt) -> dict[int, Ttl]:
-        rules = sent.rules
+    def choose_breakpoints(sent_call: ReconstructedCall, prompt: CachedPrompt) -> dict[int, Ttl]:
+        rules = sent_call.rules
         if rules.caching is not CachingMode.BOTH or not rules.ttls:
             return {}
-        places = fixed_breakpoint_pieces(prompt, sent.front, minimum_tokens=rules.minimum_tokens)
+        places = fixed_breakpoint_pieces(prompt, sent_call.preamble, minimum_tokens=rules.minimum_tokens)
         return dict.fromkeys(places, rules.ttls[number])
 
-    def choose_positions(sent: ReconstructedCall) -> list[BreakpointPosition]:
-        ttls = sent.rules.ttls
-        return fixed_positions(sent.front, sent.last_node, ttls[number]) if ttls else []
+    def choose_positions(sent_call: ReconstructedCall) -> list[BreakpointPosition]:
+        ttls = sent_call.rules.ttls
+        return fixed_positions(sent_call.preamble, sent_call.last_node, ttls[number]) if ttls else []
 
     return _FixedRun(prompts, choose_breakpoints, choose_positions)
 
@@ -209,7 +206,7 @@ _ServedPrompt = tuple[ServedRequest, CachedPrompt, dict[int, Ttl]]
 
 
 def keeps_client_breakpoints(options: AgentOptions) -> bool:
-    """Whether the gateway adds its breakpoints to the client's instead of replacing them."""
+    """Return whether the gateway adds its breakpoints to the client's instead of replacing them."""
     return not options.prompt_cache or not options.replace_breakpoints
 
 
@@ -231,7 +228,6 @@ class _AdaptiveRun:
         self._latest: tuple[ReconstructedCall, _ServedPrompt] | None = None
 
     def fork(self) -> "_AdaptiveRun":
-        """A copy for a policy whose history diverges from here on."""
         other = _AdaptiveRun(self._abbreviated.fork(), self._gateway)
         other.cache = self.cache
         other._log = PrefixLog(self._log.reuse)
@@ -241,40 +237,40 @@ class _AdaptiveRun:
     def simulate(self, call: ReconstructedCall) -> SimulatedCall:
         return SimulatedCall(usage=self.serve(call)[0].usage)
 
-    def serve(self, sent: ReconstructedCall) -> _ServedPrompt:
+    def serve(self, sent_call: ReconstructedCall) -> _ServedPrompt:
         """Serve a call. Asking again for the same call returns the same result."""
-        if self._latest is None or self._latest[0] is not sent:
-            self._latest = sent, self._serve(sent)
+        if self._latest is None or self._latest[0] is not sent_call:
+            self._latest = sent_call, self._serve(sent_call)
         return self._latest[1]
 
-    def _serve(self, sent: ReconstructedCall) -> _ServedPrompt:
-        name, rules, now = sent.call.conversation, sent.rules, sent.call.at
+    def _serve(self, sent_call: ReconstructedCall) -> _ServedPrompt:
+        name, rules, now = sent_call.call.conversation, sent_call.rules, sent_call.call.at
         anchors = self._anchors.get(name, [])
-        prompt = self._abbreviated.build(sent, anchors)
+        prompt = self._abbreviated.build(sent_call, anchors)
         gaps = self._record_gap(name, now)
         client_breakpoints = (
-            recorded_breakpoints(replace(sent, external_entry=None), prompt)
+            recorded_breakpoints(replace(sent_call, external_entry=None), prompt)
             if self._keeps_client_breakpoints
             else {}
         )
         breakpoints = client_breakpoints
         observed = None
         if rules.caching in (CachingMode.BREAKPOINTS, CachingMode.BOTH) and self._options.prompt_cache:
-            placement = self._options.layout
+            placement = self._options.placement
             if rules.provider not in self._options.long_ttl_providers:
                 placement = disable_long_ttl(placement, rules)
             arrivals = forecast_next_request(gaps)
             priced = placement_rules(rules, placement)
-            weighed = priced if placement.ttl is None else with_one_ttl(priced, placement.ttl)
+            weighted_rules = priced if placement.ttl is None else with_one_ttl(priced, placement.ttl)
             with_client_breakpoints = (
                 with_breakpoints(prompt, client_breakpoints) if client_breakpoints else prompt
             )
             observed = self._log.observe(
                 with_client_breakpoints,
-                weighed,
+                weighted_rules,
                 self.cache,
                 now=now,
-                soon_share=soon_share(arrivals, weighed),
+                short_ttl_share=short_ttl_share(arrivals, weighted_rules),
                 long_ttl=placement.long_ttl,
             )
             added = place_breakpoints_on_pieces(
@@ -290,19 +286,19 @@ class _AdaptiveRun:
             )
             breakpoints = {**client_breakpoints, **added}
             observed = self._log.record_cost(observed, with_client_breakpoints, breakpoints, rules, now=now)
-            self._anchors[name] = _find_anchors(anchors, prompt, breakpoints, sent.last_node, rules)
+            self._anchors[name] = _find_anchors(anchors, prompt, breakpoints, sent_call.last_node, rules)
         served = serve_call(
             self.cache,
-            sent,
+            sent_call,
             prompt,
-            {**recorded_breakpoints(sent, prompt), **breakpoints}
+            {**recorded_breakpoints(sent_call, prompt), **breakpoints}
             if self._keeps_client_breakpoints
             else breakpoints,
         )
         self.cache = served.cache
         if observed is not None:
             self._log.record_response(observed, served.cache)
-        self._abbreviated.record_sent(sent)
+        self._abbreviated.record_sent(sent_call)
         return served, prompt, breakpoints
 
     def _record_gap(self, name: str, now: float) -> GapHistogram:
@@ -366,7 +362,7 @@ class _CompactingRun:
             if new_compaction is not None:
                 prompt = build_prompt(
                     build_tail(
-                        compacted.front,
+                        compacted.preamble,
                         compacted.last_node,
                         lookback_positions=compacted.rules.lookback_positions,
                     ),
@@ -399,40 +395,42 @@ class _CompactingRun:
             usage=served.usage, summary_usage=summary, summary_tokens=summary_tokens, is_compacted=is_compacted
         )
 
-    def _trigger_tokens(self, window: int, sent: ReconstructedCall) -> int:
-        return compaction_threshold_tokens(window, sent.reserve_tokens, self._options.compact_at_pct)
+    def _trigger_tokens(self, window: int, sent_call: ReconstructedCall) -> int:
+        return compaction_threshold_tokens(window, sent_call.reserve_tokens, self._options.compact_at_pct)
 
     def _apply_compaction(
-        self, sent: ReconstructedCall
+        self, sent_call: ReconstructedCall
     ) -> tuple[SimulatedCompaction | None, ReconstructedCall]:
         """The call with the latest compaction that applies to its history."""
-        for compaction in reversed(self._compactions.get(sent.call.conversation, [])):
-            last_node = compaction.apply(sent.last_node)
+        for compaction in reversed(self._compactions.get(sent_call.call.conversation, [])):
+            last_node = compaction.apply(sent_call.last_node)
             if last_node is not None:
-                return compaction, replace(sent, last_node=last_node, external_entry=_front_entry_only(sent))
-        return None, sent
+                return compaction, replace(
+                    sent_call, last_node=last_node, external_entry=_preamble_entry_only(sent_call)
+                )
+        return None, sent_call
 
     def _compact(
-        self, sent: ReconstructedCall, earlier: SimulatedCompaction | None, window: int
+        self, sent_call: ReconstructedCall, earlier: SimulatedCompaction | None, window: int
     ) -> SimulatedCompaction | None:
         compaction = simulate_compaction(
-            sent.last_node,
+            sent_call.last_node,
             self._messages,
-            trigger_tokens=self._trigger_tokens(window, sent),
+            trigger_tokens=self._trigger_tokens(window, sent_call),
             options=self._options,
             earlier=earlier,
-            drops_thinking=sent.rules.binds_thinking,
+            drops_thinking=sent_call.rules.binds_thinking,
         )
         if compaction is not None:
             if not self._has_compacted:
                 self._adaptive, self._has_compacted = self._adaptive.fork(), True
-            self._compactions.setdefault(sent.call.conversation, []).append(compaction)
-            self._responses_since_compaction[sent.call.conversation] = 0
+            self._compactions.setdefault(sent_call.call.conversation, []).append(compaction)
+            self._responses_since_compaction[sent_call.call.conversation] = 0
         return compaction
 
     def _serve_summary(
         self,
-        sent: ReconstructedCall,
+        sent_call: ReconstructedCall,
         prompt: CachedPrompt,
         breakpoints: Mapping[int, Ttl],
         compaction: SimulatedCompaction,
@@ -445,16 +443,22 @@ class _CompactingRun:
             area=Area.MESSAGES,
             place=_INSTRUCTION_PLACE,
         )
-        key = sent.front.key + extend_key(sent.last_node.key, piece)
+        key = sent_call.preamble.key + extend_key(sent_call.last_node.key, piece)
         summary_prompt = CachedPrompt(
             model=prompt.model, pieces=(*prompt.pieces, piece), keys=(*(prompt.keys or ()), key)
         )
-        at = max(sent.call.at, sent.call.response_at)
-        served = self._adaptive.cache.serve_with_breakpoints(summary_prompt, breakpoints, sent.rules, at=at)
+        at = max(sent_call.call.at, sent_call.call.response_at)
+        served = self._adaptive.cache.serve_with_breakpoints(
+            summary_prompt, breakpoints, sent_call.rules, at=at
+        )
         self._adaptive.cache = served.cache
         return served.usage
 
 
-def _front_entry_only(sent: ReconstructedCall) -> ExternalEntry | None:
+def _preamble_entry_only(sent_call: ReconstructedCall) -> ExternalEntry | None:
     """The external entry, unless it ends at a message, which now follows a summary."""
-    return sent.external_entry if sent.external_entry is not None and sent.external_entry.node is None else None
+    return (
+        sent_call.external_entry
+        if sent_call.external_entry is not None and sent_call.external_entry.node is None
+        else None
+    )

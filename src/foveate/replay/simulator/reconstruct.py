@@ -33,9 +33,9 @@ from foveate.replay.simulator.breakpoints import (
 )
 from foveate.replay.simulator.history import (
     HistoryNode,
-    PromptFront,
+    SimulatedPreamble,
     append_node,
-    build_front,
+    build_preamble,
     drop_thinking,
     reattach_node,
 )
@@ -55,7 +55,7 @@ _SOURCES_WITH_BREAKPOINTS = (RecordingSource.CLAUDE_CODE, RecordingSource.PI)
 
 
 class ConversationState:
-    """What is known about one conversation.
+    """Reconstructed state of one conversation.
 
     `hidden_tokens` are the tokens before its messages that are not recorded: system prompt and tools, and
     after the last of `ends` (sizes up to which usage showed a cache read) the unrecorded start of the first
@@ -74,31 +74,30 @@ class ConversationState:
         self._scale = 1.0
         self._name = name
         self._root = root
-        # By number of tokens: how often the front changed after that many tokens.
+        # By number of tokens: how often the preamble changed after that many tokens.
         self._changes: dict[int, int] = {}
         self._settings_version = 0
-        self._fronts: dict[tuple[str, bool], PromptFront] = {}
+        self._preambles: dict[tuple[str, bool], SimulatedPreamble] = {}
 
-    def copy_front_from(self, other: "ConversationState") -> None:
+    def copy_preamble_from(self, other: "ConversationState") -> None:
         """Start with the system prompt of another conversation, as far as known."""
         self._name, self.ends, self._changes = other._name, other.ends, dict(other._changes)
         self.ttls = other.ttls
 
-    def set_recorded_front(
+    def set_recorded_preamble(
         self, envelope: bytes, pieces: Sequence[PromptPiece], breakpoints: Sequence[int]
     ) -> None:
-        """Set tools and system prompt, if recorded."""
         self.envelope, self._recorded_breakpoints = envelope, breakpoints
         self._recorded_pieces = _scale_pieces(pieces, self._scale)
-        self._fronts = {}
+        self._preambles = {}
 
-    def scale_front(self, factor: float) -> None:
-        """Scale the counted tokens of the front, so that they match the usage."""
+    def scale_preamble(self, factor: float) -> None:
+        """Scale the counted tokens of the preamble, so that they match the usage."""
         self._recorded_pieces, self._scale = _scale_pieces(self._recorded_pieces, factor), self._scale * factor
-        self._fronts = {}
+        self._preambles = {}
 
     @property
-    def is_front_recorded(self) -> bool:
+    def is_preamble_recorded(self) -> bool:
         return bool(self._recorded_pieces)
 
     @property
@@ -106,35 +105,34 @@ class ConversationState:
         return bool(self._recorded_breakpoints)
 
     @property
-    def front_tokens(self) -> int:
+    def preamble_tokens(self) -> int:
         return (
             sum(piece.tokens for piece in self._recorded_pieces)
             if self._recorded_pieces
             else self.hidden_tokens or 0
         )
 
-    def current_front(self, model: str, *, has_thinking: bool) -> PromptFront:
-        found = self._fronts.get((model, has_thinking))
-        if found is None:
+    def current_preamble(self, model: str, *, has_thinking: bool) -> SimulatedPreamble:
+        preamble = self._preambles.get((model, has_thinking))
+        if preamble is None:
             settings = repr((has_thinking, self._settings_version)).encode()
-            found = (
-                self._build_recorded_front(model, settings)
+            preamble = (
+                self._build_recorded_preamble(model, settings)
                 if self._recorded_pieces
-                else self._build_hidden_front(model, settings)
+                else self._build_hidden_preamble(model, settings)
             )
-            self._fronts[model, has_thinking] = found
-        return found
+            self._preambles[model, has_thinking] = preamble
+        return preamble
 
     def record_change(self, *, after_tokens: int | None = None) -> None:
-        """Record that the front changed after this many tokens; without a number, that all messages did."""
+        """Record that the preamble changed after this many tokens; without a number, that all messages did."""
         if after_tokens is None:
             self._settings_version += 1
         else:
             self._changes[after_tokens] = self._changes.get(after_tokens, 0) + 1
-        self._fronts = {}
+        self._preambles = {}
 
-    def replace_hidden_front(self, tokens: int) -> None:
-        """Replace the hidden front by another one of this size."""
+    def replace_hidden_preamble(self, tokens: int) -> None:
         self.hidden_tokens = tokens
         self.ends = tuple(end for end in self.ends if end < tokens)
         self.record_change(after_tokens=0)
@@ -146,7 +144,7 @@ class ConversationState:
         if near or self._recorded_pieces:
             return min(near or ends, key=lambda end: abs(end - tokens))
         self.ends = tuple(sorted((*self.ends, tokens))[-_MAX_ENDS:])
-        self._fronts = {}
+        self._preambles = {}
         return tokens
 
     def rewrite(self, last: HistoryNode, keep: HistoryNode | None, scale: float = 1.0) -> HistoryNode:
@@ -164,13 +162,13 @@ class ConversationState:
         return previous if previous is not None else last
 
     def _recorded_ends(self) -> list[int]:
-        found, end = [], 0
+        ends, end = [], 0
         for piece in self._recorded_pieces:
             end += piece.tokens
-            found.append(end)
-        return found
+            ends.append(end)
+        return ends
 
-    def _build_recorded_front(self, model: str, settings: bytes) -> PromptFront:
+    def _build_recorded_preamble(self, model: str, settings: bytes) -> SimulatedPreamble:
         changes = sorted(self._changes.items())
         pieces, start = [], 0
         for piece in self._recorded_pieces:
@@ -182,17 +180,17 @@ class ConversationState:
             )
             pieces.append(replace(piece, digest=changed_digest))
             start += piece.tokens
-        return build_front(model, pieces, self._recorded_breakpoints, settings)
+        return build_preamble(model, pieces, self._recorded_breakpoints, settings)
 
-    def _build_hidden_front(self, model: str, settings: bytes) -> PromptFront:
-        """Pieces for the hidden front. The key of each does not depend on the other ends."""
-        whole = self.hidden_tokens or 0
-        ends = [end for end in self.ends if end < whole]
+    def _build_hidden_preamble(self, model: str, settings: bytes) -> SimulatedPreamble:
+        """Pieces for the hidden preamble. The key of each does not depend on the other ends."""
+        total_tokens = self.hidden_tokens or 0
+        ends = [end for end in self.ends if end < total_tokens]
         pieces, keys = [], []
-        cuts = [0, *ends, whole] if whole else [0]
+        cuts = [0, *ends, total_tokens] if total_tokens else [0]
         for part, (start, end) in enumerate(pairwise(cuts)):
             is_system = part < len(ends) or not ends
-            key = self._front_key(model, end if end < whole else _CONVERSATION_END, start)
+            key = self._preamble_key(model, end if end < total_tokens else _CONVERSATION_END, start)
             keys.append(key)
             pieces.append(
                 PromptPiece(
@@ -204,17 +202,17 @@ class ConversationState:
                     accepts_breakpoint=is_system,
                 )
             )
-        return PromptFront(
+        return SimulatedPreamble(
             model=model,
             pieces=tuple(pieces),
             keys=tuple(keys),
-            key=compute_digest(self._front_key(model, _CONVERSATION_END, whole) + settings),
-            tokens=whole,
+            key=compute_digest(self._preamble_key(model, _CONVERSATION_END, total_tokens) + settings),
+            tokens=total_tokens,
             breakpoints=tuple(range(len(ends) or len(pieces))),
         )
 
-    def _front_key(self, model: str, end: int, start: int) -> bytes:
-        """The key of the front up to an end; that of the conversation end is unique to this conversation."""
+    def _preamble_key(self, model: str, end: int, start: int) -> bytes:
+        """The key of the preamble up to an end; that of the conversation end is unique to this conversation."""
         changes = sorted((after, times) for after, times in self._changes.items() if after <= start)
         root = self._root if end == _CONVERSATION_END else ""
         return compute_digest(repr((model, self._name, end, root, changes)).encode("utf-8", "replace"))
@@ -225,7 +223,7 @@ def _scale_pieces(pieces: Sequence[PromptPiece], factor: float) -> Sequence[Prom
 
 
 class UsageFinding(StrEnum):
-    """What only the usage of a call shows."""
+    """Findings that only the usage of a call shows."""
 
     NOTHING = "nothing"
     PREFIX_CHANGED = "changed"  # less was read than expected: the prompt was different from some point on
@@ -234,7 +232,7 @@ class UsageFinding(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExternalEntry:
-    """A cache entry left by someone else: up to a piece of the front, or up to a message."""
+    """A cache entry left by someone else: up to a piece of the preamble, or up to a message."""
 
     piece: int = -1
     node: HistoryNode | None = None
@@ -257,7 +255,7 @@ class ReconstructedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     call: RecordedCall
     rules: CacheRules
-    front: PromptFront
+    preamble: SimulatedPreamble
     last_node: HistoryNode
     ttls: tuple[Ttl, Ttl] | None
     output_tokens: int
@@ -274,11 +272,10 @@ class ReconstructedCall(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def input_tokens(self) -> int:
-        return self.front.tokens + self.last_node.end_tokens
+        return self.preamble.tokens + self.last_node.end_tokens
 
 
 def reconstruct_calls(recording: Recording) -> list[ReconstructedCall]:
-    """Reconstruct the calls of a recording, in order."""
     return list(_CallReconstructor(recording).reconstruct())
 
 
@@ -286,19 +283,21 @@ def recorded_breakpoints(call: ReconstructedCall, prompt: CachedPrompt) -> dict[
     """The client's own breakpoints in `prompt`, by piece."""
     if call.ttls is None or call.rules.caching is CachingMode.AUTOMATIC:
         return {}
-    front_ttl, tail_ttl = call.ttls
-    breakpoints = client_breakpoints(prompt, call.front, call.last_node, front_ttl=front_ttl, tail_ttl=tail_ttl)
+    preamble_ttl, tail_ttl = call.ttls
+    breakpoints = client_breakpoints(
+        prompt, call.preamble, call.last_node, preamble_ttl=preamble_ttl, tail_ttl=tail_ttl
+    )
     if call.external_entry is not None:  # an entry that was read must have been found by a breakpoint
-        breakpoints |= _external_entry_breakpoint(prompt, call.front, call.external_entry, call.ttls)
+        breakpoints |= _external_entry_breakpoint(prompt, call.preamble, call.external_entry, call.ttls)
     return breakpoints
 
 
 def _external_entry_breakpoint(
-    prompt: CachedPrompt, front: PromptFront, external_entry: ExternalEntry, ttls: tuple[Ttl, Ttl]
+    prompt: CachedPrompt, preamble: SimulatedPreamble, external_entry: ExternalEntry, ttls: tuple[Ttl, Ttl]
 ) -> dict[int, Ttl]:
     if external_entry.node is None:
         return {external_entry.piece: ttls[0]}
-    key = front.key + external_entry.node.key
+    key = preamble.key + external_entry.node.key
     return {at: ttls[1] for at, prefix_key in enumerate(prompt.keys or ()) if prefix_key == key}
 
 
@@ -306,11 +305,11 @@ def recorded_positions(call: ReconstructedCall) -> list[BreakpointPosition]:
     """The same breakpoints as positions in the history."""
     if call.ttls is None:
         return []
-    front_ttl, tail_ttl = call.ttls
-    positions = client_positions(call.front, call.last_node, front_ttl=front_ttl, tail_ttl=tail_ttl)
+    preamble_ttl, tail_ttl = call.ttls
+    positions = client_positions(call.preamble, call.last_node, preamble_ttl=preamble_ttl, tail_ttl=tail_ttl)
     external_entry = call.external_entry
     if external_entry is not None and external_entry.node is None:
-        positions.append(BreakpointPosition(None, external_entry.piece, front_ttl))
+        positions.append(BreakpointPosition(None, external_entry.piece, preamble_ttl))
     elif (
         external_entry is not None
         and external_entry.node is not None
@@ -321,53 +320,53 @@ def recorded_positions(call: ReconstructedCall) -> list[BreakpointPosition]:
     return positions
 
 
-def add_external_entry(cache: SimulatedCache, sent: ReconstructedCall) -> SimulatedCache:
+def add_external_entry(cache: SimulatedCache, sent_call: ReconstructedCall) -> SimulatedCache:
     """Add the external entry to `cache`: it would exist under any policy."""
-    external_entry = sent.external_entry
-    if external_entry is None or not sent.rules.ttls:
+    external_entry = sent_call.external_entry
+    if external_entry is None or not sent_call.rules.ttls:
         return cache
     if external_entry.node is not None:
         key, tokens = (
-            sent.front.key + external_entry.node.key,
-            sent.front.tokens + external_entry.node.end_tokens,
+            sent_call.preamble.key + external_entry.node.key,
+            sent_call.preamble.tokens + external_entry.node.end_tokens,
         )
     else:
-        key, tokens = sent.front.keys[external_entry.piece], sent.front.end_tokens(external_entry.piece)
-    at, ttl = sent.call.at, sent.rules.ttls[0]
+        key, tokens = (
+            sent_call.preamble.keys[external_entry.piece],
+            sent_call.preamble.end_tokens(external_entry.piece),
+        )
+    at, ttl = sent_call.call.at, sent_call.rules.ttls[0]
     return SimulatedCache(
         cache.entries.with_changes({key: write_entry(tokens, ttl, at=at, readable_at=at)}, at=at)
     )
 
 
 def serve_call(
-    cache: SimulatedCache, sent: ReconstructedCall, prompt: CachedPrompt, breakpoints: Mapping[int, Ttl]
+    cache: SimulatedCache, sent_call: ReconstructedCall, prompt: CachedPrompt, breakpoints: Mapping[int, Ttl]
 ) -> ServedRequest:
-    """Serve a call, sent as `prompt` with these breakpoints."""
-    call = sent.call
-    return add_external_entry(cache, sent).serve_with_breakpoints(
-        prompt, breakpoints, sent.rules, at=call.at, response_at=call.response_at
+    call = sent_call.call
+    return add_external_entry(cache, sent_call).serve_with_breakpoints(
+        prompt, breakpoints, sent_call.rules, at=call.at, response_at=call.response_at
     )
 
 
 def serve_call_by_lookback(
-    cache: SimulatedCache, sent: ReconstructedCall, positions: Iterable[BreakpointPosition]
+    cache: SimulatedCache, sent_call: ReconstructedCall, positions: Iterable[BreakpointPosition]
 ) -> ServedRequest:
     """The same with breakpoints as positions in the history."""
-    call, with_external = sent.call, add_external_entry(cache, sent)
+    call, with_external = sent_call.call, add_external_entry(cache, sent_call)
     return serve_positions(
         with_external,
-        sent.front,
-        sent.last_node,
+        sent_call.preamble,
+        sent_call.last_node,
         positions,
-        sent.rules,
+        sent_call.rules,
         at=call.at,
         response_at=call.response_at,
     )
 
 
 class _CallReconstructor:
-    """Reconstructs the calls of a recording, and simulates the provider's cache alongside."""
-
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._cache = SimulatedCache()
@@ -390,10 +389,10 @@ class _CallReconstructor:
         is_first = not conversation.nodes
         _apply_envelope(conversation, call, sizer)
         last = _place_messages(call, conversation, new, sizer, rules)
-        sent = ReconstructedCall(
+        sent_call = ReconstructedCall(
             call=call,
             rules=rules,
-            front=conversation.current_front(call.model, has_thinking=call.has_thinking),
+            preamble=conversation.current_preamble(call.model, has_thinking=call.has_thinking),
             last_node=last,
             ttls=_client_ttls(call, conversation, rules, self._recording.source),
             output_tokens=call.usage.output_tokens
@@ -401,22 +400,21 @@ class _CallReconstructor:
             else sizer.count_message(call.response),
             reserve_tokens=conversation.reserve_tokens,
         )
-        served = self._serve(sent)
+        served = self._serve(sent_call)
         expected, finding = served.usage, UsageFinding.NOTHING
-        if call.usage is not None and sent.ttls is not None and rules.caching is not CachingMode.NONE:
-            sent, served = self._apply_usage(sent, served, conversation, call.usage.cache)
-            finding = sent.finding
+        if call.usage is not None and sent_call.ttls is not None and rules.caching is not CachingMode.NONE:
+            sent_call, served = self._apply_usage(sent_call, served, conversation, call.usage.cache)
+            finding = sent_call.finding
             if is_first:  # what earlier sessions left is not unexpected
                 finding, expected = UsageFinding.NOTHING, served.usage
         self._cache = served.cache
-        reconstructed = replace(sent, expected=expected, recorded=served.usage, finding=finding)
+        reconstructed = replace(sent_call, expected=expected, recorded=served.usage, finding=finding)
         self._prompts.record_sent(reconstructed)
         return reconstructed
 
     def _find_conversation(
         self, call: RecordedCall, tokenizer: str
     ) -> tuple[ConversationState, list[RecordedMessage]]:
-        """The conversation that a call continues, and its new messages."""
         new: list[RecordedMessage] = []
         message: RecordedMessage | None = call.last_message
         while message is not None and (tokenizer, id(message)) not in self._conversations:
@@ -430,35 +428,38 @@ class _CallReconstructor:
             conversation = ConversationState(call.conversation, call.id)
             conversation.hidden_tokens = self._recording.hidden_tokens
             if name in self._latest_conversations:
-                conversation.copy_front_from(self._latest_conversations[name])
+                conversation.copy_preamble_from(self._latest_conversations[name])
         self._latest_conversations[name] = conversation
         self._conversations.update(((tokenizer, id(message)), conversation) for message in new)
         return conversation, new
 
-    def _serve(self, sent: ReconstructedCall) -> ServedRequest:
-        if uses_breakpoint_lookback(sent.rules):
-            return serve_call_by_lookback(self._cache, sent, recorded_positions(sent))
-        prompt = self._prompts.build(sent)
-        return serve_call(self._cache, sent, prompt, recorded_breakpoints(sent, prompt))
+    def _serve(self, sent_call: ReconstructedCall) -> ServedRequest:
+        if uses_breakpoint_lookback(sent_call.rules):
+            return serve_call_by_lookback(self._cache, sent_call, recorded_positions(sent_call))
+        prompt = self._prompts.build(sent_call)
+        return serve_call(self._cache, sent_call, prompt, recorded_breakpoints(sent_call, prompt))
 
     def _apply_usage(
-        self, sent: ReconstructedCall, served: ServedRequest, conversation: ConversationState, usage: CacheUsage
+        self,
+        sent_call: ReconstructedCall,
+        served: ServedRequest,
+        conversation: ConversationState,
+        usage: CacheUsage,
     ) -> tuple[ReconstructedCall, ServedRequest]:
-        """Correct a call by what only its usage shows."""
         difference = usage.read - served.usage.read
-        tolerance = tolerance_tokens(usage, sent.rules)
+        tolerance = tolerance_tokens(usage, sent_call.rules)
         if abs(difference) <= tolerance:
-            return sent, served
+            return sent_call, served
         if difference < 0:
-            sent = _apply_prefix_change(sent, conversation, usage.read, tolerance)
-            return sent, self._serve(sent)
+            sent_call = _apply_prefix_change(sent_call, conversation, usage.read, tolerance)
+            return sent_call, self._serve(sent_call)
         with_entry = replace(
-            _apply_external_entry(sent, conversation, usage.read, tolerance),
+            _apply_external_entry(sent_call, conversation, usage.read, tolerance),
             finding=UsageFinding.ALREADY_CACHED,
         )
         served_with_entry = self._serve(with_entry)
         is_nearer = abs(usage.read - served_with_entry.usage.read) < difference
-        return (with_entry, served_with_entry) if is_nearer else (sent, served)
+        return (with_entry, served_with_entry) if is_nearer else (sent_call, served)
 
 
 def tolerance_tokens(usage: CacheUsage, rules: CacheRules) -> int:
@@ -467,50 +468,53 @@ def tolerance_tokens(usage: CacheUsage, rules: CacheRules) -> int:
 
 
 def _apply_prefix_change(
-    sent: ReconstructedCall, conversation: ConversationState, read: int, tolerance: int
+    sent_call: ReconstructedCall, conversation: ConversationState, read: int, tolerance: int
 ) -> ReconstructedCall:
     """The call with a prompt that differs from where the recorded read ended."""
-    last, front = sent.last_node, sent.front.tokens
+    last, preamble = sent_call.last_node, sent_call.preamble.tokens
     if read <= tolerance:
         conversation.record_change(after_tokens=0)
-    elif read < front - tolerance:
+    elif read < preamble - tolerance:
         conversation.record_change(after_tokens=conversation.find_or_add_end(read, tolerance))
-    elif read <= front + tolerance:
+    elif read <= preamble + tolerance:
         conversation.record_change()
     else:
-        last = conversation.rewrite(last, last.nearest(read - front))
-    new_front = conversation.current_front(sent.call.model, has_thinking=sent.call.has_thinking)
-    changed = replace(sent, front=new_front, last_node=last, finding=UsageFinding.PREFIX_CHANGED)
+        last = conversation.rewrite(last, last.nearest(read - preamble))
+    new_preamble = conversation.current_preamble(sent_call.call.model, has_thinking=sent_call.call.has_thinking)
+    changed = replace(sent_call, preamble=new_preamble, last_node=last, finding=UsageFinding.PREFIX_CHANGED)
     # This may be the first call whose usage shows this end of the system prompt.
     return _apply_external_entry(changed, conversation, read, tolerance) if read > tolerance else changed
 
 
 def _apply_external_entry(
-    sent: ReconstructedCall, conversation: ConversationState, read: int, tolerance: int
+    sent_call: ReconstructedCall, conversation: ConversationState, read: int, tolerance: int
 ) -> ReconstructedCall:
     """The call with the entry that was read although no earlier call had left it."""
-    front = sent.front
-    if read > front.tokens + tolerance:
-        node = sent.last_node.nearest(read - front.tokens)
-        return replace(sent, external_entry=ExternalEntry(node=node)) if node is not None else sent
-    piece = len(front.pieces) - 1
-    if read < front.tokens - tolerance:
+    preamble = sent_call.preamble
+    if read > preamble.tokens + tolerance:
+        node = sent_call.last_node.nearest(read - preamble.tokens)
+        return replace(sent_call, external_entry=ExternalEntry(node=node)) if node is not None else sent_call
+    piece = len(preamble.pieces) - 1
+    if read < preamble.tokens - tolerance:
         end = conversation.find_or_add_end(read, tolerance)
-        front = conversation.current_front(sent.call.model, has_thinking=sent.call.has_thinking)
-        piece = next((at for at in range(len(front.pieces)) if front.end_tokens(at) >= end), piece)
-    return replace(sent, front=front, external_entry=ExternalEntry(piece=piece)) if piece >= 0 else sent
+        preamble = conversation.current_preamble(sent_call.call.model, has_thinking=sent_call.call.has_thinking)
+        piece = next((at for at in range(len(preamble.pieces)) if preamble.end_tokens(at) >= end), piece)
+    return (
+        replace(sent_call, preamble=preamble, external_entry=ExternalEntry(piece=piece))
+        if piece >= 0
+        else sent_call
+    )
 
 
 def _apply_envelope(conversation: ConversationState, call: RecordedCall, sizer: MessageSizer) -> None:
-    """Take over the recorded envelope of a call."""
     if not call.envelope or conversation.envelope == call.envelope:
         return
     try:
-        front = sizer.size_front(call.envelope)
+        preamble = sizer.size_preamble(call.envelope)
     except MalformedRequest:
         return
-    conversation.set_recorded_front(call.envelope, front.pieces, front.breakpoints)
-    conversation.reserve_tokens = front.reserve_tokens
+    conversation.set_recorded_preamble(call.envelope, preamble.pieces, preamble.breakpoints)
+    conversation.reserve_tokens = preamble.reserve_tokens
 
 
 def _client_ttls(
@@ -565,7 +569,7 @@ def _place_messages(
     if call.usage is None:
         sizes = [sizer.count_message(recorded.raw) for recorded in new]
     else:
-        # The size of the hidden front is inferred from that of the messages, so these are counted exactly,
+        # The size of the hidden preamble is inferred from that of the messages, so these are counted exactly,
         # once.
         count_exactly = previous is None and conversation.hidden_tokens is None
         weights = [
@@ -586,11 +590,11 @@ def _place_messages(
 def _measure_new_tokens(
     usage: CacheUsage, conversation: ConversationState, previous: HistoryNode | None, weights: Sequence[int]
 ) -> int:
-    """The tokens of the new messages; on the first call, also infer the size of the hidden front."""
+    """The tokens of the new messages; on the first call, also infer the size of the hidden preamble."""
     total = usage.input_tokens
-    if not conversation.nodes and conversation.is_front_recorded:
-        conversation.scale_front(total / max(conversation.front_tokens + sum(weights), 1))
-    elif previous is None and not conversation.is_front_recorded and conversation.hidden_tokens is None:
+    if not conversation.nodes and conversation.is_preamble_recorded:
+        conversation.scale_preamble(total / max(conversation.preamble_tokens + sum(weights), 1))
+    elif previous is None and not conversation.is_preamble_recorded and conversation.hidden_tokens is None:
         hidden_tokens = max(total - sum(weights), 0)
         # The first call mostly reads the system prompt, and that number is more reliable than a difference.
         is_near = abs(usage.read - hidden_tokens) <= _MIN_SHRINKAGE * total or len(weights) == 1
@@ -602,7 +606,7 @@ def _measure_new_tokens(
         ):
             hidden_tokens = usage.read
         conversation.hidden_tokens = hidden_tokens
-    return total - conversation.front_tokens - (previous.end_tokens if previous is not None else 0)
+    return total - conversation.preamble_tokens - (previous.end_tokens if previous is not None else 0)
 
 
 def _shrink_history(
@@ -612,19 +616,19 @@ def _shrink_history(
 
     Agents drop old tool results without logging it. What was still read is what stayed.
     """
-    total, front = usage.input_tokens, conversation.front_tokens
-    known = front + previous.end_tokens
+    total, preamble = usage.input_tokens, conversation.preamble_tokens
+    known = preamble + previous.end_tokens
     if known - total <= _MIN_SHRINKAGE * total:
         return previous, 0
-    if not conversation.is_front_recorded and total < front + new_tokens:  # not even without any history
-        conversation.replace_hidden_front(max(total - previous.end_tokens - new_tokens, 0))
-        return previous, max(total - conversation.front_tokens - previous.end_tokens, 0)
-    keep = previous.last_within(max(usage.read - front, 0))
+    if not conversation.is_preamble_recorded and total < preamble + new_tokens:  # not even without any history
+        conversation.replace_hidden_preamble(max(total - previous.end_tokens - new_tokens, 0))
+        return previous, max(total - conversation.preamble_tokens - previous.end_tokens, 0)
+    keep = previous.last_within(max(usage.read - preamble, 0))
     kept_tokens = keep.end_tokens if keep is not None else 0
-    remaining = max(total - front - kept_tokens - new_tokens, 0)
+    remaining = max(total - preamble - kept_tokens - new_tokens, 0)
     scale = remaining / (previous.end_tokens - kept_tokens) if previous.end_tokens > kept_tokens else 1.0
     after = conversation.rewrite(previous, keep, scale)
-    return after, max(total - front - after.end_tokens, 0)
+    return after, max(total - preamble - after.end_tokens, 0)
 
 
 def convert_to_model(
@@ -632,8 +636,8 @@ def convert_to_model(
 ) -> list[ReconstructedCall]:
     """Convert calls to another model, with each message scaled by the ratio of both token counts.
 
-    The hidden front and responses are scaled by the overall ratio. If both models use the same tokenizer, all
-    sizes stay.
+    The hidden preamble and responses are scaled by the overall ratio. If both models use the same tokenizer,
+    all sizes stay.
     """
     return list(map(_ModelConverter(calls, model, api_format).convert, calls))
 
@@ -645,7 +649,7 @@ class _ModelConverter:
         self._sizers: dict[str, MessageSizer] = {}
         self._ratios: dict[int, float] = {}
         self._converted_nodes: dict[int, tuple[HistoryNode, HistoryNode]] = {}
-        self._converted_fronts: dict[int, tuple[PromptFront, PromptFront]] = {}
+        self._converted_preambles: dict[int, tuple[SimulatedPreamble, SimulatedPreamble]] = {}
         self._overall_ratio = self._compute_overall_ratio(calls)
 
     def convert(self, call: ReconstructedCall) -> ReconstructedCall:
@@ -657,7 +661,7 @@ class _ModelConverter:
             call,
             call=dataclasses.replace(call.call, model=self._model),
             rules=rules_at(self._model, call.call.at),
-            front=self._convert_front(call.front),
+            preamble=self._convert_preamble(call.preamble),
             last_node=self._convert_node(call.last_node, recorded_model),
             output_tokens=round(call.output_tokens * self._overall_ratio),
             external_entry=external_entry,
@@ -681,7 +685,6 @@ class _ModelConverter:
         return known
 
     def _compute_overall_ratio(self, calls: Sequence[ReconstructedCall]) -> float:
-        """The ratio of the total sizes of all messages."""
         seen: set[int] = set()
         before = after = 0.0
         for call in calls:
@@ -713,12 +716,12 @@ class _ModelConverter:
         assert previous is not None
         return previous
 
-    def _convert_front(self, front: PromptFront) -> PromptFront:
-        if id(front) not in self._converted_fronts:
+    def _convert_preamble(self, preamble: SimulatedPreamble) -> SimulatedPreamble:
+        if id(preamble) not in self._converted_preambles:
             pieces = tuple(
-                replace(piece, tokens=round(piece.tokens * self._overall_ratio)) for piece in front.pieces
+                replace(piece, tokens=round(piece.tokens * self._overall_ratio)) for piece in preamble.pieces
             )
             tokens = sum(piece.tokens for piece in pieces)
-            converted = dataclasses.replace(front, model=self._model, pieces=pieces, tokens=tokens)
-            self._converted_fronts[id(front)] = front, converted
-        return self._converted_fronts[id(front)][1]
+            converted = dataclasses.replace(preamble, model=self._model, pieces=pieces, tokens=tokens)
+            self._converted_preambles[id(preamble)] = preamble, converted
+        return self._converted_preambles[id(preamble)][1]

@@ -84,8 +84,6 @@ def join_text(parts: object) -> str:
 
 
 class ChatResponse:
-    """A rendered response with the requested number of choices."""
-
     def __init__(self, generated: GeneratedResponse, metadata: ResponseMetadata, body: dict[str, Any]) -> None:
         self._metadata = metadata
         self._id = metadata.new_id("chatcmpl-")

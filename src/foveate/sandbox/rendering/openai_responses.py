@@ -84,7 +84,6 @@ def _records(values: object) -> list[dict[str, Any]]:
 
 
 def _tool_namespaces(body: dict[str, Any]) -> dict[str, str]:
-    """Return the namespace of each tool that has one, by tool name."""
     return {
         as_text(inner.get("name")): as_text(tool.get("name"))
         for tool in _records(body.get("tools"))
@@ -94,8 +93,6 @@ def _tool_namespaces(body: dict[str, Any]) -> dict[str, str]:
 
 
 class ResponsesResponse:
-    """A rendered response; `output` has its items."""
-
     def __init__(self, generated: GeneratedResponse, metadata: ResponseMetadata, body: dict[str, Any]) -> None:
         self.id = metadata.new_id("resp_")
         self._metadata = metadata
@@ -116,25 +113,27 @@ class ResponsesResponse:
     def events(self) -> Iterator[bytes]:
         numbers = count()
 
-        def numbered(kind: str, **fields: Any) -> bytes:
+        def encode_numbered_event(kind: str, **fields: Any) -> bytes:
             return encode_event({"type": kind, "sequence_number": next(numbers), **fields}, kind)
 
         response = self._response("in_progress", [])
-        yield numbered("response.created", response=response)
-        yield numbered("response.in_progress", response=response)
+        yield encode_numbered_event("response.created", response=response)
+        yield encode_numbered_event("response.in_progress", response=response)
         for index, item in enumerate(self.output):
-            yield numbered("response.output_item.added", output_index=index, item=_empty_item(item))
+            yield encode_numbered_event(
+                "response.output_item.added", output_index=index, item=_empty_item(item)
+            )
             for kind, fields in _item_events(item):
-                yield numbered(kind, item_id=item["id"], output_index=index, **fields)
-            yield numbered("response.output_item.done", output_index=index, item=item)
+                yield encode_numbered_event(kind, item_id=item["id"], output_index=index, **fields)
+            yield encode_numbered_event("response.output_item.done", output_index=index, item=item)
         ending = "response.incomplete" if self._is_incomplete else "response.completed"
-        yield numbered(ending, response=self._finished_response())
+        yield encode_numbered_event(ending, response=self._finished_response())
 
     def _finished_response(self) -> dict[str, Any]:
-        done = self._response("incomplete" if self._is_incomplete else "completed", self.output)
+        response = self._response("incomplete" if self._is_incomplete else "completed", self.output)
         if self._is_incomplete:
-            done["incomplete_details"] = {"reason": "max_output_tokens"}
-        return done | {"usage": usage_block(self._metadata)}
+            response["incomplete_details"] = {"reason": "max_output_tokens"}
+        return response | {"usage": usage_block(self._metadata)}
 
     def _response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
         echoed = {
@@ -223,7 +222,6 @@ def _empty_item(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _item_events(item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the events between the start and the end of an item."""
     if item["type"] == "message":
         text = item["content"][0]["text"]
         yield "response.content_part.added", {"content_index": 0, "part": _text_part("")}

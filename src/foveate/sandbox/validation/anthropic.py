@@ -96,7 +96,6 @@ class _CacheableBlock:
 
 
 def check_breakpoints(body: dict[str, Any], rules: CacheRules) -> Iterator[ErrorResponse]:
-    """Yield the errors in the breakpoints of a request."""
     blocks = list(_find_cacheable_blocks(body))
     automatic = body.get("cache_control")
     for block in blocks:
@@ -149,11 +148,11 @@ def _check_breakpoint(path: str, cache_breakpoint: Any, rules: CacheRules) -> It
         yield ErrorResponse(message=f"{path}.{field}: Extra inputs are not permitted")
 
 
-def _check_count(found: int, rules: CacheRules) -> Iterator[ErrorResponse]:
-    if found > rules.max_breakpoints:
+def _check_count(count: int, rules: CacheRules) -> Iterator[ErrorResponse]:
+    if count > rules.max_breakpoints:
         yield ErrorResponse(
             message=f"A maximum of {rules.max_breakpoints} blocks with cache_control may be provided. "
-            f"Found {found}."
+            f"Found {count}."
         )
 
 

@@ -214,12 +214,12 @@ def _check_result_ids(placed: list[tuple[str, dict[str, Any]]], call_ids: list[s
 
 
 def _leading_result_ids(blocks: list[dict[str, Any]]) -> set[str]:
-    found = set()
+    result_ids = set()
     for block in blocks:
         if block.get("type") != "tool_result":
             break
-        found.add(as_text(block.get("tool_use_id")))
-    return found
+        result_ids.add(as_text(block.get("tool_use_id")))
+    return result_ids
 
 
 def _missing_results(i: int, calls: list[str]) -> ErrorResponse:

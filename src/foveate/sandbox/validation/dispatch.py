@@ -35,9 +35,9 @@ def validate_request(
     body = decode_body(request.format, request.body)
     if isinstance(body, ErrorResponse):
         return body
-    found = find_error(request.format, body, counting=counting, betas=betas, model=request.model)
-    if found is not None or prompt_tokens is None or counting:
-        return found
+    error_response = find_error(request.format, body, counting=counting, betas=betas, model=request.model)
+    if error_response is not None or prompt_tokens is None or counting:
+        return error_response
     return find_window_error(request.format, body, prompt_tokens, model=request.model)
 
 
@@ -85,13 +85,13 @@ def find_window_error(
 def decode_body(api_format: Format, body: bytes) -> dict[str, Any] | ErrorResponse:
     """Decode a JSON object. Like the providers, reject lone surrogates."""
     try:
-        found = msgspec.json.decode(body)
+        decoded = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
         return make_invalid_json_error(api_format, str(error))
     except UnicodeDecodeError:
         return make_invalid_json_error(api_format, "it is not UTF-8")
     except RecursionError:
         return make_invalid_json_error(api_format, TOO_DEEP_MESSAGE)
-    if not isinstance(found, dict):
+    if not isinstance(decoded, dict):
         return make_invalid_json_error(api_format, "it is not an object")
-    return gemini.to_camel_case(found) if api_format is Format.GEMINI else found
+    return gemini.to_camel_case(decoded) if api_format is Format.GEMINI else decoded

@@ -34,7 +34,7 @@ def to_camel_case(body: Any) -> Any:
         return [to_camel_case(entry) for entry in body]
     if not isinstance(body, dict):
         return body
-    renamed = {_SNAKE.sub(lambda found: found[1].upper(), name): value for name, value in body.items()}
+    renamed = {_SNAKE.sub(lambda match: match[1].upper(), name): value for name, value in body.items()}
     return {
         name: value if name in _FREE_FORM_FIELDS else to_camel_case(value) for name, value in renamed.items()
     }

@@ -68,7 +68,6 @@ def unknown_parameter(param: str) -> ErrorResponse:
 
 
 def unsupported_parameter(param: str, advice: str = "") -> ErrorResponse:
-    """Return the error for a parameter that this model does not support."""
     return ErrorResponse(
         message=f"Unsupported parameter: '{param}' is not supported with this model.{advice}",
         param=param,
@@ -136,13 +135,13 @@ def _type_name(value_type: ValueType) -> str:
 
 
 def _format_path(path: SchemaPath) -> str:
-    written = ""
+    path_text = ""
     for step in path:
         if isinstance(step, int):
-            written += f"[{step}]"
+            path_text += f"[{step}]"
         elif isinstance(step, str):
-            written += f".{step}" if written else step
-    return written
+            path_text += f".{step}" if path_text else step
+    return path_text
 
 
 def check_schema(api_format: Format, body: dict[str, Any]) -> Iterator[ErrorResponse]:
@@ -163,8 +162,6 @@ def check_model(body: dict[str, Any]) -> Iterator[ErrorResponse]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallableTool:
-    """A callable tool, its path in the request, and its schema if it has one."""
-
     path: str
     name: str
     schema: dict[str, Any] | None = None
@@ -205,7 +202,6 @@ def read_tool_name(tool: dict[str, Any]) -> str:
 
 
 def check_json_schema(param: str, format_: dict[str, Any]) -> Iterator[ErrorResponse]:
-    """Check the JSON schema of the response format."""
     if not _TOOL_NAME.fullmatch(as_text(format_.get("name"))):
         yield _invalid_name(f"{param}.name")
     if format_.get("strict") is True:
@@ -255,13 +251,13 @@ def _find_objects(schema: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[s
     """Yield the objects in a schema with their paths. References are not followed."""
     if len(place) > _MAX_SCHEMA_DEPTH:
         return
-    found = as_dict(schema)
-    if found.get("type") == "object":
-        yield place, found
-    for name, inner in as_dict(found.get("properties")).items():
+    fields = as_dict(schema)
+    if fields.get("type") == "object":
+        yield place, fields
+    for name, inner in as_dict(fields.get("properties")).items():
         yield from _find_objects(inner, (*place, "properties", name))
-    if "items" in found:
-        yield from _find_objects(found["items"], (*place, "items"))
+    if "items" in fields:
+        yield from _find_objects(fields["items"], (*place, "items"))
 
 
 def _invalid_name(param: str) -> ErrorResponse:
@@ -381,5 +377,4 @@ def window_error(name: str, prompt_tokens: int, output_tokens: int, param: str) 
 def list_content_parts(
     path: str, content: object, *, is_from_model: bool
 ) -> list[tuple[str, bool, dict[str, Any]]]:
-    """Return the parts of a content list, each with its path."""
     return [(f"{path}[{j}]", is_from_model, as_dict(part)) for j, part in enumerate(as_list(content))]

@@ -83,7 +83,6 @@ def _check_parts(items: list[dict[str, Any]]) -> Iterator[ErrorResponse]:
 
 
 def _check_source(path: str, part: dict[str, Any]) -> Iterator[ErrorResponse]:
-    """Check that an image or file has a source."""
     fields = _SOURCE_FIELDS.get(part["type"], ())
     if fields and all(part.get(field) is None for field in fields):
         yield missing_parameter(f"{path}.{fields[0]}")

@@ -26,12 +26,12 @@ class SqlCalibrationStore:
         self._database = database
 
     async def load_latest(self, *, limit: int) -> Mapping[CalibrationKey, Calibration]:
-        found = await self._database.read(
+        rows = await self._database.read(
             lambda transaction: transaction.fetch_all(_FIND_CALIBRATIONS, (limit,))
         )
         return {
             (upstream, counter): calibration
-            for upstream, counter, learnt in reversed(found)
+            for upstream, counter, learnt in reversed(rows)
             if (calibration := _decode_calibration(learnt)) is not None
         }
 

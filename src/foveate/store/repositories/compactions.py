@@ -174,9 +174,9 @@ class SqlCompactionStore:
                 for row in transaction.fetch_all(_FIND_BY_BOUNDARY.format(placeholders), (agent, *group))
             ]
 
-        found = await self._database.read(find) if boundaries else []
+        rows = await self._database.read(find) if boundaries else []
         return sorted(
-            found, key=lambda compaction: (-compaction.messages, -compaction.compacted_at, compaction.id)
+            rows, key=lambda compaction: (-compaction.messages, -compaction.compacted_at, compaction.id)
         )
 
     async def has_compactions(self, agent: str) -> bool:
@@ -185,17 +185,17 @@ class SqlCompactionStore:
 
     async def get_compaction(self, compaction_id: str) -> Compaction | None:
         check_storable_names(fold_id=compaction_id)
-        found = await self._database.read(
+        rows = await self._database.read(
             lambda transaction: transaction.fetch_all(_FIND_COMPACTION, (compaction_id,))
         )
-        return _to_compaction(*found[0]) if found else None
+        return _to_compaction(*rows[0]) if rows else None
 
     async def load_messages(self, compaction_id: str) -> Sequence[bytes]:
         check_storable_names(fold_id=compaction_id)
-        found = await self._database.read(
+        rows = await self._database.read(
             lambda transaction: transaction.fetch_all(_FIND_COMPACTED_MESSAGES, (compaction_id,))
         )
-        return [message for (message,) in found]
+        return [message for (message,) in rows]
 
     async def undo(self, compaction_id: str, *, now: float) -> bool:
         check_storable_names(fold_id=compaction_id)
@@ -247,10 +247,10 @@ class SqlCompactionStore:
         where_clause = f"WHERE {' AND '.join(active)}" if active else ""
         order = "ORDER BY compacted_at DESC, id DESC LIMIT ?"
         statement = f"SELECT {_COMPACTION_COLUMNS} FROM compactions_v1 {where_clause} {order}"
-        found = await self._database.read(
+        rows = await self._database.read(
             lambda transaction: transaction.fetch_all(statement, (*active.values(), limit))
         )
-        return [_to_compaction(*row) for row in found]
+        return [_to_compaction(*row) for row in rows]
 
     async def find_ids(self, prefix: str, *, limit: int) -> list[str]:
         return await self._find_ids(_FIND_IDS, prefix, limit)
@@ -262,8 +262,8 @@ class SqlCompactionStore:
     async def _find_ids(self, statement: str, prefix: str, limit: int) -> list[str]:
         check_storable_names(id=prefix)
         values = (len(prefix), prefix, limit)
-        found = await self._database.read(lambda transaction: transaction.fetch_all(statement, values))
-        return [id_ for (id_,) in found]
+        rows = await self._database.read(lambda transaction: transaction.fetch_all(statement, values))
+        return [id_ for (id_,) in rows]
 
 
 def _lease_key(lease: CompactionLease) -> tuple[str, str, int]:

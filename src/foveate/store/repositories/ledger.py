@@ -1,8 +1,9 @@
-"""Stores charges, account balances and reservations.
+"""Stores charges, account balances, reservations and corrections.
 
 Many operations are applied in one transaction: a commit costs far more than a statement, and on a server
 whoever updates an account blocks others until the commit. Rows are always locked in the same order, so that
-there are no deadlocks: ledger, reservations, accounts by name, totals (`rollups.py`).
+there are no deadlocks: ledger, reservations, accounts by name, totals (`rollups.py`). A correction is
+recorded in the transaction that applies it.
 """
 
 import math
@@ -11,14 +12,24 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, cast
+from uuid import uuid4
 
 import msgspec
 
-from foveate.cost.ledger import AccountBalance, AccountOverLimit, Charge, ChargeTotal, GroupBy, Reservation
+from foveate.cost.caps import list_accounts
+from foveate.cost.ledger import (
+    AccountBalance,
+    AccountOverLimit,
+    Charge,
+    ChargeTotal,
+    Correction,
+    GroupBy,
+    Reservation,
+)
 from foveate.cost.money import MAX_PICODOLLARS, MIN_DOLLARS, to_dollars, to_picodollars_rounded_up
 from foveate.errors import BadOption
 from foveate.store.batching import BatchExecutor
-from foveate.store.database import Database, Transaction, batch_inserts, group_placeholders
+from foveate.store.database import Database, Transaction, batch_inserts, build_where_clause, group_placeholders
 from foveate.store.repositories.ledger_rows import (
     ADD_CHARGES,
     CHARGED_INDEX,
@@ -32,7 +43,7 @@ from foveate.store.repositories.ledger_rows import (
     to_storable_names,
     to_sum,
 )
-from foveate.store.repositories.rollups import add_charges
+from foveate.store.repositories.rollups import add_charges, change_charge
 
 _ADD_RESERVATIONS = """
 INSERT INTO reservations_v1 (call_id, accounts, picodollars, expires_at) VALUES {}
@@ -57,11 +68,8 @@ _FIND_BALANCES = """
 SELECT name, spent, reserved, 0 FROM accounts_v1 WHERE name IN ({})
 UNION ALL SELECT accounts, 0, picodollars, 1 FROM reservations_v1 WHERE expires_at <= ?
 """
-
 _SET_CHARGED_AMOUNT = "UPDATE ledger_v1 SET charged_picodollars = ? WHERE call_id = ?"
-
 _MIN_AMOUNT = to_picodollars_rounded_up(MIN_DOLLARS)
-
 Amounts = dict[str, int]
 _ReservedAmount = tuple[Sequence[str], int]
 """Accounts, and the amount reserved in each of them."""
@@ -85,7 +93,7 @@ DELETE FROM ledger_v1 WHERE call_id IN (
 """
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class LedgerSettlement(msgspec.Struct, frozen=True):
     """A charge as a ledger row, and what it adds to its accounts; None means the reserved amount."""
 
     row: tuple[Any, ...]
@@ -93,7 +101,7 @@ class Settlement(msgspec.Struct, frozen=True):
     spent: int | None
 
     @classmethod
-    def from_charge(cls, charge: Charge, accounts: Sequence[str]) -> "Settlement":
+    def from_charge(cls, charge: Charge, accounts: Sequence[str]) -> "LedgerSettlement":
         row = to_ledger_row(charge)
         return cls(row, to_storable_names(*accounts), row[CHARGED_INDEX])
 
@@ -147,7 +155,7 @@ class Renewal:
     expires_at: float
 
 
-LedgerOperation = Settlement | Release | ReservationRequest | Renewal
+LedgerOperation = LedgerSettlement | Release | ReservationRequest | Renewal
 LedgerResult = bool | Mapping[str, AccountBalance] | AccountOverLimit | frozenset[str]
 
 
@@ -160,42 +168,48 @@ def apply_operations(
     accounts or the account that is over its limit; of a renewal, the calls that have a reservation. Settlements
     and releases are applied before renewals and reservations.
     """
-    settlements = [operation for operation in operations if isinstance(operation, Settlement)]
+    settlements = [operation for operation in operations if isinstance(operation, LedgerSettlement)]
     requests = [operation for operation in operations if isinstance(operation, ReservationRequest)]
-    settled = _add_charges(transaction, settlements) if settlements else {}
+    new_settlements = _add_charges(transaction, settlements) if settlements else {}
     released = {operation.call_id for operation in operations if isinstance(operation, Release)}
-    freed = _remove_reservations(transaction, {operation.call_id for operation in settlements} | released)
-    _record_charged_amounts(transaction, settled.values(), freed)
+    removed_reservations = _remove_reservations(
+        transaction, {operation.call_id for operation in settlements} | released
+    )
+    _record_charged_amounts(transaction, new_settlements.values(), removed_reservations)
     renewed = {
         id(operation): _extend_reservations(transaction, operation)
         for operation in operations
         if isinstance(operation, Renewal)
     }
     new = _add_reservations(transaction, requests) if requests else {}
-    reserved = _negate_reserved(freed.values())
+    reserved = _negate_reserved(removed_reservations.values())
     accounts = _LockedAccounts(
-        transaction, _sum_spent(settled.values(), freed), reserved, requests, new.values()
+        transaction,
+        _sum_spent(new_settlements.values(), removed_reservations),
+        reserved,
+        requests,
+        new.values(),
     )
     reserved_results = {call_id: accounts.reserve(operation) for call_id, operation in new.items()}
     _remove_reservations(
         transaction,
         [
             call_id
-            for call_id, found in reserved_results.items()
-            if isinstance(found, AccountOverLimit | BadOption)
+            for call_id, reservation_result in reserved_results.items()
+            if isinstance(reservation_result, AccountOverLimit | BadOption)
         ],
     )
     accounts.save(transaction)
-    charge_rows = [operation.row for operation in settled.values()]
+    charge_rows = [operation.row for operation in new_settlements.values()]
 
     results: list[LedgerResult | Exception] = []
     for operation in operations:
         match operation:
-            case Settlement():
+            case LedgerSettlement():
                 # Of two settlements of one call in a transaction, the first counts.
-                results.append(settled.pop(operation.call_id, None) is not None)
+                results.append(new_settlements.pop(operation.call_id, None) is not None)
             case Release():
-                results.append(freed.pop(operation.call_id, None) is not None)
+                results.append(removed_reservations.pop(operation.call_id, None) is not None)
             case ReservationRequest():
                 results.append(
                     reserved_results[operation.call_id]
@@ -211,9 +225,9 @@ def apply_operations(
 
 def release_reservations(transaction: Transaction, call_ids: Iterable[str]) -> int:
     """Delete the reservations of these calls, and return how many there were."""
-    freed = _remove_reservations(transaction, call_ids)
-    _update_accounts(transaction, {}, _negate_reserved(freed.values()))
-    return len(freed)
+    removed_reservations = _remove_reservations(transaction, call_ids)
+    _update_accounts(transaction, {}, _negate_reserved(removed_reservations.values()))
+    return len(removed_reservations)
 
 
 def find_balances(transaction: Transaction, names: Iterable[str], now: float) -> Balances:
@@ -224,13 +238,13 @@ def find_balances(transaction: Transaction, names: Iterable[str], now: float) ->
     """
     balances: Balances = {}
     for placeholders, group in group_placeholders(sorted(names)):
-        found = transaction.fetch_all(_FIND_BALANCES.format(placeholders), (*group, now))
+        rows = transaction.fetch_all(_FIND_BALANCES.format(placeholders), (*group, now))
         expired = _negate_reserved(
-            (_decode_names(names), amount) for names, _, amount, is_expired in found if is_expired
+            (_decode_names(names), amount) for names, _, amount, is_expired in rows if is_expired
         )
         balances |= {
             name: (spent, reserved + expired.get(name, 0))
-            for name, spent, reserved, is_expired in found
+            for name, spent, reserved, is_expired in rows
             if not is_expired
         }
     return balances
@@ -325,9 +339,11 @@ def _add_reservations(
     return {call_id: request for call_id, request in first.items() if call_id in added}
 
 
-def _add_charges(transaction: Transaction, settlements: Sequence[Settlement]) -> dict[str, Settlement]:
+def _add_charges(
+    transaction: Transaction, settlements: Sequence[LedgerSettlement]
+) -> dict[str, LedgerSettlement]:
     """Insert charges, and return those that are new, by call id."""
-    first: dict[str, Settlement] = {}
+    first: dict[str, LedgerSettlement] = {}
     for settlement in settlements:
         first.setdefault(settlement.call_id, settlement)
     groups = batch_inserts(ADD_CHARGES, [first[call_id].row for call_id in sorted(first)])
@@ -348,21 +364,25 @@ def _remove_reservations(transaction: Transaction, call_ids: Iterable[str]) -> d
 
 def _extend_reservations(transaction: Transaction, renewal: Renewal) -> frozenset[str]:
     groups = group_placeholders(sorted(renewal.call_ids))
-    found = [
+    rows = [
         row
         for placeholders, group in groups
         for row in transaction.fetch_all(
             _EXTEND_RESERVATIONS.format(placeholders), (renewal.expires_at, *group)
         )
     ]
-    return frozenset(call_id for (call_id,) in found)
+    return frozenset(call_id for (call_id,) in rows)
 
 
-def _sum_spent(settled: Iterable[Settlement], freed: Mapping[str, _ReservedAmount]) -> Amounts:
+def _sum_spent(
+    settlements: Iterable[LedgerSettlement], removed_reservations: Mapping[str, _ReservedAmount]
+) -> Amounts:
     spent: Amounts = {}
-    for settlement in settled:
+    for settlement in settlements:
         amount = (
-            _charged_amount(freed.get(settlement.call_id)) if settlement.spent is None else settlement.spent
+            _charged_amount(removed_reservations.get(settlement.call_id))
+            if settlement.spent is None
+            else settlement.spent
         )
         for name in settlement.names:
             spent[name] = min(spent.get(name, 0) + amount, MAX_PICODOLLARS)
@@ -370,13 +390,16 @@ def _sum_spent(settled: Iterable[Settlement], freed: Mapping[str, _ReservedAmoun
 
 
 def _record_charged_amounts(
-    transaction: Transaction, settled: Iterable[Settlement], freed: Mapping[str, _ReservedAmount]
+    transaction: Transaction,
+    settlements: Iterable[LedgerSettlement],
+    removed_reservations: Mapping[str, _ReservedAmount],
 ) -> None:
     """Record the reserved amount as charged for calls of unknown price."""
-    for settlement in settled:
+    for settlement in settlements:
         if settlement.spent is None:
             transaction.execute(
-                _SET_CHARGED_AMOUNT, (_charged_amount(freed.get(settlement.call_id)), settlement.call_id)
+                _SET_CHARGED_AMOUNT,
+                (_charged_amount(removed_reservations.get(settlement.call_id)), settlement.call_id),
             )
 
 
@@ -386,8 +409,8 @@ def _charged_amount(reserved: _ReservedAmount | None) -> int:
     return amount if amount > _MIN_AMOUNT else 0
 
 
-def _negate_reserved(freed: Iterable[_ReservedAmount]) -> Amounts:
-    return _sum_by_account((names, -amount) for names, amount in freed)
+def _negate_reserved(removed_reservations: Iterable[_ReservedAmount]) -> Amounts:
+    return _sum_by_account((names, -amount) for names, amount in removed_reservations)
 
 
 def _sum_by_account(amounts: Iterable[_ReservedAmount]) -> Amounts:
@@ -405,8 +428,8 @@ def _update_accounts(transaction: Transaction, spent: Amounts, reserved: Amounts
 
 def _update_and_read_accounts(transaction: Transaction, spent: Amounts, reserved: Amounts) -> Balances:
     groups = batch_inserts(_UPDATE_AND_RETURN_ACCOUNTS, _account_rows(spent, reserved))
-    found = [row for statement, batch in groups for row in transaction.fetch_all(statement, batch)]
-    return {name: (spent, reserved) for name, spent, reserved in found}
+    rows = [row for statement, batch in groups for row in transaction.fetch_all(statement, batch)]
+    return {name: (spent, reserved) for name, spent, reserved in rows}
 
 
 def _account_rows(spent: Amounts, reserved: Amounts) -> list[tuple[str, int, int]]:
@@ -447,15 +470,17 @@ class SqlLedger:
             self._expired_at = now
             await self._release_expired(now)
         while True:
-            found = cast("Mapping[str, AccountBalance] | AccountOverLimit", await self._batches.submit(request))
-            if not isinstance(found, AccountOverLimit) or not await self._release_expired(now):
-                return found
+            result = cast(
+                "Mapping[str, AccountBalance] | AccountOverLimit", await self._batches.submit(request)
+            )
+            if not isinstance(result, AccountOverLimit) or not await self._release_expired(now):
+                return result
 
     async def settle_all(self, charges: Sequence[tuple[Charge, Sequence[str]]]) -> Sequence[bool | Exception]:
         settlements = [_to_settlement(charge, accounts) for charge, accounts in charges]
         results = iter(
             await self._batches.submit_all(
-                [settlement for settlement in settlements if isinstance(settlement, Settlement)]
+                [settlement for settlement in settlements if isinstance(settlement, LedgerSettlement)]
             )
         )
         found = [
@@ -468,13 +493,13 @@ class SqlLedger:
 
     async def renew(self, call_ids: Sequence[str], *, expires_at: float) -> Set[str]:
         names = {to_storable_name(call_id): call_id for call_id in call_ids}
-        found = cast("frozenset[str]", await self._batches.submit(Renewal(list(names), expires_at)))
-        return {names[name] for name in found}
+        renewed_names = cast("frozenset[str]", await self._batches.submit(Renewal(list(names), expires_at)))
+        return {names[name] for name in renewed_names}
 
     async def get_balances(self, accounts: Sequence[str], *, now: float) -> Mapping[str, AccountBalance]:
         names = {to_storable_name(account): account for account in accounts}
-        found = await self._database.read(lambda transaction: find_balances(transaction, names, now))
-        return {account: to_balance(*found.get(name, (0, 0))) for name, account in names.items()}
+        balances = await self._database.read(lambda transaction: find_balances(transaction, names, now))
+        return {account: to_balance(*balances.get(name, (0, 0))) for name, account in names.items()}
 
     async def sum_charges(
         self,
@@ -486,8 +511,8 @@ class SqlLedger:
         session_id: str | None = None,
     ) -> Sequence[ChargeTotal]:
         where_clause, values = build_condition(since, until, agent, session_id)
-        found = await self._read(build_sum_query(group_by, where_clause), values)
-        sums = [to_sum(row[: len(group_by)], *row[len(group_by) :]) for row in found]
+        rows = await self._read(build_sum_query(group_by, where_clause), values)
+        sums = [to_sum(row[: len(group_by)], *row[len(group_by) :]) for row in rows]
         return sorted(sums, key=lambda total: (-total.dollars, total.group))
 
     async def list_charges(
@@ -504,18 +529,18 @@ class SqlLedger:
             statement = (
                 f"SELECT {LEDGER_COLUMNS} FROM ledger_v1 {where_clause} ORDER BY at, call_id LIMIT {_PAGE_SIZE}"
             )
-            found = await self._read(statement, values)
-            for row in found:
+            rows = await self._read(statement, values)
+            for row in rows:
                 yield from_ledger_row(*row)
-            if len(found) < _PAGE_SIZE:
+            if len(rows) < _PAGE_SIZE:
                 return
-            last = found[-1][1], found[-1][0]
+            last = rows[-1][1], rows[-1][0]
 
     async def get_charge(self, call_id: str) -> Charge | None:
-        found = await self._read(
+        rows = await self._read(
             f"SELECT {LEDGER_COLUMNS} FROM ledger_v1 WHERE call_id = ?", (to_storable_name(call_id),)
         )
-        return from_ledger_row(*found[0]) if found else None
+        return from_ledger_row(*rows[0]) if rows else None
 
     async def count_before(self, *, before: float) -> int:
         ((number,),) = await self._read(_COUNT_BEFORE, (before,))
@@ -537,12 +562,12 @@ class SqlLedger:
 
     async def _release_expired(self, now: float) -> int:
         """Delete some expired reservations, and return how many."""
-        found = [call_id for (call_id,) in await self._read(_FIND_EXPIRED, (now,))]
+        call_ids = [call_id for (call_id,) in await self._read(_FIND_EXPIRED, (now,))]
         return (
             await self._database.write(
-                lambda transaction: release_reservations(transaction, found), is_idempotent=True
+                lambda transaction: release_reservations(transaction, call_ids), is_idempotent=True
             )
-            if found
+            if call_ids
             else 0
         )
 
@@ -550,8 +575,177 @@ class SqlLedger:
         return await self._database.read(lambda transaction: transaction.fetch_all(statement, values))
 
 
-def _to_settlement(charge: Charge, accounts: Sequence[str]) -> Settlement | BadOption:
+def _to_settlement(charge: Charge, accounts: Sequence[str]) -> LedgerSettlement | BadOption:
     try:
-        return Settlement.from_charge(charge, accounts)
+        return LedgerSettlement.from_charge(charge, accounts)
     except BadOption as error:
         return error
+
+
+# Change nothing, but lock the row until this transaction ends.
+_LOCK_CALL = "UPDATE ledger_v1 SET at = at WHERE call_id = ?"
+_LOCK_ACCOUNT = "UPDATE accounts_v1 SET spent = spent WHERE name = ?"
+_FIND_CALL = f"SELECT {LEDGER_COLUMNS} FROM ledger_v1 WHERE call_id = ?"
+_CORRECT_CALL = """
+UPDATE ledger_v1 SET picodollars = ?, charged_picodollars = ?, simulation_error = ?, is_inherited = 0,
+    is_possibly_charged = 0
+WHERE call_id = ?
+"""
+_CHANGE_ACCOUNT = f"""
+INSERT INTO accounts_v1 (name, spent, reserved) VALUES (?, ?, 0)
+ON CONFLICT (name) DO UPDATE
+SET spent = CASE WHEN accounts_v1.spent + ? < 0 THEN 0
+                 WHEN accounts_v1.spent > {MAX_PICODOLLARS} - ? THEN {MAX_PICODOLLARS}
+                 ELSE accounts_v1.spent + ? END
+"""
+_FIND_ACCOUNT = "SELECT spent FROM accounts_v1 WHERE name = ?"
+_SET_ACCOUNT = "UPDATE accounts_v1 SET spent = ? WHERE name = ?"
+_CORRECTION_COLUMNS = (
+    "id, at, call_id, agent, session_id, account, before_picodollars, charged_picodollars,"
+    " after_picodollars, reason"
+)
+_ADD_CORRECTION = f"""
+INSERT INTO corrections_v1 ({_CORRECTION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING
+"""
+
+
+class SqlCorrections:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def correct_call(self, call_id: str, to: Decimal, *, reason: str, at: float) -> Correction | None:
+        """Set what a call cost, and change its accounts by the difference; None if there is no such call.
+
+        Raises:
+            BadOption: `to` is not a valid amount.
+        """
+        amount, id_ = read_amount(to), uuid4().hex
+        return await self._database.write(
+            lambda transaction: _correct_call(
+                transaction, to_storable_name(call_id), amount, _CorrectionNote(id_, at, reason)
+            ),
+            is_idempotent=True,
+        )
+
+    async def correct_account(self, account: str, to: Decimal, *, reason: str, at: float) -> Correction | None:
+        """Set what an account has spent; None if nothing was ever charged to it.
+
+        Raises:
+            BadOption: `to` is not a valid amount.
+        """
+        amount, id_ = read_amount(to), uuid4().hex
+        return await self._database.write(
+            lambda transaction: _correct_account(
+                transaction, to_storable_name(account), amount, _CorrectionNote(id_, at, reason)
+            ),
+            is_idempotent=True,
+        )
+
+    async def find(
+        self,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        call_id: str | None = None,
+        agent: str | None = None,
+        session_id: str | None = None,
+    ) -> Sequence[Correction]:
+        """Return corrections made from `since` until before `until`, oldest first."""
+        where_clause, values = build_where_clause(
+            {
+                "at >= ?": None if since is None else (since,),
+                "at < ?": None if until is None else (until,),
+                "call_id = ?": None if call_id is None else (to_storable_name(call_id),),
+                "agent = ?": None if agent is None else (to_storable_name(agent),),
+                "session_id = ?": None if session_id is None else (to_storable_name(session_id),),
+            }
+        )
+        statement = f"SELECT {_CORRECTION_COLUMNS} FROM corrections_v1 {where_clause} ORDER BY at, id"
+        rows = await self._database.read(lambda transaction: transaction.fetch_all(statement, values))
+        return [_to_correction(*row) for row in rows]
+
+
+class _CorrectionNote:
+    def __init__(self, id_: str, at: float, reason: str) -> None:
+        self.id, self.at, self.reason = id_, at, reason.encode("utf-8", "replace")
+
+
+def _correct_call(
+    transaction: Transaction, call_id: str, amount: int, note: _CorrectionNote
+) -> Correction | None:
+    transaction.execute(_LOCK_CALL, (call_id,))
+    rows = transaction.fetch_all(_FIND_CALL, (call_id,))
+    if not rows:
+        return None
+    columns = dict(zip(_LEDGER_COLUMN_NAMES, rows[0], strict=True))
+    before, charged = columns["picodollars"], columns["charged_picodollars"]
+    charged = before if charged is None else charged  # earlier versions only stored the cost
+    simulation_error = columns["simulation_error"]
+    if simulation_error is not None and before is not None:  # the cost beyond what was simulated
+        simulation_error += amount - before
+    corrected = columns | {
+        "picodollars": amount,
+        "charged_picodollars": amount,
+        "simulation_error": simulation_error,
+        "is_inherited": 0,
+        "is_possibly_charged": 0,
+    }
+    transaction.execute(_CORRECT_CALL, (amount, amount, simulation_error, call_id))
+    charge = from_ledger_row(*rows[0])
+    if charged is not None:
+        change = amount - charged
+        for name in sorted(to_storable_names(*list_accounts(charge.call))):
+            transaction.execute(_CHANGE_ACCOUNT, (name, max(change, 0), change, change, change))
+    change_charge(transaction, to_ledger_row(charge), to_ledger_row(from_ledger_row(*corrected.values())))
+    call = charge.call
+    return _record_correction(
+        transaction, note, (call.id, call.agent, call.session_id, "", before, charged, amount)
+    )
+
+
+_LEDGER_COLUMN_NAMES = [name.strip() for name in LEDGER_COLUMNS.split(",")]
+
+
+def _correct_account(
+    transaction: Transaction, account: str, amount: int, note: _CorrectionNote
+) -> Correction | None:
+    transaction.execute(_LOCK_ACCOUNT, (account,))
+    rows = transaction.fetch_all(_FIND_ACCOUNT, (account,))
+    if not rows:
+        return None
+    ((before,),) = rows
+    transaction.execute(_SET_ACCOUNT, (amount, account))
+    return _record_correction(transaction, note, ("", "", "", account, before, None, amount))
+
+
+def _record_correction(transaction: Transaction, note: _CorrectionNote, values: tuple[Any, ...]) -> Correction:
+    row = (note.id, note.at, *values, note.reason)
+    transaction.execute(_ADD_CORRECTION, row)
+    return _to_correction(*row)
+
+
+def _to_correction(
+    id_: str,
+    at: float,
+    call_id: str,
+    agent: str,
+    session_id: str,
+    account: str,
+    before: int | None,
+    charged: int | None,
+    after: int,
+    reason: bytes,
+) -> Correction:
+    return Correction(
+        id=id_,
+        at=at,
+        call_id=call_id,
+        agent=agent,
+        session_id=session_id,
+        account=account,
+        before=None if before is None else to_dollars(before),
+        charged=None if charged is None else to_dollars(charged),
+        after=to_dollars(after),
+        reason=reason.decode("utf-8", "replace"),
+    )

@@ -10,7 +10,7 @@ from foveate.cost.caps import utc_day
 from foveate.cost.ledger import Call, Category, Charge, ChargeTotal, GroupBy
 from foveate.cost.money import to_dollars, to_picodollars
 from foveate.errors import BadOption
-from foveate.model import CacheUsage, Comparison, Savings, Usage
+from foveate.model import CacheUsage, ComparisonOutcome, Savings, Usage
 from foveate.store.database import build_where_clause
 
 SAVINGS_COLUMNS = (
@@ -35,7 +35,7 @@ _MONEY_COLUMNS = (
     *("picodollars", "estimated_picodollars", "without_picodollars", "saved_by_compaction", "saved_by_context"),
     *("saved_by_breakpoints", "saved_by_keep_alive", "simulation_error"),
 )
-_WOULD_NOT_FIT = f"comparison = '{Comparison.WOULD_NOT_FIT}'"
+_WOULD_NOT_FIT = f"comparison = '{ComparisonOutcome.WOULD_NOT_FIT}'"
 # SQLite's sums overflow at 64 bits, so high and low digits are summed separately.
 _LOW_DIGITS = 10**9
 _SUM_EXPRESSIONS = ", ".join(
@@ -117,7 +117,7 @@ def to_sum(
         unknown_calls=calls - known,
         dollars=to_dollars(spent or 0),
         estimated_dollars=to_dollars(estimated or 0),
-        savings=to_savings(Comparison.SIMULATED, *saved),
+        savings=to_savings(ComparisonOutcome.SIMULATED, *saved),
         partial_calls=int(partial or 0),
         compared_calls=compared,
         would_not_fit_calls=int(would_not_fit or 0),
@@ -164,7 +164,7 @@ def to_ledger_row(charge: Charge) -> tuple[Any, ...]:
         call.category.value,
         *tokens,
         spent,
-        None if usage.said_dollars is None else str(usage.said_dollars),
+        None if usage.reported_dollars is None else str(usage.reported_dollars),
         tier,
         estimated,
         _to_picodollars_or_none(charge.estimated_dollars),
@@ -228,7 +228,7 @@ def from_ledger_row(
             cache=CacheUsage(uncached=uncached, read=read, written_5m=written_5m, written_1h=written_1h),
             output_tokens=output_tokens,
             reasoning_tokens=reasoning_tokens,
-            said_dollars=None if reported is None else Decimal(reported),
+            reported_dollars=None if reported is None else Decimal(reported),
             tier=tier,
             raw=raw,
         ),
@@ -246,7 +246,7 @@ def from_ledger_row(
 def to_savings(comparison: str, *amounts: int | None) -> Savings:
     without, compaction, context, breakpoints, keep_alive, simulation_error = map(_to_dollars, amounts)
     return Savings(
-        comparison=Comparison(comparison),
+        comparison=ComparisonOutcome(comparison),
         without=without,
         compaction=compaction,
         context=context,

@@ -1,4 +1,4 @@
-"""Stores which prompt prefixes each agent requests again (`foveate.prompt_cache.reuse`)."""
+"""Stores which prompt prefixes each agent requests again (`foveate.prompt_cache.placement.reuse`)."""
 
 from collections.abc import Mapping
 
@@ -20,14 +20,14 @@ _MAX_NAME_CHARS = 500
 
 
 class SqlReuseStore:
-    """`foveate.prompt_cache.reuse.ReuseStore` on a database."""
+    """`foveate.prompt_cache.placement.reuse.ReuseStore` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def load(self, *, since: float, limit: int) -> Mapping[str, AgentReuse]:
-        found = await self._database.read(lambda transaction: transaction.fetch_all(_LOAD, (since, limit)))
-        return {agent: reuse for agent, learnt in reversed(found) if (reuse := _decode(learnt)) is not None}
+        rows = await self._database.read(lambda transaction: transaction.fetch_all(_LOAD, (since, limit)))
+        return {agent: reuse for agent, learnt in reversed(rows) if (reuse := _decode(learnt)) is not None}
 
     async def save(self, learnt: Mapping[str, AgentReuse], *, now: float) -> None:
         rows = []

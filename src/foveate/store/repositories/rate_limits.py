@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from foveate.formats.response.rate_limits import RateLimit
-from foveate.session.rate_limits import ObservedLimit
+from foveate.session.store import ObservedLimit
 from foveate.store.database import Database
 from foveate.store.repositories.ledger_rows import to_storable_name
 
@@ -20,7 +20,7 @@ ORDER BY agent, provider, name
 
 
 class SqlRateLimitStore:
-    """`foveate.session.rate_limits.RateLimitStore` on a database."""
+    """`foveate.session.store.RateLimitStore` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -44,9 +44,7 @@ class SqlRateLimitStore:
             )
 
     async def find_recent(self, *, since: float) -> Sequence[ObservedLimit]:
-        found = await self._database.read(
-            lambda transaction: transaction.fetch_all(_FIND_RATE_LIMITS, (since,))
-        )
+        rows = await self._database.read(lambda transaction: transaction.fetch_all(_FIND_RATE_LIMITS, (since,)))
         return [
             ObservedLimit(
                 agent=agent,
@@ -54,5 +52,5 @@ class SqlRateLimitStore:
                 limit=RateLimit(name=name, used=used, resets_at=resets_at, status=status),
                 at=at,
             )
-            for agent, provider, name, used, resets_at, status, at in found
+            for agent, provider, name, used, resets_at, status, at in rows
         ]

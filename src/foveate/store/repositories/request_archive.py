@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from foveate.model import CacheUsage, Format, Usage
-from foveate.session.request_archive import ArchivedRequest
+from foveate.session.store import ArchivedRequest
 from foveate.store.database import Database, Transaction, check_storable_names
 from foveate.store.repositories.ledger_rows import to_storable_name
 
@@ -41,8 +41,6 @@ _END_OF_TIME = 1e308
 
 
 class _StoredUsage(msgspec.Struct, array_like=True):
-    """The part of a usage that is stored."""
-
     uncached: int
     read: int
     written_5m: int
@@ -53,7 +51,7 @@ class _StoredUsage(msgspec.Struct, array_like=True):
 
 
 class SqlRequestArchive:
-    """`foveate.session.request_archive.RequestArchive` on a database."""
+    """`foveate.session.store.RequestArchive` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -76,29 +74,31 @@ class SqlRequestArchive:
 
     async def get(self, request_id: str) -> ArchivedRequest | None:
         values = (to_storable_name(request_id),)
-        found = await self._database.read(lambda transaction: transaction.fetch_all(_FIND_REQUEST, values))
-        return from_request_row(*found[0]) if found else None
+        rows = await self._database.read(lambda transaction: transaction.fetch_all(_FIND_REQUEST, values))
+        return from_request_row(*rows[0]) if rows else None
 
     async def find_by_session(
         self, session_id: str, *, limit: int = 2, before: float | None = None
     ) -> Sequence[ArchivedRequest]:
         values = (to_storable_name(session_id), _END_OF_TIME if before is None else before, limit)
-        found = await self._database.read(lambda transaction: transaction.fetch_all(_FIND_OF_SESSION, values))
-        return [from_request_row(*row) for row in found]
+        rows = await self._database.read(lambda transaction: transaction.fetch_all(_FIND_OF_SESSION, values))
+        return [from_request_row(*row) for row in rows]
 
     async def find_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
         """Return ids with a prefix: those of sessions with archived requests, and those of the requests."""
         check_storable_names(id=prefix)
         values = (len(prefix), prefix, len(prefix), prefix, limit)
-        found = await self._database.read(lambda transaction: transaction.fetch_all(_FIND_IDS, values))
-        sessions, requests = ([id_ for id_, kind in found if kind == code] for code in (0, 1))
+        rows = await self._database.read(lambda transaction: transaction.fetch_all(_FIND_IDS, values))
+        sessions, requests = ([id_ for id_, kind in rows if kind == code] for code in (0, 1))
         return sessions, requests
 
 
 def _to_row(request: ArchivedRequest) -> tuple[Any, ...]:
     """Convert a request to the values of `REQUEST_COLUMNS` and its size."""
-    sent = zlib.compress(request.request_body, _COMPRESSION_LEVEL)
-    came = None if request.original_body is None else zlib.compress(request.original_body, _COMPRESSION_LEVEL)
+    compressed_body = zlib.compress(request.request_body, _COMPRESSION_LEVEL)
+    compressed_original = (
+        None if request.original_body is None else zlib.compress(request.original_body, _COMPRESSION_LEVEL)
+    )
     return (
         to_storable_name(request.id),
         to_storable_name(request.agent),
@@ -109,9 +109,9 @@ def _to_row(request: ArchivedRequest) -> tuple[Any, ...]:
         request.at,
         request.status,
         None if request.usage is None else msgspec.json.encode(_to_stored_usage(request.usage)),
-        sent,
-        came,
-        len(sent) + len(came or b""),
+        compressed_body,
+        compressed_original,
+        len(compressed_body) + len(compressed_original or b""),
     )
 
 
@@ -139,7 +139,7 @@ def from_request_row(
     status: int,
     usage: bytes | None,
     sent: bytes,
-    came: bytes | None,
+    compressed_original: bytes | None,
 ) -> ArchivedRequest:
     return ArchivedRequest(
         id=id_,
@@ -152,7 +152,7 @@ def from_request_row(
         status=status,
         usage=None if usage is None else _to_usage(msgspec.json.decode(usage, type=_StoredUsage)),
         request_body=zlib.decompress(sent),
-        original_body=None if came is None else zlib.decompress(came),
+        original_body=None if compressed_original is None else zlib.decompress(compressed_original),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from foveate.cost.ledger import Category
 from foveate.cost.money import MAX_PICODOLLARS, to_dollars, to_picodollars
-from foveate.model import CacheUsage, Comparison
+from foveate.model import CacheUsage, ComparisonOutcome
 from foveate.session.rollups import SessionOrder, SessionTotals, Totals, TotalsGroup
 from foveate.session.traces import CacheMiss
 from foveate.store.database import Reader, Transaction, batch_inserts, build_where_clause, check_storable_names
@@ -99,8 +99,8 @@ _ADD_CHARGES_TO_SESSIONS = _format_session_totals_upsert(CHARGE_SUMS)
 _ADD_REQUESTS_TO_SESSIONS = _format_session_totals_upsert(REQUEST_SUMS, _WINDOW_COLUMNS)
 
 
-class WindowUsage(NamedTuple):
-    """How full the window of a request was, and when; `at` is 0 if unknown."""
+class WindowFill(NamedTuple):
+    """Fill level of the window of a request, and its time; `at` is 0 if unknown."""
 
     at: float = 0.0
     tokens: int | None = None
@@ -108,7 +108,7 @@ class WindowUsage(NamedTuple):
 
 
 class TotalsDelta(NamedTuple):
-    """What one request or charge adds; `model_at` is 0 if the call does not tell the session's model."""
+    """Amounts that a request or charge adds; `model_at` is 0 if the call does not name the session's model."""
 
     at: float
     agent: str
@@ -117,7 +117,7 @@ class TotalsDelta(NamedTuple):
     category: str
     model_at: float
     sums: Sequence[int]
-    window: WindowUsage = WindowUsage()
+    window: WindowFill = WindowFill()
 
 
 def truncate_key(name: str) -> str:
@@ -141,7 +141,7 @@ def request_delta(
     *,
     is_failed: bool,
     added_seconds: float,
-    window: WindowUsage,
+    window: WindowFill,
     cache_miss: CacheMiss | None,
 ) -> TotalsDelta:
     added = round(added_seconds * 1e6) if math.isfinite(added_seconds) else 0
@@ -157,7 +157,6 @@ def cache_miss_delta(at: float, agent: str, session_id: str, model: str, cache_m
 
 
 def add_requests(transaction: Transaction, deltas: Sequence[TotalsDelta]) -> None:
-    """Add requests, and cache misses found later."""
     _execute_inserts(transaction, _ADD_REQUESTS_TO_TOTALS, _totals_rows(deltas))
     _execute_inserts(transaction, _ADD_REQUESTS_TO_SESSIONS, _session_rows(deltas, with_window=True))
 
@@ -213,7 +212,7 @@ def _charge_delta(
 ) -> TotalsDelta:
     tokens = (uncached, read, written_5m, written_1h, output_tokens)
     saved = (by_compaction, by_context, by_breakpoints, by_keep_alive, simulation_error)
-    fits = comparison != Comparison.WOULD_NOT_FIT
+    fits = comparison != ComparisonOutcome.WOULD_NOT_FIT
     money = (
         *(spent or 0, int(without is not None), without or 0, *(amount or 0 for amount in saved)),
         *((0, 0) if fits else (1, spent or 0)),
@@ -262,11 +261,14 @@ def _totals_rows(deltas: Iterable[TotalsDelta]) -> list[tuple[Any, ...]]:
 
 def _session_rows(deltas: Iterable[TotalsDelta], *, with_window: bool) -> list[tuple[Any, ...]]:
     """Return the rows to add to session totals, in locking order. Calls without a session are left out."""
-    found: dict[str, list[TotalsDelta]] = {}
+    deltas_by_session: dict[str, list[TotalsDelta]] = {}
     for delta in deltas:
         if delta.session_id:
-            found.setdefault(truncate_key(delta.session_id), []).append(delta)
-    return [(session_id, *_session_row(found[session_id], with_window)) for session_id in sorted(found)]
+            deltas_by_session.setdefault(truncate_key(delta.session_id), []).append(delta)
+    return [
+        (session_id, *_session_row(deltas_by_session[session_id], with_window))
+        for session_id in sorted(deltas_by_session)
+    ]
 
 
 def _session_row(deltas: Sequence[TotalsDelta], with_window: bool) -> tuple[Any, ...]:
@@ -363,12 +365,12 @@ class SqlRollupStore:
 
         # Convert in the thread: thousands of agents would block the event loop.
         def find(transaction: Transaction) -> list[tuple[tuple[str, ...], Totals]]:
-            found = transaction.fetch_all(statement, values)
-            named = (
+            rows = transaction.fetch_all(statement, values)
+            labelled_rows = (
                 (_to_group_labels(group_by, row[:groups]), _to_totals(*_join_halves(row[groups:])))
-                for row in found
+                for row in rows
             )
-            return sorted(named, key=lambda labelled: labelled[0])
+            return sorted(labelled_rows, key=lambda labels_and_totals: labels_and_totals[0])
 
         return await self._database.read(find)
 
@@ -395,8 +397,8 @@ class SqlRollupStore:
             SELECT {_SESSION_COLUMNS} FROM session_totals_v1 {condition}
             ORDER BY {by} {direction}, session_id {direction} LIMIT ?
         """
-        found = [_to_session_totals(*row) for row in await self._read(statement, [*values, limit])]
-        return found if before is None else found[::-1]
+        sessions = [_to_session_totals(*row) for row in await self._read(statement, [*values, limit])]
+        return sessions if before is None else sessions[::-1]
 
     async def count_sessions(
         self, *, since: float | None = None, agent: str | None = None, id_prefix: str = ""
@@ -406,8 +408,8 @@ class SqlRollupStore:
         return int(number)
 
     async def get_session(self, session_id: str) -> SessionTotals | None:
-        found = await self._read(_FIND_SESSION, (truncate_key(to_storable_name(session_id)),))
-        return _to_session_totals(*found[0]) if found else None
+        rows = await self._read(_FIND_SESSION, (truncate_key(to_storable_name(session_id)),))
+        return _to_session_totals(*rows[0]) if rows else None
 
     async def list_agents(self) -> Sequence[str]:
         return sorted(agent for (agent,) in await self._read(_FIND_AGENTS))
@@ -559,7 +561,7 @@ def _to_session_totals(
 def _to_totals(
     requests: int,
     failed: int,
-    breaks: int,
+    cache_misses: int,
     planned_rewrites: int,
     calls: int,
     unpriced: int,
@@ -593,7 +595,7 @@ def _to_totals(
         requests=requests,
         failed=failed,
         added_seconds=added_microseconds / 1e6,
-        breaks=breaks,
+        cache_misses=cache_misses,
         lost_tokens=lost_tokens,
         lost_dollars=to_dollars(lost_picodollars),
         calls=calls,

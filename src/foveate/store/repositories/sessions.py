@@ -32,6 +32,7 @@ _SESSION_COLUMNS = (
     *("id", "agent", "tip", "messages", "created_at", "seen_at", "parent_id", "forked_at"),
     *("caller", "setting", "first_messages", "folder", "opening"),
 )
+_SESSION_FIELDS = tuple("prompt_digest" if column == "setting" else column for column in _SESSION_COLUMNS)
 _QUALIFIED_SESSION_COLUMNS = ", ".join(f"sessions_v1.{column}" for column in _SESSION_COLUMNS)
 _FIND_SESSION = f"SELECT {_QUALIFIED_SESSION_COLUMNS} FROM sessions_v1 WHERE id = ?"
 # If more sessions match, none is chosen.
@@ -119,10 +120,10 @@ class SqlSessionStore:
 
     async def get_session(self, session_id: str) -> Session | None:
         check_storable_names(session_id=session_id)
-        found = await self._database.read(
+        rows = await self._database.read(
             lambda transaction: transaction.fetch_all(_FIND_SESSION, (session_id,))
         )
-        return _to_session(*found[0]) if found else None
+        return _to_session(*rows[0]) if rows else None
 
     async def find_answers(self, digests: Sequence[bytes]) -> Sequence[tuple[AnswerRecord, Session]]:
         def find(transaction: Transaction) -> list[tuple[AnswerRecord, Session]]:
@@ -137,20 +138,20 @@ class SqlSessionStore:
         return await self._database.read(find) if digests else []
 
     async def find_sessions_ending_at(
-        self, agent: str, caller: str, tips: Sequence[bytes]
+        self, agent: str, caller: str, last_hashes: Sequence[bytes]
     ) -> Sequence[tuple[Session, bool]]:
         check_storable_names(agent=agent)
 
         def find(transaction: Transaction) -> list[tuple[Session, bool]]:
             return [
                 (_to_session(*session), bool(is_answered))
-                for placeholders, group in group_placeholders(tips)
+                for placeholders, group in group_placeholders(last_hashes)
                 for is_answered, *session in transaction.fetch_all(
                     _FIND_SESSIONS_BY_TIP.format(placeholders), (agent, *group, caller)
                 )
             ]
 
-        return await self._database.read(find) if tips else []
+        return await self._database.read(find) if last_hashes else []
 
     async def save(self, rows: Sequence[SessionWrite]) -> None:
         moves = sorted(
@@ -180,9 +181,9 @@ class SqlSessionStore:
 
         def find(transaction: Transaction) -> dict[bytes, bytes]:
             return {
-                hash_: counted
+                hash_: count_row
                 for placeholders, group in group_placeholders(hashes)
-                for hash_, counted in transaction.fetch_all(
+                for hash_, count_row in transaction.fetch_all(
                     _FIND_COUNTS.format(placeholders), (agent, counter, *group)
                 )
             }
@@ -204,13 +205,13 @@ def _session_id(move: SessionUpdate) -> str:
 
 
 def _to_session(*row: Any) -> Session:
-    found = Session(**dict(zip(_SESSION_COLUMNS, row, strict=True)))
-    return replace(found, folder=_decode_text(row[-2]), opening=_decode_text(row[-1]))
+    session = Session(**dict(zip(_SESSION_FIELDS, row, strict=True)))
+    return replace(session, folder=_decode_text(row[-2]), opening=_decode_text(row[-1]))
 
 
 def _session_row(session: Session) -> tuple[Any, ...]:
     check_storable_names(session_id=session.id, agent=session.agent, parent_id=session.parent_id)
-    *others, folder, opening = (getattr(session, column) for column in _SESSION_COLUMNS)
+    *others, folder, opening = (getattr(session, name) for name in _SESSION_FIELDS)
     return (*others, _encode_text(folder), _encode_text(opening))
 
 
@@ -246,8 +247,8 @@ def _insert_rows(transaction: Transaction, statement: str, new: Sequence[tuple[A
 
 def _answer_rows(updates: Sequence[AnswerUpdate]) -> list[tuple[Any, ...]]:
     """Return rows sorted by key without duplicates: a statement may change a row only once."""
-    found = {(row.digest, row.session_id): (row.tip, row.at) for update in updates for row in update.rows}
-    return [(*key, *found[key]) for key in sorted(found)]
+    rows_by_key = {(row.digest, row.session_id): (row.tip, row.at) for update in updates for row in update.rows}
+    return [(*key, *rows_by_key[key]) for key in sorted(rows_by_key)]
 
 
 def _add_parents(transaction: Transaction, move: SessionUpdate, *, has_shared: bool) -> None:
@@ -256,10 +257,8 @@ def _add_parents(transaction: Transaction, move: SessionUpdate, *, has_shared: b
     parent_ids = {session.parent_id} if session.parent_id and session.forked_at is not None else set()
     if has_shared:
         for placeholders, group in group_placeholders([turn.hash for turn in move.turns]):
-            found = transaction.fetch_all(
-                _FIND_OWNERS.format(placeholders), (session.agent, session.id, *group)
-            )
-            parent_ids.update(parent_id for (parent_id,) in found)
+            rows = transaction.fetch_all(_FIND_OWNERS.format(placeholders), (session.agent, session.id, *group))
+            parent_ids.update(parent_id for (parent_id,) in rows)
     for parent_id in sorted(parent_ids):
         transaction.execute(_TOUCH_PARENT, (session.seen_at, session.seen_at, parent_id, session.agent))
         transaction.execute(_ADD_PARENT, (session.id, parent_id))
@@ -267,8 +266,6 @@ def _add_parents(transaction: Transaction, move: SessionUpdate, *, has_shared: b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLabel:
-    """What identifies a session to users."""
-
     title: str
     folder: str | None = None
     opening: str | None = None
@@ -286,8 +283,6 @@ class DescendantTotals:
 
 
 class SessionTree:
-    """Labels, children and descendants of sessions."""
-
     def __init__(self, database: Reader) -> None:
         self._database = database
 
@@ -306,10 +301,10 @@ class SessionTree:
     async def children(self, session_id: str, *, limit: int) -> Sequence[str]:
         """Return the sessions that a session started or that forked from it, oldest first."""
         check_storable_names(session_id=session_id)
-        found = await self._database.read(
+        rows = await self._database.read(
             lambda transaction: transaction.fetch_all(_FIND_CHILDREN, (session_id, limit))
         )
-        return [id_ for (id_,) in found]
+        return [id_ for (id_,) in rows]
 
     async def descendants(self, session_ids: Sequence[str]) -> Mapping[str, DescendantTotals]:
         """Return the totals of all descendants of each session that has any."""

@@ -28,7 +28,7 @@ from foveate.store.database import (
 from foveate.store.repositories.ledger_rows import SAVINGS_COLUMNS, to_savings, to_storable_name
 from foveate.store.repositories.rollups import (
     TotalsDelta,
-    WindowUsage,
+    WindowFill,
     add_requests,
     cache_miss_delta,
     request_delta,
@@ -104,8 +104,8 @@ class SqlTraceStore:
         await self._database.write(lambda transaction: _save_rows(transaction, new, misses), is_idempotent=True)
 
     async def get(self, request_id: str) -> ChargedTrace | None:
-        found = await self._read(f"{_FIND_TRACES} WHERE traces_v1.id = ?", (to_storable_name(request_id),))
-        return _to_traced(*found[0]) if found else None
+        rows = await self._read(f"{_FIND_TRACES} WHERE traces_v1.id = ?", (to_storable_name(request_id),))
+        return _to_traced(*rows[0]) if rows else None
 
     async def list_traces(
         self,
@@ -152,8 +152,8 @@ class SqlTraceStore:
 
     async def find_ids(self, prefix: str, *, limit: int) -> tuple[list[str], list[str]]:
         check_storable_names(id=prefix)
-        found = await self._read(_FIND_IDS, (len(prefix), prefix, len(prefix), prefix, limit))
-        sessions, requests = ([id_ for id_, kind in found if kind == code] for code in (0, 1))
+        rows = await self._read(_FIND_IDS, (len(prefix), prefix, len(prefix), prefix, limit))
+        sessions, requests = ([id_ for id_, kind in rows if kind == code] for code in (0, 1))
         return sessions, requests
 
     async def _read(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -161,14 +161,12 @@ class SqlTraceStore:
 
 
 class _NewTrace(NamedTuple):
-    """A trace as a row, and what it adds to the totals."""
-
     row: tuple[Any, ...]
     delta: TotalsDelta
 
 
 def _prepare_rows(
-    traces: Sequence[Trace], breaks: Sequence[tuple[str, CacheMiss]]
+    traces: Sequence[Trace], cache_misses: Sequence[tuple[str, CacheMiss]]
 ) -> tuple[dict[str, _NewTrace], list[tuple[str, CacheMiss]]]:
     """Return traces by id, the first of each, and cache misses sorted by id."""
     new: dict[str, _NewTrace] = {}
@@ -176,22 +174,22 @@ def _prepare_rows(
         row = to_trace_row(trace)
         new.setdefault(row[0], _NewTrace(row, to_totals_delta(trace, row)))
     return new, sorted(
-        ((to_storable_name(id_), cache_miss) for id_, cache_miss in breaks), key=lambda miss: miss[0]
+        ((to_storable_name(id_), cache_miss) for id_, cache_miss in cache_misses), key=lambda miss: miss[0]
     )
 
 
 def _save_rows(
-    transaction: Transaction, new: Mapping[str, _NewTrace], breaks: Sequence[tuple[str, CacheMiss]]
+    transaction: Transaction, new: Mapping[str, _NewTrace], cache_misses: Sequence[tuple[str, CacheMiss]]
 ) -> None:
     """Store traces and cache misses, and add those that are new to the totals."""
     groups = batch_inserts(_ADD_TRACES, [new[id_].row for id_ in sorted(new)])
     deltas = [
         new[id_].delta for statement, batch in groups for (id_,) in transaction.fetch_all(statement, batch)
     ]
-    for id_, cache_miss in breaks:
-        found = transaction.fetch_all(_SET_CACHE_MISS, (_encode_cache_miss(cache_miss), id_))
+    for id_, cache_miss in cache_misses:
+        rows = transaction.fetch_all(_SET_CACHE_MISS, (_encode_cache_miss(cache_miss), id_))
         deltas += [
-            cache_miss_delta(at, agent, session_id, model, cache_miss) for at, agent, session_id, model in found
+            cache_miss_delta(at, agent, session_id, model, cache_miss) for at, agent, session_id, model in rows
         ]
     add_requests(transaction, deltas)
 
@@ -205,8 +203,8 @@ def to_totals_delta(trace: Trace, row: tuple[Any, ...]) -> TotalsDelta:
         model,
         is_failed=trace.status >= _MIN_ERROR_STATUS,
         added_seconds=trace.added_seconds,
-        window=WindowUsage(trace.at, trace.tokens, trace.window_tokens),
-        cache_miss=trace.broke,
+        window=WindowFill(trace.at, trace.tokens, trace.window_tokens),
+        cache_miss=trace.cache_miss,
     )
 
 
@@ -234,9 +232,9 @@ def to_trace_row(trace: Trace) -> tuple[Any, ...]:
         trace.status,
         trace.tokens,
         trace.window_tokens,
-        trace.fold_id,
+        trace.compaction_id,
         msgspec.json.encode(details),
-        None if trace.broke is None else _encode_cache_miss(trace.broke),
+        None if trace.cache_miss is None else _encode_cache_miss(trace.cache_miss),
     )
 
 
@@ -253,7 +251,6 @@ def _encode_cache_miss(cache_miss: CacheMiss) -> bytes:
 
 
 def _shorten_text(text: str) -> str:
-    """Cut a text and replace lone surrogates."""
     short = text if len(text) <= _MAX_TEXT_CHARS else f"{text[:_MAX_TEXT_CHARS]}…"
     return short if short.isprintable() else short.encode("utf-8", "replace").decode()
 
@@ -268,9 +265,9 @@ def _to_traced(
     status: int,
     tokens: int | None,
     window_tokens: int | None,
-    fold_id: str | None,
+    compaction_id: str | None,
     encoded_details: bytes,
-    broke: bytes | None,
+    encoded_miss: bytes | None,
     *charge: int | None,
 ) -> ChargedTrace:
     details = msgspec.json.decode(encoded_details, type=_TraceDetails)
@@ -294,14 +291,14 @@ def _to_traced(
         ),
         edits_left_out=details.edits_left_out,
         problems=details.problems,
-        fold_id=fold_id,
-        broke=None if broke is None else decode_cache_miss(broke),
+        compaction_id=compaction_id,
+        cache_miss=None if encoded_miss is None else decode_cache_miss(encoded_miss),
     )
     return ChargedTrace(trace=trace, charge=_to_charge(*charge))
 
 
-def decode_cache_miss(broke: bytes) -> CacheMiss:
-    details = msgspec.json.decode(broke, type=_CacheMissDetails)
+def decode_cache_miss(encoded_miss: bytes) -> CacheMiss:
+    details = msgspec.json.decode(encoded_miss, type=_CacheMissDetails)
     return CacheMiss(
         cause=details.cause,
         where=details.where,

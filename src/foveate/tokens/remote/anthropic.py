@@ -6,7 +6,13 @@ from foveate.caching import LruCache, hash_bytes
 from foveate.formats.json_text.parse import to_json
 from foveate.http import JsonClient
 from foveate.model import Format, Request, TokenCount
-from foveate.tokens.remote.endpoints import TEXT, CountQuery, Unsupported, parse_token_number, select_fields
+from foveate.tokens.remote.endpoints import (
+    TEXT,
+    CountQuery,
+    Unsupported,
+    parse_token_number,
+    select_count_fields,
+)
 from foveate.tokens.tokenizers.bpe import replace_surrogates
 
 ANTHROPIC_URL = "https://api.anthropic.com"
@@ -46,7 +52,7 @@ class AnthropicCounter:
     def request_query(self, request: Request) -> CountQuery:
         if request.format is not Format.ANTHROPIC:
             raise Unsupported("it counts texts and Messages requests")
-        body = select_fields(request.body, _COUNTED_FIELDS, request.model)
+        body = select_count_fields(request.body, _COUNTED_FIELDS, request.model)
         return CountQuery(subject=request.format, model=request.model, body=body)
 
     async def fetch_count(self, query: CountQuery) -> TokenCount:

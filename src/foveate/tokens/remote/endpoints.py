@@ -1,13 +1,14 @@
 """Counting endpoints: their interface, and what this process knows about each of them.
 
-Capabilities are learned once per endpoint, not per model, for the lifetime of the process. A permanent failure
-(404, 405, 501, or a success with the wrong content) is remembered. A timeout or a 5xx says nothing about
-capabilities, since a busy server responds late. It only counts towards the circuit breaker.
+Capabilities are learned once per endpoint, not per model, for the lifetime of the process. A permanent
+failure (404, 405, 501, or a success with the wrong content) is remembered. A timeout or a 5xx says nothing
+about capabilities, since a busy server responds late. It only counts towards the circuit breaker: three
+failures open it, and each failed trial doubles the wait.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from time import monotonic
@@ -20,8 +21,52 @@ from foveate.errors import MalformedRequest, UpstreamError, UpstreamGarbled, Ups
 from foveate.formats.json_text.parse import parse_fields, parse_json, to_json
 from foveate.http import JsonReply
 from foveate.model import Request, TokenCount
-from foveate.tokens.remote.circuit_breaker import CircuitBreaker
 from foveate.tokens.tokenizers.bpe import replace_surrogates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitBreaker:
+    """State of a circuit breaker, as a value: each event returns the next state, and time is an argument."""
+
+    failures_to_open: int = 3
+    first_wait_seconds: float = 30.0
+    max_wait_seconds: float = 300.0
+    failures: int = 0
+    wait_seconds: float = 0.0
+    open_until: float = 0.0
+    on_trial: bool = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether no wait is running and no trial is due."""
+        return self.wait_seconds == 0.0
+
+    def allows(self, now: float) -> bool:
+        """Return whether a call may be made at `now`: always if closed, after the wait if open."""
+        return self.is_closed or now >= self.open_until
+
+    def with_trial(self, now: float) -> "CircuitBreaker":
+        """Start a trial if open. Other calls keep waiting, so only one call tries at a time."""
+        if self.is_closed:
+            return self
+        return replace(self, open_until=now + self.wait_seconds, on_trial=True)
+
+    def with_failure(self, now: float) -> "CircuitBreaker":
+        """Record a failure: the third opens the breaker, and a failed trial doubles the wait.
+
+        Calls that were under way when it opened do not count, or a burst of them would cause the longest wait.
+        """
+        failures = self.failures + 1
+        if self.is_closed and failures < self.failures_to_open:
+            return replace(self, failures=failures)
+        if not self.is_closed and not self.on_trial:
+            return self
+        wait = min(self.wait_seconds * 2 or self.first_wait_seconds, self.max_wait_seconds)
+        return replace(self, failures=failures, wait_seconds=wait, open_until=now + wait, on_trial=False)
+
+    def with_success(self) -> "CircuitBreaker":
+        return replace(self, failures=0, wait_seconds=0.0, open_until=0.0, on_trial=False)
+
 
 UNSUPPORTED_STATUSES = frozenset((404, 405, 501))
 # The server works, but rejects this body. Other bodies may be accepted.
@@ -70,7 +115,7 @@ class TokenizeServer(StrEnum):
 
 @dataclass(slots=True)
 class ServerCapabilities:
-    """What is known about a tokenize server. Updated by the counters that ask it."""
+    """Known properties of a tokenize server. Updated by the counters that ask it."""
 
     server: TokenizeServer | None = None
     unsupported_error: UpstreamError | None = None
@@ -79,7 +124,7 @@ class ServerCapabilities:
 
 
 class EndpointRegistry:
-    """What this process knows about the endpoints that it has asked."""
+    """Knowledge of this process about the endpoints that it has asked."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -91,7 +136,7 @@ class EndpointRegistry:
         self._last_errors: dict[str, str] = {}
 
     def unsupported_reason(self, url: str, subject: str, model: str = "") -> str | None:
-        """Why `url` cannot count `subject` (a text, or a format), or None.
+        """Return why `url` cannot count `subject` (a text, or a format), or None.
 
         If the server lacks a model, only that model is unsupported.
         """
@@ -168,14 +213,14 @@ def _model_key(*names: str) -> bytes:
 
 
 def is_permanent_failure(error: UpstreamError) -> bool:
-    """Whether a retry would fail in the same way."""
+    """Return whether a retry would fail in the same way."""
     if isinstance(error, UpstreamStatus):
         return error.status in UNSUPPORTED_STATUSES
     return isinstance(error, UpstreamGarbled)
 
 
 def is_unknown_model(error: UpstreamError) -> bool:
-    """Whether a 404 is about the model and not the route.
+    """Return whether a 404 is about the model and not the route.
 
     Anthropic: "model: claude-x"; OpenAI and vLLM: "The model `x` does not exist"; Gemini: "models/x is not
     found for API version v1beta" (November 2026). For a missing route the message is just "Not Found".
@@ -207,7 +252,7 @@ def parse_field(response: JsonReply, name: str, route: str) -> object:
         raise UpstreamGarbled(route, f"`{name}` in the answer cannot be read") from None
 
 
-def select_fields(body: bytes, names: frozenset[str], model: str = "") -> bytes:
+def select_count_fields(body: bytes, names: frozenset[str], model: str = "") -> bytes:
     """Return a JSON object of the top-level fields of `body` in `names`, and `model`, sorted by name.
 
     The order inside a field is kept, since a server's template may print a tool as it is.
@@ -221,5 +266,4 @@ def select_fields(body: bytes, names: frozenset[str], model: str = "") -> bytes:
 
 
 def to_sorted_json(fields_by_name: dict[str, msgspec.Raw | str]) -> bytes:
-    """Return the fields as one JSON object, sorted by name."""
     return to_json({name: fields_by_name[name] for name in sorted(fields_by_name)})

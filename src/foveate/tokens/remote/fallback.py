@@ -27,8 +27,6 @@ def _no_endpoint(model: str) -> EndpointCounter | None:
 
 
 class RemoteCountCache:
-    """Caches counts of endpoints."""
-
     def __init__(self, endpoints: EndpointRegistry, capacity: int = DEFAULT_CAPACITY) -> None:
         self._endpoints = endpoints
         self._counts: LruCache[TokenCount] = LruCache(capacity)

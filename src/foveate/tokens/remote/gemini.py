@@ -6,7 +6,13 @@ from urllib.parse import quote
 from foveate.formats.json_text.parse import parse_fields, to_json
 from foveate.http import JsonClient
 from foveate.model import Format, Request, TokenCount
-from foveate.tokens.remote.endpoints import TEXT, CountQuery, Unsupported, parse_token_number, select_fields
+from foveate.tokens.remote.endpoints import (
+    TEXT,
+    CountQuery,
+    Unsupported,
+    parse_token_number,
+    select_count_fields,
+)
 
 GEMINI_URL = "https://generativelanguage.googleapis.com"
 _COUNTED_FIELDS = frozenset(
@@ -16,8 +22,6 @@ _COUNTED_FIELDS = frozenset(
 
 
 class GeminiCounter:
-    """Asks Google."""
-
     name = "gemini_api"
 
     def __init__(
@@ -42,7 +46,9 @@ class GeminiCounter:
         if request.format is not Format.GEMINI:
             raise Unsupported("it counts texts and generateContent requests")
         wrapped = parse_fields(request.body).get("generateContentRequest", request.body)
-        inner = select_fields(bytes(wrapped), _COUNTED_FIELDS, f"models/{_strip_models_prefix(request.model)}")
+        inner = select_count_fields(
+            bytes(wrapped), _COUNTED_FIELDS, f"models/{_strip_models_prefix(request.model)}"
+        )
         body = b'{"generateContentRequest":' + inner + b"}"
         return CountQuery(subject=request.format, model=request.model, body=body)
 

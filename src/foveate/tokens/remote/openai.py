@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from foveate.http import JsonClient
 from foveate.model import Format, Request, TokenCount
-from foveate.tokens.remote.endpoints import CountQuery, Unsupported, parse_token_number, select_fields
+from foveate.tokens.remote.endpoints import CountQuery, Unsupported, parse_token_number, select_count_fields
 
 OPENAI_URL = "https://api.openai.com"
 _COUNTED_FIELDS = frozenset(
@@ -38,7 +38,7 @@ class OpenAICounter:
     def request_query(self, request: Request) -> CountQuery:
         if request.format is not Format.RESPONSES:
             raise Unsupported(_UNSUPPORTED_REASON)
-        body = select_fields(request.body, _COUNTED_FIELDS, request.model)
+        body = select_count_fields(request.body, _COUNTED_FIELDS, request.model)
         return CountQuery(subject=request.format, model=request.model, body=body)
 
     async def fetch_count(self, query: CountQuery) -> TokenCount:

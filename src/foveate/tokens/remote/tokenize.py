@@ -24,7 +24,7 @@ from foveate.tokens.remote.endpoints import (
     is_unknown_model,
     parse_field,
     parse_token_number,
-    select_fields,
+    select_count_fields,
     to_sorted_json,
 )
 from foveate.tokens.tokenizers.bpe import replace_surrogates
@@ -107,7 +107,9 @@ class TokenizeCounter:
         if query.subject == TEXT:
             return _exact_count(await self._count_text(query, server))
         if server is TokenizeServer.VLLM and query.subject == Format.CHAT:
-            return _exact_count(await self._count_by_vllm(select_fields(query.body, _CHAT_FIELDS), query.model))
+            return _exact_count(
+                await self._count_by_vllm(select_count_fields(query.body, _CHAT_FIELDS), query.model)
+            )
         route = _COUNT_ROUTES[query.subject]
         if route not in self._capabilities.missing_routes:
             try:
@@ -165,7 +167,7 @@ class TokenizeCounter:
         if _TEMPLATE_ROUTE in self._capabilities.missing_routes:
             raise Unsupported(_NO_TEMPLATE_REASON)
         try:
-            response = await self._post(_TEMPLATE_ROUTE, select_fields(body, _CHAT_FIELDS))
+            response = await self._post(_TEMPLATE_ROUTE, select_count_fields(body, _CHAT_FIELDS))
         except UpstreamStatus as error:
             if not is_permanent_failure(error) or is_unknown_model(error):
                 raise
@@ -182,7 +184,6 @@ class TokenizeCounter:
 
 
 def _json_object(**json_fields: bytes) -> bytes:
-    """Build a JSON object from values that are JSON already."""
     return to_json({name: msgspec.Raw(value) for name, value in json_fields.items()})
 
 

@@ -20,6 +20,7 @@ from foveate.errors import MalformedRequest
 from foveate.formats.json_text.duplicate_keys import has_unique_keys
 from foveate.formats.json_text.parse import as_dict, parse_json, parse_object
 from foveate.model import (
+    SYSTEM_ROLES,
     Document,
     Format,
     Image,
@@ -43,7 +44,6 @@ from foveate.tokens.rendering.rendering import (
 )
 
 _TEMPLATES_FILE = Path(__file__).parents[1] / "data" / "templates.toml"
-_SYSTEM_ROLES = ("system", "developer")
 _MODEL_ROLES = ("assistant", "model")
 _THINKING_OFF = ("none", "disabled")
 _UNFORCED_CHOICES = ("", "auto", "none")
@@ -160,8 +160,6 @@ def _related_template(template: ChatTemplate) -> ChatTemplate:
 
 
 class ChatTemplateRules:
-    """Renders a request as a chat template does."""
-
     vendor = "open models"
     api_formats = frozenset((Format.CHAT, Format.RESPONSES, Format.BEDROCK))
 
@@ -255,7 +253,7 @@ class ChatTemplateRules:
     def _control_tokens(self, message: Message) -> int:
         """Control tokens of a message. Messages of only thinking or only results have none of their own."""
         kinds = {type(part) for part in message.parts}
-        if message.role in _SYSTEM_ROLES:
+        if message.role in SYSTEM_ROLES:
             return self.template.system_tokens
         if message.role in _MODEL_ROLES:
             return 0 if kinds == {Thinking} else self.template.assistant_tokens
@@ -291,7 +289,6 @@ class ChatTemplateRules:
                 return render_unknown_block(part)
 
     def _with_margin(self, rendering: Rendering) -> Rendering:
-        """Add a margin for the error of the template."""
         size = rendering.fixed_tokens + sum(map(estimate_margin_tokens, rendering.texts))
         thinking_size = rendering.thinking_tokens + sum(map(estimate_margin_tokens, rendering.thinking_texts))
         return replace(
@@ -303,7 +300,7 @@ class ChatTemplateRules:
 
 
 def _has_system(request: Request, first: Message | None) -> bool:
-    return bool(request.system) or (first is not None and first.role in _SYSTEM_ROLES)
+    return bool(request.system) or (first is not None and first.role in SYSTEM_ROLES)
 
 
 def _thinking_is_off(request: Request, template: ChatTemplate) -> bool:
@@ -364,7 +361,7 @@ def _write_indented(tool: Tool) -> str:
 
 
 def _write_half(tool: Tool) -> str:
-    """Cohere bills about half of a tool's JSON. It is not known which half."""
+    """Cohere charges for about half of a tool's JSON. It is not known which half."""
     text = json.dumps(_wrapped_function(tool), ensure_ascii=False)
     return text[: len(text) // 2]
 

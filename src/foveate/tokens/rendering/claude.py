@@ -1,4 +1,4 @@
-"""How Claude's requests are rendered: the overhead of texts, tools, calls and results.
+"""Rendering of Claude's requests: the overhead of texts, tools, calls and results.
 
 Claude's rendering is not public. Each piece of structure has a fitted constant (`data/claude.json`); documented
 figures are in `claude_models`.
@@ -17,6 +17,7 @@ from foveate.formats.json_text import large_json
 from foveate.formats.json_text.duplicate_keys import has_unique_keys
 from foveate.formats.json_text.parse import as_dict, parse_object
 from foveate.model import (
+    SYSTEM_ROLES,
     Document,
     Format,
     Image,
@@ -42,7 +43,6 @@ from foveate.tokens.rendering.claude_models import (
 from foveate.tokens.rendering.rendering import Rendering, join_renderings, render_unknown_block
 from foveate.tokens.tokenizers.claude import ClaudeConstants, extra_margin, load_fitted_constants
 
-_SYSTEM_ROLES = ("system", "developer")
 # Characters of encrypted thinking per token, approximately.
 _ENCRYPTED_CHARS_PER_TOKEN = 8
 _DOCUMENTED_SPREAD = 0.05
@@ -56,10 +56,8 @@ def build_claude_rules(model: str) -> "ClaudeRules":
 
 
 class ClaudeRules:
-    """The figures of one model with the fitted constants of its family."""
-
     vendor = "claude"
-    # Chats that routers translate were billed like these too.
+    # Chats that routers translate were charged like these too.
     api_formats = frozenset((Format.ANTHROPIC, Format.BEDROCK, Format.CHAT))
 
     def __init__(self, model: ClaudeModel, constants: ClaudeConstants, extra_margin: float = 0.0) -> None:
@@ -122,7 +120,7 @@ class ClaudeRules:
         return self._render_definition(tool.name, tool.description, tool.parameters)
 
     def render_message(self, message: Message) -> Rendering:
-        if message.role in _SYSTEM_ROLES:
+        if message.role in SYSTEM_ROLES:
             message_overhead = (
                 self._structure("m_system") if self._model.family == "claude-4.7" else Rendering()
             )
@@ -244,7 +242,6 @@ class ClaudeRules:
                 return render_unknown_block(block)
 
     def _structure(self, name: str, times: int = 1) -> Rendering:
-        """Rendering of a structure that occurs `times` times."""
         if times == 1:
             return self._structures.get(name, _EMPTY)
         return self._build_structure(name, times)
@@ -264,7 +261,7 @@ def _documented_tokens(tokens: float, spread: float = _DOCUMENTED_SPREAD) -> Ren
 
 
 def _forces_tool_use(request: Request) -> bool:
-    """Whether `tool_choice` forces a tool call. In chats it names the tool itself."""
+    """Return whether `tool_choice` forces a tool call. In chats it names the tool itself."""
     return request.tool_choice not in ("", "auto", "none")
 
 
@@ -273,7 +270,6 @@ def _is_deferred(raw: bytes) -> bool:
 
 
 def _loaded_tool_names(raw: bytes) -> tuple[str, ...]:
-    """Name of the tool that a block loads."""
     block = parse_object(raw)
     name = block.get("tool_name") or as_dict(block.get("tool")).get("name") or block.get("name")
     return (name,) if isinstance(name, str) else ()

@@ -1,4 +1,4 @@
-"""What Anthropic's models add to a request: documented figures, and figures measured on recorded usage.
+"""Tokens that Anthropic's models add to a request: documented figures, and figures measured on recorded usage.
 
 As of November 2026. Documented: images, and the tool system prompts from 4.5 on. Measured: bases, thinking, the
 tool prompts of 3.5 to 4, the memory tool. Figures of the other client tools are documented, but not confirmed
@@ -58,7 +58,7 @@ _THINKING_BY_FAMILY = {"claude-2": {}, "claude-3": {"enabled": 29, "adaptive": 1
 
 _BASE_TOKENS = {"claude-2": 9, "claude-3": 7, "claude-4.7": 6}
 
-# Tools defined by Anthropic; the longest matching name applies. For server tools the results are billed too,
+# Tools defined by Anthropic; the longest matching name applies. For server tools the results are charged too,
 # which no request shows.
 CLIENT_TOOL_TOKENS = {"memory": 1068, "bash": 245, "text_editor": 700, "computer": 735}
 SERVER_TOOL_TOKENS = {
@@ -75,7 +75,7 @@ _NEW_TOKENIZER_TOOL_FACTOR = 1.45
 
 TASK_BUDGET_TOKENS = 40
 
-# A PDF page is billed as an image and as its text, which is not extracted here. From public measurements of
+# A PDF page is charged as an image and as its text, which is not extracted here. From public measurements of
 # dense pages (November 2026), so with a wide margin.
 _PDF_PAGE_TOKENS = {"claude-2": 2110, "claude-3": 2110, "claude-4.7": 2330}
 PDF_MARGIN = 0.6
@@ -83,8 +83,6 @@ PDF_MARGIN = 0.6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaudeModel:
-    """Figures of one model."""
-
     family: str
     base_tokens: int
     tool_prompt: ToolPrompt
@@ -95,7 +93,6 @@ class ClaudeModel:
     defers_tools: bool
 
     def tool_factor(self) -> float:
-        """Factor for Anthropic's own tool definitions, by tokenizer."""
         return _NEW_TOKENIZER_TOOL_FACTOR if self.family == "claude-4.7" else 1.0
 
 

@@ -1,4 +1,4 @@
-"""How Gemini renders a request, by host and generation of the model.
+"""Rendering of requests to Gemini, by host and generation of the model.
 
 Derived from 339 recordings of 2024 to 2026. Without tools, 70 of 71 match exactly; with tools 77%, and most of
 the others are Gemini 3 requests that send thinking back, whose size only the provider knows. These have no
@@ -52,10 +52,10 @@ from foveate.tokens.rendering.rendering import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeminiDialect:
-    """How one generation is counted on one host.
+    """Counting rules of one generation on one host.
 
     `family` names the models. `content_tokens` is the overhead of each content and of the system instruction.
-    `counts_thinking`: a signature is billed with the thinking that it stands for, until the next text of the
+    `counts_thinking`: a signature is charged with the thinking that it stands for, until the next text of the
     user. `knows_turns`: that rule is certain.
     """
 
@@ -84,7 +84,7 @@ _TEMPLATE_DIALECT = GeminiDialect(
 )
 # From 3.6 on, a text right after a function response did not end the turn (2 recordings of 2026).
 _TEMPLATE_DIALECT_3_6 = dataclasses.replace(_TEMPLATE_DIALECT, family="gemini-3.6", knows_turns=False)
-# A signature is billed with the thinking of its response. Fitted to 60 recorded pairs of signature bytes and
+# A signature is charged with the thinking of its response. Fitted to 60 recorded pairs of signature bytes and
 # thinking tokens: half are within 3.7%, nine in ten within 18%.
 _THINKING_TOKENS_PER_BYTE = 0.2787
 _THINKING_TOKENS_OFFSET = 23.3
@@ -92,7 +92,7 @@ _THINKING_TOKENS_PER_BYTE_UPPER = 0.31
 _BYTES_PER_SIGNATURE_CHAR = 0.75
 # A signature up to this length is a placeholder ("skip_thought_signature_validator") without thinking.
 _MAX_PLACEHOLDER_SIGNATURE_CHARS = 48
-# Up to 2.5 these add nothing to the prompt (13 of 13 recordings): their results are billed separately, as
+# Up to 2.5 these add nothing to the prompt (13 of 13 recordings): their results are charged separately, as
 # `toolUsePromptTokenCount`. From 3 on, on both hosts, they are part of the prompt and cannot be separated.
 _SERVER_TOOLS = frozenset(
     ("googleSearch", "googleSearchRetrieval", "codeExecution", "urlContext", "fileSearch", "googleMaps",
@@ -202,7 +202,7 @@ class GeminiRules:
             case Text(text):
                 return Rendering(texts=(text,))
             case Thinking(text, sealed):
-                # Visible thinking is billed as text. Translators drop the thinking of other formats.
+                # Visible thinking is charged as text. Translators drop the thinking of other formats.
                 texts = (text,) if role == "model" else ()
                 return join_renderings((Rendering(texts=texts), self._render_signature(sealed)))
             case Image():

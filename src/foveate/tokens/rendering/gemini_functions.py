@@ -35,8 +35,6 @@ class FunctionDeclaration:
 
 
 class FunctionSyntax(Protocol):
-    """One way to render functions, calls and results."""
-
     def render_declaration(self, declaration: FunctionDeclaration) -> Rendering: ...
 
     def render_call(self, name: str, arguments: Json) -> Rendering: ...
@@ -68,7 +66,7 @@ def schema_alternatives(schema: Json) -> list[Any]:
 
 
 def is_confirmed(schema: object, *, enums: bool) -> bool:
-    """Whether recordings confirm how each part of `schema` is rendered. `enums`: including enums."""
+    """Return whether recordings confirm how each part of `schema` is rendered. `enums`: including enums."""
     if not isinstance(schema, dict):
         return True
     if schema.keys() - _CONFIRMED_KEYS or isinstance(schema.get("type"), list):
@@ -95,7 +93,7 @@ class LeafStringSyntax:
     """
 
     def render_declaration(self, declaration: FunctionDeclaration) -> Rendering:
-        """What is in `parametersJsonSchema` is not counted."""
+        """The contents of `parametersJsonSchema` are not counted."""
         schema = {} if declaration.is_json_schema else declaration.parameters
         return Rendering(texts=(declaration.name, declaration.description, *_iter_schema_strings(schema)))
 
@@ -231,8 +229,6 @@ class _PythonField:
 
 
 class _PythonTypeWriter:
-    """Writes the types of one declaration, and collects the classes that they need."""
-
     def __init__(self, schema: Json) -> None:
         self.classes: list[str] = []
         self._references = SchemaReferences(schema)

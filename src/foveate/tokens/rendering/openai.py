@@ -1,4 +1,4 @@
-"""How OpenAI renders chat completions and Responses requests."""
+"""Rendering of OpenAI's chat completions and Responses requests."""
 
 import json
 import re
@@ -11,6 +11,7 @@ from foveate.errors import MalformedRequest
 from foveate.formats.json_text.duplicate_keys import has_unique_keys
 from foveate.formats.json_text.parse import parse_json, parse_object, to_json
 from foveate.model import (
+    SYSTEM_ROLES,
     Document,
     Format,
     Image,
@@ -30,7 +31,6 @@ from foveate.tokens.rendering.json_schema import write_function_type
 from foveate.tokens.rendering.openai_models import BEDROCK_TOOLS_TOKENS, OpenAIGeneration, find_generation
 from foveate.tokens.rendering.rendering import Rendering, join_renderings, render_unknown_block
 
-_SYSTEM_ROLES = ("system", "developer")
 # Encrypted reasoning, by its length: 9 recorded items, median error 3%, 90th percentile 17%.
 _ENCRYPTED_BASE_CHARS, _ENCRYPTED_TOKENS_PER_CHAR, _MIN_ENCRYPTED_TOKENS = 960, 0.183, 12
 # Maximum error of the recorded tool sets.
@@ -71,8 +71,6 @@ def build_openai_rules(model: str) -> "OpenAIRules":
 
 
 class OpenAIRules:
-    """Rules of one generation, for both of OpenAI's formats."""
-
     vendor = "openai"
     api_formats = frozenset((Format.CHAT, Format.RESPONSES))
 
@@ -307,7 +305,7 @@ def _render_thinking(parts: tuple[Part, ...]) -> Rendering:
 
 
 def _is_system(message: Message | None) -> bool:
-    return message is not None and message.role in _SYSTEM_ROLES
+    return message is not None and message.role in SYSTEM_ROLES
 
 
 def _blank_line_tokens(message: Message | None) -> int:

@@ -25,8 +25,6 @@ class ToolLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAIGeneration:
-    """What one generation adds, in tokens."""
-
     name: str
     family: str  # its generations differ in image prices, and in how Responses render calls
     vocabulary: str

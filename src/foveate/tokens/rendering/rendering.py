@@ -23,7 +23,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
 
     `thinking_texts` count only until the next turn begins; `opens_turn`: this part begins one. `certain`: the
     rule is known and not fitted. `loaded_tools`: deferred tools whose definitions become part of the prompt
-    here. `unexplained`: what is billed but not visible in the request.
+    here. `unexplained`: what is charged but not visible in the request.
 
     Results of `parallel_calls` can be entries of one list. `list_entry` is a result as such an entry: its text,
     and its two ends as the first, another and the last entry. With `entry_margin_tokens` it is a guess.
@@ -47,7 +47,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RenderingRules(Protocol):
-    """How one family of models renders a request. Pure: nothing is counted here."""
+    """Rules by which one family of models renders a request. Pure: nothing is counted here."""
 
     vendor: str
 
@@ -61,7 +61,7 @@ class RenderingRules(Protocol):
     """Formats that these models accept without translation."""
 
     keeps_thinking: bool
-    """Thinking of earlier turns is billed again, not only that of the current turn."""
+    """Thinking of earlier turns is charged again, not only that of the current turn."""
 
     def render_frame(self, request: Request, first: Message | None, last: Message | None) -> Rendering:
         """Render what belongs to the whole request: the beginning of the response, the response schema."""

@@ -10,8 +10,15 @@ from typing import Protocol
 
 from foveate.caching import register
 from foveate.model import TokenCount
-from foveate.tokens.tokenizers.safe_boundaries import AFTER_WORDS, SafeBoundary, split_inside_words, split_text
-from foveate.tokens.tokenizers.tokenizer import AdditiveCounts, TextLength, length_to_count
+from foveate.tokens.tokenizers.tokenizer import (
+    AFTER_WORDS,
+    AdditiveCounts,
+    SafeBoundary,
+    TextLength,
+    length_to_count,
+    split_inside_words,
+    split_text,
+)
 
 # So many occurrences of a prefix are checked one by one before the whole text is searched for each special
 # token.
@@ -115,7 +122,6 @@ class BpeVocabulary:
             return self.count(replace_surrogates(text))
 
     def count_many(self, texts: Sequence[str]) -> list[int]:
-        """Count texts in parallel."""
         texts = [self._normalize(text) for text in texts] if self._normalizes else texts
         if len(texts) < 8:
             return [self.count(text) for text in texts]
@@ -207,7 +213,7 @@ class BpeVocabulary:
             yield from encode_in_steps(self._engine, text, lead_text=self._lead_text or "")
 
     def _needs_careful_encoding(self, text: str) -> bool:
-        """Whether the engine's fast calls would match a special token in `text`, or be slow."""
+        """Return whether the engine's fast calls would match a special token in `text`, or be slow."""
         # A loop, since most texts are short and a generator would cost more than the searches.
         for prefix in self._special_prefixes:
             # Searching for one character is ten times as fast as for two, and usually fails.
@@ -221,7 +227,7 @@ class BpeVocabulary:
         return self._slow_pattern is not None and self._slow_pattern.search(text) is not None
 
     def _contains_special_token(self, text: str, prefix: str) -> bool:
-        """Whether `text` contains a special token; `prefix` is the beginning of one."""
+        """Return whether `text` contains a special token; `prefix` is the beginning of one."""
         position = -1
         for _ in range(_MAX_MARKER_CHECKS):
             position = text.find(prefix, position + 1)
@@ -328,10 +334,10 @@ class BpeTokenizer:
 
     def measure(self, text: str) -> TextLength:
         tokens = self._vocabulary.count(text)
-        return TextLength(tokens, 0.0) if self.exact and not self._spread else self._length_of(text, tokens)
+        return TextLength(tokens, 0.0) if self.exact and not self._spread else self._make_length(text, tokens)
 
     def measure_many(self, texts: Sequence[str]) -> list[TextLength]:
-        return list(map(self._length_of, texts, self._vocabulary.count_many(texts)))
+        return list(map(self._make_length, texts, self._vocabulary.count_many(texts)))
 
     def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
         """Tokens, and bytes that another vocabulary might encode one by one."""
@@ -357,7 +363,7 @@ class BpeTokenizer:
             for start, end, ids in steps
         ]
 
-    def _length_of(self, text: str, tokens: int) -> TextLength:
+    def _make_length(self, text: str, tokens: int) -> TextLength:
         return self.weigh((tokens, 0 if self.exact else _count_extra_utf8_bytes(text)))
 
 

@@ -123,8 +123,6 @@ class ClaudeConstants(msgspec.Struct, frozen=True):
 
 
 class FittedConstants(msgspec.Struct, frozen=True):
-    """The shipped constants of all families, with their date."""
-
     fitted: str
     families: dict[str, ClaudeConstants]
 

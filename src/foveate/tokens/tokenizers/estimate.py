@@ -13,8 +13,7 @@ from pathlib import Path
 import msgspec
 
 from foveate.model import TokenCount
-from foveate.tokens.tokenizers.safe_boundaries import AFTER_WORDS
-from foveate.tokens.tokenizers.tokenizer import AdditiveCounts, TextLength, length_to_count
+from foveate.tokens.tokenizers.tokenizer import AFTER_WORDS, AdditiveCounts, TextLength, length_to_count
 
 _CONSTANTS = Path(__file__).parents[1] / "data" / "estimate.json"
 
@@ -72,8 +71,6 @@ def count_text_features(text: str) -> tuple[int, ...]:
 
 
 class CharacterClassEstimator:
-    """Estimates tokens by classes of characters."""
-
     exact = False
     # No pair that is counted as a feature crosses such a boundary.
     safe_boundary = AFTER_WORDS
@@ -124,7 +121,6 @@ class CharacterCountEstimator:
         return self.weigh((len(text),))
 
     def additive_counts(self, texts: Sequence[str]) -> list[AdditiveCounts]:
-        """The number of characters."""
         return [(len(text),) for text in texts]
 
     def weigh(self, counts: AdditiveCounts) -> TextLength:

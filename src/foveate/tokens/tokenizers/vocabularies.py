@@ -13,7 +13,7 @@ from typing import Any
 
 from foveate.errors import BadVocabulary
 from foveate.tokens.tokenizers.bpe import ATOMIC_TOKEN, BpeVocabulary
-from foveate.tokens.tokenizers.safe_boundaries import AFTER_WORDS, BEFORE_BLANKS, SafeBoundary
+from foveate.tokens.tokenizers.tokenizer import AFTER_WORDS, BEFORE_BLANKS, SafeBoundary
 
 BUNDLED_VOCABULARIES = (
     "o200k_base",

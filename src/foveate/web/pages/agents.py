@@ -20,11 +20,17 @@ from foveate.engine.sections.sources import AGENT_BUDGET_FILE, SectionSources
 from foveate.memory.privacy import Gate
 from foveate.session.rollups import TotalsGroup
 from foveate.tokens.options import Backend, CounterOptions
-from foveate.web.cap_usage import list_agent_cap_usage
 from foveate.web.data import ConfigSnapshot, GatewayData
-from foveate.web.formatting import format_count, format_number, format_percent, shorten
+from foveate.web.formatting import format_count, format_number, format_percent, shorten_name
 from foveate.web.page import PageNotFound, PageRequest, WebPage
-from foveate.web.spending import NO_SPENDING, SpendingTotals, TotalsRows, group_by_first, sum_spending
+from foveate.web.spending import (
+    NO_SPENDING,
+    SpendingTotals,
+    TotalsRows,
+    group_by_first,
+    list_agent_cap_usage,
+    sum_spending,
+)
 from foveate.web.time_range import TODAY, WEEK, resolve_time_range
 
 # Requests wait longer than pages.
@@ -50,8 +56,6 @@ class WorkspaceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceListing:
-    """A workspace: its files, their problems, and cache statistics."""
-
     root: str
     scope: str
     files: Sequence[WorkspaceFile]
@@ -129,7 +133,7 @@ _SET_FOR_ALL = "as for all agents"
 
 _OVERFLOW_TEXTS = {
     OnOverflow.MAKE_ROOM: "old tool results are cleared, then the oldest turns go, each with a placeholder",
-    OnOverflow.REFUSE: "it is refused, where the count is sure that it does not fit",
+    OnOverflow.REJECT: "it is refused, where the count is sure that it does not fit",
     OnOverflow.PASS: "it is passed, and the provider decides",
 }
 _BACKEND_TEXTS = {
@@ -158,14 +162,11 @@ class AgentFeature:
 
     @property
     def state(self) -> str:
-        """The setting in a word."""
         return self.chosen or ("on" if self.is_on else "off")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionRuleRow:
-    """The budget's rule for a section."""
-
     section: str
     rule: SectionRule
 
@@ -183,10 +184,10 @@ def list_features(
 
 def _list_cache_features(options: AgentOptions, agent_settings: AgentSettings | None) -> Iterator[AgentFeature]:
     is_on = options.prompt_cache
-    ttl = options.layout.ttl
+    ttl = options.placement.ttl
     long = ", ".join(sorted(options.long_ttl_providers)) or "no provider"
     lifetime = "five minutes or an hour, by each session's rhythm" if ttl is None else f"always {ttl.value}"
-    tools = "one of them may go to the tools" if options.layout.cache_tools else "none goes to the tools"
+    tools = "one of them may go to the tools" if options.placement.cache_tools else "none goes to the tools"
     yield AgentFeature(
         name="Prompt cache",
         is_on=is_on,
@@ -224,7 +225,7 @@ def _list_compaction_features(
             agent_settings is not None and agent_settings.context_optimization.compaction is not None
         ),
     )
-    policy = options.overflow.policy
+    policy = options.overflow_options.policy
     default_text = f"usual {'with' if is_on else 'without'} compaction"
     yield AgentFeature(
         name="What does not fit",
@@ -247,7 +248,7 @@ def _list_compaction_features(
 
 def _describe_compaction(options: AgentOptions) -> str:
     compaction = options.compaction_options
-    by = shorten(options.summarizer_model, _MAX_NAME_CHARS) or "the agent's own model"
+    by = shorten_name(options.summarizer_model, _MAX_NAME_CHARS) or "the agent's own model"
     rules = ", by rules where it gives none" if compaction.extractive else ""
     return (
         f"histories are folded from {format_percent(compaction.compact_at_pct)} of the window on, less the"
@@ -274,9 +275,9 @@ def _list_counting_features(
     )
     yield AgentFeature(
         name="Long tool results",
-        is_on=options.truncates_tool_results,
+        is_on=options.compacts,
         meaning=f"cut where they are longer than {format_percent(options.tool_result_max_pct)} of the window"
-        if options.truncates_tool_results
+        if options.compacts
         else f"sent as they come, since {'compaction is off' if is_on else 'nothing is counted'}",
         decided_by=_SET_FOR_ALL,
     )
@@ -295,7 +296,6 @@ def _list_counting_features(
 
 
 def list_sections(options: SectionOptions | None) -> list[AgentFeature]:
-    """List the sections that can be injected, with their state."""
     section_options = options or SectionOptions()
     workspace, memory, binding, time = (
         section_options.workspace,
@@ -338,7 +338,7 @@ def _describe_binding(options: SectionOptions) -> str:
     described = [
         format_count(len(binding.peers), "peer") if binding.peers else "",
         format_count(len(binding.channels), "channel") if binding.channels else "",
-        f"answers in {shorten(binding.language, _MAX_NAME_CHARS)}" if binding.language else "",
+        f"answers in {shorten_name(binding.language, _MAX_NAME_CHARS)}" if binding.language else "",
     ]
     return ", ".join(filter(None, described)) or "nothing is said in it"
 
@@ -362,7 +362,6 @@ def _describe_rung(rung: Rung) -> str:
 
 
 def list_section_rules(options: SectionOptions) -> list[SectionRuleRow]:
-    """List the budget's rules by section."""
     return [SectionRuleRow(section=name, rule=rule) for name, rule in sorted(options.limits.sections.items())]
 
 
@@ -385,8 +384,6 @@ AGENT_FILTERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRow:
-    """An agent in the list."""
-
     name: str
     is_configured: bool
     options: AgentOptions
@@ -463,7 +460,6 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
 
 
 def _rank_by_cost(rows: TotalsRows) -> Mapping[str, int]:
-    """Rank agents by spending, then by requests."""
     negative_spending: dict[str, tuple[Decimal, int]] = {}
     for (agent, *_), totals in rows:
         dollars, requests = negative_spending.get(agent, (Decimal(0), 0))
@@ -478,8 +474,8 @@ def _rank_by_cost(rows: TotalsRows) -> Mapping[str, int]:
 
 def _group_by_agent(agents: Collection[str], rows: TotalsRows) -> Mapping[str, SpendingTotals]:
     """Sum the spending of these agents only: there may be thousands of others."""
-    wanted = frozenset(agents)
-    return group_by_first([row for row in rows if row[0][0] in wanted])
+    names = frozenset(agents)
+    return group_by_first([row for row in rows if row[0][0] in names])
 
 
 def _build_row(
@@ -523,14 +519,14 @@ async def load_agent_page(data: GatewayData, page_request: PageRequest) -> WebPa
         and not await store.totals.sum_totals([TotalsGroup.MODEL], agent=name)
     ):
         raise PageNotFound(
-            f"the agent {shorten(name, _MAX_NAME_CHARS)!r} has never asked,"
+            f"the agent {shorten_name(name, _MAX_NAME_CHARS)!r} has never asked,"
             " and the configuration does not name it"
         )
     models = _list_models(options, group_by_first(week))
     sections = await _load_sections(data.sources, options, models)
     return WebPage(
         template="agent.html",
-        title=f"Agent {shorten(name, _MAX_NAME_CHARS)}",
+        title=f"Agent {shorten_name(name, _MAX_NAME_CHARS)}",
         context={
             "name": name,
             "agent_settings": agent_settings,
@@ -555,7 +551,6 @@ def _count_keys(agent_settings: AgentSettings | None) -> int:
 def _list_models(
     options: AgentOptions, spending_by_model: Mapping[str, SpendingTotals]
 ) -> Sequence[AgentModel]:
-    """List the used models, the most expensive first."""
     order = sorted(
         spending_by_model.items(), key=lambda entry: (-entry[1].dollars, -entry[1].requests, entry[0])
     )

@@ -20,7 +20,7 @@ from foveate.model import Format
 from foveate.store import Store
 from foveate.store.dashboard import CompactedMessage, CompactedMessages
 from foveate.web.data import GatewayData
-from foveate.web.formatting import shorten
+from foveate.web.formatting import shorten_name
 from foveate.web.page import PageNotFound, PageRequest, WebPage
 
 _MESSAGES_AT_EACH_END = 3
@@ -38,8 +38,6 @@ _MAX_MESSAGE_NUMBER = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownText:
-    """The visible start of a text, and the number of characters left out."""
-
     text: str
     left_out_chars: int = 0
 
@@ -76,13 +74,12 @@ class CompactionDetails:
 
     @property
     def is_in_force(self) -> bool:
-        """Whether its summary or cut is sent."""
+        """Return whether its summary or cut is sent."""
         is_made = self.compaction.outcome in (CompactionOutcome.OK, CompactionOutcome.TOOL_RESULT_TRUNCATED)
         return is_made and self.compaction.undone_at is None and not self.is_superseded
 
     @property
     def meaning(self) -> str:
-        """What the outcome means for the next request."""
         if self.compaction.undone_at is not None:
             return undone_meaning(self.compaction)
         return "a later fold took it in" if self.is_superseded else OUTCOME_MEANINGS[self.compaction.outcome]
@@ -100,14 +97,12 @@ class CompactionDetails:
 
     @property
     def facts_left_out(self) -> int:
-        """The number of facts that are not shown."""
         return len(self.compaction.carried) - len(self.facts)
 
 
 async def load_compactions(store: Store, compactions: Sequence[Compaction]) -> Sequence[CompactionDetails]:
-    """Load compactions with the first and the last messages of each."""
     spans = await store.dashboard.compacted_ends(
-        [compaction.id for compaction in compactions], each=_MESSAGES_AT_EACH_END
+        [compaction.id for compaction in compactions], per_end=_MESSAGES_AT_EACH_END
     )
     api_formats = await _find_api_formats(store.compactions, spans)
     return await asyncio.to_thread(
@@ -126,11 +121,10 @@ async def load_compactions(store: Store, compactions: Sequence[Compaction]) -> S
 
 
 async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
-    """Load one compaction with all replaced messages, in pages."""
     compaction_id = page_request.path_parameters["id"]
     compaction = await data.store.compactions.get_compaction(compaction_id)
     if compaction is None or not page_request.viewer.can_see(compaction.agent):
-        raise PageNotFound(f"there is no fold {shorten(compaction_id, 80)!r}, or it was forgotten")
+        raise PageNotFound(f"there is no fold {shorten_name(compaction_id, 80)!r}, or it was forgotten")
     first = page_request.number("from", 1, min_value=1, max_value=_MAX_MESSAGE_NUMBER)
     span = await data.store.dashboard.compacted_page(compaction_id, skip=first - 1, limit=_MESSAGES_PER_PAGE)
     api_formats = await _find_api_formats(data.store.compactions, {compaction_id: span})
@@ -153,7 +147,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     }
     return WebPage(
         template="compaction.html",
-        title=f"Fold {shorten(compaction_id, 40)}",
+        title=f"Fold {shorten_name(compaction_id, 40)}",
         context=context,
         watched_session_id=compaction.session_id,
     )
@@ -207,7 +201,7 @@ def _describe_compaction(
             for previous, message in pairwise(messages)
         ],
         summary=_truncate(compaction.summary, summary_chars),
-        facts=[shorten(fact, _FACT_CHARS) for fact in compaction.carried[:max_facts]],
+        facts=[shorten_name(fact, _FACT_CHARS) for fact in compaction.carried[:max_facts]],
     )
 
 

@@ -43,14 +43,12 @@ class SettingRow:
 
     @property
     def is_changed(self) -> bool:
-        """Whether it differs from its default, or from the value used until the next start."""
+        """Return whether it differs from its default, or from the value used until the next start."""
         return self.differs or self.until_start is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigProblem:
-    """A problem of the file: where it is, and what to do."""
-
     where: str
     key: str
     reason: str

@@ -54,8 +54,6 @@ class OutlineLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOutline:
-    """The text that a model would see, its nodes as an outline, and the number of all nodes."""
-
     view: View
     lines: Sequence[OutlineLine]
     open_lists: int
@@ -64,7 +62,6 @@ class MemoryOutline:
     has_private: bool
 
     def count_at(self, level: DetailLevel) -> int:
-        """Count the nodes at a level."""
         count = sum(node.level is level for node in self.view.nodes)
         return self.nodes - len(self.view.nodes) if level is DetailLevel.HIDDEN else count
 
@@ -75,7 +72,6 @@ register(_OUTLINE_CACHE)
 
 
 async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
-    """Load what an agent's model would see for a focus, a query and a token limit."""
     config = data.current_config()
     agents = [
         agent.id
@@ -233,10 +229,10 @@ def _build_outline(memory: "Memory", view: View, focus: str | None) -> MemoryOut
     )
 
 
-def _find_nodes(memory: "Memory", wanted: Sequence[ViewNode]) -> Mapping[str, "Node"]:
+def _find_nodes(memory: "Memory", view_nodes: Sequence[ViewNode]) -> Mapping[str, "Node"]:
     """Find the nodes of a view, except those that have been removed since."""
     nodes = {}
-    for view_node in wanted:
+    for view_node in view_nodes:
         try:
             nodes[view_node.id] = memory.node(view_node.id)
         except BadOption:

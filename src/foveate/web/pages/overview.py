@@ -2,150 +2,36 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import accumulate
-from typing import Any
 
 from foveate.cost.ledger import Category
 from foveate.engine.metrics import definitions
 from foveate.engine.metrics.registry import Sample
 from foveate.prompt_cache.hit_ratio import DEFAULT_THRESHOLDS
-from foveate.session.rate_limits import RECENT_SECONDS
 from foveate.session.rollups import TotalsGroup
+from foveate.session.store import RECENT_SECONDS
 from foveate.store import Store
-from foveate.web.cap_usage import CapUsageRow, list_agent_cap_usage, list_cap_usage
 from foveate.web.charts import OTHER_COLOUR, SERIES_COLOURS, Chart, Series, Shape, Unit
 from foveate.web.data import GatewayData
-from foveate.web.formatting import export_lines, format_count, format_money, format_percent, shorten
+from foveate.web.formatting import export_lines, format_count, format_money, format_percent, shorten_name
+from foveate.web.health_problems import list_health_problems
+from foveate.web.latency import summarize_added_latency, summarize_steps
 from foveate.web.page import PageRequest, WebPage
 from foveate.web.spending import (
     NO_SPENDING,
+    CapUsageRow,
     SpendingTotals,
     TotalsRows,
     group_by_category,
     group_by_first,
+    list_agent_cap_usage,
+    list_cap_usage,
     sum_spending,
 )
 from foveate.web.time_range import TIME_RANGES, WEEK, TimeRange, format_day, resolve_time_range
 from foveate.web.viewer import Viewer
-
-
-@dataclass(frozen=True, slots=True)
-class HealthProblem:
-    """A problem and its remedy; `path` is a page with details."""
-
-    problem: str
-    remedy: str
-    path: str = ""
-
-
-def list_health_problems(health: Mapping[str, Any]) -> list[HealthProblem]:
-    """List all problems that `/health` reports."""
-    return list(_find_health_problems(health))
-
-
-def _find_health_problems(health: Mapping[str, Any]) -> Iterator[HealthProblem]:
-    config, store, log = health["config"], health["store"], health["log"]
-    if not config["valid"]:
-        yield HealthProblem(
-            f"The configuration cannot be used as it is: {config['problem']}",
-            "What held before still holds. Correct the file: it takes effect with the next request.",
-            "/-/configuration",
-        )
-    if not store["reachable"]:
-        yield HealthProblem(
-            f"The store does not answer: {store['problem']}",
-            f"See whether {store['where']} can be reached. Until then calls under caps are refused.",
-        )
-    if failures := health["failures"]:
-        failed_steps = ", ".join(f"{step} {_format_times(times)}" for step, times in sorted(failures.items()))
-        yield HealthProblem(
-            f"Steps failed in the last five minutes: {failed_steps}",
-            "Their requests went out without them. The gateway's log says why.",
-        )
-    waiting, lost = health["bills"]["waiting"], health["bills"]["lost"]
-    if waiting:
-        verb = "waits" if waiting == 1 else "wait"
-        yield HealthProblem(
-            f"{format_count(waiting, 'bill')} {verb} to be booked, so that sums here are too low",
-            "This is done as soon as the store takes them.",
-        )
-    if lost:
-        verb = "was" if lost == 1 else "were"
-        yield HealthProblem(
-            f"{format_count(lost, 'bill')} {verb} lost since the gateway started,"
-            " so that sums here are too low",
-            "The gateway's log says why. The provider's own account has what was spent.",
-        )
-    if not log["written"]:
-        yield HealthProblem(
-            f"The log cannot be written: {log['problem']}",
-            "See whether the disk has room, and whether the gateway may write there.",
-        )
-
-
-def _format_times(number: int) -> str:
-    return "once" if number == 1 else f"{number:,} times"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """Distribution of a duration."""
-
-    name: str
-    count: int
-    mean: float
-    p50: float
-    p99: float
-
-
-def summarize_added_latency(samples: Iterable[Sample]) -> Latency | None:
-    """Return the latency that the engine adds to requests; None without requests."""
-    numbers = next((sample.values for sample in samples if sample.name == definitions.ADDED_SECONDS.name), None)
-    return None if numbers is None else _summarize_histogram("", numbers, definitions.ADDED_SECONDS.buckets)
-
-
-def summarize_steps(samples: Iterable[Sample]) -> list[Latency]:
-    """Return the duration of each step, the slowest first."""
-    latencies = [
-        latency
-        for item in samples
-        if item.name == definitions.STEP_SECONDS.name
-        and (latency := _summarize_histogram(item.labels[0], item.values, definitions.STEP_SECONDS.buckets))
-        is not None
-    ]
-    return sorted(latencies, key=lambda item: (-item.p99, -item.mean, item.name))
-
-
-def _summarize_histogram(name: str, numbers: Sequence[float], bounds: Sequence[float]) -> Latency | None:
-    total, *counts = numbers
-    count = sum(counts)
-    if not count:
-        return None
-    return Latency(
-        name=name,
-        count=round(count),
-        mean=total / count,
-        p50=_quantile(0.5, counts, bounds),
-        p99=_quantile(0.99, counts, bounds),
-    )
-
-
-def _quantile(share: float, counts: Sequence[float], bounds: Sequence[float]) -> float:
-    """Interpolate linearly within a bucket, as Prometheus does; beyond the last bound, return that."""
-    rank = share * sum(counts)
-    below = 0.0
-    for at, up_to in enumerate(accumulate(counts)):
-        if up_to >= rank and counts[at]:
-            if at == len(bounds):
-                return bounds[-1]
-            lower = bounds[at - 1] if at else 0.0
-            return lower + (bounds[at] - lower) * (rank - below) / counts[at]
-        below = up_to
-    return bounds[-1]
-
 
 MAX_SERIES = 6
 """Number of agents or models with their own colour; the rest is one more series."""
@@ -202,7 +88,7 @@ def build_savings_chart(time_range: TimeRange, overall: SpendingOverTime) -> Cha
         "saved by injected context": (lambda spending: spending.saved_by_context, "two"),
         "lost to cache breaks": (lambda spending: spending.lost_dollars, "break"),
     }
-    amounts = {name: _amounts(time_range, overall, amount_of) for name, (amount_of, _) in kinds.items()}
+    amounts = {name: _amounts(time_range, overall, get_amount) for name, (get_amount, _) in kinds.items()}
     texts = [
         f"{name} {format_money(sum(values, Decimal(0)))}" for name, values in amounts.items() if any(values)
     ]
@@ -311,9 +197,9 @@ def _describe_costs(
 
 
 def _amounts(
-    time_range: TimeRange, spending: SpendingOverTime, amount_of: Callable[[SpendingTotals], Decimal]
+    time_range: TimeRange, spending: SpendingOverTime, get_amount: Callable[[SpendingTotals], Decimal]
 ) -> list[Decimal]:
-    return [amount_of(spending.get(group, NO_SPENDING)) for group in time_range.groups]
+    return [get_amount(spending.get(group, NO_SPENDING)) for group in time_range.groups]
 
 
 def _columns(
@@ -336,7 +222,7 @@ def _chart_values(time_range: TimeRange, amounts: Iterable[Decimal | int]) -> li
 
 
 def _series_name(name: str) -> str:
-    return shorten(name, _MAX_NAME_CHARS) or '""'
+    return shorten_name(name, _MAX_NAME_CHARS) or '""'
 
 
 TEMPLATE = "overview.html"

@@ -11,13 +11,13 @@ from foveate.cost.ledger import Category, ChargeTotal, GroupBy
 from foveate.errors import BadOption
 from foveate.prompt_cache.misses.causes import describe_cause
 from foveate.session.rollups import SessionTotals
-from foveate.session.traces import ChargedTrace, Trace, describe_cache_break
+from foveate.session.traces import ChargedTrace, Trace, describe_cache_miss
 from foveate.store import Store
 from foveate.store.dashboard import CompactionCounts, WindowContents, WindowSample
 from foveate.store.repositories.sessions import DescendantTotals
 from foveate.web.charts import OTHER_COLOUR, Chart, ChartEvent, Series, Shape, Unit
 from foveate.web.data import GatewayData
-from foveate.web.formatting import format_count, format_money, format_percent, format_tokens, shorten
+from foveate.web.formatting import format_count, format_money, format_percent, format_tokens, shorten_name
 from foveate.web.page import PageNotFound, PageRequest, WebPage
 from foveate.web.pages.compactions import load_compactions
 
@@ -66,7 +66,6 @@ class CurrentWindow:
 
     @property
     def share(self) -> float | None:
-        """The used share."""
         return self.tokens / self.window_tokens if self.window_tokens else None
 
 
@@ -216,7 +215,7 @@ def _list_events(
         if not point.is_cache_miss:
             continue
         filling = fillings.get(point.id)
-        if filling is None or filling.broke is None or not filling.broke.is_planned:
+        if filling is None or filling.cache_miss is None or not filling.cache_miss.is_planned:
             texts_by_event.setdefault((stretch, "break"), []).append(_describe_cache_miss(filling))
         elif not is_newly_compacted:
             texts_by_event.setdefault((stretch, "fold"), []).append(_describe_cache_miss(filling))
@@ -241,11 +240,11 @@ def _describe_compaction(compaction_id: str | None, compactions: Mapping[str, Co
 
 
 def _describe_cache_miss(filling: WindowContents | None) -> str:
-    cache_miss = filling.broke if filling is not None else None
+    cache_miss = filling.cache_miss if filling is not None else None
     if cache_miss is None:
         return "Cache broke"
     lost = "" if cache_miss.lost_dollars is None else format_money(cache_miss.lost_dollars)
-    text = describe_cache_break(cache_miss, describe_cause(cache_miss.cause), lost)
+    text = describe_cache_miss(cache_miss, describe_cause(cache_miss.cause), lost)
     return text[:1].upper() + text[1:]
 
 
@@ -262,12 +261,10 @@ def _describe_chart(points: Sequence[WindowSample], counts: Sequence[int], event
         share = format_percent(last.tokens / last.window_tokens)
         text += f", {share} of a window of {format_tokens(last.window_tokens)}"
     kinds = [event.kind for event in events]
-    happened = [f"{format_tokens(max(counts))} at most"]
-    happened += [f"folds at {format_count(kinds.count('fold'), 'place')}"] if "fold" in kinds else []
-    happened += (
-        [f"the cache broke at {format_count(kinds.count('break'), 'place')}"] if "break" in kinds else []
-    )
-    return f"{text}; {', '.join(happened)}"
+    phrases = [f"{format_tokens(max(counts))} at most"]
+    phrases += [f"folds at {format_count(kinds.count('fold'), 'place')}"] if "fold" in kinds else []
+    phrases += [f"the cache broke at {format_count(kinds.count('break'), 'place')}"] if "break" in kinds else []
+    return f"{text}; {', '.join(phrases)}"
 
 
 REQUESTS_PER_PAGE = 50
@@ -294,7 +291,6 @@ class RequestRow:
 
     @property
     def share(self) -> float | None:
-        """The used share of the context window."""
         trace = self.trace
         return trace.tokens / trace.window_tokens if trace.tokens is not None and trace.window_tokens else None
 
@@ -304,22 +300,20 @@ class RequestRow:
 
     @property
     def edits(self) -> int:
-        """The number of edits."""
         return len(self.trace.edits) + self.trace.edits_left_out
 
     @property
     def has_more(self) -> bool:
-        """Whether there are details to show."""
-        return bool(self.edits or self.trace.problems or self.trace.broke)
+        return bool(self.edits or self.trace.problems or self.trace.cache_miss)
 
     @property
     def cache_miss(self) -> str:
         """The cause, place and cost of a cache miss; empty if there was none."""
-        miss = self.trace.broke
+        miss = self.trace.cache_miss
         if miss is None:
             return ""
         lost = "" if miss.lost_dollars is None else format_money(miss.lost_dollars)
-        return describe_cache_break(miss, describe_cause(miss.cause), lost)
+        return describe_cache_miss(miss, describe_cause(miss.cause), lost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,9 +328,7 @@ class _RequestPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionFamily:
-    """Title and folder of a session, its parent and children, and the cost of its descendants."""
-
+class SessionRelatives:
     title: str
     folder: str | None
     parent_id: str | None
@@ -352,7 +344,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     before_id, compactions_before = page_request.text("before"), _parse_compactions_before(page_request)
     session = await store.totals.get_session(session_id)
     if session is None or not page_request.viewer.can_see(session.agent):
-        raise PageNotFound(f"there is no session {shorten(session_id, 80)!r}, or it was forgotten")
+        raise PageNotFound(f"there is no session {shorten_name(session_id, 80)!r}, or it was forgotten")
     points, page, compactions, counts, sums, family = await asyncio.gather(
         store.dashboard.window_samples(session_id, limit=_MAX_LOADED_POINTS),
         _load_requests(store, session_id, before_id),
@@ -388,7 +380,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
         "other_sums": [entry for entry in sums if entry.group[0] != Category.MAIN],
         "family": family,
     }
-    title = shorten(family.title, 120) if family.title else f"Session {shorten(session_id, 40)}"
+    title = shorten_name(family.title, 120) if family.title else f"Session {shorten_name(session_id, 40)}"
     return WebPage(template="session.html", title=title, context=context, watched_session_id=session_id)
 
 
@@ -396,16 +388,16 @@ async def _load_requests(store: Store, session_id: str, before_id: str) -> _Requ
     """Load the requests before one, or the latest ones."""
     before: tuple[float, str] | None = None
     if before_id:
-        found = await store.traces.get(before_id)
-        if found is None or found.trace.session_id != session_id:
-            raise BadOption(f"before: this session has no request {shorten(before_id, 80)!r}")
-        before = found.trace.at, found.trace.id
+        trace = await store.traces.get(before_id)
+        if trace is None or trace.trace.session_id != session_id:
+            raise BadOption(f"before: this session has no request {shorten_name(before_id, 80)!r}")
+        before = trace.trace.at, trace.trace.id
     listed, count, older = await asyncio.gather(
         store.traces.list_traces(limit=REQUESTS_PER_PAGE + 1, session_id=session_id, before=before),
         store.dashboard.count_requests(session_id),
         store.dashboard.count_requests(session_id, before=before),
     )
-    compaction_ids = [traced.trace.fold_id for traced in listed] + [None]
+    compaction_ids = [traced.trace.compaction_id for traced in listed] + [None]
     requests = [
         RequestRow(
             number=max(1, older - place),
@@ -447,7 +439,7 @@ def _hit_ratio(sums: Sequence[ChargeTotal]) -> float | None:
     return main.read / all_input if all_input else None
 
 
-async def _load_family(store: Store, session_id: str) -> SessionFamily:
+async def _load_family(store: Store, session_id: str) -> SessionRelatives:
     """Load the title of a session, its parent and its children, if they can be shown."""
     families = store.session_tree
     labels, children, descendants = await asyncio.gather(
@@ -459,7 +451,7 @@ async def _load_family(store: Store, session_id: str) -> SessionFamily:
     parent_id = label.parent_id if label is not None else None
     is_shown = parent_id is not None and await store.totals.get_session(parent_id) is not None
     related_ids = [*children[:_MAX_CHILDREN], *((parent_id,) if parent_id is not None and is_shown else ())]
-    return SessionFamily(
+    return SessionRelatives(
         title=label.title if label is not None else "",
         folder=label.folder if label is not None else None,
         parent_id=parent_id if is_shown else None,

@@ -13,7 +13,7 @@ from foveate.store import Store
 from foveate.store.dashboard import CompactionCounts
 from foveate.store.repositories.sessions import DescendantTotals, SessionLabel
 from foveate.web.data import GatewayData
-from foveate.web.formatting import shorten
+from foveate.web.formatting import shorten_name
 from foveate.web.page import PageRequest, WebPage
 from foveate.web.viewer import Viewer
 
@@ -47,8 +47,6 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SessionFilter:
-    """Filters of the list, from the query."""
-
     order: str
     since: str
     agent: str
@@ -65,11 +63,9 @@ class _SessionFilter:
 
     @property
     def is_active(self) -> bool:
-        """Whether any filter is set."""
         return bool(self.agent or self.id_prefix) or self.since != "all"
 
     def build_link(self, **more: str) -> str:
-        """Return the URL of a page of the filtered list."""
         parameters = {"order": self.order, "since": self.since, "agent": self.agent, "id": self.id_prefix}
         defaults = {"order": SessionOrder.NEWEST.value, "since": "all"}
         query = {
@@ -140,7 +136,6 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
 
 
 async def _list_agents(store: Store, viewer: Viewer) -> Sequence[str]:
-    """List the agents that the viewer can choose from."""
     return await store.totals.list_agents() if viewer.agent is None else [viewer.agent]
 
 
@@ -162,7 +157,9 @@ def _parse_place(page_request: PageRequest, name: str, order: str) -> SessionTot
         amount = Decimal("NaN")
     max_amount = _MAX_TIMESTAMP if order == SessionOrder.NEWEST else MAX_DOLLARS
     if not session_id or not amount.is_finite() or abs(amount) > max_amount:
-        raise BadOption(f"{name}: {shorten(text, 80)!r} is no place in the list: begin with the first page")
+        raise BadOption(
+            f"{name}: {shorten_name(text, 80)!r} is no place in the list: begin with the first page"
+        )
     return SessionTotals(
         session_id=session_id,
         agent="",

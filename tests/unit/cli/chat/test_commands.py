@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.chat.costs import ChargeTotals, ChatObserver, sum_charges, sum_charges_by_model
+from foveate.chat.costs import CallTotals, ChatObserver, sum_charges, sum_charges_by_model
 from foveate.chat.models import find_closest_name
 from foveate.chat.preview import RequestPreview
 from foveate.chat.responses import FragmentKind, ResponseFragment
@@ -29,7 +29,7 @@ WIDE = Display(columns=100)
 
 
 @pytest.mark.parametrize(
-    ("line", "meant"),
+    ("line", "expected"),
     [
         ("Hello", "Hello"),
         ("  two\nlines \n", "two\nlines"),
@@ -41,8 +41,8 @@ WIDE = Display(columns=100)
         ("", ""),
     ],
 )
-def test_a_line_is_a_command_or_a_message(line: str, meant: CommandLine | str) -> None:
-    assert parse_line(line) == meant
+def test_a_line_is_a_command_or_a_message(line: str, expected: CommandLine | str) -> None:
+    assert parse_line(line) == expected
 
 
 def test_commands_and_their_arguments_are_completed() -> None:
@@ -92,7 +92,7 @@ def test_concurrent_conversations_write_complete_history_lines(tmp_path: Path) -
 
 
 def test_text_is_shown_unchanged_thinking_dimmed_and_tool_calls_named() -> None:
-    value = [
+    fragments = [
         ResponseFragment(FragmentKind.THINKING, "Hm."),
         ResponseFragment(FragmentKind.TEXT, "Hel"),
         ResponseFragment(FragmentKind.TEXT, "lo"),
@@ -102,8 +102,8 @@ def test_text_is_shown_unchanged_thinking_dimmed_and_tool_calls_named() -> None:
     started: list[int] = []
     for stream, colours in ((dimmed, True), (plain, False)):
         writer = AnswerWriter(stream, Display(colours=colours), on_start=lambda: started.append(1))
-        for chunk in value:
-            writer(chunk)
+        for fragment in fragments:
+            writer(fragment)
         writer.end()
 
     assert dimmed.getvalue() == "\x1b[2mHm.\x1b[0m\nHello\n[calls look\\x1b_up]\n"
@@ -176,7 +176,7 @@ def test_skipped_steps_and_pending_charges_are_noted_once() -> None:
         make_charge("m", Category.MAIN, "0.01"),
         Settlement(outcome=SettlementOutcome.WAITING, problem="it is away"),
     )
-    observer.on_charge(make_charge("m", Category.MAIN, "0.01"), Settlement(outcome=SettlementOutcome.BOOKED))
+    observer.on_charge(make_charge("m", Category.MAIN, "0.01"), Settlement(outcome=SettlementOutcome.RECORDED))
     notes = observer.take_notes()
 
     assert notes == [
@@ -194,17 +194,15 @@ def test_a_model_with_an_unknown_window_has_the_default_budget() -> None:
 
 
 def test_the_status_line_fits_however_narrow_a_terminal_is() -> None:
-    totals = ChargeTotals(
-        calls=3, prompt_tokens=100, read_tokens=40, dollars=Decimal("0.0123"), unknown_calls=1
-    )
+    totals = CallTotals(calls=3, prompt_tokens=100, read_tokens=40, dollars=Decimal("0.0123"), unknown_calls=1)
     full = output.status_line(make_preview(), "a-model", totals, totals, WIDE)
     short = output.status_line(make_preview(), "a-model", totals, totals, Display(columns=44))
-    tiny = output.status_line(make_preview(), "a-model", totals, totals, Display(columns=9))
+    shortest = output.status_line(make_preview(), "a-model", totals, totals, Display(columns=9))
     ascii_only = output.status_line(
-        None, "a-model", ChargeTotals(), ChargeTotals(), Display(columns=80, encoding="ascii")
+        None, "a-model", CallTotals(), CallTotals(), Display(columns=80, encoding="ascii")
     )
 
     assert full == " a-model · ~1,893 of 8,192 tokens (23%) · cache 40% · $0.0123 + ? "
     assert short == " a-model · 23% · cache 40% · $0.0123 + ? "
-    assert len(tiny) == 9
+    assert len(shortest) == 9
     assert ascii_only == " a-model | cache - | $0.00 "

@@ -1,4 +1,4 @@
-"""Folds in lines for people, and as objects for programs."""
+"""Compactions as text and as JSON objects."""
 
 import json
 import time
@@ -30,10 +30,10 @@ WIDE, NARROW = Display(columns=200), Display(columns=80)
 FAILED = replace(
     COMPACTION, id="failed", outcome=CompactionOutcome.FAILED, summary="", carried=(), tokens_after=9_000
 )
-NO_PLACE = replace(
+NO_BOUNDARY = replace(
     FAILED, id="none", outcome=CompactionOutcome.NO_BOUNDARY, messages=0, tokens_before=0, tokens_after=0
 )
-CUT = replace(
+TRUNCATED = replace(
     COMPACTION,
     id="cut",
     outcome=CompactionOutcome.TOOL_RESULT_TRUNCATED,
@@ -41,14 +41,14 @@ CUT = replace(
     carried=(),
     limit_tokens=700,
 )
-SAID = CompactionContents(
+CONTENTS = CompactionContents(
     compaction=COMPACTION, messages=formats.parse_request(claude_body(2)).messages, api_format=Format.ANTHROPIC
 )
 
 
 @pytest.fixture(autouse=True)
 def clocks_in_utc() -> Iterator[None]:
-    """Times are shown as the clock on the wall does."""
+    """Times are shown in the local time zone."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("TZ", "UTC")
         time.tzset()
@@ -56,22 +56,22 @@ def clocks_in_utc() -> Iterator[None]:
     time.tzset()
 
 
-def listed(*folds: Compaction, look: Display = WIDE) -> list[str]:
-    return list(CompactionFormatter(look).list_lines(folds))
+def list_lines(*compactions: Compaction, display: Display = WIDE) -> list[str]:
+    return list(CompactionFormatter(display).list_lines(compactions))
 
 
-def shown(unfolded: CompactionContents, *, look: Display = WIDE, full: bool = False) -> str:
-    return "\n".join(CompactionFormatter(look).detail_lines(unfolded, full=full))
+def show_details(contents: CompactionContents, *, display: Display = WIDE, full: bool = False) -> str:
+    return "\n".join(CompactionFormatter(display).detail_lines(contents, full=full))
 
 
-def told(undone: UndoResult, look: Display = WIDE) -> list[str]:
-    return list(CompactionFormatter(look).undo_lines(undone))
+def undo_lines(result: UndoResult, display: Display = WIDE) -> list[str]:
+    return list(CompactionFormatter(display).undo_lines(result))
 
 
 def test_a_list_has_a_line_for_each_compaction() -> None:
-    made = replace(COMPACTION, id="0123456789abcdef", model="m")
+    compaction = replace(COMPACTION, id="0123456789abcdef", model="m")
 
-    assert listed(made, replace(FAILED, model="m")) == [
+    assert list_lines(compaction, replace(FAILED, model="m")) == [
         "id        when              agent  session  messages       tokens  saved    cost  model  outcome",
         "01234567  1970-01-01 00:03  ana    s        1–4       9,000 → 700    92%  $0.012  m      ok",
         "failed    1970-01-01 00:03  ana    s        1–4             9,000         $0.012  m      failed",
@@ -82,8 +82,8 @@ def test_a_list_says_why_a_compaction_failed() -> None:
     failed = replace(FAILED, model="m", reason="529:\n overloaded\x1b[31m")
     long = replace(FAILED, model="m", reason="no " * 100)
 
-    assert listed(failed)[-1] == "          529: overloaded\\x1b[31m"
-    narrow = listed(long, look=NARROW)
+    assert list_lines(failed)[-1] == "          529: overloaded\\x1b[31m"
+    narrow = list_lines(long, display=NARROW)
     assert len(narrow) == 3
     assert narrow[-1].startswith("          no no no")
     assert narrow[-1].endswith("…")
@@ -91,18 +91,18 @@ def test_a_list_says_why_a_compaction_failed() -> None:
 
 
 def test_a_compaction_takes_two_lines_on_a_narrow_display() -> None:
-    assert listed(COMPACTION, look=NARROW) == [
+    assert list_lines(COMPACTION, display=NARROW) == [
         "fold-1  1970-01-01 00:03  messages 1–4  9,000 → 700 tokens, 92% saved",
         "          ok  ana  session s  claude-opus-5-5  $0.012",
     ]
 
 
 def test_an_empty_list_has_no_heading() -> None:
-    assert listed() == []
+    assert list_lines() == []
 
 
 @pytest.mark.parametrize(
-    ("cost", "said"),
+    ("cost", "text"),
     [
         (None, "unknown"),
         (Decimal(0), "$0"),
@@ -111,15 +111,15 @@ def test_an_empty_list_has_no_heading() -> None:
         (Decimal("1234.5"), "$1,234.50"),
     ],
 )
-def test_the_cost_of_a_compaction_is_unknown_or_a_nonzero_number(cost: Decimal | None, said: str) -> None:
-    assert f" {said}  claude" in listed(replace(COMPACTION, cost=cost))[1]
+def test_the_cost_of_a_compaction_is_unknown_or_a_nonzero_number(cost: Decimal | None, text: str) -> None:
+    assert f" {text}  claude" in list_lines(replace(COMPACTION, cost=cost))[1]
 
 
 def test_an_undone_compaction_is_marked_and_one_without_a_boundary_has_no_span() -> None:
-    undone, without = listed(replace(COMPACTION, undone_at=1.0), NO_PLACE)[1:]
+    undone, without_boundary = list_lines(replace(COMPACTION, undone_at=1.0), NO_BOUNDARY)[1:]
 
     assert undone.endswith("  ok, undone")
-    assert without.split() == [
+    assert without_boundary.split() == [
         "none",
         "1970-01-01",
         "00:03",
@@ -132,42 +132,44 @@ def test_an_undone_compaction_is_marked_and_one_without_a_boundary_has_no_span()
 
 
 def test_a_truncated_tool_result_names_its_message() -> None:
-    assert " s        4         9,000 → 700 " in listed(CUT)[1]
-    assert "limit     700 tokens of each result in that message" in shown(
-        CompactionContents(compaction=CUT, messages=(), api_format=None)
+    assert " s        4         9,000 → 700 " in list_lines(TRUNCATED)[1]
+    assert "limit     700 tokens of each result in that message" in show_details(
+        CompactionContents(compaction=TRUNCATED, messages=(), api_format=None)
     )
 
 
 def test_control_characters_are_escaped_everywhere() -> None:
-    evil = "\x1b]0;x\x07"
-    nasty = replace(
+    escape_sequence = "\x1b]0;x\x07"
+    compaction = replace(
         COMPACTION,
-        id=f"i{evil}",
-        agent=evil,
-        session_id=evil,
-        model=evil,
-        summary=f"a\n{evil}",
-        carried=(evil,),
+        id=f"i{escape_sequence}",
+        agent=escape_sequence,
+        session_id=escape_sequence,
+        model=escape_sequence,
+        summary=f"a\n{escape_sequence}",
+        carried=(escape_sequence,),
     )
-    turn = json.dumps({"role": f"user{evil}", "content": f"hello {evil}"}).encode()
-    unfolded = CompactionContents(compaction=nasty, messages=[turn, evil.encode()], api_format=None)
+    turn = json.dumps({"role": f"user{escape_sequence}", "content": f"hello {escape_sequence}"}).encode()
+    contents = CompactionContents(
+        compaction=compaction, messages=[turn, escape_sequence.encode()], api_format=None
+    )
 
     for text in (
-        *listed(nasty),
-        *listed(nasty, look=NARROW),
-        shown(unfolded, full=True),
-        *told(UndoResult(compaction=nasty, was_undone_before=False, restored=nasty)),
-        *told(UndoResult(compaction=nasty, was_undone_before=False, still_in_force=nasty)),
+        *list_lines(compaction),
+        *list_lines(compaction, display=NARROW),
+        show_details(contents, full=True),
+        *undo_lines(UndoResult(compaction=compaction, was_undone_before=False, restored=compaction)),
+        *undo_lines(UndoResult(compaction=compaction, was_undone_before=False, still_in_force=compaction)),
     ):
         assert "\x1b" not in text
         assert "\x07" not in text
-    assert r"\x1b]0;x\x07" in shown(unfolded, full=True)
+    assert r"\x1b]0;x\x07" in show_details(contents, full=True)
 
 
 def test_colours_are_used_only_if_the_display_has_them() -> None:
     plain, coloured = (
-        listed(COMPACTION, FAILED),
-        listed(COMPACTION, FAILED, look=Display(columns=200, colours=True)),
+        list_lines(COMPACTION, FAILED),
+        list_lines(COMPACTION, FAILED, display=Display(columns=200, colours=True)),
     )
 
     assert "\x1b[32mok\x1b[0m" in coloured[1]
@@ -176,15 +178,17 @@ def test_colours_are_used_only_if_the_display_has_them() -> None:
 
 
 def test_an_encoding_without_arrows_gets_ascii() -> None:
-    assert " 1-4       9,000 -> 700 " in listed(COMPACTION, look=Display(columns=200, encoding="ascii"))[1]
+    assert (
+        " 1-4       9,000 -> 700 " in list_lines(COMPACTION, display=Display(columns=200, encoding="ascii"))[1]
+    )
 
 
 def test_a_time_out_of_range_is_shown_in_seconds() -> None:
-    assert "  1e+30  " in listed(replace(COMPACTION, compacted_at=1e30))[1]
+    assert "  1e+30  " in list_lines(replace(COMPACTION, compacted_at=1e30))[1]
 
 
 def test_long_names_are_truncated() -> None:
-    assert f"  {'a' * 23}…  " in listed(replace(COMPACTION, agent="a" * 200))[1]
+    assert f"  {'a' * 23}…  " in list_lines(replace(COMPACTION, agent="a" * 200))[1]
 
 
 def test_ids_are_shortened_to_distinct_prefixes() -> None:
@@ -200,15 +204,15 @@ def test_ids_are_shortened_to_distinct_prefixes() -> None:
 def test_the_reason_of_a_failed_compaction_is_shown_in_one_line() -> None:
     failed = replace(COMPACTION, outcome=CompactionOutcome.FAILED, reason="529:\n overloaded\x1b[31m")
 
-    lines = shown(replace(SAID, compaction=failed)).splitlines()
+    lines = show_details(replace(CONTENTS, compaction=failed)).splitlines()
 
     assert [line for line in lines if line.startswith("reason")] == ["reason    529: overloaded\\x1b[31m"]
 
 
 def test_a_compaction_is_shown_with_all_details() -> None:
-    made = replace(COMPACTION, earlier_id="before")
+    compaction = replace(COMPACTION, earlier_id="before")
 
-    assert shown(replace(SAID, compaction=made)).splitlines() == [
+    assert show_details(replace(CONTENTS, compaction=compaction)).splitlines() == [
         "fold fold-1",
         "outcome   ok: the summary is sent in the place of these messages",
         "when      1970-01-01 00:03:20 +0000",
@@ -219,7 +223,7 @@ def test_a_compaction_is_shown_with_all_details() -> None:
         "tokens    9,000 → 700, 8,300 saved (92%)",
         "cost      $0.012",
         "made by   claude-opus-5-5 in 2.5 s",
-        f"kept      9 folded messages, {sum(map(len, SAID.messages)):,} bytes, as they came",
+        f"kept      9 folded messages, {sum(map(len, CONTENTS.messages)):,} bytes, as they came",
         "first     user: Find the slow parser. Never push to the main branch.",
         "last      user: Which one was it?",
         "",
@@ -233,18 +237,18 @@ def test_a_compaction_is_shown_with_all_details() -> None:
 
 
 def test_compacted_messages_are_shown_on_request() -> None:
-    text = shown(SAID, full=True)
+    text = show_details(CONTENTS, full=True)
 
     assert "\nmessage 1 user\n  Find the slow parser." in text
     assert (
         '\nmessage 4 assistant\n  Step 0: I look into src/parsers/part_0.py.\n  [calls read_file] {"pa' in text
     )
     assert "\nmessage 5 user\n  [result] def parse_0_0(text)" in text
-    assert "message 1" not in shown(SAID)
+    assert "message 1" not in show_details(CONTENTS)
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("compaction", "line"),
     [
         (
             replace(COMPACTION, undone_at=86_400.0),
@@ -254,24 +258,32 @@ def test_compacted_messages_are_shown_on_request() -> None:
         (FAILED, "outcome   failed: no summary could be had, so the messages are sent as they came"),
         (FAILED, "kept      no messages, since none were folded"),
         (FAILED, "tokens    9,000"),
-        (NO_PLACE, "tokens    none"),
+        (NO_BOUNDARY, "tokens    none"),
         (replace(COMPACTION, model=EXTRACTIVE_MODEL), "made by   rules, without a model, in 2.5 s"),
-        (replace(CUT, undone_at=0.0), "undone    1970-01-01 00:00:00 +0000: the tool result is sent whole"),
+        (
+            replace(TRUNCATED, undone_at=0.0),
+            "undone    1970-01-01 00:00:00 +0000: the tool result is sent whole",
+        ),
     ],
 )
-def test_the_outcome_of_a_compaction_is_described(made: Compaction, said: str) -> None:
-    assert said in shown(CompactionContents(compaction=made, messages=(), api_format=None)).splitlines()
+def test_the_outcome_of_a_compaction_is_described(compaction: Compaction, line: str) -> None:
+    assert (
+        line
+        in show_details(CompactionContents(compaction=compaction, messages=(), api_format=None)).splitlines()
+    )
 
 
 @pytest.mark.parametrize("outcome", CompactionOutcome)
 def test_every_outcome_has_a_description(outcome: CompactionOutcome) -> None:
-    text = shown(CompactionContents(compaction=replace(FAILED, outcome=outcome), messages=(), api_format=None))
+    text = show_details(
+        CompactionContents(compaction=replace(FAILED, outcome=outcome), messages=(), api_format=None)
+    )
 
     assert f"outcome   {outcome}: " in text
 
 
 def test_undoing_describes_the_next_request() -> None:
-    assert told(UndoResult(compaction=COMPACTION, was_undone_before=False)) == [
+    assert undo_lines(UndoResult(compaction=COMPACTION, was_undone_before=False)) == [
         "fold fold-1 is undone",
         "the next request of session s sends messages 1–4 again: about 8,300 tokens more",
         "it may be folded anew when the next fold is due: turn compaction off to keep it so",
@@ -279,11 +291,11 @@ def test_undoing_describes_the_next_request() -> None:
 
 
 def test_messages_covered_by_an_earlier_compaction_are_not_counted() -> None:
-    beneath = replace(make_compaction("earlier"), messages=2, tokens_before=5_000, tokens_after=400)
-    undone = UndoResult(compaction=COMPACTION, was_undone_before=False, restored=beneath)
+    earlier = replace(make_compaction("earlier"), messages=2, tokens_before=5_000, tokens_after=400)
+    undone = UndoResult(compaction=COMPACTION, was_undone_before=False, restored=earlier)
 
     assert undone.more_tokens == 8_300 - 4_600
-    assert told(undone)[1:3] == [
+    assert undo_lines(undone)[1:3] == [
         "the next request of session s sends messages 3–4 again: about 3,700 tokens more",
         "messages 1–2 stay folded by earlier, which is in force again",
     ]
@@ -297,14 +309,14 @@ def test_undoing_below_a_longer_compaction_says_that_nothing_changes() -> None:
     )
 
     assert undone.more_tokens == 0
-    assert told(undone)[1] == (
+    assert undo_lines(undone)[1] == (
         "fold farther of messages 1–9 is still in force, so the next request of session s goes out as before: "
         "undo that one too"
     )
 
 
 def test_an_undone_truncation_sends_the_whole_result() -> None:
-    assert told(UndoResult(compaction=CUT, was_undone_before=False)) == [
+    assert undo_lines(UndoResult(compaction=TRUNCATED, was_undone_before=False)) == [
         "the cut cut is undone",
         "the next request of session s sends the tool results in message 4 whole: about 8,300 tokens more",
     ]
@@ -313,27 +325,29 @@ def test_an_undone_truncation_sends_the_whole_result() -> None:
 def test_undoing_again_says_when_it_was_undone() -> None:
     undone = UndoResult(compaction=replace(COMPACTION, undone_at=60.0), was_undone_before=True)
 
-    assert told(undone) == ["fold fold-1 was undone already (1970-01-01 00:01:00 +0000): nothing has changed"]
+    assert undo_lines(undone) == [
+        "fold fold-1 was undone already (1970-01-01 00:01:00 +0000): nothing has changed"
+    ]
     assert (undone.first_message, undone.more_tokens) == (0, 0)
 
 
 def test_a_compaction_object_has_every_field_without_loss() -> None:
-    made = replace(COMPACTION, summary="a \ud83d", carried=("\x00", "ü"))
+    compaction = replace(COMPACTION, summary="a \ud83d", carried=("\x00", "ü"))
 
-    read = json.loads(json.dumps(compaction_object(made)))
+    decoded = json.loads(json.dumps(compaction_object(compaction)))
 
-    assert list(read) == [field.name for field in fields(Compaction)]
+    assert list(decoded) == [field.name for field in fields(Compaction)]
     assert (
         Compaction(
-            **read
+            **decoded
             | {
-                "boundary": bytes.fromhex(read["boundary"]),
-                "carried": tuple(read["carried"]),
-                "cost": Decimal(read["cost"]),
-                "outcome": CompactionOutcome(read["outcome"]),
+                "boundary": bytes.fromhex(decoded["boundary"]),
+                "carried": tuple(decoded["carried"]),
+                "cost": Decimal(decoded["cost"]),
+                "outcome": CompactionOutcome(decoded["outcome"]),
             }
         )
-        == made
+        == compaction
     )
 
 
@@ -351,7 +365,7 @@ def test_a_details_object_has_messages_on_request() -> None:
     assert [turn.encode("utf-8", "surrogateescape") for turn in full["turns"]] == list(COMPACTED_MESSAGES)
     assert full["turns_kept"] == 4
     assert "turns" not in compaction_details_object(raw, full=False)
-    assert compaction_details_object(SAID, full=False)["first"] == {
+    assert compaction_details_object(CONTENTS, full=False)["first"] == {
         "role": "user",
         "line": "Find the slow parser. Never push to the main branch.",
     }
@@ -364,7 +378,7 @@ def test_a_details_object_has_messages_on_request() -> None:
 
 
 def test_an_undo_object_names_the_compaction_in_force() -> None:
-    farther = replace(make_compaction("farther"), messages=9)
+    longer = replace(make_compaction("farther"), messages=9)
 
     assert undo_object(UndoResult(compaction=replace(COMPACTION, undone_at=9.0), was_undone_before=False)) == {
         "id": "fold-1",
@@ -376,5 +390,5 @@ def test_an_undo_object_names_the_compaction_in_force() -> None:
         "more_tokens": 8_300,
         "in_force": None,
     }
-    hidden = undo_object(UndoResult(compaction=COMPACTION, was_undone_before=False, still_in_force=farther))
-    assert (hidden["first_message"], hidden["more_tokens"], hidden["in_force"]) == (None, 0, "farther")
+    covered = undo_object(UndoResult(compaction=COMPACTION, was_undone_before=False, still_in_force=longer))
+    assert (covered["first_message"], covered["more_tokens"], covered["in_force"]) == (None, 0, "farther")

@@ -39,7 +39,7 @@ async def test_the_api_format_of_compacted_messages_is_detected(
     assert contents.hashes[-1] == compaction.boundary
 
 
-async def test_messages_that_cannot_be_parsed_are_contents_unchanged(store: Store) -> None:
+async def test_messages_that_cannot_be_parsed_are_exported_unchanged(store: Store) -> None:
     await record_all(store, COMPACTION)
 
     contents = await load_contents(store.compactions, COMPACTION)
@@ -47,9 +47,9 @@ async def test_messages_that_cannot_be_parsed_are_contents_unchanged(store: Stor
     assert (contents.api_format, tuple(contents.messages)) == (None, COMPACTED_MESSAGES)
 
 
-async def export(store: Store, *given: str, session: str | None = None, as_list: bool = False) -> bytes:
+async def export(store: Store, *ids: str, session: str | None = None, as_list: bool = False) -> bytes:
     file = io.BytesIO()
-    await write_compactions(store, await select_for_export(store, given, session), file, as_list=as_list)
+    await write_compactions(store, await select_for_export(store, ids, session), file, as_list=as_list)
     return file.getvalue()
 
 
@@ -84,8 +84,8 @@ async def test_a_compaction_of_a_compaction_is_exported_with_all_its_messages(st
 
     row = json.loads(await export(store, second.id[:8]))
 
-    sent = make_subject(claude_body(30)).original.messages
-    assert [turn.encode() for turn in row["turns"]] == list(sent[: second.messages])
+    messages = make_subject(claude_body(30)).original.messages
+    assert [turn.encode() for turn in row["turns"]] == list(messages[: second.messages])
     assert row["earlier_id"] == first.id
 
 
@@ -94,10 +94,10 @@ async def test_named_compactions_are_exported_once_and_must_exist(store: Store) 
         store, COMPACTION, make_compaction("second", session_id="t"), make_compaction("third", session_id="t")
     )
 
-    named = [json.loads(line)["id"] for line in (await export(store, "third", "fold", "third")).splitlines()]
+    exported = [json.loads(line)["id"] for line in (await export(store, "third", "fold", "third")).splitlines()]
     of_session = [json.loads(line)["id"] for line in (await export(store, session="t")).splitlines()]
 
-    assert named == ["third", "fold-1"]
+    assert exported == ["third", "fold-1"]
     assert sorted(of_session) == ["second", "third"]
     with pytest.raises(BadOption, match="no fold whose id begins with 'x'"):
         await select_for_export(store, ["fold", "x"], None)

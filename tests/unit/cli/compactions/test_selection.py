@@ -23,8 +23,8 @@ from tests.support.scenarios.stored_compactions import record_all
 from tests.support.stores.records import COMPACTION, compaction_ids, make_compaction
 from tests.support.stores.templates import ensure_store
 
-Kind = tuple[int, str, str, CompactionOutcome]
-KINDS = st.lists(
+CompactionFields = tuple[int, str, str, CompactionOutcome]
+FIELDS = st.lists(
     st.tuples(
         st.integers(0, 3),
         st.sampled_from(("ana", "bob")),
@@ -39,7 +39,7 @@ BOUNDS = st.none() | st.integers(-1, 4)
 @pytest.mark.slow
 @settings(max_examples=limit_examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    kinds=KINDS,
+    fields=FIELDS,
     copies=st.sampled_from((1, 40, 90)),
     agent=st.sampled_from((None, "ana")),
     session=st.sampled_from((None, "s")),
@@ -48,7 +48,7 @@ BOUNDS = st.none() | st.integers(-1, 4)
     until=BOUNDS,
 )
 @example(
-    kinds=[(0, "ana", "s", CompactionOutcome.OK), (1, "ana", "s", CompactionOutcome.OK)],
+    fields=[(0, "ana", "s", CompactionOutcome.OK), (1, "ana", "s", CompactionOutcome.OK)],
     copies=90,
     agent=None,
     session=None,
@@ -58,7 +58,7 @@ BOUNDS = st.none() | st.integers(-1, 4)
 )
 def test_every_matching_compaction_is_listed_exactly_once(
     tmp_path: Path,
-    kinds: list[Kind],
+    fields: list[CompactionFields],
     copies: int,
     agent: str | None,
     session: str | None,
@@ -76,38 +76,44 @@ def test_every_matching_compaction_is_listed_exactly_once(
             session_id=session_id,
             outcome=ended,
         )
-        for number, (at, owner, session_id, ended) in enumerate(kinds * copies)
+        for number, (at, owner, session_id, ended) in enumerate(fields * copies)
     ]
     selection = CompactionFilter(agent=agent, session_id=session, outcome=outcome, since=since, until=until)
 
-    async def found() -> list[Compaction]:
+    async def list_selected() -> list[Compaction]:
         path = tmp_path / "copy.sqlite"
         path.unlink(missing_ok=True)
         async with await open_store(ensure_store(path)) as store:
-            await asyncio.gather(*(store.compactions.record(one, (), lease=None) for one in stored))
+            await asyncio.gather(
+                *(store.compactions.record(compaction, (), lease=None) for compaction in stored)
+            )
             return [compaction async for compaction in iterate_compactions(store.compactions, selection)]
 
-    def is_selected(one: Compaction) -> bool:
+    def is_selected(compaction: Compaction) -> bool:
         return (
-            agent in (None, one.agent)
-            and session in (None, one.session_id)
-            and outcome in (None, one.outcome)
-            and (since is None or one.compacted_at >= since)
-            and (until is None or one.compacted_at <= until)
+            agent in (None, compaction.agent)
+            and session in (None, compaction.session_id)
+            and outcome in (None, compaction.outcome)
+            and (since is None or compaction.compacted_at >= since)
+            and (until is None or compaction.compacted_at <= until)
         )
 
-    wanted = sorted(filter(is_selected, stored), key=lambda one: (one.compacted_at, one.id), reverse=True)
-    assert asyncio.run(found()) == wanted
+    expected = sorted(
+        filter(is_selected, stored),
+        key=lambda compaction: (compaction.compacted_at, compaction.id),
+        reverse=True,
+    )
+    assert asyncio.run(list_selected()) == expected
 
 
 async def test_a_list_ends_at_its_limit_and_says_that_there_are_more(store: Store) -> None:
     await record_all(store, *(make_compaction(f"f{number}", at=float(number)) for number in range(5)))
 
-    newest, is_more = await list_compactions(store, CompactionFilter(), limit=3)
-    everything, no_more = await list_compactions(store, CompactionFilter(), limit=5)
+    newest, has_more = await list_compactions(store, CompactionFilter(), limit=3)
+    everything, has_more_than_all = await list_compactions(store, CompactionFilter(), limit=5)
 
-    assert (compaction_ids(newest), is_more) == (["f4", "f3", "f2"], True)
-    assert (len(everything), no_more) == (5, False)
+    assert (compaction_ids(newest), has_more) == (["f4", "f3", "f2"], True)
+    assert (len(everything), has_more_than_all) == (5, False)
 
 
 async def test_a_compaction_is_found_by_a_unique_prefix_of_its_id(store: Store) -> None:
@@ -133,9 +139,9 @@ async def test_a_compaction_is_found_by_a_unique_prefix_of_its_id(store: Store) 
 async def test_an_ambiguous_prefix_lists_some_of_its_matches(store: Store) -> None:
     await record_all(store, *(make_compaction(f"a{number:02}") for number in range(40)))
 
-    with pytest.raises(BadOption, match=r"a00, a01, .*, a09, …; say more") as refused:
+    with pytest.raises(BadOption, match=r"a00, a01, .*, a09, …; say more") as raised:
         await find_compaction(store, "a")
-    assert "a10" not in str(refused.value)
+    assert "a10" not in str(raised.value)
 
 
 async def test_a_session_is_found_by_a_unique_prefix_of_its_id(store: Store) -> None:

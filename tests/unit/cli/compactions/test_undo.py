@@ -23,10 +23,10 @@ from tests.support.stores.records import COMPACTION
 async def next_request(store: Store, body: Any) -> tuple[bytes, int]:
     """Return the request as it is sent, and its tokens."""
     subject = make_subject(body)
-    sent = apply_compactions(
+    request = apply_compactions(
         subject.original, await store.compactions.find_compactions("ana", subject.chain.hashes)
     )
-    return sent.body, counter_for(MODEL).count_request(sent).total.tokens
+    return request.body, counter_for(MODEL).count_request(request).total.tokens
 
 
 async def test_the_next_request_grows_by_the_reported_tokens(store: Store) -> None:
@@ -34,13 +34,13 @@ async def test_the_next_request_grows_by_the_reported_tokens(store: Store) -> No
     compaction = await compact_session(store, body)
     _, before = await next_request(store, body)
 
-    undone = await undo_compaction(store, compaction.id[:6], now=50.0)
+    result = await undo_compaction(store, compaction.id[:6], now=50.0)
 
-    sent, after = await next_request(store, body)
-    assert sent == make_subject(body).original.body
-    assert undone.more_tokens == pytest.approx(after - before, rel=0.02)
-    assert undone.compaction == replace(compaction, undone_at=50.0)
-    assert await store.compactions.get_compaction(compaction.id) == undone.compaction
+    sent_body, after = await next_request(store, body)
+    assert sent_body == make_subject(body).original.body
+    assert result.more_tokens == pytest.approx(after - before, rel=0.02)
+    assert result.compaction == replace(compaction, undone_at=50.0)
+    assert await store.compactions.get_compaction(compaction.id) == result.compaction
 
 
 async def test_an_earlier_compaction_is_in_force_again_and_its_saving_is_not_counted(store: Store) -> None:
@@ -48,12 +48,12 @@ async def test_an_earlier_compaction_is_in_force_again_and_its_saving_is_not_cou
     second = await compact_session(store, claude_body(30), first)
     _, before = await next_request(store, claude_body(30))
 
-    undone = await undo_compaction(store, second.id, now=50.0)
+    result = await undo_compaction(store, second.id, now=50.0)
 
     _, after = await next_request(store, claude_body(30))
-    assert undone.restored == first
-    assert undone.first_message == first.messages + 1
-    assert undone.more_tokens == pytest.approx(after - before, rel=0.05)
+    assert result.restored == first
+    assert result.first_message == first.messages + 1
+    assert result.more_tokens == pytest.approx(after - before, rel=0.05)
 
 
 async def test_undoing_a_compaction_covered_by_a_longer_one_changes_nothing(store: Store) -> None:
@@ -61,10 +61,10 @@ async def test_undoing_a_compaction_covered_by_a_longer_one_changes_nothing(stor
     second = await compact_session(store, claude_body(30), first)
     before = await next_request(store, claude_body(30))
 
-    undone = await undo_compaction(store, first.id, now=50.0)
+    result = await undo_compaction(store, first.id, now=50.0)
 
-    assert undone.still_in_force == second
-    assert undone.more_tokens == 0
+    assert result.still_in_force == second
+    assert result.more_tokens == 0
     assert await next_request(store, claude_body(30)) == before
 
 
@@ -72,13 +72,16 @@ async def test_another_conversation_of_the_same_session_is_ignored(store: Store)
     """A session that a header names may contain unrelated conversations."""
     longer = claude_body(30)
     longer["messages"][0] = {"role": "user", "content": "Something else."}
-    own, other = await compact_session(store, claude_body(12)), await compact_session(store, longer)
-    assert own.session_id == other.session_id
+    own_compaction, other_compaction = (
+        await compact_session(store, claude_body(12)),
+        await compact_session(store, longer),
+    )
+    assert own_compaction.session_id == other_compaction.session_id
 
-    undone = await undo_compaction(store, own.id, now=50.0)
+    result = await undo_compaction(store, own_compaction.id, now=50.0)
 
-    assert (undone.still_in_force, undone.restored) == (None, None)
-    assert undone.more_tokens > 0
+    assert (result.still_in_force, result.restored) == (None, None)
+    assert result.more_tokens > 0
 
 
 async def test_of_two_compactions_of_the_same_messages_the_later_one_stays_in_force(store: Store) -> None:
@@ -87,19 +90,19 @@ async def test_of_two_compactions_of_the_same_messages_the_later_one_stays_in_fo
     await store.compactions.record(later, await store.compactions.load_messages(first.id), lease=None)
 
     assert (await undo_compaction(store, first.id, now=50.0)).still_in_force == later
-    undone = await undo_compaction(store, "later", now=60.0)
-    assert (undone.still_in_force, undone.restored) == (None, None)
+    result = await undo_compaction(store, "later", now=60.0)
+    assert (result.still_in_force, result.restored) == (None, None)
 
 
 async def test_undoing_twice_is_the_same_as_undoing_once(store: Store) -> None:
     compaction = await compact_session(store, claude_body(12))
     await undo_compaction(store, compaction.id, now=50.0)
 
-    again = await undo_compaction(store, compaction.id, now=60.0)
+    second = await undo_compaction(store, compaction.id, now=60.0)
 
-    assert again.was_undone_before
-    assert again.compaction.undone_at == 50.0
-    assert again.more_tokens == 0
+    assert second.was_undone_before
+    assert second.compaction.undone_at == 50.0
+    assert second.more_tokens == 0
 
 
 @pytest.mark.parametrize(
@@ -120,6 +123,6 @@ async def test_a_truncated_tool_result_can_be_undone(store: Store) -> None:
         store, replace(COMPACTION, outcome=CompactionOutcome.TOOL_RESULT_TRUNCATED, limit_tokens=700)
     )
 
-    undone = await undo_compaction(store, COMPACTION.id, now=50.0)
+    result = await undo_compaction(store, COMPACTION.id, now=50.0)
 
-    assert (undone.first_message, undone.more_tokens) == (4, 8_300)
+    assert (result.first_message, result.more_tokens) == (4, 8_300)

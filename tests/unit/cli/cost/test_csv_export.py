@@ -1,4 +1,4 @@
-"""Calls and sums as CSV: read back as they were, and nothing that a spreadsheet would run."""
+"""Calls and sums as CSV: they can be read back unchanged, and contain no formulas."""
 
 import csv
 import io
@@ -20,38 +20,38 @@ from foveate.model import Savings
 from tests.support.stores.ledger_records import CALL, CHARGE, make_call, make_charge
 
 
-async def exported(*entries: Charge) -> bytes:
-    async def each() -> AsyncIterator[Charge]:
-        for one in entries:
-            yield one
+async def export_csv(*charges: Charge) -> bytes:
+    async def iterate() -> AsyncIterator[Charge]:
+        for charge in charges:
+            yield charge
 
     file = io.BytesIO()
-    assert await write_calls(each(), file) == len(entries)
+    assert await write_calls(iterate(), file) == len(charges)
     return file.getvalue()
 
 
-def rows(data: bytes) -> list[list[str]]:
+def parse_csv(data: bytes) -> list[list[str]]:
     return list(csv.reader(io.StringIO(data.decode(), newline=""), strict=True))
 
 
 async def test_every_call_is_a_line_with_exact_dollars_and_a_utc_time() -> None:
-    data = await exported(CHARGE, make_charge(make_call("call-2", at=1.5), None))
+    data = await export_csv(CHARGE, make_charge(make_call("call-2", at=1.5), None))
 
-    heading, first, second = rows(data)
+    heading, first, second = parse_csv(data)
     assert tuple(heading) == CALL_COLUMNS
-    output = dict(zip(heading, first, strict=True))
-    assert output["at"] == "2026-11-15T12:00:00.000000Z"
-    assert (output["agent"], output["category"], output["tier"]) == ("ana", "main", "batch")
-    assert (output["uncached"], output["read"], output["written_5m"], output["written_1h"]) == (
+    known = dict(zip(heading, first, strict=True))
+    assert known["at"] == "2026-11-15T12:00:00.000000Z"
+    assert (known["agent"], known["category"], known["tier"]) == ("ana", "main", "batch")
+    assert (known["uncached"], known["read"], known["written_5m"], known["written_1h"]) == (
         "12",
         "34000",
         "560",
         "78",
     )
-    assert (output["dollars"], output["said_dollars"]) == ("0.061234567891", "0.0612345678901234567890")
-    assert (output["comparison"], output["saved_by_compaction"]) == ("simulated", "-0.000000000001")
+    assert (known["dollars"], known["said_dollars"]) == ("0.061234567891", "0.0612345678901234567890")
+    assert (known["comparison"], known["saved_by_compaction"]) == ("simulated", "-0.000000000001")
     unknown = dict(zip(heading, second, strict=True))
-    assert (output["is_partial"], unknown["is_possibly_charged"], unknown["charged_dollars"]) == (
+    assert (known["is_partial"], unknown["is_possibly_charged"], unknown["charged_dollars"]) == (
         "true",
         "false",
         "",
@@ -61,18 +61,18 @@ async def test_every_call_is_a_line_with_exact_dollars_and_a_utc_time() -> None:
 
 
 async def test_a_time_out_of_range_is_written_in_seconds() -> None:
-    _, row = rows(await exported(replace(CHARGE, call=replace(CALL, at=1e18))))
+    _, row = parse_csv(await export_csv(replace(CHARGE, call=replace(CALL, at=1e18))))
 
     assert row[0] == "1000000000000000000"
 
 
 async def test_a_call_just_before_midnight_is_exported_on_its_day() -> None:
-    """Was rounded into the next one."""
+    """Regression: it was rounded into the next day."""
     midnight = 1_793_577_600.0
     late = nextafter(midnight, 0)
 
-    _, before, after = rows(
-        await exported(make_charge(make_call("a", at=late), 1), make_charge(make_call("b", at=midnight), 1))
+    _, before, after = parse_csv(
+        await export_csv(make_charge(make_call("a", at=late), 1), make_charge(make_call("b", at=midnight), 1))
     )
 
     assert (before[0], after[0]) == ("2026-11-01T23:59:59.999999Z", "2026-11-02T00:00:00.000000Z")
@@ -84,7 +84,7 @@ async def test_a_call_just_before_midnight_is_exported_on_its_day() -> None:
 async def test_names_are_never_formulas(first: str, before: str) -> None:
     name = f'{before}{first}HYPERLINK("http://example.com","x")'
 
-    _, row = rows(await exported(replace(CHARGE, call=replace(CALL, agent=name))))
+    _, row = parse_csv(await export_csv(replace(CHARGE, call=replace(CALL, agent=name))))
 
     assert row[2] == f"'{name}"
 
@@ -102,10 +102,10 @@ async def test_names_are_never_formulas(first: str, before: str) -> None:
     ],
 )
 def test_names_are_never_formulas_after_other_cell_separators(name: str, written: str) -> None:
-    """Was one in countries that split at `;`."""
-    ((_, found),) = rows(csv_line(["first", name]))
+    """Regression: spreadsheets that split at `;` evaluated them."""
+    ((_, cell),) = parse_csv(csv_line(["first", name]))
 
-    assert found == written
+    assert cell == written
 
 
 @pytest.mark.slow
@@ -113,12 +113,12 @@ def test_names_are_never_formulas_after_other_cell_separators(name: str, written
 @example(["\t=", "';'", ";; =", "\r\n'"])
 @example(["'=1", '"', "a,b", "\r\n", " '", "-1"])
 def test_removing_the_apostrophe_restores_the_text(texts: Sequence[str]) -> None:
-    (found,) = rows(csv_line(texts))
+    (cells,) = parse_csv(csv_line(texts))
 
-    assert [re.sub(r"(?:^|(?<=[;\t\r\n]))'", "", cell) for cell in found] == list(texts)
-    parts = [part for cell in found for part in re.split(r"[;\t\r\n]", cell)]
+    assert [re.sub(r"(?:^|(?<=[;\t\r\n]))'", "", cell) for cell in cells] == list(texts)
+    parts = [part for cell in cells for part in re.split(r"[;\t\r\n]", cell)]
     assert not any(part.lstrip(" ").startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠")) for part in parts)
-    assert not any(cell.lstrip(" ").startswith(("\t", "\r", "\n")) for cell in found)
+    assert not any(cell.lstrip(" ").startswith(("\t", "\r", "\n")) for cell in cells)
 
 
 def test_negative_numbers_stay_numbers() -> None:
@@ -130,11 +130,11 @@ def test_negative_numbers_stay_numbers() -> None:
 
 def test_a_csv_report_has_no_total() -> None:
     row = CostReportRow(group=("@ana",), calls=2, unknown_calls=2, saved=Savings(breakpoints=Decimal("-1.5")))
-    report = CostReport(by=(GroupBy.AGENT,), rows=(row,), total=row)
+    report = CostReport(group_by=(GroupBy.AGENT,), rows=(row,), total=row)
 
-    heading, only = rows(report_csv(report))
+    heading, row_values = parse_csv(report_csv(report))
 
     assert heading == ["agent", *SUM_COLUMNS]
-    output = dict(zip(heading, only, strict=True))
-    assert (output["agent"], output["calls"], output["dollars"]) == ("'@ana", "2", "")
-    assert output["saved_by_breakpoints"] == "-1.5"
+    fields = dict(zip(heading, row_values, strict=True))
+    assert (fields["agent"], fields["calls"], fields["dollars"]) == ("'@ana", "2", "")
+    assert fields["saved_by_breakpoints"] == "-1.5"

@@ -12,7 +12,7 @@ from foveate.cost.cap_status import CallerSummary, CapLevel, CapStatus, CapUse, 
 from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import GroupBy
 from foveate.cost.report import CostReport, CostReportRow
-from foveate.model import Comparison, Savings
+from foveate.model import ComparisonOutcome, Savings
 from tests.support.stores.ledger_records import NOON, make_cap, make_standing
 
 WIDE, NARROW = Display(columns=260), Display(columns=60)
@@ -31,7 +31,7 @@ MAIN = CostReportRow(
     compared_calls=40,
     compared_dollars=Decimal("1.24"),
     saved=Savings(
-        comparison=Comparison.SIMULATED,
+        comparison=ComparisonOutcome.SIMULATED,
         without=Decimal("4.61"),
         breakpoints=Decimal("3.1"),
         compaction=Decimal("0.4"),
@@ -47,36 +47,36 @@ LOCAL = CostReportRow(group=("local", "main"), calls=3, unknown_calls=3, output_
 TOTAL = replace(MAIN, group=(), calls=44, unknown_calls=3)
 
 
-REPORT = CostReport(by=(GroupBy.MODEL, GroupBy.CATEGORY), rows=(MAIN, LOCAL), total=TOTAL)
+REPORT = CostReport(group_by=(GroupBy.MODEL, GroupBy.CATEGORY), rows=(MAIN, LOCAL), total=TOTAL)
 
 
-def lines(report: CostReport, look: Display = WIDE) -> list[str]:
-    return list(ReportFormatter(look).lines(report))
+def report_lines(report: CostReport, display: Display = WIDE) -> list[str]:
+    return list(ReportFormatter(display).lines(report))
 
 
-def cells(line: str) -> list[str]:
+def split_cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 
 
 def test_a_table_has_a_row_for_each_group_and_a_total() -> None:
-    heading, main, local, total = lines(REPORT)
+    heading, main, local, total = report_lines(REPORT)
 
-    assert cells(heading) == [
+    assert split_cells(heading) == [
         "model", "category", "calls", "uncached", "read", "written", "output", "cost", "at most",
         "without Foveate", "saved", "by breakpoints", "by compaction", "by injected context",
         "simulation error",
     ]  # fmt: skip
-    assert cells(main) == [
+    assert split_cells(main) == [
         "claude-opus-5-5", "main", "41", "12,000", "1,204,331", "88,112", "31,002", "$1.24", "$1.90",
         "$4.61 for 40 calls", "$3.38", "$3.10", "$0.40", "cost $0.12 more", "$0.01",
     ]  # fmt: skip
-    assert cells(local)[-3:] == ["3 calls of unknown price", "unknown", "unknown"]
-    assert "$1.24 + 3 calls of unknown price" in cells(total)
+    assert split_cells(local)[-3:] == ["3 calls of unknown price", "unknown", "unknown"]
+    assert "$1.24 + 3 calls of unknown price" in split_cells(total)
     assert total.startswith("total ")
 
 
 def test_a_row_takes_several_lines_on_a_narrow_display() -> None:
-    assert lines(REPORT, NARROW) == [
+    assert report_lines(REPORT, NARROW) == [
         "claude-opus-5-5  main  41 calls",
         "  in 12,000 uncached, 1,204,331 read, 88,112 written; out 31,002",
         "  $1.24 (at most $1.90)",
@@ -96,9 +96,9 @@ def test_a_row_takes_several_lines_on_a_narrow_display() -> None:
 
 
 def test_a_negative_saving_is_described_as_a_cost() -> None:
-    lost = replace(MAIN, saved=Savings(without=Decimal(0), keep_alive=Decimal("-0.2")))
+    with_loss = replace(MAIN, saved=Savings(without=Decimal(0), keep_alive=Decimal("-0.2")))
 
-    result = lines(replace(REPORT, rows=(lost,)), NARROW)
+    result = report_lines(replace(REPORT, rows=(with_loss,)), NARROW)
 
     assert result[-2:] == [
         "  without Foveate $0.00 for 40 calls; cost $0.20 more",
@@ -107,35 +107,46 @@ def test_a_negative_saving_is_described_as_a_cost() -> None:
 
 
 def test_one_row_has_no_total_and_no_rows_have_no_heading() -> None:
-    assert len(lines(replace(REPORT, rows=(MAIN,)))) == 2
-    assert lines(replace(REPORT, rows=())) == []
+    assert len(report_lines(replace(REPORT, rows=(MAIN,)))) == 2
+    assert report_lines(replace(REPORT, rows=())) == []
 
 
 def test_unknown_number_columns_are_left_out() -> None:
     unknown = replace(LOCAL, group=("unknown", "main"))
 
-    heading, row = lines(replace(REPORT, rows=(unknown,)))
+    heading, row = report_lines(replace(REPORT, rows=(unknown,)))
 
-    assert cells(heading) == ["model", "category", "calls", "uncached", "read", "written", "output", "cost"]
-    assert cells(row)[0] == "unknown"
+    assert split_cells(heading) == [
+        "model",
+        "category",
+        "calls",
+        "uncached",
+        "read",
+        "written",
+        "output",
+        "cost",
+    ]
+    assert split_cells(row)[0] == "unknown"
 
 
 def test_a_summary_of_unknown_price_is_shown_with_the_compaction_saving() -> None:
     row = replace(MAIN, unknown_compactions=2)
 
-    _, line = lines(replace(REPORT, rows=(row,)))
+    _, line = report_lines(replace(REPORT, rows=(row,)))
     nothing_else = replace(row, saved=Savings())
     not_fitting = replace(row, would_not_fit_calls=2, would_not_fit_dollars=Decimal("0.5"))
 
     assert "$0.40 less 2 calls of unknown price" in line
-    assert lines(replace(REPORT, rows=(nothing_else,)))[1].endswith("  2 calls of unknown price")
-    assert lines(replace(REPORT, rows=(not_fitting,)), Display(columns=300))[1].endswith("  2 calls, $0.50")
+    assert report_lines(replace(REPORT, rows=(nothing_else,)))[1].endswith("  2 calls of unknown price")
+    assert report_lines(replace(REPORT, rows=(not_fitting,)), Display(columns=300))[1].endswith(
+        "  2 calls, $0.50"
+    )
 
 
 def test_control_characters_in_names_are_escaped() -> None:
     row = replace(MAIN, group=("a\x1b[31m\nb" + "x" * 100, ""))
 
-    result = "\n".join(lines(replace(REPORT, rows=(row,)), replace(WIDE, encoding="ascii")))
+    result = "\n".join(report_lines(replace(REPORT, rows=(row,)), replace(WIDE, encoding="ascii")))
 
     assert result.isascii()
     assert "\x1b" not in result
@@ -146,17 +157,17 @@ def test_control_characters_in_names_are_escaped() -> None:
 def test_session_ids_are_shortened() -> None:
     rows = tuple(replace(MAIN, group=(id_,)) for id_ in ("0123456789abc", "0123456789abd", "f" * 32))
 
-    _, *result, _ = lines(CostReport(by=(GroupBy.SESSION,), rows=rows, total=TOTAL))
+    _, *result, _ = report_lines(CostReport(group_by=(GroupBy.SESSION,), rows=rows, total=TOTAL))
 
-    assert [cells(line)[0] for line in result] == ["0123456789abc", "0123456789abd", "f" * 13]
+    assert [split_cells(line)[0] for line in result] == ["0123456789abc", "0123456789abd", "f" * 13]
 
 
 def test_reports_use_colours_only_if_the_display_has_them() -> None:
-    heading, *_, total = lines(REPORT, replace(WIDE, colours=True))
+    heading, *_, total = report_lines(REPORT, replace(WIDE, colours=True))
 
     assert heading.startswith("\x1b[2m")
     assert total.startswith("\x1b[1m")
-    assert not any("\x1b" in line for line in lines(REPORT))
+    assert not any("\x1b" in line for line in report_lines(REPORT))
 
 
 def test_a_report_object_has_every_number_and_money_as_strings() -> None:
@@ -188,10 +199,10 @@ CAPS = [
 ]
 
 
-SPENDING = CallerSummary(agents=("ana", "bob"), sessions=(("ana", "s" * 32), ("bob", "t" * 32)))
+CALLERS = CallerSummary(agents=("ana", "bob"), sessions=(("ana", "s" * 32), ("bob", "t" * 32)))
 
 
-STANDINGS = {
+BALANCES = {
     f"session {'s' * 32}": make_standing(4, "0.5"),
     f"session {'t' * 32}": make_standing(1),
     "agent ana": make_standing(10),
@@ -202,15 +213,15 @@ STANDINGS = {
 }
 
 
-def held() -> list[CapStatus]:
-    return compute_cap_status(CAPS, now=NOON, callers=SPENDING, balances=STANDINGS)
+def cap_statuses() -> list[CapStatus]:
+    return compute_cap_status(CAPS, now=NOON, callers=CALLERS, balances=BALANCES)
 
 
 def test_every_cap_is_listed_with_its_uses() -> None:
-    heading, *result = CapFormatter(WIDE).lines(held())
+    heading, *result = CapFormatter(WIDE).lines(cap_statuses())
 
-    assert cells(heading) == ["cap", "limit", "spent", "reserved", "left"]
-    assert [cells(line) for line in result] == [
+    assert split_cells(heading) == ["cap", "limit", "spent", "reserved", "left"]
+    assert [split_cells(line) for line in result] == [
         ["each call", "$0.50"],
         ["session ssssssss of ana", "$5.00", "$4.00", "$0.50", "$0.50", "90% used, warned from 80% on"],
         ["session tttttttt of bob", "$5.00", "$1.00", "$0.00", "$4.00", "20% used"],
@@ -225,7 +236,7 @@ def test_every_cap_is_listed_with_its_uses() -> None:
 
 
 def test_caps_take_two_lines_on_a_narrow_display() -> None:
-    result = list(CapFormatter(NARROW).lines(held()))
+    result = list(CapFormatter(NARROW).lines(cap_statuses()))
 
     assert result[:3] == [
         "each call  $0.50",
@@ -235,7 +246,7 @@ def test_caps_take_two_lines_on_a_narrow_display() -> None:
 
 
 def test_caps_are_listed_when_no_calls_exist() -> None:
-    result = [cells(line) for line in CapFormatter(WIDE).lines(compute_cap_status(CAPS, now=NOON))]
+    result = [split_cells(line) for line in CapFormatter(WIDE).lines(compute_cap_status(CAPS, now=NOON))]
 
     assert ["each session", "$5.00", "nobody has called of late"] in result
     assert ["each session of bob", "$4.00", "nobody has called of late"] in result
@@ -244,15 +255,17 @@ def test_caps_are_listed_when_no_calls_exist() -> None:
 
 
 def test_only_the_sessions_nearest_to_their_cap_are_listed() -> None:
-    uses = CallerSummary(sessions=[("ana", f"s{number:02}") for number in range(25)])
-    spent = {f"session s{number:02}": make_standing(number) for number in range(25)}
+    callers = CallerSummary(sessions=[("ana", f"s{number:02}") for number in range(25)])
+    balances = {f"session s{number:02}": make_standing(number) for number in range(25)}
 
     _, *result, last = CapFormatter(WIDE).lines(
-        compute_cap_status([make_cap(CapScope.SESSION, 30)], now=NOON, callers=uses, balances=spent)
+        compute_cap_status([make_cap(CapScope.SESSION, 30)], now=NOON, callers=callers, balances=balances)
     )
 
-    assert [cells(line)[0] for line in result] == [f"session s{24 - number:02} of ana" for number in range(20)]
-    assert cells(last) == ["…", "5 more sessions, farther from it; --json has them all"]
+    assert [split_cells(line)[0] for line in result] == [
+        f"session s{24 - number:02} of ana" for number in range(20)
+    ]
+    assert split_cells(last) == ["…", "5 more sessions, farther from it; --json has them all"]
 
 
 @pytest.mark.parametrize(
@@ -284,7 +297,7 @@ def test_calls_of_unknown_price_are_shown_with_the_spent_amount() -> None:
 
 
 def test_a_cap_object_has_all_fields() -> None:
-    result = json.loads(json.dumps([cap_object(one) for one in held()]))
+    result = json.loads(json.dumps([cap_object(status) for status in cap_statuses()]))
 
     assert result[0] == {
         "scope": "call", "dollars": "0.5", "agent": None, "warn_at": "0.8", "unknown": "refuse", "uses": [],
@@ -296,6 +309,6 @@ def test_a_cap_object_has_all_fields() -> None:
 
 
 def test_calls_without_a_session_have_a_row_of_their_own() -> None:
-    report = CostReport(by=(GroupBy.SESSION,), rows=(replace(LOCAL, group=("",)),), total=TOTAL)
+    report = CostReport(group_by=(GroupBy.SESSION,), rows=(replace(LOCAL, group=("",)),), total=TOTAL)
 
-    assert cells(lines(report)[1])[0] == "(no session)"
+    assert split_cells(report_lines(report)[1])[0] == "(no session)"

@@ -13,8 +13,8 @@ from tests.support.stores.ledger_records import NOON
 
 
 @pytest.fixture
-def far_from_greenwich() -> Iterator[None]:
-    """A clock on the wall that shows another time, and at times another day."""
+def auckland_time() -> Iterator[None]:
+    """A local time zone far from UTC, so that dates differ too."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("TZ", "Pacific/Auckland")
         time.tzset()
@@ -22,7 +22,7 @@ def far_from_greenwich() -> Iterator[None]:
     time.tzset()
 
 
-@pytest.mark.usefixtures("far_from_greenwich")
+@pytest.mark.usefixtures("auckland_time")
 @pytest.mark.parametrize(
     ("since", "until", "expected"),
     [
@@ -35,44 +35,44 @@ def far_from_greenwich() -> Iterator[None]:
 def test_times_are_parsed_in_utc(
     since: str | None, until: str | None, expected: tuple[float | None, float | None]
 ) -> None:
-    requested = CallSelection.from_options(agent=None, session=None, since=since, until=until, now=NOON)
+    selection = CallSelection.from_options(agent=None, session=None, since=since, until=until, now=NOON)
 
-    assert requested.since == expected[0]
-    assert requested.until == (None if expected[1] is None else pytest.approx(expected[1], abs=1e-3))
+    assert selection.since == expected[0]
+    assert selection.until == (None if expected[1] is None else pytest.approx(expected[1], abs=1e-3))
 
 
 def test_until_includes_its_own_moment() -> None:
-    requested = CallSelection.from_options(
+    selection = CallSelection.from_options(
         agent=None, session=None, since=None, until="2026-11-15T12:00", now=NOON
     )
 
-    assert requested.until is not None
-    assert requested.until > NOON
+    assert selection.until is not None
+    assert selection.until > NOON
 
 
 @pytest.mark.parametrize("day", ["2026-11-01", "2026-11-14", "2000-02-29"])
 def test_until_a_day_and_since_the_next_leave_no_gap(day: str) -> None:
-    """Was a quarter of a microsecond before midnight that nobody could ask for."""
-    requested = CallSelection.from_options(agent=None, session=None, since=None, until=day, now=NOON)
+    """Regression: a quarter of a microsecond before midnight could not be selected."""
+    selection = CallSelection.from_options(agent=None, session=None, since=None, until=day, now=NOON)
 
     midnight = datetime.fromisoformat(f"{day}T00:00+00:00").timestamp() + 86_400
-    assert requested.until == midnight
+    assert selection.until == midnight
 
 
 def test_until_the_last_day_of_the_calendar_is_accepted() -> None:
-    requested = CallSelection.from_options(agent=None, session=None, since=None, until="9999-12-31", now=NOON)
+    selection = CallSelection.from_options(agent=None, session=None, since=None, until="9999-12-31", now=NOON)
 
-    assert requested.until == 253_402_300_800.0
+    assert selection.until == 253_402_300_800.0
 
 
-def test_group_by_keeps_the_given_order() -> None:
+def test_group_by_preserves_the_order() -> None:
     assert parse_group_by("Day, agent") == (GroupBy.DAY, GroupBy.AGENT)
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("text", "message"),
     [("", "not ''"), ("agent,", "not ''"), ("week", "not 'week'"), ("day,day", "--by has day twice")],
 )
-def test_an_unknown_or_repeated_group_is_rejected(said: str, words: str) -> None:
-    with pytest.raises(BadOption, match=words):
-        parse_group_by(said)
+def test_an_unknown_or_repeated_group_is_rejected(text: str, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        parse_group_by(text)

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 from foveate.cli.console import Display
 from foveate.cli.explain.trace_output import TraceFormatter, request_object, session_object, sessions_object
 from foveate.cli.explain.traces import BackgroundCalls, SessionHistory, TracedRequest, price_edits
-from foveate.model import CacheUsage, Comparison, Savings
+from foveate.model import CacheUsage, ComparisonOutcome, Savings
 from foveate.session.traces import ChargedTrace, Trace, TracedCharge, TracedSession
 from tests.support.stores.records import TRACE
 
-BILL = TracedCharge(
+CHARGE = TracedCharge(
     cache=CacheUsage(uncached=10, read=30_000, written_5m=4_000, written_1h=600),
     output_tokens=77,
     dollars=Decimal("0.0271"),
     savings=Savings(
-        comparison=Comparison.SIMULATED,
+        comparison=ComparisonOutcome.SIMULATED,
         without=Decimal("0.135"),
         breakpoints=Decimal("0.08"),
         compaction=Decimal("0.03"),
@@ -30,21 +30,21 @@ BILL = TracedCharge(
 )
 
 
-def plain(**look: object) -> TraceFormatter:
-    return TraceFormatter(Display(**look))  # type: ignore[arg-type]
+def make_formatter(**display: object) -> TraceFormatter:
+    return TraceFormatter(Display(**display))  # type: ignore[arg-type]
 
 
-def story(*traces: Trace) -> SessionHistory:
+def make_history(*traces: Trace) -> SessionHistory:
     return SessionHistory(
-        session_id="s", agent="ana", requests=[ChargedTrace(trace=trace, charge=BILL) for trace in traces]
+        session_id="s", agent="ana", requests=[ChargedTrace(trace=trace, charge=CHARGE) for trace in traces]
     )
 
 
 def test_a_session_has_a_line_for_each_request_and_the_last_window() -> None:
-    first = replace(TRACE, id="a", fold_id=None, broke=None, problems=())
-    second = replace(TRACE, id="b", fold_id="f", broke=None, problems=())
+    first = replace(TRACE, id="a", compaction_id=None, cache_miss=None, problems=())
+    second = replace(TRACE, id="b", compaction_id="f", cache_miss=None, problems=())
     third = replace(second, id="c", status=529, tokens=None, sections=())
-    lines = list(plain(columns=140).session_lines(story(first, second, TRACE, third), last=9))
+    lines = list(make_formatter(columns=140).session_lines(make_history(first, second, TRACE, third), last=9))
 
     assert lines[0] == "session s, agent ana"
     rows = [line for line in lines if line[:1].isdigit()]
@@ -58,40 +58,51 @@ def test_a_session_has_a_line_for_each_request_and_the_last_window() -> None:
 
 
 def test_notes_of_a_request_go_below_it_on_a_narrow_display() -> None:
-    lines = list(plain(columns=80).session_lines(story(TRACE), last=9))
+    lines = list(make_formatter(columns=80).session_lines(make_history(TRACE), last=9))
 
     row = next(at for at, line in enumerate(lines) if line.startswith("1 "))
-    assert "30,000    4,600" in lines[row], "what was read and written stays"
+    assert "30,000    4,600" in lines[row], "tokens read and written are still shown"
     assert lines[row + 1] == "    folded; broke: timestamp; without memory"
 
 
 def test_only_the_last_requests_of_a_long_session_are_shown() -> None:
     traces = [replace(TRACE, id=f"{at}") for at in range(30)]
-    lines = list(plain(columns=120).session_lines(story(*traces), last=2))
+    lines = list(make_formatter(columns=120).session_lines(make_history(*traces), last=2))
 
     assert "28 earlier requests are not shown: --last 30" in lines
     assert [line.split()[0] for line in lines if line[:2].isdigit() and "$" in line][:2] == ["29", "30"]
 
 
 def test_a_request_shows_every_edit_with_its_reason_tokens_and_dollars() -> None:
-    output = ChargedTrace(trace=TRACE, charge=BILL)
+    traced = ChargedTrace(trace=TRACE, charge=CHARGE)
     lines = list(
-        plain(columns=120).request_lines(TracedRequest(number=3, traced=output, edits=price_edits(output)))
+        make_formatter(columns=120).request_lines(
+            TracedRequest(number=3, charged_trace=traced, edits=price_edits(traced))
+        )
     )
     text = "\n".join(lines)
 
     assert "request call-1, number 3 of session s" in text
     assert "cache broke: a timestamp changed, at system[0]; 3,000 tokens paid again, $0.012300" in text
     assert "5 edits" in text
-    (mark,) = [line for line in lines if "mark 1h" in line]
-    assert mark.split() == ["cache", "mark", "1h", "system[0]", "-3,600", "-$0.080000", "saves", "most"]
+    (breakpoint_line,) = [line for line in lines if "mark 1h" in line]
+    assert breakpoint_line.split() == [
+        "cache",
+        "mark",
+        "1h",
+        "system[0]",
+        "-3,600",
+        "-$0.080000",
+        "saves",
+        "most",
+    ]
     assert "and 3 more" in text
     assert "without memory: ☃: gone" in text
 
 
 def test_a_request_without_edits_says_so() -> None:
-    bare = ChargedTrace(trace=replace(TRACE, edits=(), edits_left_out=0, problems=(), broke=None))
-    text = "\n".join(plain().request_lines(TracedRequest(number=1, traced=bare)))
+    bare = ChargedTrace(trace=replace(TRACE, edits=(), edits_left_out=0, problems=(), cache_miss=None))
+    text = "\n".join(make_formatter().request_lines(TracedRequest(number=1, charged_trace=bare)))
 
     assert "it went out as it came: nothing was edited" in text
     assert "no bill was booked for it" in text
@@ -101,12 +112,12 @@ def test_a_request_without_edits_says_so() -> None:
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_tables_and_bars_fit_any_width(columns: int, encoding: str) -> None:
     unusual = replace(TRACE, model="模型\x1b[31m" * 9, agent="🙂" * 30)
-    writing = plain(columns=columns, encoding=encoding)
-    output = ChargedTrace(trace=unusual, charge=BILL)
+    formatter = make_formatter(columns=columns, encoding=encoding)
+    traced = ChargedTrace(trace=unusual, charge=CHARGE)
     lines = [
-        *writing.session_lines(story(unusual, TRACE), last=9),
-        *writing.request_lines(TracedRequest(number=1, traced=output, edits=price_edits(output))),
-        *writing.session_list_lines(
+        *formatter.session_lines(make_history(unusual, TRACE), last=9),
+        *formatter.request_lines(TracedRequest(number=1, charged_trace=traced, edits=price_edits(traced))),
+        *formatter.session_list_lines(
             [TracedSession(session_id="s" * 40, agent=unusual.agent, requests=9, first_at=0.0, last_at=9.0)]
         ),
     ]
@@ -118,12 +129,12 @@ def test_tables_and_bars_fit_any_width(columns: int, encoding: str) -> None:
 
 
 def test_every_row_fits_a_narrow_terminal() -> None:
-    quiet = replace(TRACE, fold_id=None, broke=None, problems=())
-    writing = plain(columns=40)
-    output = ChargedTrace(trace=quiet, charge=BILL)
+    trace = replace(TRACE, compaction_id=None, cache_miss=None, problems=())
+    formatter = make_formatter(columns=40)
+    traced = ChargedTrace(trace=trace, charge=CHARGE)
     lines = [
-        *writing.session_lines(story(quiet, quiet), last=9),
-        *writing.request_lines(TracedRequest(number=1, traced=output, edits=price_edits(output))),
+        *formatter.session_lines(make_history(trace, trace), last=9),
+        *formatter.request_lines(TracedRequest(number=1, charged_trace=traced, edits=price_edits(traced))),
     ]
 
     assert [line for line in lines if len(line) > 40] == []
@@ -133,36 +144,42 @@ def test_every_row_fits_a_narrow_terminal() -> None:
 
 
 def test_the_cost_of_summaries_is_shown() -> None:
-    output = with_(
-        story(TRACE),
+    history = with_(
+        make_history(TRACE),
         background_calls=[BackgroundCalls(category="compaction", calls=2, dollars=Decimal("0.0233"))],
     )
 
-    assert "beside them 2 compaction calls, $0.023300" in list(plain().session_lines(output, last=9))
-    assert session_object(output)["beside"] == [
+    assert "beside them 2 compaction calls, $0.023300" in list(make_formatter().session_lines(history, last=9))
+    assert session_object(history)["beside"] == [
         {"category": "compaction", "calls": 2, "dollars": "0.0233", "unknown_calls": 0}
     ]
 
 
 def test_calls_of_unknown_price_are_not_counted_as_free() -> None:
-    unknown = with_(BILL, dollars=None)
+    unknown = with_(CHARGE, dollars=None)
     requests = [
-        ChargedTrace(trace=TRACE, charge=BILL),
+        ChargedTrace(trace=TRACE, charge=CHARGE),
         ChargedTrace(trace=replace(TRACE, id="b"), charge=unknown),
     ]
-    mixed = SessionHistory(session_id="s", agent="ana", requests=requests)
+    history = SessionHistory(session_id="s", agent="ana", requests=requests)
 
     assert "2 requests, $0.027100 and 1 call of unknown price," in "\n".join(
-        plain(columns=200).session_lines(mixed, last=9)
+        make_formatter(columns=200).session_lines(history, last=9)
     )
-    none = with_(mixed, requests=requests[1:])
-    assert "1 request, dollars unknown," in "\n".join(plain(columns=200).session_lines(none, last=9))
+    without_prices = with_(history, requests=requests[1:])
+    assert "1 request, dollars unknown," in "\n".join(
+        make_formatter(columns=200).session_lines(without_prices, last=9)
+    )
 
 
 def test_times_of_a_session_over_several_days_have_dates() -> None:
-    one_day = "\n".join(plain().session_lines(story(TRACE, replace(TRACE, id="b", at=TRACE.at + 1)), last=9))
+    one_day = "\n".join(
+        make_formatter().session_lines(make_history(TRACE, replace(TRACE, id="b", at=TRACE.at + 1)), last=9)
+    )
     two_days = "\n".join(
-        plain().session_lines(story(TRACE, replace(TRACE, id="b", at=TRACE.at + 86_400)), last=9)
+        make_formatter().session_lines(
+            make_history(TRACE, replace(TRACE, id="b", at=TRACE.at + 86_400)), last=9
+        )
     )
 
     assert not re.search(r"\d{4}-\d\d-\d\d \d\d:", one_day)
@@ -170,15 +187,15 @@ def test_times_of_a_session_over_several_days_have_dates() -> None:
 
 
 def test_traces_use_colours_only_if_the_display_has_them() -> None:
-    output = story(TRACE)
+    history = make_history(TRACE)
 
-    assert "\x1b[" in "\n".join(plain(colours=True).session_lines(output, last=9))
-    assert "\x1b" not in "\n".join(plain().session_lines(output, last=9))
+    assert "\x1b[" in "\n".join(make_formatter(colours=True).session_lines(history, last=9))
+    assert "\x1b" not in "\n".join(make_formatter().session_lines(history, last=9))
 
 
 def test_the_session_object_has_all_fields_and_money_as_strings() -> None:
-    output = ChargedTrace(trace=TRACE, charge=BILL)
-    result = request_object(2, output, price_edits(output))
+    traced = ChargedTrace(trace=TRACE, charge=CHARGE)
+    result = request_object(2, traced, price_edits(traced))
 
     assert result["number"] == 2
     assert result["sections"] == [
@@ -191,12 +208,12 @@ def test_the_session_object_has_all_fields_and_money_as_strings() -> None:
     charge = result["bill"]
     assert isinstance(charge, dict)
     assert charge["dollars"] == "0.0271"
-    listed = session_object(story(TRACE))["requests"]
-    assert isinstance(listed, list)
-    assert [(one["id"], one["edits"][0]["dollars"]) for one in listed] == [("call-1", "0.080000")]
-    last = session_object(story(TRACE, replace(TRACE, id="b")), last=1)["requests"]
+    requests = session_object(make_history(TRACE))["requests"]
+    assert isinstance(requests, list)
+    assert [(request["id"], request["edits"][0]["dollars"]) for request in requests] == [("call-1", "0.080000")]
+    last = session_object(make_history(TRACE, replace(TRACE, id="b")), last=1)["requests"]
     assert isinstance(last, list)
-    assert [(one["number"], one["id"]) for one in last] == [(2, "b")]
+    assert [(request["number"], request["id"]) for request in last] == [(2, "b")]
     session = TracedSession(session_id="s", agent="a", requests=1, first_at=0.0, last_at=9.0)
     assert sessions_object([session]) == {
         "sessions": [

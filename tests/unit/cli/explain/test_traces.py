@@ -1,4 +1,4 @@
-"""What edits of traced requests saved."""
+"""Savings of the edits of traced requests."""
 
 from dataclasses import replace as with_
 from decimal import Decimal
@@ -9,16 +9,16 @@ from msgspec.structs import replace
 from foveate.cli.explain.traces import _COMPACTION_STEP, _OVERFLOW_STEP, price_edits
 from foveate.engine.steps.compactions import ApplyCompactions
 from foveate.engine.steps.overflow import FitWindow
-from foveate.model import CacheUsage, Comparison, Savings
+from foveate.model import CacheUsage, ComparisonOutcome, Savings
 from foveate.session.traces import ChargedTrace, TracedCharge, TracedEdit
 from tests.support.stores.records import TRACE
 
-BILL = TracedCharge(
+CHARGE = TracedCharge(
     cache=CacheUsage(uncached=10, read=30_000, written_5m=4_000, written_1h=600),
     output_tokens=77,
     dollars=Decimal("0.0271"),
     savings=Savings(
-        comparison=Comparison.SIMULATED,
+        comparison=ComparisonOutcome.SIMULATED,
         without=Decimal("0.135"),
         breakpoints=Decimal("0.08"),
         compaction=Decimal("0.03"),
@@ -29,12 +29,12 @@ BILL = TracedCharge(
 )
 
 
-def edit(step: str, does: str, saved_tokens: int) -> TracedEdit:
+def make_edit(step: str, does: str, saved_tokens: int) -> TracedEdit:
     return TracedEdit(step=step, does=does, place="messages[3]", reason="why", saved_tokens=saved_tokens)
 
 
-def traced(*edits: TracedEdit, bill: TracedCharge | None = BILL) -> ChargedTrace:
-    return ChargedTrace(trace=replace(TRACE, edits=edits), charge=bill)
+def make_trace(*edits: TracedEdit, charge: TracedCharge | None = CHARGE) -> ChargedTrace:
+    return ChargedTrace(trace=replace(TRACE, edits=edits), charge=charge)
 
 
 def test_step_names_match_those_of_the_engine() -> None:
@@ -42,20 +42,20 @@ def test_step_names_match_those_of_the_engine() -> None:
 
 
 def test_the_saving_of_a_kind_is_split_among_its_edits_by_tokens() -> None:
-    found = price_edits(
-        traced(
-            edit("cache", "mark 1h", 3_000),
-            edit("cache", "mark 5m", 1_000),
-            edit("fold", "replace", 8_000),
-            edit("fold", "drop", 0),
-            edit("fold", "cut", 500),
-            edit("room", "cut", 1_500),
-            edit("sections", "insert", -40),
-            edit("usage", "set", 0),
+    edits = price_edits(
+        make_trace(
+            make_edit("cache", "mark 1h", 3_000),
+            make_edit("cache", "mark 5m", 1_000),
+            make_edit("fold", "replace", 8_000),
+            make_edit("fold", "drop", 0),
+            make_edit("fold", "cut", 500),
+            make_edit("room", "cut", 1_500),
+            make_edit("sections", "insert", -40),
+            make_edit("usage", "set", 0),
         )
     )
 
-    assert [one.dollars for one in found] == [
+    assert [edit.dollars for edit in edits] == [
         Decimal("0.06"),
         Decimal("0.02"),
         Decimal("0.024"),
@@ -67,8 +67,8 @@ def test_the_saving_of_a_kind_is_split_among_its_edits_by_tokens() -> None:
     ]
 
 
-@pytest.mark.parametrize("bill", [None, with_(BILL, savings=Savings())])
-def test_unknown_savings_stay_unknown(bill: TracedCharge | None) -> None:
-    (found,) = price_edits(traced(edit("cache", "mark", 100), bill=bill))
+@pytest.mark.parametrize("charge", [None, with_(CHARGE, savings=Savings())])
+def test_unknown_savings_stay_unknown(charge: TracedCharge | None) -> None:
+    (edit,) = price_edits(make_trace(make_edit("cache", "mark", 100), charge=charge))
 
-    assert found.dollars is None
+    assert edit.dollars is None

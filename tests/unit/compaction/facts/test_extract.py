@@ -23,8 +23,8 @@ def fact_texts(messages: Sequence[Message], kind: FactKind) -> list[str]:
 
 
 def find_fact(messages: Sequence[Message], text: str) -> Fact:
-    (found,) = [fact for fact in extract_facts(messages) if fact.text == text]
-    return found
+    (match,) = [fact for fact in extract_facts(messages) if fact.text == text]
+    return match
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_a_fact_has_speakers_counts_and_positions() -> None:
         model_message("done with load_all"),
     ]
 
-    found = find_fact(messages, "a/b.py")
+    fact = find_fact(messages, "a/b.py")
 
-    assert (found.first_index, found.last_index, found.last_non_tool_index, found.occurrences) == (0, 2, 1, 7)
-    assert [found.count_messages_by(voice) for voice in Speaker] == [1, 1, 1, 0, 1]
+    assert (fact.first_index, fact.last_index, fact.last_non_tool_index, fact.occurrences) == (0, 2, 1, 7)
+    assert [fact.count_messages_by(speaker) for speaker in Speaker] == [1, 1, 1, 0, 1]
 
 
 def test_a_fact_of_a_tool_alone_has_no_other_source() -> None:
@@ -99,9 +99,9 @@ def test_long_arguments_count_as_written_text() -> None:
 
 
 def test_arguments_that_are_not_json_are_read_as_text() -> None:
-    broken = ToolCall(name="run", arguments='{"path": "a/b.py', format=Format.CHAT)
+    truncated_call = ToolCall(name="run", arguments='{"path": "a/b.py', format=Format.CHAT)
 
-    assert find_fact([model_message(broken)], "a/b.py").count_messages_by(Speaker.CALL_ARGUMENT) == 1
+    assert find_fact([model_message(truncated_call)], "a/b.py").count_messages_by(Speaker.CALL_ARGUMENT) == 1
 
 
 def test_an_escaped_line_end_is_not_a_path() -> None:
@@ -166,12 +166,12 @@ def test_open_items_of_the_last_todo_list_are_tasks() -> None:
 
 
 def test_code_that_handles_errors_is_not_an_error() -> None:
-    shown = result_message(
+    result = result_message(
         "  12→    raise ValueError('x')\nexcept KeyError as error:\nif failed {\n"
         "ModuleNotFoundError: No module named 'x'\nnpm error code 2"
     )
 
-    assert fact_texts([shown], FactKind.ERROR) == [
+    assert fact_texts([result], FactKind.ERROR) == [
         "ModuleNotFoundError: No module named 'x'",
         "npm error code 2",
     ]
@@ -218,15 +218,14 @@ def test_the_text_of_a_document_counts_as_a_tool_result() -> None:
 
 
 @given(conversations)
-@settings(max_examples=limit_examples(60))
 def test_every_fact_occurs_in_its_messages_word_for_word(messages: list[Message]) -> None:
     for fact in extract_facts(messages):
-        for place in (fact.first_index, fact.last_index):
-            sentence = [text for _, text in message_texts(messages[place])]
-            assert any(fact.text in text or fact.text in " ".join(text.split()) for text in sentence), fact
+        for index in (fact.first_index, fact.last_index):
+            texts = [text for _, text in message_texts(messages[index])]
+            assert any(fact.text in text or fact.text in " ".join(text.split()) for text in texts), fact
 
 
-_PIECES = (
+_TEXT_PIECES = (
     "a",
     "1",
     "/",
@@ -249,37 +248,38 @@ _PIECES = (
 
 
 @given(
-    st.lists(st.sampled_from(_PIECES), min_size=1, max_size=3), st.sampled_from(("user", "assistant", "tool"))
+    st.lists(st.sampled_from(_TEXT_PIECES), min_size=1, max_size=3),
+    st.sampled_from(("user", "assistant", "tool")),
 )
 @settings(max_examples=limit_examples(40))
 def test_extraction_takes_linear_time(pieces: list[str], role: str) -> None:
-    """Counts interpreter steps, not seconds; the steps of patterns are bounded by the test below."""
+    """Interpreter steps are counted, not seconds; the test below bounds the time of the patterns."""
     piece = "".join(pieces)
 
-    once, twice = (_steps(Message(role=role, parts=(Text(piece * n),))) for n in (400, 800))
+    single, double = (_count_calls(Message(role=role, parts=(Text(piece * copies),))) for copies in (400, 800))
 
-    assert twice <= 2.2 * once + 2000
+    assert double <= 2.2 * single + 2000
 
 
-def _steps(message: Message) -> int:
+def _count_calls(message: Message) -> int:
     steps = 0
 
     def count(*_: object) -> None:
         nonlocal steps
         steps += 1
 
-    before = sys.getprofile()
+    previous_profile = sys.getprofile()
     sys.setprofile(count)
     try:
         extract_facts([message])
     finally:
-        sys.setprofile(before)
+        sys.setprofile(previous_profile)
     return steps
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("piece", [*_PIECES, "a/", "a\\b", "1,", "A a ", "... "])
+@pytest.mark.parametrize("piece", [*_TEXT_PIECES, "a/", "a\\b", "1,", "A a ", "... "])
 @pytest.mark.parametrize("role", ["user", "tool"])
-def test_a_quarter_of_a_megabyte_of_anything_is_extracted_quickly(piece: str, role: str) -> None:
+def test_a_quarter_of_a_megabyte_of_any_text_is_extracted_quickly(piece: str, role: str) -> None:
     """A pattern with quadratic time would take hours here."""
     extract_facts([Message(role=role, parts=(Text(piece * (250_000 // len(piece))),))])

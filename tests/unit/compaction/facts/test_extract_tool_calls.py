@@ -14,9 +14,9 @@ def test_files_have_their_strongest_action_and_the_latest_comes_first() -> None:
         model_message(tool_call("Bash", command="cat d.py")),
     ]
 
-    found = [(file.path, file.action) for file in find_touched_files(messages)]
+    actions = [(file.path, file.action) for file in find_touched_files(messages)]
 
-    assert found == [("c.py", "read"), ("b.py", "edited"), ("a.py", "edited")]
+    assert actions == [("c.py", "read"), ("b.py", "edited"), ("a.py", "edited")]
 
 
 def test_an_error_is_resolved_if_the_same_call_succeeds_later() -> None:
@@ -31,9 +31,9 @@ def test_an_error_is_resolved_if_the_same_call_succeeds_later() -> None:
 
 def test_an_error_belongs_to_the_tool_that_returned_it() -> None:
     failing = [model_message(tool_call("Bash", command="make test")), result_message("ValueError: no such key")]
-    named = Message(role="tool", parts=(ToolResult(parts=(Text("fatal: no"),), name="run\nme"),))
+    named_result = Message(role="tool", parts=(ToolResult(parts=(Text("fatal: no"),), name="run\nme"),))
 
-    assert [error.tool for error in find_tool_errors([*failing, named])] == ["run me", "Bash"]
+    assert [error.tool for error in find_tool_errors([*failing, named_result])] == ["run me", "Bash"]
     assert [error.tool for error in find_tool_errors([result_message("fatal: no")])] == [""]
 
 

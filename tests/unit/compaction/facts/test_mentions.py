@@ -1,20 +1,18 @@
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
-from foveate.compaction.facts.extract import Fact, extract_facts
+from foveate.compaction.facts.extract import Fact, extract_facts, rank_facts
 from foveate.compaction.facts.mentions import MentionIndex, contains_whole
-from foveate.compaction.facts.ranking import rank_facts
 from foveate.compaction.facts.rules import FactKind
 from foveate.compaction.summarize.extractive import select_missing_facts
 from foveate.compaction.summarize.verify import find_missing_facts
 from foveate.model import Message
-from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.fact_conversations import conversations, user_message
 
 
-def fact(text: str, kind: FactKind) -> Fact:
+def make_fact(text: str, kind: FactKind) -> Fact:
     return Fact(
         kind=kind,
         text=text,
@@ -26,8 +24,8 @@ def fact(text: str, kind: FactKind) -> Fact:
     )
 
 
-def is_mentioned(text: str, wanted: str, kind: FactKind = FactKind.CONSTRAINT) -> bool:
-    return MentionIndex(text).mentions(fact(wanted, kind))
+def is_mentioned(text: str, fact_text: str, kind: FactKind = FactKind.CONSTRAINT) -> bool:
+    return MentionIndex(text).mentions(make_fact(fact_text, kind))
 
 
 @pytest.mark.parametrize(
@@ -129,17 +127,17 @@ def test_a_constraint_is_mentioned_without_its_function_words(text: str, constra
 
 
 def test_added_texts_are_mentioned_and_kept_apart() -> None:
-    known = MentionIndex("never push")
-    known.add("to main")
+    index = MentionIndex("never push")
+    index.add("to main")
 
-    assert not known.mentions(fact("never push to main", FactKind.CONSTRAINT))
-    assert not known.mentions(fact("push to", FactKind.QUOTED))
-    known.add("Never push to main.")
-    assert known.mentions(fact("never push to main", FactKind.CONSTRAINT))
+    assert not index.mentions(make_fact("never push to main", FactKind.CONSTRAINT))
+    assert not index.mentions(make_fact("push to", FactKind.QUOTED))
+    index.add("Never push to main.")
+    assert index.mentions(make_fact("never push to main", FactKind.CONSTRAINT))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "text", "does"),
+    ("name", "text", "expected"),
     [
         ("/etc/hosts", "in /etc/hosts.bak", False),
         ("/etc/hosts", "in /etc/hosts.", True),
@@ -148,15 +146,14 @@ def test_added_texts_are_mentioned_and_kept_apart() -> None:
         ("8080", "8080.5 and 8080", True),
     ],
 )
-def test_contains_whole_ignores_parts_of_longer_names(wanted: str, text: str, does: bool) -> None:
-    assert contains_whole(wanted, text) is does
+def test_contains_whole_ignores_parts_of_longer_names(name: str, text: str, expected: bool) -> None:
+    assert contains_whole(name, text) is expected
 
 
 @given(conversations)
-@settings(max_examples=limit_examples(60))
 def test_every_fact_mentions_itself(messages: list[Message]) -> None:
-    for extracted in extract_facts(messages):
-        assert MentionIndex(extracted.text).mentions(extracted), extracted
+    for fact in extract_facts(messages):
+        assert MentionIndex(fact.text).mentions(fact), fact
 
 
 @pytest.mark.slow
@@ -172,14 +169,14 @@ def test_every_fact_mentions_itself(messages: list[Message]) -> None:
 )
 def test_mentions_take_linear_time(line: str) -> None:
     """Regression: every constraint was compared with every line, and every name searched in the whole text."""
-    once, twice = (
-        _steps([user_message("\n".join(line.format(n=n) for n in range(size)))]) for size in (300, 600)
+    single, double = (
+        _count_calls([user_message("\n".join(line.format(n=n) for n in range(size)))]) for size in (300, 600)
     )
 
-    assert twice <= 2.3 * once + 3000
+    assert double <= 2.3 * single + 3000
 
 
-def _steps(messages: list[Message]) -> int:
+def _count_calls(messages: list[Message]) -> int:
     ranked = rank_facts(extract_facts(messages), 1)
     mentioned = "\n".join(ranked_fact.fact.text for ranked_fact in ranked[::2])
     steps = 0
@@ -188,11 +185,11 @@ def _steps(messages: list[Message]) -> int:
         nonlocal steps
         steps += 1
 
-    before = sys.getprofile()
+    previous_profile = sys.getprofile()
     sys.setprofile(count)
     try:
         select_missing_facts(mentioned, ranked, limit_tokens=10**6, count=len)
         find_missing_facts(mentioned, ranked, limit_tokens=10**6, count=len, max_tokens=10**7)
     finally:
-        sys.setprofile(before)
+        sys.setprofile(previous_profile)
     return steps

@@ -8,7 +8,7 @@ from foveate.compaction.facts.sentences import normalize_letters, split_sentence
 from tests.support.strategies.fact_conversations import user_message
 
 
-def constraints(text: str) -> list[str]:
+def extract_constraints(text: str) -> list[str]:
     return [fact.text for fact in extract_facts([user_message(text)]) if fact.kind is FactKind.CONSTRAINT]
 
 
@@ -66,8 +66,8 @@ def constraints(text: str) -> list[str]:
     ],
 )
 def test_an_order_is_a_constraint_in_any_spelling_and_language(sentence: str) -> None:
-    """Regression: lost because of an apostrophe, because of two words, or because it is not English."""
-    assert constraints(sentence) == [sentence]
+    """Regression: orders with an apostrophe, orders of two words and orders not in English were lost."""
+    assert extract_constraints(sentence) == [sentence]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_an_order_is_a_constraint_in_any_spelling_and_language(sentence: str) ->
     ],
 )
 def test_reports_questions_and_doubts_are_not_constraints_in_any_language(sentence: str) -> None:
-    assert constraints(sentence) == []
+    assert extract_constraints(sentence) == []
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_reports_questions_and_doubts_are_not_constraints_in_any_language(senten
     ],
 )
 def test_a_wrapped_sentence_continues_in_the_next_line(sentence: str, expected: str) -> None:
-    assert constraints(sentence) == [expected]
+    assert extract_constraints(sentence) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -148,17 +148,17 @@ def test_a_wrapped_sentence_continues_in_the_next_line(sentence: str, expected: 
     ],
 )
 def test_separate_lines_are_not_joined(sentence: str) -> None:
-    assert constraints(sentence) == [sentence.partition("\n")[0]]
+    assert extract_constraints(sentence) == [sentence.partition("\n")[0]]
 
 
 def test_lines_without_a_full_stop_are_all_found() -> None:
     """However many lines continue, each rule is in some fact."""
     lines = [f"and you must never change the column number {number} of it all" for number in range(60)]
 
-    found = constraints("\n".join(lines))
+    facts = extract_constraints("\n".join(lines))
 
-    assert all(any(f"number {number} of" in fact for fact in found) for number in range(60))
-    assert max(map(len, found)) <= 400
+    assert all(any(f"number {number} of" in fact for fact in facts) for number in range(60))
+    assert max(map(len, facts)) <= 400
 
 
 @given(
@@ -183,4 +183,4 @@ def test_words_that_mark_a_constraint_are_not_function_words() -> None:
 )
 def test_a_long_text_of_order_like_phrases_is_read_quickly(piece: str) -> None:
     """Regression: everything before each "I don't" was searched, which took minutes."""
-    assert all(len(fact) <= 400 for fact in constraints(piece * (100_000 // len(piece))))
+    assert all(len(fact) <= 400 for fact in extract_constraints(piece * (100_000 // len(piece))))

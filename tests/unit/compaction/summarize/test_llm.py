@@ -26,31 +26,31 @@ from tests.support.scenarios.compaction_sessions import (
 )
 from tests.support.servers.counting_apis import FakeServer, http_response, ok_response, raw_server
 
-GOOD = "The user looks for the slow parser in src/parsers. Next was to say which it was."
-LIMIT = 400
+VALID_SUMMARY = "The user looks for the slow parser in src/parsers. Next was to say which it was."
+LIMIT_TOKENS = 400
 
 
 def make_summary_input(body: Body, api_format: Format | None = None) -> SummaryInput:
-    cut = plan_compaction(make_subject(body, api_format=api_format), counter_for(body["model"]), OPTIONS)
-    assert cut is not None
-    return cut.summary_input
+    plan = plan_compaction(make_subject(body, api_format=api_format), counter_for(body["model"]), OPTIONS)
+    assert plan is not None
+    return plan.summary_input
 
 
-def claude_reply(text: str, stop: str = "end_turn", **more: Any) -> bytes:
+def claude_reply(text: str, stop_reason: str = "end_turn", **fields: Any) -> bytes:
     usage = {"input_tokens": 10, "output_tokens": 5}
     return ok_response(
-        {"content": [{"type": "text", "text": text}], "stop_reason": stop, "usage": usage, **more}
+        {"content": [{"type": "text", "text": text}], "stop_reason": stop_reason, "usage": usage, **fields}
     )
 
 
-CALLED = claude_reply(
+TOOL_CALL_REPLY = claude_reply(
     "", "tool_use", content=[{"type": "tool_use", "id": "t", "name": "read_file", "input": {}}]
 )
 
 
 def reply_in_turn(*replies: bytes) -> Callable[[str, bytes], bytes]:
-    waiting = list(replies)
-    return lambda _path, _body: waiting.pop(0)
+    pending = list(replies)
+    return lambda _path, _body: pending.pop(0)
 
 
 class RecordedDelays:
@@ -73,18 +73,20 @@ async def run_summarizer(
     usage_log: UsageLog | None = None,
 ) -> tuple[Summary | SummaryFailure, list[Body], list[float]]:
     """Run a summarizer, and return its result, the requests and the delays."""
-    pauses = RecordedDelays()
+    delays = RecordedDelays()
     usage_log = usage_log or UsageLog()
     async with raw_server(reply_in_turn(*replies)) as server, JsonClient(timeout_seconds=5) as client:
-        where = SummarizerEndpoint(
+        endpoint = SummarizerEndpoint(
             url=f"{server.url}/v1/messages", api_format=api_format, headers={"x-api-key": "k"}
         )
-        summarizer = LlmSummarizer(client, where, model=model, window_tokens=window_tokens, sleep=pauses)
+        summarizer = LlmSummarizer(client, endpoint, model=model, window_tokens=window_tokens, sleep=delays)
         if redraft:
-            result = await summarizer.redraft(summary_input, GOOD, redraft, usage_log, limit_tokens=LIMIT)
+            result = await summarizer.redraft(
+                summary_input, VALID_SUMMARY, redraft, usage_log, limit_tokens=LIMIT_TOKENS
+            )
         else:
-            result = await summarizer.summarize(summary_input, usage_log, limit_tokens=LIMIT)
-        return result, request_bodies(server), pauses.seconds
+            result = await summarizer.summarize(summary_input, usage_log, limit_tokens=LIMIT_TOKENS)
+        return result, request_bodies(server), delays.seconds
 
 
 def request_bodies(server: FakeServer) -> list[Body]:
@@ -93,17 +95,17 @@ def request_bodies(server: FakeServer) -> list[Body]:
 
 async def test_the_agents_own_model_gets_the_sent_request_and_one_instruction() -> None:
     body = claude_body(12) | {"stream": True, "stop_sequences": ["x"], "temperature": 0.5}
-    result, (sent,), _ = await run_summarizer(make_summary_input(body), claude_reply(GOOD))
+    result, (request,), _ = await run_summarizer(make_summary_input(body), claude_reply(VALID_SUMMARY))
 
     assert isinstance(result, Summary)
-    assert (result.text, result.model) == (GOOD, MODEL)
-    assert sent["messages"][:-1] == body["messages"]
-    assert {name: sent[name] for name in ("model", "system", "tools", "temperature")} == {
+    assert (result.text, result.model) == (VALID_SUMMARY, MODEL)
+    assert request["messages"][:-1] == body["messages"]
+    assert {name: request[name] for name in ("model", "system", "tools", "temperature")} == {
         name: body[name] for name in ("model", "system", "tools", "temperature")
     }
-    assert not sent.keys() & {"stream", "stop_sequences"}
-    assert sent["max_tokens"] == 2 * LIMIT
-    assert validate_request(formats.parse_request(sent)) is None
+    assert not request.keys() & {"stream", "stop_sequences"}
+    assert request["max_tokens"] == 2 * LIMIT_TOKENS
+    assert validate_request(formats.parse_request(request)) is None
 
 
 @pytest.mark.parametrize("api_format", [Format.CHAT, Format.RESPONSES, Format.ANTHROPIC])
@@ -116,9 +118,11 @@ async def test_a_request_with_data_uses_the_endpoints_model_name(api_format: For
         raw_server(lambda _path, _body: http_response(401)) as server,
         JsonClient(timeout_seconds=5) as client,
     ):
-        where = SummarizerEndpoint(url=server.url, api_format=api_format, headers={}, model="house")
-        for configured in ("", "other"):
-            await LlmSummarizer(client, where, model=configured).summarize(summary_input, limit_tokens=LIMIT)
+        endpoint = SummarizerEndpoint(url=server.url, api_format=api_format, headers={}, model="house")
+        for model in ("", "other"):
+            await LlmSummarizer(client, endpoint, model=model).summarize(
+                summary_input, limit_tokens=LIMIT_TOKENS
+            )
 
     assert [body["model"] for body in request_bodies(server)] == ["house", "other"]
 
@@ -127,9 +131,9 @@ async def test_a_failure_does_not_reveal_the_query_of_the_url() -> None:
     """Regression: a key in the query of an Azure URL was stored in the reason."""
     async with raw_server(reply_in_turn(http_response(404))) as server, JsonClient(timeout_seconds=5) as client:
         url = f"{server.url}/openai/v1/responses?api-version=1&subscription-key=SECRET"
-        where = SummarizerEndpoint(url=url, api_format=Format.ANTHROPIC, headers={})
-        summarizer = LlmSummarizer(client, where, sleep=RecordedDelays())
-        result = await summarizer.summarize(make_summary_input(claude_body(12)), limit_tokens=LIMIT)
+        endpoint = SummarizerEndpoint(url=url, api_format=Format.ANTHROPIC, headers={})
+        summarizer = LlmSummarizer(client, endpoint, sleep=RecordedDelays())
+        result = await summarizer.summarize(make_summary_input(claude_body(12)), limit_tokens=LIMIT_TOKENS)
 
     assert isinstance(result, SummaryFailure)
     assert result.reason.startswith(f"{server.url}/openai/v1/responses: answered 404")
@@ -141,62 +145,66 @@ async def test_thinking_stays_enabled_and_gets_output_tokens() -> None:
         "thinking": {"type": "enabled", "budget_tokens": 1_500},
         "max_tokens": 2_000,
     }
-    _, (sent,), _ = await run_summarizer(make_summary_input(body), claude_reply(GOOD))
+    _, (request,), _ = await run_summarizer(make_summary_input(body), claude_reply(VALID_SUMMARY))
 
-    assert sent["thinking"] == body["thinking"]
-    assert sent["max_tokens"] == 1_500 + 2 * LIMIT
+    assert request["thinking"] == body["thinking"]
+    assert request["max_tokens"] == 1_500 + 2 * LIMIT_TOKENS
 
 
 async def test_a_streamed_chat_is_summarized_without_streaming() -> None:
     body = chat_body(24)
-    choice = {"message": {"role": "assistant", "content": GOOD}, "finish_reason": "stop"}
-    result, (sent,), _ = await run_summarizer(
+    choice = {"message": {"role": "assistant", "content": VALID_SUMMARY}, "finish_reason": "stop"}
+    result, (request,), _ = await run_summarizer(
         make_summary_input(body, Format.CHAT), ok_response({"choices": [choice]}), api_format=Format.CHAT
     )
 
     assert isinstance(result, Summary)
-    assert sent["messages"][:-1] == body["messages"]
-    assert not sent.keys() & {"stream", "stream_options", "max_tokens"}
-    assert validate_request(formats.parse_request(sent, Format.CHAT)) is None
+    assert request["messages"][:-1] == body["messages"]
+    assert not request.keys() & {"stream", "stream_options", "max_tokens"}
+    assert validate_request(formats.parse_request(request, Format.CHAT)) is None
 
 
-def responses_reply(text: str, **more: Any) -> bytes:
+def responses_reply(text: str, **fields: Any) -> bytes:
     content = [{"type": "output_text", "text": text, "annotations": []}]
     output = [
         {"type": "reasoning", "summary": []},
         {"type": "message", "role": "assistant", "content": content},
     ]
     usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
-    return ok_response({"object": "response", "status": "completed", "output": output, "usage": usage, **more})
+    return ok_response(
+        {"object": "response", "status": "completed", "output": output, "usage": usage, **fields}
+    )
 
 
 async def test_a_responses_session_is_summarized_from_the_cached_prefix() -> None:
-    """Regression: it was asked for as a chat completion, which is not cached and which some models reject."""
+    """Regression: a chat completion was requested, which is not cached and which some models reject."""
     body = responses_body(24)
     summary_input = make_summary_input(body, Format.RESPONSES)
-    result, (sent,), _ = await run_summarizer(summary_input, responses_reply(GOOD), api_format=Format.RESPONSES)
+    result, (request,), _ = await run_summarizer(
+        summary_input, responses_reply(VALID_SUMMARY), api_format=Format.RESPONSES
+    )
 
-    assert result == Summary(text=GOOD, model="gpt-5.2")
-    assert sent["input"][:-1] == body["input"]
-    assert sent["input"][-1]["role"] == "user"
-    dropped = {"stream", "max_output_tokens"}
-    assert {name: sent[name] for name in body.keys() - dropped - {"input"}} == {
-        name: body[name] for name in body.keys() - dropped - {"input"}
+    assert result == Summary(text=VALID_SUMMARY, model="gpt-5.2")
+    assert request["input"][:-1] == body["input"]
+    assert request["input"][-1]["role"] == "user"
+    changed_fields = {"stream", "max_output_tokens"}
+    assert {name: request[name] for name in body.keys() - changed_fields - {"input"}} == {
+        name: body[name] for name in body.keys() - changed_fields - {"input"}
     }
-    assert "stream" not in sent
-    assert sent["max_output_tokens"] > 2 * LIMIT  # the model thinks before it writes
-    assert validate_request(formats.parse_request(sent, Format.RESPONSES)) is None
+    assert "stream" not in request
+    assert request["max_output_tokens"] > 2 * LIMIT_TOKENS  # the model thinks before it writes
+    assert validate_request(formats.parse_request(request, Format.RESPONSES)) is None
 
 
 async def test_a_redraft_by_responses_continues_the_same_conversation() -> None:
     summary_input = make_summary_input(responses_body(24), Format.RESPONSES)
-    _, (sent,), _ = await run_summarizer(
-        summary_input, responses_reply(GOOD), api_format=Format.RESPONSES, redraft=["part_3.py"]
+    _, (request,), _ = await run_summarizer(
+        summary_input, responses_reply(VALID_SUMMARY), api_format=Format.RESPONSES, redraft=["part_3.py"]
     )
 
-    assert [item["role"] for item in sent["input"][-3:]] == ["user", "assistant", "user"]
-    assert sent["input"][-2]["content"] == GOOD
-    assert validate_request(formats.parse_request(sent, Format.RESPONSES)) is None
+    assert [item["role"] for item in request["input"][-3:]] == ["user", "assistant", "user"]
+    assert request["input"][-2]["content"] == VALID_SUMMARY
+    assert validate_request(formats.parse_request(request, Format.RESPONSES)) is None
 
 
 @pytest.mark.parametrize(
@@ -206,20 +214,20 @@ async def test_a_redraft_by_responses_continues_the_same_conversation() -> None:
         ({"tool_choice": "required"}, ""),
         ({"text": {"format": {"type": "json_object"}}}, ""),
     ],
-    ids=["another model", "a forced tool", "a form"],
+    ids=["another model", "a forced tool", "an output format"],
 )
 async def test_responses_get_data_if_the_request_cannot_be_continued(changes: Body, model: str) -> None:
     summary_input = make_summary_input(responses_body(24) | changes, Format.RESPONSES)
-    result, sent, _ = await run_summarizer(
-        summary_input, *[responses_reply(GOOD)] * 9, api_format=Format.RESPONSES, model=model
+    result, requests, _ = await run_summarizer(
+        summary_input, *[responses_reply(VALID_SUMMARY)] * 9, api_format=Format.RESPONSES, model=model
     )
 
     assert isinstance(result, Summary)
-    assert all(not body.keys() & {"tools", "tool_choice", "text", "reasoning"} for body in sent)
-    assert all(body["store"] is False for body in sent)
-    assert all(validate_request(formats.parse_request(body, Format.RESPONSES)) is None for body in sent)
-    shown = "".join(body["input"] for body in sent)
-    assert all(source_path(step) in shown for step in range(6))
+    assert all(not body.keys() & {"tools", "tool_choice", "text", "reasoning"} for body in requests)
+    assert all(body["store"] is False for body in requests)
+    assert all(validate_request(formats.parse_request(body, Format.RESPONSES)) is None for body in requests)
+    contents = "".join(body["input"] for body in requests)
+    assert all(source_path(step) in contents for step in range(6))
 
 
 SYSTEM_MESSAGE: Body = {"role": "system", "content": "The user opened src/parsers/part_3.py."}
@@ -234,7 +242,7 @@ DIRECTIVE: Body = {"role": "system", "content": [], "output_config": {"effort": 
         ([SYSTEM_MESSAGE, SYSTEM_MESSAGE], 1),
         ([SYSTEM_MESSAGE, DIRECTIVE], 0),
     ],
-    ids=["a string", "blocks", "two messages", "a directive behind it"],
+    ids=["a string", "blocks", "two messages", "a directive after it"],
 )
 @pytest.mark.parametrize("redraft", [[], ["part_3.py"]], ids=["a first draft", "a redraft"])
 async def test_the_instruction_joins_a_final_system_message(
@@ -243,24 +251,26 @@ async def test_the_instruction_joins_a_final_system_message(
     """Regression: a user message after it was rejected, so such sessions were never summarized."""
     body = claude_body(12, model="claude-opus-4-8")
     body["messages"] += last
-    _, (sent,), _ = await run_summarizer(make_summary_input(body), claude_reply(GOOD), redraft=redraft)
+    _, (request,), _ = await run_summarizer(
+        make_summary_input(body), claude_reply(VALID_SUMMARY), redraft=redraft
+    )
 
-    count, messages = len(body["messages"]), sent["messages"]
-    changed = count - len(last) + block
-    assert messages[:changed] == body["messages"][:changed]
-    assert messages[changed]["role"] == "system"
-    assert "Write that summary now." in messages[changed]["content"][-1]["text"]
+    count, messages = len(body["messages"]), request["messages"]
+    instruction_index = count - len(last) + block
+    assert messages[:instruction_index] == body["messages"][:instruction_index]
+    assert messages[instruction_index]["role"] == "system"
+    assert "Write that summary now." in messages[instruction_index]["content"][-1]["text"]
     assert [message["role"] for message in messages[count:]] == (["assistant", "user"] if redraft else [])
-    assert validate_request(formats.parse_request(sent, Format.ANTHROPIC)) is None
+    assert validate_request(formats.parse_request(request, Format.ANTHROPIC)) is None
 
 
 async def test_an_empty_system_message_does_not_take_the_instruction() -> None:
     body = claude_body(12, model="claude-opus-4-8")
     body["messages"].append(DIRECTIVE)
-    _, (sent,), _ = await run_summarizer(make_summary_input(body), claude_reply(GOOD))
+    _, (request,), _ = await run_summarizer(make_summary_input(body), claude_reply(VALID_SUMMARY))
 
-    assert sent["messages"][:-1] == body["messages"]
-    assert sent["messages"][-1]["role"] == "user"
+    assert request["messages"][:-1] == body["messages"]
+    assert request["messages"][-1]["role"] == "user"
 
 
 @pytest.mark.parametrize(
@@ -271,25 +281,25 @@ async def test_an_empty_system_message_does_not_take_the_instruction() -> None:
         ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}}, "", None),
         ({}, "", 3_500),
     ],
-    ids=["another model", "a forced tool", "a schema", "no room"],
+    ids=["another model", "a forced tool", "a schema", "a small window"],
 )
 async def test_messages_are_shown_as_data_if_the_request_cannot_be_continued(
     changes: Body, model: str, window_tokens: int | None
 ) -> None:
     summary_input = make_summary_input(claude_body(12) | changes)
-    _, sent, _ = await run_summarizer(
-        summary_input, *[claude_reply(GOOD)] * 9, model=model, window_tokens=window_tokens
+    _, requests, _ = await run_summarizer(
+        summary_input, *[claude_reply(VALID_SUMMARY)] * 9, model=model, window_tokens=window_tokens
     )
 
-    assert all(not body.keys() & {"tools", "tool_choice", "output_config"} for body in sent)
-    assert all(len(body["messages"]) == 1 for body in sent)
-    assert all(validate_request(formats.parse_request(body, Format.ANTHROPIC)) is None for body in sent)
-    shown = "".join(body["messages"][0]["content"] for body in sent)
-    assert all(source_path(step) in shown for step in range(6))
+    assert all(not body.keys() & {"tools", "tool_choice", "output_config"} for body in requests)
+    assert all(len(body["messages"]) == 1 for body in requests)
+    assert all(validate_request(formats.parse_request(body, Format.ANTHROPIC)) is None for body in requests)
+    contents = "".join(body["messages"][0]["content"] for body in requests)
+    assert all(source_path(step) in contents for step in range(6))
 
 
 @pytest.mark.parametrize(
-    "form",
+    "output_format",
     [
         {"response_format": {"type": "json_object"}},
         {"function_call": {"name": "read"}, "functions": [{"name": "read"}]},
@@ -298,93 +308,97 @@ async def test_messages_are_shown_as_data_if_the_request_cannot_be_continued(
     ],
     ids=lambda form: next(iter(form)),
 )
-async def test_a_chat_with_a_forced_output_format_is_shown_as_data(form: Body) -> None:
+async def test_a_chat_with_a_forced_output_format_is_shown_as_data(output_format: Body) -> None:
     """Regression: the format was sent along, and the JSON response replaced the history."""
-    choice = {"message": {"role": "assistant", "content": GOOD}, "finish_reason": "stop"}
-    summary_input = make_summary_input(chat_body(24) | form, Format.CHAT)
-    _, (sent,), _ = await run_summarizer(
+    choice = {"message": {"role": "assistant", "content": VALID_SUMMARY}, "finish_reason": "stop"}
+    summary_input = make_summary_input(chat_body(24) | output_format, Format.CHAT)
+    _, (request,), _ = await run_summarizer(
         summary_input, ok_response({"choices": [choice]}), api_format=Format.CHAT
     )
 
-    assert not sent.keys() & {*form, "tools"}
+    assert not request.keys() & {*output_format, "tools"}
 
 
 async def test_fields_that_spoil_a_response_but_not_the_cache_are_dropped() -> None:
-    spoiling = {"logit_bias": {"1": 100}, "modalities": ["text", "audio"], "audio": {"voice": "alloy"}}
-    harmless = {"response_format": {"type": "text"}, "function_call": "auto"}
-    choice = {"message": {"role": "assistant", "content": GOOD}, "finish_reason": "stop"}
-    summary_input = make_summary_input(chat_body(24) | spoiling | harmless, Format.CHAT)
-    _, (sent,), _ = await run_summarizer(
+    dropped = {"logit_bias": {"1": 100}, "modalities": ["text", "audio"], "audio": {"voice": "alloy"}}
+    kept_fields = {"response_format": {"type": "text"}, "function_call": "auto"}
+    choice = {"message": {"role": "assistant", "content": VALID_SUMMARY}, "finish_reason": "stop"}
+    summary_input = make_summary_input(chat_body(24) | dropped | kept_fields, Format.CHAT)
+    _, (request,), _ = await run_summarizer(
         summary_input, ok_response({"choices": [choice]}), api_format=Format.CHAT
     )
 
-    assert not sent.keys() & spoiling.keys()
-    assert harmless.keys() <= sent.keys()
+    assert not request.keys() & dropped.keys()
+    assert kept_fields.keys() <= request.keys()
 
 
 async def test_an_uncached_request_is_shown_as_data() -> None:
     """Without a breakpoint nothing is cached, and tail and tools would cost the full price."""
-    _, (sent,), _ = await run_summarizer(
-        make_summary_input(claude_body(12, has_breakpoint=False)), claude_reply(GOOD)
+    _, (request,), _ = await run_summarizer(
+        make_summary_input(claude_body(12, has_breakpoint=False)), claude_reply(VALID_SUMMARY)
     )
 
-    assert "tools" not in sent
+    assert "tools" not in request
 
 
 async def test_messages_beyond_the_window_are_shown_in_chunks_with_earlier_summaries() -> None:
     summary_input = make_summary_input(claude_body(40))
     summaries = [f"Summary number {number} of how slow the parser was so far." for number in range(60)]
     usage_log = UsageLog()
-    result, sent, _ = await run_summarizer(
+    result, requests, _ = await run_summarizer(
         summary_input, *map(claude_reply, summaries), window_tokens=3_500, usage_log=usage_log
     )
 
-    assert len(sent) > 2
+    assert len(requests) > 2
     assert isinstance(result, Summary)
-    assert result.text == summaries[len(sent) - 1]
-    assert len(usage_log.usages) == len(sent)
-    for before, body in zip(summaries, sent[1:], strict=False):
-        assert before in body["messages"][0]["content"]
-    shown = [body["messages"][0]["content"] for body in sent]
-    assert all(any(source_path(step) in text for text in shown) for step in range(30))
+    assert result.text == summaries[len(requests) - 1]
+    assert len(usage_log.usages) == len(requests)
+    for previous, body in zip(summaries, requests[1:], strict=False):
+        assert previous in body["messages"][0]["content"]
+    contents = [body["messages"][0]["content"] for body in requests]
+    assert all(any(source_path(step) in text for text in contents) for step in range(30))
     assert all(
-        counter_for(MODEL).count_request(formats.parse_request(body)).total.upper < 3_500 for body in sent
+        counter_for(MODEL).count_request(formats.parse_request(body)).total.upper < 3_500 for body in requests
     )
 
 
 async def test_an_error_in_a_chunk_is_not_passed_on() -> None:
     summary_input = make_summary_input(claude_body(40))
-    page = claude_reply("<html><body>502</body></html>")
-    result, sent, _ = await run_summarizer(summary_input, claude_reply(GOOD), *[page] * 4, window_tokens=3_500)
+    error_page = claude_reply("<html><body>502</body></html>")
+    result, requests, _ = await run_summarizer(
+        summary_input, claude_reply(VALID_SUMMARY), *[error_page] * 4, window_tokens=3_500
+    )
 
     assert isinstance(result, SummaryFailure)
-    assert len(sent) == 5
-    assert all("<html>" not in body["messages"][0]["content"] for body in sent)
+    assert len(requests) == 5
+    assert all("<html>" not in body["messages"][0]["content"] for body in requests)
 
 
 async def test_a_window_too_small_for_any_chunk_is_reported() -> None:
-    result, sent, _ = await run_summarizer(make_summary_input(claude_body(12)), window_tokens=600)
+    result, requests, _ = await run_summarizer(make_summary_input(claude_body(12)), window_tokens=600)
 
     assert isinstance(result, SummaryFailure)
     assert "too small" in result.reason
-    assert sent == []
+    assert requests == []
 
 
 async def test_an_earlier_summary_is_shown_before_new_messages() -> None:
     summary_input = replace(
         make_summary_input(claude_body(12, has_breakpoint=False)), earlier_summary="What was folded before."
     )
-    _, (sent,), _ = await run_summarizer(summary_input, claude_reply(GOOD))
+    _, (request,), _ = await run_summarizer(summary_input, claude_reply(VALID_SUMMARY))
 
-    assert "What was folded before." in sent["messages"][0]["content"]
+    assert "What was folded before." in request["messages"][0]["content"]
 
 
 async def test_there_are_three_retries_with_growing_delays() -> None:
-    result, sent, seconds = await run_summarizer(make_summary_input(claude_body(12)), *[http_response(529)] * 4)
+    result, requests, delays = await run_summarizer(
+        make_summary_input(claude_body(12)), *[http_response(529)] * 4
+    )
 
     assert isinstance(result, SummaryFailure)
-    assert len(sent) == 4
-    assert seconds == [1.0, 4.0, 16.0]
+    assert len(requests) == 4
+    assert delays == [1.0, 4.0, 16.0]
     assert "529" in result.reason
 
 
@@ -393,8 +407,8 @@ async def test_there_are_three_retries_with_growing_delays() -> None:
     [
         claude_reply(""),
         claude_reply("I can't help with that."),
-        claude_reply(GOOD, "max_tokens"),
-        claude_reply(GOOD, "refusal"),
+        claude_reply(VALID_SUMMARY, "max_tokens"),
+        claude_reply(VALID_SUMMARY, "refusal"),
         claude_reply("word " * 40_000),
         http_response(200, b"<html><body>Bad gateway</body></html>", "text/html"),
         ok_response({"error": {"message": "x"}}),
@@ -406,131 +420,137 @@ async def test_there_are_three_retries_with_growing_delays() -> None:
     ],
 )
 async def test_a_response_that_is_not_a_summary_is_retried(reply: bytes) -> None:
-    result, sent, _ = await run_summarizer(make_summary_input(claude_body(12)), reply, claude_reply(GOOD))
+    result, requests, _ = await run_summarizer(
+        make_summary_input(claude_body(12)), reply, claude_reply(VALID_SUMMARY)
+    )
 
     assert isinstance(result, Summary)
-    assert result.text == GOOD
-    assert len(sent) == 2
+    assert result.text == VALID_SUMMARY
+    assert len(requests) == 2
 
 
 async def test_a_model_that_calls_a_tool_is_shown_the_messages_as_data() -> None:
     usage_log = UsageLog()
-    result, sent, _ = await run_summarizer(
-        make_summary_input(claude_body(12)), CALLED, claude_reply(GOOD), usage_log=usage_log
+    result, requests, _ = await run_summarizer(
+        make_summary_input(claude_body(12)), TOOL_CALL_REPLY, claude_reply(VALID_SUMMARY), usage_log=usage_log
     )
 
     assert isinstance(result, Summary)
-    assert ["tools" in body for body in sent] == [True, False]
+    assert ["tools" in body for body in requests] == [True, False]
     assert len(usage_log.usages) == 2
 
 
 async def test_a_model_that_continues_the_work_is_shown_the_messages_as_data() -> None:
-    result, sent, _ = await run_summarizer(
+    result, requests, _ = await run_summarizer(
         make_summary_input(claude_body(12)),
         claude_reply("Sure! Let me go on with that now."),
-        claude_reply(GOOD),
+        claude_reply(VALID_SUMMARY),
     )
 
     assert isinstance(result, Summary)
-    assert ["tools" in body for body in sent] == [True, False]
+    assert ["tools" in body for body in requests] == [True, False]
 
 
-async def test_a_model_that_writes_unrelated_text_twice_is_not_asked_again() -> None:
+async def test_a_model_that_writes_unrelated_text_twice_is_not_called_again() -> None:
     unrelated = claude_reply("All of it went well, and I am happy to help with more.")
-    result, sent, _ = await run_summarizer(make_summary_input(claude_body(12)), *[unrelated] * 9)
+    result, requests, _ = await run_summarizer(make_summary_input(claude_body(12)), *[unrelated] * 9)
 
     assert isinstance(result, SummaryFailure)
     assert "tells nothing" in result.reason
-    assert ["tools" in body for body in sent] == [True, False, False]
+    assert ["tools" in body for body in requests] == [True, False, False]
 
 
 async def test_a_truncated_summary_is_retried_with_more_output_tokens() -> None:
-    """Regression: asked for four times with the same body, and truncated four times."""
-    result, sent, seconds = await run_summarizer(
-        make_summary_input(claude_body(12)), claude_reply("The parser", "max_tokens"), claude_reply(GOOD)
+    """Regression: the same body was sent four times, and the summary was truncated four times."""
+    result, requests, delays = await run_summarizer(
+        make_summary_input(claude_body(12)),
+        claude_reply("The parser", "max_tokens"),
+        claude_reply(VALID_SUMMARY),
     )
-    _, again, _ = await run_summarizer(
+    _, failed_requests, _ = await run_summarizer(
         make_summary_input(claude_body(12)), *[claude_reply("The parser", "max_tokens")] * 9
     )
 
     assert isinstance(result, Summary)
-    assert [body["max_tokens"] for body in sent] == [2 * LIMIT, 4 * LIMIT]
-    assert seconds == []
-    assert [body["max_tokens"] for body in again] == [2 * LIMIT, 4 * LIMIT]
+    assert [body["max_tokens"] for body in requests] == [2 * LIMIT_TOKENS, 4 * LIMIT_TOKENS]
+    assert delays == []
+    assert [body["max_tokens"] for body in failed_requests] == [2 * LIMIT_TOKENS, 4 * LIMIT_TOKENS]
 
 
 async def test_every_call_is_logged_without_rejected_ones() -> None:
     usage_log = UsageLog()
-    broken = http_response(200, b'{"content": [{"type": "te')
+    truncated = http_response(200, b'{"content": [{"type": "te')
     await run_summarizer(
         make_summary_input(claude_body(12)),
-        broken,
+        truncated,
         http_response(529),
         claude_reply(""),
-        claude_reply(GOOD),
+        claude_reply(VALID_SUMMARY),
         usage_log=usage_log,
     )
 
-    unknown, empty, good = usage_log.usages
+    unknown, empty, complete = usage_log.usages
     assert unknown is None
-    assert empty == good
-    assert good is not None
-    assert good.output_tokens == 5
+    assert empty == complete
+    assert complete is not None
+    assert complete.output_tokens == 5
 
 
 def test_a_client_with_a_short_timeout_is_rejected() -> None:
     """Regression: its timeout of 2 seconds was accepted, and no summary was ever finished."""
-    where = SummarizerEndpoint(url="http://127.0.0.1", api_format=Format.CHAT, headers={})
+    endpoint = SummarizerEndpoint(url="http://127.0.0.1", api_format=Format.CHAT, headers={})
 
     with pytest.raises(BadOption, match="2 s"):
-        LlmSummarizer(JsonClient(), where)
+        LlmSummarizer(JsonClient(), endpoint)
 
 
 async def test_a_rejected_request_is_not_repeated_but_sent_as_data() -> None:
-    result, sent, _ = await run_summarizer(
-        make_summary_input(claude_body(12)), http_response(400), claude_reply(GOOD)
+    result, requests, _ = await run_summarizer(
+        make_summary_input(claude_body(12)), http_response(400), claude_reply(VALID_SUMMARY)
     )
 
     assert isinstance(result, Summary)
-    assert ["tools" in body for body in sent] == [True, False]
+    assert ["tools" in body for body in requests] == [True, False]
 
 
 async def test_a_rejected_key_is_not_retried() -> None:
-    result, sent, _ = await run_summarizer(make_summary_input(claude_body(12)), http_response(401))
+    result, requests, _ = await run_summarizer(make_summary_input(claude_body(12)), http_response(401))
 
     assert isinstance(result, SummaryFailure)
-    assert len(sent) == 1
+    assert len(requests) == 1
 
 
 async def test_a_redraft_continues_the_draft_and_names_missing_facts() -> None:
-    _, (sent,), _ = await run_summarizer(
-        make_summary_input(claude_body(12)), claude_reply(GOOD), redraft=("src/secret_part.py",)
+    _, (request,), _ = await run_summarizer(
+        make_summary_input(claude_body(12)), claude_reply(VALID_SUMMARY), redraft=("src/secret_part.py",)
     )
 
-    *_, prompt, draft, again = sent["messages"]
-    assert [message["role"] for message in (prompt, draft, again)] == ["user", "assistant", "user"]
-    assert GOOD in json.dumps(draft)
-    assert "src/secret_part.py" in json.dumps(again)
-    assert validate_request(formats.parse_request(sent)) is None
+    *_, prompt, draft, redraft_prompt = request["messages"]
+    assert [message["role"] for message in (prompt, draft, redraft_prompt)] == ["user", "assistant", "user"]
+    assert VALID_SUMMARY in json.dumps(draft)
+    assert "src/secret_part.py" in json.dumps(redraft_prompt)
+    assert validate_request(formats.parse_request(request)) is None
 
 
 async def test_a_redraft_of_data_shows_it_again_after_the_draft() -> None:
     summary_input = make_summary_input(claude_body(12, has_breakpoint=False))
-    _, (sent,), _ = await run_summarizer(summary_input, claude_reply(GOOD), redraft=("src/secret_part.py",))
+    _, (request,), _ = await run_summarizer(
+        summary_input, claude_reply(VALID_SUMMARY), redraft=("src/secret_part.py",)
+    )
 
-    shown = sent["messages"][0]["content"]
-    assert GOOD in shown
-    assert "src/secret_part.py" in shown
-    assert source_path(3) in shown
+    content = request["messages"][0]["content"]
+    assert VALID_SUMMARY in content
+    assert "src/secret_part.py" in content
+    assert source_path(3) in content
 
 
 async def test_a_redraft_is_attempted_once() -> None:
-    result, sent, _ = await run_summarizer(
+    result, requests, _ = await run_summarizer(
         make_summary_input(claude_body(12)), http_response(529), redraft=("x",)
     )
 
     assert isinstance(result, SummaryFailure)
-    assert len(sent) == 1
+    assert len(requests) == 1
 
 
 def test_a_key_is_never_shown() -> None:

@@ -1,26 +1,24 @@
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foveate.compaction.facts.extract import extract_facts
-from foveate.compaction.facts.ranking import rank_facts
+from foveate.compaction.facts.extract import extract_facts, rank_facts
 from foveate.compaction.summarize.verify import check_relevance, find_missing_facts, find_problem
 from foveate.model import Message, Text
-from tests.support.harness.example_limits import limit_examples
 
 SUMMARY = "The user wants a parser for src/main.py. Next was to run the tests."
 
 
-def count(text: str) -> int:
+def count_tokens(text: str) -> int:
     return len(text) // 4
 
 
-def problem(text: str, replaced_tokens: int = 10_000) -> str:
-    return find_problem(text, replaced_tokens=replaced_tokens, count=count) or ""
+def find_problem_text(text: str, replaced_tokens: int = 10_000) -> str:
+    return find_problem(text, replaced_tokens=replaced_tokens, count=count_tokens) or ""
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("", "empty"),
         (" \n\t", "empty"),
@@ -69,8 +67,8 @@ def problem(text: str, replaced_tokens: int = 10_000) -> str:
         ("Understood, going on.", "nothing"),
     ],
 )
-def test_errors_and_refusals_are_not_summaries(text: str, why: str) -> None:
-    assert why in problem(text)
+def test_errors_and_refusals_are_not_summaries(text: str, reason: str) -> None:
+    assert reason in find_problem_text(text)
 
 
 @pytest.mark.parametrize(
@@ -91,27 +89,28 @@ def test_errors_and_refusals_are_not_summaries(text: str, why: str) -> None:
     ],
 )
 def test_a_summary_may_be_about_errors(text: str) -> None:
-    assert problem(text) == ""
+    assert find_problem_text(text) == ""
 
 
 def test_a_summary_longer_than_what_it_replaces_is_rejected() -> None:
-    assert problem(SUMMARY, replaced_tokens=count(SUMMARY) + 1) == ""
-    assert "longer" in problem(SUMMARY, replaced_tokens=count(SUMMARY))
+    assert find_problem_text(SUMMARY, replaced_tokens=count_tokens(SUMMARY) + 1) == ""
+    assert "longer" in find_problem_text(SUMMARY, replaced_tokens=count_tokens(SUMMARY))
 
 
 def test_a_text_of_megabytes_is_rejected_without_counting() -> None:
-    def never(text: str) -> int:
+    def fail_if_called(text: str) -> int:
         raise AssertionError(f"{len(text)} characters were counted")
 
-    assert "longer" in (find_problem("so it went on " * 100_000, replaced_tokens=1_000, count=never) or "")
+    assert "longer" in (
+        find_problem("so it went on " * 100_000, replaced_tokens=1_000, count=fail_if_called) or ""
+    )
 
 
-@settings(max_examples=limit_examples(60))
 @given(st.text(max_size=3_000))
 @example("I" + " a" * 1_500)
 @example("sorry" + " " * 3_000)
 def test_any_text_is_checked_quickly(text: str) -> None:
-    assert isinstance(problem(text), str)
+    assert isinstance(find_problem_text(text), str)
 
 
 RULES = (
@@ -127,7 +126,7 @@ HISTORY = [
 RANKED = rank_facts(extract_facts(HISTORY), len(HISTORY))
 
 
-HOLLOW = (
+GENERIC_TEXTS = (
     "Rate limit reached for gpt-4.1 in organization org-x on tokens per min (TPM): Limit 30000",
     "Your credit balance is too low to access the API. Go to Plans & Billing.",
     "Incorrect API key provided: sk-xxx. You can find your API key at https://platform.openai.com",
@@ -142,17 +141,17 @@ HOLLOW = (
     "Okay, I will continue with the parser now.",
     "I understand. What would you like me to do next?",
 )
-LONG = [
+LONG_HISTORY = [
     *HISTORY,
     Message(role="assistant", parts=(Text("The tokens are split twice: once by the lexer, again in `scan`."),)),
     Message(role="user", parts=(Text("請保留舊的測試，不要刪除任何檔案。"),)),
 ]
 
 
-@pytest.mark.parametrize("text", HOLLOW)
+@pytest.mark.parametrize("text", GENERIC_TEXTS)
 def test_generic_text_is_not_a_summary(text: str) -> None:
     """Regression: "The model is currently overloaded" replaced the whole history."""
-    assert "nothing" in (check_relevance(text, LONG) or "")
+    assert "nothing" in (check_relevance(text, LONG_HISTORY) or "")
 
 
 @pytest.mark.parametrize(
@@ -165,14 +164,14 @@ def test_generic_text_is_not_a_summary(text: str) -> None:
     ],
 )
 def test_a_short_summary_in_other_words_is_accepted(text: str) -> None:
-    assert check_relevance(text, LONG) is None
+    assert check_relevance(text, LONG_HISTORY) is None
 
 
 def test_a_summary_may_cover_only_the_earlier_summary() -> None:
     earlier = "The wizard has collected seven dragons, three potions, one sword and no horse."
 
-    assert check_relevance("So far: dragons, potions and swords.", LONG) is not None
-    assert check_relevance("So far: dragons, potions and swords.", LONG, earlier) is None
+    assert check_relevance("So far: dragons, potions and swords.", LONG_HISTORY) is not None
+    assert check_relevance("So far: dragons, potions and swords.", LONG_HISTORY, earlier) is None
 
 
 def test_a_history_of_a_few_words_is_not_compared() -> None:
@@ -183,37 +182,39 @@ def test_a_history_of_a_few_words_is_not_compared() -> None:
 
 
 def test_an_omitted_constraint_is_important() -> None:
-    missing = find_missing_facts(SUMMARY, RANKED, limit_tokens=400, count=count, max_tokens=800)
+    missing = find_missing_facts(SUMMARY, RANKED, limit_tokens=400, count=count_tokens, max_tokens=800)
 
     assert set(RULES) <= set(missing.important)
     assert set(missing.important) <= set(missing.listed)
-    assert missing.carried == missing.listed
+    assert missing.carried_facts == missing.listed
 
 
 def test_all_omitted_constraints_are_important_whatever_fits() -> None:
-    """Regression: 10 of 60 constraints fit the list, and nothing told that the others were missing."""
+    """Regression: 10 of 60 constraints fit the list, and nothing said that the others were missing."""
     rules = [f"Never touch the table number {number} of the database." for number in range(60)]
     questions = [Message(role="user", parts=(Text(" ".join(rules)),))]
     missing = find_missing_facts(
         SUMMARY,
         rank_facts(extract_facts(questions), 1),
         limit_tokens=60,
-        count=count,
-        max_tokens=count(SUMMARY) + 100,
+        count=count_tokens,
+        max_tokens=count_tokens(SUMMARY) + 100,
     )
 
     assert set(rules) <= set(missing.important)
-    listed = len(set(rules) & set(missing.listed))
-    assert 0 < listed < 10
-    assert missing.unlisted == 60 - listed
-    assert missing.carried == (
+    listed_rules = len(set(rules) & set(missing.listed))
+    assert 0 < listed_rules < 10
+    assert missing.unlisted == 60 - listed_rules
+    assert missing.carried_facts == (
         *missing.listed,
-        f"and {60 - listed} more that may be needed, for which there is no room here",
+        f"and {60 - listed_rules} more that may be needed, for which there is no room here",
     )
 
 
-def test_a_long_summary_is_checked_too() -> None:
-    missing = find_missing_facts(SUMMARY, RANKED, limit_tokens=400, count=count, max_tokens=count(SUMMARY))
+def test_a_summary_at_its_token_limit_is_checked_too() -> None:
+    missing = find_missing_facts(
+        SUMMARY, RANKED, limit_tokens=400, count=count_tokens, max_tokens=count_tokens(SUMMARY)
+    )
 
     assert set(RULES) <= set(missing.important)
     assert missing.listed == ()
@@ -222,16 +223,16 @@ def test_a_long_summary_is_checked_too() -> None:
 
 def test_mentioned_facts_are_not_missing() -> None:
     summary_text = f"{SUMMARY} {' '.join(RULES)} It is about src/parser.py and src/lexer.py."
-    missing = find_missing_facts(summary_text, RANKED, limit_tokens=400, count=count, max_tokens=800)
+    missing = find_missing_facts(summary_text, RANKED, limit_tokens=400, count=count_tokens, max_tokens=800)
 
     assert not {*RULES, "src/parser.py", "src/lexer.py"} & set(missing.listed)
 
 
 @given(st.integers(0, 300), st.integers(0, 300))
-def test_the_list_keeps_the_summary_within_its_limit(limit_tokens: int, most_tokens: int) -> None:
+def test_the_list_keeps_the_summary_within_its_limit(limit_tokens: int, max_tokens: int) -> None:
     missing = find_missing_facts(
-        SUMMARY, RANKED, limit_tokens=limit_tokens, count=count, max_tokens=most_tokens
+        SUMMARY, RANKED, limit_tokens=limit_tokens, count=count_tokens, max_tokens=max_tokens
     )
 
-    listed = sum(count(fact) for fact in missing.listed)
-    assert listed == 0 or count(SUMMARY) + listed <= most_tokens
+    listed_tokens = sum(count_tokens(fact) for fact in missing.listed)
+    assert listed_tokens == 0 or count_tokens(SUMMARY) + listed_tokens <= max_tokens

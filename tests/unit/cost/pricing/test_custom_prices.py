@@ -21,39 +21,39 @@ LONG = CustomPriceTier(over_tokens=1, dollars_per_million=CHEAP)
 def price(
     book: PriceBook, model: str, *, usage: Usage = USAGE, provider: str = "vllm", at: float = AT
 ) -> Price:
-    found = book.price(model, usage, provider=provider, at=at)
-    assert found is not None
-    return found
+    known_price = book.price(model, usage, provider=provider, at=at)
+    assert known_price is not None
+    return known_price
 
 
-def test_a_model_that_no_table_has_gets_a_price() -> None:
+def test_a_custom_price_applies_to_a_model_missing_from_the_tables() -> None:
     book = PriceBook([CustomPrice(model="qwen3-*", dollars_per_million=CHEAP)])
 
-    found = price(book, "Qwen/Qwen3-32B")
+    custom = price(book, "Qwen/Qwen3-32B")
 
-    assert (found.dollars, found.source, found.sure) == (Decimal("1.0"), PriceSource.CUSTOM, True)
-    assert found.origin == "own price of qwen3-*"
+    assert (custom.dollars, custom.source, custom.sure) == (Decimal("1.0"), PriceSource.CUSTOM, True)
+    assert custom.origin == "own price of qwen3-*"
     assert book.price("llama-3", USAGE, provider="vllm", at=AT) is None
 
 
-def test_a_name_that_no_model_can_have_has_no_price() -> None:
+def test_a_model_name_that_is_too_long_has_no_price() -> None:
     book = PriceBook([CustomPrice(model="*", dollars_per_million=CHEAP)])
 
     assert book.price("/" + "m" * 999, USAGE, provider="vllm", at=AT) is not None
     assert book.price("m" * 1_001, USAGE, provider="vllm", at=AT) is None
 
 
-def test_a_kind_that_is_not_given_costs_as_its_like() -> None:
+def test_kinds_without_a_price_cost_as_much_as_input_or_output() -> None:
     book = PriceBook([CustomPrice(model="*", dollars_per_million=CHEAP)])
     cache = CacheUsage(read=1_000_000, written_5m=1_000_000, written_1h=1_000_000)
 
-    found = price(book, "any", usage=Usage(cache=cache, output_tokens=1_000_000, reasoning_tokens=400_000))
+    custom = price(book, "any", usage=Usage(cache=cache, output_tokens=1_000_000, reasoning_tokens=400_000))
 
-    assert {found.read, found.written_5m, found.written_1h} == {Decimal("0.2")}
-    assert [found.output, found.reasoning] == [Decimal("0.8"), 0]
+    assert {custom.read, custom.written_5m, custom.written_1h} == {Decimal("0.2")}
+    assert [custom.output, custom.reasoning] == [Decimal("0.8"), 0]
 
 
-def test_every_kind_can_have_a_price_and_a_long_input_another() -> None:
+def test_every_kind_can_have_a_price_and_tiers_for_long_inputs() -> None:
     base = DollarsPerMillion(
         uncached=Decimal(1),
         read=Decimal("0.1"),
@@ -81,14 +81,14 @@ def test_every_kind_can_have_a_price_and_a_long_input_another() -> None:
     assert dollars(written_1h=500_000) == 1
 
 
-def test_a_tier_changes_what_costs_as_its_kind_too() -> None:
+def test_a_tier_also_changes_kinds_that_inherit_its_price() -> None:
     tier = CustomPriceTier(over_tokens=10, dollars_per_million=DollarsPerMillion(uncached=Decimal(2)))
     book = PriceBook([CustomPrice(model="*", dollars_per_million=CHEAP, tiers=(tier,))])
 
     assert price(book, "any", usage=Usage(cache=CacheUsage(read=1_000_000))).read == 2
 
 
-def test_of_several_days_the_one_in_force_holds_and_the_past_keeps_its_price() -> None:
+def test_the_price_in_force_on_the_day_of_the_call_applies() -> None:
     def since(day: date | None, dollars: str) -> CustomPrice:
         cost = DollarsPerMillion(uncached=Decimal(dollars), output=Decimal(0))
         return CustomPrice(model="mine", since=day, dollars_per_million=cost)
@@ -109,7 +109,7 @@ def test_of_several_days_the_one_in_force_holds_and_the_past_keeps_its_price() -
     assert later.price("mine", USAGE, provider="vllm", at=datetime(2026, 5, 31, tzinfo=UTC).timestamp()) is None
 
 
-def test_the_first_pattern_that_has_a_price_holds() -> None:
+def test_the_first_matching_pattern_with_a_price_applies() -> None:
     narrow = CustomPrice(model="gpt-5*", dollars_per_million=CHEAP, since=date(2026, 11, 1))
     wide = CustomPrice(model="*", dollars_per_million=DollarsPerMillion(uncached=Decimal(9), output=Decimal(9)))
     book = PriceBook([narrow, wide])
@@ -119,15 +119,15 @@ def test_the_first_pattern_that_has_a_price_holds() -> None:
     assert price(book, "gpt-5", at=datetime(2026, 10, 31, tzinfo=UTC).timestamp()).dollars == 18
 
 
-def test_a_price_at_a_provider_holds_there_alone_whatever_that_is_called() -> None:
+def test_a_price_for_a_provider_applies_to_all_names_of_that_provider_only() -> None:
     book = PriceBook([CustomPrice(model="claude-*", provider="bedrock", dollars_per_million=CHEAP)])
 
     assert price(book, "claude-opus-5-5", provider="aws").source is PriceSource.CUSTOM
     assert price(book, "claude-opus-5-5", provider="anthropic").source is PriceSource.TABLE
 
 
-def test_a_discount_is_off_every_token_of_the_tables_price() -> None:
-    cut = PriceBook([CustomPrice(model="claude-*", discount=Decimal("0.15"))])
+def test_a_discount_applies_to_all_token_prices_of_the_table() -> None:
+    discounted_book = PriceBook([CustomPrice(model="claude-*", discount=Decimal("0.15"))])
     usage = Usage(
         cache=CacheUsage(uncached=7, read=11, written_5m=13, written_1h=17),
         output_tokens=19,
@@ -135,20 +135,22 @@ def test_a_discount_is_off_every_token_of_the_tables_price() -> None:
     )
 
     full = price(PriceBook(), "claude-opus-5-5", provider="anthropic", usage=usage)
-    less = price(cut, "claude-opus-5-5", provider="anthropic", usage=usage)
+    discounted = price(discounted_book, "claude-opus-5-5", provider="anthropic", usage=usage)
 
-    assert less.source is PriceSource.CUSTOM
-    assert less.dollars - less.other_dollars == (full.dollars - full.other_dollars) * Decimal("0.85")
-    assert less.other_dollars == full.other_dollars == Decimal("0.02")
-    assert cut.price("claude-unheard-of", USAGE, provider="my-proxy", at=AT) is None
+    assert discounted.source is PriceSource.CUSTOM
+    assert discounted.dollars - discounted.other_dollars == (full.dollars - full.other_dollars) * Decimal(
+        "0.85"
+    )
+    assert discounted.other_dollars == full.other_dollars == Decimal("0.02")
+    assert discounted_book.price("claude-unheard-of", USAGE, provider="my-proxy", at=AT) is None
 
 
-def test_a_discount_follows_the_table_through_time() -> None:
+def test_a_discount_applies_to_the_table_price_of_each_day() -> None:
     book = PriceBook([CustomPrice(model="*", discount=Decimal("0.5"))])
 
     def at(*moment: int) -> Decimal:
-        when = datetime(*moment, tzinfo=UTC).timestamp()  # type: ignore[misc,arg-type]
-        return price(book, "gpt-5.6-sol", provider="openai", usage=ONE_MILLION, at=when).dollars
+        timestamp = datetime(*moment, tzinfo=UTC).timestamp()  # type: ignore[misc,arg-type]
+        return price(book, "gpt-5.6-sol", provider="openai", usage=ONE_MILLION, at=timestamp).dollars
 
     assert [at(2026, 8, 20), at(2026, 8, 21), at(2026, 8, 20)] == [5, 4, 5]
 
@@ -159,15 +161,15 @@ ONE_MILLION = Usage(cache=CacheUsage(uncached=1_000_000))
 def test_a_ceiling_uses_custom_prices() -> None:
     book = PriceBook([CustomPrice(model="*", dollars_per_million=CHEAP)])
 
-    found = book.ceiling(
+    ceiling = book.ceiling(
         "any", provider="vllm", input_tokens=1_000_000, output_tokens=1_000_000, at=AT, ttl=Ttl.ONE_HOUR
     )
 
-    assert found == 1
+    assert ceiling == 1
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"model": " ", "discount": Decimal(0)}, "needs the name of a model"),
         ({"model": "a"}, "either dollars_per_million or a discount"),
@@ -190,23 +192,23 @@ def test_a_ceiling_uses_custom_prices() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_a_price_is_refused_with_its_reason(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(BadOption, match=says):
+def test_invalid_custom_prices_are_rejected_with_a_reason(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         CustomPrice(**options)
 
 
 @pytest.mark.parametrize(
     "dollars", [Decimal(-1), Decimal("NaN"), Decimal("Infinity"), Decimal("1e10"), 0.5, "1"]
 )
-def test_what_cannot_be_dollars_is_refused_by_its_kind(dollars: Any) -> None:
-    with pytest.raises(BadOption, match="read") as refused:
+def test_invalid_dollars_are_rejected_with_the_token_kind(dollars: Any) -> None:
+    with pytest.raises(BadOption, match="read") as failure:
         DollarsPerMillion(uncached=Decimal(1), read=dollars)
 
-    assert refused.value.path == ("read",)
+    assert failure.value.path == ("read",)
 
 
 @pytest.mark.parametrize("tokens", [-1, 1.5, "9", True])
-def test_what_cannot_be_a_size_is_refused(tokens: Any) -> None:
+def test_an_invalid_tier_size_is_rejected(tokens: Any) -> None:
     with pytest.raises(BadOption, match="over_tokens"):
         CustomPriceTier(over_tokens=tokens, dollars_per_million=CHEAP)
 
@@ -217,11 +219,11 @@ def test_a_price_can_have_twelve_decimals() -> None:
         DollarsPerMillion(uncached=Decimal("0.1234567890123"))
 
 
-def test_two_prices_of_the_same_models_from_the_same_day_are_refused() -> None:
+def test_two_prices_of_the_same_models_from_the_same_day_are_rejected() -> None:
     first = CustomPrice(model="GPT-5*", provider="azure", discount=Decimal("0.1"), since=date(2026, 1, 1))
     same = CustomPrice(model="gpt-5*", provider="azure_openai", discount=Decimal("0.2"), since=date(2026, 1, 1))
 
-    with pytest.raises(BadOption, match=r"two prices of gpt-5\* since 2026-01-01") as refused:
+    with pytest.raises(BadOption, match=r"two prices of gpt-5\* since 2026-01-01") as failure:
         PriceBook([first, same])
-    assert refused.value.path == (1,)
+    assert failure.value.path == (1,)
     PriceBook([first, CustomPrice(model="gpt-5*", discount=Decimal("0.2"), since=date(2026, 1, 1))])

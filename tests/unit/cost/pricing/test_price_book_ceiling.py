@@ -7,20 +7,19 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.rates import PriceSource, Rate, Rates, RateTier, TokenKind, compute_ceiling
 from foveate.formats.response.usage import BillableUnit, parse_usage
 from foveate.model import Format
-from tests.support.harness.example_limits import limit_examples
 
 AT = datetime(2026, 11, 10, 12, tzinfo=UTC).timestamp()
 BOOK = PriceBook()
 
 
-def most(
+def ceiling_for(
     model: str, provider: str, *, tier: str | None = None, region: str | None = None, tokens: int = 1_000
 ) -> Decimal | None:
     return BOOK.ceiling(
@@ -38,12 +37,12 @@ def chat(prompt: dict[str, int], completion: dict[str, int]) -> dict[str, Any]:
 
 
 def gemini(modality: str) -> dict[str, Any]:
-    api_format = [{"modality": modality, "tokenCount": 1_000}]
+    details = [{"modality": modality, "tokenCount": 1_000}]
     return {
         "promptTokenCount": 1_000,
         "candidatesTokenCount": 1_000,
-        "promptTokensDetails": api_format,
-        "candidatesTokensDetails": api_format,
+        "promptTokensDetails": details,
+        "candidatesTokensDetails": details,
     }
 
 
@@ -69,32 +68,34 @@ def test_no_charge_for_audio_images_or_a_region_exceeds_the_ceiling(
     usage = parse_usage(api_format, json.dumps(numbers).encode())
     assert usage is not None
     price = BOOK.price(model, usage, provider=provider, at=AT)
-    ceiling = most(model, provider)
+    ceiling = ceiling_for(model, provider)
 
     assert price is not None
     assert ceiling is not None
     assert ceiling >= price.dollars
 
 
-def test_a_tier_that_is_asked_for_is_taken_at_its_price_and_may_not_be_had() -> None:
-    usual = most("gpt-5", "openai")
+def test_a_requested_tier_raises_the_ceiling_but_never_lowers_it() -> None:
+    standard = ceiling_for("gpt-5", "openai")
 
-    assert usual == Decimal("0.01125")
-    assert most("gpt-5", "openai", tier="priority") == 2 * usual
-    assert most("gpt-5", "openai", tier="flex") == usual
-    assert most("gpt-5", "openai", tier="scale") is None
+    assert standard == Decimal("0.01125")
+    assert ceiling_for("gpt-5", "openai", tier="priority") == 2 * standard
+    assert ceiling_for("gpt-5", "openai", tier="flex") == standard
+    assert ceiling_for("gpt-5", "openai", tier="scale") is None
 
 
-def test_a_requested_region_has_its_price_and_an_unknown_one_the_highest() -> None:
-    anywhere = most("claude-opus-5-5", "anthropic", region="global")
+def test_a_requested_region_has_its_ceiling_and_an_unknown_one_the_highest() -> None:
+    anywhere = ceiling_for("claude-opus-5-5", "anthropic", region="global")
 
     assert anywhere == Decimal("0.025")
-    assert most("claude-opus-5-5", "anthropic", region="us") == anywhere * Decimal("1.1")
-    assert most("claude-opus-5-5", "anthropic") == anywhere * Decimal("1.1")
-    assert most("claude-sonnet-4-5", "anthropic") == most("claude-sonnet-4-5", "anthropic", region="global")
+    assert ceiling_for("claude-opus-5-5", "anthropic", region="us") == anywhere * Decimal("1.1")
+    assert ceiling_for("claude-opus-5-5", "anthropic") == anywhere * Decimal("1.1")
+    assert ceiling_for("claude-sonnet-4-5", "anthropic") == ceiling_for(
+        "claude-sonnet-4-5", "anthropic", region="global"
+    )
     for region in (None, "us", "europe-west1"):
-        assert most("claude-opus-5-5", "vertex", region=region) == anywhere * Decimal("1.1")
-    assert most("claude-opus-5-5", "vertex", region="global") == anywhere
+        assert ceiling_for("claude-opus-5-5", "vertex", region=region) == anywhere * Decimal("1.1")
+    assert ceiling_for("claude-opus-5-5", "vertex", region="global") == anywhere
 
 
 @pytest.mark.parametrize(
@@ -109,9 +110,7 @@ def test_a_requested_region_has_its_price_and_an_unknown_one_the_highest() -> No
         (BillableUnit.REQUESTS, 1_000 * 1 + 10 * 2 + 9),
     ],
 )
-def test_every_medium_is_part_of_the_upper_bound_and_other_units_are_not(
-    unit: BillableUnit, dollars: int
-) -> None:
+def test_media_are_part_of_the_ceiling_and_optional_units_are_not(unit: BillableUnit, dollars: int) -> None:
     rates = Rates(
         by_kind={
             TokenKind.UNCACHED: Rate(Decimal(1)),
@@ -139,9 +138,8 @@ RATES = st.builds(
 )
 
 
-@settings(max_examples=limit_examples(100))
 @given(SIZES, SIZES, RATES, RATES, RATES)
-def test_the_ceiling_is_that_of_the_most_expensive_kind_at_any_size(
+def test_the_ceiling_uses_the_most_expensive_kind_at_any_input_size(
     input_tokens: int, output_tokens: int, uncached: Rate, written: Rate, output: Rate
 ) -> None:
     by_kind: dict[TokenKind | BillableUnit, Rate] = {
@@ -151,8 +149,8 @@ def test_the_ceiling_is_that_of_the_most_expensive_kind_at_any_size(
     }
     rates = Rates(by_kind=by_kind, source=PriceSource.TABLE, origin="a table")
 
-    dearest_in = max(rate.at(size) for rate in (uncached, written) for size in range(input_tokens + 1))
-    dearest_out = max(output.at(size) for size in range(input_tokens + 1))
+    max_input_rate = max(rate.at(size) for rate in (uncached, written) for size in range(input_tokens + 1))
+    max_output_rate = max(output.at(size) for size in range(input_tokens + 1))
 
     ceiling = compute_ceiling(rates, input_tokens=input_tokens, output_tokens=output_tokens)
-    assert ceiling == dearest_in * input_tokens + dearest_out * output_tokens
+    assert ceiling == max_input_rate * input_tokens + max_output_rate * output_tokens

@@ -11,12 +11,12 @@ from benchmarks.cost_accuracy import EQUAL, UNEXPLAINED, USAGES, run
 from benchmarks.harness import BadData, Report
 
 
-def reasons(report: Report) -> dict[str, object]:
+def count_by_reason(report: Report) -> dict[str, object]:
     return {str(row["reason"]): row["prices"] for row in report.rows}
 
 
 @pytest.mark.slow
-def test_every_recorded_price_is_equal_to_ours_or_differs_for_a_reason(shared_data: Path) -> None:
+def test_every_recorded_price_equals_ours_or_has_an_explanation(shared_data: Path) -> None:
     figures = run(shared_data).figures
 
     assert (figures["unexplained"], figures["log_unexplained"]) == (0, 0)
@@ -24,7 +24,7 @@ def test_every_recorded_price_is_equal_to_ours_or_differs_for_a_reason(shared_da
     assert figures["log_equal_share"] == 1
 
 
-BILL = {
+USAGE = {
     "body": {
         "file": "a.yaml",
         "model": "claude-opus-5-5",
@@ -34,38 +34,40 @@ BILL = {
 }
 
 
-def written(folder: Path, *, input_price: str, output_price: str, counts: dict[str, int]) -> Path:
-    way = {"provider_id": "anthropic", "api_flavor": "default", "input_price": input_price}
-    entry: dict[str, Any] = {"usage": counts, "extractors": [{**way, "output_price": output_price}]}
+def write_usages(folder: Path, *, input_price: str, output_price: str, counts: dict[str, int]) -> Path:
+    extractor = {"provider_id": "anthropic", "api_flavor": "default", "input_price": input_price}
+    entry: dict[str, Any] = {"usage": counts, "extractors": [{**extractor, "output_price": output_price}]}
     path = folder / USAGES
-    path.write_bytes(gzip.compress(json.dumps([{**BILL, "extracted": [entry]}]).encode()))
+    path.write_bytes(gzip.compress(json.dumps([{**USAGE, "extracted": [entry]}]).encode()))
     return path
 
 
-def test_a_reason_is_only_given_where_it_holds(tmp_path: Path) -> None:
-    whole = {"input_tokens": 11_000, "cache_read_tokens": 10_000, "output_tokens": 100}
+def test_a_price_difference_is_explained_only_by_a_matching_reason(tmp_path: Path) -> None:
+    all_counts = {"input_tokens": 11_000, "cache_read_tokens": 10_000, "output_tokens": 100}
     without_cache = {"input_tokens": 1_000, "output_tokens": 100}
 
     def reason(input_price: str, counts: dict[str, int]) -> dict[str, object]:
-        return reasons(run(written(tmp_path, input_price=input_price, output_price="0.002", counts=counts)))
+        return count_by_reason(
+            run(write_usages(tmp_path, input_price=input_price, output_price="0.002", counts=counts))
+        )
 
-    assert reason("0.006", whole) == {EQUAL: 1}
+    assert reason("0.006", all_counts) == {EQUAL: 1}
     assert reason("0.004", without_cache) == {"theirs leaves out what the cache served": 1}
-    assert reason("0.0061", whole) == {"the tables have changed since theirs was made": 1}
-    assert reason("0.010", {**whole, "input_tokens": 12_000}) == {UNEXPLAINED: 1}
+    assert reason("0.0061", all_counts) == {"the tables have changed since theirs was made": 1}
+    assert reason("0.010", {**all_counts, "input_tokens": 12_000}) == {UNEXPLAINED: 1}
 
 
-def test_a_difference_in_a_log_is_not_explained_away(tmp_path: Path) -> None:
-    def logged(dollars: float, tokens: int) -> dict[str, object]:
+def test_unexplained_differences_in_a_log_are_reported(tmp_path: Path) -> None:
+    def run_on_log(dollars: float, tokens: int) -> dict[str, object]:
         usage = {"input": tokens, "output": 0, "cacheRead": 0, "cacheWrite": 0, "cost": {"total": dollars}}
         message = {"model": "claude-sonnet-4-5", "provider": "anthropic", "timestamp": 1.763e12, "usage": usage}
         path = tmp_path / "log.jsonl"
         path.write_text(json.dumps({"type": "message", "message": message}) + "\n", encoding="utf-8")
-        return reasons(run(path))
+        return count_by_reason(run(path))
 
-    assert logged(0.003, 1_000) == {EQUAL: 1}
-    assert logged(0.9, 300_000) == {"theirs leaves out what a long input costs more": 1}
-    assert logged(0.0031, 1_000) == {UNEXPLAINED: 1}
+    assert run_on_log(0.003, 1_000) == {EQUAL: 1}
+    assert run_on_log(0.9, 300_000) == {"theirs leaves out what a long input costs more": 1}
+    assert run_on_log(0.0031, 1_000) == {UNEXPLAINED: 1}
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[3]", b'[{"body": {}}]', b"\xff"])

@@ -1,6 +1,6 @@
-"""What providers document of their prices, held against the tables (PROVIDERS, November 2026).
+"""Prices that providers document, compared with the price tables (PROVIDERS, November 2026).
 
-A new version of the tables that contradicts one of these is looked at before it is taken.
+Check a new version of the tables that contradicts one of these before adopting it.
 """
 
 from datetime import UTC, datetime
@@ -20,9 +20,9 @@ AT = datetime(2026, 11, 10, 12, tzinfo=UTC).timestamp()
 def rates(model: str, provider: str) -> Rates:
     schedule = find_schedule(provider, model)
     assert schedule is not None
-    found = schedule.rates_at(AT)
-    assert found is not None
-    return found
+    current = schedule.rates_at(AT)
+    assert current is not None
+    return current
 
 
 def multiple(model: str, kind: TokenKind, provider: str = "anthropic") -> Decimal:
@@ -47,21 +47,21 @@ CHEAP_READS = {
 
 
 @pytest.mark.parametrize("model", CLAUDE)
-def test_claude_writes_and_reads_at_the_documented_multiples(model: str) -> None:
+def test_claude_cache_writes_and_reads_cost_the_documented_multiples(model: str) -> None:
     assert multiple(model, TokenKind.WRITTEN_5M) == Decimal("1.25")
     assert multiple(model, TokenKind.WRITTEN_1H) == 2
     assert multiple(model, TokenKind.READ) == Decimal(CHEAP_READS.get(model, "0.1"))
 
 
 @pytest.mark.parametrize("model", CLAUDE)
-def test_a_batch_of_claude_costs_half(model: str) -> None:
+def test_claude_batches_cost_half(model: str) -> None:
     cache = CacheUsage(uncached=3, read=5, written_5m=7, written_1h=11)
     usage = Usage(cache=cache, output_tokens=13)
 
     def dollars(tier: str) -> Decimal:
-        found = PriceBook().price(model, usage, provider="anthropic", at=AT, tier=tier)
-        assert found is not None
-        return found.dollars
+        price = PriceBook().price(model, usage, provider="anthropic", at=AT, tier=tier)
+        assert price is not None
+        return price.dollars
 
     assert dollars("batch") * 2 == dollars("standard")
 
@@ -69,7 +69,7 @@ def test_a_batch_of_claude_costs_half(model: str) -> None:
 @pytest.mark.parametrize(
     "model", ["gpt-5.6-sol", "gpt-5.6-luna", "gpt-5.6-terra", "gpt-6.1-sol", "gpt-6-astra"]
 )
-def test_openai_writes_at_one_and_a_quarter_from_gpt_5_6_on_for_whatever_time(model: str) -> None:
+def test_openai_cache_writes_cost_1_25_times_input_from_gpt_5_6_on_for_every_ttl(model: str) -> None:
     assert multiple(model, TokenKind.WRITTEN_5M, "openai") == Decimal("1.25")
     assert multiple(model, TokenKind.WRITTEN_1H, "openai") == Decimal("1.25")
     assert multiple(model, TokenKind.READ, "openai") == Decimal("0.05" if model == "gpt-6.1-sol" else "0.1")
@@ -79,7 +79,7 @@ def test_openai_writes_at_one_and_a_quarter_from_gpt_5_6_on_for_whatever_time(mo
     ("model", "read"),
     [("gpt-4o", "0.5"), ("gpt-4.1", "0.25"), ("o3", "0.25"), ("o4-mini", "0.25"), ("gpt-5", "0.1")],
 )
-def test_openai_reads_before_that_at_the_documented_multiples_and_writes_for_nothing(
+def test_before_gpt_5_6_openai_reads_cost_the_documented_multiple_and_writes_are_free(
     model: str, read: str
 ) -> None:
     assert multiple(model, TokenKind.READ, "openai") == Decimal(read)
@@ -87,25 +87,25 @@ def test_openai_reads_before_that_at_the_documented_multiples_and_writes_for_not
 
 
 @pytest.mark.parametrize("model", ["gpt-5.4", "gpt-5.5", "gpt-5.6-sol", "gpt-6.1-sol"])
-def test_more_than_272_thousand_tokens_re_price_every_kind(model: str) -> None:
+def test_inputs_over_272_thousand_tokens_raise_the_price_of_every_kind(model: str) -> None:
     for kind in (TokenKind.UNCACHED, TokenKind.READ, TokenKind.OUTPUT):
         rate = rates(model, "openai").by_kind[kind]
         assert rate.at(272_000) < rate.at(272_001)
 
 
-def test_nova_writes_for_the_price_of_input() -> None:
+def test_nova_cache_writes_cost_as_much_as_input() -> None:
     assert multiple("us.amazon.nova-pro-v1:0", TokenKind.WRITTEN_5M, "bedrock") == 1
 
 
-def test_every_fact_says_who_says_it_and_when() -> None:
-    known = load_price_facts()
+def test_every_price_fact_has_a_source_and_a_date() -> None:
+    facts = load_price_facts()
 
-    for fact in (*known.likes, *known.costs_as, *known.free, *known.multiples):
+    for fact in (*facts.likes, *facts.costs_as, *facts.free, *facts.multiples):
         assert fact.source
         assert fact.as_of >= "2026"
 
 
-def test_a_name_of_a_provider_is_that_of_one() -> None:
+def test_every_provider_alias_maps_to_a_provider() -> None:
     providers = load_price_facts().providers
 
     assert all(providers[name] == identity for name, identity in providers.items())
@@ -113,5 +113,5 @@ def test_a_name_of_a_provider_is_that_of_one() -> None:
 
 
 @pytest.mark.parametrize("like", load_price_facts().likes, ids=lambda like: like.like)
-def test_a_model_is_like_one_that_the_tables_have(like: SamePriceAs) -> None:
+def test_same_price_entries_refer_to_models_of_the_tables(like: SamePriceAs) -> None:
     assert find_schedule(like.provider, like.like) is not None

@@ -27,45 +27,47 @@ MILLION = 1_000_000
 
 def genai(prices: object = None, **model: Any) -> bytes:
     """genai-prices' data with one model of OpenAI."""
-    whole = {
+    default_model = {
         "id": "gpt-9",
         "match": {"equals": "gpt-9"},
         "prices": prices or {"input_mtok": 3, "output_mtok": 9},
     }
     return json.dumps(
-        [{"id": "openai", "name": "OpenAI", "api_pattern": "x", "models": [whole | model]}]
+        [{"id": "openai", "name": "OpenAI", "api_pattern": "x", "models": [default_model | model]}]
     ).encode()
 
 
 def litellm(**models: dict[str, Any]) -> bytes:
-    usual = {"litellm_provider": "anthropic", "mode": "chat"}
-    return json.dumps({name.replace("_", "-"): usual | entry for name, entry in models.items()}).encode()
+    defaults = {"litellm_provider": "anthropic", "mode": "chat"}
+    return json.dumps({name.replace("_", "-"): defaults | entry for name, entry in models.items()}).encode()
 
 
 def read(data: bytes, day: date = TODAY) -> ImportedPrices:
     return read_price_file(data, day=day, source="prices.json")
 
 
-def rates(update: ImportedPrices | None, model: str, provider: str = "openai", **how: Any) -> Rates | None:
-    return PriceBook(load_imported=lambda: update).rates(model, provider=provider, at=how.pop("at", AT), **how)
+def rates(update: ImportedPrices | None, model: str, provider: str = "openai", **options: Any) -> Rates | None:
+    return PriceBook(load_imported=lambda: update).rates(
+        model, provider=provider, at=options.pop("at", AT), **options
+    )
 
 
-def dollars(found: Rates | None, kind: TokenKind, input_tokens: int = 0) -> Decimal:
-    assert found is not None
-    return found.by_kind[kind].at(input_tokens) * MILLION
+def dollars(model_rates: Rates | None, kind: TokenKind, input_tokens: int = 0) -> Decimal:
+    assert model_rates is not None
+    return model_rates.by_kind[kind].at(input_tokens) * MILLION
 
 
 def test_a_model_of_a_price_file_has_its_price() -> None:
-    found = rates(read(genai()), "gpt-9")
+    model_rates = rates(read(genai()), "gpt-9")
 
-    assert dollars(found, TokenKind.UNCACHED) == 3
-    assert dollars(found, TokenKind.OUTPUT) == 9
-    assert found is not None
-    assert not found.inherited_from
-    assert found.origin == "genai-prices file, 2026-11-17"
+    assert dollars(model_rates, TokenKind.UNCACHED) == 3
+    assert dollars(model_rates, TokenKind.OUTPUT) == 9
+    assert model_rates is not None
+    assert not model_rates.inherited_from
+    assert model_rates.origin == "genai-prices file, 2026-11-17"
 
 
-def test_what_a_price_file_leaves_out_is_taken_from_the_tables() -> None:
+def test_prices_missing_from_a_price_file_come_from_the_tables() -> None:
     update = read(
         litellm(
             gpt_5={"litellm_provider": "openai", "input_cost_per_token": 2e-06, "output_cost_per_token": 9e-06}
@@ -98,15 +100,15 @@ def test_tiers_variants_and_times_of_genai_prices_are_read() -> None:
             match={"or": [{"starts_with": "gpt-9"}, {"regex": "^gpt9-\\d{4}$"}]},
         )
     )
-    for known in (update, read_stored_price_file(price_file_json(update), source="kept")):
-        assert dollars(rates(known, "gpt-9-mini"), TokenKind.UNCACHED, 100_001) == Decimal("6.5")
-        assert dollars(rates(known, "gpt9-1234"), TokenKind.UNCACHED) == 3
-        assert dollars(rates(known, "gpt-9", tier="batch"), TokenKind.OUTPUT) == Decimal("4.5")
-        assert dollars(rates(known, "gpt-9", at=AT + 60 * 86_400), TokenKind.OUTPUT) == 2
-        assert dollars(rates(known, "gpt-9", at=AT + 8.5 * 3_600), TokenKind.OUTPUT) == 1
+    for imported in (update, read_stored_price_file(price_file_json(update), source="stored")):
+        assert dollars(rates(imported, "gpt-9-mini"), TokenKind.UNCACHED, 100_001) == Decimal("6.5")
+        assert dollars(rates(imported, "gpt9-1234"), TokenKind.UNCACHED) == 3
+        assert dollars(rates(imported, "gpt-9", tier="batch"), TokenKind.OUTPUT) == Decimal("4.5")
+        assert dollars(rates(imported, "gpt-9", at=AT + 60 * 86_400), TokenKind.OUTPUT) == 2
+        assert dollars(rates(imported, "gpt-9", at=AT + 8.5 * 3_600), TokenKind.OUTPUT) == 1
 
 
-def test_the_list_of_litellm_is_read() -> None:
+def test_litellm_price_lists_are_read() -> None:
     update = read(
         litellm(
             claude_opus_9={
@@ -122,24 +124,24 @@ def test_the_list_of_litellm_is_read() -> None:
             claude_half_1={"input_cost_per_token": 1e-06, "output_cost_per_token": 0},
         )
     )
-    found = rates(update, "claude-opus-9", "anthropic")
+    model_rates = rates(update, "claude-opus-9", "anthropic")
 
     assert [*update.models()] == [("anthropic", "claude-opus-9")]
     assert update.skipped == {"not billed by the token": 1, "without a price": 2}
-    assert dollars(found, TokenKind.UNCACHED) == 2
-    assert dollars(found, TokenKind.OUTPUT) == 10
-    assert dollars(found, TokenKind.READ) == Decimal("0.1")
-    assert dollars(found, TokenKind.UNCACHED, 200_001) == 4
-    # What the list does not say is by the provider's rules, or the same multiple as the rest.
-    assert dollars(found, TokenKind.WRITTEN_5M) == Decimal("2.5")
-    assert dollars(found, TokenKind.WRITTEN_1H) == 4
+    assert dollars(model_rates, TokenKind.UNCACHED) == 2
+    assert dollars(model_rates, TokenKind.OUTPUT) == 10
+    assert dollars(model_rates, TokenKind.READ) == Decimal("0.1")
+    assert dollars(model_rates, TokenKind.UNCACHED, 200_001) == 4
+    # Prices missing from the list follow the provider's rules, or the multiple of the other prices.
+    assert dollars(model_rates, TokenKind.WRITTEN_5M) == Decimal("2.5")
+    assert dollars(model_rates, TokenKind.WRITTEN_1H) == 4
     batch = rates(update, "claude-opus-9", "anthropic", tier="batch")
     assert dollars(batch, TokenKind.UNCACHED) == 1
     assert dollars(batch, TokenKind.UNCACHED, 200_001) == 2
 
 
 @pytest.mark.parametrize(
-    ("name", "provider", "known_as"),
+    ("name", "provider", "expected"),
     [
         ("gemini/gemini-9-pro", "gemini", ("google", "gemini-9-pro")),
         ("vertex_ai/claude-opus-9", "vertex_ai-anthropic_models", ("google", "claude-opus-9")),
@@ -148,12 +150,14 @@ def test_the_list_of_litellm_is_read() -> None:
         ("xai/grok-9", "xai", ("x-ai", "grok-9")),
     ],
 )
-def test_names_of_litellm_are_those_of_providers(name: str, provider: str, known_as: tuple[str, str]) -> None:
+def test_litellm_model_names_are_mapped_to_provider_and_model(
+    name: str, provider: str, expected: tuple[str, str]
+) -> None:
     entry = {"mode": "chat", "input_cost_per_token": 1e-06, "output_cost_per_token": 1e-06}
     update = read(json.dumps({name: entry | {"litellm_provider": provider}}).encode())
 
-    assert [*update.models()] == [known_as]
-    assert not (rates(update, known_as[1], known_as[0]) or pytest.fail("unknown")).inherited_from
+    assert [*update.models()] == [expected]
+    assert not (rates(update, expected[1], expected[0]) or pytest.fail("unknown")).inherited_from
 
 
 @pytest.mark.parametrize(
@@ -200,7 +204,7 @@ def test_names_of_litellm_are_those_of_providers(name: str, provider: str, known
         litellm(claude_opus_9={"input_cost_per_token": 5, "output_cost_per_token": 5}),
     ],
 )
-def test_a_file_that_cannot_be_right_is_refused(data: bytes) -> None:
+def test_invalid_price_files_are_rejected(data: bytes) -> None:
     with pytest.raises(UnreadableInput, match=r"prices\.json"):
         read(data)
 
@@ -219,7 +223,7 @@ def test_a_file_that_cannot_be_right_is_refused(data: bytes) -> None:
         "a" * 500,
     ],
 )
-def test_patterns_that_could_take_long_are_left_out(regex: str) -> None:
+def test_slow_regular_expressions_are_dropped(regex: str) -> None:
     update = read(genai(match={"or": [{"regex": regex[:299]}, {"starts_with": "gpt-nine"}]}))
 
     assert "regex" not in price_file_json(update).decode()
@@ -254,23 +258,23 @@ _TREES = st.recursive(
 
 
 @given(_TREES)
-def test_whatever_is_in_a_file_it_is_read_or_refused(said: object) -> None:
-    for whole in (said, [said], {"x": said}, [{"id": "openai", "models": [said]}]):
+def test_any_json_is_read_or_rejected(value: object) -> None:
+    for document in (value, [value], {"x": value}, [{"id": "openai", "models": [value]}]):
         try:
-            update = read(json.dumps(whole).encode())
+            update = read(json.dumps(document).encode())
         except UnreadableInput:
             continue
         assert price_file_json(
-            read_stored_price_file(price_file_json(update), source="kept")
+            read_stored_price_file(price_file_json(update), source="stored")
         ) == price_file_json(update)
 
 
-def test_the_newer_of_two_sources_holds() -> None:
+def test_the_newer_of_two_sources_wins() -> None:
     price = {"input_cost_per_token": 3e-06, "output_cost_per_token": 9e-06}
     data = litellm(claude_fable_5_2=price, claude_opus_5_5=price, claude_opus_99=price)
-    dated = next(model.day for model in load_price_facts().models if model.id == "claude-fable-5-2")
+    table_day = next(model.day for model in load_price_facts().models if model.id == "claude-fable-5-2")
 
-    newer, older = read(data, dated), read(data, dated - timedelta(days=1))
+    newer, older = read(data, table_day), read(data, table_day - timedelta(days=1))
 
     assert dollars(rates(newer, "claude-fable-5-2", "anthropic"), TokenKind.OUTPUT) == 9
     assert dollars(rates(newer, "claude-opus-5-5", "anthropic"), TokenKind.OUTPUT) == 9
@@ -279,13 +283,13 @@ def test_the_newer_of_two_sources_holds() -> None:
     assert dollars(rates(older, "claude-opus-99", "anthropic"), TokenKind.OUTPUT) == 9
 
 
-def test_a_family_has_the_models_of_a_price_file_as_members() -> None:
+def test_models_of_a_price_file_join_their_family() -> None:
     update = read(litellm(claude_opus_9={"input_cost_per_token": 9e-05, "output_cost_per_token": 9e-05}))
-    found = rates(update, "claude-opus-10", "anthropic")
+    model_rates = rates(update, "claude-opus-10", "anthropic")
 
-    assert found is not None
-    assert found.inherited_from == "claude-opus"
-    assert dollars(found, TokenKind.OUTPUT) == 90
+    assert model_rates is not None
+    assert model_rates.inherited_from == "claude-opus"
+    assert dollars(model_rates, TokenKind.OUTPUT) == 90
 
 
 def test_a_new_price_file_applies_to_the_next_price() -> None:
@@ -299,7 +303,7 @@ def test_a_new_price_file_applies_to_the_next_price() -> None:
     assert (book.rates("gpt-9", provider="openai", at=AT) or pytest.fail("unknown")).inherited_from == "gpt"
 
 
-def test_the_differences_say_what_becomes_of_each_model() -> None:
+def test_differences_list_the_change_of_each_model() -> None:
     def entry(input_: float, output: float) -> dict[str, float]:
         return {"input_cost_per_token": input_ / MILLION, "output_cost_per_token": output / MILLION}
 
@@ -311,7 +315,10 @@ def test_the_differences_say_what_becomes_of_each_model() -> None:
     )
 
     def changes(day: date) -> dict[str, PriceChange]:
-        return {one.model: one.change for one in find_differences(PriceBook(), read(data, day), at=AT)}
+        return {
+            difference.model: difference.change
+            for difference in find_differences(PriceBook(), read(data, day), at=AT)
+        }
 
     assert changes(TODAY) == {
         "claude-fable-5-2": PriceChange.CHANGED,

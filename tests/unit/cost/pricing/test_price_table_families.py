@@ -19,14 +19,14 @@ MILLION = 1_000_000
 
 
 def rates(model: str, provider: str, *, tier: str = "") -> Rates:
-    found = BOOK.rates(model, provider=provider, at=AT, tier=tier)
-    assert found is not None
-    return found
+    model_rates = BOOK.rates(model, provider=provider, at=AT, tier=tier)
+    assert model_rates is not None
+    return model_rates
 
 
-def dollars(found: Rates, kind: TokenKind) -> Decimal:
+def dollars(model_rates: Rates, kind: TokenKind) -> Decimal:
     """Dollars for a million tokens."""
-    return found.by_kind[kind].dollars * MILLION
+    return model_rates.by_kind[kind].dollars * MILLION
 
 
 @pytest.mark.parametrize(
@@ -57,16 +57,16 @@ def dollars(found: Rates, kind: TokenKind) -> Decimal:
         ("deepseek-v5", "deepseek", "deepseek", "0.66", "2.19"),
     ],
 )
-def test_an_unknown_model_costs_what_the_most_expensive_of_its_family_does(
+def test_an_unknown_model_costs_as_much_as_the_most_expensive_of_its_family(
     model: str, provider: str, family: str, input_dollars: str, output_dollars: str
 ) -> None:
-    found = rates(model, provider)
+    model_rates = rates(model, provider)
 
-    assert found.inherited_from == family
-    assert found.assumed
-    assert "most expensive" in found.origin
-    assert dollars(found, TokenKind.UNCACHED) == Decimal(input_dollars)
-    assert dollars(found, TokenKind.OUTPUT) == Decimal(output_dollars)
+    assert model_rates.inherited_from == family
+    assert model_rates.assumed
+    assert "most expensive" in model_rates.origin
+    assert dollars(model_rates, TokenKind.UNCACHED) == Decimal(input_dollars)
+    assert dollars(model_rates, TokenKind.OUTPUT) == Decimal(output_dollars)
 
 
 @pytest.mark.parametrize(
@@ -92,44 +92,44 @@ def test_a_known_model_inherits_nothing() -> None:
     assert not rates("claude-opus-5-5", "anthropic").inherited_from
 
 
-def test_all_kinds_of_tokens_of_an_inherited_price_have_one() -> None:
-    found = rates("us.anthropic.claude-opus-9-v1:0", "bedrock")
+def test_an_inherited_price_covers_all_token_kinds() -> None:
+    model_rates = rates("us.anthropic.claude-opus-9-v1:0", "bedrock")
 
-    assert dollars(found, TokenKind.READ) == Decimal("1.5")
-    assert dollars(found, TokenKind.WRITTEN_5M) == Decimal("18.75")
-    assert dollars(found, TokenKind.WRITTEN_1H) == 30
+    assert dollars(model_rates, TokenKind.READ) == Decimal("1.5")
+    assert dollars(model_rates, TokenKind.WRITTEN_5M) == Decimal("18.75")
+    assert dollars(model_rates, TokenKind.WRITTEN_1H) == 30
 
 
 def test_writes_of_an_inherited_price_cost_at_least_uncached_input() -> None:
-    found = rates("openai/gpt-77-pro", "openrouter")
+    model_rates = rates("openai/gpt-77-pro", "openrouter")
 
-    assert dollars(found, TokenKind.WRITTEN_5M) >= dollars(found, TokenKind.UNCACHED)
+    assert dollars(model_rates, TokenKind.WRITTEN_5M) >= dollars(model_rates, TokenKind.UNCACHED)
 
 
 def test_an_inherited_price_has_the_tiers_of_the_family() -> None:
-    found = rates("gpt-7", "openai")
+    model_rates = rates("gpt-7", "openai")
 
-    assert found.by_kind[TokenKind.UNCACHED].at(272_001) * MILLION == 20
-    assert found.by_kind[TokenKind.OUTPUT].at(272_001) * MILLION == 75
+    assert model_rates.by_kind[TokenKind.UNCACHED].at(272_001) * MILLION == 20
+    assert model_rates.by_kind[TokenKind.OUTPUT].at(272_001) * MILLION == 75
     assert dollars(rates("claude-opus-9", "anthropic", tier="batch"), TokenKind.OUTPUT) == Decimal("37.5")
 
 
-def test_a_price_and_a_discount_on_it_say_that_they_are_inherited() -> None:
+def test_a_price_and_a_discounted_price_name_their_family() -> None:
     usage = Usage(cache=CacheUsage(uncached=MILLION))
-    cut = PriceBook([CustomPrice(model="claude-*", discount=Decimal("0.5"))])
+    discounted_book = PriceBook([CustomPrice(model="claude-*", discount=Decimal("0.5"))])
 
-    whole = BOOK.price("claude-opus-9", usage, provider="anthropic", at=AT)
-    half = cut.price("claude-opus-9", usage, provider="anthropic", at=AT)
+    full_price = BOOK.price("claude-opus-9", usage, provider="anthropic", at=AT)
+    discounted_price = discounted_book.price("claude-opus-9", usage, provider="anthropic", at=AT)
 
-    assert whole is not None
-    assert half is not None
-    assert whole.dollars == 15
-    assert (whole.inherited_from, whole.sure) == ("claude-opus", False)
-    assert (half.dollars, half.inherited_from) == (Decimal("7.5"), "claude-opus")
+    assert full_price is not None
+    assert discounted_price is not None
+    assert full_price.dollars == 15
+    assert (full_price.inherited_from, full_price.sure) == ("claude-opus", False)
+    assert (discounted_price.dollars, discounted_price.inherited_from) == (Decimal("7.5"), "claude-opus")
 
 
 def test_the_ceiling_of_an_inherited_price_is_known() -> None:
-    found = BOOK.ceiling(
+    ceiling = BOOK.ceiling(
         "claude-opus-9",
         provider="anthropic",
         input_tokens=MILLION,
@@ -139,7 +139,7 @@ def test_the_ceiling_of_an_inherited_price_is_known() -> None:
         region="",
     )
 
-    assert found == 105
+    assert ceiling == 105
 
 
 _WORDS = st.sampled_from(["opus", "sonnet", "haiku", "fable", "mythos", "saga"])
@@ -151,7 +151,7 @@ _WORDS = st.sampled_from(["opus", "sonnet", "haiku", "fable", "mythos", "saga"])
     cache=st.tuples(*[st.integers(0, 10**6)] * 4),
     output_tokens=st.integers(0, 10**6),
 )
-def test_no_member_of_a_family_costs_more_than_what_is_inherited(
+def test_no_member_of_a_family_costs_more_than_the_inherited_price(
     word: str, version: int, cache: tuple[int, int, int, int], output_tokens: int
 ) -> None:
     uncached, read, written_5m, written_1h = cache
@@ -160,19 +160,19 @@ def test_no_member_of_a_family_costs_more_than_what_is_inherited(
         output_tokens=output_tokens,
     )
 
-    bound = BOOK.price(f"claude-{word}-{version}", usage, provider="anthropic", at=AT)
+    inherited = BOOK.price(f"claude-{word}-{version}", usage, provider="anthropic", at=AT)
 
-    assert bound is not None
-    for known in ("5", "5-1", "5-2", "4-8", "4-5", "4-1", "5-5"):
-        member = f"claude-{word}-{known}"
+    assert inherited is not None
+    for member_version in ("5", "5-1", "5-2", "4-8", "4-5", "4-1", "5-5"):
+        member = f"claude-{word}-{member_version}"
         price = BOOK.price(member, usage, provider="anthropic", at=AT)
         assert price is not None
-        assert price.dollars <= bound.dollars
+        assert price.dollars <= inherited.dollars
 
 
 @pytest.mark.slow
-def test_every_family_has_members_somewhere() -> None:
-    makers_own = (
+def test_every_family_has_members_at_some_provider() -> None:
+    model_makers = (
         "anthropic",
         "openai",
         "google",
@@ -183,7 +183,7 @@ def test_every_family_has_members_somewhere() -> None:
         "zai",
         "minimax",
     )
-    hosts = (*makers_own, "openrouter", "aws", "cohere")
+    hosts = (*model_makers, "openrouter", "aws", "cohere")
     names = {
         "claude-opus": "claude-opus-9",
         "gpt-pro": "gpt-9-pro",
@@ -198,25 +198,25 @@ def test_every_family_has_members_somewhere() -> None:
     }
     for family in load_price_facts().families:
         base = family.id.split("-", 1)
-        likely = f"{base[0]}-9-{base[1]}" if len(base) > 1 else f"{base[0]}-99"
-        name = names.get(family.id, likely)
-        makers = ("", "qwen/", "amazon/", "moonshotai/", "cohere/", "minimax/", "z-ai/", "amazon.")
-        found = [
-            known.inherited_from
+        default_name = f"{base[0]}-9-{base[1]}" if len(base) > 1 else f"{base[0]}-99"
+        name = names.get(family.id, default_name)
+        prefixes = ("", "qwen/", "amazon/", "moonshotai/", "cohere/", "minimax/", "z-ai/", "amazon.")
+        inherited_families = [
+            model_rates.inherited_from
             for host in hosts
-            for maker in makers
-            if (known := BOOK.rates(maker + name, provider=host, at=AT)) is not None
+            for prefix in prefixes
+            if (model_rates := BOOK.rates(prefix + name, provider=host, at=AT)) is not None
         ]
-        assert family.id in found, family.id
+        assert family.id in inherited_families, family.id
 
 
-def test_the_price_of_a_family_at_a_weekend_is_not_taken_for_that_of_a_weekday() -> None:
+def test_family_prices_differ_between_weekends_and_weekdays() -> None:
     book = PriceBook()
 
     def output(day: int) -> Decimal:
         at = datetime(2026, 11, day, 8, 30, tzinfo=UTC).timestamp()  # a peak hour of DeepSeek
-        found = book.rates("deepseek-v4-ultra", provider="deepseek", at=at)
-        assert found is not None
-        return found.by_kind[TokenKind.OUTPUT].dollars * MILLION
+        model_rates = book.rates("deepseek-v4-ultra", provider="deepseek", at=at)
+        assert model_rates is not None
+        return model_rates.by_kind[TokenKind.OUTPUT].dollars * MILLION
 
     assert (output(21), output(20)) == (Decimal("2.19"), Decimal("3.96"))

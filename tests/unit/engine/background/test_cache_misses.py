@@ -1,4 +1,4 @@
-"""Cache misses as they happen: what is remembered of sessions, what is read of it, and what is reported."""
+"""Detection of cache misses while requests are served."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -51,13 +51,13 @@ def make_detector(
     )
 
 
-def body(system: str, *, turns: int = 1, word: str = "turn") -> bytes:
+def make_body(system: str, *, turns: int = 1, word: str = "turn") -> bytes:
     payload: list[dict[str, object]] = [
         {"role": ("user", "assistant")[at % 2], "content": f"{word} {at}"} for at in range(2 * turns - 1)
     ]
     payload[-1]["content"] = [{"type": "text", "text": payload[-1]["content"], "cache_control": BREAKPOINT}]
-    front = [{"type": "text", "text": system, "cache_control": BREAKPOINT}]
-    return json.dumps({"model": MODEL, "max_tokens": 9, "system": front, "messages": payload}).encode()
+    system_blocks = [{"type": "text", "text": system, "cache_control": BREAKPOINT}]
+    return json.dumps({"model": MODEL, "max_tokens": 9, "system": system_blocks, "messages": payload}).encode()
 
 
 async def finish_call(
@@ -75,16 +75,16 @@ async def finish_call(
     status: int = 200,
 ) -> None:
     """Finish a call of a session with this usage."""
-    sent = body(system, turns=turns, word=word)
+    body = make_body(system, turns=turns, word=word)
     incoming = RoutedRequest(
         id=f"req {name} {at}",
         agent="ana",
         api_format=Format.ANTHROPIC,
         provider="anthropic",
         upstream="anthropic",
-        body=sent,
+        body=body,
     )
-    request = formats.parse_request(sent)
+    request = formats.parse_request(body)
     context = RequestContext(
         incoming=incoming, options=AgentOptions(), received_at=at, original=request, request=request
     )
@@ -95,7 +95,7 @@ async def finish_call(
     exchange = Exchange(
         incoming,
         context,
-        UpstreamRequest(body=sent),
+        UpstreamRequest(body=body),
         background_hooks=(detector,),
         clock=lambda: at,
         observer=NO_OBSERVER,
@@ -223,7 +223,7 @@ async def test_sessions_are_separate_and_failed_requests_cache_nothing() -> None
 
 async def test_bodies_are_bounded_and_replaced_by_block_hashes() -> None:
     observer = RecordingObserver()
-    size = len(body(f"{LONG} It is 12:00:01."))
+    size = len(make_body(f"{LONG} It is 12:00:01."))
     detector = make_detector(observer, max_bytes=2 * size + 10)
     for name in "abcd":
         await finish_call(detector, f"{LONG} It is 12:00:01.", name=name, at=0, written=3600)
@@ -256,7 +256,7 @@ async def test_bodies_are_hashed_at_a_limited_rate() -> None:
     assert detector.body_bytes == 0
 
 
-async def test_only_the_last_misses_are_kept() -> None:
+async def test_only_the_latest_misses_are_remembered() -> None:
     detector = make_detector()
     for number in range(104):
         await finish_call(detector, f"{number} {LONG}", at=number, written=3600)
@@ -271,7 +271,7 @@ async def test_a_loss_of_fewer_than_1024_tokens_is_not_a_miss() -> None:
     observer = RecordingObserver()
     detector = make_detector(observer)
     model, payload = "gemini-2.5-pro", {"contents": [{"role": "user", "parts": [{"text": LONG[:4000]}]}]}
-    sent = json.dumps(payload).encode()
+    body = json.dumps(payload).encode()
     for at in (0.0, 20.0):
         incoming = RoutedRequest(
             id=f"req {at}",
@@ -279,10 +279,10 @@ async def test_a_loss_of_fewer_than_1024_tokens_is_not_a_miss() -> None:
             api_format=Format.GEMINI,
             provider="google",
             upstream="google",
-            body=sent,
+            body=body,
             served_model=model,
         )
-        request = formats.parse_request(sent, Format.GEMINI, model=model)
+        request = formats.parse_request(body, Format.GEMINI, model=model)
         context = RequestContext(
             incoming=incoming, options=AgentOptions(), received_at=at, original=request, request=request
         )
@@ -292,7 +292,7 @@ async def test_a_loss_of_fewer_than_1024_tokens_is_not_a_miss() -> None:
         exchange = Exchange(
             incoming,
             context,
-            UpstreamRequest(body=sent),
+            UpstreamRequest(body=body),
             background_hooks=(detector,),
             clock=iter(repeat(at)).__next__,
             observer=NO_OBSERVER,

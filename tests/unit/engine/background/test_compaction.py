@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
-import msgspec
 import pytest
 
 from foveate import formats
@@ -24,47 +23,23 @@ from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.request import RoutedRequest
 from foveate.engine.spending.paid_client import PaidClient, PaymentOptions
 from foveate.errors import UpstreamStatus, UpstreamTimeout, UpstreamUnreachable
-from foveate.http import JsonClient, JsonReply
 from foveate.model import Format
 from foveate.tokens import counter_for
+from tests.support.clients.summarizer import (
+    BODY,
+    CALLS_A_TOOL,
+    MODEL,
+    NEVER,
+    URL,
+    ScriptedModel,
+)
 from tests.support.scenarios.compaction_sessions import AGENT, OPTIONS, claude_body, make_subject
 from tests.support.scenarios.compactors import COMPLETE_SUMMARY
 from tests.support.stores.memory_compaction_store import InMemoryCompactionStore
-from tests.support.stores.recording_ledger import InMemory
+from tests.support.stores.recording_ledger import RecordingLedger
 
-URL = "https://a.example/v1/messages"
-MODEL = "claude-opus-4-5"
 PRICES = PriceBook()
 AT = 1_800_000_000.0
-CALLS_A_TOOL = "calls a tool"  # and gets the history as data at once
-NEVER = "thinks forever"
-
-
-class ScriptedModel(JsonClient):
-    """Responds as scripted; keeps its requests, and what was reserved in the ledger at that time."""
-
-    def __init__(self, ledger: InMemory, *responses: str | Exception, input_tokens: int = 1_000) -> None:
-        super().__init__(timeout_seconds=300)
-        self.thinks = asyncio.Event()
-        self._input_tokens = input_tokens
-        self.open: list[list[str]] = []
-        self._ledger = ledger
-        self._responses = list(responses)
-
-    async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> JsonReply:
-        self.open.append(list(self._ledger.open))
-        response = self._responses.pop(0)
-        if isinstance(response, Exception):
-            raise response
-        if response == NEVER:
-            self.thinks.set()
-            await asyncio.sleep(3600)
-        usage_body = {
-            "content": [{"type": "tool_use" if response == CALLS_A_TOOL else "text", "text": response}],
-            "stop_reason": "end_turn",
-            "usage": {"input_tokens": self._input_tokens, "output_tokens": 100 if self._input_tokens else 0},
-        }
-        return {name: msgspec.Raw(json.dumps(value).encode()) for name, value in usage_body.items()}
 
 
 class CompactorWithLedger:
@@ -73,15 +48,15 @@ class CompactorWithLedger:
     def __init__(
         self, *responses: str | Exception, caps: Sequence[Cap] = (), input_tokens: int = 1_000
     ) -> None:
-        self.ledger = InMemory()
+        self.ledger = RecordingLedger()
         self.model = ScriptedModel(self.ledger, *responses, input_tokens=input_tokens)
-        self.money = SpendingOptions(caps=caps, prices=PRICES)
+        self.spending = SpendingOptions(caps=caps, prices=PRICES)
         self.admission = Admission(self.ledger, clock=lambda: AT)
         self.compactor = SessionCompactor(
             InMemoryCompactionStore(),
             self.model,
             self.admission,
-            lambda: self.money,
+            lambda: self.spending,
             holder="this one",
             clock=lambda: AT,
         )
@@ -114,18 +89,18 @@ class CompactorWithLedger:
         return await self.compactor.compact_now(context, subject)
 
 
-def total(dollars: str) -> Cap:
+def total_cap(dollars: str) -> Cap:
     return Cap(scope=CapScope.TOTAL, dollars=Decimal(dollars))
 
 
 async def test_a_summary_is_reserved_before_the_call_and_recorded_after_it() -> None:
-    setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
-    compact = await setup.compact()
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total_cap("10")])
+    result = await setup.compact()
 
-    assert compact is not None
-    assert compact.outcome is CompactionOutcome.OK
+    assert result is not None
+    assert result.outcome is CompactionOutcome.OK
     assert setup.ledger.settled
-    assert all(len(open_then) == 1 for open_then in setup.model.open)
+    assert all(len(reserved_ids) == 1 for reserved_ids in setup.model.reserved_ids)
     for reserved, entry in zip(setup.ledger.reserved, setup.ledger.settled, strict=True):
         assert entry.call.id == reserved.call_id
         assert entry.call.category is Category.COMPACTION
@@ -137,21 +112,21 @@ async def test_a_summary_is_reserved_before_the_call_and_recorded_after_it() -> 
 
 async def test_every_attempt_is_admitted_by_itself_with_its_own_id() -> None:
     """Defect: only the first call of a compaction was reserved, and two compactions of a request shared ids."""
-    setup = CompactorWithLedger(CALLS_A_TOOL, COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
+    setup = CompactorWithLedger(CALLS_A_TOOL, COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total_cap("10")])
     await setup.compact()
-    again = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
-    await again.compact()
+    second_setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total_cap("10")])
+    await second_setup.compact()
 
-    ids = [entry.call.id for entry in (*setup.ledger.settled, *again.ledger.settled)]
-    assert len(setup.ledger.reserved) == len(setup.ledger.settled) == len(setup.model.open) >= 2
-    assert all(len(open_then) == 1 for open_then in setup.model.open)
+    ids = [entry.call.id for entry in (*setup.ledger.settled, *second_setup.ledger.settled)]
+    assert len(setup.ledger.reserved) == len(setup.ledger.settled) == len(setup.model.reserved_ids) >= 2
+    assert all(len(reserved_ids) == 1 for reserved_ids in setup.model.reserved_ids)
     assert len(set(ids)) == len(ids)
 
 
 async def test_one_hour_caching_is_reserved_at_its_price() -> None:
     reserved = []
     for ttl in ("5m", "1h"):
-        setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
+        setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total_cap("10")])
         await setup.compact(ttl=ttl)
         reserved.append(setup.ledger.reserved[0].dollars)
 
@@ -163,47 +138,49 @@ async def test_one_hour_caching_is_reserved_at_its_price() -> None:
 
 async def test_input_that_the_provider_fetches_for_a_summary_is_reserved() -> None:
     """Defect: only the tokens in the request of a summary were reserved, whatever else was read for it."""
-    setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total_cap("10")])
     await setup.compact(searches=2)
     document = {"type": "document", "source": {"type": "url", "url": "https://example.com/a.pdf"}}
     messages = [{"role": "user", "content": [document]}]
-    client = paid_client(later := CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")]))
+    client = paid_client(
+        with_document := CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total_cap("10")])
+    )
     for _ in range(2):
         await client.post_json(
             URL, json.dumps({"model": MODEL, "max_tokens": 9, "messages": messages}).encode()
         )
 
     assert setup.ledger.reserved[0].dollars >= 3 * 200_000 * Decimal("6.25e-6")
-    assert later.ledger.reserved[0].dollars >= 200_000 * Decimal("6.25e-6")
+    assert with_document.ledger.reserved[0].dollars >= 200_000 * Decimal("6.25e-6")
 
 
-async def test_without_room_under_the_cap_rules_write_the_summary() -> None:
-    setup = CompactorWithLedger(COMPLETE_SUMMARY, caps=[total("0.01")])
-    compact = await setup.compact()
+async def test_without_room_under_the_cap_the_summary_is_extractive() -> None:
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, caps=[total_cap("0.01")])
+    result = await setup.compact()
 
-    assert compact is not None
-    assert compact.compaction is not None
-    assert compact.compaction.model == EXTRACTIVE_MODEL
-    assert "the cap on all that is spent is $0.01" in compact.compaction.reason
-    assert compact.has_failed
-    assert (setup.model.open, setup.ledger.settled) == ([], [])
+    assert result is not None
+    assert result.compaction is not None
+    assert result.compaction.model == EXTRACTIVE_MODEL
+    assert "the cap on all that is spent is $0.01" in result.compaction.reason
+    assert result.has_failed
+    assert (setup.model.reserved_ids, setup.ledger.settled) == ([], [])
 
 
 async def test_no_second_attempt_is_made_if_the_first_filled_the_cap() -> None:
     setup = CompactorWithLedger(
-        CALLS_A_TOOL, COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("2")], input_tokens=400_000
+        CALLS_A_TOOL, COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total_cap("2")], input_tokens=400_000
     )
-    compact = await setup.compact()
+    result = await setup.compact()
 
-    assert compact is not None
-    assert compact.compaction is not None
-    assert compact.compaction.model == EXTRACTIVE_MODEL
-    assert len(setup.model.open) == len(setup.ledger.settled) == 1
+    assert result is not None
+    assert result.compaction is not None
+    assert result.compaction.model == EXTRACTIVE_MODEL
+    assert len(setup.model.reserved_ids) == len(setup.ledger.settled) == 1
     assert setup.ledger.open == {}
 
 
 async def test_a_compaction_that_is_not_due_releases_its_reservation() -> None:
-    setup = CompactorWithLedger(COMPLETE_SUMMARY, caps=[total("10")])
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, caps=[total_cap("10")])
     assert await setup.compact(due=False) is None
 
     assert len(setup.ledger.reserved) == 1
@@ -212,11 +189,11 @@ async def test_a_compaction_that_is_not_due_releases_its_reservation() -> None:
 
 @pytest.mark.parametrize("error", [UpstreamStatus(URL, 401), UpstreamStatus(URL, 400)])
 async def test_a_rejected_summary_is_not_charged(error: Exception) -> None:
-    setup = CompactorWithLedger(error, error, caps=[total("10")])
+    setup = CompactorWithLedger(error, error, caps=[total_cap("10")])
     await setup.compact()
 
     assert (setup.ledger.open, setup.ledger.settled) == ({}, [])
-    assert len(setup.ledger.released) == len(setup.model.open)
+    assert len(setup.ledger.released) == len(setup.model.reserved_ids)
 
 
 def payment_options(setup: CompactorWithLedger) -> tuple[PaymentOptions, Callable[[], Call]]:
@@ -234,7 +211,7 @@ def payment_options(setup: CompactorWithLedger) -> tuple[PaymentOptions, Callabl
         )
 
     payment = PaymentOptions(
-        admission=setup.admission, options=lambda: setup.money, make_call=call, api_format=Format.ANTHROPIC
+        admission=setup.admission, options=lambda: setup.spending, make_call=call, api_format=Format.ANTHROPIC
     )
     return payment, call
 
@@ -242,11 +219,6 @@ def payment_options(setup: CompactorWithLedger) -> tuple[PaymentOptions, Callabl
 def paid_client(setup: CompactorWithLedger) -> PaidClient:
     payment, call = payment_options(setup)
     return PaidClient(setup.model, payment, AdmittedCall(call=call()))
-
-
-BODY = json.dumps(
-    {"model": MODEL, "max_tokens": 1_000, "messages": [{"role": "user", "content": "Sum it up. " * 100}]}
-).encode()
 
 
 @pytest.mark.parametrize(("error", "is_charged"), [
@@ -257,7 +229,7 @@ BODY = json.dumps(
 async def test_a_call_that_may_be_charged_costs_its_whole_reservation(
     error: Exception, is_charged: bool
 ) -> None:
-    setup = CompactorWithLedger(COMPLETE_SUMMARY, error, caps=[total("10")])
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, error, caps=[total_cap("10")])
     client = paid_client(setup)
     await client.post_json(URL, BODY)
     spent = setup.ledger.spent["total"]
@@ -272,7 +244,7 @@ async def test_a_call_that_may_be_charged_costs_its_whole_reservation(
 
 async def test_a_request_for_a_longer_summary_than_reserved_is_admitted_again() -> None:
     """Defect: a client with thinking may get a long response, and only a short summary was reserved."""
-    cap = total("1")
+    cap = total_cap("1")
     for limit, is_first in ((1_000, True), (999, False)):
         setup = CompactorWithLedger(COMPLETE_SUMMARY, caps=[cap])
         payment, call = payment_options(setup)
@@ -287,7 +259,7 @@ async def test_a_request_for_a_longer_summary_than_reserved_is_admitted_again() 
 
 async def test_a_summary_is_reserved_at_the_price_of_its_own_model() -> None:
     """A deployment has its own name, which has no price."""
-    setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("10")])
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total_cap("10")])
     client = paid_client(setup)
     for _ in range(2):
         await client.post_json(URL, BODY.replace(MODEL.encode(), b"house"))
@@ -305,25 +277,25 @@ async def test_empty_usage_is_unknown_and_not_free() -> None:
 
 
 async def test_an_interrupted_call_is_charged() -> None:
-    setup = CompactorWithLedger(COMPLETE_SUMMARY, NEVER, caps=[total("10")])
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, NEVER, caps=[total_cap("10")])
     client = paid_client(setup)
     await client.post_json(URL, BODY)
-    asking = asyncio.create_task(client.post_json(URL, BODY))
-    await setup.model.thinks.wait()
-    asking.cancel()
-    await asyncio.wait([asking])
+    task = asyncio.create_task(client.post_json(URL, BODY))
+    await setup.model.is_called.wait()
+    task.cancel()
+    await asyncio.wait([task])
 
-    assert asking.cancelled()
+    assert task.cancelled()
     assert [entry.is_partial for entry in setup.ledger.settled] == [False, True]
     assert setup.ledger.open == {}
 
 
 async def test_a_call_that_exceeds_a_cap_is_not_sent() -> None:
-    setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total("0.001")])
+    setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total_cap("0.001")])
     client = paid_client(setup)
     await client.post_json(URL, BODY)
     with pytest.raises(UpstreamStatus, match="the cap on all that is spent") as raised:
         await client.post_json(URL, BODY)
 
     assert raised.value.status == 402
-    assert len(setup.model.open) == 1
+    assert len(setup.model.reserved_ids) == 1

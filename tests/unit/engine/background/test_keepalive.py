@@ -25,23 +25,23 @@ from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
 from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings
 from foveate.http import JsonClient, JsonReply
-from foveate.model import Comparison, Format, Savings, TokenCount
+from foveate.model import ComparisonOutcome, Format, Savings, TokenCount
 from foveate.prompt_cache.keepalive import KeepAlive
 from foveate.sandbox import validate_request
 from tests.support.harness.example_limits import limit_examples
 from tests.support.servers.sandbox import KEY, ManualClock
-from tests.support.stores.recording_ledger import InMemory
+from tests.support.stores.recording_ledger import RecordingLedger
 
 MODEL = "claude-opus-4-5"
 PRICES = PriceBook()
 
 
-def make_body(turns: int, text: int = 4_000) -> bytes:
+def make_body(turns: int, system_chars: int = 4_000) -> bytes:
     messages = [
         {"role": "user" if turn % 2 == 0 else "assistant", "content": f"Turn {turn} goes on."}
         for turn in range(2 * turns + 1)
     ]
-    system = "You are a careful engineer. " * (text // 4)
+    system = "You are a careful engineer. " * (system_chars // 4)
     return msgspec.json.encode({"model": MODEL, "max_tokens": 100, "system": system, "messages": messages})
 
 
@@ -50,17 +50,17 @@ class AgentSessions:
 
     def __init__(self, options: KeepAliveOptions) -> None:
         self.options = AgentOptions(keep_alive=options)
-        self.clock, self.remembered, self.client = ManualClock(), SessionStates(), CachingProvider()
+        self.clock, self.session_states, self.client = ManualClock(), SessionStates(), CachingProvider()
         self.logs = PrefixLogs()
-        self._simulate = SimulateSavings(self.remembered, self.logs)
-        money = SpendingOptions(caps=(), prices=PRICES)
-        self.ledger = InMemory()
+        self._simulate = SimulateSavings(self.session_states, self.logs)
+        spending = SpendingOptions(caps=(), prices=PRICES)
+        self.ledger = RecordingLedger()
         self.keep_alive = KeepAliveScheduler(
             self.client,
             Admission(self.ledger, clock=self.clock),
-            lambda: money,
+            lambda: spending,
             lambda _: self.options,
-            self.remembered,
+            self.session_states,
             clock=self.clock,
         )
 
@@ -83,7 +83,7 @@ class AgentSessions:
         )
         tokens = context.counter.count_request(request).total.tokens
         context.token_count = TokenCount(tokens, True, tokens)
-        await PlaceBreakpoints(self.remembered, RejectionMemory(), self.logs).apply(context)
+        await PlaceBreakpoints(self.session_states, RejectionMemory(), self.logs).apply(context)
         await ReadSimulatedPrompts().apply(context)
         self.keep_alive.cancel_planned(context)
         return context
@@ -114,25 +114,25 @@ class CachingProvider(JsonClient):
     def __init__(self) -> None:
         super().__init__()
         self.bodies: list[bytes] = []
-        self.has_heard = asyncio.Event()
+        self.has_request = asyncio.Event()
         self.is_stuck = False
-        self.was_left = False
+        self.was_cancelled = False
 
     async def post_json(self, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> JsonReply:
         self.bodies.append(body)
-        self.has_heard.set()
+        self.has_request.set()
         if self.is_stuck:
             try:
                 await asyncio.sleep(60)
             finally:
-                self.was_left = True
+                self.was_cancelled = True
         payload = {"usage": {"input_tokens": 3, "cache_read_input_tokens": 10**6, "output_tokens": 0}}
         return msgspec.json.decode(msgspec.json.encode(payload), type=JsonReply)
 
 
-async def until_sent(agent: AgentSessions) -> None:
+async def wait_until_sent(agent: AgentSessions) -> None:
     async with asyncio.timeout(10):
-        await agent.client.has_heard.wait()
+        await agent.client.has_request.wait()
 
 
 @pytest.mark.slow
@@ -140,13 +140,13 @@ async def test_only_the_sessions_that_save_most_are_kept_alive() -> None:
     agent = AgentSessions(KeepAliveOptions(enabled=True, max_sessions=2))
     for session, text in (("small", 3_500), ("large", 12_000), ("middling", 6_000)):
         await agent.finish_request(await agent.start_request(session, make_body(0, text)), "Yes.")
-    waiting = agent.keep_alive.planned_count
+    planned_count = agent.keep_alive.planned_count
     agent.clock.now += 291
-    await until_sent(agent)
+    await wait_until_sent(agent)
     await asyncio.sleep(0.3)
     await agent.keep_alive.close()
 
-    assert waiting == 2
+    assert planned_count == 2
     assert sorted(map(len, agent.client.bodies))[0] > 30_000  # the smallest has none
     assert len(agent.client.bodies) == 2
     assert {entry.call.category for entry in agent.ledger.settled} == {"ping"}
@@ -156,14 +156,16 @@ async def test_only_the_sessions_that_save_most_are_kept_alive() -> None:
 async def test_keep_alive_is_not_a_loss_for_a_session_that_would_exceed_the_window() -> None:
     agent = AgentSessions(KeepAliveOptions(enabled=True))
     await agent.finish_request(await agent.start_request("one", make_body(0)), "Yes.")
-    state = agent.remembered.session("ana", "one")
-    agent.remembered.put("ana", "one", structs.replace(state, would_exceed_window=True))
+    state = agent.session_states.session("ana", "one")
+    agent.session_states.put("ana", "one", structs.replace(state, would_exceed_window=True))
     agent.clock.now += 291
-    await until_sent(agent)
+    await wait_until_sent(agent)
     await asyncio.sleep(0.1)
     await agent.keep_alive.close()
 
-    assert [entry.savings for entry in agent.ledger.settled] == [Savings(comparison=Comparison.WOULD_NOT_FIT)]
+    assert [entry.savings for entry in agent.ledger.settled] == [
+        Savings(comparison=ComparisonOutcome.WOULD_NOT_FIT)
+    ]
 
 
 async def test_a_request_cancels_the_plan_and_only_the_last_one_plans_again() -> None:
@@ -187,12 +189,12 @@ async def test_closing_cancels_keep_alive_requests_in_flight() -> None:
     await agent.finish_request(await agent.start_request("one", make_body(0)), "Yes.")
     await agent.finish_request(await agent.start_request("other", make_body(1)), "Yes.")
     agent.clock.now += 291
-    await until_sent(agent)
+    await wait_until_sent(agent)
     async with asyncio.timeout(5):
         await agent.keep_alive.close()
 
     assert agent.keep_alive.planned_count == 0
-    assert agent.client.was_left
+    assert agent.client.was_cancelled
 
 
 @pytest.mark.slow
@@ -207,29 +209,29 @@ async def test_nothing_is_sent_once_keep_alive_is_off() -> None:
     assert agent.client.bodies == []
 
 
-@settings(max_examples=limit_examples(25), deadline=None)
+@settings(max_examples=limit_examples(25))
 @given(
     st.lists(st.text(min_size=1, max_size=40).filter(str.strip), min_size=1, max_size=3),
     st.integers(0, 12),
     st.booleans(),
 )
 def test_the_provider_accepts_a_keep_alive_that_begins_like_the_request(
-    texts: list[str], turns: int, with_answer: bool
+    texts: list[str], turns: int, with_response: bool
 ) -> None:
-    async def sent() -> tuple[bytes, bytes]:
+    async def make_keep_alive() -> tuple[bytes, bytes]:
         agent = AgentSessions(KeepAliveOptions(enabled=True))
         exchange = await agent.finish_request(await agent.start_request("one", make_body(turns)), *texts)
         warm = warm_session(exchange)
         assert warm is not None
-        ping = KeepAlive(
-            at=0.0, pieces=len(warm.prompt.pieces), includes_response=with_answer, saved_tokens=1.0
+        keep_alive = KeepAlive(
+            at=0.0, pieces=len(warm.prompt.pieces), includes_response=with_response, saved_tokens=1.0
         )
-        state = agent.remembered.session("ana", "one")
-        next_warm = apply_keep_alive(warm, ping, state.cache, now=agent.clock())
+        state = agent.session_states.session("ana", "one")
+        next_warm = apply_keep_alive(warm, keep_alive, state.cache, now=agent.clock())
         await agent.keep_alive.close()
         return exchange.upstream_request.body, next_warm.body
 
-    request, body = asyncio.run(sent())
+    request, body = asyncio.run(make_keep_alive())
     original, payload = msgspec.json.decode(request), msgspec.json.decode(body)
 
     assert validate_request(formats.parse_request(body, Format.ANTHROPIC)) is None
@@ -237,7 +239,7 @@ def test_the_provider_accepts_a_keep_alive_that_begins_like_the_request(
     assert without_breakpoints(payload["messages"])[: 2 * turns + 1] == without_breakpoints(
         original["messages"]
     )
-    assert len(payload["messages"]) == len(original["messages"]) + 2 * with_answer
+    assert len(payload["messages"]) == len(original["messages"]) + 2 * with_response
     assert body.count(b'"cache_control"') <= 4
 
 

@@ -15,7 +15,7 @@ from foveate.engine.options import AgentOptions
 from foveate.engine.request import RoutedRequest, UpstreamRequest
 from foveate.errors import StoreUnavailable
 from foveate.model import Format
-from foveate.session.request_archive import ArchivedRequest
+from foveate.session.store import ArchivedRequest
 
 BODY = json.dumps({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}).encode()
 RESPONSE = b'{"type":"message","content":[],"usage":{"input_tokens":9,"output_tokens":7}}'
@@ -72,7 +72,7 @@ class ArchivingGateway:
     max_waiting_bytes: int = 10**9
 
     def __post_init__(self) -> None:
-        self.keeping = RequestArchiver(
+        self.archiver = RequestArchiver(
             self.archive,
             lambda: self.options,
             clock=lambda: self.now,
@@ -80,7 +80,7 @@ class ArchivingGateway:
         )
 
     async def call(
-        self, id_: str = "req", *, sent: bytes = BODY, is_unsent: bool = False, is_readable: bool = True
+        self, id_: str = "req", *, sent_body: bytes = BODY, is_unsent: bool = False, is_readable: bool = True
     ) -> None:
         incoming = RoutedRequest(
             id=id_, agent="ana", api_format=Format.ANTHROPIC, provider="p", upstream="u", body=BODY, session="s"
@@ -92,8 +92,8 @@ class ArchivingGateway:
         exchange = Exchange(
             incoming,
             context if is_readable else None,
-            UpstreamRequest(body=sent),
-            background_hooks=(self.keeping,),
+            UpstreamRequest(body=sent_body),
+            background_hooks=(self.archiver,),
             clock=lambda: self.now,
             observer=NO_OBSERVER,
             completer=CompletionQueue(),
@@ -112,8 +112,8 @@ async def test_a_request_is_archived_as_sent_and_as_received_if_they_differ() ->
     gateway = ArchivingGateway(InMemoryArchive())
     changed = BODY.replace(b"Hello", b"Hullo")
     await gateway.call("a")
-    await gateway.call("b", sent=changed)
-    await gateway.keeping.close()
+    await gateway.call("b", sent_body=changed)
+    await gateway.archiver.close()
 
     first, second = gateway.archive.saved
     assert (first.id, first.request_body, first.original_body) == ("a", BODY, None)
@@ -132,7 +132,7 @@ async def test_nothing_is_archived_while_off_and_a_change_applies_to_the_next_re
     await gateway.call("not understood", is_readable=False)
     gateway.options = Options(enabled=False)
     await gateway.call("c")
-    await gateway.keeping.close()
+    await gateway.archiver.close()
 
     assert [request.id for request in gateway.archive.saved] == ["b"]
 
@@ -143,10 +143,10 @@ async def test_requests_do_not_wait_for_a_slow_store_and_the_queue_is_bounded() 
         await asyncio.wait_for(gateway.call(f"{number}"), 1)
         await asyncio.sleep(0)
     assert gateway.archive.saved == []
-    assert gateway.keeping.dropped == 5
+    assert gateway.archiver.dropped_count == 5
     assert gateway.archive.is_blocked
     gateway.archive.is_blocked.set()
-    await gateway.keeping.close()
+    await gateway.archiver.close()
 
     assert [request.id for request in gateway.archive.saved] == ["0", "1", "2", "3"]
 
@@ -154,13 +154,13 @@ async def test_requests_do_not_wait_for_a_slow_store_and_the_queue_is_bounded() 
 async def test_an_unavailable_store_loses_only_the_requests_of_that_time() -> None:
     gateway = ArchivingGateway(InMemoryArchive(is_unavailable=True))
     await gateway.call("a")
-    await gateway.keeping.close()
+    await gateway.archiver.close()
     gateway.archive.is_unavailable = False
     await gateway.call("b")
-    await gateway.keeping.close()
+    await gateway.archiver.close()
 
     assert [request.id for request in gateway.archive.saved] == ["b"]
-    assert gateway.keeping.dropped == 1
+    assert gateway.archiver.dropped_count == 1
 
 
 async def test_the_oldest_are_deleted_periodically_and_when_much_is_new_even_while_off() -> None:
@@ -168,17 +168,17 @@ async def test_the_oldest_are_deleted_periodically_and_when_much_is_new_even_whi
     day = 86_400.0
     for _ in range(3):
         await gateway.call()
-        await gateway.keeping.close()
+        await gateway.archiver.close()
     assert gateway.archive.trims == [(gateway.now - 2 * day, 10**9)]
 
     gateway.options = replace(gateway.options, most_bytes=50 * len(BODY))
     await gateway.call()
-    await gateway.keeping.close()
+    await gateway.archiver.close()
     assert gateway.archive.trims[1:] == [(gateway.now - 2 * day, 50 * len(BODY))]
 
     gateway.options = replace(gateway.options, enabled=False)
     gateway.now += 3600
     for _ in range(3):
         await gateway.call()
-        await gateway.keeping.close()
+        await gateway.archiver.close()
     assert gateway.archive.trims[2:] == [(gateway.now - 2 * day, 50 * len(BODY))]

@@ -23,7 +23,7 @@ from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import AppliedEdit, RoutedRequest, StepFailure, UpstreamRequest
 from foveate.engine.steps.names import SECTIONS
-from foveate.engine.steps.sent_messages import NoteTrail
+from foveate.engine.steps.sent_messages import KeepSentMessages
 from foveate.errors import StoreUnavailable
 from foveate.model import (
     Area,
@@ -76,11 +76,11 @@ class InMemoryTraces:
         raise NotImplementedError
 
 
-def body(messages: Sequence[dict[str, Any]], **more: Any) -> bytes:
-    return json.dumps({"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages, **more}).encode()
+def make_body(messages: Sequence[dict[str, Any]], **fields: Any) -> bytes:
+    return json.dumps({"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages, **fields}).encode()
 
 
-HELLO = body([{"role": "user", "content": SECRET}])
+HELLO = make_body([{"role": "user", "content": SECRET}])
 
 
 async def make_context(body: bytes, api_format: Format = Format.ANTHROPIC) -> RequestContext:
@@ -97,7 +97,7 @@ async def make_context(body: bytes, api_format: Format = Format.ANTHROPIC) -> Re
     context = RequestContext(
         incoming=incoming, options=AgentOptions(), received_at=5.0, original=request, request=request
     )
-    await NoteTrail().apply(context)
+    await KeepSentMessages().apply(context)
     context.token_count = context.counter.count_request(request).total
     return context
 
@@ -122,9 +122,9 @@ async def make_exchange(*edits: Edit, body: bytes = HELLO, problems: Sequence[St
 
 
 def trace_exchange(exchange: Exchange) -> Trace:
-    over = finished_request(exchange)
-    assert over is not None
-    return make_trace(over)
+    finished = finished_request(exchange)
+    assert finished is not None
+    return make_trace(finished)
 
 
 async def test_traces_of_a_short_time_are_saved_together() -> None:
@@ -138,7 +138,7 @@ async def test_traces_of_a_short_time_are_saved_together() -> None:
     assert (store.calls, len(store.saved)) == (1, 3)
     tracing(await make_exchange())
     await tracing.close()
-    assert (store.calls, len(store.saved), tracing.dropped) == (2, 4, 0)
+    assert (store.calls, len(store.saved), tracing.dropped_count) == (2, 4, 0)
     assert store.saved[0].added_seconds == 0.5
 
 
@@ -148,7 +148,7 @@ async def test_an_unavailable_or_slow_store_loses_traces_and_nothing_else() -> N
         tracing(await make_exchange())
     await tracing.close()
 
-    assert tracing.dropped == 3
+    assert tracing.dropped_count == 3
 
 
 async def test_waiting_bodies_are_bounded() -> None:
@@ -158,7 +158,7 @@ async def test_waiting_bodies_are_bounded() -> None:
         tracing(await make_exchange())
     await tracing.close()
 
-    assert (len(store.saved), tracing.dropped) == (1, 1)
+    assert (len(store.saved), tracing.dropped_count) == (1, 1)
 
 
 async def test_a_request_that_was_never_sent_has_no_trace() -> None:
@@ -221,9 +221,9 @@ async def test_only_the_type_of_a_foreign_error_is_traced() -> None:
     assert trace.problems == (("memory", "KeyError"), ("fold", "StoreUnavailable: no answer"))
 
 
-def make_results(number: int) -> list[dict[str, Any]]:
+def make_tool_conversation(count: int) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Find the slow parser."}]
-    for at in range(number):
+    for at in range(count):
         call = {"type": "tool_use", "id": f"t{at}", "name": "read", "input": {"path": f"{at}.py"}}
         result = {"type": "tool_result", "tool_use_id": f"t{at}", "content": "def parse(text):\n" * 40}
         messages += [
@@ -237,7 +237,7 @@ TOOLS = [{"name": "read", "description": "Reads a file.", "input_schema": {"type
 
 
 async def test_the_parts_of_a_window_add_up_to_its_count() -> None:
-    context = await make_context(body(make_results(5), system="Be careful. " * 50, tools=TOOLS))
+    context = await make_context(make_body(make_tool_conversation(5), system="Be careful. " * 50, tools=TOOLS))
     window_parts = {section.name: section.tokens for section in break_down_window(context)}
     parts = {part.name: part.tokens for part in context.counter.count_request(context.request).parts}
 
@@ -254,15 +254,15 @@ async def test_a_grown_session_has_the_same_parts_as_a_new_one() -> None:
     from foveate.caching import drop_caches
 
     for rounds in (1, 2, 3):
-        grown = break_down_window(await make_context(body(make_results(rounds))))
+        grown = break_down_window(await make_context(make_body(make_tool_conversation(rounds))))
     drop_caches()
 
-    assert grown == break_down_window(await make_context(body(make_results(3))))
+    assert grown == break_down_window(await make_context(make_body(make_tool_conversation(3))))
 
 
 async def test_injected_sections_are_parts_of_their_own() -> None:
     context = await make_context(
-        body([{"role": "user", "content": "word " * 500}], system="Be careful. " * 400)
+        make_body([{"role": "user", "content": "word " * 500}], system="Be careful. " * 400)
     )
     without_sections = {section.name: section.tokens for section in break_down_window(context)}
     stable = InsertParts(
@@ -287,10 +287,10 @@ async def test_images_thinking_and_system_messages_are_parts_of_their_own() -> N
         {"role": "assistant", "content": [thinking_block, {"type": "text", "text": "A parser."}]},
         {"role": "user", "content": "Go on."},
     ]
-    names = {section.name for section in break_down_window(await make_context(body(messages)))}
+    names = {section.name for section in break_down_window(await make_context(make_body(messages)))}
     assert names == {"user", "assistant", "thinking", "images and files"}
 
-    chat = body([{"role": "system", "content": "Be careful. " * 40}, {"role": "user", "content": "Hello"}])
+    chat = make_body([{"role": "system", "content": "Be careful. " * 40}, {"role": "user", "content": "Hello"}])
     parts = break_down_window(await make_context(chat, Format.CHAT))
     assert [section.name for section in parts] == ["system", "user"]
     assert parts[0].tokens > 50

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate import formats
@@ -17,7 +17,7 @@ from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import RoutedRequest, UpstreamRequest
-from foveate.engine.steps.count import CountReader
+from foveate.engine.steps.count import CountCorrector
 from foveate.model import Area, Format, Place, TokenCount
 from foveate.prompt_cache.placement.arrival_times import estimate_returns, forecast_next_request
 from foveate.prompt_cache.placement.breakpoints import place_breakpoints
@@ -25,7 +25,6 @@ from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece
 from foveate.prompt_cache.rules import rules_for
 from foveate.prompt_cache.simulator import SimulatedCache
 from foveate.tokens import RequestCount
-from tests.support.harness.example_limits import limit_examples
 
 MODEL = "claude-opus-4-5"
 BODY = msgspec.json.encode(
@@ -43,7 +42,7 @@ def make_context(calibrations: Calibrations, total: TokenCount, *unexplained: st
         incoming=incoming, options=AgentOptions(), received_at=0.0, original=request, request=request
     )
     counted = RequestCount(model=MODEL, backend="estimate", total=total, unexplained=unexplained)
-    CountReader(calibrations).use_raw_count(context, counted)
+    CountCorrector(calibrations).use_raw_count(context, counted)
     return context
 
 
@@ -54,7 +53,7 @@ async def report_usage(
     *,
     status: int = 200,
     is_interrupted: bool = False,
-    ends: bool = True,
+    is_complete: bool = True,
 ) -> None:
     exchange = Exchange(
         context.incoming,
@@ -66,8 +65,8 @@ async def report_usage(
         completer=CompletionQueue(),
     )
     exchange.on_response_start(status, is_streaming=True)
-    started = {"type": "message_start", "message": {"usage": {"input_tokens": tokens}}}
-    events = [started, {"type": "message_stop"}] if ends else [started]
+    start_event = {"type": "message_start", "message": {"usage": {"input_tokens": tokens}}}
+    events = [start_event, {"type": "message_stop"}] if is_complete else [start_event]
     for event in events:
         exchange.on_chunk(b"data: " + msgspec.json.encode(event) + b"\n\n")
     exchange.flush()
@@ -88,23 +87,23 @@ async def test_usage_shows_the_drift_of_a_count_and_corrects_the_next(calibratio
     await report_usage(calibrations, first, 1_300)
     for _ in range(3):
         await report_usage(calibrations, make_context(calibrations, RAW), 1_300)
-    later = make_context(calibrations, RAW)
+    corrected = make_context(calibrations, RAW)
 
     assert (first.token_count, first.reported_tokens) == (RAW, 1_300)
     assert first.drift_percent == pytest.approx(30)
-    assert later.token_count is not None
-    assert later.token_count.tokens == pytest.approx(1_300, rel=0.02)
-    assert later.token_count.upper >= 1_300
-    assert later.raw_count is not None
-    assert later.raw_count.total == RAW  # stored counts of turns stay raw
-    assert later.tokens_per_raw_token == pytest.approx(1.3, rel=0.02)
+    assert corrected.token_count is not None
+    assert corrected.token_count.tokens == pytest.approx(1_300, rel=0.02)
+    assert corrected.token_count.upper >= 1_300
+    assert corrected.raw_count is not None
+    assert corrected.raw_count.total == RAW  # stored counts of turns stay raw
+    assert corrected.tokens_per_raw_token == pytest.approx(1.3, rel=0.02)
 
 
 @pytest.mark.parametrize(
-    "reported",
+    "report",
     [
         lambda calibrations: report_usage(
-            calibrations, make_context(calibrations, RAW), 1_900, is_interrupted=True, ends=False
+            calibrations, make_context(calibrations, RAW), 1_900, is_interrupted=True, is_complete=False
         ),
         lambda calibrations: report_usage(calibrations, make_context(calibrations, RAW), 1_900, status=400),
         lambda calibrations: report_usage(calibrations, make_context(calibrations, RAW, "web_search"), 1_900),
@@ -113,12 +112,12 @@ async def test_usage_shows_the_drift_of_a_count_and_corrects_the_next(calibratio
             calibrations, make_context(calibrations, TokenCount(1_000, True, 1_000)), 1_900
         ),
     ],
-    ids=["broke off", "refused", "server-side tool", "nothing", "exact"],
+    ids=["interrupted", "rejected", "server-side tool", "no tokens", "exact"],
 )
 async def test_usage_that_cannot_be_compared_is_ignored(
-    calibrations: Calibrations, reported: Callable[[Calibrations], Awaitable[None]]
+    calibrations: Calibrations, report: Callable[[Calibrations], Awaitable[None]]
 ) -> None:
-    await reported(calibrations)
+    await report(calibrations)
 
     assert make_context(calibrations, RAW).token_count == RAW
 
@@ -148,7 +147,6 @@ def test_the_least_recently_used_models_are_forgotten(calibrations: Calibrations
     assert not calibrations.has_changes
 
 
-@settings(max_examples=limit_examples(80), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(-10, 10**7), st.integers(-10, 10**12)), max_size=30),
     st.integers(1, 10**6),
@@ -158,12 +156,12 @@ def test_the_least_recently_used_models_are_forgotten(calibrations: Calibrations
 def test_no_usage_makes_a_count_absurd(
     pairs: list[tuple[int, int]], tokens: int, margin: int, exact: bool
 ) -> None:
-    known = Calibrations()
+    calibrations = Calibrations()
     for estimated, reported in pairs:
-        known.observe(("there", MODEL), estimated, reported)
+        calibrations.observe(("there", MODEL), estimated, reported)
     raw = TokenCount(tokens, exact, tokens + margin)
 
-    corrected = known.correct(("there", MODEL), raw)
+    corrected = calibrations.correct(("there", MODEL), raw)
 
     if exact:
         assert corrected == raw
@@ -171,7 +169,6 @@ def test_no_usage_makes_a_count_absurd(
     assert corrected.tokens <= corrected.upper <= 2 * max(2 * tokens, raw.upper)
 
 
-@settings(max_examples=limit_examples(80), deadline=None)
 @given(
     st.lists(st.integers(1, 3_000), min_size=1, max_size=12),
     st.floats(0.5, 2.0),
@@ -215,7 +212,7 @@ def test_the_most_recently_used_models_are_remembered(calibrations: Calibrations
         calibrations.observe(("u", f"model {number}"), 1_000, 1_300)
         calibrations.observe(("u", "the usual one"), 1_000, 1_300)
 
-    known = [number for number in range(400) if calibrations.get(("u", f"model {number}")).responses]
+    remembered = [number for number in range(400) if calibrations.get(("u", f"model {number}")).responses]
     assert calibrations.get(("u", "the usual one")).responses == 400
-    assert known == list(range(400 - len(known), 400))
-    assert 100 < len(known) < 300
+    assert remembered == list(range(400 - len(remembered), 400))
+    assert 100 < len(remembered) < 300

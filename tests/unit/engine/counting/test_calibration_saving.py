@@ -34,7 +34,7 @@ class InMemoryStore:
 
     def __init__(self) -> None:
         self.saved: list[Mapping[CalibrationKey, Calibration]] = []
-        self.is_away = False
+        self.is_unavailable = False
 
     async def load_latest(self, *, limit: int) -> Mapping[CalibrationKey, Calibration]:
         self._check_available()
@@ -45,17 +45,17 @@ class InMemoryStore:
         self.saved.append(calibrations)
 
     def _check_available(self) -> None:
-        if self.is_away:
+        if self.is_unavailable:
             raise StoreUnavailable("the store", "it is away")
 
 
 async def test_changes_are_saved_together_and_known_after_a_restart() -> None:
     store, calibrations = InMemoryStore(), Calibrations()
-    keeping = SaveCalibrations(store, calibrations, clock=lambda: 1.0, interval_seconds=60)
+    saver = SaveCalibrations(store, calibrations, clock=lambda: 1.0, interval_seconds=60)
     for _ in range(3):
         calibrations.observe(CALIBRATION, 1_000, 1_300)
-        keeping(make_exchange())
-    await keeping.close()
+        saver(make_exchange())
+    await saver.close()
 
     assert store.saved == [{CALIBRATION: calibrations.get(CALIBRATION)}]
     assert (await load_calibrations(store)).get(CALIBRATION).responses == 3
@@ -63,22 +63,22 @@ async def test_changes_are_saved_together_and_known_after_a_restart() -> None:
 
 async def test_nothing_is_saved_without_changes() -> None:
     store = InMemoryStore()
-    keeping = SaveCalibrations(store, Calibrations(), clock=lambda: 1.0, interval_seconds=0)
-    keeping(make_exchange())
-    await keeping.close()
+    saver = SaveCalibrations(store, Calibrations(), clock=lambda: 1.0, interval_seconds=0)
+    saver(make_exchange())
+    await saver.close()
 
     assert store.saved == []
 
 
 async def test_changes_during_an_outage_of_the_store_are_saved_later() -> None:
     store, calibrations = InMemoryStore(), Calibrations()
-    keeping = SaveCalibrations(store, calibrations, clock=lambda: 1.0, interval_seconds=60)
-    store.is_away = True
+    saver = SaveCalibrations(store, calibrations, clock=lambda: 1.0, interval_seconds=60)
+    store.is_unavailable = True
     assert (await load_calibrations(store)).get(CALIBRATION).responses == 0
     calibrations.observe(CALIBRATION, 1_000, 1_300)
-    await keeping.close()
-    store.is_away = False
+    await saver.close()
+    store.is_unavailable = False
     calibrations.observe(CALIBRATION, 1_000, 1_300)
-    await keeping.close()
+    await saver.close()
 
-    assert [lessons[CALIBRATION].responses for lessons in store.saved] == [2]
+    assert [calibrations_saved[CALIBRATION].responses for calibrations_saved in store.saved] == [2]

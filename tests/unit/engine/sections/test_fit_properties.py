@@ -63,14 +63,14 @@ class AgentSetup:
     """An agent's sections, and the step that injects them."""
 
     sections: SectionOptions
-    injecting: SectionInjection
+    injection: SectionInjection
 
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentSetup]:
-    fitted = AgentSetup(garden_sections(tmp_path_factory.mktemp("garden")), SectionInjection())
-    yield fitted
-    fitted.injecting.sources.close()
+    setup = AgentSetup(garden_sections(tmp_path_factory.mktemp("garden")), SectionInjection())
+    yield setup
+    setup.injection.sources.close()
 
 
 def make_request(api_format: Format, model: str, text: str) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def make_request(api_format: Format, model: str, text: str) -> dict[str, Any]:
     return {"model": model, "input" if api_format is Format.RESPONSES else "messages": messages}
 
 
-@settings(max_examples=limit_examples(15), deadline=None)
+@settings(max_examples=limit_examples(15))
 @given(
     texts=st.lists(notes(), min_size=1, max_size=4),
     api_format=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
@@ -106,22 +106,22 @@ def test_private_notes_are_never_sent(
             memory=MemoryOptions(paths=(str(root),)),
             budget=True,
         )
-        injecting = SectionInjection()
-        told = SectionInputs(focus=focus, scope=data.draw(st.sampled_from([None, f"{SECRET} 0"])))
+        injection = SectionInjection()
+        inputs = SectionInputs(focus=focus, scope=data.draw(st.sampled_from([None, f"{SECRET} 0"])))
 
-        context = injecting.apply(
+        context = injection.apply(
             make_request(api_format, model, "what is open?"),
             api_format,
             AgentOptions(sections=options),
-            told=told,
+            inputs=inputs,
         )
 
-        injecting.sources.close()
+        injection.sources.close()
         assert SECRET.encode() not in context.request.body
         assert not any(SECRET in applied.edit.reason for applied in context.applied_edits)
 
 
-def required_fit(sections: list[Section], limit: int, model: str) -> bool:
+def do_required_sections_fit(sections: list[Section], limit: int, model: str) -> bool:
     needed = [section for section in sections if section.priority is Priority.REQUIRED]
     return sum(counter_for(model).text(section.text).upper for section in needed) < limit - 40
 
@@ -146,7 +146,7 @@ def section_texts(fitted: FittedSections) -> dict[str, str]:
     return {section.name: section.text for part in (fitted.stable, fitted.turn) for section in part.sections}
 
 
-@settings(max_examples=limit_examples(150), deadline=None)
+@settings(max_examples=limit_examples(150))
 @given(
     sections=some_sections,
     limit=st.integers(0, 900),
@@ -161,30 +161,30 @@ def test_sections_are_fitted_by_priority_wherever_they_are_placed(
     try:
         fitted = fit_sections(prepared, parse_ladder(ladder), limit_tokens=limit, meter=meter)
     except BudgetExceeded:
-        assert not required_fit(sections, limit - 4 * len(sections), model)
+        assert not do_required_sections_fit(sections, limit - 4 * len(sections), model)
         return
 
     assert fitted.count.upper <= limit or not (fitted.stable.sections or fitted.turn.sections)
-    sent = section_texts(fitted)
+    texts = section_texts(fitted)
     for place, section in enumerate(prepared):
         if section.priority is Priority.REQUIRED:
-            assert sent[section.name] == section.text
-        elif sent.get(section.name) != section.text:
+            assert texts[section.name] == section.text
+        elif texts.get(section.name) != section.text:
             for other_place, other in enumerate(prepared):
                 if (RANKS[other.priority], other_place) > (RANKS[section.priority], place):
-                    assert other.name not in sent
-    sections_kept = (*fitted.stable.sections, *fitted.turn.sections)
-    told = " ".join(
-        (*fitted.stable.left_out, *fitted.turn.left_out, *(section.reason for section in sections_kept))
+                    assert other.name not in texts
+    fitted_sections = (*fitted.stable.sections, *fitted.turn.sections)
+    reported = " ".join(
+        (*fitted.stable.left_out, *fitted.turn.left_out, *(section.reason for section in fitted_sections))
     )
-    assert all(section.name in told for section in sections)
+    assert all(section.name in reported for section in sections)
 
 
 FILES = {"IDENTITY.md": "identity", "SOUL.md": "soul", "MEMORY.md": "memory"}
 PLACES = [*(f"workspace/{name}" for name in FILES), "context"]
 
 
-@settings(max_examples=limit_examples(25), deadline=None)
+@settings(max_examples=limit_examples(25))
 @given(
     text=st.fixed_dictionaries({name: st.integers(1, 300) for name in PLACES}),
     priorities=st.fixed_dictionaries({name: st.sampled_from(Priority) for name in PLACES}),
@@ -209,29 +209,30 @@ def test_required_sections_are_complete_and_the_lowest_priorities_are_cut_first(
             memory=MemoryOptions(paths=(str(notes),), limit_tokens=10_000),
             limits=Budget(total_tokens=total, ladder=ladder, sections=rules),
         )
-        injecting = SectionInjection()
+        injection = SectionInjection()
         body = make_request(Format.CHAT, "gpt-4.1", "How is the bed?")
         try:
-            sent = injecting.apply(
-                body, Format.CHAT, AgentOptions(sections=options), told=SectionInputs(focus="Bed")
+            request_text = injection.apply(
+                body, Format.CHAT, AgentOptions(sections=options), inputs=SectionInputs(focus="Bed")
             ).request.body.decode()
         except BudgetExceeded as error:
             required = [size for size in error.sections if size.priority == "required"]
             assert sum(size.after for size in required) > total - 80
             return
         finally:
-            injecting.sources.close()
+            injection.sources.close()
 
-    fitted = {name: sum(f"{kinds[name]}x{number}x" in sent for number in range(text[name])) for name in PLACES}
+    line_counts = {
+        name: sum(f"{kinds[name]}x{number}x" in request_text for number in range(text[name])) for name in PLACES
+    }
     for name, priority in priorities.items():
         if priority is Priority.REQUIRED:
-            assert fitted[name] == text[name]
-        elif fitted[name] < text[name]:
+            assert line_counts[name] == text[name]
+        elif line_counts[name] < text[name]:
             lower = [other for other in PLACES if RANKS[priorities[other]] > RANKS[priority]]
-            assert not any(fitted[other] for other in lower)
+            assert not any(line_counts[other] for other in lower)
 
 
-@settings(max_examples=limit_examples(60), deadline=None)
 @given(sections=some_sections, room=st.integers(0, 900), ladder=st.sampled_from(list(BUILT_IN_LADDERS)))
 def test_a_small_window_keeps_required_sections(sections: list[Section], room: int, ladder: str) -> None:
     limit = 5_000
@@ -245,13 +246,13 @@ def test_a_small_window_keeps_required_sections(sections: list[Section], room: i
         meter=counter_for("gpt-4o").text_meter,
     )
 
-    sent = section_texts(fitted)
+    texts = section_texts(fitted)
     required = [section for section in sections if section.priority is Priority.REQUIRED]
-    assert all(sent[section.name] == section.text for section in required)
-    assert fitted.count.upper <= room or set(sent) == {section.name for section in required}
+    assert all(texts[section.name] == section.text for section in required)
+    assert fitted.count.upper <= room or set(texts) == {section.name for section in required}
 
 
-@settings(max_examples=limit_examples(40), deadline=None)
+@settings(max_examples=limit_examples(40))
 @given(
     window=st.integers(120, 3_000),
     text=st.integers(1, 400),
@@ -266,7 +267,7 @@ def test_optional_sections_never_make_a_request_too_large(
     options = AgentOptions(sections=replace(agent.sections, limits=optional), window_tokens=window)
     body = make_request(api_format, model, "water " * text)
 
-    context = agent.injecting.apply(body, api_format, options)
+    context = agent.injection.apply(body, api_format, options)
 
     before = context.counter.count_request(context.original).total
     after = context.counter.count_request(context.request).total
@@ -279,7 +280,7 @@ def test_optional_sections_never_make_a_request_too_large(
         assert context.problems
 
 
-@settings(max_examples=limit_examples(30), deadline=None)
+@settings(max_examples=limit_examples(30))
 @given(
     texts=st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=6),
     api_format=st.sampled_from([Format.ANTHROPIC, Format.CHAT, Format.RESPONSES]),
@@ -296,12 +297,16 @@ def test_injection_only_inserts_into_what_the_client_sent(
         key: [{"role": roles[number % 2], "content": text} for number, text in enumerate(texts)],
     }
 
-    context = agent.injecting.apply(body, api_format, AgentOptions(sections=agent.sections))
+    context = agent.injection.apply(body, api_format, AgentOptions(sections=agent.sections))
 
-    sent = [message for message in sent_body(context)[key] if message["role"] != "system"]
-    for mine, theirs in zip(sent, body[key], strict=True):
-        messages = mine["content"] if isinstance(mine["content"], str) else mine["content"][0]["text"]
-        assert messages.startswith(theirs["content"])
+    sent_messages = [message for message in sent_body(context)[key] if message["role"] != "system"]
+    for sent_message, original in zip(sent_messages, body[key], strict=True):
+        sent_text = (
+            sent_message["content"]
+            if isinstance(sent_message["content"], str)
+            else sent_message["content"][0]["text"]
+        )
+        assert sent_text.startswith(original["content"])
     assert compute_chain(context.original) == compute_chain(
         formats.parse_request(context.incoming.body, api_format)
     )
@@ -319,7 +324,7 @@ def test_a_truncated_stable_section_has_one_of_few_sizes(tokens: int, limit: int
 def test_a_rule_applies_to_its_section(agent: AgentSetup) -> None:
     options = replace(agent.sections, limits=Budget(sections={"context": SectionRule(enabled=False)}))
 
-    context = agent.injecting.apply(
+    context = agent.injection.apply(
         make_request(Format.ANTHROPIC, "claude-sonnet-4-5", "Hello"),
         Format.ANTHROPIC,
         AgentOptions(sections=options),

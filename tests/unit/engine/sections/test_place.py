@@ -39,10 +39,10 @@ def test_anthropic_has_stable_sections_after_the_system_prompt_and_others_after_
 ) -> None:
     body = {"model": "claude-sonnet-4-5", "max_tokens": 100, "system": "Be kind.", "messages": [HELLO]}
 
-    context = SectionInjection().apply(body, Format.ANTHROPIC, AgentOptions(sections=sections), told=SLACK)
+    context = SectionInjection().apply(body, Format.ANTHROPIC, AgentOptions(sections=sections), inputs=SLACK)
 
-    sent = sent_body(context)
-    assert [block["text"] for block in sent["system"]] == [
+    request = sent_body(context)
+    assert [block["text"] for block in request["system"]] == [
         "Be kind.",
         "You are Ana, who keeps the garden.",
         "# Bob\n\nHas roses.",
@@ -51,7 +51,9 @@ def test_anthropic_has_stable_sections_after_the_system_prompt_and_others_after_
         "Be short.",
         "Answer in German.",
     ]
-    first, projects, memory, budget, channel, sender, time = (b["text"] for b in sent["messages"][0]["content"])
+    first, projects, memory, budget, channel, sender, time = (
+        b["text"] for b in request["messages"][0]["content"]
+    )
     assert first == HELLO["content"]
     assert projects == f"{HEADING}\n\nNo active projects found."
     assert memory.startswith("## Memory\n\n")
@@ -71,23 +73,27 @@ def test_turn_sections_follow_tool_results(sections: SectionOptions) -> None:
         {"model": "claude-sonnet-4-5", "messages": messages}, Format.ANTHROPIC, AgentOptions(sections=sections)
     )
 
-    sent = sent_body(context)["messages"]
-    assert sent[:2] == messages[:2]
-    assert sent[2]["content"][0] == result
-    assert "Bed 7 gets water on day 7." in sent[2]["content"][2]["text"]  # the user's last text is the query
+    sent_messages = sent_body(context)["messages"]
+    assert sent_messages[:2] == messages[:2]
+    assert sent_messages[2]["content"][0] == result
+    assert (
+        "Bed 7 gets water on day 7." in sent_messages[2]["content"][2]["text"]
+    )  # the user's last text is the query
     assert set(context.transient_places) == {
-        Place(Area.MESSAGES, 2, block) for block in range(1, len(sent[2]["content"]))
+        Place(Area.MESSAGES, 2, block) for block in range(1, len(sent_messages[2]["content"]))
     }
 
 
 def test_a_chat_keeps_plain_strings(sections: SectionOptions) -> None:
     body = {"model": "gpt-4.1", "messages": [{"role": "system", "content": "Be kind."}, HELLO]}
 
-    sent = sent_body(SectionInjection().apply(body, Format.CHAT, AgentOptions(sections=sections)))["messages"]
+    sent_messages = sent_body(SectionInjection().apply(body, Format.CHAT, AgentOptions(sections=sections)))[
+        "messages"
+    ]
 
-    assert [message["role"] for message in sent] == ["system", "user"]
-    assert sent[0]["content"].startswith("Be kind.\n\nYou are Ana, who keeps the garden.\n\n# Bob")
-    assert sent[1]["content"].startswith(
+    assert [message["role"] for message in sent_messages] == ["system", "user"]
+    assert sent_messages[0]["content"].startswith("Be kind.\n\nYou are Ana, who keeps the garden.\n\n# Bob")
+    assert sent_messages[1]["content"].startswith(
         f"{HELLO['content']}\n\n{HEADING}\n\nNo active projects found.\n\n## Memory"
     )
 
@@ -108,24 +114,24 @@ def test_a_chat_that_ends_with_a_tool_result_gets_a_new_message(sections: Sectio
         {"model": "gpt-4.1", "messages": CHAT_RESULT}, Format.CHAT, AgentOptions(sections=sections)
     )
 
-    sent = sent_body(context)["messages"]
-    assert sent[1:4] == CHAT_RESULT
-    assert [message["role"] for message in sent[4:]] == ["user"]
-    assert sent[4]["content"].startswith(HEADING)
-    assert "\n\nTime: " in sent[4]["content"]
+    sent_messages = sent_body(context)["messages"]
+    assert sent_messages[1:4] == CHAT_RESULT
+    assert [message["role"] for message in sent_messages[4:]] == ["user"]
+    assert sent_messages[4]["content"].startswith(HEADING)
+    assert "\n\nTime: " in sent_messages[4]["content"]
     assert context.transient_places == (Place(Area.MESSAGES, 4, 0),)
 
 
-def test_a_chat_gets_blocks_if_its_provider_takes_breakpoints(sections: SectionOptions) -> None:
+def test_a_chat_gets_blocks_if_its_provider_supports_breakpoints(sections: SectionOptions) -> None:
     context = SectionInjection().apply(
         {"model": "gpt-5.6", "messages": [{"role": "system", "content": "Be kind."}, HELLO]},
         Format.CHAT,
         AgentOptions(sections=sections),
     )
 
-    sent = sent_body(context)["messages"]
-    assert sent[0]["content"][0] == {"type": "text", "text": "Be kind."}
-    assert sent[1]["content"][0] == {"type": "text", "text": HELLO["content"]}
+    sent_messages = sent_body(context)["messages"]
+    assert sent_messages[0]["content"][0] == {"type": "text", "text": "Be kind."}
+    assert sent_messages[1]["content"][0] == {"type": "text", "text": HELLO["content"]}
     assert context.transient_places[0] == Place(Area.MESSAGES, 1, 1)
 
 
@@ -136,9 +142,9 @@ def test_responses_get_instructions_and_a_longer_input(sections: SectionOptions)
         AgentOptions(sections=sections),
     )
 
-    sent = sent_body(context)
-    assert sent["instructions"].startswith("Be kind.\n\nYou are Ana")
-    assert sent["input"].startswith(f"Hello\n\n{HEADING}")
+    request = sent_body(context)
+    assert request["instructions"].startswith("Be kind.\n\nYou are Ana")
+    assert request["input"].startswith(f"Hello\n\n{HEADING}")
 
 
 def test_responses_that_end_with_a_tool_output_get_a_new_item(sections: SectionOptions) -> None:
@@ -148,28 +154,28 @@ def test_responses_that_end_with_a_tool_output_get_a_new_item(sections: SectionO
         {"type": "function_call_output", "call_id": "c1", "output": "dry"},
     ]
 
-    sent = sent_body(
+    sent_items = sent_body(
         SectionInjection().apply(
             {"model": "gpt-4.1", "input": items}, Format.RESPONSES, AgentOptions(sections=sections)
         )
     )["input"]
 
-    assert sent[:3] == items
-    assert (len(sent), sent[3]["role"]) == (4, "user")
+    assert sent_items[:3] == items
+    assert (len(sent_items), sent_items[3]["role"]) == (4, "user")
 
 
 def test_a_prefilled_response_stays_last(sections: SectionOptions) -> None:
-    begun = {"role": "assistant", "content": "On day"}
+    prefill = {"role": "assistant", "content": "On day"}
 
     context = SectionInjection().apply(
-        {"model": "claude-sonnet-4-5", "messages": [HELLO, begun]},
+        {"model": "claude-sonnet-4-5", "messages": [HELLO, prefill]},
         Format.ANTHROPIC,
         AgentOptions(sections=sections),
     )
 
-    sent = sent_body(context)["messages"]
-    assert sent[1] == begun
-    assert HEADING in sent[0]["content"][1]["text"]
+    sent_messages = sent_body(context)["messages"]
+    assert sent_messages[1] == prefill
+    assert HEADING in sent_messages[0]["content"][1]["text"]
     assert Place(Area.MESSAGES, 1, 0) in context.transient_places
 
 
@@ -184,16 +190,16 @@ def test_heartbeats_and_delegations_have_all_sections_but_the_memory(
         kind=kind,
     )
 
-    sent = context.request.body.decode()
-    assert "## Memory" not in sent
-    assert "You are Ana" in sent
-    assert "Time: " in sent
+    request_text = context.request.body.decode()
+    assert "## Memory" not in request_text
+    assert "You are Ana" in request_text
+    assert "Time: " in request_text
 
 
 def test_an_unknown_kind_is_reported_and_treated_as_a_users_request(sections: SectionOptions) -> None:
-    injecting = SectionInjection()
+    injection = SectionInjection()
 
-    context = injecting.apply(
+    context = injection.apply(
         {"model": "claude-sonnet-4-5", "messages": [HELLO]},
         Format.ANTHROPIC,
         AgentOptions(sections=sections),
@@ -201,21 +207,21 @@ def test_an_unknown_kind_is_reported_and_treated_as_a_users_request(sections: Se
     )
 
     assert "## Memory" in context.request.body.decode()
-    assert [problem.step for problem in injecting.problems] == ["sections/kind"]
+    assert [problem.step for problem in injection.problems] == ["sections/kind"]
 
 
 def test_the_focus_is_shown_completely_and_an_unknown_one_is_reported(tmp_path: Path) -> None:
     sections = garden_sections(tmp_path, memory_limit_tokens=60)
     options = AgentOptions(sections=only_sections(sections, memory=sections.memory))
-    injecting = SectionInjection()
+    injection = SectionInjection()
     body = {"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": "And?"}]}
 
-    looking = injecting.apply(body, Format.ANTHROPIC, options, told=SectionInputs(focus="Bed 13"))
-    lost = injecting.apply(body, Format.ANTHROPIC, options, told=SectionInputs(focus="Bed 99"))
+    with_known_focus = injection.apply(body, Format.ANTHROPIC, options, inputs=SectionInputs(focus="Bed 13"))
+    with_unknown_focus = injection.apply(body, Format.ANTHROPIC, options, inputs=SectionInputs(focus="Bed 99"))
 
-    assert "Bed 13 gets water on day 13." in looking.request.body.decode()
-    assert "## Memory" in lost.request.body.decode()
-    assert "Bed 99" in injecting.problems[0].reason
+    assert "Bed 13 gets water on day 13." in with_known_focus.request.body.decode()
+    assert "## Memory" in with_unknown_focus.request.body.decode()
+    assert "Bed 99" in injection.problems[0].reason
 
 
 def test_nothing_outside_the_scope_is_shown(sections: SectionOptions) -> None:
@@ -223,12 +229,12 @@ def test_nothing_outside_the_scope_is_shown(sections: SectionOptions) -> None:
         {"model": "claude-sonnet-4-5", "messages": [HELLO]},
         Format.ANTHROPIC,
         AgentOptions(sections=only_sections(sections, memory=sections.memory)),
-        told=SectionInputs(scope="Bed 3"),
+        inputs=SectionInputs(scope="Bed 3"),
     )
 
-    sent = context.request.body.decode()
-    assert "Bed 3 gets water" in sent
-    assert "Bed 7 gets water" not in sent
+    request_text = context.request.body.decode()
+    assert "Bed 3 gets water" in request_text
+    assert "Bed 7 gets water" not in request_text
 
 
 def test_every_section_is_an_edit_with_its_name_and_tokens(sections: SectionOptions) -> None:
@@ -236,7 +242,7 @@ def test_every_section_is_an_edit_with_its_name_and_tokens(sections: SectionOpti
         {"model": "claude-sonnet-4-5", "messages": [HELLO]},
         Format.ANTHROPIC,
         AgentOptions(sections=sections),
-        told=SLACK,
+        inputs=SLACK,
     )
 
     edits = [applied.edit for applied in context.applied_edits]
@@ -268,14 +274,14 @@ def test_a_request_of_an_agent_without_sections_is_unchanged() -> None:
     assert context.applied_edits == []
 
 
-def test_a_provider_that_takes_no_blocks_is_logged_once(
+def test_a_provider_that_does_not_support_blocks_is_logged_once(
     sections: SectionOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Defect: the function that made the warning was never called."""
-    injecting = SectionInjection()
+    injection = SectionInjection()
     chat = {"model": "gemini-2.5-pro", "messages": [HELLO]}
     for _ in range(2):
-        injecting.apply(chat, Format.CHAT, AgentOptions(sections=sections), provider="google")
+        injection.apply(chat, Format.CHAT, AgentOptions(sections=sections), provider="google")
     assert [line for line in caplog.messages if "takes no blocks" in line] == [
         "google takes no blocks: what Foveate adds is sent as one text, and cannot be marked for its cache"
     ]

@@ -1,4 +1,4 @@
-"""Files that change, vanish or cannot be read: the request is sent with what is left, and the problem is
+"""Files that change, vanish or cannot be read: the request is sent with the other sections, and the problem is
 reported.
 """
 
@@ -15,8 +15,13 @@ from foveate.budget.budget import Budget, SectionRule
 from foveate.budget.sections import Priority
 from foveate.context.workspace_cache import WorkspaceCacheOptions
 from foveate.engine.options import AgentOptions, MemoryOptions, SectionOptions
-from foveate.engine.sections import sources as rooms
-from foveate.engine.sections.sources import LoadedMemory, SectionSources
+from foveate.engine.sections.sources import (
+    AGENT_BUDGET_FILE,
+    REFRESH_SECONDS,
+    SOURCE_TIMEOUT_SECONDS,
+    LoadedMemory,
+    SectionSources,
+)
 from foveate.errors import BudgetExceeded
 from foveate.model import Format
 from tests.support.scenarios.injected_sections import SectionInjection, garden_sections, only_sections
@@ -28,8 +33,8 @@ HELLO: dict[str, Any] = {
 QUICK = WorkspaceCacheOptions(watch_debounce_ms=10)
 
 
-def send(injecting: SectionInjection, sections: SectionOptions) -> str:
-    return injecting.apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=sections)).request.body.decode()
+def send(injection: SectionInjection, sections: SectionOptions) -> str:
+    return injection.apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=sections)).request.body.decode()
 
 
 def wait_until(check: Callable[[], bool]) -> None:
@@ -42,18 +47,18 @@ def wait_until(check: Callable[[], bool]) -> None:
 def test_a_changed_workspace_is_in_the_next_request_and_counted(tmp_path: Path) -> None:
     garden = garden_sections(tmp_path)
     sections = only_sections(replace(garden, workspace_cache=QUICK), workspace=garden.workspace)
-    injecting = SectionInjection()
-    first = send(injecting, sections)
-    again = send(injecting, sections)
+    injection = SectionInjection()
+    first = send(injection, sections)
+    second = send(injection, sections)
     root = str(tmp_path / "workspace")
     time.sleep(0.2)  # until it is watched
 
     (tmp_path / "workspace" / "USER.md").write_text("# Bob\n\nHas tulips.\n")
-    wait_until(lambda: "Has tulips." in send(injecting, sections))
+    wait_until(lambda: "Has tulips." in send(injection, sections))
 
-    counts = injecting.sources.workspace_counts()[root]
-    injecting.sources.close()
-    assert first == again
+    counts = injection.sources.workspace_counts()[root]
+    injection.sources.close()
+    assert first == second
     assert "Has roses." in first
     assert counts.hits >= 1
     assert counts.misses >= 2
@@ -63,30 +68,30 @@ def test_a_changed_workspace_is_in_the_next_request_and_counted(tmp_path: Path) 
 def test_a_vanished_workspace_file_keeps_its_content_and_is_reported(tmp_path: Path) -> None:
     garden = garden_sections(tmp_path)
     sections = only_sections(replace(garden, workspace_cache=QUICK), workspace=garden.workspace)
-    injecting = SectionInjection()
-    first = send(injecting, sections)
+    injection = SectionInjection()
+    first = send(injection, sections)
     time.sleep(0.2)
 
     (tmp_path / "workspace" / "USER.md").unlink()
-    wait_until(lambda: bool(send(injecting, sections) and injecting.problems))
+    wait_until(lambda: bool(send(injection, sections) and injection.problems))
 
-    assert send(injecting, sections) == first
-    injecting.sources.close()
-    assert injecting.problems[0].step == "sections/workspace"
-    assert "no longer there" in injecting.problems[0].reason
+    assert send(injection, sections) == first
+    injection.sources.close()
+    assert injection.problems[0].step == "sections/workspace"
+    assert "no longer there" in injection.problems[0].reason
 
 
 def test_an_unreadable_memory_is_left_out_and_reported(tmp_path: Path) -> None:
     sections = replace(garden_sections(tmp_path), memory=MemoryOptions(paths=(str(tmp_path / "nowhere"),)))
-    injecting = SectionInjection()
+    injection = SectionInjection()
 
-    body = send(injecting, sections)
+    body = send(injection, sections)
 
-    injecting.sources.close()
+    injection.sources.close()
     assert "## Memory" not in body
     assert "Time: " in body
-    assert {problem.step for problem in injecting.problems} == {"sections/memory"}
-    assert "nowhere" in injecting.problems[0].reason
+    assert {problem.step for problem in injection.problems} == {"sections/memory"}
+    assert "nowhere" in injection.problems[0].reason
 
 
 def test_a_memory_that_comes_back_is_shown_again_with_its_changes(tmp_path: Path) -> None:
@@ -94,72 +99,72 @@ def test_a_memory_that_comes_back_is_shown_again_with_its_changes(tmp_path: Path
     notes = tmp_path / "late"
     sections = only_sections(garden, memory=MemoryOptions(paths=(str(notes),)))
     clock = [0.0]
-    injecting = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
-    assert "Bed 7" not in send(injecting, sections)
+    injection = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
+    assert "Bed 7" not in send(injection, sections)
 
     notes.mkdir()
     (notes / "a.md").write_text("# Bed 7\n\nGets water on Monday.\n")
-    clock[0] += rooms.REFRESH_SECONDS
-    assert "Gets water on Monday." in send(injecting, sections)
+    clock[0] += REFRESH_SECONDS
+    assert "Gets water on Monday." in send(injection, sections)
 
     (notes / "a.md").write_text("# Bed 7\n\nGets water on Sunday.\n")
-    clock[0] += rooms.REFRESH_SECONDS
-    assert "Gets water on Sunday." in send(injecting, sections)
+    clock[0] += REFRESH_SECONDS
+    assert "Gets water on Sunday." in send(injection, sections)
 
 
 def test_a_vanished_folder_of_skills_keeps_its_skills(tmp_path: Path) -> None:
     garden = garden_sections(tmp_path)
     sections = only_sections(garden, skills=garden.skills)
     clock = [0.0]
-    injecting = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
-    first = send(injecting, sections)
+    injection = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
+    first = send(injection, sections)
 
     (tmp_path / "skills").rename(tmp_path / "away")
-    clock[0] += rooms.REFRESH_SECONDS
-    second = send(injecting, sections)
+    clock[0] += REFRESH_SECONDS
+    second = send(injection, sections)
 
     assert "Skill water: waters a bed" in first
     assert second == first
-    assert injecting.problems[0].step == "sections/skills"
+    assert injection.problems[0].step == "sections/skills"
 
 
 def test_a_file_is_read_once_for_concurrent_requests(tmp_path: Path) -> None:
     garden = garden_sections(tmp_path)
-    injecting = SectionInjection()
+    injection = SectionInjection()
     assert garden.memory is not None
     memory = garden.memory
 
-    async def ask() -> int:
-        looked = await asyncio.gather(
-            *(injecting.sources.memory(memory, garden.privacy_tags) for _ in range(20))
+    async def load_concurrently() -> int:
+        memories = await asyncio.gather(
+            *(injection.sources.memory(memory, garden.privacy_tags) for _ in range(20))
         )
-        await asyncio.gather(*(injecting.sources.workspace(garden) for _ in range(20)))
-        return len({id(value) for value in looked})
+        await asyncio.gather(*(injection.sources.workspace(garden) for _ in range(20)))
+        return len({id(value) for value in memories})
 
-    assert asyncio.run(ask()) == 1
-    counts = injecting.sources.workspace_counts()[str(tmp_path / "workspace")]
-    injecting.sources.close()
+    assert asyncio.run(load_concurrently()) == 1
+    counts = injection.sources.workspace_counts()[str(tmp_path / "workspace")]
+    injection.sources.close()
     assert counts.misses == 1
 
 
 class HangingSources(SectionSources):
-    """Files on a disk that hangs, once `hangs` is set."""
+    """Files on a disk that hangs while `is_hanging` is set."""
 
-    hangs = False
+    is_hanging = False
 
     async def load_once(self, key: Any, load: Any, deadline: float | None) -> Any:
-        return await super().load_once(key, (lambda: asyncio.sleep(30)) if self.hangs else load, deadline)
+        return await super().load_once(key, (lambda: asyncio.sleep(30)) if self.is_hanging else load, deadline)
 
 
 def test_requests_do_not_wait_for_a_hanging_disk_and_use_the_last_workspace(tmp_path: Path) -> None:
-    unkept = WorkspaceCacheOptions(enabled=False)
-    sections = replace(garden_sections(tmp_path), budget=False, workspace_cache=unkept)
+    uncached = WorkspaceCacheOptions(enabled=False)
+    sections = replace(garden_sections(tmp_path), budget=False, workspace_cache=uncached)
     clock = [0.0]
     sources = HangingSources(clock=lambda: clock[0])
     first = send(SectionInjection(sources=sources), sections)
 
-    sources.hangs = True
-    clock[0] += rooms.REFRESH_SECONDS
+    sources.is_hanging = True
+    clock[0] += REFRESH_SECONDS
     stalled = SectionInjection(sources=sources, timeout_seconds=0.05)
     second = send(stalled, sections)
 
@@ -187,16 +192,16 @@ def test_a_load_that_others_gave_up_on_is_not_waited_for(tmp_path: Path) -> None
     clock = [0.0]
     sources = HangingMemory(clock=lambda: clock[0])
 
-    async def ask() -> float:
+    async def time_second_load() -> float:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(sources.memory(memory, frozenset()), 0.05)
-        clock[0] += rooms.SOURCE_TIMEOUT_SECONDS + 1
+        clock[0] += SOURCE_TIMEOUT_SECONDS + 1
         started = time.monotonic()
         with pytest.raises(TimeoutError):
             await sources.memory(memory, frozenset())
         return time.monotonic() - started
 
-    assert asyncio.run(ask()) < 5
+    assert asyncio.run(time_second_load()) < 5
 
 
 def test_an_agent_limits_its_own_sections_within_what_is_allowed(tmp_path: Path) -> None:
@@ -204,26 +209,26 @@ def test_an_agent_limits_its_own_sections_within_what_is_allowed(tmp_path: Path)
     sections = replace(
         only_sections(garden, workspace=garden.workspace, time=garden.time), limits=Budget(5_000)
     )
-    budget_file = tmp_path / "workspace" / rooms.AGENT_BUDGET_FILE
+    budget_file = tmp_path / "workspace" / AGENT_BUDGET_FILE
     clock = [0.0]
-    injecting = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
+    injection = SectionInjection(sources=SectionSources(clock=lambda: clock[0]))
 
-    def now(text: str) -> str:
+    def send_with_budget(text: str) -> str:
         budget_file.write_text(text)
-        clock[0] += rooms.REFRESH_SECONDS
-        return send(injecting, sections)
+        clock[0] += REFRESH_SECONDS
+        return send(injection, sections)
 
-    whole = send(injecting, sections)
-    without = now("sections: {time: {enabled: false}}\n")
-    limited = now("total_tokens: 9000\n")
-    broken = now("total_tokens: many\n")
+    complete = send(injection, sections)
+    without_time = send_with_budget("sections: {time: {enabled: false}}\n")
+    over_limit = send_with_budget("total_tokens: 9000\n")
+    invalid = send_with_budget("total_tokens: many\n")
 
-    injecting.sources.close()
-    assert "Time: " in whole
-    assert "Time: " not in without
-    assert limited == broken == whole
-    assert {problem.step for problem in injecting.problems} == {"sections/limits"}
-    assert "more than is allowed" in injecting.problems[0].reason
+    injection.sources.close()
+    assert "Time: " in complete
+    assert "Time: " not in without_time
+    assert over_limit == invalid == complete
+    assert {problem.step for problem in injection.problems} == {"sections/limits"}
+    assert "more than is allowed" in injection.problems[0].reason
 
 
 def test_a_section_that_does_not_fit_is_reported_with_its_tokens(tmp_path: Path) -> None:
@@ -275,22 +280,22 @@ def test_a_required_memory_precedes_an_optional_workspace_file(tmp_path: Path) -
 
 def test_a_budget_section_with_a_priority_is_kept_before_lower_ones(tmp_path: Path) -> None:
     rules = {"budget": SectionRule(priority=Priority.REQUIRED)}
-    some = replace(garden_sections(tmp_path), limits=Budget(total_tokens=300))
+    limited = replace(garden_sections(tmp_path), limits=Budget(total_tokens=300))
 
-    without = SectionInjection().apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=some))
-    ruled = replace(some, limits=Budget(total_tokens=300, sections=rules))
-    context = SectionInjection().apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=ruled))
+    without_rule = SectionInjection().apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=limited))
+    with_rule = replace(limited, limits=Budget(total_tokens=300, sections=rules))
+    context = SectionInjection().apply(HELLO, Format.ANTHROPIC, AgentOptions(sections=with_rule))
 
-    assert b"## Context Budget" not in without.request.body
+    assert b"## Context Budget" not in without_rule.request.body
     assert b"## Context Budget" in context.request.body
 
 
 def test_an_uncounted_request_has_its_sections(tmp_path: Path) -> None:
-    def uncounted(context: Any) -> None:
+    def remove_count(context: Any) -> None:
         context.token_count = context.raw_count = None
 
     context = SectionInjection().apply(
-        HELLO, Format.ANTHROPIC, AgentOptions(sections=garden_sections(tmp_path)), count=uncounted
+        HELLO, Format.ANTHROPIC, AgentOptions(sections=garden_sections(tmp_path)), count=remove_count
     )
 
     assert b"You are Ana" in context.request.body

@@ -13,36 +13,36 @@ from foveate.cost.ledger import Charge
 from foveate.engine.observer import NullObserver
 from foveate.engine.spending.admission import ObservedAdmission
 from foveate.errors import BadOption
-from tests.support.scenarios.finished_exchanges import entry
-from tests.support.stores.memory_ledger import Books, Naps
+from tests.support.scenarios.finished_exchanges import make_exchange_charge
+from tests.support.stores.memory_ledger import InMemoryLedger, ManualSleeps
 
 
 class RecordingObserver(NullObserver):
     def __init__(self) -> None:
         self.charges: list[tuple[str, SettlementOutcome]] = []
 
-    def on_charge(self, charge: Charge, settled: Settlement) -> None:
-        self.charges.append((charge.call.id, settled.outcome))
+    def on_charge(self, charge: Charge, settlement: Settlement) -> None:
+        self.charges.append((charge.call.id, settlement.outcome))
 
 
 def make_admission(
-    ledger: Books, *, max_waiting: int = 10
-) -> tuple[ObservedAdmission, RecordingObserver, Naps]:
-    observer, naps = RecordingObserver(), Naps()
+    ledger: InMemoryLedger, *, max_waiting: int = 10
+) -> tuple[ObservedAdmission, RecordingObserver, ManualSleeps]:
+    observer, sleeps = RecordingObserver(), ManualSleeps()
     options = AdmissionOptions(max_waiting=max_waiting)
     admission = ObservedAdmission(
-        ledger, clock=lambda: 0.0, options=options, observer=observer, sleep=naps.sleep
+        ledger, clock=lambda: 0.0, options=options, observer=observer, sleep=sleeps.sleep
     )
-    return admission, observer, naps
+    return admission, observer, sleeps
 
 
 def make_charge(call_id: str) -> Charge:
-    charge = entry()
+    charge = make_exchange_charge()
     return replace(charge, call=replace(charge.call, id=call_id))
 
 
 async def test_every_charge_is_reported_with_its_outcome(caplog: pytest.LogCaptureFixture) -> None:
-    ledger = Books(never={"never": BadOption("no such call")}, unpriced={"odd"})
+    ledger = InMemoryLedger(unstorable={"never": BadOption("no such call")}, unpriced={"odd"})
     admission, observer, _ = make_admission(ledger)
 
     for call_id in ("good", "good", "never", "odd"):
@@ -50,10 +50,10 @@ async def test_every_charge_is_reported_with_its_outcome(caplog: pytest.LogCaptu
     await admission.close()
 
     assert observer.charges == [
-        ("good", SettlementOutcome.BOOKED),
-        ("good", SettlementOutcome.KNOWN),
+        ("good", SettlementOutcome.RECORDED),
+        ("good", SettlementOutcome.ALREADY_RECORDED),
         ("never", SettlementOutcome.LOST),
-        ("odd", SettlementOutcome.BOOKED),
+        ("odd", SettlementOutcome.RECORDED),
     ]
     (lost,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert "never of ana, session s, anthropic claude-opus-4-5, main, 10 uncached, 80 read" in lost
@@ -64,23 +64,23 @@ async def test_every_charge_is_reported_with_its_outcome(caplog: pytest.LogCaptu
 async def test_a_waiting_charge_that_can_never_be_stored_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ledger = Books(gone=1, never={"late": BadOption("no such call")})
-    admission, observer, naps = make_admission(ledger)
+    ledger = InMemoryLedger(failures_left=1, unstorable={"late": BadOption("no such call")})
+    admission, observer, sleeps = make_admission(ledger)
 
     await admission.settle(make_charge("late"))
     assert "the bill of late is waiting: /data/foveate.sqlite: is locked" in caplog.text
-    await naps.end()
+    await sleeps.end()
     await admission.close()
 
     assert observer.charges == [("late", SettlementOutcome.WAITING)]
-    assert admission.lost == 1
+    assert admission.lost_count == 1
     assert "a bill is lost: late of ana" in caplog.text
 
 
 async def test_charges_that_could_not_be_recorded_before_the_end_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ledger = Books(gone=float("inf"))
+    ledger = InMemoryLedger(failures_left=float("inf"))
     admission, observer, _ = make_admission(ledger, max_waiting=1)
 
     for call_id in ("one", "two"):
@@ -94,7 +94,7 @@ async def test_charges_that_could_not_be_recorded_before_the_end_are_logged(
 
 
 async def test_the_charge_of_a_cancelled_exchange_is_reported_as_waiting() -> None:
-    ledger = Books(pause=asyncio.Event())
+    ledger = InMemoryLedger(pause=asyncio.Event())
     admission, observer, _ = make_admission(ledger)
 
     settling = asyncio.create_task(admission.settle(make_charge("cut")))
@@ -107,14 +107,14 @@ async def test_the_charge_of_a_cancelled_exchange_is_reported_as_waiting() -> No
     assert ledger.pause is not None
     ledger.pause.set()
     await admission.close()
-    assert ledger.booked == ["cut"]
+    assert ledger.charged_ids == ["cut"]
 
 
 async def test_a_nearly_spent_cap_is_logged_once_per_account(caplog: pytest.LogCaptureFixture) -> None:
-    admission, _, _ = make_admission(Books())
+    admission, _, _ = make_admission(InMemoryLedger())
     caps = [Cap(scope=CapScope.SESSION, dollars=Decimal(1)), Cap(scope=CapScope.CALL, dollars=Decimal(10))]
     for number, (session_id, ceiling) in enumerate([("s", "0.5"), ("s", "0.4"), ("s", "0.05"), ("t", "0.9")]):
-        call = replace(entry().call, id=f"call {number}", session_id=session_id)
+        call = replace(make_exchange_charge().call, id=f"call {number}", session_id=session_id)
         await admission.admit(call, Decimal(ceiling), caps)
     await admission.close()
 

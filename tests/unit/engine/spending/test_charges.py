@@ -1,4 +1,4 @@
-"""What is reserved before a call, and what is charged however it ends."""
+"""Reservations before a call, and charges after it, however the call ends."""
 
 import json
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings
 from foveate.errors import CallRefused, CapExceeded, CapUncheckable
 from foveate.model import Area, CacheBreakpoint, Format, Place, Savings, SetParameter, TokenCount, Ttl
 from foveate.prompt_cache.placement.prefix_log import PrefixLog
+from tests.support.oracles.engine_observers import StepObserver
 from tests.support.servers.sandbox import ManualClock
-from tests.support.stores.recording_ledger import InMemory
-from tests.unit.engine.test_engine import RecordingObserver
+from tests.support.stores.recording_ledger import RecordingLedger
 
 PRICES = PriceBook()
 AT = 1_800_000_000.0
@@ -58,20 +58,20 @@ class CappedEngine:
     def __init__(
         self, *caps: Cap, tokens: int = 1_000, ttl: Ttl | None = None, prices: PriceBook = PRICES
     ) -> None:
-        self.ledger, self.clock, self.observer = InMemory(), ManualClock(), RecordingObserver()
+        self.ledger, self.clock, self.observer = RecordingLedger(), ManualClock(), StepObserver()
         self.admission = Admission(self.ledger, clock=self.clock)
-        money = SpendingOptions(caps=caps, prices=prices)
-        book = RecordCharges(self.admission, lambda: money, SessionStates())
+        spending = SpendingOptions(caps=caps, prices=prices)
+        recorder = RecordCharges(self.admission, lambda: spending, SessionStates())
         self.engine = Engine(
-            steps=(FakeCount(tokens, ttl), EnforceCaps(self.admission, lambda: money)),
+            steps=(FakeCount(tokens, ttl), EnforceCaps(self.admission, lambda: spending)),
             background_hooks=(),
-            record_charge=book.record_charge,
-            session_hooks=(book,),
+            record_charge=recorder.record_charge,
+            session_hooks=(recorder,),
             completion_queue=CompletionQueue(self.admission),
             options=lambda _: AgentOptions(),
             clock=self.clock,
             observer=self.observer,
-            admit_uncounted=CapUncounted(self.admission, lambda: money, self.clock),
+            admit_uncounted=CapUncounted(self.admission, lambda: spending, self.clock),
         )
         self._calls = 0
 
@@ -79,9 +79,9 @@ class CappedEngine:
         body = {"model": "claude-opus-4-5", "messages": [{"role": "user", "content": "Hi"}], **fields}
         is_claude = body["model"].startswith("claude")
         raw = json.dumps({"max_tokens": 100, **body}).encode()
-        return await self.prepare_and_send(raw, Format.ANTHROPIC if is_claude else Format.CHAT)
+        return await self.prepare_body(raw, Format.ANTHROPIC if is_claude else Format.CHAT)
 
-    async def prepare_and_send(self, body: bytes, api_format: Format = Format.ANTHROPIC) -> Exchange:
+    async def prepare_body(self, body: bytes, api_format: Format = Format.ANTHROPIC) -> Exchange:
         self._calls += 1
         return await self.engine.prepare(
             RoutedRequest(
@@ -100,13 +100,13 @@ class CappedEngine:
         return charge
 
 
-def total(dollars: str, unknown: UnknownPricePolicy = UnknownPricePolicy.REFUSE) -> Cap:
+def total_cap(dollars: str, unknown: UnknownPricePolicy = UnknownPricePolicy.REJECT) -> Cap:
     return Cap(scope=CapScope.TOTAL, dollars=Decimal(dollars), unknown=unknown)
 
 
 @pytest.mark.parametrize(("ttl", "times"), [(None, "1.25"), (Ttl.FIVE_MINUTES, "1.25"), (Ttl.ONE_HOUR, "2")])
 async def test_the_cost_ceiling_includes_the_ttl_of_the_input(ttl: Ttl | None, times: str) -> None:
-    capped = CappedEngine(total("1"), ttl=ttl)
+    capped = CappedEngine(total_cap("1"), ttl=ttl)
     exchange = await capped.prepare()
 
     (reserved,) = capped.ledger.reserved
@@ -118,7 +118,7 @@ async def test_the_cost_ceiling_includes_the_ttl_of_the_input(ttl: Ttl | None, t
 
 async def test_the_ttl_of_a_clients_breakpoint_is_priced() -> None:
     text = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
-    capped = CappedEngine(total("1"))
+    capped = CappedEngine(total_cap("1"))
     await capped.prepare(messages=[{"role": "user", "content": [text]}])
 
     assert capped.ledger.reserved[0].dollars >= 1_000 * OPUS_IN * 2
@@ -126,8 +126,8 @@ async def test_the_ttl_of_a_clients_breakpoint_is_priced() -> None:
 
 async def test_an_uncounted_call_is_rejected_under_a_cap() -> None:
     with pytest.raises(CapUncheckable):
-        await CappedEngine(total("1"), tokens=0).prepare()
-    await CappedEngine(total("1", UnknownPricePolicy.ALLOW), tokens=0).prepare()
+        await CappedEngine(total_cap("1"), tokens=0).prepare()
+    await CappedEngine(total_cap("1", UnknownPricePolicy.ALLOW), tokens=0).prepare()
 
 
 @pytest.mark.parametrize(
@@ -142,31 +142,31 @@ async def test_an_uncounted_call_is_rejected_under_a_cap() -> None:
 async def test_an_unreadable_request_is_rejected_under_a_cap_and_sent_without_one(body: bytes) -> None:
     """Defect: it was sent in spite of the caps."""
     with pytest.raises(CapUncheckable, match="cannot be read"):
-        await CappedEngine(total("1")).prepare_and_send(body)
+        await CappedEngine(total_cap("1")).prepare_body(body)
     for caps in (
         [],
-        [total("1", UnknownPricePolicy.ALLOW)],
+        [total_cap("1", UnknownPricePolicy.ALLOW)],
         [Cap(scope=CapScope.DAY, dollars=Decimal(1), agent="bo")],
     ):
         capped = CappedEngine(*caps)
-        assert (await capped.prepare_and_send(body)).upstream_request.body == body
+        assert (await capped.prepare_body(body)).upstream_request.body == body
         assert capped.ledger.open == {}
 
 
 async def test_a_spent_cap_that_allows_unknown_costs_rejects_unreadable_requests() -> None:
     with pytest.raises(CapExceeded):
-        await CappedEngine(total("0", UnknownPricePolicy.ALLOW)).prepare_and_send(b"not JSON")
+        await CappedEngine(total_cap("0", UnknownPricePolicy.ALLOW)).prepare_body(b"not JSON")
 
 
 async def test_a_call_that_exceeds_the_cap_is_rejected() -> None:
     with pytest.raises(CapExceeded):
-        await CappedEngine(total("0.001")).prepare()
+        await CappedEngine(total_cap("0.001")).prepare()
 
 
 COMPLETE = json.dumps({"type": "message", "usage": {"input_tokens": 1_000, "output_tokens": 50}}).encode()
 
 
-async def recorded_charge(capped: CappedEngine) -> Charge:
+async def complete_call(capped: CappedEngine) -> Charge:
     exchange = await capped.prepare()
     exchange.on_response_start(200, is_streaming=False)
     exchange.on_chunk(COMPLETE)
@@ -177,9 +177,9 @@ async def recorded_charge(capped: CappedEngine) -> Charge:
 
 
 async def test_a_charge_is_recorded_and_releases_the_reservation() -> None:
-    capped = CappedEngine(total("1"))
+    capped = CappedEngine(total_cap("1"))
 
-    await recorded_charge(capped)
+    await complete_call(capped)
 
     assert capped.charge.dollars == 1_000 * OPUS_IN + 50 * OPUS_OUT
     assert (capped.charge.usage.output_tokens, capped.charge.is_partial) == (50, False)
@@ -188,7 +188,7 @@ async def test_a_charge_is_recorded_and_releases_the_reservation() -> None:
 
 async def test_a_charge_too_large_to_store_has_an_unknown_price() -> None:
     """Defect: the ledger had no price, and the metrics had billions."""
-    capped = CappedEngine(total("1"))
+    capped = CappedEngine(total_cap("1"))
     exchange = await capped.prepare()
     exchange.on_response_start(200, is_streaming=False)
     exchange.on_chunk(b'{"usage": {"input_tokens": 1000, "output_tokens": 9007199254740991}}')
@@ -208,18 +208,18 @@ class FailingCeilings(PriceBook):
 
 
 async def test_the_estimate_is_recorded_with_and_without_a_cap() -> None:
-    capped = CappedEngine(total("1"))
+    capped = CappedEngine(total_cap("1"))
 
-    estimated = (await recorded_charge(capped)).estimated_dollars
+    estimated = (await complete_call(capped)).estimated_dollars
 
     assert estimated == capped.ledger.reserved[0].dollars
-    assert (await recorded_charge(CappedEngine())).estimated_dollars == estimated
+    assert (await complete_call(CappedEngine())).estimated_dollars == estimated
 
 
 async def test_a_charge_is_recorded_if_its_ceiling_cannot_be_computed() -> None:
     capped = CappedEngine(prices=FailingCeilings())
 
-    assert (await recorded_charge(capped)).dollars == 1_000 * OPUS_IN + 50 * OPUS_OUT
+    assert (await complete_call(capped)).dollars == 1_000 * OPUS_IN + 50 * OPUS_OUT
     assert capped.charge.estimated_dollars is None
     assert [problem.step for problem in capped.observer.problems] == ["cost"]
 
@@ -244,10 +244,10 @@ class InjectText:
 async def test_a_call_whose_simulation_fails_is_recorded_and_not_compared() -> None:
     capped = CappedEngine()
     steps: Sequence[Step] = (InjectText(), ReadSimulatedPrompts(), *capped.engine.steps)
-    remember = (SimulateSavings(SessionStates(), FailingLogs()), *capped.engine.session_hooks)
-    capped.engine = replace(capped.engine, steps=steps, session_hooks=remember)
+    session_hooks = (SimulateSavings(SessionStates(), FailingLogs()), *capped.engine.session_hooks)
+    capped.engine = replace(capped.engine, steps=steps, session_hooks=session_hooks)
 
-    charge = await recorded_charge(capped)
+    charge = await complete_call(capped)
 
     assert (charge.dollars, charge.savings) == (1_000 * OPUS_IN + 50 * OPUS_OUT, Savings())
     assert [problem.step for problem in capped.observer.problems] == ["SimulateSavings"]
@@ -255,7 +255,7 @@ async def test_a_call_whose_simulation_fails_is_recorded_and_not_compared() -> N
 
 @pytest.mark.parametrize("status", [400, 429, 500, 529])
 async def test_an_error_is_not_charged_and_releases_the_reservation(status: int) -> None:
-    capped = CappedEngine(total("1"))
+    capped = CappedEngine(total_cap("1"))
     exchange = await capped.prepare()
     exchange.on_response_start(status, is_streaming=False)
     exchange.on_chunk(b"{}")
@@ -267,7 +267,7 @@ async def test_an_error_is_not_charged_and_releases_the_reservation(status: int)
 
 
 async def test_a_call_that_did_not_reach_the_provider_is_not_charged() -> None:
-    capped = CappedEngine(total("1"))
+    capped = CappedEngine(total_cap("1"))
     exchange = await capped.prepare()
     exchange.mark_unsent()
     exchange.finish(is_interrupted=True)
@@ -278,7 +278,7 @@ async def test_a_call_that_did_not_reach_the_provider_is_not_charged() -> None:
 
 async def test_a_client_that_leaves_before_the_response_is_charged_the_reservation() -> None:
     """Defect: such calls were not recorded, so that any number of them passed under a cap."""
-    capped = CappedEngine(total("1"))
+    capped = CappedEngine(total_cap("1"))
     exchange = await capped.prepare()
     exchange.finish(is_interrupted=True)
     await exchange.wait_until_completed()
@@ -288,7 +288,7 @@ async def test_a_client_that_leaves_before_the_response_is_charged_the_reservati
 
 
 async def test_a_response_without_usage_is_charged_the_reservation() -> None:
-    capped = CappedEngine(total("1"))
+    capped = CappedEngine(total_cap("1"))
     exchange = await capped.prepare()
     exchange.on_response_start(200, is_streaming=False)
     exchange.on_chunk(b'{"content": [')
@@ -304,7 +304,7 @@ def chat_chunk(text: str) -> bytes:
 
 async def test_an_interrupted_stream_is_charged_its_input_and_output_so_far() -> None:
     """Defect: a client that cut each stream before its usage was never charged."""
-    capped = CappedEngine(total("1"))
+    capped = CappedEngine(total_cap("1"))
     exchange = await capped.prepare(model="gpt-4.1", max_tokens=32_000, stream=True)
     exchange.on_response_start(200, is_streaming=True)
     for _ in range(100):
@@ -318,7 +318,7 @@ async def test_an_interrupted_stream_is_charged_its_input_and_output_so_far() ->
 
 
 async def test_hidden_thinking_is_charged_by_its_duration() -> None:
-    capped = CappedEngine(total("1"))
+    capped = CappedEngine(total_cap("1"))
     exchange = await capped.prepare(model="gpt-5", max_tokens=32_000, stream=True)
     exchange.on_response_start(200, is_streaming=True)
     capped.clock.now += 20
@@ -335,17 +335,17 @@ END = b'data: {"type": "message_delta", "usage": {"output_tokens": 42}}\n\ndata:
 ERROR = b'data: {"type": "error", "error": {"type": "overloaded_error", "message": "no"}}\n\n'
 
 
-@pytest.mark.parametrize("cut", [True, False])
-async def test_partial_usage_has_an_unknown_price(cut: bool) -> None:
+@pytest.mark.parametrize("is_interrupted", [True, False])
+async def test_partial_usage_has_an_unknown_price(is_interrupted: bool) -> None:
     """Defect: Anthropic's first event was taken for the usage, with one output token."""
-    capped = CappedEngine(total("1"))
+    capped = CappedEngine(total_cap("1"))
     exchange = await capped.prepare(stream=True, max_tokens=5_000)
     exchange.on_response_start(200, is_streaming=True)
-    for piece in (START, *[DELTA] * 200, *([] if cut else [ERROR])):
+    for piece in (START, *[DELTA] * 200, *([] if is_interrupted else [ERROR])):
         exchange.on_chunk(piece)
-    if not cut:
+    if not is_interrupted:
         exchange.flush()
-    exchange.finish(is_interrupted=cut)
+    exchange.finish(is_interrupted=is_interrupted)
     await exchange.wait_until_completed()
 
     assert capped.charge.dollars is None
@@ -354,7 +354,7 @@ async def test_partial_usage_has_an_unknown_price(cut: bool) -> None:
 
 
 async def test_usage_received_before_the_client_left_is_recorded() -> None:
-    capped = CappedEngine(total("1"))
+    capped = CappedEngine(total_cap("1"))
     exchange = await capped.prepare(stream=True)
     exchange.on_response_start(200, is_streaming=True)
     exchange.on_chunk(START + DELTA + END)
@@ -378,28 +378,28 @@ async def test_charges_never_exceed_the_cap_whatever_clients_do(
     cap = Decimal("0.03")
     capped = CappedEngine(Cap(scope=CapScope.TOTAL, dollars=cap))
     charged = ceiling = Decimal(0)
-    for does, input_tokens, written in clients:
+    for outcome, input_tokens, output_tokens in clients:
         input_tokens *= 10
         try:
             exchange = await capped.prepare(model="gpt-4.1", max_tokens=100, stream=True)
         except CallRefused:
             continue
         ceiling = capped.ledger.reserved[-1].dollars
-        if does == "error":
+        if outcome == "error":
             exchange.on_response_start(500, is_streaming=False)
-        elif does != "gone":
+        elif outcome != "gone":
             exchange.on_response_start(200, is_streaming=True)
-            for _ in range(written):
+            for _ in range(output_tokens):
                 exchange.on_chunk(chat_chunk("and "))
-        if does == "whole":
-            usage = {"prompt_tokens": input_tokens, "completion_tokens": written}
+        if outcome == "whole":
+            usage = {"prompt_tokens": input_tokens, "completion_tokens": output_tokens}
             exchange.on_chunk(
                 b"data: %b\n\ndata: [DONE]\n\n" % json.dumps({"choices": [], "usage": usage}).encode()
             )
             exchange.flush()
-        if does != "error":
-            charged += input_tokens * Decimal("2e-6") + written * Decimal("8e-6")
-        exchange.finish(is_interrupted=does in ("cut", "gone"))
+        if outcome != "error":
+            charged += input_tokens * Decimal("2e-6") + output_tokens * Decimal("8e-6")
+        exchange.finish(is_interrupted=outcome in ("cut", "gone"))
         await exchange.wait_until_completed()
 
     assert charged <= cap + ceiling

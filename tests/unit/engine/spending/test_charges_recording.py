@@ -24,11 +24,11 @@ from foveate.engine.spending.charges import RecordCharges
 from foveate.engine.spending.paid_client import PaidClient, PaymentOptions
 from foveate.engine.steps.caps import EnforceCaps
 from foveate.model import Format, Savings, TokenCount
+from tests.support.clients.summarizer import BODY, MODEL, URL, ScriptedModel
+from tests.support.oracles.engine_observers import StepObserver
 from tests.support.scenarios.compactors import COMPLETE_SUMMARY
 from tests.support.servers.sandbox import ManualClock
-from tests.support.stores.recording_ledger import InMemory
-from tests.unit.engine.background.test_compaction import BODY, MODEL, URL, ScriptedModel
-from tests.unit.engine.test_engine import RecordingObserver
+from tests.support.stores.recording_ledger import RecordingLedger
 
 
 class RecordingLog:
@@ -36,49 +36,49 @@ class RecordingLog:
 
     def __init__(self) -> None:
         self.charges: list[Charge] = []
-        self.crossed_out: list[str] = []
-        self.discarded: list[str] = []
+        self.recorded_ids: list[str] = []
+        self.discarded_ids: list[str] = []
 
     def append(self, charge: Charge) -> None:
         self.charges.append(charge)
 
     def mark_recorded(self, call_id: str) -> None:
-        self.crossed_out.append(call_id)
+        self.recorded_ids.append(call_id)
 
     def discard(self, call_id: str) -> None:
-        self.discarded.append(call_id)
+        self.discarded_ids.append(call_id)
 
 
 class EngineWithLedger:
     """An engine and embeddings with caps and charges only, and their ledger."""
 
     def __init__(self) -> None:
-        self.ledger, self.write_ahead_log, clock = InMemory(), RecordingLog(), ManualClock()
+        self.ledger, self.write_ahead_log, clock = RecordingLedger(), RecordingLog(), ManualClock()
         self.admission = Admission(self.ledger, clock=clock, write_ahead_log=self.write_ahead_log)
-        self.money = SpendingOptions(caps=(), prices=PriceBook())
-        uncounted = CapUncounted(self.admission, lambda: self.money, clock)
-        book = RecordCharges(self.admission, lambda: self.money, SessionStates())
+        self.spending = SpendingOptions(caps=(), prices=PriceBook())
+        uncounted = CapUncounted(self.admission, lambda: self.spending, clock)
+        recorder = RecordCharges(self.admission, lambda: self.spending, SessionStates())
         self.engine = Engine(
-            steps=(EnforceCaps(self.admission, lambda: self.money),),
+            steps=(EnforceCaps(self.admission, lambda: self.spending),),
             background_hooks=(),
-            record_charge=book.record_charge,
-            announce_call=book.announce_call,
-            session_hooks=(book,),
+            record_charge=recorder.record_charge,
+            announce_call=recorder.announce_call,
+            session_hooks=(recorder,),
             completion_queue=CompletionQueue(self.admission),
             options=lambda _: AgentOptions(),
             clock=clock,
-            observer=RecordingObserver(),
+            observer=StepObserver(),
             admit_uncounted=uncounted,
         )
         self.embeddings = EmbeddingsEngine(
             admission=self.admission,
-            options=lambda: self.money,
+            options=lambda: self.spending,
             admit_uncounted=uncounted,
             clock=clock,
             completion_queue=self.engine.completion_queue,
         )
 
-    async def ask(
+    async def prepare(
         self, api_format: Format, *, is_embeddings: bool = False, provider: str = "p", **fields: Any
     ) -> Exchange:
         prepare = self.embeddings.prepare if is_embeddings else self.engine.prepare
@@ -123,7 +123,7 @@ async def test_the_charge_of_a_stream_is_logged_before_its_last_event_is_forward
     """Defect: it was logged when the connection to the provider ended, and a process killed before lost it."""
     setup = EngineWithLedger()
     fields = {"input": "Hi"} if api_format is Format.RESPONSES else {"messages": HELLO}
-    exchange = await setup.ask(api_format, model="m", max_tokens=9, stream=True, **fields)
+    exchange = await setup.prepare(api_format, model="m", max_tokens=9, stream=True, **fields)
     (announced,) = setup.write_ahead_log.charges
     assert announced.is_possibly_charged
     exchange.on_response_start(200, is_streaming=True)
@@ -131,31 +131,31 @@ async def test_the_charge_of_a_stream_is_logged_before_its_last_event_is_forward
         exchange.on_chunk(piece)
         assert setup.write_ahead_log.charges == [announced]
     assert exchange.on_chunk(stream[-1]) == stream[-1]
-    (_, jotted) = setup.write_ahead_log.charges
+    (_, logged) = setup.write_ahead_log.charges
     exchange.finish(is_interrupted=is_broken)
     await exchange.wait_until_completed()
 
-    assert (jotted.usage.output_tokens, jotted.is_partial) == (42, False)
-    (booked,) = setup.ledger.settled
-    assert replace(booked, savings=Savings()) == jotted  # the savings are added later
-    assert setup.write_ahead_log.charges == [announced, jotted]
-    assert setup.write_ahead_log.crossed_out == ["call"]
+    assert (logged.usage.output_tokens, logged.is_partial) == (42, False)
+    (recorded,) = setup.ledger.settled
+    assert replace(recorded, savings=Savings()) == logged  # the savings are added later
+    assert setup.write_ahead_log.charges == [announced, logged]
+    assert setup.write_ahead_log.recorded_ids == ["call"]
 
 
 async def test_the_charge_of_embeddings_is_logged_like_any_other() -> None:
     """Defect: it was not in a file until it was recorded, and a gateway could end before that."""
     setup = EngineWithLedger()
-    exchange = await setup.ask(Format.CHAT, is_embeddings=True, model="text-embedding-3-small", input="Hi")
+    exchange = await setup.prepare(Format.CHAT, is_embeddings=True, model="text-embedding-3-small", input="Hi")
     exchange.on_response_start(200, is_streaming=False)
     exchange.on_chunk(b'{"data": [], "usage": {"prompt_tokens": 1, "total_tokens": 1}}')
     exchange.flush()
     exchange.finish()  # without waiting
-    (announced, jotted) = setup.write_ahead_log.charges
+    (announced, logged) = setup.write_ahead_log.charges
     assert announced.is_possibly_charged
     await setup.engine.close()
 
-    assert setup.ledger.settled == [jotted]
-    assert setup.write_ahead_log.crossed_out == ["call"]
+    assert setup.ledger.settled == [logged]
+    assert setup.write_ahead_log.recorded_ids == ["call"]
 
 
 async def test_the_charge_of_a_summary_is_logged_until_it_is_recorded() -> None:
@@ -172,7 +172,7 @@ async def test_the_charge_of_a_summary_is_logged_until_it_is_recorded() -> None:
     )
     payment = PaymentOptions(
         admission=setup.admission,
-        options=lambda: setup.money,
+        options=lambda: setup.spending,
         make_call=lambda: call,
         api_format=Format.ANTHROPIC,
     )
@@ -183,27 +183,27 @@ async def test_the_charge_of_a_summary_is_logged_until_it_is_recorded() -> None:
     announced, *charges = setup.write_ahead_log.charges
     assert announced.is_possibly_charged
     assert charges == setup.ledger.settled
-    assert setup.write_ahead_log.crossed_out == ["call"]
+    assert setup.write_ahead_log.recorded_ids == ["call"]
 
 
 @pytest.mark.parametrize("is_embeddings", [False, True])
 async def test_a_rejected_call_is_removed_from_the_log(is_embeddings: bool) -> None:
     setup = EngineWithLedger()
     fields: dict[str, Any] = {"input": "Hi"} if is_embeddings else {"messages": HELLO}
-    exchange = await setup.ask(Format.CHAT, is_embeddings=is_embeddings, model="gpt-5.6", **fields)
+    exchange = await setup.prepare(Format.CHAT, is_embeddings=is_embeddings, model="gpt-5.6", **fields)
     exchange.on_response_start(400, is_streaming=False)
     exchange.on_chunk(b"{}")
     exchange.finish()
     await exchange.wait_until_completed()
 
     assert setup.ledger.settled == []
-    assert setup.write_ahead_log.discarded == ["call"]
+    assert setup.write_ahead_log.discarded_ids == ["call"]
 
 
 async def test_the_cost_ceiling_is_logged_once_it_is_known() -> None:
     setup = EngineWithLedger()
     setup.engine = dataclasses.replace(setup.engine, steps=(FakeCount(), *setup.engine.steps))
-    exchange = await setup.ask(
+    exchange = await setup.prepare(
         Format.CHAT, provider="openai", model="gpt-5.4", max_completion_tokens=9, messages=HELLO
     )
     await asyncio.sleep(0)  # runs while the provider responds
@@ -218,7 +218,7 @@ async def test_the_cost_ceiling_is_logged_once_it_is_known() -> None:
     setup.admission.announce_ceiling("call", announced_again.estimated_dollars)
     await exchange.wait_until_completed()
     assert len(setup.write_ahead_log.charges) == 2  # a finished call is not logged again
-    assert setup.write_ahead_log.discarded == ["call"]
+    assert setup.write_ahead_log.discarded_ids == ["call"]
 
 
 class FakeCount:

@@ -1,4 +1,4 @@
-"""Cost ceilings: whatever a request asks for, the provider charges no more."""
+"""Cost ceilings: the provider never charges more, whatever the request contains."""
 
 import json
 from decimal import Decimal
@@ -25,19 +25,19 @@ COUNT = TokenCount(tokens=1_000, exact=False, upper=1_200)
 
 
 def read_parameters(api_format: Format = Format.CHAT, **fields: Any) -> CostParameters:
-    return read_cost_parameters(formats.parse_request(_body(api_format, fields), api_format))
+    return read_cost_parameters(formats.parse_request(_make_body(api_format, fields), api_format))
 
 
-def ceiling_of(
+def make_ceiling(
     window_tokens: int | None, api_format: Format = Format.CHAT, **fields: Any
 ) -> CostCeiling | None:
-    request = formats.parse_request(_body(api_format, fields), api_format)
+    request = formats.parse_request(_make_body(api_format, fields), api_format)
     return compute_cost_ceiling(
         request, COUNT, provider="openai", window_tokens=window_tokens, ttl=Ttl.ONE_HOUR, at=1.8e9
     )
 
 
-def _body(api_format: Format, fields: dict[str, Any]) -> bytes:
+def _make_body(api_format: Format, fields: dict[str, Any]) -> bytes:
     messages = "input" if api_format is Format.RESPONSES else "messages"
     return json.dumps({"model": "gpt-5", messages: [{"role": "user", "content": "Hi"}], **fields}).encode()
 
@@ -73,11 +73,14 @@ def test_tier_and_region_are_in_the_providers_words() -> None:
 
 
 def test_every_choice_is_charged() -> None:
-    many, odd = ceiling_of(None, n=8, max_tokens=100), ceiling_of(None, n="all", max_tokens=100)
+    eight_choices, invalid_choices = (
+        make_ceiling(None, n=8, max_tokens=100),
+        make_ceiling(None, n="all", max_tokens=100),
+    )
 
-    assert many is not None
-    assert many.output_tokens == 800
-    assert odd is None
+    assert eight_choices is not None
+    assert eight_choices.output_tokens == 800
+    assert invalid_choices is None
 
 
 @pytest.mark.parametrize(
@@ -86,7 +89,7 @@ def test_every_choice_is_charged() -> None:
 def test_without_a_limit_the_output_of_an_unknown_model_may_fill_the_window(
     window_tokens: int | None, output_tokens: int
 ) -> None:
-    ceiling = ceiling_of(window_tokens, model="my-model")
+    ceiling = make_ceiling(window_tokens, model="my-model")
 
     assert ceiling is not None
     assert (ceiling.input_tokens, ceiling.output_tokens) == (1_200, output_tokens)
@@ -97,7 +100,7 @@ def test_without_a_limit_the_output_of_an_unknown_model_may_fill_the_window(
 )
 def test_without_a_limit_the_output_is_bounded_by_the_model(model: str, output_tokens: int) -> None:
     """Defect: it was the rest of the window, so that a small cap had no room for one short question."""
-    ceiling = ceiling_of(1_000_000, model=model)
+    ceiling = make_ceiling(1_000_000, model=model)
 
     assert ceiling is not None
     assert ceiling.output_tokens == output_tokens
@@ -120,28 +123,31 @@ def test_a_limit_is_bounded_by_the_maximum_output_of_the_model() -> None:
 
 @pytest.mark.parametrize("name", ["previous_response_id", "conversation", "prompt"])
 def test_input_added_by_the_provider_may_fill_the_window(name: str) -> None:
-    ceiling = ceiling_of(50_000, Format.RESPONSES, max_output_tokens=9, **{name: "kept_1"})
+    ceiling = make_ceiling(50_000, Format.RESPONSES, max_output_tokens=9, **{name: "kept_1"})
 
     assert ceiling is not None
     assert ceiling.input_tokens == 50_000
-    assert ceiling_of(None, Format.RESPONSES, **{name: "kept_1"}) is None
+    assert make_ceiling(None, Format.RESPONSES, **{name: "kept_1"}) is None
 
 
 WINDOW_TOKENS = 200_000
 BY_URL = {"type": "document", "source": {"type": "url", "url": "https://example.com/a.pdf"}}
 BY_ID = {"type": "document", "source": {"type": "file", "file_id": "file_1"}}
-FOUND = {"type": "web_search_tool_result", "content": [{"type": "web_search_result", "encrypted_content": "x"}]}
+SEARCH_RESULT = {
+    "type": "web_search_tool_result",
+    "content": [{"type": "web_search_result", "encrypted_content": "x"}],
+}
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 FETCH = {"type": "web_fetch_20250910", "name": "web_fetch"}
-CLEARS = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
-SUMMARISES = {"edits": [{"type": "compact_20260112"}]}
+CLEAR_THINKING = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+SUMMARIZE = {"edits": [{"type": "compact_20260112"}]}
 
 
 def input_windows(
     model: str, api_format: Format, fields: dict[str, Any], window_tokens: int | None = WINDOW_TOKENS
 ) -> Any:
-    """How many windows of input are reserved; 0 if only counted input, None if unknown."""
-    request = formats.parse_request(_body(api_format, {"model": model, **fields}), api_format)
+    """Number of full windows of input that are reserved; None if unknown."""
+    request = formats.parse_request(_make_body(api_format, {"model": model, **fields}), api_format)
     count = counter_for(model).count_request(request)
     ceiling = compute_cost_ceiling(
         request,
@@ -155,7 +161,7 @@ def input_windows(
     return None if ceiling is None else ceiling.input_tokens // WINDOW_TOKENS
 
 
-def parameter_values(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
+def user_messages(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [*blocks, {"type": "text", "text": "Sum it up."}]}]
 
 
@@ -163,12 +169,12 @@ def parameter_values(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
     ("fields", "expected"),
     [
         ({}, 0),
-        ({"messages": parameter_values(BY_URL)}, 1),
-        ({"messages": parameter_values(BY_ID)}, 1),
-        ({"messages": parameter_values(FOUND)}, 1),
+        ({"messages": user_messages(BY_URL)}, 1),
+        ({"messages": user_messages(BY_ID)}, 1),
+        ({"messages": user_messages(SEARCH_RESULT)}, 1),
         (
             {
-                "messages": parameter_values(
+                "messages": user_messages(
                     {"type": "image", "source": {"type": "url", "url": "https://example.com/a"}}
                 )
             },
@@ -181,8 +187,8 @@ def parameter_values(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
         ({"tools": [{**SEARCH, "max_uses": 3}, {**FETCH, "max_uses": 2}]}, 6),
         ({"tools": [SEARCH, FETCH]}, 11),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 0),
-        ({"context_management": CLEARS}, 0),
-        ({"context_management": SUMMARISES}, 2),
+        ({"context_management": CLEAR_THINKING}, 0),
+        ({"context_management": SUMMARIZE}, 2),
     ],
 )
 def test_fetched_input_may_fill_the_window_in_every_pass(fields: dict[str, Any], expected: int) -> None:
@@ -214,8 +220,8 @@ def test_input_added_by_openai_is_recognised_for_an_empty_object_too(
 
 
 def test_a_client_tool_includes_the_providers_definition() -> None:
-    without_tools = ceiling_of(None, Format.RESPONSES, max_output_tokens=9)
-    with_tool = ceiling_of(None, Format.RESPONSES, max_output_tokens=9, tools=[{"type": "local_shell"}])
+    without_tools = make_ceiling(None, Format.RESPONSES, max_output_tokens=9)
+    with_tool = make_ceiling(None, Format.RESPONSES, max_output_tokens=9, tools=[{"type": "local_shell"}])
 
     assert without_tools is not None
     assert with_tool is not None
@@ -233,14 +239,14 @@ def test_searches_are_charged_individually() -> None:
             searches=searches,
         )
 
-    ceiling = ceiling_of(100, Format.ANTHROPIC, max_tokens=9, tools=[{**SEARCH, "max_uses": 3}])
+    ceiling = make_ceiling(100, Format.ANTHROPIC, max_tokens=9, tools=[{**SEARCH, "max_uses": 3}])
     assert ceiling is not None
     assert ceiling.searches == 3
     assert dollars(3) - dollars(0) == 3 * Decimal("0.01")
 
 
 @pytest.mark.parametrize(
-    ("set_tokens", "betas", "widest_tokens"),
+    ("configured_tokens", "betas", "max_window_tokens"),
     [
         (None, "", 200_000),
         (50_000, "", 200_000),
@@ -249,19 +255,19 @@ def test_searches_are_charged_individually() -> None:
     ],
 )
 def test_input_is_bounded_by_the_providers_own_window(
-    set_tokens: int | None, betas: str, widest_tokens: int
+    configured_tokens: int | None, betas: str, max_window_tokens: int
 ) -> None:
-    body = _body(Format.ANTHROPIC, {"model": "claude-sonnet-4-5"})
+    body = _make_body(Format.ANTHROPIC, {"model": "claude-sonnet-4-5"})
     request = formats.parse_request(body, Format.ANTHROPIC)
     incoming = RoutedRequest(
         id="r", agent="a", api_format=request.format, provider="anthropic", upstream="a", body=body, betas=betas
     )
-    options = AgentOptions(window_tokens=set_tokens)
+    options = AgentOptions(window_tokens=configured_tokens)
     context = RequestContext(
         incoming=incoming, options=options, received_at=1.0, original=request, request=request
     )
 
-    assert context.max_window_tokens == widest_tokens
+    assert context.max_window_tokens == max_window_tokens
 
 
 @pytest.mark.parametrize(
@@ -282,16 +288,16 @@ def test_a_breakpoint_is_found_however_its_name_is_spelled(cache_control: bytes)
 
 
 def test_tier_region_and_ttl_are_in_the_price() -> None:
-    prices, usual = PriceBook(), ceiling_of(None, max_tokens=1_000)
-    dear = ceiling_of(None, max_tokens=1_000, service_tier="priority")
+    prices, default_tier = PriceBook(), make_ceiling(None, max_tokens=1_000)
+    priority_tier = make_ceiling(None, max_tokens=1_000, service_tier="priority")
 
-    assert usual is not None
-    assert dear is not None
-    assert dear.ttl is Ttl.ONE_HOUR
-    at_usual, at_dear = usual.dollars(prices), dear.dollars(prices)
-    assert at_usual is not None
-    assert at_dear is not None
-    assert at_dear > at_usual > 0
+    assert default_tier is not None
+    assert priority_tier is not None
+    assert priority_tier.ttl is Ttl.ONE_HOUR
+    default_dollars, priority_dollars = default_tier.dollars(prices), priority_tier.dollars(prices)
+    assert default_dollars is not None
+    assert priority_dollars is not None
+    assert priority_dollars > default_dollars > 0
 
 
 @pytest.mark.parametrize(
@@ -312,10 +318,14 @@ def test_gemini_has_its_limits_inside_a_configuration(
     wrapped = {"generateContentRequest": body}
 
     for fields in (body, wrapped):
-        ceiling = read_cost_parameters(
+        parameters = read_cost_parameters(
             formats.parse_request(json.dumps(fields).encode(), Format.GEMINI, model="gemini-3-pro")
         )
-        assert (ceiling.output_tokens, ceiling.choices, ceiling.tier) == (limit_tokens, choices, "flex")
+        assert (parameters.output_tokens, parameters.choices, parameters.tier) == (
+            limit_tokens,
+            choices,
+            "flex",
+        )
 
 
 def test_bedrock_has_its_limit_inside_a_configuration() -> None:

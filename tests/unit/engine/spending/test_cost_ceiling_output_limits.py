@@ -27,16 +27,16 @@ from foveate.engine.spending.charges import RecordCharges
 from foveate.engine.steps.caps import EnforceCaps
 from foveate.errors import BadEdit, CallRefused, CapExceeded
 from foveate.model import Area, CacheBreakpoint, Format, Place, SetParameter, TokenCount
+from tests.support.oracles.engine_observers import StepObserver
 from tests.support.servers.sandbox import ManualClock
-from tests.support.stores.recording_ledger import InMemory
-from tests.unit.engine.test_engine import RecordingObserver
+from tests.support.stores.recording_ledger import RecordingLedger
 
 INPUT_TOKENS = 10_000
 # gpt-6-sol: $2 and $10 for a million tokens, cache writes 1.25 times, at most 128,000 tokens of output.
 INPUT_DOLLARS, OUTPUT_PRICE = INPUT_TOKENS * Decimal("2.5e-6"), Decimal("10e-6")
 
 
-class YieldingLedger(InMemory):
+class YieldingLedger(RecordingLedger):
     """A ledger that other calls reach while a reservation is made."""
 
     async def reserve(
@@ -70,18 +70,18 @@ class CappedEngine:
     ) -> None:
         self.ledger, clock = YieldingLedger(), ManualClock()
         admission = Admission(self.ledger, clock=clock)
-        money = SpendingOptions(caps=caps, prices=PriceBook(), min_output_tokens=min_output_tokens)
-        book = RecordCharges(admission, lambda: money, SessionStates())
+        spending = SpendingOptions(caps=caps, prices=PriceBook(), min_output_tokens=min_output_tokens)
+        recorder = RecordCharges(admission, lambda: spending, SessionStates())
         self.engine = Engine(
-            steps=(CountTokens(breakpoints), EnforceCaps(admission, lambda: money)),
+            steps=(CountTokens(breakpoints), EnforceCaps(admission, lambda: spending)),
             background_hooks=(),
-            record_charge=book.record_charge,
-            session_hooks=(book,),
+            record_charge=recorder.record_charge,
+            session_hooks=(recorder,),
             completion_queue=CompletionQueue(admission),
             options=lambda _: AgentOptions(),
             clock=clock,
-            observer=RecordingObserver(),
-            admit_uncounted=CapUncounted(admission, lambda: money, clock),
+            observer=StepObserver(),
+            admit_uncounted=CapUncounted(admission, lambda: spending, clock),
         )
         self._calls = 0
 
@@ -121,7 +121,7 @@ def sent_body(exchange: Exchange) -> dict[str, Any]:
     return body
 
 
-def room_for(tokens: int) -> Decimal:
+def dollars_for(tokens: int) -> Decimal:
     return INPUT_DOLLARS + tokens * OUTPUT_PRICE
 
 
@@ -133,11 +133,11 @@ async def test_a_request_whose_ceiling_fits_is_unchanged() -> None:
 
 
 async def test_a_request_whose_ceiling_does_not_fit_gets_a_limit_that_fits() -> None:
-    engine = CappedEngine(cap(room_for(20_000)))
+    engine = CappedEngine(cap(dollars_for(20_000)))
     exchange = await engine.prepare()
 
     assert sent_body(exchange)["max_output_tokens"] == 20_000
-    assert engine.ledger.reserved[0].dollars == room_for(20_000)
+    assert engine.ledger.reserved[0].dollars == dollars_for(20_000)
     (applied,) = exchange.upstream_request.applied_edits
     assert (applied.step, applied.edit.reason) == (
         "cost",
@@ -146,7 +146,7 @@ async def test_a_request_whose_ceiling_does_not_fit_gets_a_limit_that_fits() -> 
 
 
 @pytest.mark.parametrize(
-    ("scope", "fits", "limit"),
+    ("scope", "room_tokens", "limit"),
     [
         (CapScope.DAY, 100_000, 50_000),
         (CapScope.DAY, 50_000, 32_000),
@@ -155,9 +155,9 @@ async def test_a_request_whose_ceiling_does_not_fit_gets_a_limit_that_fits() -> 
     ],
 )
 async def test_a_high_limit_leaves_room_for_other_calls_under_a_shared_cap(
-    scope: CapScope, fits: int, limit: int
+    scope: CapScope, room_tokens: int, limit: int
 ) -> None:
-    exchange = await CappedEngine(cap(room_for(fits), scope)).prepare()
+    exchange = await CappedEngine(cap(dollars_for(room_tokens), scope)).prepare()
 
     assert sent_body(exchange)["max_output_tokens"] == limit
 
@@ -184,7 +184,7 @@ async def test_a_chat_is_limited_by_the_parameter_that_its_model_accepts(
 
 
 async def test_the_limit_applies_to_each_of_several_choices() -> None:
-    exchange = await CappedEngine(cap(room_for(30_000))).prepare({"n": 3}, api_format=Format.CHAT)
+    exchange = await CappedEngine(cap(dollars_for(30_000))).prepare({"n": 3}, api_format=Format.CHAT)
 
     assert sent_body(exchange)["max_completion_tokens"] == 10_000
 
@@ -208,26 +208,26 @@ async def test_limits_that_the_client_set_or_the_api_requires_are_never_changed(
 
 
 async def test_a_limit_of_null_is_not_a_limit() -> None:
-    exchange = await CappedEngine(cap(room_for(9_000))).prepare({"max_output_tokens": None})
+    exchange = await CappedEngine(cap(dollars_for(9_000))).prepare({"max_output_tokens": None})
 
     assert sent_body(exchange)["max_output_tokens"] == 9_000
 
 
 async def test_a_call_is_rejected_with_numbers_if_the_minimum_does_not_fit() -> None:
-    assert sent_body(await CappedEngine(cap(room_for(4_000))).prepare())["max_output_tokens"] == 4_000
-    with pytest.raises(CapExceeded) as rejection:
-        await CappedEngine(cap(room_for(3_999))).prepare()
+    assert sent_body(await CappedEngine(cap(dollars_for(4_000))).prepare())["max_output_tokens"] == 4_000
+    with pytest.raises(CapExceeded) as raised:
+        await CappedEngine(cap(dollars_for(3_999))).prepare()
 
-    fields = str(rejection.value)
+    message = str(raised.value)
     assert (
         "may cost $0.065 even if its output is limited to 4,000 tokens, and the cap on a day is $0.06499"
-        in fields
+        in message
     )
-    assert "ask for fewer output tokens" in fields
+    assert "ask for fewer output tokens" in message
 
 
 async def test_the_minimum_is_configurable() -> None:
-    exchange = await CappedEngine(cap(room_for(500)), min_output_tokens=500).prepare()
+    exchange = await CappedEngine(cap(dollars_for(500)), min_output_tokens=500).prepare()
 
     assert sent_body(exchange)["max_output_tokens"] == 500
 
@@ -235,10 +235,10 @@ async def test_the_minimum_is_configurable() -> None:
 async def test_the_tightest_of_several_caps_decides() -> None:
     caps = (
         cap("5", CapScope.TOTAL),
-        cap(room_for(30_000), CapScope.CALL),
-        cap(room_for(20_000), CapScope.SESSION),
-        cap(room_for(7_000), agent="codex"),
-        cap(room_for(25_000), CapScope.AGENT),
+        cap(dollars_for(30_000), CapScope.CALL),
+        cap(dollars_for(20_000), CapScope.SESSION),
+        cap(dollars_for(7_000), agent="codex"),
+        cap(dollars_for(25_000), CapScope.AGENT),
     )
 
     assert sent_body(await CappedEngine(*caps).prepare())["max_output_tokens"] == 7_000
@@ -265,8 +265,8 @@ async def test_a_call_that_cannot_be_written_reserves_nothing() -> None:
 
 
 async def test_the_limit_is_sent_even_if_other_edits_cannot_be_written() -> None:
-    nowhere = CacheBreakpoint(place=Place(Area.MESSAGES, 7, 0), reason="")
-    exchange = await CappedEngine(cap(room_for(9_000)), breakpoints=[nowhere]).prepare()
+    invalid_breakpoint = CacheBreakpoint(place=Place(Area.MESSAGES, 7, 0), reason="")
+    exchange = await CappedEngine(cap(dollars_for(9_000)), breakpoints=[invalid_breakpoint]).prepare()
 
     assert sent_body(exchange)["max_output_tokens"] == 9_000
 
@@ -277,10 +277,10 @@ async def test_the_limit_is_sent_even_if_other_edits_cannot_be_written() -> None
     calls=st.lists(
         st.tuples(st.sampled_from(("codex", "aider")), st.booleans(), st.floats(0, 1)), min_size=1, max_size=40
     ),
-    at_once=st.integers(1, 20),
+    concurrency=st.integers(1, 20),
 )
 async def test_concurrent_calls_without_limits_never_exceed_a_cap(
-    dollars: list[Decimal], calls: list[tuple[str, bool, float]], at_once: int
+    dollars: list[Decimal], calls: list[tuple[str, bool, float]], concurrency: int
 ) -> None:
     """Charges stay within each cap, although every call may use all of its limit."""
     day, total, agent, call = dollars
@@ -289,7 +289,7 @@ async def test_concurrent_calls_without_limits_never_exceed_a_cap(
     )
     charged = {"codex": Decimal(0), "aider": Decimal(0)}
 
-    async def make(agent: str, streams: bool, share: float) -> None:
+    async def make_call(agent: str, streams: bool, share: float) -> None:
         try:
             exchange = await engine.prepare({"stream": streams}, agent=agent)
         except CallRefused:
@@ -302,15 +302,15 @@ async def test_concurrent_calls_without_limits_never_exceed_a_cap(
         charged[agent] += cost
         await asyncio.sleep(0)
         exchange.on_response_start(200, is_streaming=streams)
-        completed = {"type": "response.completed", "response": {"object": "response", "usage": usage}}
-        body = json.dumps(completed if streams else completed["response"]).encode()
+        event = {"type": "response.completed", "response": {"object": "response", "usage": usage}}
+        body = json.dumps(event if streams else event["response"]).encode()
         exchange.on_chunk(b"data: %b\n\n" % body if streams else body)
         exchange.flush()
         exchange.finish()
         await exchange.wait_until_completed()
 
-    for start in range(0, len(calls), at_once):
-        await asyncio.gather(*(make(*call) for call in calls[start : start + at_once]))
+    for start in range(0, len(calls), concurrency):
+        await asyncio.gather(*(make_call(*call) for call in calls[start : start + concurrency]))
 
     assert sum(charged.values()) <= min(day, total)
     assert charged["codex"] <= agent

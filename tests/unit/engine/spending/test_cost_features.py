@@ -16,7 +16,7 @@ from foveate.model import Format
 from foveate.tokens import counter_for
 
 PRICES = PriceBook()
-_SAID: dict[Format, dict[str, Any]] = {
+_MINIMAL_BODIES: dict[Format, dict[str, Any]] = {
     Format.CHAT: {"model": "gpt-5", "messages": [{"role": "user", "content": "Hi"}]},
     Format.RESPONSES: {"model": "gpt-5", "input": [{"role": "user", "content": "Hi"}]},
     Format.ANTHROPIC: {
@@ -29,18 +29,18 @@ _SAID: dict[Format, dict[str, Any]] = {
 }
 
 
-def features(
+def list_unknown_features(
     api_format: Format, fields: Mapping[str, Any], provider: str = "openai", allowed: tuple[str, ...] = ()
 ) -> str:
     """Names of unknown features of a request."""
-    request = formats.parse_request(json.dumps({**_SAID[api_format], **fields}).encode(), api_format)
+    request = formats.parse_request(json.dumps({**_MINIMAL_BODIES[api_format], **fields}).encode(), api_format)
     return ", ".join(str(feature) for feature in unknown_features(request, provider, allowed))
 
 
-def ceiling(
+def make_ceiling(
     fields: Mapping[str, Any], api_format: Format = Format.CHAT, provider: str = "openai"
 ) -> CostCeiling | None:
-    request = formats.parse_request(json.dumps({**_SAID[api_format], **fields}).encode(), api_format)
+    request = formats.parse_request(json.dumps({**_MINIMAL_BODIES[api_format], **fields}).encode(), api_format)
     count = counter_for(request.model).count_request(request)
     return compute_cost_ceiling(
         request,
@@ -142,7 +142,7 @@ CLIENTS: list[tuple[Format, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("api_format", "fields"), CLIENTS)
 def test_everything_that_coding_agents_send_is_known(api_format: Format, fields: dict[str, Any]) -> None:
-    assert features(api_format, fields) == ""
+    assert list_unknown_features(api_format, fields) == ""
 
 
 @pytest.mark.parametrize(
@@ -213,40 +213,46 @@ def test_everything_that_coding_agents_send_is_known(api_format: Format, fields:
 def test_features_that_may_add_to_the_cost_are_named(
     api_format: Format, fields: dict[str, Any], unknown: str
 ) -> None:
-    assert features(api_format, fields) == unknown
+    assert list_unknown_features(api_format, fields) == unknown
 
 
 @pytest.mark.parametrize("model", ["anthropic/claude-sonnet-4.5:online", "openai/gpt-5:NITRO", "x/y:new"])
 def test_a_model_variant_that_may_cost_more_is_unknown(model: str) -> None:
-    assert features(Format.CHAT, {"model": model}, "openrouter") == f"the model `{model}`"
-    assert features(Format.CHAT, {"models": [model]}, "openrouter") == f"the model `{model}`"
+    assert list_unknown_features(Format.CHAT, {"model": model}, "openrouter") == f"the model `{model}`"
+    assert list_unknown_features(Format.CHAT, {"models": [model]}, "openrouter") == f"the model `{model}`"
 
 
 def test_deep_research_is_unknown_unless_the_request_limits_its_tool_calls() -> None:
     model = {"model": "o3-deep-research", "tools": [{"type": "web_search_preview"}]}
 
-    assert features(Format.RESPONSES, model) == "the model `o3-deep-research`"
-    assert features(Format.RESPONSES, {**model, "max_tool_calls": None}) == "the model `o3-deep-research`"
-    assert features(Format.RESPONSES, {**model, "max_tool_calls": 5}) == ""
-    assert features(Format.CHAT, {"model": "O4-mini-deep-research"}) == "the model `O4-mini-deep-research`"
+    assert list_unknown_features(Format.RESPONSES, model) == "the model `o3-deep-research`"
+    assert (
+        list_unknown_features(Format.RESPONSES, {**model, "max_tool_calls": None})
+        == "the model `o3-deep-research`"
+    )
+    assert list_unknown_features(Format.RESPONSES, {**model, "max_tool_calls": 5}) == ""
+    assert (
+        list_unknown_features(Format.CHAT, {"model": "O4-mini-deep-research"})
+        == "the model `O4-mini-deep-research`"
+    )
 
 
 @pytest.mark.parametrize("kind", ["functions_remote", "customx", "namespace_remote", "local_shell_at_provider"])
 def test_a_tool_whose_kind_only_begins_like_a_client_tool_is_unknown(kind: str) -> None:
-    assert features(Format.RESPONSES, {"tools": [{"type": kind}]}) == f"the tool `{kind}`"
-    assert features(Format.RESPONSES, {"tools": [{"type": "custom", "name": "patch"}]}) == ""
+    assert list_unknown_features(Format.RESPONSES, {"tools": [{"type": kind}]}) == f"the tool `{kind}`"
+    assert list_unknown_features(Format.RESPONSES, {"tools": [{"type": "custom", "name": "patch"}]}) == ""
 
 
 def test_the_tag_of_a_local_model_is_not_a_variant() -> None:
-    assert features(Format.CHAT, {"model": "qwen3-coder:30b"}, "ollama") == ""
-    assert features(Format.CHAT, {"model": "meta/llama:free"}, "openrouter") == ""
+    assert list_unknown_features(Format.CHAT, {"model": "qwen3-coder:30b"}, "ollama") == ""
+    assert list_unknown_features(Format.CHAT, {"model": "meta/llama:free"}, "openrouter") == ""
 
 
 def test_a_searching_model_is_recognised_in_capitals_too() -> None:
-    found = ceiling({"model": "GPT-4O-SEARCH-PREVIEW"})
+    ceiling = make_ceiling({"model": "GPT-4O-SEARCH-PREVIEW"})
 
-    assert found is not None
-    assert found.searches > 0
+    assert ceiling is not None
+    assert ceiling.searches > 0
 
 
 @pytest.mark.parametrize("name", ["additional_tools", "\\u0061dditional_tools"])
@@ -255,14 +261,14 @@ def test_tools_that_a_message_adds_are_tools_of_the_request(name: str) -> None:
         '{"model": "gpt-5", "input": [{"role": "user", "content": "Hi"}, '
         f'{{"type": "{name}", "tools": [{{"type": "function"}}, {{"type": "code_interpreter"}}]}}]}}'
     )
-    found = unknown_features(formats.parse_request(body.encode(), Format.RESPONSES), "openai")
+    features = unknown_features(formats.parse_request(body.encode(), Format.RESPONSES), "openai")
 
-    assert [str(feature) for feature in found] == ["the tool `code_interpreter`"]
+    assert [str(feature) for feature in features] == ["the tool `code_interpreter`"]
 
 
 @pytest.mark.parametrize("tool", ['{"type": "T"}', '{"type": "namespace", "tools": [{"type": "T"}]}'])
 def test_tools_found_by_a_tool_search_are_tools_of_the_request(tool: str) -> None:
-    def unknown(kind: str) -> list[str]:
+    def list_features(kind: str) -> list[str]:
         item = f'{{"type": "tool_search_output", "tools": [{tool.replace("T", kind)}]}}'
         body = f'{{"model": "gpt-5", "input": [{{"role": "user", "content": "Hi"}}, {item}]}}'
         return [
@@ -270,22 +276,24 @@ def test_tools_found_by_a_tool_search_are_tools_of_the_request(tool: str) -> Non
             for feature in unknown_features(formats.parse_request(body.encode(), Format.RESPONSES), "openai")
         ]
 
-    assert unknown("image_generation") == ["the tool `image_generation`"]
-    assert unknown("function") == []
+    assert list_features("image_generation") == ["the tool `image_generation`"]
+    assert list_features("function") == []
 
 
 def test_a_feature_can_be_allowed_by_name_or_glob() -> None:
     fields = {"provider": {"order": ["a"]}, "tools": [{"type": "code_interpreter"}]}
 
-    assert features(Format.CHAT, fields) == "the field `provider.order`, the tool `code_interpreter`"
-    assert features(Format.CHAT, fields, allowed=("provider.*",)) == "the tool `code_interpreter`"
-    assert features(Format.CHAT, fields, allowed=("provider.order", "code_*")) == ""
+    assert (
+        list_unknown_features(Format.CHAT, fields) == "the field `provider.order`, the tool `code_interpreter`"
+    )
+    assert list_unknown_features(Format.CHAT, fields, allowed=("provider.*",)) == "the tool `code_interpreter`"
+    assert list_unknown_features(Format.CHAT, fields, allowed=("provider.order", "code_*")) == ""
 
 
 @example(api_format=Format.CHAT, name="models_", value=["a"])
 @example(api_format=Format.ANTHROPIC, name="Container", value="c")
 @given(
-    api_format=st.sampled_from(list(_SAID)),
+    api_format=st.sampled_from(list(_MINIMAL_BODIES)),
     name=st.text(min_size=1, max_size=12).map(lambda text: f"x{text}"),
     value=st.one_of(
         st.booleans(), st.integers(), st.text(), st.lists(st.text()), st.dictionaries(st.text(), st.text())
@@ -294,7 +302,7 @@ def test_a_feature_can_be_allowed_by_name_or_glob() -> None:
 def test_an_unlisted_field_is_always_unknown(api_format: Format, name: str, value: object) -> None:
     if api_format is Format.CHAT and name == "xtc_probability":
         return
-    assert f"the field `{name[:100]}`" in features(api_format, {name: value})
+    assert f"the field `{name[:100]}`" in list_unknown_features(api_format, {name: value})
 
 
 def test_the_ceiling_of_fallback_models_is_that_of_the_most_expensive() -> None:
@@ -303,56 +311,58 @@ def test_the_ceiling_of_fallback_models_is_that_of_the_most_expensive() -> None:
         "max_tokens": 1_000,
         "models": ["anthropic/claude-opus-4.5", "openai/gpt-4.1"],
     }
-    found = ceiling(fields, provider="openrouter")
-    dearest = ceiling({"model": "anthropic/claude-opus-4.5", "max_tokens": 1_000}, provider="openrouter")
+    with_fallbacks = make_ceiling(fields, provider="openrouter")
+    most_expensive = make_ceiling(
+        {"model": "anthropic/claude-opus-4.5", "max_tokens": 1_000}, provider="openrouter"
+    )
 
-    assert found is not None
-    assert dearest is not None
-    with_all, alone = found.dollars(PRICES), dearest.dollars(PRICES)
-    assert with_all is not None
-    assert alone is not None
-    assert with_all >= alone > 0
+    assert with_fallbacks is not None
+    assert most_expensive is not None
+    fallback_dollars, most_expensive_dollars = with_fallbacks.dollars(PRICES), most_expensive.dollars(PRICES)
+    assert fallback_dollars is not None
+    assert most_expensive_dollars is not None
+    assert fallback_dollars >= most_expensive_dollars > 0
 
 
 def test_a_fallback_model_without_a_price_makes_the_cost_unknown() -> None:
     fields = {"model": "openai/gpt-4o-mini", "max_tokens": 9, "models": ["nobody/knows-it"]}
-    found = ceiling(fields, provider="openrouter")
+    ceiling = make_ceiling(fields, provider="openrouter")
 
-    assert found is not None
-    assert found.dollars(PRICES) is None
-    assert found.describe_unpriced(PRICES) == "the fallback model `nobody/knows-it`"
+    assert ceiling is not None
+    assert ceiling.dollars(PRICES) is None
+    assert ceiling.describe_unpriced(PRICES) == "the fallback model `nobody/knows-it`"
 
 
 @pytest.mark.parametrize("content", ["word " * 1_000, [{"type": "text", "text": "word " * 1_000}]])
 def test_an_unused_prediction_is_charged_as_output(content: Any) -> None:
-    without_prediction = ceiling({"model": "gpt-4.1", "max_tokens": 100})
-    predicted = ceiling(
+    without_prediction = make_ceiling({"model": "gpt-4.1", "max_tokens": 100})
+    with_prediction = make_ceiling(
         {"model": "gpt-4.1", "max_tokens": 100, "prediction": {"type": "content", "content": content}, "n": 2}
     )
 
     assert without_prediction is not None
-    assert predicted is not None
-    assert predicted.extra_output_tokens >= 2 * 1_000
-    assert (predicted.output_tokens, without_prediction.output_tokens) == (200, 100)
-    with_all, without = predicted.dollars(PRICES), without_prediction.dollars(PRICES)
-    assert with_all is not None
-    assert without is not None
-    assert with_all > 10 * without
+    assert with_prediction is not None
+    assert with_prediction.extra_output_tokens >= 2 * 1_000
+    assert (with_prediction.output_tokens, without_prediction.output_tokens) == (200, 100)
+    dollars_with, dollars_without = with_prediction.dollars(PRICES), without_prediction.dollars(PRICES)
+    assert dollars_with is not None
+    assert dollars_without is not None
+    assert dollars_with > 10 * dollars_without
 
 
 def test_every_choice_of_best_of_is_charged() -> None:
-    found = ceiling({"model": "gpt-4.1", "max_tokens": 100, "n": 2, "best_of": 5})
+    ceiling = make_ceiling({"model": "gpt-4.1", "max_tokens": 100, "n": 2, "best_of": 5})
 
-    assert found is not None
-    assert found.output_tokens == 500
+    assert ceiling is not None
+    assert ceiling.output_tokens == 500
 
 
 def test_a_summary_by_the_provider_is_charged_besides_the_response() -> None:
     edits = {"context_management": {"edits": [{"type": "compact_20260112"}]}}
-    found = ceiling(edits, Format.ANTHROPIC, "anthropic")
+    ceiling = make_ceiling(edits, Format.ANTHROPIC, "anthropic")
 
-    assert found is not None
-    assert found.extra_output_tokens > 10_000
+    assert ceiling is not None
+    assert ceiling.extra_output_tokens > 10_000
 
 
 @pytest.mark.parametrize(
@@ -365,16 +375,16 @@ def test_a_summary_by_the_provider_is_charged_besides_the_response() -> None:
     ],
 )
 def test_a_unit_without_a_price_makes_the_cost_unknown(fields: dict[str, Any], unpriced: str) -> None:
-    found = ceiling({**fields, "max_tokens": 9})
+    ceiling = make_ceiling({**fields, "max_tokens": 9})
 
-    assert found is not None
-    assert found.dollars(PRICES) is None
-    assert found.describe_unpriced(PRICES) == unpriced
+    assert ceiling is not None
+    assert ceiling.dollars(PRICES) is None
+    assert ceiling.describe_unpriced(PRICES) == unpriced
 
 
 def test_a_unit_with_a_price_is_part_of_the_ceiling() -> None:
-    searching = ceiling({"model": "gpt-4o-mini-search-preview", "max_tokens": 9})
-    drawing = ceiling(
+    searching = make_ceiling({"model": "gpt-4o-mini-search-preview", "max_tokens": 9})
+    drawing = make_ceiling(
         {"model": "gemini-2.5-flash-image", "generationConfig": {"responseModalities": ["TEXT", "IMAGE"]}},
         Format.GEMINI,
         "google",

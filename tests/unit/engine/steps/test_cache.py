@@ -44,41 +44,43 @@ def make_large_body(messages: int, tools: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("tools", "is_beside"), [(20, False), (300, True)])
-async def test_many_tools_are_parsed_in_a_thread(tools: int, is_beside: bool) -> None:
+@pytest.mark.parametrize(("tools", "is_in_thread"), [(20, False), (300, True)])
+async def test_many_tools_are_parsed_in_a_thread(tools: int, is_in_thread: bool) -> None:
     """Defect: ordering hundreds of tools blocked all other requests."""
     context = make_context(make_large_body(1, tools))
     session = Session(id="s", agent="ana", tip=b"", messages=1, created_at=0.0, seen_at=0.0)
     context.session_match = SessionMatch(session=session, known_messages=0, is_new=True, is_fork=False)
 
-    assert (await turns_while(OrderTools(SessionStates()).apply(context)) > 0) == is_beside
+    assert (await turns_while(OrderTools(SessionStates()).apply(context)) > 0) == is_in_thread
 
 
-@pytest.mark.parametrize(("messages", "tools", "is_beside"), [(21, 3, False), (501, 3, True), (1, 100, True)])
+@pytest.mark.parametrize(
+    ("messages", "tools", "is_in_thread"), [(21, 3, False), (501, 3, True), (1, 100, True)]
+)
 async def test_many_new_messages_or_tools_are_read_in_a_thread(
-    messages: int, tools: int, is_beside: bool
+    messages: int, tools: int, is_in_thread: bool
 ) -> None:
     """Defect: thousands of short messages, or hundreds of tools, blocked all other requests."""
     step = PlaceBreakpoints(SessionStates(), RejectionMemory(), PrefixLogs())
     drop_caches()
-    first, again = (make_context(make_large_body(messages, tools)) for _ in range(2))
+    first, second = (make_context(make_large_body(messages, tools)) for _ in range(2))
 
-    assert (await turns_while(step.apply(first)) > 0) == is_beside
-    assert await turns_while(step.apply(again)) == 0  # nothing is new
-    assert again.prompt == first.prompt
+    assert (await turns_while(step.apply(first)) > 0) == is_in_thread
+    assert await turns_while(step.apply(second)) == 0  # nothing is new
+    assert second.prompt == first.prompt
 
 
-@pytest.mark.parametrize("is_refused", [False, True])
-async def test_client_breakpoints_are_replaced_only_if_ours_are_accepted(is_refused: bool) -> None:
+@pytest.mark.parametrize("is_rejected", [False, True])
+async def test_client_breakpoints_are_replaced_only_if_ours_are_accepted(is_rejected: bool) -> None:
     block = {"type": "text", "text": "Be careful. " * 4_000, "cache_control": {"type": "ephemeral"}}
     context = make_context({"system": [block], "messages": [{"role": "user", "content": "Go on."}]})
     context.options = AgentOptions(replace_breakpoints=True)
     rejections = RejectionMemory()
-    if is_refused:
+    if is_rejected:
         rejections.known = rejections.known.with_rejection(
             Rejection.BREAKPOINTS, "a", context.model, session="r", at=0.0
         )
 
     await PlaceBreakpoints(SessionStates(), rejections, PrefixLogs()).apply(context)
 
-    assert (context.request is context.original) == is_refused
+    assert (context.request is context.original) == is_rejected

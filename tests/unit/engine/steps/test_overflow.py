@@ -16,7 +16,7 @@ from foveate.engine.options import AgentOptions
 from foveate.engine.request import RoutedRequest
 from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.compactions import ApplyCompactions
-from foveate.engine.steps.count import CountReader, CountTokens
+from foveate.engine.steps.count import CountCorrector, CountTokens
 from foveate.engine.steps.overflow import FitWindow
 from foveate.engine.steps.session import FindSession
 from foveate.errors import DoesNotFit, StoreUnavailable
@@ -25,7 +25,7 @@ from foveate.session.matching import SessionMatcher
 from foveate.tokens import drop_caches
 from tests.support.oracles.event_loop import turns_while
 from tests.support.stores.memory_compaction_store import InMemoryCompactionStore
-from tests.support.stores.memory_session_store import InMemory
+from tests.support.stores.memory_session_store import InMemorySessionStore
 from tests.support.strategies.tool_conversations import make_compaction_at
 
 RESULT = {"type": "tool_result", "tool_use_id": "t", "content": "x y " * 900}
@@ -41,7 +41,7 @@ def make_long_context(times: int) -> RequestContext:
 
 
 def find_session() -> FindSession:
-    session_store = InMemory()
+    session_store = InMemorySessionStore()
     return FindSession(SessionMatcher(session_store), session_store, SessionStates())
 
 
@@ -59,26 +59,26 @@ async def skip_compaction(_context: RequestContext, _subject: CompactionCandidat
     return None
 
 
-@pytest.mark.parametrize(("times", "is_beside"), [(2, False), (5_000, True)])
-async def test_a_long_request_is_counted_and_fitted_in_a_thread(times: int, is_beside: bool) -> None:
+@pytest.mark.parametrize(("times", "is_in_thread"), [(2, False), (5_000, True)])
+async def test_a_long_request_is_counted_and_fitted_in_a_thread(times: int, is_in_thread: bool) -> None:
     """Defect: counting a request that did not fit, or was edited, blocked all others."""
-    count = CountTokens(InMemory(), CountReader(Calibrations()))
-    room = FitWindow(ApplyCompactions(InMemoryCompactionStore()), count, skip_compaction)
+    count = CountTokens(InMemorySessionStore(), CountCorrector(Calibrations()))
+    fit_window = FitWindow(ApplyCompactions(InMemoryCompactionStore()), count, skip_compaction)
 
-    async def refused() -> None:
+    async def fit_and_reject() -> None:
         with pytest.raises(DoesNotFit):
-            await room.apply(sure)
+            await fit_window.apply(context)
 
     drop_caches()
-    sure = make_long_context(times)
-    assert (await turns_while(count.confirm(sure)) > 0) == is_beside
-    assert (await turns_while(refused()) > 0) == is_beside
+    context = make_long_context(times)
+    assert (await turns_while(count.confirm(context)) > 0) == is_in_thread
+    assert (await turns_while(fit_and_reject()) > 0) == is_in_thread
     drop_caches()
-    assert (await turns_while(count.apply(make_long_context(times))) > 0) == is_beside
+    assert (await turns_while(count.apply(make_long_context(times))) > 0) == is_in_thread
 
 
 @pytest.mark.parametrize(
-    ("last", "is_folded"),
+    ("last", "is_compacted"),
     [
         ({"role": "user", "content": "And then? " * 5}, True),
         ({"role": "user", "content": "Much is said here. " * 500}, False),
@@ -89,35 +89,35 @@ async def test_a_long_request_is_counted_and_fitted_in_a_thread(times: int, is_b
     ],
     ids=["short", "longer than the window", "a result"],
 )
-async def test_no_compaction_is_paid_for_that_cannot_make_the_request_fit(
-    last: dict[str, object], is_folded: bool
+async def test_no_compaction_is_paid_for_if_the_request_would_still_not_fit(
+    last: dict[str, object], is_compacted: bool
 ) -> None:
-    compacted: list[str] = []
+    compacted_sessions: list[str] = []
 
-    async def fold_now(_context: RequestContext, subject: CompactionCandidate) -> CompactionResult | None:
-        compacted.append(subject.session_id)
+    async def compact_now(_context: RequestContext, subject: CompactionCandidate) -> CompactionResult | None:
+        compacted_sessions.append(subject.session_id)
         return None
 
     call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {}}]}
     messages = [{"role": "user", "content": "Many words. " * 300}, call, last]
     body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": messages}).encode()
-    count = CountTokens(InMemory(), CountReader(Calibrations()))
+    count = CountTokens(InMemorySessionStore(), CountCorrector(Calibrations()))
     context = make_context(body, AgentOptions(window_tokens=600, compaction=True))
     await find_session().apply(context)
     await count.apply(context)
 
     with suppress(DoesNotFit):
-        await FitWindow(ApplyCompactions(InMemoryCompactionStore()), count, fold_now).apply(context)
-    assert bool(compacted) == is_folded
+        await FitWindow(ApplyCompactions(InMemoryCompactionStore()), count, compact_now).apply(context)
+    assert bool(compacted_sessions) == is_compacted
 
 
 class FlakyStore(InMemoryCompactionStore):
     """Responds until it is unavailable."""
 
-    is_away = False
+    is_unavailable = False
 
     def _check_available(self, operation: str) -> None:
-        if self.is_away:
+        if self.is_unavailable:
             raise StoreUnavailable("the store", "it is gone")
 
 
@@ -129,29 +129,32 @@ def make_body(questions: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("is_folded", "is_away", "is_on", "steps"),
+    ("is_compacted", "is_unavailable", "is_on", "steps"),
     [
         (True, False, True, {"fold"}),
         (False, False, True, {"room"}),
         (True, True, True, {"room"}),
         (True, False, False, {"room"}),
     ],
-    ids=["folded meanwhile", "not folded", "folded, but the store is away", "folded, but switched off since"],
+    ids=["compacted meanwhile", "not compacted", "store unavailable", "compaction turned off"],
 )
 async def test_compactions_of_other_processes_are_found_before_room_is_made(
-    is_folded: bool, is_away: bool, is_on: bool, steps: set[str]
+    is_compacted: bool, is_unavailable: bool, is_on: bool, steps: set[str]
 ) -> None:
-    """Defect: for a second nobody looked, so that history was dropped although its summary existed."""
-    compaction_store, session_store = FlakyStore(), InMemory()
-    history, count = ApplyCompactions(compaction_store), CountTokens(session_store, CountReader(Calibrations()))
+    """Defect: for a second the store was not read, so that history was dropped although its summary existed."""
+    compaction_store, session_store = FlakyStore(), InMemorySessionStore()
+    history, count = (
+        ApplyCompactions(compaction_store),
+        CountTokens(session_store, CountCorrector(Calibrations())),
+    )
     options = AgentOptions(window_tokens=2_000, compaction=True)
     await apply_history(make_body(2), options, history)
     options = replace(options, compaction=is_on, on_overflow=OnOverflow.MAKE_ROOM)
     context = await apply_history(make_body(6), options, history)
     await count.apply(context)
-    if is_folded:
+    if is_compacted:
         await compaction_store.record(make_compaction_at(context.original, 9, agent="ana"), (), lease=None)
-    compaction_store.is_away = is_away
+    compaction_store.is_unavailable = is_unavailable
 
     await FitWindow(history, count, skip_compaction).apply(context)
 

@@ -11,7 +11,7 @@ import httpx
 from foveate.context.workspace import Workspace
 from foveate.cost.ledger import Charge
 from foveate.engine.options import AgentOptions, SectionOptions
-from foveate.model import Comparison
+from foveate.model import ComparisonOutcome
 from foveate.store import open_store
 from tests.support.servers.gateway import RunningGateway, running_gateway
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
@@ -20,16 +20,16 @@ HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
 TEXT = "one small red bird sings in the tall green tree "
 
 
-def ask(
-    gateway: RunningGateway, sandbox: RunningSandbox, turns: int, *, last: str = "", **more: Any
+def send(
+    gateway: RunningGateway, sandbox: RunningSandbox, turns: int, *, last: str = "", **fields: Any
 ) -> dict[str, Any]:
-    """Send a conversation with so many earlier turns; time passes."""
+    """Send a conversation with this many earlier turns, and let 20 seconds pass."""
     messages = [
         {"role": "assistant" if at % 2 else "user", "content": f"{at} {TEXT * 60}"}
         for at in range(2 * turns + 1)
     ]
     messages[-1]["content"] += last
-    body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "system": TEXT * 300, "messages": messages, **more}
+    body = {"model": "claude-sonnet-4-6", "max_tokens": 9, "system": TEXT * 300, "messages": messages, **fields}
     response = httpx.post(f"{gateway.url}/v1/messages", json=body, headers=HEADERS)
     assert response.status_code == 200, response.text
     sandbox.clock.now += 20
@@ -47,12 +47,12 @@ async def test_after_a_restart_the_first_request_of_a_session_is_not_compared(tm
         for first in (0, 2):
             with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
                 for turns in range(first, first + 2):
-                    ask(gateway, sandbox, turns)
-    response = [charge.savings for charge in await read_charges(tmp_path)]
+                    send(gateway, sandbox, turns)
+    all_savings = [charge.savings for charge in await read_charges(tmp_path)]
 
-    simulated, unknown = Comparison.SIMULATED, Comparison.UNKNOWN
-    assert [savings.comparison for savings in response] == [simulated, simulated, unknown, simulated]
-    assert [savings.simulation_error for savings in response if savings.without is not None] == [0, 0, 0]
+    simulated, unknown = ComparisonOutcome.SIMULATED, ComparisonOutcome.UNKNOWN
+    assert [savings.comparison for savings in all_savings] == [simulated, simulated, unknown, simulated]
+    assert [savings.simulation_error for savings in all_savings if savings.without is not None] == [0, 0, 0]
 
 
 async def test_requests_after_one_served_by_another_gateway_are_not_compared(tmp_path: Path) -> None:
@@ -60,26 +60,26 @@ async def test_requests_after_one_served_by_another_gateway_are_not_compared(tmp
         gateways = [running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) for _ in range(2)]
         with gateways[0] as first, gateways[1] as other:
             for turns, gateway in enumerate((first, first, other, first, first, other, other)):
-                ask(gateway, sandbox, turns)
+                send(gateway, sandbox, turns)
                 await asyncio.sleep(
                     0.5
                 )  # turns are written after the response, and the other gateway reads them
-    response = [charge.savings for charge in await read_charges(tmp_path)]
+    all_savings = [charge.savings for charge in await read_charges(tmp_path)]
 
-    simulated, unknown = Comparison.SIMULATED, Comparison.UNKNOWN
+    simulated, unknown = ComparisonOutcome.SIMULATED, ComparisonOutcome.UNKNOWN
     expected = [simulated, simulated, unknown, unknown, simulated, unknown, simulated]
-    assert [savings.comparison for savings in response] == expected
-    assert {savings.simulation_error for savings in response if savings.without is not None} == {0}
+    assert [savings.comparison for savings in all_savings] == expected
+    assert {savings.simulation_error for savings in all_savings if savings.without is not None} == {0}
 
 
 async def test_a_fork_of_a_session_served_by_another_process_is_not_compared(tmp_path: Path) -> None:
     with running_sandbox() as sandbox:
         for turns, last in ((1, "as before"), (1, "another")):
             with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway:
-                ask(gateway, sandbox, turns, last=last)
-    response = [charge.savings.comparison for charge in await read_charges(tmp_path)]
+                send(gateway, sandbox, turns, last=last)
+    comparisons = [charge.savings.comparison for charge in await read_charges(tmp_path)]
 
-    assert response == [Comparison.SIMULATED, Comparison.UNKNOWN]
+    assert comparisons == [ComparisonOutcome.SIMULATED, ComparisonOutcome.UNKNOWN]
 
 
 async def test_client_breakpoints_stay_if_another_process_served_the_session(tmp_path: Path) -> None:
@@ -88,19 +88,19 @@ async def test_client_breakpoints_stay_if_another_process_served_the_session(tmp
     with running_sandbox() as sandbox:
         for turns in (0, 1):
             with running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway:
-                ask(gateway, sandbox, turns, system=cached)
-        has_one_hour = [b'"ttl":"1h"' in ask.body.replace(b" ", b"") for ask in sandbox.requests]
+                send(gateway, sandbox, turns, system=cached)
+        has_one_hour = [b'"ttl":"1h"' in request.body.replace(b" ", b"") for request in sandbox.requests]
 
     assert has_one_hour == [False, True]
 
 
 async def test_a_request_that_foveate_cannot_change_costs_the_same_without_it(tmp_path: Path) -> None:
-    off = AgentOptions(prompt_cache=False)
+    options = AgentOptions(prompt_cache=False)
     with (
         running_sandbox() as sandbox,
-        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=off) as gateway,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
-        ask(gateway, sandbox, 0)
+        send(gateway, sandbox, 0)
     (charge,) = await read_charges(tmp_path)
 
     assert charge.savings.without == charge.dollars
@@ -114,9 +114,9 @@ async def test_injected_context_is_a_separate_cost(tmp_path: Path) -> None:
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
-        ask(gateway, sandbox, 0)
-        ask(gateway, sandbox, 1)
-    response = [charge.savings for charge in await read_charges(tmp_path)]
+        send(gateway, sandbox, 0)
+        send(gateway, sandbox, 1)
+    all_savings = [charge.savings for charge in await read_charges(tmp_path)]
 
-    assert all(savings.context is not None and savings.context < 0 for savings in response)
-    assert [savings.simulation_error for savings in response] == [Decimal(0)] * 2
+    assert all(savings.context is not None and savings.context < 0 for savings in all_savings)
+    assert [savings.simulation_error for savings in all_savings] == [Decimal(0)] * 2

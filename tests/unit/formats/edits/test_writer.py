@@ -34,33 +34,33 @@ ANTHROPIC = (
 )
 
 
-def mark(*place: Any, ttl: Ttl | None = None) -> CacheBreakpoint:
+def breakpoint_at(*place: Any, ttl: Ttl | None = None) -> CacheBreakpoint:
     return CacheBreakpoint(place=Place(*place), reason="", ttl=ttl)
 
 
-def text(new: str, *place: Any) -> ReplaceText:
-    return ReplaceText(place=Place(*place), text=new, reason="")
+def replace_text_at(new_text: str, *place: Any) -> ReplaceText:
+    return ReplaceText(place=Place(*place), text=new_text, reason="")
 
 
-def insert(new: str | Part, *place: Any, role: str = "user") -> InsertParts:
-    part = Text(new) if isinstance(new, str) else new
+def insert_at(content: str | Part, *place: Any, role: str = "user") -> InsertParts:
+    part = Text(content) if isinstance(content, str) else content
     return InsertParts(place=Place(*place), parts=(part,), reason="", role=role)
 
 
-def replace(start: int, end: int, *new: str) -> ReplaceMessages:
-    messages = tuple(Message(role="user", parts=(Text(one),)) for one in new)
+def replace_messages(start: int, end: int, *texts: str) -> ReplaceMessages:
+    messages = tuple(Message(role="user", parts=(Text(text),)) for text in texts)
     return ReplaceMessages(start=start, end=end, messages=messages, reason="")
 
 
-def order(*numbers: int) -> ReorderTools:
+def reorder_tools(*numbers: int) -> ReorderTools:
     return ReorderTools(order=numbers, reason="")
 
 
-def setting(value: str | int | bool, *path: str) -> SetParameter:
+def set_parameter(value: str | int | bool, *path: str) -> SetParameter:
     return SetParameter(path=path, value=value, reason="")
 
 
-def written(body: bytes | dict[str, Any], *edits: Edit, style: BreakpointStyle | None = None) -> bytes:
+def apply_to(body: bytes | dict[str, Any], *edits: Edit, style: BreakpointStyle | None = None) -> bytes:
     return formats.apply_edits(formats.parse_request(body), edits, breakpoint_style=style)
 
 
@@ -68,54 +68,57 @@ def written(body: bytes | dict[str, Any], *edits: Edit, style: BreakpointStyle |
     ("edits", "old", "new"),
     [
         (
-            [mark(Area.SYSTEM, 0, ttl=Ttl.ONE_HOUR)],
+            [breakpoint_at(Area.SYSTEM, 0, ttl=Ttl.ONE_HOUR)],
             rb'"S\u00e9"',
             rb'[{"type":"text","text":"S\u00e9","cache_control":{"type":"ephemeral","ttl":"1h"}}]',
         ),
         (
-            [mark(Area.MESSAGES, 0, 0, ttl=Ttl.FIVE_MINUTES), text("ho", Area.MESSAGES, 0, 0)],
+            [
+                breakpoint_at(Area.MESSAGES, 0, 0, ttl=Ttl.FIVE_MINUTES),
+                replace_text_at("ho", Area.MESSAGES, 0, 0),
+            ],
             b'"hi"',
             b'[{"type":"text","text":"ho","cache_control":{"type":"ephemeral"}}]',
         ),
         (
-            [insert("\u00e9", Area.SYSTEM, 1), mark(Area.SYSTEM, 0)],
+            [insert_at("\u00e9", Area.SYSTEM, 1), breakpoint_at(Area.SYSTEM, 0)],
             rb'"S\u00e9"',
             rb'[{"type":"text","text":"S\u00e9","cache_control":{"type":"ephemeral"}},'
             + '{"type":"text","text":"é"}]'.encode(),
         ),
-        ([order(1, 0)], b'{"name":"a"} , {"name":"b"}', b'{"name":"b"} , {"name":"a"}'),
-        ([replace(0, 1)], b'{"role":"user","content":"hi"} ,', b""),
-        ([replace(0, 1, "x")], b'"content":"hi"', b'"content":"x"'),
-        ([setting("k", "metadata", "user_id")], b"}]}]}", b'}]}],"metadata":{"user_id":"k"}}'),
-        ([setting("gpt", "model")], b'"claude-4"', b'"gpt"'),
+        ([reorder_tools(1, 0)], b'{"name":"a"} , {"name":"b"}', b'{"name":"b"} , {"name":"a"}'),
+        ([replace_messages(0, 1)], b'{"role":"user","content":"hi"} ,', b""),
+        ([replace_messages(0, 1, "x")], b'"content":"hi"', b'"content":"x"'),
+        ([set_parameter("k", "metadata", "user_id")], b"}]}]}", b'}]}],"metadata":{"user_id":"k"}}'),
+        ([set_parameter("gpt", "model")], b'"claude-4"', b'"gpt"'),
     ],
 )
 def test_an_edit_changes_only_its_own_bytes(edits: list[Edit], old: bytes, new: bytes) -> None:
     assert ANTHROPIC.count(old) == 1
 
-    assert written(ANTHROPIC, *edits) == ANTHROPIC.replace(old, new)
+    assert apply_to(ANTHROPIC, *edits) == ANTHROPIC.replace(old, new)
 
 
 def test_a_breakpoint_moves_with_its_tool() -> None:
-    tools = json.loads(written(ANTHROPIC, order(1, 0), mark(Area.TOOLS, 0)))["tools"]
+    tools = json.loads(apply_to(ANTHROPIC, reorder_tools(1, 0), breakpoint_at(Area.TOOLS, 0)))["tools"]
 
     assert tools == [{"name": "b"}, {"name": "a", "cache_control": {"type": "ephemeral"}}]
 
 
-def test_a_string_of_responses_becomes_a_list_only_where_it_must() -> None:
+def test_a_string_of_responses_becomes_a_list_only_if_needed() -> None:
     body = b'{"input":"hi","instructions":"Be"}'
     block = b'{"type":"input_text","text":"hi","prompt_cache_breakpoint":{"mode":"explicit"}}'
 
-    assert written(body, text("ho", Area.MESSAGES, 0, 0)) == body.replace(b"hi", b"ho")
-    assert written(body, mark(Area.MESSAGES, 0, 0)) == body.replace(
+    assert apply_to(body, replace_text_at("ho", Area.MESSAGES, 0, 0)) == body.replace(b"hi", b"ho")
+    assert apply_to(body, breakpoint_at(Area.MESSAGES, 0, 0)) == body.replace(
         b'"hi"', b'[{"role":"user","content":[' + block + b"]}]"
     )
 
 
-def test_what_is_inserted_into_plain_instructions_stands_behind_a_blank_line() -> None:
+def test_text_inserted_into_plain_instructions_is_separated_by_a_blank_line() -> None:
     body = rb'{"input":[],"instructions":"B\u0065"}'
 
-    assert written(body, insert("A", Area.SYSTEM, 0), insert("C", Area.SYSTEM, 1)) == body.replace(
+    assert apply_to(body, insert_at("A", Area.SYSTEM, 0), insert_at("C", Area.SYSTEM, 1)) == body.replace(
         rb"B\u0065", rb"A\n\nB\u0065\n\nC"
     )
 
@@ -128,22 +131,22 @@ def test_a_breakpoint_of_chat_has_the_requested_style() -> None:
         (BreakpointStyle.CACHE_CONTROL, {"type": "ephemeral"}),
         (BreakpointStyle.PROMPT_CACHE_BREAKPOINT, {"mode": "explicit"}),
     ):
-        content = json.loads(written(body, mark(*place), style=style))["messages"][0]["content"]
+        content = json.loads(apply_to(body, breakpoint_at(*place), style=style))["messages"][0]["content"]
         assert content == [{"type": "text", "text": "r", style.value: value}]
 
 
-def test_a_clients_breakpoint_on_a_message_is_replaced_there() -> None:
+def test_a_clients_breakpoint_on_a_message_is_replaced_in_place() -> None:
     body = b'{"messages":[{"role":"user","content":"a","cache_control":{"type":"ephemeral"}}]}'
 
-    assert written(body, mark(Area.MESSAGES, 0, 0, ttl=Ttl.ONE_HOUR)) == body.replace(
+    assert apply_to(body, breakpoint_at(Area.MESSAGES, 0, 0, ttl=Ttl.ONE_HOUR)) == body.replace(
         b'"ephemeral"', b'"ephemeral","ttl":"1h"'
     )
 
 
-def test_geminis_wrapped_request_is_edited_inside() -> None:
+def test_geminis_wrapped_request_can_be_edited() -> None:
     body = b'{"generateContentRequest":{"contents":{"parts":{"text":"a"}}}}'
 
-    assert json.loads(written(body, insert("s", Area.SYSTEM, 0), insert("b", Area.MESSAGES, 1))) == {
+    assert json.loads(apply_to(body, insert_at("s", Area.SYSTEM, 0), insert_at("b", Area.MESSAGES, 1))) == {
         "generateContentRequest": {
             "contents": [{"parts": {"text": "a"}}, {"role": "user", "parts": [{"text": "b"}]}],
             "systemInstruction": {"parts": [{"text": "s"}]},
@@ -151,96 +154,134 @@ def test_geminis_wrapped_request_is_edited_inside() -> None:
     }
 
 
-def test_a_lone_surrogate_stays_what_it_is() -> None:
+def test_a_lone_surrogate_is_unchanged() -> None:
     """Providers accept a lone surrogate, so it must be forwarded unchanged."""
     body = (
         rb'{"model":"claude-4","messages":[{"role":"user","content":"\ud83d"},{"role":"user","content":"a"}]}'
     )
 
-    assert rb'"text":"\ud83d","cache_control"' in written(body, mark(Area.MESSAGES, 0, 0))
-    assert written(body, text("b", Area.MESSAGES, 1, 0)) == body.replace(b'"a"', b'"b"')
+    assert rb'"text":"\ud83d","cache_control"' in apply_to(body, breakpoint_at(Area.MESSAGES, 0, 0))
+    assert apply_to(body, replace_text_at("b", Area.MESSAGES, 1, 0)) == body.replace(b'"a"', b'"b"')
 
 
 @pytest.mark.parametrize(
-    ("edits", "said"),
+    ("edits", "reason"),
     [
-        ([text("x", Area.MESSAGES, 0, 0), text("y", Area.MESSAGES, 0, 0)], "messages.0.0: two texts"),
-        ([mark(Area.SYSTEM, 0), mark(Area.SYSTEM, 0, ttl=Ttl.ONE_HOUR)], "system.0: two marks"),
-        ([replace(0, 2), text("x", Area.MESSAGES, 1, 0)], "messages.1: is edited and replaced"),
-        ([replace(0, 2), insert("x", Area.MESSAGES, 1)], "messages.1: something is inserted into a span"),
-        ([replace(0, 2), replace(1, 2, "x")], "messages.1: two edits replace"),
-        ([replace(1, 0)], "messages.1: 1 to 0 is no span"),
-        ([replace(0, 10**12)], "no span of 2 messages"),
-        ([mark(Area.MESSAGES, 0, 1)], "messages.0.1: there is no such block"),
-        ([mark(Area.MESSAGES, -1, 0)], "messages.-1: there is no such message"),
-        ([mark(Area.MESSAGES, 0)], "messages.0: names a message"),
-        ([mark(Area.TOOLS, 2)], "tools.2: there is no such"),
-        ([mark(Area.SYSTEM, 0, 0)], "system.0.0: has no blocks"),
-        ([insert("x", Area.MESSAGES, 3)], "messages.3: nothing can stand there"),
-        ([insert("x", Area.SYSTEM, 2)], "system.2: nothing can stand there"),
-        ([insert("x", Area.TOOLS, 0)], "tools are only marked"),
-        ([insert(Image(source=MediaSource.URL), Area.SYSTEM, 0)], "only texts and blocks"),
-        ([insert(Opaque("odd", b"{"), Area.SYSTEM, 0)], "`odd` is not JSON"),
+        (
+            [replace_text_at("x", Area.MESSAGES, 0, 0), replace_text_at("y", Area.MESSAGES, 0, 0)],
+            "messages.0.0: two texts",
+        ),
+        (
+            [breakpoint_at(Area.SYSTEM, 0), breakpoint_at(Area.SYSTEM, 0, ttl=Ttl.ONE_HOUR)],
+            "system.0: two marks",
+        ),
+        (
+            [replace_messages(0, 2), replace_text_at("x", Area.MESSAGES, 1, 0)],
+            "messages.1: is edited and replaced",
+        ),
+        (
+            [replace_messages(0, 2), insert_at("x", Area.MESSAGES, 1)],
+            "messages.1: something is inserted into a span",
+        ),
+        ([replace_messages(0, 2), replace_messages(1, 2, "x")], "messages.1: two edits replace"),
+        ([replace_messages(1, 0)], "messages.1: 1 to 0 is no span"),
+        ([replace_messages(0, 10**12)], "no span of 2 messages"),
+        ([breakpoint_at(Area.MESSAGES, 0, 1)], "messages.0.1: there is no such block"),
+        ([breakpoint_at(Area.MESSAGES, -1, 0)], "messages.-1: there is no such message"),
+        ([breakpoint_at(Area.MESSAGES, 0)], "messages.0: names a message"),
+        ([breakpoint_at(Area.TOOLS, 2)], "tools.2: there is no such"),
+        ([breakpoint_at(Area.SYSTEM, 0, 0)], "system.0.0: has no blocks"),
+        ([insert_at("x", Area.MESSAGES, 3)], "messages.3: nothing can stand there"),
+        ([insert_at("x", Area.SYSTEM, 2)], "system.2: nothing can stand there"),
+        ([insert_at("x", Area.TOOLS, 0)], "tools are only marked"),
+        ([insert_at(Image(source=MediaSource.URL), Area.SYSTEM, 0)], "only texts and blocks"),
+        ([insert_at(Opaque("odd", b"{"), Area.SYSTEM, 0)], "`odd` is not JSON"),
         ([InsertParts(place=Place(Area.SYSTEM, 0), parts=(), reason="")], "nothing is given"),
-        ([text("x", Area.MESSAGES, 1, 0)], "`thinking` has no text"),
-        ([order(0, 0)], "the order does not name each of 2 tools"),
-        ([order(0, 1), order(1, 0)], "two orders"),
-        ([setting(1, "a"), setting(2, "a")], "a: two values"),
-        ([setting(1, "a"), setting(True, "a")], "a: two values"),
-        ([setting(1, "a"), setting(2, "a", "b")], "at once"),
-        ([setting(1, "model", "x")], "model: is no object"),
-        ([setting("x", "system")], "system: is no parameter"),
-        ([setting(1)], "without a name"),
+        ([replace_text_at("x", Area.MESSAGES, 1, 0)], "`thinking` has no text"),
+        ([reorder_tools(0, 0)], "the order does not name each of 2 tools"),
+        ([reorder_tools(0, 1), reorder_tools(1, 0)], "two orders"),
+        ([set_parameter(1, "a"), set_parameter(2, "a")], "a: two values"),
+        ([set_parameter(1, "a"), set_parameter(True, "a")], "a: two values"),
+        ([set_parameter(1, "a"), set_parameter(2, "a", "b")], "at once"),
+        ([set_parameter(1, "model", "x")], "model: is no object"),
+        ([set_parameter("x", "system")], "system: is no parameter"),
+        ([set_parameter(1)], "without a name"),
     ],
 )
-def test_edits_that_cannot_be_are_refused(edits: list[Edit], said: str) -> None:
-    for given in (edits, [*edits, setting(1, "other")]):
-        with pytest.raises(BadEdit) as refused:
-            written(ANTHROPIC, *given)
-        assert said in str(refused.value)
+def test_impossible_edits_are_rejected(edits: list[Edit], reason: str) -> None:
+    for edit_list in (edits, [*edits, set_parameter(1, "other")]):
+        with pytest.raises(BadEdit) as raised:
+            apply_to(ANTHROPIC, *edit_list)
+        assert reason in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("body", "edits", "said"),
+    ("body", "edits", "reason"),
     [
-        ({"contents": [{"parts": [{"text": "a"}]}]}, [mark(Area.MESSAGES, 0, 0)], "has no cache marks"),
-        ({"messages": [{"role": "user", "content": "a"}]}, [insert("s", Area.SYSTEM, 0)], "role `system`"),
-        ({"input": "a", "instructions": "b"}, [mark(Area.SYSTEM, 0)], "bears no mark"),
-        ({"input": [{"type": "reasoning"}]}, [mark(Area.MESSAGES, 0, 0)], "`reasoning` can be neither"),
-        ({"messages": [{"role": "tool", "content": []}]}, [mark(Area.MESSAGES, 0, 0)], "holds nothing"),
-        ({"messages": [{"role": "tool", "content": "a"}]}, [insert("b", Area.MESSAGES, 0, 0)], "no blocks"),
-        ({"tools": [{}], "functions": [{}], "messages": []}, [order(1, 0)], "another list"),
         (
-            {"messages": [{"role": "user", "content": [{"toolResult": 1}]}]},
-            [text("b", Area.MESSAGES, 0, 0)],
+            {"contents": [{"parts": [{"text": "a"}]}]},
+            [breakpoint_at(Area.MESSAGES, 0, 0)],
+            "has no cache marks",
+        ),
+        ({"messages": [{"role": "user", "content": "a"}]}, [insert_at("s", Area.SYSTEM, 0)], "role `system`"),
+        ({"input": "a", "instructions": "b"}, [breakpoint_at(Area.SYSTEM, 0)], "bears no mark"),
+        (
+            {"input": [{"type": "reasoning"}]},
+            [breakpoint_at(Area.MESSAGES, 0, 0)],
+            "`reasoning` can be neither",
+        ),
+        (
+            {"messages": [{"role": "tool", "content": []}]},
+            [breakpoint_at(Area.MESSAGES, 0, 0)],
             "holds nothing",
         ),
-        ({"messages": [], "system": 5}, [insert("b", Area.SYSTEM, 0)], "something else where a list"),
-        ({"messages": [{"role": "tool", "content": ["a"]}]}, [mark(Area.MESSAGES, 0, 0)], "could bear a mark"),
+        ({"messages": [{"role": "tool", "content": "a"}]}, [insert_at("b", Area.MESSAGES, 0, 0)], "no blocks"),
+        ({"tools": [{}], "functions": [{}], "messages": []}, [reorder_tools(1, 0)], "another list"),
+        (
+            {"messages": [{"role": "user", "content": [{"toolResult": 1}]}]},
+            [replace_text_at("b", Area.MESSAGES, 0, 0)],
+            "holds nothing",
+        ),
+        ({"messages": [], "system": 5}, [insert_at("b", Area.SYSTEM, 0)], "something else where a list"),
+        (
+            {"messages": [{"role": "tool", "content": ["a"]}]},
+            [breakpoint_at(Area.MESSAGES, 0, 0)],
+            "could bear a mark",
+        ),
     ],
 )
-def test_what_a_format_cannot_say_is_refused(body: dict[str, Any], edits: list[Edit], said: str) -> None:
-    with pytest.raises(BadEdit) as refused:
-        written(body, *edits)
-    assert said in str(refused.value)
+def test_edits_that_a_format_does_not_support_are_rejected(
+    body: dict[str, Any], edits: list[Edit], reason: str
+) -> None:
+    with pytest.raises(BadEdit) as raised:
+        apply_to(body, *edits)
+    assert reason in str(raised.value)
 
 
 def test_a_breakpoint_style_that_a_format_does_not_have_is_rejected() -> None:
-    with pytest.raises(BadEdit) as refused:
-        written(ANTHROPIC, mark(Area.SYSTEM, 0), style=BreakpointStyle.CACHE_POINT)
-    assert "cachePoint" in str(refused.value)
+    with pytest.raises(BadEdit) as raised:
+        apply_to(ANTHROPIC, breakpoint_at(Area.SYSTEM, 0), style=BreakpointStyle.CACHE_POINT)
+    assert "cachePoint" in str(raised.value)
 
 
-def test_edits_that_say_the_same_do_not_contradict() -> None:
-    once: list[Edit] = [mark(Area.SYSTEM, 0), text("x", Area.MESSAGES, 0, 0), replace(1, 2)]
-    once += [order(1, 0), setting(1, "a")]
+def test_identical_edits_do_not_conflict() -> None:
+    edit_list: list[Edit] = [
+        breakpoint_at(Area.SYSTEM, 0),
+        replace_text_at("x", Area.MESSAGES, 0, 0),
+        replace_messages(1, 2),
+    ]
+    edit_list += [reorder_tools(1, 0), set_parameter(1, "a")]
 
-    assert written(ANTHROPIC, *once, *once) == written(ANTHROPIC, *once)
+    assert apply_to(ANTHROPIC, *edit_list, *edit_list) == apply_to(ANTHROPIC, *edit_list)
 
 
 def test_an_empty_request_can_be_filled() -> None:
     request = formats.parse_request(b"{ }", Format.ANTHROPIC)
-    edits: list[Edit] = [insert("m", Area.MESSAGES, 0), insert("s", Area.SYSTEM, 0), setting(5, "max_tokens")]
+    edits: list[Edit] = [
+        insert_at("m", Area.MESSAGES, 0),
+        insert_at("s", Area.SYSTEM, 0),
+        set_parameter(5, "max_tokens"),
+    ]
 
     assert json.loads(formats.apply_edits(request, edits)) == {
         "messages": [{"role": "user", "content": "m"}],

@@ -1,4 +1,4 @@
-"""Breakpoints of clients are kept, replaced where they count, and moved with their tools."""
+"""Breakpoints of clients are kept, replaced if they take effect, and moved with their tools."""
 
 import json
 from typing import Any
@@ -20,100 +20,126 @@ from foveate.model import (
 )
 
 SHORT, LONG = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}
-POINT, LONG_POINT = {"cachePoint": {"type": "default"}}, {"cachePoint": {"type": "default", "ttl": "1h"}}
+CACHE_POINT, LONG_CACHE_POINT = (
+    {"cachePoint": {"type": "default"}},
+    {"cachePoint": {"type": "default", "ttl": "1h"}},
+)
 EXPLICIT = {"mode": "explicit"}
 
 
-def mark(*place: Any, ttl: Ttl | None = None) -> CacheBreakpoint:
+def breakpoint_at(*place: Any, ttl: Ttl | None = None) -> CacheBreakpoint:
     return CacheBreakpoint(place=Place(*place), reason="", ttl=ttl)
 
 
-def text(new: str, *place: Any) -> ReplaceText:
-    return ReplaceText(place=Place(*place), text=new, reason="")
+def replace_text_at(new_text: str, *place: Any) -> ReplaceText:
+    return ReplaceText(place=Place(*place), text=new_text, reason="")
 
 
-def first(
+def apply_to_message(
     api_format: Format, message: dict[str, Any], *edits: Edit, style: BreakpointStyle | None = None
 ) -> Any:
-    """The message as it is written when it is the only one."""
+    """Write the message as the only one of a request, and return it."""
     name = "input" if api_format is Format.RESPONSES else "messages"
     request = formats.parse_request({"model": "m", name: [message]}, api_format)
     return json.loads(formats.apply_edits(request, edits, breakpoint_style=style))[name][0]
 
 
-def part(said: str, **more: Any) -> dict[str, Any]:
-    return {"type": "text", "text": said, **more}
+def text_block(text: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "text", "text": text, **fields}
 
 
 PLACE = (Area.MESSAGES, 0, 0)
 
 
 def test_a_new_text_for_a_result_keeps_its_last_breakpoint() -> None:
-    parts = [part("a", cache_control=SHORT), part("b", cache_control=LONG), part("c", cache_control=None)]
+    parts = [
+        text_block("a", cache_control=SHORT),
+        text_block("b", cache_control=LONG),
+        text_block("c", cache_control=None),
+    ]
 
-    written = first(Format.CHAT, {"role": "tool", "content": parts}, text("new", *PLACE))
+    edited = apply_to_message(Format.CHAT, {"role": "tool", "content": parts}, replace_text_at("new", *PLACE))
 
-    assert written["content"] == [part("new", cache_control=LONG)]
+    assert edited["content"] == [text_block("new", cache_control=LONG)]
 
 
 def test_a_new_text_for_a_responses_result_keeps_its_breakpoint() -> None:
-    held = {"type": "input_text", "text": "a", "prompt_cache_breakpoint": EXPLICIT}
-    message = {"type": "function_call_output", "call_id": "1", "output": [held]}
+    block = {"type": "input_text", "text": "a", "prompt_cache_breakpoint": EXPLICIT}
+    message = {"type": "function_call_output", "call_id": "1", "output": [block]}
 
-    assert first(Format.RESPONSES, message, text("new", *PLACE))["output"] == [{**held, "text": "new"}]
+    assert apply_to_message(Format.RESPONSES, message, replace_text_at("new", *PLACE))["output"] == [
+        {**block, "text": "new"}
+    ]
 
 
 def test_a_breakpoint_and_a_new_text_leave_one_breakpoint_of_each_kind() -> None:
-    parts = [part("a", cache_control=LONG, prompt_cache_breakpoint=EXPLICIT)]
+    parts = [text_block("a", cache_control=LONG, prompt_cache_breakpoint=EXPLICIT)]
 
-    written = first(Format.CHAT, {"role": "tool", "content": parts}, text("new", *PLACE), mark(*PLACE))
+    edited = apply_to_message(
+        Format.CHAT, {"role": "tool", "content": parts}, replace_text_at("new", *PLACE), breakpoint_at(*PLACE)
+    )
 
-    assert written["content"] == [part("new", cache_control=SHORT, prompt_cache_breakpoint=EXPLICIT)]
+    assert edited["content"] == [text_block("new", cache_control=SHORT, prompt_cache_breakpoint=EXPLICIT)]
 
 
 @pytest.mark.parametrize("is_list", [True, False])
 def test_a_new_text_for_a_result_keeps_its_json_form(is_list: bool) -> None:
-    content = [part("a"), part("b")] if is_list else "a"
-    new = [part("new")] if is_list else "new"
+    content = [text_block("a"), text_block("b")] if is_list else "a"
+    new = [text_block("new")] if is_list else "new"
     result = {"type": "tool_result", "tool_use_id": "1", "content": content}
 
-    (written,) = first(Format.ANTHROPIC, {"role": "user", "content": [result]}, text("new", *PLACE))["content"]
-    assert written == {**result, "content": new}
-    assert first(Format.CHAT, {"role": "tool", "content": content}, text("new", *PLACE))["content"] == new
+    (edited,) = apply_to_message(
+        Format.ANTHROPIC, {"role": "user", "content": [result]}, replace_text_at("new", *PLACE)
+    )["content"]
+    assert edited == {**result, "content": new}
+    assert (
+        apply_to_message(Format.CHAT, {"role": "tool", "content": content}, replace_text_at("new", *PLACE))[
+            "content"
+        ]
+        == new
+    )
 
 
 def test_a_result_has_its_breakpoint_on_the_last_part() -> None:
-    parts = [part("a"), part("b")]
+    parts = [text_block("a"), text_block("b")]
 
-    written = first(Format.CHAT, {"role": "tool", "content": parts}, mark(*PLACE))
+    edited = apply_to_message(Format.CHAT, {"role": "tool", "content": parts}, breakpoint_at(*PLACE))
 
-    assert written["content"] == [part("a"), part("b", cache_control=SHORT)]
+    assert edited["content"] == [text_block("a"), text_block("b", cache_control=SHORT)]
 
 
 def test_a_null_on_a_message_is_not_a_breakpoint() -> None:
-    written = first(Format.CHAT, {"role": "user", "cache_control": None, "content": [part("a")]}, mark(*PLACE))
+    edited = apply_to_message(
+        Format.CHAT,
+        {"role": "user", "cache_control": None, "content": [text_block("a")]},
+        breakpoint_at(*PLACE),
+    )
 
-    assert written["cache_control"] is None
-    assert written["content"] == [part("a", cache_control=SHORT)]
+    assert edited["cache_control"] is None
+    assert edited["content"] == [text_block("a", cache_control=SHORT)]
 
 
 def test_a_breakpoint_is_written_on_the_block_if_both_have_one() -> None:
-    message = {"role": "user", "cache_control": SHORT, "content": [part("a", cache_control=SHORT)]}
+    message = {"role": "user", "cache_control": SHORT, "content": [text_block("a", cache_control=SHORT)]}
 
-    written = first(Format.CHAT, message, mark(*PLACE, ttl=Ttl.ONE_HOUR))
+    edited = apply_to_message(Format.CHAT, message, breakpoint_at(*PLACE, ttl=Ttl.ONE_HOUR))
 
-    assert (written["cache_control"], written["content"][0]["cache_control"]) == (SHORT, LONG)
-    (block,) = formats.request_blocks(formats.parse_request({"messages": [written]}, Format.CHAT))
+    assert (edited["cache_control"], edited["content"][0]["cache_control"]) == (SHORT, LONG)
+    (block,) = formats.request_blocks(formats.parse_request({"messages": [edited]}, Format.CHAT))
     assert block.breakpoint_ttl is Ttl.ONE_HOUR
 
 
-@pytest.mark.parametrize(("own", "counts"), [(LONG, Ttl.ONE_HOUR), (None, Ttl.FIVE_MINUTES)])
-def test_a_blocks_breakpoint_takes_precedence_over_its_messages(own: Any, counts: Ttl) -> None:
-    message = {"role": "user", "cache_control": SHORT, "content": [part("a", cache_control=own)]}
+@pytest.mark.parametrize(("block_breakpoint", "expected"), [(LONG, Ttl.ONE_HOUR), (None, Ttl.FIVE_MINUTES)])
+def test_a_blocks_breakpoint_takes_precedence_over_its_messages(block_breakpoint: Any, expected: Ttl) -> None:
+    message = {
+        "role": "user",
+        "cache_control": SHORT,
+        "content": [text_block("a", cache_control=block_breakpoint)],
+    }
 
     (block,) = formats.request_blocks(formats.parse_request({"messages": [message]}, Format.CHAT))
 
-    assert block.breakpoint_ttl is counts
+    assert block.breakpoint_ttl is expected
 
 
 @pytest.mark.parametrize("blank", [b"", b" "])
@@ -121,22 +147,22 @@ def test_a_blocks_breakpoint_takes_precedence_over_its_messages(own: Any, counts
 def test_a_blocks_breakpoint_is_replaced_however_it_is_spelled(name: bytes, blank: bytes) -> None:
     body = b'{"messages":[{"role":"user","content":[{"%s":{}%s,"type":"text","text":"a"}]}]}' % (name, blank)
 
-    written = formats.apply_edits(
-        formats.parse_request(body, Format.ANTHROPIC), (mark(*PLACE, ttl=Ttl.ONE_HOUR),)
+    edited = formats.apply_edits(
+        formats.parse_request(body, Format.ANTHROPIC), (breakpoint_at(*PLACE, ttl=Ttl.ONE_HOUR),)
     )
 
-    assert written == body.replace(b"{}", b'{"type":"ephemeral","ttl":"1h"}')
+    assert edited == body.replace(b"{}", b'{"type":"ephemeral","ttl":"1h"}')
 
 
 @pytest.mark.parametrize("block", ["{}", "{ }", '{"a":"cache_control" }', '{"a":1\n}', '{"a":1},{"b":2}'])
 def test_a_breakpoint_follows_the_last_member_of_its_block(block: str) -> None:
     body = b'{"messages":[{"role":"user","content":[%s]}]}' % block.encode()
     *others, last = json.loads(f"[{block}]")
-    edits = (mark(Area.MESSAGES, 0, len(others)),)
+    edits = (breakpoint_at(Area.MESSAGES, 0, len(others)),)
 
-    written = json.loads(formats.apply_edits(formats.parse_request(body, Format.ANTHROPIC), edits))
+    edited = json.loads(formats.apply_edits(formats.parse_request(body, Format.ANTHROPIC), edits))
 
-    assert written["messages"][0]["content"] == [*others, {**last, "cache_control": SHORT}]
+    assert edited["messages"][0]["content"] == [*others, {**last, "cache_control": SHORT}]
 
 
 def bedrock(*entries: dict[str, Any]) -> bytes:
@@ -151,22 +177,28 @@ def tool(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("edits", "expected"),
     [
-        ([], [POINT, tool("b"), tool("a"), LONG_POINT, tool("c"), POINT]),
-        ([mark(Area.TOOLS, 0)], [POINT, tool("b"), tool("a"), POINT, tool("c"), POINT]),
-        ([mark(Area.TOOLS, 1)], [POINT, tool("b"), POINT, tool("a"), LONG_POINT, tool("c"), POINT]),
+        ([], [CACHE_POINT, tool("b"), tool("a"), LONG_CACHE_POINT, tool("c"), CACHE_POINT]),
+        (
+            [breakpoint_at(Area.TOOLS, 0)],
+            [CACHE_POINT, tool("b"), tool("a"), CACHE_POINT, tool("c"), CACHE_POINT],
+        ),
+        (
+            [breakpoint_at(Area.TOOLS, 1)],
+            [CACHE_POINT, tool("b"), CACHE_POINT, tool("a"), LONG_CACHE_POINT, tool("c"), CACHE_POINT],
+        ),
     ],
 )
 def test_cache_points_move_with_their_tools(edits: list[Edit], expected: list[Any]) -> None:
-    body = bedrock(POINT, tool("a"), LONG_POINT, tool("b"), tool("c"), POINT)
+    body = bedrock(CACHE_POINT, tool("a"), LONG_CACHE_POINT, tool("b"), tool("c"), CACHE_POINT)
     order = ReorderTools(order=(1, 0, 2), reason="")
 
-    written = formats.apply_edits(formats.parse_request(body), [order, *edits])
+    edited = formats.apply_edits(formats.parse_request(body), [order, *edits])
 
-    assert json.loads(written) == json.loads(bedrock(*expected))
+    assert json.loads(edited) == json.loads(bedrock(*expected))
 
 
-def test_bedrocks_tools_put_back_are_as_they_came() -> None:
-    body = bedrock(POINT, tool("a"), LONG_POINT, tool("b"), tool("c"), POINT)
+def test_bedrocks_tools_in_their_original_order_are_unchanged() -> None:
+    body = bedrock(CACHE_POINT, tool("a"), LONG_CACHE_POINT, tool("b"), tool("c"), CACHE_POINT)
     request = formats.parse_request(body)
 
     for numbers in ((1, 0, 2), (2, 1, 0), (0, 2, 1)):
@@ -182,12 +214,12 @@ def test_a_removed_breakpoint_is_null_and_every_other_byte_stays() -> None:
         b' "messages":[]}'
     )
     request = formats.parse_request(body, Format.ANTHROPIC)
-    removed = RemoveBreakpoint(place=Place(Area.SYSTEM, 0), reason="test")
+    edit = RemoveBreakpoint(place=Place(Area.SYSTEM, 0), reason="test")
 
-    assert formats.apply_edits(request, [removed]) == body.replace(b'{"type":"ephemeral"}', b"null")
+    assert formats.apply_edits(request, [edit]) == body.replace(b'{"type":"ephemeral"}', b"null")
     assert (
-        formats.request_blocks(
-            formats.parse_request(formats.apply_edits(request, [removed]), Format.ANTHROPIC)
-        )[0].breakpoint_ttl
+        formats.request_blocks(formats.parse_request(formats.apply_edits(request, [edit]), Format.ANTHROPIC))[
+            0
+        ].breakpoint_ttl
         is None
     )

@@ -4,94 +4,94 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate import formats
 from foveate.model import Area, Format, InsertParts, Place, Text
-from tests.support.harness.example_limits import limit_examples
 
 
-def joining(place: Place, text: str) -> InsertParts:
+def join_text(place: Place, text: str) -> InsertParts:
     return InsertParts(place=place, parts=(Text(text),), reason="a test", join_texts=True)
 
 
-def after(body: dict[str, Any], api_format: Format, *edits: InsertParts) -> dict[str, Any]:
-    written = formats.apply_edits(formats.parse_request(json.dumps(body).encode(), api_format), edits)
-    found: dict[str, Any] = json.loads(written)
-    return found
+def apply_to(body: dict[str, Any], api_format: Format, *edits: InsertParts) -> dict[str, Any]:
+    edited = formats.apply_edits(formats.parse_request(json.dumps(body).encode(), api_format), edits)
+    edited_body: dict[str, Any] = json.loads(edited)
+    return edited_body
 
 
 def test_texts_join_a_plain_string_each_after_a_blank_line() -> None:
     place = Place(Area.MESSAGES, 0, 1)
 
-    found = after(
+    edited = apply_to(
         {"model": "gpt-4.1", "messages": [{"role": "user", "content": "Hi"}]},
         Format.CHAT,
-        joining(place, "one"),
-        joining(place, "two"),
+        join_text(place, "one"),
+        join_text(place, "two"),
     )
 
-    assert found["messages"] == [{"role": "user", "content": "Hi\n\none\n\ntwo"}]
+    assert edited["messages"] == [{"role": "user", "content": "Hi\n\none\n\ntwo"}]
 
 
 def test_a_list_of_blocks_stays_one() -> None:
     blocks = [{"type": "text", "text": "Hi"}]
 
-    found = after(
+    edited = apply_to(
         {"model": "gpt-4.1", "messages": [{"role": "user", "content": blocks}]},
         Format.CHAT,
-        joining(Place(Area.MESSAGES, 0, 1), "one"),
+        join_text(Place(Area.MESSAGES, 0, 1), "one"),
     )
 
-    assert found["messages"][0]["content"] == [*blocks, {"type": "text", "text": "one"}]
+    assert edited["messages"][0]["content"] == [*blocks, {"type": "text", "text": "one"}]
 
 
 def test_inserted_messages_are_joined() -> None:
     place = Place(Area.MESSAGES, 1)
 
-    found = after(
+    edited = apply_to(
         {"model": "gpt-4.1", "messages": [{"role": "user", "content": "Hi"}]},
         Format.CHAT,
-        joining(place, "one"),
-        joining(place, "two"),
+        join_text(place, "one"),
+        join_text(place, "two"),
     )
 
-    assert found["messages"][1:] == [{"role": "user", "content": "one\n\ntwo"}]
+    assert edited["messages"][1:] == [{"role": "user", "content": "one\n\ntwo"}]
 
 
-def test_an_input_that_is_one_string_stays_one() -> None:
-    found = after(
-        {"model": "gpt-4.1", "input": "Hi"}, Format.RESPONSES, joining(Place(Area.MESSAGES, 0, 1), "one")
+def test_an_input_that_is_one_string_stays_a_string() -> None:
+    edited = apply_to(
+        {"model": "gpt-4.1", "input": "Hi"}, Format.RESPONSES, join_text(Place(Area.MESSAGES, 0, 1), "one")
     )
 
-    assert found["input"] == "Hi\n\none"
+    assert edited["input"] == "Hi\n\none"
 
 
 @pytest.mark.parametrize("blank", ["", "  "])
-def test_a_string_that_says_nothing_gives_way(blank: str) -> None:
-    found = after(
+def test_a_blank_string_is_replaced(blank: str) -> None:
+    edited = apply_to(
         {"model": "gpt-4.1", "messages": [{"role": "user", "content": blank}]},
         Format.CHAT,
-        joining(Place(Area.MESSAGES, 0, 1), "one"),
+        join_text(Place(Area.MESSAGES, 0, 1), "one"),
     )
 
-    assert found["messages"] == [{"role": "user", "content": "one"}]
+    assert edited["messages"] == [{"role": "user", "content": "one"}]
 
 
-@settings(max_examples=limit_examples(60), deadline=None)
-@given(said=st.text(min_size=1), added=st.text(min_size=1), as_input=st.booleans())
-def test_what_stood_there_is_always_the_beginning_byte_for_byte(said: str, added: str, as_input: bool) -> None:
+@given(text=st.text(min_size=1), added_text=st.text(min_size=1), is_input=st.booleans())
+def test_the_original_text_is_always_the_beginning_byte_for_byte(
+    text: str, added_text: str, is_input: bool
+) -> None:
     body: dict[str, Any] = (
-        {"model": "m", "input": said} if as_input else {"messages": [{"role": "user", "content": said}]}
+        {"model": "m", "input": text} if is_input else {"messages": [{"role": "user", "content": text}]}
     )
-    api_format = Format.RESPONSES if as_input else Format.CHAT
+    api_format = Format.RESPONSES if is_input else Format.CHAT
     request = formats.parse_request(json.dumps(body).encode("utf-8", "surrogatepass"), api_format)
 
-    written = formats.apply_edits(request, (joining(Place(Area.MESSAGES, 0, 1), added),))
+    edited_bytes = formats.apply_edits(request, (join_text(Place(Area.MESSAGES, 0, 1), added_text),))
 
-    found = json.loads(written)
-    text = found["input"] if as_input else found["messages"][0]["content"]
-    assert text == (f"{said}\n\n{added}" if said.strip() else added)
-    if said.strip():
-        assert written.startswith(request.body[: request.body.rindex(b'"')])
+    edited = json.loads(edited_bytes)
+    result = edited["input"] if is_input else edited["messages"][0]["content"]
+    assert result == (f"{text}\n\n{added_text}" if text.strip() else added_text)
+    if text.strip():
+        assert edited_bytes.startswith(request.body[: request.body.rindex(b'"')])

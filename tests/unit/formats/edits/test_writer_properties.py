@@ -16,82 +16,81 @@ from tests.support.oracles.edited_tree import EditedTree
 from tests.support.oracles.json_tree import compare, scan
 from tests.support.strategies.request_edits import edit_cases, request_bodies
 
-in_every_format = pytest.mark.parametrize("api_format", list(Format))
+for_each_format = pytest.mark.parametrize("api_format", list(Format))
 
 
-@in_every_format
+@for_each_format
 @given(st.data())
 @settings(max_examples=limit_examples(20))
-def test_no_edits_give_the_very_same_bytes(api_format: Format, data: st.DataObject) -> None:
+def test_no_edits_leave_the_bytes_unchanged(api_format: Format, data: st.DataObject) -> None:
     body = data.draw(request_bodies(api_format))
 
     assert formats.apply_edits(formats.parse_request(body, api_format), []) == body
 
 
 @pytest.mark.slow
-@in_every_format
+@for_each_format
 @given(st.data())
-@settings(max_examples=limit_examples(100))
 def test_edits_are_written_and_every_other_byte_stays(api_format: Format, data: st.DataObject) -> None:
     """The oracle applies them to its own tree, and knows which bytes must not change."""
     case = data.draw(edit_cases(api_format))
-    written = formats.apply_edits(case.request, case.edits, breakpoint_style=case.style)
+    edited = formats.apply_edits(case.request, case.edits, breakpoint_style=case.style)
 
-    json.loads(written)
-    node = scan(written)
+    json.loads(edited)
+    node = scan(edited)
     expected = EditedTree(api_format, case.body, case.style).apply(case.edits)
     compare(expected, node)
-    assert written[: node.start] == case.body[: expected.start]
-    assert written[node.end :] == case.body[expected.end :]
+    assert edited[: node.start] == case.body[: expected.start]
+    assert edited[node.end :] == case.body[expected.end :]
 
 
 @pytest.mark.slow
-@in_every_format
+@for_each_format
 @given(st.data())
 @settings(max_examples=limit_examples(40))
 def test_breakpoints_are_read_back_as_written(api_format: Format, data: st.DataObject) -> None:
     """Existing breakpoints stay, even if the texts of their blocks are replaced."""
     case = data.draw(edit_cases(api_format))
-    marks = {
+    expected_ttls = {
         edit.place: edit.ttl or Ttl.FIVE_MINUTES for edit in case.edits if isinstance(edit, CacheBreakpoint)
     }
     texts = {edit.place for edit in case.edits if isinstance(edit, ReplaceText)}
     edits = [edit for edit in case.edits if isinstance(edit, CacheBreakpoint | ReplaceText)]
-    written = formats.apply_edits(case.request, edits, breakpoint_style=case.style)
+    edited = formats.apply_edits(case.request, edits, breakpoint_style=case.style)
 
-    found = formats.request_blocks(formats.parse_request(written, api_format))
-    for old, new in zip(formats.request_blocks(case.request), found, strict=True):
+    blocks = formats.request_blocks(formats.parse_request(edited, api_format))
+    for old, new in zip(formats.request_blocks(case.request), blocks, strict=True):
         if old.place in texts:
             assert (new.place, new.kind, new.role) == (old.place, old.kind, old.role)
         else:
             assert replace(new, breakpoint_ttl=old.breakpoint_ttl) == old
-        if old.place not in marks:
+        if old.place not in expected_ttls:
             assert new.breakpoint_ttl == old.breakpoint_ttl
         elif (
             case.style is BreakpointStyle.PROMPT_CACHE_BREAKPOINT
-        ):  # says nothing of time: the request does, for all of them
+        ):  # has no TTL of its own: the request has one for all of them
             assert new.breakpoint_ttl in (old.breakpoint_ttl or Ttl.THIRTY_MINUTES, Ttl.THIRTY_MINUTES)
         else:
-            assert new.breakpoint_ttl == marks[old.place]
+            assert new.breakpoint_ttl == expected_ttls[old.place]
 
 
-@in_every_format
+@for_each_format
 @given(st.data())
 @settings(max_examples=limit_examples(30))
 def test_no_more_breakpoints_are_written_than_requested(api_format: Format, data: st.DataObject) -> None:
-    """Counted by name, wherever they occur."""
+    """Breakpoints are counted by name, wherever they occur."""
     case = data.draw(edit_cases(api_format))
-    marks = [edit for edit in case.edits if isinstance(edit, CacheBreakpoint)]
-    written = formats.apply_edits(case.request, marks, breakpoint_style=case.style)
+    breakpoints = [edit for edit in case.edits if isinstance(edit, CacheBreakpoint)]
+    edited = formats.apply_edits(case.request, breakpoints, breakpoint_style=case.style)
 
-    before, after = (_counted(json.loads(body)) for body in (case.body, written))
+    before, after = (_count_names(json.loads(body)) for body in (case.body, edited))
     if case.style:
-        assert len(marks) <= after[case.style] <= before[case.style] + len(marks)
+        assert len(breakpoints) <= after[case.style] <= before[case.style] + len(breakpoints)
 
 
-def _counted(value: Any) -> Counter[str]:
-    """How often each name occurs with a value."""
+def _count_names(value: Any) -> Counter[str]:
+    """Count the names whose value is not null."""
     if isinstance(value, dict):
-        own = Counter(name for name, inner in value.items() if inner is not None)
-        return sum(map(_counted, value.values()), own)
-    return sum(map(_counted, value), Counter()) if isinstance(value, list) else Counter()
+        names = Counter(name for name, child in value.items() if child is not None)
+        return sum(map(_count_names, value.values()), names)
+    return sum(map(_count_names, value), Counter()) if isinstance(value, list) else Counter()

@@ -25,23 +25,23 @@ from tests.support.oracles.json_tree import compare, scan
 
 STYLES = {Format.CHAT: BreakpointStyle.CACHE_CONTROL, Format.RESPONSES: BreakpointStyle.PROMPT_CACHE_BREAKPOINT}
 STYLES |= {Format.ANTHROPIC: BreakpointStyle.CACHE_CONTROL, Format.BEDROCK: BreakpointStyle.CACHE_POINT}
-TEXTS = ("text", "input_text", "output_text")
-EVERY = 4
+TEXT_TYPES = ("text", "input_text", "output_text")
+SAMPLE_STEP = 4
 
 
 @pytest.mark.slow
-def test_recorded_requests_keep_every_byte_that_no_edit_means(shared_data: Path) -> None:
+def test_recorded_requests_keep_every_byte_outside_their_edits(shared_data: Path) -> None:
     edited = 0
     with gzip.open(shared_data / "usage_pairs.jsonl.gz", "rt", encoding="utf-8") as lines:
         for number, line in enumerate(lines):
-            if number % EVERY:
+            if number % SAMPLE_STEP:
                 continue
             try:
                 request = formats.parse_request(json.dumps(json.loads(line)["request"], indent=1).encode())
             except MalformedRequest:
                 continue
             style = STYLES.get(request.format)
-            texts = [block for block in formats.request_blocks(request) if block.kind in TEXTS]
+            texts = [block for block in formats.request_blocks(request) if block.kind in TEXT_TYPES]
             messages = [block for block in texts if block.place.area is Area.MESSAGES]
             edits: list[Edit] = [SetParameter(path=("foveate", "x"), value=1, reason="")]
             edits += [ReplaceText(place=block.place, text="short", reason="") for block in messages[:1]]
@@ -55,12 +55,12 @@ def test_recorded_requests_keep_every_byte_that_no_edit_means(shared_data: Path)
     assert edited > 300
 
 
-def test_no_recorded_request_has_a_block_that_breaks_an_edit(shared_data: Path) -> None:
+def test_every_block_of_a_recorded_request_accepts_or_rejects_a_breakpoint(shared_data: Path) -> None:
     """Each block alone can have a breakpoint, or is rejected by name."""
-    refused = marked = 0
+    rejected = accepted = 0
     with gzip.open(shared_data / "usage_pairs.jsonl.gz", "rt", encoding="utf-8") as lines:
         for number, line in enumerate(lines):
-            if number % EVERY:
+            if number % SAMPLE_STEP:
                 continue
             try:
                 request = formats.parse_request(json.loads(line)["request"])
@@ -68,14 +68,15 @@ def test_no_recorded_request_has_a_block_that_breaks_an_edit(shared_data: Path) 
                 continue
             for block in formats.request_blocks(request)[-3:]:
                 try:
-                    written = formats.apply_edits(request, [CacheBreakpoint(place=block.place, reason="")])
+                    edited = formats.apply_edits(request, [CacheBreakpoint(place=block.place, reason="")])
                 except BadEdit:
-                    refused += 1
+                    rejected += 1
                     continue
-                again = {
-                    b.place: b for b in formats.request_blocks(formats.parse_request(written, request.format))
+                blocks_by_place = {
+                    edited_block.place: edited_block
+                    for edited_block in formats.request_blocks(formats.parse_request(edited, request.format))
                 }
-                assert again[block.place].breakpoint_ttl is not None
-                assert again[block.place].canonical_json == block.canonical_json
-                marked += 1
-    assert marked > refused
+                assert blocks_by_place[block.place].breakpoint_ttl is not None
+                assert blocks_by_place[block.place].canonical_json == block.canonical_json
+                accepted += 1
+    assert accepted > rejected

@@ -8,37 +8,43 @@ from hypothesis import strategies as st
 
 from foveate.formats.incremental.prefix_list import PrefixList
 
-ROWS = st.lists(st.integers(), max_size=6)
+item_lists = st.lists(st.integers(), max_size=6)
 
 
-@given(ROWS, st.lists(st.tuples(st.integers(0, 9), ROWS), max_size=8))
+@given(item_lists, st.lists(st.tuples(st.integers(0, 9), item_lists), max_size=8))
 def test_extending_a_list_never_changes_another(first: list[int], steps: list[tuple[int, list[int]]]) -> None:
-    rows, tuples = [PrefixList(first)], [tuple(first)]
-    for number, new in steps:
-        number %= len(rows)
-        rows.append(rows[number].with_more(new))
-        tuples.append((*tuples[number], *new))
+    lists, tuples = [PrefixList(first)], [tuple(first)]
+    for number, new_items in steps:
+        number %= len(lists)
+        lists.append(lists[number].with_more(new_items))
+        tuples.append((*tuples[number], *new_items))
 
-    assert rows == tuples
-    assert [list(row) for row in rows] == [list(row) for row in tuples]
+    assert lists == tuples
+    assert [list(items) for items in lists] == [list(items) for items in tuples]
 
 
-@given(ROWS, ROWS, st.slices(12), st.integers(-12, 12))
-def test_it_is_always_looked_at_as_a_tuple_is(first: list[int], more: list[int], part: slice, at: int) -> None:
-    row, whole = PrefixList(first), tuple(first)
-    row.with_more(more)
+@given(item_lists, item_lists, st.slices(12), st.integers(-12, 12))
+def test_a_prefix_list_always_behaves_like_a_tuple(
+    first: list[int], new_items: list[int], index_slice: slice, index: int
+) -> None:
+    prefix_list, expected = PrefixList(first), tuple(first)
+    prefix_list.with_more(new_items)
 
-    assert (len(row), row[part], list(reversed(row))) == (len(whole), whole[part], first[::-1])
-    if -len(whole) <= at < len(whole):
-        assert row[at] == whole[at]
+    assert (len(prefix_list), prefix_list[index_slice], list(reversed(prefix_list))) == (
+        len(expected),
+        expected[index_slice],
+        first[::-1],
+    )
+    if -len(expected) <= index < len(expected):
+        assert prefix_list[index] == expected[index]
     else:
         with pytest.raises(IndexError):
-            row[at]
+            prefix_list[index]
 
 
-def test_of_many_threads_each_has_its_own() -> None:
-    row = PrefixList([0])
+def test_threads_that_extend_one_list_get_separate_lists() -> None:
+    prefix_list = PrefixList([0])
     with ThreadPoolExecutor(8) as threads:
-        longer = list(threads.map(lambda number: row.with_more([number] * 50), range(1, 200)))
+        extended = list(threads.map(lambda number: prefix_list.with_more([number] * 50), range(1, 200)))
 
-    assert [tuple(each) for each in longer] == [(0, *[number] * 50) for number in range(1, 200)]
+    assert [tuple(items) for items in extended] == [(0, *[number] * 50) for number in range(1, 200)]

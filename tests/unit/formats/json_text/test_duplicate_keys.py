@@ -1,4 +1,4 @@
-r"""Requests with duplicate keys are refused, however the keys are escaped, and no other request is."""
+"""Requests with duplicate keys are rejected, however the keys are escaped, and no other request is."""
 
 import json
 import re
@@ -19,19 +19,19 @@ from foveate.formats.json_text.parse import parse_fields
 from foveate.model import Format
 from tests.support.oracles.json_tree import TreeNode, scan, spell_oddly
 
-keys = st.sampled_from(("max_tokens", "Max_Tokens", "model", "", "a")) | st.text(
+object_keys = st.sampled_from(("max_tokens", "Max_Tokens", "model", "", "a")) | st.text(
     st.sampled_from('aAſ"\\漢😀\ud83d\ude00\udfff'), max_size=3
 )
-values = st.recursive(
+json_values = st.recursive(
     st.none() | st.integers() | st.sampled_from(("", '"', "\\", '{"a":1,"a":2}', '":', "😀")),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(object_keys, children, max_size=3),
     max_leaves=12,
 )
-objects = st.dictionaries(keys, values, min_size=1, max_size=4)
+json_objects = st.dictionaries(object_keys, json_values, min_size=1, max_size=4)
 seeds = st.integers(0, 2**32)
 
 
-class Twin(str):
+class DuplicateStr(str):
     """A string key that a dict can contain twice."""
 
     __slots__ = ()
@@ -41,20 +41,20 @@ class Twin(str):
         return self is other
 
 
-def check(data: bytes) -> None:
+def check_keys(data: bytes) -> None:
     check_unique_keys(data, parse_fields(data))
 
 
-def nodes(data: bytes) -> Iterator[TreeNode]:
-    """All objects and lists of a text, outermost first, found by the tests' own scanner."""
-    waiting = [scan(data)]
-    for node in waiting:
+def iterate_nodes(data: bytes) -> Iterator[TreeNode]:
+    """Yield all objects and lists of a text, outermost first, found by the tests' own scanner."""
+    pending = [scan(data)]
+    for node in pending:
         yield node
-        waiting += [entry.current for entry in node.entries]
+        pending += [entry.current for entry in node.entries]
 
 
 def has_duplicates(data: bytes) -> bool:
-    for number, node in enumerate(nodes(data)):
+    for number, node in enumerate(iterate_nodes(data)):
         if node.first_char == "{":
             names = [re.sub("[\ud800-\udfff]", "\ufffd", entry.key) for entry in node.entries]
             names = names if number else [name.casefold() for name in names]
@@ -63,72 +63,80 @@ def has_duplicates(data: bytes) -> bool:
     return False
 
 
-def check_in_pieces(data: bytes, slice_bytes: int) -> None:
+def check_keys_in_slices(data: bytes, slice_bytes: int) -> None:
     parse_fields(data)
     check_large(data, SliceSizes(slice_bytes=slice_bytes, large_bytes=2 * slice_bytes + 1))
 
 
-@given(body=objects, seed=seeds)
-def test_a_request_is_refused_if_and_only_if_an_object_has_a_key_twice(body: dict[str, Any], seed: int) -> None:
+@given(body=json_objects, seed=seeds)
+def test_a_request_is_rejected_if_and_only_if_an_object_has_a_duplicate_key(
+    body: dict[str, Any], seed: int
+) -> None:
     data = spell_oddly(body, seed)
     if has_duplicates(data):
         with pytest.raises(DuplicateKey):
-            check(data)
+            check_keys(data)
     else:
-        check(data)
+        check_keys(data)
 
 
-def objects_in(
+def iterate_objects(
     value: Any, path: tuple[str | int, ...] = ()
 ) -> Iterator[tuple[dict[str, Any], tuple[str | int, ...]]]:
-    """Every object with members in `value`, and the path to it."""
+    """Yield every object with members in `value`, and the path to it."""
     if isinstance(value, dict) and value:
         yield value, path
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for step, found in inner:
-        yield from objects_in(found, (*path, step))
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, child in children:
+        yield from iterate_objects(child, (*path, step))
 
 
-@given(body=objects, seed=seeds, slice_bytes=st.integers(13, 60))
-def test_a_large_request_is_checked_the_same_in_pieces(
+@given(body=json_objects, seed=seeds, slice_bytes=st.integers(13, 60))
+def test_a_large_request_is_checked_the_same_in_slices(
     body: dict[str, Any], seed: int, slice_bytes: int
 ) -> None:
     data = spell_oddly({"body": body}, seed)  # only the keys at the top are compared without case
     if has_duplicates(spell_oddly({"a": {"body": body}}, seed)):
         with pytest.raises(DuplicateKey):
-            check_in_pieces(data, slice_bytes)
+            check_keys_in_slices(data, slice_bytes)
     else:
-        check_in_pieces(data, slice_bytes)
+        check_keys_in_slices(data, slice_bytes)
 
 
-@given(body=objects, seed=seeds, value=values, slice_bytes=st.none() | st.integers(13, 60), data=st.data())
-def test_a_key_that_is_inserted_anywhere_once_more_is_refused_and_named(
+@given(
+    body=json_objects,
+    seed=seeds,
+    value=json_values,
+    slice_bytes=st.none() | st.integers(13, 60),
+    data=st.data(),
+)
+def test_an_inserted_duplicate_key_is_rejected_and_named(
     body: dict[str, Any], seed: int, value: Any, slice_bytes: int | None, data: st.DataObject
 ) -> None:
     if has_duplicates(spell_oddly(body, 0)):
         return
-    doubled = deepcopy(body)
-    found, path = data.draw(st.sampled_from(list(objects_in(doubled))))
-    key = data.draw(st.sampled_from(list(found)))
-    members = list(found.items())
-    members.insert(data.draw(st.integers(0, len(members))), (Twin(key), value))
-    found.clear()
-    found.update(members)
+    duplicated = deepcopy(body)
+    target, path = data.draw(st.sampled_from(list(iterate_objects(duplicated))))
+    key = data.draw(st.sampled_from(list(target)))
+    members = list(target.items())
+    members.insert(data.draw(st.integers(0, len(members))), (DuplicateStr(key), value))
+    target.clear()
+    target.update(members)
 
-    refusing = check if slice_bytes is None else partial(check_in_pieces, slice_bytes=slice_bytes)
-    with pytest.raises(DuplicateKey) as refused:
-        refusing(spell_oddly(doubled, seed))
+    check = check_keys if slice_bytes is None else partial(check_keys_in_slices, slice_bytes=slice_bytes)
+    with pytest.raises(DuplicateKey) as raised:
+        check(spell_oddly(duplicated, seed))
 
-    mended = [json.loads(json.dumps(step)) if isinstance(step, str) else step for step in (*path, key)]
+    decoded_path = [json.loads(json.dumps(step)) if isinstance(step, str) else step for step in (*path, key)]
     expected = tuple(
-        re.sub("[\ud800-\udfff]", "\ufffd", step) if isinstance(step, str) else step for step in mended
+        re.sub("[\ud800-\udfff]", "\ufffd", step) if isinstance(step, str) else step for step in decoded_path
     )
-    assert refused.value.path == expected
-    assert str(expected[-1]) in str(refused.value)
+    assert raised.value.path == expected
+    assert str(expected[-1]) in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("body", "place"),
+    ("body", "key_path"),
     [
         (rb'{"max_tokens":64000,"max_tokens":1}', "max_tokens"),
         (rb'{"max_tokens":64000,"max\u005ftokens":1}', "max_tokens"),
@@ -145,30 +153,32 @@ def test_a_key_that_is_inserted_anywhere_once_more_is_refused_and_named(
         (rb'{"b":{"c":1,"c":2},"a":1,"a":2}', "a"),
     ],
 )  # fmt: skip
-def test_the_error_says_where_the_duplicate_key_is(body: bytes, place: str) -> None:
-    with pytest.raises(DuplicateKey) as refused:
-        check(body)
+def test_the_error_says_where_the_duplicate_key_is(body: bytes, key_path: str) -> None:
+    with pytest.raises(DuplicateKey) as raised:
+        check_keys(body)
 
-    assert str(refused.value).startswith(f"the key `{place}` occurs twice: ")
+    assert str(raised.value).startswith(f"the key `{key_path}` occurs twice: ")
 
 
 @pytest.mark.parametrize("other", ["Max_Tokens", "MAX_TOKENS", "max_to\u212aens", "max_token\u017f"])
-def test_top_level_keys_that_differ_only_in_case_are_refused(other: str) -> None:
-    """Go's encoding/json ignores case, and takes the Kelvin sign for a k and the long s for an s."""
-    with pytest.raises(DuplicateKey) as refused:
-        check(json.dumps({"max_tokens": 1, "model": "m", other: 64000}).encode())
+def test_top_level_keys_that_differ_only_in_case_are_rejected(other: str) -> None:
+    """Go's encoding/json ignores case, and treats the Kelvin sign as a k and the long s as an s."""
+    with pytest.raises(DuplicateKey) as raised:
+        check_keys(json.dumps({"max_tokens": 1, "model": "m", other: 64000}).encode())
 
-    assert str(refused.value).startswith(f"the keys `max_tokens` and `{other}` differ only in case: ")
+    assert str(raised.value).startswith(f"the keys `max_tokens` and `{other}` differ only in case: ")
 
 
 def test_deeper_keys_may_differ_in_case() -> None:
-    check(b'{"tools":[{"input_schema":{"properties":{"a":{},"A":{}}}}]}')
+    check_keys(b'{"tools":[{"input_schema":{"properties":{"a":{},"A":{}}}}]}')
 
 
-@pytest.mark.parametrize("broken", [rb'"\q"', b"01", b"[1 2]", b"", b"1}{"])
-def test_a_duplicate_key_cannot_hide_in_what_is_not_json(broken: bytes) -> None:
+@pytest.mark.parametrize("invalid_json", [rb'"\q"', b"01", b"[1 2]", b"", b"1}{"])
+def test_a_duplicate_key_cannot_hide_in_invalid_json(invalid_json: bytes) -> None:
     with pytest.raises(MalformedRequest):
-        check_unique_keys(b'{"max_tokens":9,"metadata":%s,"max_tokens":1}' % broken, ["max_tokens", "metadata"])
+        check_unique_keys(
+            b'{"max_tokens":9,"metadata":%s,"max_tokens":1}' % invalid_json, ["max_tokens", "metadata"]
+        )
 
 
 def test_a_request_that_is_nested_too_deeply_is_malformed() -> None:
@@ -178,6 +188,6 @@ def test_a_request_that_is_nested_too_deeply_is_malformed() -> None:
 
 @pytest.mark.parametrize("api_format", [None, *Format])
 @pytest.mark.parametrize("name", ["messages", "input", "contents"])
-def test_every_format_refuses_duplicate_keys(api_format: Format | None, name: str) -> None:
+def test_every_format_rejects_duplicate_keys(api_format: Format | None, name: str) -> None:
     with pytest.raises(DuplicateKey, match=r"`m` occurs twice"):
         formats.parse_request(b'{"%s":[],"m":1,"m":2}' % name.encode(), api_format)

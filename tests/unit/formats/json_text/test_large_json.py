@@ -1,4 +1,4 @@
-"""JSON parsed in pieces equals what msgspec parses at once, for any size of pieces."""
+"""JSON parsed in slices equals the result of msgspec, for any slice size."""
 
 import json
 from typing import Any
@@ -12,16 +12,16 @@ from foveate.formats.json_text import large_json
 from foveate.formats.json_text.large_json import SliceSizes
 from foveate.formats.json_text.surrogates import repair_surrogates
 
-TEXTS = st.text(max_size=30) | st.text(st.sampled_from('\\"{}[],:\n é漢😀u'), max_size=200)
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(-1e9, 1e9) | TEXTS,
-    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(TEXTS, inner, max_size=8),
+json_strings = st.text(max_size=30) | st.text(st.sampled_from('\\"{}[],:\n é漢😀u'), max_size=200)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(-1e9, 1e9) | json_strings,
+    lambda children: st.lists(children, max_size=8) | st.dictionaries(json_strings, children, max_size=8),
     max_leaves=30,
 )
-SIZES = st.integers(13, 60).map(lambda size: SliceSizes(slice_bytes=size, large_bytes=2 * size + 1))
-SPACING = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", "\t:  ")])
-# Half an emoji is all that is wrong with the last one.
-BROKEN = [
+slice_sizes = st.integers(13, 60).map(lambda size: SliceSizes(slice_bytes=size, large_bytes=2 * size + 1))
+separator_pairs = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", "\t:  ")])
+# The only defect of the last one is a lone surrogate.
+INVALID_TEXTS = [
     b"[1,]",
     b"[,1]",
     b"[[],,[]]",
@@ -33,7 +33,7 @@ BROKEN = [
     b"[]]",
     b"[] 1",
 ]
-ODD = [
+UNUSUAL_TEXTS = [
     b"[]",
     b" {} ",
     b"[[],[]]",
@@ -45,78 +45,84 @@ ODD = [
 ]
 
 
-def written(value: Any, spacing: tuple[str, str], *, is_ascii: bool) -> bytes:
+def dump_json(value: Any, spacing: tuple[str, str], *, is_ascii: bool) -> bytes:
     return json.dumps(value, separators=spacing, ensure_ascii=is_ascii).encode()
 
 
-def as_msgspec(decoder: "msgspec.json.Decoder[Any]", data: bytes) -> Any:
-    """The value that msgspec decodes, or the class of its error."""
+def decode_with_msgspec(decoder: "msgspec.json.Decoder[Any]", data: bytes) -> Any:
+    """Return the value that msgspec decodes, or the class of its error."""
     try:
         return decoder.decode(repair_surrogates(data))
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return msgspec.MsgspecError
 
 
-def in_pieces(read: Any, data: bytes, sizes: SliceSizes) -> Any:
+def parse_in_slices(parse: Any, data: bytes, sizes: SliceSizes) -> Any:
     try:
-        return read(data, sizes)
+        return parse(data, sizes)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return msgspec.MsgspecError
 
 
-@given(VALUES, SPACING, st.booleans(), SIZES)
-def test_a_text_says_the_same_in_pieces(
+@given(json_values, separator_pairs, st.booleans(), slice_sizes)
+def test_a_text_is_parsed_the_same_in_slices(
     value: Any, spacing: tuple[str, str], is_ascii: bool, sizes: SliceSizes
 ) -> None:
-    data = written(value, spacing, is_ascii=is_ascii)
+    data = dump_json(value, spacing, is_ascii=is_ascii)
 
     assert large_json.parse_json(data, sizes) == msgspec.json.decode(data)
 
 
 @pytest.mark.slow
-@given(st.lists(VALUES, max_size=9), SPACING, st.booleans(), SIZES)
+@given(st.lists(json_values, max_size=9), separator_pairs, st.booleans(), slice_sizes)
 def test_items_have_the_same_bytes(
     value: list[Any], spacing: tuple[str, str], is_ascii: bool, sizes: SliceSizes
 ) -> None:
-    data = written(value, spacing, is_ascii=is_ascii)
+    data = dump_json(value, spacing, is_ascii=is_ascii)
 
     expected = [bytes(raw) for raw in msgspec.json.decode(data, type=list[msgspec.Raw])]
     assert large_json.parse_items(data, sizes) == expected
 
 
 @pytest.mark.slow
-@given(st.dictionaries(TEXTS, VALUES, max_size=9), SPACING, st.booleans(), SIZES)
+@given(st.dictionaries(json_strings, json_values, max_size=9), separator_pairs, st.booleans(), slice_sizes)
 def test_fields_have_the_same_names_and_bytes(
     value: dict[str, Any], spacing: tuple[str, str], is_ascii: bool, sizes: SliceSizes
 ) -> None:
-    data = written(value, spacing, is_ascii=is_ascii)
+    data = dump_json(value, spacing, is_ascii=is_ascii)
 
-    found = {name: bytes(raw) for name, raw in large_json.parse_fields(data, sizes).items()}
+    fields = {name: bytes(raw) for name, raw in large_json.parse_fields(data, sizes).items()}
     expected = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    assert list(found.items()) == [(name, bytes(raw)) for name, raw in expected.items()]
+    assert list(fields.items()) == [(name, bytes(raw)) for name, raw in expected.items()]
 
 
-@given(VALUES, SPACING, st.booleans(), SIZES, st.data())
-def test_a_broken_text_is_broken_in_pieces_too(
-    value: Any, spacing: tuple[str, str], is_ascii: bool, sizes: SliceSizes, draw: st.DataObject
+@given(json_values, separator_pairs, st.booleans(), slice_sizes, st.data())
+def test_an_invalid_text_is_invalid_in_slices_too(
+    value: Any, spacing: tuple[str, str], is_ascii: bool, sizes: SliceSizes, data_object: st.DataObject
 ) -> None:
-    data = written(value, spacing, is_ascii=is_ascii)
-    at = draw.draw(st.integers(0, len(data)))
-    inserted = draw.draw(st.sampled_from([b"", b",", b"]", b"}", b"[", b"{", b'"', b"\\", b" ", b"x", b"\xff"]))
-    data = data[:at] + inserted + data[at + draw.draw(st.integers(0, 2)) :]
+    data = dump_json(value, spacing, is_ascii=is_ascii)
+    offset = data_object.draw(st.integers(0, len(data)))
+    inserted = data_object.draw(
+        st.sampled_from([b"", b",", b"]", b"}", b"[", b"{", b'"', b"\\", b" ", b"x", b"\xff"])
+    )
+    data = data[:offset] + inserted + data[offset + data_object.draw(st.integers(0, 2)) :]
 
-    assert in_pieces(large_json.parse_json, data, sizes) == as_msgspec(msgspec.json.Decoder(), data)
+    assert parse_in_slices(large_json.parse_json, data, sizes) == decode_with_msgspec(
+        msgspec.json.Decoder(), data
+    )
 
 
-@pytest.mark.parametrize("data", [*BROKEN, *ODD])
+@pytest.mark.parametrize("data", [*INVALID_TEXTS, *UNUSUAL_TEXTS])
 @pytest.mark.parametrize("size", range(13, 20))
-def test_odd_texts_are_read_as_msgspec_reads_them(data: bytes, size: int) -> None:
+def test_unusual_texts_are_parsed_like_msgspec_does(data: bytes, size: int) -> None:
     sizes = SliceSizes(slice_bytes=size, large_bytes=2 * size + 1)
 
-    assert in_pieces(large_json.parse_json, data, sizes) == as_msgspec(msgspec.json.Decoder(), data)
+    assert parse_in_slices(large_json.parse_json, data, sizes) == decode_with_msgspec(
+        msgspec.json.Decoder(), data
+    )
 
 
-@given(VALUES, st.sampled_from([None, "sorted"]), SIZES)
+@given(json_values, st.sampled_from([None, "sorted"]), slice_sizes)
 @example({"é": 1, "z": 2, "漢": "x" * 20, "😀": 3, "\uffee": 4}, "sorted", SliceSizes(6, 13))
-def test_a_value_is_written_the_same_in_pieces(value: Any, order: Any, sizes: SliceSizes) -> None:
+def test_a_value_is_encoded_the_same_in_slices(value: Any, order: Any, sizes: SliceSizes) -> None:
     assert large_json.to_json(value, order=order, sizes=sizes) == msgspec.json.encode(value, order=order)

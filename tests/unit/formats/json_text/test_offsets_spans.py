@@ -5,7 +5,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foveate.errors import MalformedRequest
@@ -17,67 +17,69 @@ from foveate.formats.json_text.offsets import (
     find_value_end,
     value_span,
 )
-from tests.support.harness.example_limits import limit_examples
 from tests.support.oracles.json_tree import TreeNode, scan, spell_oddly
 
-texts = st.text(st.sampled_from('ab"\\/{}[]:, \n\u00e9漢😀\ud83d\udfff'), max_size=6)
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-20, 20) | st.floats(allow_nan=False, allow_infinity=False) | texts,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+json_strings = st.text(st.sampled_from('ab"\\/{}[]:, \n\u00e9漢😀\ud83d\udfff'), max_size=6)
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-20, 20)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | json_strings,
+    lambda children: st.lists(children, max_size=4) | st.dictionaries(json_strings, children, max_size=4),
     max_leaves=12,
 )
 
 
-def holds(data: bytes, node: TreeNode) -> None:
-    """Every object and list of the tree is found where the oracle has it."""
+def check_spans(data: bytes, node: TreeNode) -> None:
+    """Check that every object and list of the tree is found at the offsets of the oracle."""
     span = ByteSpan(node.start, node.end)
     assert find_value_end(data, node.start) == node.end
     if node.first_char == "{":
-        found = find_members(data, span)
-        assert found.values == {
+        members = find_members(data, span)
+        assert members.values == {
             entry.key: ByteSpan(entry.current.start, entry.current.end) for entry in node.entries
         }
-        assert find_members_and_lists(data, span, {}) == (found, {})
-        assert found.last_end == (node.entries[-1].current.end if node.entries else node.start + 1)
+        assert find_members_and_lists(data, span, {}) == (members, {})
+        assert members.last_end == (node.entries[-1].current.end if node.entries else node.start + 1)
     elif node.first_char == "[":
-        expected = tuple(ByteSpan(inner.start, inner.end) for inner in node.items())
+        expected = tuple(ByteSpan(child.start, child.end) for child in node.items())
         assert find_items(data, span) == expected
-        assert find_items(data, span, [one.read(data) for one in expected]) == expected
-        assert find_items(data, span, [b"1", b'"a"', b"{}"]) == expected  # known wrongly
-    for inner in node.items():
-        holds(data, inner)
+        assert find_items(data, span, [item_span.read(data) for item_span in expected]) == expected
+        assert find_items(data, span, [b"1", b'"a"', b"{}"]) == expected  # with wrong hints
+    for child in node.items():
+        check_spans(data, child)
 
 
-@given(values, st.integers(0, 2**32))
-@settings(max_examples=limit_examples(100))
-def test_every_part_is_found_where_it_lies(value: Any, seed: int) -> None:
+@given(json_values, st.integers(0, 2**32))
+def test_every_part_is_found_at_its_offset(value: Any, seed: int) -> None:
     data = b" \n" + spell_oddly(value, seed) + b"\t"
     assert json.loads(data) == json.loads(json.dumps(value))
     node = scan(data)
 
     assert value_span(data) == ByteSpan(node.start, node.end)
-    holds(data, node)
+    check_spans(data, node)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        '{"a":12,"a":1}',  # the first value begins with the last
+        '{"a":12,"a":1}',  # the first value begins with the last one
         '{"a":1,"a":12}',
         '{"a":"a","b":"a"}',  # keys that equal values
-        '{"a\\u0062":1,"ab":2}',  # one name, spelled twice
+        '{"a\\u0062":1,"ab":2}',  # one name in two spellings
         '{"a":{"a":{"a":1}},"a":{"a":1}}',
         '[1E5,-0,1.0,1e-7,0,"\\\\",""]',
         '{"":{},"x":[]}',
-        '[{"a":"\\ud83d"},{"\\ude00":"\\\\ud83d"}]',  # surrogates that are alone, and one that is none
+        '[{"a":"\\ud83d"},{"\\ude00":"\\\\ud83d"}]',  # lone surrogates, and an escaped text that is not one
         '{"a": [ ] , "b" :{ } }',
     ],
 )
-def test_what_is_easily_taken_for_something_else_is_not(text: str) -> None:
-    holds(text.encode(), scan(text.encode()))
+def test_ambiguous_texts_are_parsed_correctly(text: str) -> None:
+    check_spans(text.encode(), scan(text.encode()))
 
 
-def test_depth_is_no_obstacle() -> None:
+def test_deep_nesting_is_supported() -> None:
     data = b'{"a":' * 20_000 + b"1" + b"}" * 20_000
 
     assert find_value_end(data, 0) == len(data)
@@ -89,8 +91,7 @@ def test_depth_is_no_obstacle() -> None:
 @example(b"[1")
 @example(b'["')
 @example(b'{"\\\x00"')
-@settings(max_examples=limit_examples(100))
-def test_what_is_no_json_is_refused_with_a_clear_error(data: bytes) -> None:
+def test_invalid_json_is_rejected_with_a_clear_error(data: bytes) -> None:
     for find in (find_members, find_items):
         try:
             find(data, ByteSpan(0, len(data)))
@@ -100,14 +101,14 @@ def test_what_is_no_json_is_refused_with_a_clear_error(data: bytes) -> None:
 
 
 def test_one_long_gap_between_items_takes_no_more_memory_than_the_body() -> None:
-    """Regression: it was used as the separator of all items, and 400 KB took 1.3 GB."""
+    """Regression: the gap was used as the separator of all items, and 400 KB took 1.3 GB."""
     data = b"[1," + b" " * 20_000 + b",".join([b"1"] * 10_000) + b"]"
     tracemalloc.start()
     try:
-        found = find_items(data, value_span(data))
-        _, most_bytes = tracemalloc.get_traced_memory()
+        items = find_items(data, value_span(data))
+        _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
 
-    assert len(found) == 10_001
-    assert most_bytes < 100 * len(data)
+    assert len(items) == 10_001
+    assert peak_bytes < 100 * len(data)

@@ -1,4 +1,4 @@
-"""Parts that identify an answer, in a response and in a later request."""
+"""Parts that identify a response, in the response itself and in a later request."""
 
 import json
 from base64 import b64encode
@@ -20,15 +20,15 @@ from foveate.model import Format
 from tests.support.scenarios.streams import frame
 
 
-def stream(*events: dict[str, Any]) -> bytes:
+def encode_stream(*events: dict[str, Any]) -> bytes:
     return b"".join(b"event: x\ndata: " + json.dumps(event).encode() + b"\n\n" for event in events)
 
 
-def streamed_parts(api_format: Format, answer: bytes, *, chunk_bytes: int = 1 << 20) -> AnswerParts:
-    """The parts of a stream in chunks of `size`."""
+def streamed_parts(api_format: Format, response: bytes, *, chunk_bytes: int = 1 << 20) -> AnswerParts:
+    """Read the parts of a stream in chunks of `chunk_bytes`."""
     parts = StreamPartCollector(api_format)
-    for start in range(0, len(answer), chunk_bytes):
-        parts.feed(answer[start : start + chunk_bytes])
+    for start in range(0, len(response), chunk_bytes):
+        parts.feed(response[start : start + chunk_bytes])
     return parts.end()
 
 
@@ -42,7 +42,7 @@ ANTHROPIC = {
         {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}},
     ],
 }
-ANTHROPIC_STREAM = stream(
+ANTHROPIC_STREAM = encode_stream(
     {"type": "message_start", "message": {"id": "msg_1", "content": []}},
     {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
     {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "I will "}},
@@ -55,7 +55,7 @@ CHAT = {
     "id": "c1",
     "choices": [{"message": {"role": "assistant", "content": "I will look.", "tool_calls": CALLS}}],
 }
-CHAT_STREAM = stream(
+CHAT_STREAM = encode_stream(
     {"id": "c1", "choices": [{"delta": {"role": "assistant", "content": "I will "}}]},
     {"id": "c1", "choices": [{"delta": {"content": "look."}}]},
     {"id": "c1", "choices": [{"delta": {"tool_calls": [{"index": 0, "id": "call_1"}]}}]},
@@ -67,7 +67,7 @@ ITEMS = [
     {"type": "function_call", "call_id": "call_1", "name": "read", "arguments": "{}"},
 ]
 RESPONSES = {"id": "resp_1", "object": "response", "output": ITEMS}
-RESPONSES_STREAM = stream(
+RESPONSES_STREAM = encode_stream(
     {"type": "response.created", "response": {"id": "resp_1"}},
     {"type": "response.output_text.delta", "delta": "I will "},
     {"type": "response.output_text.delta", "delta": "look."},
@@ -111,7 +111,7 @@ ANTHROPIC_FRAMES = b"".join(
 
 
 @pytest.mark.parametrize(
-    ("api_format", "whole", "streamed", "sent_back", "id_", "call"),
+    ("api_format", "response", "stream_bytes", "later_messages", "id_", "call"),
     [
         (Format.ANTHROPIC, ANTHROPIC, ANTHROPIC_STREAM, [ANTHROPIC], "msg_1", "toolu_1"),
         (Format.CHAT, CHAT, CHAT_STREAM, [CHAT["choices"][0]["message"]], "c1", "call_1"),  # type: ignore[index]
@@ -119,7 +119,7 @@ ANTHROPIC_FRAMES = b"".join(
         (
             Format.GEMINI,
             GEMINI,
-            stream(*GEMINI_CHUNKS),
+            encode_stream(*GEMINI_CHUNKS),
             [{"role": "model", "parts": GEMINI_PARTS[1:]}],
             "r1",
             "c2ln",
@@ -136,70 +136,81 @@ ANTHROPIC_FRAMES = b"".join(
         (Format.ANTHROPIC, ANTHROPIC, ANTHROPIC_FRAMES, [ANTHROPIC], "msg_1", "toolu_1"),
     ],
 )
-def test_an_answer_has_the_same_parts_whole_streamed_and_sent_back(
-    api_format: Format, whole: dict[str, Any], streamed: bytes, sent_back: list[Any], id_: str, call: str
+def test_a_response_has_the_same_parts_whole_streamed_and_in_a_later_request(
+    api_format: Format,
+    response: dict[str, Any],
+    stream_bytes: bytes,
+    later_messages: list[Any],
+    id_: str,
+    call: str,
 ) -> None:
     parts = AnswerParts(id=id_, tool_calls=(call,), text="Iwilllook.")
 
-    assert read_answer_parts(api_format, json.dumps(whole).encode()) == parts
-    assert streamed_parts(api_format, streamed) == parts
-    again = read_message_parts(api_format, [json.dumps(message).encode() for message in sent_back])
-    assert (again.tool_calls, again.text) == (parts.tool_calls, parts.text)
+    assert read_answer_parts(api_format, json.dumps(response).encode()) == parts
+    assert streamed_parts(api_format, stream_bytes) == parts
+    later_parts = read_message_parts(api_format, [json.dumps(message).encode() for message in later_messages])
+    assert (later_parts.tool_calls, later_parts.text) == (parts.tool_calls, parts.text)
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [b"", b"no json", b"[]", b"data: {broken\n\n", b'data: {"content": "\xff"}\n\n', b'{"choices": 7}'],
 )
-@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("is_stream", [True, False])
 @pytest.mark.parametrize("api_format", list(Format))
-def test_what_cannot_be_read_has_no_parts(api_format: Format, answer: bytes, streams: bool) -> None:
-    read = streamed_parts if streams else read_answer_parts
+def test_an_unreadable_response_has_no_parts(api_format: Format, response: bytes, is_stream: bool) -> None:
+    read_parts = streamed_parts if is_stream else read_answer_parts
 
-    assert read(api_format, answer) == AnswerParts()
+    assert read_parts(api_format, response) == AnswerParts()
 
 
-def test_a_stream_that_was_cut_off_has_the_parts_that_came() -> None:
+def test_a_truncated_stream_has_the_parts_received_so_far() -> None:
     assert streamed_parts(Format.CHAT, CHAT_STREAM[:-10]).tool_calls == ("call_1",)
 
 
-CHAT_THINKING = stream({"id": "c1", "choices": [{"delta": {"content": None, "reasoning_content": "hm "}}]})
-ANTHROPIC_THINKING = stream(
+CHAT_THINKING = encode_stream(
+    {"id": "c1", "choices": [{"delta": {"content": None, "reasoning_content": "hm "}}]}
+)
+ANTHROPIC_THINKING = encode_stream(
     {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm " * 10}}
 )
-GEMINI_THINKING = stream(
+GEMINI_THINKING = encode_stream(
     {"responseId": "r1", "candidates": [{"content": {"role": "model", "parts": GEMINI_PARTS[:1]}}]}
 )
 
 
 @pytest.mark.parametrize("chunk_bytes", [7, 1000, 100_000])
 @pytest.mark.parametrize(
-    ("api_format", "thinking", "answer"),
+    ("api_format", "thinking", "response"),
     [
         (Format.CHAT, CHAT_THINKING, CHAT_STREAM),
         (Format.ANTHROPIC, ANTHROPIC_THINKING, ANTHROPIC_STREAM),
-        (Format.GEMINI, GEMINI_THINKING, stream(*GEMINI_CHUNKS)),
-        (Format.RESPONSES, stream({"type": "response.in_progress", "tools": "x" * 400}), RESPONSES_STREAM),
+        (Format.GEMINI, GEMINI_THINKING, encode_stream(*GEMINI_CHUNKS)),
+        (
+            Format.RESPONSES,
+            encode_stream({"type": "response.in_progress", "tools": "x" * 400}),
+            RESPONSES_STREAM,
+        ),
         (Format.BEDROCK, frame(b"contentBlockDelta", b'{"delta":{"reasoningContent":{"text":"hm"}}}'), FRAMES),
     ],
 )
-def test_thinking_of_any_length_before_the_answer_hides_none_of_its_parts(
-    api_format: Format, thinking: bytes, answer: bytes, chunk_bytes: int
+def test_thinking_of_any_length_before_the_text_hides_none_of_its_parts(
+    api_format: Format, thinking: bytes, response: bytes, chunk_bytes: int
 ) -> None:
-    found = streamed_parts(api_format, thinking * 2000 + answer, chunk_bytes=chunk_bytes)
+    parts = streamed_parts(api_format, thinking * 2000 + response, chunk_bytes=chunk_bytes)
 
-    assert (found.tool_calls, found.text) == (streamed_parts(api_format, answer).tool_calls, "Iwilllook.")
+    assert (parts.tool_calls, parts.text) == (streamed_parts(api_format, response).tool_calls, "Iwilllook.")
 
 
 def test_a_tool_call_after_a_long_text_is_found() -> None:
-    text = stream({"id": "c1", "choices": [{"delta": {"content": "word "}}]})
+    text = encode_stream({"id": "c1", "choices": [{"delta": {"content": "word "}}]})
 
-    found = streamed_parts(Format.CHAT, text * 5000 + CHAT_STREAM, chunk_bytes=1000)
+    parts = streamed_parts(Format.CHAT, text * 5000 + CHAT_STREAM, chunk_bytes=1000)
 
-    assert (found.tool_calls, found.text) == (("call_1",), "word" * (MAX_TEXT_CHARS // 4))
+    assert (parts.tool_calls, parts.text) == (("call_1",), "word" * (MAX_TEXT_CHARS // 4))
 
 
-def test_blanks_do_not_count_towards_the_text_that_is_compared() -> None:
+def test_spaces_do_not_count_towards_the_compared_text() -> None:
     message = json.dumps({"role": "assistant", "content": "a" + " " * 50_000 + "b c" * 1000}).encode()
 
     assert read_message_parts(Format.CHAT, [message]).text == ("a" + "bc" * 1000)[:MAX_TEXT_CHARS]
@@ -208,14 +219,14 @@ def test_blanks_do_not_count_towards_the_text_that_is_compared() -> None:
 def test_a_long_text_is_read_in_about_the_time_of_parsing_it() -> None:
     message = json.dumps({"role": "assistant", "content": "word " * 1_000_000}).encode()
 
-    def seconds(read: Callable[[], object]) -> float:
+    def measure_seconds(function: Callable[[], object]) -> float:
         start = process_time()
-        read()
+        function()
         return process_time() - start
 
-    reading = min(seconds(lambda: read_message_parts(Format.CHAT, [message])) for _ in range(5))
-    parsing = min(seconds(lambda: json.loads(message)) for _ in range(5))
-    assert reading < 3 * parsing
+    read_seconds = min(measure_seconds(lambda: read_message_parts(Format.CHAT, [message])) for _ in range(5))
+    parse_seconds = min(measure_seconds(lambda: json.loads(message)) for _ in range(5))
+    assert read_seconds < 3 * parse_seconds
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ NOW = 1_794_900_000.0
 UNIFIED = "anthropic-ratelimit-unified"
 
 
-def limits(**headers: str) -> tuple[RateLimit, ...]:
-    said = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return read_rate_limits(said, now=NOW)
+def read_limits(**headers: str) -> tuple[RateLimit, ...]:
+    header_list = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return read_rate_limits(header_list, now=NOW)
 
 
 def test_limits_of_claude_are_read() -> None:
-    found = read_rate_limits(
+    limits = read_rate_limits(
         [
             (f"{UNIFIED}-status".encode(), b"allowed"),
             (b"Anthropic-Ratelimit-Unified-5h-Utilization", b"0.42"),
@@ -32,7 +32,7 @@ def test_limits_of_claude_are_read() -> None:
         now=NOW,
     )
 
-    assert found == (
+    assert limits == (
         RateLimit(name="5h", used=0.42, resets_at=1_794_912_000.0, status="allowed_warning"),
         RateLimit(name="7d", used=0.1, resets_at=1_795_132_800.0),
         RateLimit(name="7d_oi", used=1.0),
@@ -40,7 +40,7 @@ def test_limits_of_claude_are_read() -> None:
 
 
 def test_limits_of_codex_are_read() -> None:
-    found = limits(
+    limits = read_limits(
         x_codex_primary_used_percent="42.5",
         x_codex_primary_window_minutes="300",
         x_codex_primary_reset_after_seconds="60",
@@ -49,7 +49,7 @@ def test_limits_of_codex_are_read() -> None:
         x_codex_secondary_reset_at="1795000000",
     )
 
-    assert found == (
+    assert limits == (
         RateLimit(name="5h", used=0.425, resets_at=NOW + 60),
         RateLimit(name="7d", used=0.13, resets_at=1_795_000_000.0),
     )
@@ -58,24 +58,24 @@ def test_limits_of_codex_are_read() -> None:
 @pytest.mark.parametrize(
     ("minutes", "name"), [("60", "1h"), ("1440", "1d"), ("90", "90m"), ("20160", "14d"), ("0", "primary")]
 )
-def test_a_limit_of_codex_is_named_by_its_length(minutes: str, name: str) -> None:
-    (found,) = limits(x_codex_primary_used_percent="1", x_codex_primary_window_minutes=minutes)
+def test_a_limit_of_codex_is_named_by_its_window(minutes: str, name: str) -> None:
+    (limit,) = read_limits(x_codex_primary_used_percent="1", x_codex_primary_window_minutes=minutes)
 
-    assert found.name == name
+    assert limit.name == name
 
 
 @pytest.mark.parametrize("value", ["", "x", "nan", "inf", "-1", "1e300", "0x1", "0.4" * 50, "１"])
-def test_what_cannot_be_right_is_left_out(value: str) -> None:
-    said = [
+def test_impossible_values_are_left_out(value: str) -> None:
+    headers = [
         (f"{UNIFIED}-5h-utilization".encode(), value.encode()),
         (f"{UNIFIED}-5h-reset".encode(), value.encode()),
     ]
 
-    assert read_rate_limits(said, now=NOW) == ()
+    assert read_rate_limits(headers, now=NOW) == ()
 
 
 def test_a_response_without_limits_has_none() -> None:
-    assert limits(content_type="application/json", x_codex_turn="7") == ()
+    assert read_limits(content_type="application/json", x_codex_turn="7") == ()
 
 
 @given(
@@ -84,9 +84,9 @@ def test_a_response_without_limits_has_none() -> None:
             st.sampled_from(
                 [
                     *(
-                        f"{UNIFIED}-{window}-{what}"
+                        f"{UNIFIED}-{window}-{field}"
                         for window in ("5h", "7d", "x" * 30)
-                        for what in ("utilization", "reset", "status")
+                        for field in ("utilization", "reset", "status")
                     ),
                     "x-codex-primary-used-percent",
                     "x-codex-primary-window-minutes",
@@ -98,9 +98,9 @@ def test_a_response_without_limits_has_none() -> None:
         max_size=20,
     )
 )
-def test_whatever_headers_say_limits_are_possible_or_left_out(headers: list[tuple[bytes, bytes]]) -> None:
-    for found in read_rate_limits(headers, now=NOW):
-        assert found.used is None or 0 <= found.used <= 100
-        assert found.resets_at is None or 0 <= found.resets_at <= NOW + 4e9
-        assert found.name.isascii()
-        assert not found.status or found.status.replace("_", "").isalpha()
+def test_any_headers_give_possible_limits_or_none(headers: list[tuple[bytes, bytes]]) -> None:
+    for limit in read_rate_limits(headers, now=NOW):
+        assert limit.used is None or 0 <= limit.used <= 100
+        assert limit.resets_at is None or 0 <= limit.resets_at <= NOW + 4e9
+        assert limit.name.isascii()
+        assert not limit.status or limit.status.replace("_", "").isalpha()

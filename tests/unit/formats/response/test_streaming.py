@@ -15,25 +15,25 @@ from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.streams import cut, cuts, frame
 
 
-def events(*said: Any, end: str = "\n") -> bytes:
-    """A stream as the providers write it: each event under its name, where its JSON has a type."""
-    written = []
-    for one in said:
-        name = f"event: {one['type']}{end}" if isinstance(one, dict) and "type" in one else ""
-        text = one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
-        written.append(f"{name}data: {text}{end}{end}")
-    return "".join(written).encode()
+def build_stream(*event_bodies: Any, line_end: str = "\n") -> bytes:
+    """Write a stream as the providers do: each event has a name if its JSON has a type."""
+    lines = []
+    for body in event_bodies:
+        name = f"event: {body['type']}{line_end}" if isinstance(body, dict) and "type" in body else ""
+        text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
+        lines.append(f"{name}data: {text}{line_end}{line_end}")
+    return "".join(lines).encode()
 
 
-def read(api_format: Format, stream: bytes, at: list[int] | None = None) -> StreamReader:
+def read_stream(api_format: Format, stream: bytes, cut_points: list[int] | None = None) -> StreamReader:
     reader = StreamReader(api_format)
-    for chunk in cut(stream, at or []):
+    for chunk in cut(stream, cut_points or []):
         reader.feed(chunk)
     reader.end()
     return reader
 
 
-def told(reader: StreamReader) -> tuple[object, ...]:
+def summarize(reader: StreamReader) -> tuple[object, ...]:
     return reader.usage, reader.model, reader.id, reader.stop_reason, reader.error, reader.is_complete
 
 
@@ -62,17 +62,17 @@ ANTHROPIC_END = {
     "delta": {"stop_reason": "end_turn", "stop_sequence": None},
     "usage": {"output_tokens": 289},
 }
-ANTHROPIC = events(ANTHROPIC_START, *ANTHROPIC_TEXT, ANTHROPIC_END, {"type": "message_stop"})
+ANTHROPIC = build_stream(ANTHROPIC_START, *ANTHROPIC_TEXT, ANTHROPIC_END, {"type": "message_stop"})
 
 
-def chunk(content: str = "", finish: str | None = None, **more: Any) -> dict[str, Any]:
-    choice = {"index": 0, "delta": {"content": content}, "logprobs": None, "finish_reason": finish}
+def chat_chunk(content: str = "", finish_reason: str | None = None, **fields: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": {"content": content}, "logprobs": None, "finish_reason": finish_reason}
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion.chunk",
         "model": "gpt-4o",
         "choices": [choice],
-        **more,
+        **fields,
     }
 
 
@@ -82,11 +82,11 @@ CHAT_USAGE = {
     "total_tokens": 2_036,
     "prompt_tokens_details": {"cached_tokens": 1_920, "audio_tokens": 0},
 }
-USAGE_CHUNK = {**chunk(), "choices": [], "usage": CHAT_USAGE}
-CHAT = events(
-    chunk("Hel", usage=None),
-    chunk('"usage": {}', usage=None),
-    chunk("", "stop", usage=None),
+USAGE_CHUNK = {**chat_chunk(), "choices": [], "usage": CHAT_USAGE}
+CHAT = build_stream(
+    chat_chunk("Hel", usage=None),
+    chat_chunk('"usage": {}', usage=None),
+    chat_chunk("", "stop", usage=None),
     USAGE_CHUNK,
     "[DONE]",
 )
@@ -99,7 +99,7 @@ RESPONSE: dict[str, Any] = {
     "usage": None,
     "error": None,
 }
-RESPONSES_BILL = {
+RESPONSES_USAGE = {
     "input_tokens": 37,
     "input_tokens_details": {"cached_tokens": 8},
     "output_tokens": 11,
@@ -112,14 +112,14 @@ RESPONSES_START = [
 ]
 
 
-def response_end(status: str, **more: Any) -> dict[str, Any]:
+def response_end(status: str, **fields: Any) -> dict[str, Any]:
     return {
         "type": f"response.{status}",
-        "response": {**RESPONSE, "status": status, "usage": RESPONSES_BILL, **more},
+        "response": {**RESPONSE, "status": status, "usage": RESPONSES_USAGE, **fields},
     }
 
 
-RESPONSES = events(*RESPONSES_START, response_end("completed"))
+RESPONSES = build_stream(*RESPONSES_START, response_end("completed"))
 
 GEMINI_REPLIES = [
     {
@@ -136,7 +136,7 @@ GEMINI_REPLIES = [
     },
     {"usageMetadata": {"trafficType": "ON_DEMAND"}},
 ]
-GEMINI = events(*GEMINI_REPLIES, end="\r\n")
+GEMINI = build_stream(*GEMINI_REPLIES, line_end="\r\n")
 GEMINI_LIST = json.dumps(GEMINI_REPLIES, indent=2).encode()
 
 BEDROCK = (
@@ -156,9 +156,9 @@ STREAMS = [
     pytest.param(Format.GEMINI, GEMINI_LIST, id="gemini as a list"),
     pytest.param(Format.BEDROCK, BEDROCK, id="bedrock"),
 ]
-WRITTEN = CacheUsage(uncached=4, read=90, written_5m=165, written_1h=1_000)
+ANTHROPIC_CACHE_USAGE = CacheUsage(uncached=4, read=90, written_5m=165, written_1h=1_000)
 EXPECTED = {
-    Format.ANTHROPIC: (WRITTEN, 289, "claude-sonnet-5", "msg_1", "end_turn"),
+    Format.ANTHROPIC: (ANTHROPIC_CACHE_USAGE, 289, "claude-sonnet-5", "msg_1", "end_turn"),
     Format.CHAT: (CacheUsage(uncached=86, read=1_920), 30, "gpt-4o", "chatcmpl-1", "stop"),
     Format.RESPONSES: (CacheUsage(uncached=29, read=8), 11, "gpt-5.6-sol", "resp_1", "completed"),
     Format.GEMINI: (CacheUsage(uncached=87), 99, "gemini-3-flash-preview", "r1", "STOP"),
@@ -167,25 +167,25 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize(("api_format", "stream"), STREAMS)
-def test_a_whole_stream_has_its_usage_and_its_end(api_format: Format, stream: bytes) -> None:
-    reader = read(api_format, stream)
+def test_a_complete_stream_has_usage_and_a_stop_reason(api_format: Format, stream: bytes) -> None:
+    reader = read_stream(api_format, stream)
 
     assert reader.usage is not None
-    found = (reader.usage.cache, reader.usage.output_tokens, reader.model, reader.id, reader.stop_reason)
-    assert found == EXPECTED[api_format]
+    summary = (reader.usage.cache, reader.usage.output_tokens, reader.model, reader.id, reader.stop_reason)
+    assert summary == EXPECTED[api_format]
     assert reader.is_complete
     assert reader.error is None
 
 
 @pytest.mark.parametrize(("api_format", "stream"), STREAMS)
 @settings(max_examples=limit_examples(25))
-@given(at=cuts)
-def test_chunking_does_not_change_the_result(api_format: Format, stream: bytes, at: list[int]) -> None:
-    assert told(read(api_format, stream, at)) == told(read(api_format, stream))
+@given(cut_points=cuts)
+def test_chunking_does_not_change_the_result(api_format: Format, stream: bytes, cut_points: list[int]) -> None:
+    assert summarize(read_stream(api_format, stream, cut_points)) == summarize(read_stream(api_format, stream))
 
 
 @pytest.mark.parametrize(("api_format", "stream"), STREAMS)
-def test_a_stream_has_ended_with_its_last_event_and_not_before(api_format: Format, stream: bytes) -> None:
+def test_a_stream_is_complete_with_its_last_event_and_not_before(api_format: Format, stream: bytes) -> None:
     reader = StreamReader(api_format)
     for byte in stream[:-1]:
         reader.feed(bytes([byte]))
@@ -196,8 +196,8 @@ def test_a_stream_has_ended_with_its_last_event_and_not_before(api_format: Forma
 
 
 @pytest.mark.parametrize(("api_format", "stream"), STREAMS)
-def test_a_stream_that_breaks_off_is_not_complete(api_format: Format, stream: bytes) -> None:
-    reader = read(api_format, stream[: len(stream) // 3])
+def test_a_truncated_stream_is_not_complete(api_format: Format, stream: bytes) -> None:
+    reader = read_stream(api_format, stream[: len(stream) // 3])
 
     assert not reader.is_complete
     assert reader.stop_reason == ""
@@ -207,17 +207,27 @@ def test_a_stream_that_breaks_off_is_not_complete(api_format: Format, stream: by
 @settings(max_examples=limit_examples(40))
 @given(
     stream=st.binary(max_size=80),
-    at=cuts,
-    opening=st.sampled_from([b"", b"data: {", b"[{", b"data: [DONE", b"[]]"]),
+    cut_points=cuts,
+    prefix=st.sampled_from([b"", b"data: {", b"[{", b"data: [DONE", b"[]]"]),
 )
-def test_bytes_that_are_no_stream_tell_nothing(
-    api_format: Format, stream: bytes, at: list[int], opening: bytes
+def test_bytes_that_are_not_a_stream_have_no_usage(
+    api_format: Format, stream: bytes, cut_points: list[int], prefix: bytes
 ) -> None:
-    assert read(api_format, opening + stream, at).usage is None
+    assert read_stream(api_format, prefix + stream, cut_points).usage is None
 
 
-HELD = ("message", "usage", "delta", "choices", "error", "response", "candidates", "usageMetadata", "x_groq")
-ODD: list[Any] = [
+EVENT_FIELDS = (
+    "message",
+    "usage",
+    "delta",
+    "choices",
+    "error",
+    "response",
+    "candidates",
+    "usageMetadata",
+    "x_groq",
+)
+WRONG_VALUES: list[Any] = [
     None,
     1,
     "x",
@@ -233,12 +243,15 @@ ODD: list[Any] = [
 
 
 @pytest.mark.parametrize("api_format", Format)
-@pytest.mark.parametrize("name", HELD)
-def test_an_event_of_a_wrong_shape_is_passed_over(api_format: Format, name: str) -> None:
+@pytest.mark.parametrize("name", EVENT_FIELDS)
+def test_an_event_of_the_wrong_shape_is_ignored(api_format: Format, name: str) -> None:
     kinds = ("message_start", "message_delta", "response.completed", "error")
-    for odd in ODD:
-        reader = read(
-            api_format, events(*({"type": kind, name: odd, "id": odd, "model": odd} for kind in kinds))
+    for wrong_value in WRONG_VALUES:
+        reader = read_stream(
+            api_format,
+            build_stream(
+                *({"type": kind, name: wrong_value, "id": wrong_value, "model": wrong_value} for kind in kinds)
+            ),
         )
 
         assert reader.usage is None
@@ -247,40 +260,42 @@ def test_an_event_of_a_wrong_shape_is_passed_over(api_format: Format, name: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("api_format", Format)
-def test_nesting_near_the_recursion_limit_does_no_harm(api_format: Format) -> None:
+def test_nesting_near_the_recursion_limit_is_no_error(api_format: Format) -> None:
     for depth in range(100, 1_100, 25):
-        deep = '{"a":' + "[" * depth + "]" * depth + "}"
-        held = ",".join(f'"{name}":{deep}' for name in HELD)
+        nested = '{"a":' + "[" * depth + "]" * depth + "}"
+        fields = ",".join(f'"{name}":{nested}' for name in EVENT_FIELDS)
         for kind in ("message_start", "message_delta", "response.completed"):
-            message = f'"message":{{"usage":{deep}}},"usage":{deep}'
-            read(api_format, f'data: {{"type":"{kind}",{held},{message}}}\n\n'.encode())
-        read(api_format, frame(b"metadata", f'{{"usage":{deep}}}'.encode()))
+            message = f'"message":{{"usage":{nested}}},"usage":{nested}'
+            read_stream(api_format, f'data: {{"type":"{kind}",{fields},{message}}}\n\n'.encode())
+        read_stream(api_format, frame(b"metadata", f'{{"usage":{nested}}}'.encode()))
 
 
-def test_the_last_event_needs_no_empty_line_after_it() -> None:
+def test_the_last_event_needs_no_blank_line_after_it() -> None:
     for api_format, stream in (
         (Format.ANTHROPIC, ANTHROPIC),
         (Format.CHAT, CHAT),
         (Format.RESPONSES, RESPONSES),
     ):
-        assert told(read(api_format, stream.rstrip(b"\n"))) == told(read(api_format, stream))
+        assert summarize(read_stream(api_format, stream.rstrip(b"\n"))) == summarize(
+            read_stream(api_format, stream)
+        )
 
 
-def test_the_later_numbers_of_anthropic_win_but_a_zero_unsays_nothing() -> None:
-    def usage(start: dict[str, Any], end: dict[str, Any]) -> CacheUsage:
-        started = {"type": "message_start", "message": {**MESSAGE, "usage": start}}
-        reader = read(Format.ANTHROPIC, events(started, {**ANTHROPIC_END, "usage": end}))
+def test_later_usage_of_anthropic_wins_except_zeros() -> None:
+    def merge_usage(start: dict[str, Any], end: dict[str, Any]) -> CacheUsage:
+        start_event = {"type": "message_start", "message": {**MESSAGE, "usage": start}}
+        reader = read_stream(Format.ANTHROPIC, build_stream(start_event, {**ANTHROPIC_END, "usage": end}))
         assert reader.usage is not None
         return reader.usage.cache
 
-    grown = {"input_tokens": 40, "cache_read_input_tokens": 900, "cache_creation_input_tokens": None}
-    emptied = {"input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 7}
+    larger = {"input_tokens": 40, "cache_read_input_tokens": 900, "cache_creation_input_tokens": None}
+    zeros = {"input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 7}
 
-    assert usage({"input_tokens": 4}, grown) == CacheUsage(uncached=40, read=900)
-    assert usage(START_USAGE, {"input_tokens": 5, "cache_read_input_tokens": None}).read == 90
-    assert usage({"input_tokens": 0, "output_tokens": 0}, grown) == CacheUsage(uncached=40, read=900)
-    assert usage(START_USAGE, emptied) == WRITTEN
-    assert usage({"input_tokens": 4}, {"output_tokens": 9, "iterations": [
+    assert merge_usage({"input_tokens": 4}, larger) == CacheUsage(uncached=40, read=900)
+    assert merge_usage(START_USAGE, {"input_tokens": 5, "cache_read_input_tokens": None}).read == 90
+    assert merge_usage({"input_tokens": 0, "output_tokens": 0}, larger) == CacheUsage(uncached=40, read=900)
+    assert merge_usage(START_USAGE, zeros) == ANTHROPIC_CACHE_USAGE
+    assert merge_usage({"input_tokens": 4}, {"output_tokens": 9, "iterations": [
         {"type": "compaction", "input_tokens": 100}, {"type": "message", "input_tokens": 4}
     ]}) == CacheUsage(uncached=104)  # fmt: skip
 
@@ -294,17 +309,20 @@ def test_the_later_numbers_of_anthropic_win_but_a_zero_unsays_nothing() -> None:
     ],
 )
 def test_a_chat_host_may_put_usage_elsewhere(last: dict[str, Any], read_tokens: int) -> None:
-    reader = read(Format.CHAT, b": OPENROUTER PROCESSING\n\n" + events(chunk("Hi"), chunk("", "stop", **last)))
+    reader = read_stream(
+        Format.CHAT,
+        b": OPENROUTER PROCESSING\n\n" + build_stream(chat_chunk("Hi"), chat_chunk("", "stop", **last)),
+    )
 
     assert reader.usage is not None
     assert (reader.usage.cache.input_tokens, reader.usage.cache.read) == (2_006, read_tokens)
-    assert reader.is_complete  # not every host says [DONE]
+    assert reader.is_complete  # not every host sends [DONE]
 
 
 def test_moonshot_puts_usage_in_the_choice() -> None:
-    last = chunk("", "stop")
+    last = chat_chunk("", "stop")
     last["choices"][0]["usage"] = {"prompt_tokens": 19, "completion_tokens": 13, "cached_tokens": 9}
-    reader = read(Format.CHAT, events(chunk("Hi"), last, "[DONE]"))
+    reader = read_stream(Format.CHAT, build_stream(chat_chunk("Hi"), last, "[DONE]"))
 
     assert reader.usage is not None
     assert reader.usage.cache == CacheUsage(uncached=10, read=9)
@@ -318,23 +336,25 @@ OVERLOADED = {"type": "overloaded_error", "message": "Overloaded"}
     [
         (
             Format.ANTHROPIC,
-            events(ANTHROPIC_START, {"type": "error", "error": OVERLOADED}),
+            build_stream(ANTHROPIC_START, {"type": "error", "error": OVERLOADED}),
             StreamError("overloaded_error", "Overloaded"),
         ),
         (
             Format.CHAT,
-            events(chunk("Hi"), chunk("", "error", error={"code": 502, "message": "gone"}), "[DONE]"),
+            build_stream(
+                chat_chunk("Hi"), chat_chunk("", "error", error={"code": 502, "message": "gone"}), "[DONE]"
+            ),
             StreamError("502", "gone"),
         ),
-        (Format.CHAT, events({"error": "no more memory"}), StreamError("", "no more memory")),
+        (Format.CHAT, build_stream({"error": "no more memory"}), StreamError("", "no more memory")),
         (
             Format.RESPONSES,
-            events(RESPONSES_START[0], {"type": "error", "code": "server_error", "message": "sorry"}),
+            build_stream(RESPONSES_START[0], {"type": "error", "code": "server_error", "message": "sorry"}),
             StreamError("server_error", "sorry"),
         ),
         (
             Format.RESPONSES,
-            events(
+            build_stream(
                 RESPONSES_START[0], response_end("failed", error={"code": "server_error", "message": "sorry"})
             ),
             StreamError("server_error", "sorry"),
@@ -352,79 +372,89 @@ OVERLOADED = {"type": "overloaded_error", "message": "Overloaded"}
     ],
 )
 def test_an_error_in_the_stream_is_reported(api_format: Format, stream: bytes, error: StreamError) -> None:
-    reader = read(api_format, stream)
+    reader = read_stream(api_format, stream)
 
     assert reader.error == error
     assert not reader.is_complete
 
 
-def test_a_truncated_answer_has_its_stop_reason() -> None:
-    cut_short = response_end("incomplete", incomplete_details={"reason": "max_output_tokens"})
+def test_a_truncated_response_has_its_stop_reason() -> None:
+    incomplete = response_end("incomplete", incomplete_details={"reason": "max_output_tokens"})
     blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 4}}
 
-    assert read(Format.RESPONSES, events(*RESPONSES_START, cut_short)).stop_reason == "max_output_tokens"
-    assert read(Format.GEMINI, events(blocked)).stop_reason == "SAFETY"
+    assert (
+        read_stream(Format.RESPONSES, build_stream(*RESPONSES_START, incomplete)).stop_reason
+        == "max_output_tokens"
+    )
+    assert read_stream(Format.GEMINI, build_stream(blocked)).stop_reason == "SAFETY"
 
 
-@settings(max_examples=limit_examples(60))
-@given(at=cuts, before=st.sampled_from([b"", b": hello\n\n", b"\xef\xbb\xbf", b"event: x\r\n"]))
-def test_only_the_extra_chunk_of_usage_is_stripped(at: list[int], before: bytes) -> None:
-    extra = events(USAGE_CHUNK)
-    azure = {**chunk(), "choices": [], "prompt_filter_results": [], "usage": None}
-    with_usage = chunk("", "stop", usage=CHAT_USAGE)
-    rest = (before + events(azure, chunk('"usage"', usage=None), with_usage), events("[DONE]") + b": bye")
+@given(cut_points=cuts, before=st.sampled_from([b"", b": hello\n\n", b"\xef\xbb\xbf", b"event: x\r\n"]))
+def test_only_the_extra_usage_chunk_is_stripped(cut_points: list[int], before: bytes) -> None:
+    usage_chunk = build_stream(USAGE_CHUNK)
+    azure_chunk = {**chat_chunk(), "choices": [], "prompt_filter_results": [], "usage": None}
+    with_usage = chat_chunk("", "stop", usage=CHAT_USAGE)
+    other_events = (
+        before + build_stream(azure_chunk, chat_chunk('"usage"', usage=None), with_usage),
+        build_stream("[DONE]") + b": bye",
+    )
 
-    taken = UsageChunkFilter()
-    passed = b"".join(map(taken.feed, cut(extra.join(rest), at))) + taken.end()
+    chunk_filter = UsageChunkFilter()
+    forwarded = (
+        b"".join(map(chunk_filter.feed, cut(usage_chunk.join(other_events), cut_points))) + chunk_filter.end()
+    )
 
-    assert passed == b"".join(rest)
-
-
-@settings(max_examples=limit_examples(60))
-@given(stream=st.binary(max_size=60), at=cuts)
-def test_what_is_no_stream_passes_the_filter_unchanged(stream: bytes, at: list[int]) -> None:
-    taken = UsageChunkFilter()
-
-    assert b"".join(map(taken.feed, cut(stream, at))) + taken.end() == stream
+    assert forwarded == b"".join(other_events)
 
 
-def test_the_filter_passes_an_event_as_soon_as_it_is_whole() -> None:
-    taken, first, second = UsageChunkFilter(), events(chunk("a")), events(chunk("b"))
-    assert taken.feed(first + second[:9]) == first
-    assert taken.feed(second[9:]) == second
+@given(stream=st.binary(max_size=60), cut_points=cuts)
+def test_bytes_that_are_not_a_stream_pass_the_filter_unchanged(stream: bytes, cut_points: list[int]) -> None:
+    chunk_filter = UsageChunkFilter()
+
+    assert b"".join(map(chunk_filter.feed, cut(stream, cut_points))) + chunk_filter.end() == stream
 
 
-# For each last word in a text, what else matters was looked for in all that came behind it.
+def test_the_filter_passes_an_event_as_soon_as_it_is_complete() -> None:
+    chunk_filter, first, second = (
+        UsageChunkFilter(),
+        build_stream(chat_chunk("a")),
+        build_stream(chat_chunk("b")),
+    )
+    assert chunk_filter.feed(first + second[:9]) == first
+    assert chunk_filter.feed(second[9:]) == second
+
+
+# Regression: after each `[DONE]` in a text, the rest of the stream was searched again.
 @pytest.mark.parametrize(("word", "chunk_bytes"), [("a", 40), ("[DONE]", 10**9)])
-def test_a_long_stream_takes_time_in_proportion(word: str, chunk_bytes: int) -> None:
-    def seconds(count: int) -> float:
-        stream = events(*[chunk(word)] * count)
-        started = time.process_time()
-        read(Format.CHAT, stream, list(range(0, len(stream), chunk_bytes)))
-        return time.process_time() - started
+def test_a_long_stream_takes_linear_time(word: str, chunk_bytes: int) -> None:
+    def measure_seconds(count: int) -> float:
+        stream = build_stream(*[chat_chunk(word)] * count)
+        start_seconds = time.process_time()
+        read_stream(Format.CHAT, stream, list(range(0, len(stream), chunk_bytes)))
+        return time.process_time() - start_seconds
 
-    assert min(seconds(3_000) for _ in range(2)) < 30 * min(seconds(300) for _ in range(2))
+    assert min(measure_seconds(3_000) for _ in range(2)) < 30 * min(measure_seconds(300) for _ in range(2))
 
 
-def chunk_frame(said: object) -> bytes:
-    """A provider's event in an AWS frame, as InvokeModel streams it."""
-    packed = b64encode(json.dumps(said).encode())
-    return frame(b"chunk", b'{"bytes":"%b","p":"abc"}' % packed)
+def chunk_frame(event_body: object) -> bytes:
+    """Write a provider's event in an AWS frame, as InvokeModel streams it."""
+    encoded = b64encode(json.dumps(event_body).encode())
+    return frame(b"chunk", b'{"bytes":"%b","p":"abc"}' % encoded)
 
 
 @given(cuts)
-def test_an_anthropic_stream_in_frames_is_read_like_one_in_events(at: list[int]) -> None:
-    said = [
+def test_an_anthropic_stream_in_frames_is_read_like_one_in_events(cut_points: list[int]) -> None:
+    event_bodies = [
         ANTHROPIC_START,
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 20}},
         {"type": "message_stop", "amazon-bedrock-invocationMetrics": {"inputTokenCount": 4}},
     ]
     reader = StreamReader(Format.ANTHROPIC, is_framed=True)
-    for chunk in cut(b"".join(map(chunk_frame, said)), at):
+    for chunk in cut(b"".join(map(chunk_frame, event_bodies)), cut_points):
         reader.feed(chunk)
     reader.end()
 
-    assert told(reader) == told(read(Format.ANTHROPIC, events(*said)))
+    assert summarize(reader) == summarize(read_stream(Format.ANTHROPIC, build_stream(*event_bodies)))
     assert reader.is_complete
 
 

@@ -1,25 +1,24 @@
-"""Usage of every provider is read into one form that adds up."""
+"""Usage of every provider is converted to one form that adds up."""
 
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.formats.response.usage import parse_usage, read_response_usage
 from foveate.model import CacheUsage, Format, Usage
-from tests.support.harness.example_limits import limit_examples
 
 
-def read(api_format: Format, numbers: dict[str, Any]) -> Usage:
-    usage = parse_usage(api_format, json.dumps(numbers).encode())
+def read_usage(api_format: Format, raw_usage: dict[str, Any]) -> Usage:
+    usage = parse_usage(api_format, json.dumps(raw_usage).encode())
     assert usage is not None
     return usage
 
 
 @pytest.mark.parametrize(
-    ("api_format", "numbers", "cache", "output", "reasoning"),
+    ("api_format", "raw_usage", "cache", "output", "reasoning"),
     [
         pytest.param(
             Format.ANTHROPIC,
@@ -43,7 +42,7 @@ def read(api_format: Format, numbers: dict[str, Any]) -> Usage:
             CacheUsage(uncached=5, written_5m=30),
             7,
             0,
-            id="anthropic, only the sum of what was written",
+            id="anthropic, only the total of cache writes",
         ),
         pytest.param(
             Format.CHAT,
@@ -77,7 +76,7 @@ def read(api_format: Format, numbers: dict[str, Any]) -> Usage:
             CacheUsage(uncached=22, read=128),
             6,
             0,
-            id="mistral, which bills less only for what its details say",
+            id="mistral, cached tokens only in the details",
         ),
         pytest.param(
             Format.CHAT,
@@ -91,7 +90,7 @@ def read(api_format: Format, numbers: dict[str, Any]) -> Usage:
             CacheUsage(uncached=33),
             102_468,
             95_305,
-            id="perplexity's research, with reasoning beside the completion",
+            id="perplexity deep research, reasoning not in the completion",
         ),
         pytest.param(
             Format.CHAT,
@@ -126,7 +125,7 @@ def read(api_format: Format, numbers: dict[str, Any]) -> Usage:
             CacheUsage(uncached=29, read=8),
             763,
             233,
-            id="xai, with reasoning outside of the completion",
+            id="xai, reasoning not in the completion",
         ),
         pytest.param(
             Format.CHAT,
@@ -163,7 +162,7 @@ def read(api_format: Format, numbers: dict[str, Any]) -> Usage:
             CacheUsage(uncached=1, read=236),
             35,
             0,
-            id="llama.cpp, timings alone",
+            id="llama.cpp, only timings",
         ),
         pytest.param(
             Format.RESPONSES,
@@ -212,26 +211,27 @@ def read(api_format: Format, numbers: dict[str, Any]) -> Usage:
         ),
     ],
 )
-def test_each_dialect_is_read(
-    api_format: Format, numbers: dict[str, Any], cache: CacheUsage, output: int, reasoning: int
+def test_the_usage_format_of_each_provider_is_read(
+    api_format: Format, raw_usage: dict[str, Any], cache: CacheUsage, output: int, reasoning: int
 ) -> None:
-    usage = read(api_format, numbers)
+    usage = read_usage(api_format, raw_usage)
 
     assert (usage.cache, usage.output_tokens, usage.reasoning_tokens) == (cache, output, reasoning)
 
 
-def test_what_server_side_compaction_took_is_added_and_the_main_call_not_twice() -> None:
-    main = {"input_tokens": 229, "output_tokens": 5, "cache_read_input_tokens": 0}
+def test_usage_of_server_side_compaction_is_added_once() -> None:
+    main_call = {"input_tokens": 229, "output_tokens": 5, "cache_read_input_tokens": 0}
     compaction = {
         "type": "compaction",
         "input_tokens": 100,
         "output_tokens": 131,
         "cache_read_input_tokens": 55_000,
     }
-    written = {"cache_creation_input_tokens": 96, "cache_creation": {"ephemeral_1h_input_tokens": 96}}
+    cache_writes = {"cache_creation_input_tokens": 96, "cache_creation": {"ephemeral_1h_input_tokens": 96}}
 
-    usage = read(
-        Format.ANTHROPIC, {**main, "iterations": [{**compaction, **written}, {**main, "type": "message"}]}
+    usage = read_usage(
+        Format.ANTHROPIC,
+        {**main_call, "iterations": [{**compaction, **cache_writes}, {**main_call, "type": "message"}]},
     )
 
     assert usage.cache == CacheUsage(uncached=329, read=55_000, written_1h=96)
@@ -239,25 +239,25 @@ def test_what_server_side_compaction_took_is_added_and_the_main_call_not_twice()
 
 
 def test_usage_is_found_where_each_host_puts_it() -> None:
-    bill = {"prompt_tokens": 20, "completion_tokens": 2}
+    usage_block = {"prompt_tokens": 20, "completion_tokens": 2}
     expected = CacheUsage(uncached=20)
     for reply in (
-        {"usage": bill},
-        {"usage": None, "x_groq": {"id": "req", "usage": bill}},
-        {"usage": None, "choices": [{"index": 0, "delta": {}, "usage": bill}]},
+        {"usage": usage_block},
+        {"usage": None, "x_groq": {"id": "req", "usage": usage_block}},
+        {"usage": None, "choices": [{"index": 0, "delta": {}, "usage": usage_block}]},
         {"meta": {"api_version": {}, "billed_units": {"input_tokens": 20}}},
-        {"type": "response.done", "response": {"id": "resp", "usage": bill}},
-        {"success": True, "result": {"response": "Hi", "usage": bill}},
+        {"type": "response.done", "response": {"id": "resp", "usage": usage_block}},
+        {"success": True, "result": {"response": "Hi", "usage": usage_block}},
     ):
         usage = read_response_usage(Format.CHAT, json.dumps(reply).encode())
         assert usage is not None
         assert usage.cache == expected
-    with_timings = {"usage": bill, "timings": {"cache_n": 15, "prompt_n": 5}}
+    with_timings = {"usage": usage_block, "timings": {"cache_n": 15, "prompt_n": 5}}
     usage = read_response_usage(Format.CHAT, json.dumps(with_timings).encode())
     assert usage is not None
     assert usage.cache == CacheUsage(uncached=5, read=15)
-    gemini = [{"usageMetadata": {"promptTokenCount": 3}}, {"usageMetadata": {"promptTokenCount": 4}}, {}]
-    usage = read_response_usage(Format.GEMINI, json.dumps(gemini).encode())
+    gemini_list = [{"usageMetadata": {"promptTokenCount": 3}}, {"usageMetadata": {"promptTokenCount": 4}}, {}]
+    usage = read_response_usage(Format.GEMINI, json.dumps(gemini_list).encode())
     assert usage is not None
     assert usage.cache == CacheUsage(uncached=4)
 
@@ -266,11 +266,11 @@ def test_usage_is_found_where_each_host_puts_it() -> None:
     "reply", [b"", b"Bad Gateway", b"[]", b"null", b"{", b'{"usage": 3}', b'{"usage": {}}', b"[3]"]
 )
 @pytest.mark.parametrize("api_format", Format)
-def test_a_reply_without_usage_has_none(api_format: Format, reply: bytes) -> None:
+def test_a_response_without_usage_has_none(api_format: Format, reply: bytes) -> None:
     assert read_response_usage(api_format, reply) is None
 
 
-_NAMES = """
+_FIELD_NAMES = """
 input_tokens output_tokens total_tokens prompt_tokens completion_tokens cache_read_input_tokens
 cache_creation_input_tokens cache_creation ephemeral_5m_input_tokens ephemeral_1h_input_tokens iterations type
 output_tokens_details thinking_tokens prompt_tokens_details prompt_token_details cached_tokens
@@ -281,8 +281,8 @@ candidatesTokenCount thoughtsTokenCount toolUsePromptTokenCount cachedContentTok
 totalTokens cacheReadInputTokens cacheWriteInputTokens cacheDetails ttl tokens billed_units cost is_byok
 cost_details upstream_inference_cost usage usageMetadata x_groq choices meta
 """
-NAMES = _NAMES.split()
-leaves = (
+FIELD_NAMES = _FIELD_NAMES.split()
+json_leaves = (
     st.none()
     | st.booleans()
     | st.integers(-5, 2_000)
@@ -290,22 +290,23 @@ leaves = (
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.sampled_from(["12", "compaction", "message", "1h", ""])
 )
-blocks = st.recursive(
-    leaves,
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=6),
+json_values = st.recursive(
+    json_leaves,
+    lambda children: (
+        st.lists(children, max_size=2) | st.dictionaries(st.sampled_from(FIELD_NAMES), children, max_size=6)
+    ),
     max_leaves=20,
 )
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(120))
 @given(
     api_format=st.sampled_from(list(Format)),
-    numbers=st.dictionaries(st.sampled_from(NAMES), blocks, max_size=10),
+    raw_usage=st.dictionaries(st.sampled_from(FIELD_NAMES), json_values, max_size=10),
 )
-def test_any_numbers_are_read_into_a_usage_that_can_be(api_format: Format, numbers: dict[str, Any]) -> None:
-    text = json.dumps(numbers).encode()
-    for usage in (parse_usage(api_format, text), read_response_usage(api_format, text)):
+def test_any_usage_is_read_into_possible_numbers(api_format: Format, raw_usage: dict[str, Any]) -> None:
+    raw_bytes = json.dumps(raw_usage).encode()
+    for usage in (parse_usage(api_format, raw_bytes), read_response_usage(api_format, raw_bytes)):
         if usage is not None:
             cache = usage.cache
             parts = (cache.uncached, cache.read, cache.written_5m, cache.written_1h)
@@ -314,27 +315,26 @@ def test_any_numbers_are_read_into_a_usage_that_can_be(api_format: Format, numbe
             assert 0 <= usage.reasoning_tokens <= usage.output_tokens
 
 
-@settings(max_examples=limit_examples(80))
 @given(
     prompt=st.integers(0, 1_000),
     output=st.integers(0, 1_000),
     cached=st.integers(0, 2_000),
-    written=st.integers(0, 2_000),
+    cache_writes=st.integers(0, 2_000),
     reasoning=st.integers(0, 2_000),
 )
-def test_the_parts_of_a_number_are_never_more_than_it(
-    prompt: int, output: int, cached: int, written: int, reasoning: int
+def test_parts_never_exceed_their_total(
+    prompt: int, output: int, cached: int, cache_writes: int, reasoning: int
 ) -> None:
-    details = {"cached_tokens": cached, "cache_write_tokens": written}
-    said = {"reasoning_tokens": reasoning}
-    for api_format, numbers in (
+    details = {"cached_tokens": cached, "cache_write_tokens": cache_writes}
+    output_details = {"reasoning_tokens": reasoning}
+    for api_format, raw_usage in (
         (
             Format.CHAT,
             {
                 "prompt_tokens": prompt,
                 "prompt_tokens_details": details,
                 "completion_tokens": output,
-                "completion_tokens_details": said,
+                "completion_tokens_details": output_details,
             },
         ),
         (
@@ -343,35 +343,41 @@ def test_the_parts_of_a_number_are_never_more_than_it(
                 "input_tokens": prompt,
                 "input_tokens_details": details,
                 "output_tokens": output,
-                "output_tokens_details": said,
+                "output_tokens_details": output_details,
             },
         ),
     ):
-        usage = read(api_format, numbers)
+        usage = read_usage(api_format, raw_usage)
 
         assert usage.cache.input_tokens == prompt
         assert usage.cache.read == min(cached, prompt)
-        assert usage.cache.written_5m == min(written, prompt - usage.cache.read)
+        assert usage.cache.written_5m == min(cache_writes, prompt - usage.cache.read)
         assert usage.cache.uncached >= 0
         assert (usage.output_tokens, usage.reasoning_tokens) == (output, min(reasoning, output))
 
 
-def test_a_number_that_is_null_is_missing_and_the_total_helps() -> None:
-    odd = None
-    chat = {"prompt_tokens": odd, "completion_tokens": 4, "prompt_tokens_details": odd}
-    responses = {"input_tokens": 9, "output_tokens": odd, "input_tokens_details": {"cached_tokens": odd}}
+def test_a_null_number_is_missing_and_derived_from_the_total() -> None:
+    missing = None
+    chat = {"prompt_tokens": missing, "completion_tokens": 4, "prompt_tokens_details": missing}
+    responses = {
+        "input_tokens": 9,
+        "output_tokens": missing,
+        "input_tokens_details": {"cached_tokens": missing},
+    }
 
-    assert read(Format.CHAT, chat).cache == CacheUsage()
-    assert read(Format.CHAT, {**chat, "total_tokens": 10}).cache == CacheUsage(uncached=6)
-    assert read(Format.RESPONSES, responses).output_tokens == 0
-    assert read(Format.RESPONSES, {**responses, "total_tokens": 10}).output_tokens == 1
-    assert read(Format.RESPONSES, responses).cache == CacheUsage(uncached=9)
-    assert read(Format.ANTHROPIC, {"input_tokens": 9, "output_tokens": odd}).cache == CacheUsage(uncached=9)
-    assert read(Format.CHAT, {"prompt_tokens": 9.0}).cache == CacheUsage(uncached=9)
+    assert read_usage(Format.CHAT, chat).cache == CacheUsage()
+    assert read_usage(Format.CHAT, {**chat, "total_tokens": 10}).cache == CacheUsage(uncached=6)
+    assert read_usage(Format.RESPONSES, responses).output_tokens == 0
+    assert read_usage(Format.RESPONSES, {**responses, "total_tokens": 10}).output_tokens == 1
+    assert read_usage(Format.RESPONSES, responses).cache == CacheUsage(uncached=9)
+    assert read_usage(Format.ANTHROPIC, {"input_tokens": 9, "output_tokens": missing}).cache == CacheUsage(
+        uncached=9
+    )
+    assert read_usage(Format.CHAT, {"prompt_tokens": 9.0}).cache == CacheUsage(uncached=9)
 
 
-ODD = ["7", -3, 1.5, True, [], {}, 10**9 + 1, 10**12, 10**30, float("nan"), float("inf"), 1e300]
-ODD_USAGES: list[tuple[Format, str, dict[str, Any]]] = [
+ABSURD_NUMBERS = ["7", -3, 1.5, True, [], {}, 10**9 + 1, 10**12, 10**30, float("nan"), float("inf"), 1e300]
+USAGES_WITH_PLACEHOLDER: list[tuple[Format, str, dict[str, Any]]] = [
     (Format.ANTHROPIC, "usage", {"input_tokens": ..., "output_tokens": 4}),
     (Format.ANTHROPIC, "usage", {"input_tokens": 9, "output_tokens": ...}),
     (Format.ANTHROPIC, "usage", {"input_tokens": 9, "output_tokens": 4, "cache_read_input_tokens": ...}),
@@ -388,17 +394,17 @@ ODD_USAGES: list[tuple[Format, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("odd", ODD, ids=repr)
-@pytest.mark.parametrize(("api_format", "field", "usage"), ODD_USAGES)
+@pytest.mark.parametrize("number", ABSURD_NUMBERS, ids=repr)
+@pytest.mark.parametrize(("api_format", "field", "usage"), USAGES_WITH_PLACEHOLDER)
 def test_absurd_usage_is_unknown_and_keeps_its_raw_block(
-    api_format: Format, field: str, usage: dict[str, Any], odd: Any
+    api_format: Format, field: str, usage: dict[str, Any], number: Any
 ) -> None:
-    def filled(part: Any) -> Any:
+    def fill(part: Any) -> Any:
         if isinstance(part, dict):
-            return {name: filled(inner) for name, inner in part.items()}
-        return odd if part is ... else part
+            return {name: fill(child) for name, child in part.items()}
+        return number if part is ... else part
 
-    said = json.dumps(filled(usage))
-    found = read_response_usage(api_format, f'{{"{field}": {said}}}'.encode())
-    assert found == Usage(cache=CacheUsage(), raw=said.encode(), is_unreadable=True)
-    assert found.is_empty
+    raw_usage = json.dumps(fill(usage))
+    parsed = read_response_usage(api_format, f'{{"{field}": {raw_usage}}}'.encode())
+    assert parsed == Usage(cache=CacheUsage(), raw=raw_usage.encode(), is_unreadable=True)
+    assert parsed.is_empty

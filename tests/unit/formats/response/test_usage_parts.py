@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.formats.response.usage import (
@@ -16,43 +16,53 @@ from foveate.formats.response.usage import (
     split_usage,
 )
 from foveate.model import CacheUsage, Format, Usage
-from tests.support.harness.example_limits import limit_examples
 
 
-def read(api_format: Format, numbers: dict[str, Any]) -> Usage:
-    usage = parse_usage(api_format, json.dumps(numbers).encode())
+def read_usage(api_format: Format, raw_usage: dict[str, Any]) -> Usage:
+    usage = parse_usage(api_format, json.dumps(raw_usage).encode())
     assert usage is not None
     return usage
 
 
-def only_call(api_format: Format, numbers: dict[str, Any]) -> UsagePart:
-    (call,) = split_usage(read(api_format, numbers))
-    return call
+def read_only_part(api_format: Format, raw_usage: dict[str, Any]) -> UsagePart:
+    (part,) = split_usage(read_usage(api_format, raw_usage))
+    return part
 
 
 def test_the_price_stated_by_openrouter_is_exact() -> None:
-    bill = {"prompt_tokens": 1, "cost": 0.00341475, "is_byok": False}
-    own_key = {**bill, "cost": 0, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.0003253}}
+    usage = {"prompt_tokens": 1, "cost": 0.00341475, "is_byok": False}
+    own_key_usage = {
+        **usage,
+        "cost": 0,
+        "is_byok": True,
+        "cost_details": {"upstream_inference_cost": 0.0003253},
+    }
 
-    assert read(Format.CHAT, bill).said_dollars == Decimal("0.00341475")
-    assert read(Format.CHAT, own_key).said_dollars == Decimal("0.0003253")
-    for odd in ({"cost": -1}, {"cost": "1"}, {"cost": None}, {"cost": True}, {"cost": 1, "is_byok": True}):
-        assert read(Format.CHAT, {"prompt_tokens": 1, **odd}).said_dollars is None
+    assert read_usage(Format.CHAT, usage).reported_dollars == Decimal("0.00341475")
+    assert read_usage(Format.CHAT, own_key_usage).reported_dollars == Decimal("0.0003253")
+    for wrong_cost in (
+        {"cost": -1},
+        {"cost": "1"},
+        {"cost": None},
+        {"cost": True},
+        {"cost": 1, "is_byok": True},
+    ):
+        assert read_usage(Format.CHAT, {"prompt_tokens": 1, **wrong_cost}).reported_dollars is None
 
 
 def test_prices_stated_by_other_providers_are_read_too() -> None:
-    ticks = {"prompt_tokens": 1, "cost_in_usd_ticks": 37_756_001}
-    perplexity = {"prompt_tokens": 1, "cost": {"request_cost": 0.006, "total_cost": 0.00725}}
+    ticks_usage = {"prompt_tokens": 1, "cost_in_usd_ticks": 37_756_001}
+    perplexity_usage = {"prompt_tokens": 1, "cost": {"request_cost": 0.006, "total_cost": 0.00725}}
 
-    assert read(Format.CHAT, ticks).said_dollars == Decimal("0.0037756001")
-    assert read(Format.CHAT, perplexity).said_dollars == Decimal("0.00725")
-    odd: dict[str, Any]
-    for odd in ({"cost": {}}, {"cost": {"total_cost": "1"}}, {"cost_in_usd_ticks": -1}):
-        assert read(Format.CHAT, {"prompt_tokens": 1, **odd}).said_dollars is None
+    assert read_usage(Format.CHAT, ticks_usage).reported_dollars == Decimal("0.0037756001")
+    assert read_usage(Format.CHAT, perplexity_usage).reported_dollars == Decimal("0.00725")
+    wrong_cost: dict[str, Any]
+    for wrong_cost in ({"cost": {}}, {"cost": {"total_cost": "1"}}, {"cost_in_usd_ticks": -1}):
+        assert read_usage(Format.CHAT, {"prompt_tokens": 1, **wrong_cost}).reported_dollars is None
 
 
 @pytest.mark.parametrize(
-    ("written", "dollars"),
+    ("cost", "dollars"),
     [
         ("0.1234567890123456789012345678901", "0.1234567890123456789012345678901"),
         ("1.50e-3", "0.00150"),
@@ -67,11 +77,11 @@ def test_prices_stated_by_other_providers_are_read_too() -> None:
         ("[1]", None),
     ],
 )
-def test_a_stated_price_never_becomes_a_float(written: str, dollars: str | None) -> None:
-    usage = parse_usage(Format.CHAT, f'{{"prompt_tokens": 1, "cost": {written}}}'.encode())
+def test_a_stated_price_never_becomes_a_float(cost: str, dollars: str | None) -> None:
+    usage = parse_usage(Format.CHAT, f'{{"prompt_tokens": 1, "cost": {cost}}}'.encode())
 
     assert usage is not None
-    assert usage.said_dollars == (None if dollars is None else Decimal(dollars))
+    assert usage.reported_dollars == (None if dollars is None else Decimal(dollars))
 
 
 def test_the_service_tier_is_read_wherever_providers_report_it() -> None:
@@ -90,7 +100,7 @@ def test_the_service_tier_is_read_wherever_providers_report_it() -> None:
         assert usage.tier == tier
 
 
-def test_a_usage_without_a_block_of_numbers_is_one_call() -> None:
+def test_usage_without_a_raw_block_is_one_call() -> None:
     usage = Usage(cache=CacheUsage(uncached=3), output_tokens=2)
 
     assert split_usage(usage) == (UsagePart(usage=usage),)
@@ -99,37 +109,49 @@ def test_a_usage_without_a_block_of_numbers_is_one_call() -> None:
     )
 
 
-MAIN = {"input_tokens": 200, "output_tokens": 20, "cache_read_input_tokens": 1_000}
-ADVICE = {"type": "advisor_message", "model": "claude-opus-4-8", "input_tokens": 2_500, "output_tokens": 22}
-COMPACTION = {"type": "compaction", "input_tokens": 100, "output_tokens": 80, "cache_creation_input_tokens": 55}
+MAIN_USAGE = {"input_tokens": 200, "output_tokens": 20, "cache_read_input_tokens": 1_000}
+ADVISOR_USAGE = {
+    "type": "advisor_message",
+    "model": "claude-opus-4-8",
+    "input_tokens": 2_500,
+    "output_tokens": 22,
+}
+COMPACTION_USAGE = {
+    "type": "compaction",
+    "input_tokens": 100,
+    "output_tokens": 80,
+    "cache_creation_input_tokens": 55,
+}
 
 
 def test_inner_calls_are_separated_and_add_up_to_the_usage() -> None:
-    iterations = [{**MAIN, "type": "message"}, ADVICE, COMPACTION]
-    usage = read(Format.ANTHROPIC, {**MAIN, "iterations": iterations, "service_tier": "batch"})
+    iterations = [{**MAIN_USAGE, "type": "message"}, ADVISOR_USAGE, COMPACTION_USAGE]
+    usage = read_usage(Format.ANTHROPIC, {**MAIN_USAGE, "iterations": iterations, "service_tier": "batch"})
 
-    main, advice, compaction = split_usage(usage)
+    main, advisor, compaction = split_usage(usage)
 
     assert main.usage.cache == CacheUsage(uncached=200, read=1_000)
     assert (main.model, main.usage.output_tokens) == ("", 20)
-    assert (advice.model, advice.usage.cache.uncached) == ("claude-opus-4-8", 2_500)
+    assert (advisor.model, advisor.usage.cache.uncached) == ("claude-opus-4-8", 2_500)
     assert (compaction.model, compaction.usage.cache.written_5m) == ("", 55)
-    assert {call.usage.tier for call in (main, advice, compaction)} == {"batch"}
-    assert sum(call.usage.output_tokens for call in (main, advice, compaction)) == usage.output_tokens
-    assert sum(call.usage.cache.input_tokens for call in (main, advice, compaction)) == usage.cache.input_tokens
+    assert {part.usage.tier for part in (main, advisor, compaction)} == {"batch"}
+    assert sum(part.usage.output_tokens for part in (main, advisor, compaction)) == usage.output_tokens
+    assert (
+        sum(part.usage.cache.input_tokens for part in (main, advisor, compaction)) == usage.cache.input_tokens
+    )
 
 
 def test_a_call_of_another_model_is_subtracted_from_the_totals() -> None:
     fallback = {"type": "fallback_message", "model": "claude-opus-4-8", "input_tokens": 150, "output_tokens": 5}
 
-    main, other = split_usage(read(Format.ANTHROPIC, {**MAIN, "iterations": [fallback]}))
+    main, fallback_part = split_usage(read_usage(Format.ANTHROPIC, {**MAIN_USAGE, "iterations": [fallback]}))
 
     assert (main.usage.cache.uncached, main.usage.output_tokens) == (50, 15)
-    assert (other.usage.cache.uncached, other.usage.output_tokens) == (150, 5)
+    assert (fallback_part.usage.cache.uncached, fallback_part.usage.output_tokens) == (150, 5)
 
 
-def test_cohere_charges_for_less_than_its_model_read() -> None:
-    call = only_call(
+def test_cohere_charges_for_fewer_tokens_than_its_model_reads() -> None:
+    part = read_only_part(
         Format.CHAT,
         {
             "billed_units": {"input_tokens": 11, "output_tokens": 4, "search_units": 1},
@@ -137,12 +159,12 @@ def test_cohere_charges_for_less_than_its_model_read() -> None:
         },
     )
 
-    assert (call.usage.cache, call.usage.output_tokens) == (CacheUsage(uncached=11), 4)
-    assert call.units == ((BillableUnit.RERANKS, 1),)
+    assert (part.usage.cache, part.usage.output_tokens) == (CacheUsage(uncached=11), 4)
+    assert part.units == ((BillableUnit.RERANKS, 1),)
 
 
 @pytest.mark.parametrize(
-    ("api_format", "numbers", "units"),
+    ("api_format", "raw_usage", "units"),
     [
         pytest.param(
             Format.ANTHROPIC,
@@ -159,7 +181,7 @@ def test_cohere_charges_for_less_than_its_model_read() -> None:
                 "completion_tokens_details": {"audio_tokens": 45},
             },
             {BillableUnit.INPUT_AUDIO: 60, BillableUnit.READ_AUDIO: 10, BillableUnit.OUTPUT_AUDIO: 45},
-            id="openai, sound; the cache is taken to have served text first",
+            id="openai, audio; cached tokens are assumed to be text first",
         ),
         pytest.param(
             Format.CHAT,
@@ -210,44 +232,47 @@ def test_cohere_charges_for_less_than_its_model_read() -> None:
         ),
     ],
 )
-def test_other_units_are_found_for_each_provider(
-    api_format: Format, numbers: dict[str, Any], units: dict[BillableUnit, int]
+def test_other_billable_units_are_found_for_each_provider(
+    api_format: Format, raw_usage: dict[str, Any], units: dict[BillableUnit, int]
 ) -> None:
-    assert dict(only_call(api_format, numbers).units) == units
+    assert dict(read_only_part(api_format, raw_usage).units) == units
 
 
 def test_the_region_of_a_call_is_read() -> None:
-    assert only_call(Format.ANTHROPIC, {"input_tokens": 9, "inference_geo": "us"}).region == "us"
+    assert read_only_part(Format.ANTHROPIC, {"input_tokens": 9, "inference_geo": "us"}).region == "us"
 
 
-media = st.fixed_dictionaries(
+media_details = st.fixed_dictionaries(
     {}, optional={f"{name}_tokens": st.integers(0, 50) for name in ("audio", "image")}
 )
 
 
-@settings(max_examples=limit_examples(80))
 @given(
-    prompt=st.integers(0, 100), cached=st.integers(0, 120), details=media, api_format=media, seed=st.randoms()
+    prompt=st.integers(0, 100),
+    cached=st.integers(0, 120),
+    details=media_details,
+    output_details=media_details,
+    seed=st.randoms(),
 )
-def test_media_are_never_more_than_the_tokens_that_hold_them_in_any_order(
-    prompt: int, cached: int, details: dict[str, int], api_format: dict[str, int], seed: Any
+def test_media_units_never_exceed_their_tokens_in_any_order(
+    prompt: int, cached: int, details: dict[str, int], output_details: dict[str, int], seed: Any
 ) -> None:
-    numbers: dict[str, Any] = {
+    raw_usage: dict[str, Any] = {
         "prompt_tokens": prompt,
         "completion_tokens": 40,
         "prompt_tokens_details": {**details, "cached_tokens": cached},
-        "completion_tokens_details": api_format,
+        "completion_tokens_details": output_details,
     }
-    names = list(numbers)
-    seed.shuffle(names)
+    field_names = list(raw_usage)
+    seed.shuffle(field_names)
 
-    call = only_call(Format.CHAT, numbers)
+    part = read_only_part(Format.CHAT, raw_usage)
 
-    units = dict(call.units)
-    entered = sum(count for unit, count in units.items() if unit.startswith("input_"))
-    served = sum(count for unit, count in units.items() if unit.startswith("read_"))
-    assert entered <= call.usage.cache.uncached
-    assert served <= call.usage.cache.read
-    assert entered + served == min(sum(details.values()), prompt)
+    units = dict(part.units)
+    input_units = sum(count for unit, count in units.items() if unit.startswith("input_"))
+    read_units = sum(count for unit, count in units.items() if unit.startswith("read_"))
+    assert input_units <= part.usage.cache.uncached
+    assert read_units <= part.usage.cache.read
+    assert input_units + read_units == min(sum(details.values()), prompt)
     assert sum(count for unit, count in units.items() if unit.startswith("output_")) <= 40
-    assert only_call(Format.CHAT, {name: numbers[name] for name in names}).units == call.units
+    assert read_only_part(Format.CHAT, {name: raw_usage[name] for name in field_names}).units == part.units

@@ -42,7 +42,7 @@ def basic_auth(text: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "visible",
+    "key_headers",
     [
         [(b"authorization", f"Bearer {KEY}".encode())],
         [(b"authorization", f"bearer   {KEY}".encode())],
@@ -53,9 +53,9 @@ def basic_auth(text: str) -> bytes:
         *([(name, KEY.encode())] for name in sorted(KEY_HEADERS)),
     ],
 )
-def test_a_gateway_key_names_its_agent_and_is_not_forwarded(visible: list[tuple[bytes, bytes]]) -> None:
-    """Regression: as a password, in some headers, and beside another key, it was forwarded to the provider."""
-    request = make_request(*visible)
+def test_a_gateway_key_names_its_agent_and_is_not_forwarded(key_headers: list[tuple[bytes, bytes]]) -> None:
+    """Regression: as a password, in some headers, and besides another key, it was forwarded to the provider."""
+    request = make_request(*key_headers)
 
     assert identify_agent(request, KEYS) == "ana"
     forwarded = forward_request_headers(
@@ -82,9 +82,11 @@ def test_a_gateway_key_in_a_url_is_rejected(query: str) -> None:
         identify_agent(make_request(query=query.encode()), KEYS)
 
 
-@pytest.mark.parametrize("own", [b"Bearer sk-fov-1", b"Bearer sk-1", b"Basic eDp5", b"Basic %", b"Basic"])
-def test_a_providers_key_is_forwarded_unchanged(own: bytes) -> None:
-    request = make_request((b"authorization", own), query=b"after=file-fov-1")
+@pytest.mark.parametrize(
+    "credentials", [b"Bearer sk-fov-1", b"Bearer sk-1", b"Basic eDp5", b"Basic %", b"Basic"]
+)
+def test_a_providers_key_is_forwarded_unchanged(credentials: bytes) -> None:
+    request = make_request((b"authorization", credentials), query=b"after=file-fov-1")
 
     assert identify_agent(request, KEYS) == "default"
     assert replacement_key_headers(request, CLIENT_PAID) is None
@@ -92,11 +94,11 @@ def test_a_providers_key_is_forwarded_unchanged(own: bytes) -> None:
 
 def test_an_agent_with_keys_is_named_only_by_its_keys() -> None:
     """Regression: anybody who named it in a header got its notes and spent its budget."""
-    names = (b"x-foveate-agent", b"ana")
+    name_header = (b"x-foveate-agent", b"ana")
 
     with pytest.raises(KeyRefused, match="'ana' has keys of the gateway, and only they name it"):
-        identify_agent(make_request(names, (b"authorization", b"Bearer sk-stranger")), KEYS)
-    assert identify_agent(make_request(names, (b"x-api-key", KEY.encode())), KEYS) == "ana"
+        identify_agent(make_request(name_header, (b"authorization", b"Bearer sk-stranger")), KEYS)
+    assert identify_agent(make_request(name_header, (b"x-api-key", KEY.encode())), KEYS) == "ana"
     assert identify_agent(make_request((b"x-foveate-agent", b"ben")), KEYS) == "ben"
 
 
@@ -126,9 +128,9 @@ def test_a_google_key_in_the_query_is_forwarded_unless_it_is_replaced() -> None:
     assert replacement_key_headers(make_request(), google) == [(b"x-goog-api-key", b"sk-ours")]
 
 
-def make_signed_request(key_id: str, signature: str, *more: tuple[bytes, bytes]) -> IncomingRequest:
+def make_signed_request(key_id: str, signature: str, *other_headers: tuple[bytes, bytes]) -> IncomingRequest:
     text = f"AWS4-HMAC-SHA256 Credential={key_id}/20261117/r/bedrock/aws4_request, Signature={signature}"
-    return make_request((b"authorization", text.encode()), *more)
+    return make_request((b"authorization", text.encode()), *other_headers)
 
 
 def test_a_signing_caller_is_identified_by_its_key_not_by_its_signatures() -> None:
@@ -142,19 +144,19 @@ def test_a_signing_caller_is_identified_by_its_key_not_by_its_signatures() -> No
 
 
 def test_callers_of_gemini_differ_by_the_key_in_the_query() -> None:
-    def gemini(query: bytes) -> IncomingRequest:
+    def make_gemini_request(query: bytes) -> IncomingRequest:
         path = "/v1beta/models/gemini-3-pro:generateContent"
         return parse_request({"method": "POST", "path": path, "query_string": query, "headers": []})
 
-    assert hash_caller(gemini(b"key=a&alt=sse")) == hash_caller(gemini(b"key=a"))
-    assert hash_caller(gemini(b"key=a")) != hash_caller(gemini(b"key=b"))
+    assert hash_caller(make_gemini_request(b"key=a&alt=sse")) == hash_caller(make_gemini_request(b"key=a"))
+    assert hash_caller(make_gemini_request(b"key=a")) != hash_caller(make_gemini_request(b"key=b"))
 
 
 OAUTH = (b"authorization", b"Bearer sk-ant-oat01-theirs")
 GATEWAY_KEY = (b"x-foveate-key", KEY.encode())
 
 
-def test_a_gateway_key_beside_own_credentials_names_the_agent_and_keeps_them() -> None:
+def test_a_gateway_key_besides_own_credentials_names_the_agent_and_keeps_them() -> None:
     request = make_request(OAUTH, GATEWAY_KEY, (b"x-custom", b"1"))
 
     assert identify_agent(request, KEYS) == "ana"
@@ -183,7 +185,7 @@ def test_a_gateway_key_keeps_a_google_key_in_the_query() -> None:
     )
 
 
-def test_own_credentials_are_replaced_if_the_operator_says_so() -> None:
+def test_own_credentials_are_replaced_if_configured() -> None:
     request = make_request(OAUTH, GATEWAY_KEY)
 
     assert replacement_key_headers(request, GATEWAY_PAID) == [(b"authorization", b"Bearer sk-ours")]
@@ -202,10 +204,10 @@ def test_a_key_in_its_own_header_works_without_other_credentials() -> None:
 
 @pytest.mark.parametrize("text", [b"fov-nonsense", b"sk-ant-oat01-x", b"x"])
 def test_an_unknown_gateway_key_is_rejected(text: bytes) -> None:
-    with pytest.raises(KeyRefused) as refused:
+    with pytest.raises(KeyRefused) as raised:
         identify_agent(make_request(OAUTH, (b"x-foveate-key", text)), KEYS)
 
-    assert text.decode() not in str(refused.value)
+    assert text.decode() not in str(raised.value)
 
 
 def test_an_empty_key_header_is_ignored() -> None:
@@ -216,12 +218,12 @@ def test_an_empty_key_header_is_ignored() -> None:
 
 
 def test_a_gateway_key_covered_by_a_signature_is_rejected() -> None:
-    make_signed_request = (
+    authorization = (
         b"AWS4-HMAC-SHA256 Credential=AKIA/1/r/s/aws4_request, SignedHeaders=host;x-foveate-key, Signature=0"
     )
 
     with pytest.raises(KeyRefused, match="signature"):
-        identify_agent(make_request((b"authorization", make_signed_request), GATEWAY_KEY), KEYS)
+        identify_agent(make_request((b"authorization", authorization), GATEWAY_KEY), KEYS)
 
 
 def test_callers_with_short_lived_tokens_differ_by_their_gateway_keys() -> None:

@@ -8,12 +8,15 @@ from foveate.gateway.request import parse_request
 
 
 def identify(user_agent: str, keys: HashedKeys | NoKeys | None = None, **headers: str) -> str:
-    forwarded = {"user-agent": user_agent, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    all_headers = {
+        "user-agent": user_agent,
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
     scope = {
         "method": "POST",
         "path": "/v1/messages",
         "query_string": b"",
-        "headers": [(name.encode(), value.encode()) for name, value in forwarded.items()],
+        "headers": [(name.encode(), value.encode()) for name, value in all_headers.items()],
     }
     return identify_agent(parse_request(scope), keys or NoKeys(), [("house-*", "house")])
 
@@ -48,5 +51,5 @@ def test_a_user_agent_does_not_name_an_agent_that_has_keys() -> None:
     assert identify("codex_exec/0.166.0", keys) == "default"
 
 
-def test_a_very_long_user_agent_is_cut() -> None:
+def test_a_very_long_user_agent_is_truncated() -> None:
     assert name_agent("x" * 100_000 + "claude-cli") is None

@@ -12,7 +12,7 @@ def digest_caller(**headers: str) -> str:
 
 
 def test_callers_differ_by_key_and_program() -> None:
-    result = [
+    digests = [
         digest_caller(x_api_key="sk-ant-1", user_agent="pi/0.73"),
         digest_caller(x_api_key="sk-ant-2", user_agent="pi/0.73"),
         digest_caller(authorization="Bearer sk-ant-1", user_agent="pi/0.73"),
@@ -20,8 +20,8 @@ def test_callers_differ_by_key_and_program() -> None:
         digest_caller(),
     ]
 
-    assert len(set(result)) == len(result)
-    assert not any("sk-ant" in item for item in result)
+    assert len(set(digests)) == len(digests)
+    assert not any("sk-ant" in digest for digest in digests)
 
 
 def test_a_new_version_and_a_renewed_token_are_the_same_caller() -> None:

@@ -45,9 +45,9 @@ def make_request(header: str, value: str, *, path: str = CHAT, query: str = "") 
 
 def allowed_providers(request: IncomingRequest) -> set[str]:
     """Return the official providers that may receive a request."""
-    output = {provider: error_message(request, url) for provider, url in OFFICIAL.items()}
-    assert all("Nothing was sent" in text and "secret" not in text for text in output.values() if text)
-    return {provider for provider, text in output.items() if not text}
+    messages = {provider: error_message(request, url) for provider, url in OFFICIAL.items()}
+    assert all("Nothing was sent" in text and "secret" not in text for text in messages.values() if text)
+    return {provider for provider, text in messages.items() if not text}
 
 
 def error_message(request: IncomingRequest, url: str) -> str:
@@ -130,17 +130,17 @@ def test_a_path_of_one_provider_is_not_forwarded_to_another(path: str, owners: s
 
 
 def test_a_replaced_key_is_not_checked_but_one_in_the_url_is() -> None:
-    paying = make_upstream(OFFICIAL["openai"], replaces_keys=True)
-    check_credentials(make_request("x-api-key", "sk-ant-secret"), paying)
+    upstream = make_upstream(OFFICIAL["openai"], replaces_keys=True)
+    check_credentials(make_request("x-api-key", "sk-ant-secret"), upstream)
     check_credentials(make_request("x-api-key", generate_key()), make_upstream(OFFICIAL["openai"]))
     with pytest.raises(KeyRefused, match="shows a Google API key, and would go to there"):
-        check_credentials(make_request("x-api-key", generate_key(), query="key=AIzaSecret"), paying)
+        check_credentials(make_request("x-api-key", generate_key(), query="key=AIzaSecret"), upstream)
 
 
 def test_every_known_remote_upstream_has_an_official_address() -> None:
-    own = {name for name, known in KNOWN_UPSTREAMS.items() if official_provider(known) is None}
+    local = {name for name, upstream in KNOWN_UPSTREAMS.items() if official_provider(upstream) is None}
 
-    assert own == {"llama.cpp", "vllm"}
+    assert local == {"llama.cpp", "vllm"}
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_a_server_of_a_customer_of_aws_or_azure_is_not_an_official_address(
     host: str, provider: str | None
 ) -> None:
     """Regression: LiteLLM behind an AWS load balancer got no requests with its own `sk-` keys."""
-    there = make_upstream(f"https://{host}/v1")
+    upstream = make_upstream(f"https://{host}/v1")
 
-    assert official_provider(there) == provider
+    assert official_provider(upstream) == provider
     if provider is None:
-        check_credentials(make_request("authorization", "Bearer sk-1234"), there)
+        check_credentials(make_request("authorization", "Bearer sk-1234"), upstream)

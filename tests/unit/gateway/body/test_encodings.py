@@ -28,7 +28,7 @@ DEFLATED = RAW.compress(BODY) + RAW.flush()
 
 BROTLI = brotli.compress(BODY)
 ZSTD = zstandard.ZstdCompressor(write_checksum=True).compress(BODY)
-SKIPPED = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
+SKIPPABLE_FRAME = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
 
 
 def compress_gzip(data: bytes) -> bytes:
@@ -37,7 +37,7 @@ def compress_gzip(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("packed", "text"),
+    ("compressed", "encodings"),
     [
         (BODY, []),
         (BODY, [b"identity"]),
@@ -50,24 +50,24 @@ def compress_gzip(data: bytes) -> bytes:
         (compress_gzip(zlib.compress(BODY)), [b"deflate", b"gzip"]),
         (BROTLI, [b"br"]),
         (ZSTD, [b"zstd"]),
-        (SKIPPED + ZSTD, [b"zstd"]),
+        (SKIPPABLE_FRAME + ZSTD, [b"zstd"]),
         (zstandard.compress(BODY[:9]) + zstandard.compress(BODY[9:]), [b"ZSTD"]),
         (compress_gzip(ZSTD), [b"zstd, gzip"]),
     ],
 )
-def test_a_body_is_decompressed_as_its_headers_say(packed: bytes, text: list[bytes]) -> None:
-    headers = [(b"content-encoding", value) for value in text]
+def test_a_body_is_decompressed_as_its_headers_say(compressed: bytes, encodings: list[bytes]) -> None:
+    headers = [(b"content-encoding", value) for value in encodings]
 
-    assert decompress(packed, parse_content_encodings(headers), limit_bytes=len(BODY)) == BODY
+    assert decompress(compressed, parse_content_encodings(headers), limit_bytes=len(BODY)) == BODY
 
 
 def test_many_gzip_members_take_linear_time() -> None:
     """Regression: the rest was copied for each member, so one small request froze the gateway."""
-    parts = gzip.compress(b"") * 1_000
-    behind = gzip.compress(random.Random(1).randbytes(16_000_000), 0)
+    empty_members = gzip.compress(b"") * 1_000
+    large_member = gzip.compress(random.Random(1).randbytes(16_000_000), 0)
     started_at = time.process_time()
 
-    assert decompress(parts + behind, ("gzip",), limit_bytes=20_000_000) is not None
+    assert decompress(empty_members + large_member, ("gzip",), limit_bytes=20_000_000) is not None
     assert decompress(gzip.compress(b"") * 80_000, ("gzip",), limit_bytes=20_000_000) is None
     assert decompress(gzip.compress(b"", 9), ("gzip",) * 5, limit_bytes=99) is None
     assert time.process_time() - started_at < 1.5
@@ -76,17 +76,17 @@ def test_many_gzip_members_take_linear_time() -> None:
 @pytest.mark.parametrize("size", [10, 1_000_000])
 async def test_decompressing_in_a_thread_gives_the_same_bytes(size: int) -> None:
     body = random.Random(1).randbytes(size)
-    packed = gzip.compress(body)
+    compressed = gzip.compress(body)
 
-    assert await decompress_in_thread(packed, ("gzip",), limit_bytes=size) == body
+    assert await decompress_in_thread(compressed, ("gzip",), limit_bytes=size) == body
     assert await decompress_in_thread(body, (), limit_bytes=size) == body
     assert await decompress_in_thread(body, ("gzip",), limit_bytes=size) is None
     with pytest.raises(TooLarge):
-        await decompress_in_thread(packed, ("gzip",), limit_bytes=size - 1)
+        await decompress_in_thread(compressed, ("gzip",), limit_bytes=size - 1)
 
 
 @pytest.mark.parametrize(
-    ("packed", "encoding"),
+    ("compressed", "encoding"),
     [
         (BODY, "br"),
         (BODY, "zstd"),
@@ -104,11 +104,11 @@ async def test_decompressing_in_a_thread_gives_the_same_bytes(size: int) -> None
         (ZSTD + b"more", "zstd"),
     ],
 )
-def test_unknown_encodings_and_corrupt_bodies_are_unreadable(packed: bytes, encoding: str) -> None:
-    assert decompress(packed, (encoding,), limit_bytes=10_000) is None
+def test_unknown_encodings_and_corrupt_bodies_are_unreadable(compressed: bytes, encoding: str) -> None:
+    assert decompress(compressed, (encoding,), limit_bytes=10_000) is None
 
 
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "deflate": zlib.compress,
     "br": lambda data: bytes(brotli.compress(data, quality=1)),
@@ -116,19 +116,19 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("encoding", PACKERS)
+@pytest.mark.parametrize("encoding", COMPRESSORS)
 def test_decompression_stops_at_the_body_limit(encoding: str) -> None:
-    pack = PACKERS[encoding]
-    assert decompress(pack(bytes(1_000_000)), (encoding,), limit_bytes=1_000_000) == bytes(1_000_000)
+    compress = COMPRESSORS[encoding]
+    assert decompress(compress(bytes(1_000_000)), (encoding,), limit_bytes=1_000_000) == bytes(1_000_000)
     with pytest.raises(TooLarge):
-        decompress(pack(bytes(1_000_001)), (encoding,), limit_bytes=1_000_000)
+        decompress(compress(bytes(1_000_001)), (encoding,), limit_bytes=1_000_000)
     with pytest.raises(TooLarge):
         decompress(gzip.compress(BODY) * 2, ("gzip",), limit_bytes=2 * len(BODY) - 1)
 
 
-@pytest.mark.parametrize("encoding", PACKERS)
+@pytest.mark.parametrize("encoding", COMPRESSORS)
 def test_a_decompression_bomb_takes_little_more_memory_than_the_body_limit(encoding: str) -> None:
-    bomb = PACKERS[encoding](bytes(40_000_000))
+    bomb = COMPRESSORS[encoding](bytes(40_000_000))
     grown: list[int] = []
     tracemalloc.start()
     try:
@@ -142,13 +142,13 @@ def test_a_decompression_bomb_takes_little_more_memory_than_the_body_limit(encod
     assert peak_bytes < 20_000_000
 
 
-@given(data=st.binary(max_size=3_000), encoding=st.sampled_from(sorted(PACKERS)), cut=st.integers(0, 3_100))
+@given(data=st.binary(max_size=3_000), encoding=st.sampled_from(sorted(COMPRESSORS)), cut=st.integers(0, 3_100))
 def test_a_body_is_decompressed_completely_or_not_at_all(data: bytes, encoding: str, cut: int) -> None:
-    packed = PACKERS[encoding](data)
+    compressed = COMPRESSORS[encoding](data)
 
-    assert decompress(packed, (encoding,), limit_bytes=3_000) == data
-    if 0 < cut < len(packed):
-        assert decompress(packed[:cut], (encoding,), limit_bytes=3_000) is None
+    assert decompress(compressed, (encoding,), limit_bytes=3_000) == data
+    if 0 < cut < len(compressed):
+        assert decompress(compressed[:cut], (encoding,), limit_bytes=3_000) is None
 
 
 def test_a_decompressed_body_has_no_content_encoding() -> None:

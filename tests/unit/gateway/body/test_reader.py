@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from foveate.gateway.body.errors import BodyRejected, NoRoom, Stalled, TooLarge, TooSlow
-from foveate.gateway.body.memory import BodyMemory
-from foveate.gateway.body.reader import BodyLimits, read_body
+from foveate.gateway.body.reader import BodyLimits, BodyMemory, read_body
 from foveate.gateway.request import Receive
 from foveate.model import Format
 
@@ -17,21 +16,23 @@ LENGTH = {"content-length": "200000"}
 CHUNKED = {"transfer-encoding": "chunked"}
 
 
-def make_client(*chunks: bytes, leaves: bool = False, pause_seconds: float = 0.0) -> tuple[Receive, list[int]]:
-    """A client that sends pieces, and the number of requested pieces."""
-    received_sizes = [0]
+def make_client(
+    *chunks: bytes, disconnects: bool = False, pause_seconds: float = 0.0
+) -> tuple[Receive, list[int]]:
+    """A client that sends chunks, and the number of chunks received from it so far."""
+    receive_count = [0]
 
     async def receive() -> dict[str, Any]:
-        received_sizes[0] += 1
+        receive_count[0] += 1
         await asyncio.sleep(pause_seconds)
-        if received_sizes[0] > len(chunks):
-            if leaves:
+        if receive_count[0] > len(chunks):
+            if disconnects:
                 return {"type": "http.disconnect"}
             await asyncio.Event().wait()
-        is_last = received_sizes[0] == len(chunks) and not leaves
-        return {"type": "http.request", "body": chunks[received_sizes[0] - 1], "more_body": not is_last}
+        is_last = receive_count[0] == len(chunks) and not disconnects
+        return {"type": "http.request", "body": chunks[receive_count[0] - 1], "more_body": not is_last}
 
-    return receive, received_sizes
+    return receive, receive_count
 
 
 async def read_request(
@@ -55,29 +56,31 @@ async def test_a_body_is_read_in_pieces_and_its_memory_is_counted(headers: dict[
 
 
 async def test_a_disconnected_client_holds_no_memory() -> None:
-    assert await read_request(make_client(PIECE, leaves=True)[0], LENGTH) is None
+    assert await read_request(make_client(PIECE, disconnects=True)[0], LENGTH) is None
 
 
-@pytest.mark.parametrize(("headers", "asked_for"), [({"content-length": "200001"}, 0), (CHUNKED, 3)])
-async def test_a_body_over_the_limit_is_not_read_completely(headers: dict[str, str], asked_for: int) -> None:
+@pytest.mark.parametrize(("headers", "expected_count"), [({"content-length": "200001"}, 0), (CHUNKED, 3)])
+async def test_a_body_over_the_limit_is_not_read_completely(
+    headers: dict[str, str], expected_count: int
+) -> None:
     memory = BodyMemory()
-    receive, received_sizes = make_client(PIECE, PIECE, PIECE, PIECE)
+    receive, receive_count = make_client(PIECE, PIECE, PIECE, PIECE)
 
     with pytest.raises(TooLarge):
         await read_request(receive, headers, memory, max_bytes=200_000)
 
-    assert received_sizes == [asked_for]
+    assert receive_count == [expected_count]
     assert memory.used_bytes == 0
 
 
 async def test_a_slow_body_is_rejected_after_the_total_timeout() -> None:
-    drips: Sequence[bytes] = [b"x"] * 10_000
-    receive, received_sizes = make_client(*drips, pause_seconds=0.001)
+    chunks: Sequence[bytes] = [b"x"] * 10_000
+    receive, receive_count = make_client(*chunks, pause_seconds=0.001)
 
     with pytest.raises(TooSlow):
         await read_request(receive, CHUNKED, idle_seconds=60, total_seconds=0.1)
 
-    assert 1 < received_sizes[0] < len(drips)
+    assert 1 < receive_count[0] < len(chunks)
 
 
 async def test_a_stalled_body_is_rejected_after_the_idle_timeout() -> None:
@@ -103,12 +106,12 @@ async def test_a_body_without_memory_is_not_read() -> None:
     bodies = [
         await read_body(None, make_client(PIECE, PIECE)[0], LENGTH, limits=limits, memory=memory) for _ in "123"
     ]
-    receive, received_sizes = make_client(PIECE, PIECE)
+    receive, receive_count = make_client(PIECE, PIECE)
 
     with pytest.raises(NoRoom):
         await read_body(None, receive, LENGTH, limits=limits, memory=memory)
 
-    assert received_sizes == [0]
+    assert receive_count == [0]
     for body in bodies:
         assert body is not None
         body.reservation.release()

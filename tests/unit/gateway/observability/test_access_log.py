@@ -51,8 +51,8 @@ RECORD = AccessRecord(
 def write_log(*records: AccessRecord, as_json: bool = False, colours: bool = False) -> str:
     output = io.BytesIO()
     writer = LogWriter(output, as_json=as_json, colours=colours)
-    for item in records:
-        writer.put(item)
+    for record in records:
+        writer.put(record)
     writer.close()
     return output.getvalue().decode()
 
@@ -68,12 +68,12 @@ def test_a_line_has_all_fields_of_a_request() -> None:
 
 
 def test_columns_are_aligned_even_with_long_names_and_without_usage() -> None:
-    other = AccessRecord(
+    without_usage = AccessRecord(
         at=0.0, id="req_1", method="GET", path="/v1/models", agent="x" * 99, status=404, total_seconds=0.1,
         added_seconds=None,
     )  # fmt: skip
 
-    first, second = format_line(RECORD), format_line(other)
+    first, second = format_line(RECORD), format_line(without_usage)
 
     assert first.index("req_1") == second.index("req_1")
     assert "GET /v1/models" in second
@@ -98,28 +98,28 @@ def test_long_names_are_cached_only_as_far_as_they_are_shown() -> None:
 def test_json_lines_have_the_same_data() -> None:
     (line,) = write_log(RECORD, as_json=True).splitlines()
 
-    value = json.loads(line)
-    assert value["at"] == "2027-01-15T08:00:00.250Z"
-    assert (value["id"], value["agent"], value["session"], value["model"]) == (
+    fields = json.loads(line)
+    assert fields["at"] == "2027-01-15T08:00:00.250Z"
+    assert (fields["id"], fields["agent"], fields["session"], fields["model"]) == (
         "req_1",
         "ana",
         "sess_1",
         "claude-opus-4-5",
     )
-    assert (value["status"], value["dollars"], value["added_ms"], value["ms"]) == (
+    assert (fields["status"], fields["dollars"], fields["added_ms"], fields["ms"]) == (
         200,
         "0.0123456",
         0.6,
         1500.0,
     )
-    assert [value[f"{kind}_tokens"] for kind in ("input", "read", "written", "output")] == [
+    assert [fields[f"{kind}_tokens"] for kind in ("input", "read", "written", "output")] == [
         12345,
         11000,
         1200,
         512,
     ]
-    assert value["edits"] == {"cache": 2}
-    assert value["problems"] == [{"step": "fold", "reason": "StoreUnavailable: gone"}]
+    assert fields["edits"] == {"cache": 2}
+    assert fields["problems"] == [{"step": "fold", "reason": "StoreUnavailable: gone"}]
 
 
 def test_colours_are_used_only_if_enabled() -> None:
@@ -131,12 +131,12 @@ def test_colours_are_used_only_if_enabled() -> None:
 @settings(max_examples=limit_examples(50))
 @given(st.text(alphabet=st.characters(categories=("L", "Cc", "Cs", "Zl", "Zp")), max_size=30), st.booleans())
 def test_no_name_of_a_client_breaks_a_line_or_affects_a_terminal(name: str, as_json: bool) -> None:
-    records = AccessRecord(
+    record = AccessRecord(
         at=0.0, id="req_1", method="GET", path=name, agent=name, session=name, model=name, status=200,
         total_seconds=0.0, error_reason=name, error_code="x",
     )  # fmt: skip
 
-    line = write_log(records, as_json=as_json)
+    line = write_log(record, as_json=as_json)
 
     assert line.endswith("\n")
     assert len(line.splitlines()) == 1
@@ -156,15 +156,15 @@ def test_no_name_of_a_client_breaks_a_line_or_affects_a_terminal(name: str, as_j
     ],
 )
 def test_texts_that_look_like_keys_are_redacted(text: str) -> None:
-    visible = redact_keys(f"it said {text} there")
+    redacted = redact_keys(f"it said {text} there")
 
-    assert "[key]" in visible
+    assert "[key]" in redacted
     for secret in ("abcdef", "whatever1", "secret1"):
-        assert secret not in visible
+        assert secret not in redacted
 
 
 @pytest.fixture
-def root() -> Iterator[logging.Logger]:
+def logger() -> Iterator[logging.Logger]:
     before = logging.getLogger("foveate").level
     yield logging.getLogger("foveate.of a test")
     writer = access_log.current_writer()
@@ -173,58 +173,60 @@ def root() -> Iterator[logging.Logger]:
     logging.getLogger("foveate").setLevel(before)
 
 
-def test_records_of_modules_are_written_with_their_traceback(root: logging.Logger) -> None:
+def test_records_of_modules_are_written_with_their_traceback(logger: logging.Logger) -> None:
     output = io.BytesIO()
     writer = access_log.start_writer(as_json=False, level="info", output=output)
 
-    root.info("of %s", "ana\x1b[31m")
-    root.debug("not this")
+    logger.info("of %s", "ana\x1b[31m")
+    logger.debug("not this")
     try:
         raise ValueError("sk-abcdefghijk")
     except ValueError:
-        root.exception("failed with Bearer abcdefghijk")
+        logger.exception("failed with Bearer abcdefghijk")
     writer.close()
 
-    value = output.getvalue().decode()
-    assert "info    of a test: of ana\\x1b[31m" in value
-    assert "not this" not in value
-    assert "error   of a test: failed with Bearer [key]" in value
-    assert "ValueError: [key]" in value
-    assert "abcdefghijk" not in value
+    text = output.getvalue().decode()
+    assert "info    of a test: of ana\\x1b[31m" in text
+    assert "not this" not in text
+    assert "error   of a test: failed with Bearer [key]" in text
+    assert "ValueError: [key]" in text
+    assert "abcdefghijk" not in text
 
 
 def test_a_slow_output_blocks_nobody_and_lost_lines_are_reported() -> None:
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as read, os.fdopen(writing, "wb", buffering=0) as pipe:
+    read_fd, write_fd = os.pipe()
+    with os.fdopen(read_fd, "rb") as read_end, os.fdopen(write_fd, "wb", buffering=0) as pipe:
         writer = LogWriter(pipe, as_json=False, colours=False, max_waiting=2000)
         started = time.perf_counter()
         for _ in range(6000):  # more than the unread pipe takes
             writer.put(RECORD)
         assert time.perf_counter() - started < 20
 
-        value: list[bytes] = []
-        reader = threading.Thread(target=lambda: value.extend(iter(lambda: os.read(read.fileno(), 65536), b"")))
+        chunks: list[bytes] = []
+        reader = threading.Thread(
+            target=lambda: chunks.extend(iter(lambda: os.read(read_end.fileno(), 65536), b""))
+        )
         reader.start()
         deadline = time.monotonic() + 10
-        while b"lines of the log are lost" not in b"".join(value) and time.monotonic() < deadline:
+        while b"lines of the log are lost" not in b"".join(chunks) and time.monotonic() < deadline:
             writer.put(RECORD)
             time.sleep(0.05)
         writer.close()
         pipe.close()
         reader.join(10)
 
-    assert b"lines of the log are lost" in b"".join(value)
+    assert b"lines of the log are lost" in b"".join(chunks)
 
 
 class RecordingStream(io.BytesIO):
-    """Records every write."""
+    """Records the size of every flushed chunk."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.pieces: list[int] = []
+        self.chunk_sizes: list[int] = []
 
     def flush(self) -> None:
-        self.pieces.append(self.tell() - sum(self.pieces))
+        self.chunk_sizes.append(self.tell() - sum(self.chunk_sizes))
 
 
 def test_lines_are_written_in_atomic_chunks() -> None:
@@ -234,15 +236,15 @@ def test_lines_are_written_in_atomic_chunks() -> None:
         writer.put(RECORD)
     writer.close()
 
-    assert len(output.pieces) > 3
-    assert max(output.pieces) <= 4096
+    assert len(output.chunk_sizes) > 3
+    assert max(output.chunk_sizes) <= 4096
     assert output.getvalue().count(b"\n") == 100
 
 
 def test_a_log_without_a_reader_ends_quietly() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "wb", buffering=0) as pipe:
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    with os.fdopen(write_fd, "wb", buffering=0) as pipe:
         writer = LogWriter(pipe, as_json=False, colours=False)
         writer.put(RECORD)
         writer.close()
@@ -253,7 +255,7 @@ class Disk(io.RawIOBase):
 
     def __init__(self) -> None:
         self.is_full = True
-        self.kept = b""
+        self.content = b""
 
     def writable(self) -> bool:
         return True
@@ -261,7 +263,7 @@ class Disk(io.RawIOBase):
     def write(self, data: Any) -> int:
         if self.is_full:
             raise OSError(errno.ENOSPC, "No space left on device")
-        self.kept += bytes(data)
+        self.content += bytes(data)
         return len(data)
 
 
@@ -272,27 +274,27 @@ def test_a_log_on_a_full_disk_recovers_and_reports_lost_lines(is_buffered: bool)
     output = io.BufferedWriter(disk, 64) if is_buffered else disk
     writer = LogWriter(output, as_json=False, colours=False)  # type: ignore[arg-type]
     writer.put(RECORD)
-    wait_until(lambda: writer.problem == "No space left on device" and writer.lost == 1)
+    wait_until(lambda: writer.problem == "No space left on device" and writer.lost_lines == 1)
 
     disk.is_full = False
     writer.put(RECORD)
     writer.close()
 
-    assert [b"req_1" in line for line in disk.kept.splitlines()] == [True, False]
-    assert b"1 lines of the log are lost" in disk.kept
-    assert (writer.problem, writer.lost) == ("", 1)
+    assert [b"req_1" in line for line in disk.content.splitlines()] == [True, False]
+    assert b"1 lines of the log are lost" in disk.content
+    assert (writer.problem, writer.lost_lines) == ("", 1)
 
 
 def test_lines_for_a_log_without_a_reader_are_counted_as_lost() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "wb", buffering=0) as pipe:
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    with os.fdopen(write_fd, "wb", buffering=0) as pipe:
         writer = LogWriter(pipe, as_json=False, colours=False)
         writer.put(RECORD)
         wait_until(lambda: writer.problem == "nobody reads it any longer")
         writer.put(RECORD)
 
-        assert writer.lost == 2
+        assert writer.lost_lines == 2
         writer.close()
 
 
@@ -304,6 +306,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_json_record_always_has_the_same_keys() -> None:
-    little = AccessRecord(at=0.0, id="r", method="GET", path="/", agent="a", status=0, total_seconds=0.0)
+    minimal = AccessRecord(at=0.0, id="r", method="GET", path="/", agent="a", status=0, total_seconds=0.0)
 
-    assert record_to_json(little).keys() == record_to_json(RECORD).keys()
+    assert record_to_json(minimal).keys() == record_to_json(RECORD).keys()

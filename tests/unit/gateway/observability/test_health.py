@@ -23,29 +23,29 @@ HEALTHY = HealthStatus(version="1.2.3", store="/data/foveate.sqlite")
 
 
 def make_samples() -> list[Sample]:
-    board = MetricsRegistry()
-    board.scalar(REQUESTS, "ana", "anthropic", "m", "200").value += 3
-    return board.samples()
+    registry = MetricsRegistry()
+    registry.scalar(REQUESTS, "ana", "anthropic", "m", "200").value += 3
+    return registry.samples()
 
 
 async def get_page(
-    path: str, vitals: HealthStatus, *, method: str = "GET", accept: bytes = b"", details: bool = True
+    path: str, health_status: HealthStatus, *, method: str = "GET", accept: bytes = b"", details: bool = True
 ) -> tuple[int, str, bytes]:
     """Return the status, content type and body of a page."""
-    forwarded: list[MutableMapping[str, Any]] = []
+    messages: list[MutableMapping[str, Any]] = []
 
     async def send(message: MutableMapping[str, Any]) -> None:
-        forwarded.append(message)
+        messages.append(message)
 
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request"}
 
-    async def dashboard() -> HealthStatus:
-        return vitals
+    async def get_status() -> HealthStatus:
+        return health_status
 
-    page = build_health_pages(dashboard, make_samples)[path]
+    page = build_health_pages(get_status, make_samples)[path]
     await page({"method": method, "headers": [(b"accept", accept)], DETAILS_SCOPE_KEY: details}, receive, send)
-    start, body = forwarded
+    start, body = messages
     headers = dict(start["headers"])
     assert method == "HEAD" or int(headers[b"content-length"]) == len(body["body"])
     return start["status"], headers[b"content-type"].decode(), body["body"]
@@ -55,13 +55,13 @@ async def test_health_is_ok_without_problems() -> None:
     status, kind, body = await get_page("/health", HEALTHY)
 
     assert (status, kind) == (200, "application/json")
-    text = json.loads(body)
-    assert (text["status"], text["version"]) == ("ok", "1.2.3")
-    assert text["store"] == {"where": "/data/foveate.sqlite", "reachable": True, "problem": None}
+    health = json.loads(body)
+    assert (health["status"], health["version"]) == ("ok", "1.2.3")
+    assert health["store"] == {"where": "/data/foveate.sqlite", "reachable": True, "problem": None}
 
 
 async def test_health_reports_problems_with_status_200() -> None:
-    vitals = HealthStatus(
+    health_status = HealthStatus(
         version="1",
         config=BadSetting("foveate.yaml", "there is no setting 'prot' here", line=7, key="server.prot"),
         store_problem="the disk is full",
@@ -71,16 +71,16 @@ async def test_health_reports_problems_with_status_200() -> None:
         log_lines_lost=7,
     )
 
-    status, _, body = await get_page("/health", vitals)
+    status, _, body = await get_page("/health", health_status)
 
-    text = json.loads(body)
-    assert (status, text["status"]) == (200, "degraded")
-    assert (text["config"]["file"], text["config"]["line"]) == ("foveate.yaml", 7)
-    assert text["log"] == {"written": False, "problem": "No space left on device", "lost": 7}
-    assert "foveate.yaml:7: there is no setting 'prot' here" in text["config"]["problem"]
-    assert text["store"]["problem"] == "the disk is full"
-    assert text["failures"] == {"session": 3}
-    assert text["bills"] == {"waiting": 2, "lost": 0}
+    health = json.loads(body)
+    assert (status, health["status"]) == (200, "degraded")
+    assert (health["config"]["file"], health["config"]["line"]) == ("foveate.yaml", 7)
+    assert health["log"] == {"written": False, "problem": "No space left on device", "lost": 7}
+    assert "foveate.yaml:7: there is no setting 'prot' here" in health["config"]["problem"]
+    assert health["store"]["problem"] == "the disk is full"
+    assert health["failures"] == {"session": 3}
+    assert health["bills"] == {"waiting": 2, "lost": 0}
 
 
 async def test_it_is_ready_only_while_the_store_responds_and_it_is_not_shutting_down() -> None:
@@ -101,16 +101,16 @@ async def test_it_is_ready_only_while_the_store_responds_and_it_is_not_shutting_
         charges_lost=st.integers(0, 1),
     )
 )
-def test_health_is_ok_only_without_any_problem(vitals: HealthStatus) -> None:
-    text = health_to_json(vitals)
-    wrong = [
-        not text["config"]["valid"],
-        not text["store"]["reachable"],
-        text["failures"],
-        *text["bills"].values(),
+def test_health_is_ok_only_without_any_problem(health_status: HealthStatus) -> None:
+    health = health_to_json(health_status)
+    problems = [
+        not health["config"]["valid"],
+        not health["store"]["reachable"],
+        health["failures"],
+        *health["bills"].values(),
     ]
 
-    assert (text["status"] == "ok") == (not any(wrong))
+    assert (health["status"] == "ok") == (not any(problems))
 
 
 async def test_metrics_are_in_prometheus_format() -> None:
@@ -143,10 +143,10 @@ async def test_a_failing_or_stalled_store_is_reported_without_waiting() -> None:
 
 
 async def test_without_details_health_has_only_the_status() -> None:
-    where = "/home/ana/foveate.sqlite"
-    lost = HealthStatus(version="1", store=where, store_problem=f"{where}: is locked")
+    path = "/home/ana/foveate.sqlite"
+    unreachable = HealthStatus(version="1", store=path, store_problem=f"{path}: is locked")
     assert await get_page("/health", HEALTHY, details=False) == (200, "application/json", b'{"status":"ok"}')
-    assert (await get_page("/health", lost, details=False))[2] == b'{"status":"degraded"}'
-    status, _, body = await get_page("/ready", lost, details=False)
+    assert (await get_page("/health", unreachable, details=False))[2] == b'{"status":"degraded"}'
+    status, _, body = await get_page("/ready", unreachable, details=False)
     assert (status, body) == (503, b'{"ready":false,"problem":"the store cannot be reached"}')
-    assert where in (await get_page("/ready", lost))[2].decode()
+    assert path in (await get_page("/ready", unreachable))[2].decode()

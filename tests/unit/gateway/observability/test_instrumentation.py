@@ -29,16 +29,16 @@ class Store:
     """A store that can be made unavailable."""
 
     def __init__(self) -> None:
-        self.is_there = True
+        self.is_available = True
 
     async def probe(self) -> object:
-        if not self.is_there:
+        if not self.is_available:
             raise StoreUnavailable("db.example/foveate", "no connection")
         return None
 
 
 @pytest.fixture
-def level() -> Iterator[logging.Logger]:
+def foveate_logger() -> Iterator[logging.Logger]:
     logger = logging.getLogger("foveate")
     before = logger.level
     yield logger
@@ -52,7 +52,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def configure(path: Path, text: str) -> None:
+def write_config(path: Path, text: str) -> None:
     path.write_text(text)
 
 
@@ -75,16 +75,16 @@ def make_parts(store: Store) -> ObservedParts:
 
 
 async def get_page(page: AsgiApp) -> tuple[int, bytes]:
-    forwarded: list[MutableMapping[str, Any]] = []
+    messages: list[MutableMapping[str, Any]] = []
 
     async def send(message: MutableMapping[str, Any]) -> None:
-        forwarded.append(message)
+        messages.append(message)
 
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request"}
 
     await page({"method": "GET", "headers": [], DETAILS_SCOPE_KEY: True}, receive, send)
-    return forwarded[0]["status"], forwarded[1]["body"]
+    return messages[0]["status"], messages[1]["body"]
 
 
 async def test_every_page_shows_whether_the_store_is_available(config: Path) -> None:
@@ -93,7 +93,7 @@ async def test_every_page_shows_whether_the_store_is_available(config: Path) -> 
     async with instrumentation.serve_pages(make_parts(store)) as pages:
         assert (await get_page(pages["/ready"]))[0] == 200
 
-        store.is_there = False
+        store.is_available = False
         assert await get_page(pages["/ready"]) == (
             503,
             b'{"ready":false,"problem":"db.example/foveate: no connection"}',
@@ -102,7 +102,7 @@ async def test_every_page_shows_whether_the_store_is_available(config: Path) -> 
         assert (status, json.loads(body)["store"]["reachable"]) == (200, False)
         assert b"foveate_store_up 0.0" in (await get_page(pages["/metrics"]))[1]
 
-        store.is_there = True
+        store.is_available = True
         assert (await get_page(pages["/ready"]))[0] == 200
         assert b"foveate_store_up 1.0" in (await get_page(pages["/metrics"]))[1]
 
@@ -128,20 +128,20 @@ async def test_metrics_include_polled_values(config: Path) -> None:
 
 
 async def test_a_changed_configuration_applies_and_an_invalid_one_is_only_reported(
-    config: Path, level: logging.Logger
+    config: Path, foveate_logger: logging.Logger
 ) -> None:
     instrumentation, writer = make_instrumentation(config)
     async with instrumentation.serve_pages(make_parts(Store())) as pages:
-        configure(config, "server: {log: json, log_level: warning}  # changed\n")
+        write_config(config, "server: {log: json, log_level: warning}  # changed\n")
         instrumentation.current_config()
-        assert (writer.as_json, level.level) == (True, logging.WARNING)
+        assert (writer.as_json, foveate_logger.level) == (True, logging.WARNING)
 
-        configure(config, "server: {log: lines, log_level: loud}\n")
+        write_config(config, "server: {log: lines, log_level: loud}\n")
         _, body = await get_page(pages["/health"])
-        assert (writer.as_json, level.level) == (True, logging.WARNING)
-        text = json.loads(body)
-        assert (text["status"], text["config"]["line"]) == ("degraded", 1)
-        assert "log_level is one of" in text["config"]["problem"]
+        assert (writer.as_json, foveate_logger.level) == (True, logging.WARNING)
+        health = json.loads(body)
+        assert (health["status"], health["config"]["line"]) == ("degraded", 1)
+        assert "log_level is one of" in health["config"]["problem"]
         assert b"foveate_config_valid 0.0" in (await get_page(pages["/metrics"]))[1]
 
 
@@ -150,7 +150,7 @@ def test_the_configuration_changes_at_the_start_of_the_next_request(config: Path
     writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
     instrumentation = Instrumentation(live, version="1", log=writer)
 
-    configure(config, "server: {port: 9123}\n")
+    write_config(config, "server: {port: 9123}\n")
     assert instrumentation.last_config.settings.server.port != 9123
     instrumentation.reload_config()
     assert instrumentation.last_config.settings.server.port == 9123
@@ -176,15 +176,15 @@ async def test_telemetry_can_be_switched_on_and_off_at_run_time(config: Path) ->
     writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
     instrumentation = Instrumentation(live_settings(config), version="1", log=writer, export=export)
     assert created == []
-    configure(config, "server: {opentelemetry: true}\n")
+    write_config(config, "server: {opentelemetry: true}\n")
     instrumentation.current_config()
     instrumentation.current_config()
     assert len(created) == 1
-    configure(config, "server: {opentelemetry: false}\n")
+    write_config(config, "server: {opentelemetry: false}\n")
     instrumentation.current_config()
     assert created[0].closed.wait(10)
 
-    configure(config, "server: {opentelemetry: true}  # again\n")
+    write_config(config, "server: {opentelemetry: true}  # again\n")
     instrumentation.current_config()
     async with instrumentation.serve_pages(make_parts(Store())):
         assert not created[1].closed.is_set()
@@ -197,7 +197,7 @@ def test_failing_telemetry_is_logged_and_does_not_affect_requests(
     def export(_version: str) -> Telemetry:
         raise ValueError("of a variable that makes no sense")
 
-    configure(config, "server: {opentelemetry: true}\n")
+    write_config(config, "server: {opentelemetry: true}\n")
     writer = LogWriter(io.BytesIO(), as_json=False, colours=False)
     instrumentation = Instrumentation(live_settings(config), version="1", log=writer, export=export)
 
@@ -211,9 +211,9 @@ async def test_a_workers_page_includes_other_workers_and_its_metrics_remain_at_i
     environment: dict[str, str] = {}
     folder = worker_metrics.create_folder(environment)
     try:
-        theirs = MetricsRegistry()
-        theirs.scalar(definitions.REQUESTS, "ana", "anthropic", "m", "200").value = 3
-        worker_metrics.write_samples(folder, theirs.samples())
+        other_registry = MetricsRegistry()
+        other_registry.scalar(definitions.REQUESTS, "ana", "anthropic", "m", "200").value = 3
+        worker_metrics.write_samples(folder, other_registry.samples())
         (folder / f"{os.getpid()}.live").rename(folder / "1.live")  # as another process would
 
         instrumentation, _ = make_instrumentation(config, folder=worker_metrics.find_folder(environment))

@@ -18,7 +18,7 @@ from foveate.gateway.observability import otel
 from foveate.gateway.observability.otel import Telemetry
 from foveate.gateway.request import IncomingRequest, parse_request
 from foveate.gateway.response import ClientResponse
-from tests.support.scenarios.finished_exchanges import ended
+from tests.support.scenarios.finished_exchanges import finish_exchange
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -38,12 +38,12 @@ class InMemoryTelemetry:
 
     def points(self) -> dict[str, float]:
         data = self._reader.get_metrics_data()
-        result: dict[str, float] = {}
+        values: dict[str, float] = {}
         for resource in data.resource_metrics if data else ():
             for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
                 for point in metric.data.data_points:
-                    result[metric.name] = float(getattr(point, "value", 0) or getattr(point, "sum", 0))
-        return result
+                    values[metric.name] = float(getattr(point, "value", 0) or getattr(point, "sum", 0))
+        return values
 
 
 def make_request(path: str = "/v1/messages", **headers: str) -> IncomingRequest:
@@ -55,23 +55,23 @@ def make_request(path: str = "/v1/messages", **headers: str) -> IncomingRequest:
 
 
 def finish_request(
-    request: IncomingRequest, exchange: Exchange | None, status: int = 200, refused: str = ""
+    request: IncomingRequest, exchange: Exchange | None, status: int = 200, error_code: str = ""
 ) -> ClientResponse:
     async def send(_: object) -> None:
-        """Nobody is there."""
+        """Discard the message."""
 
     client = ClientResponse(request, send)
-    client.exchange, client.status, client.error_code = exchange, status, refused
+    client.exchange, client.status, client.error_code = exchange, status, error_code
     client.agent, client.provider = "ana", "anthropic"
     return client
 
 
 async def test_a_call_is_a_span_in_its_clients_trace_with_its_usage() -> None:
-    exported, request = InMemoryTelemetry(), make_request()
+    exporters, request = InMemoryTelemetry(), make_request()
 
-    exported.telemetry.on_request_end(request, finish_request(request, await ended()))
+    exporters.telemetry.on_request_end(request, finish_request(request, await finish_exchange()))
 
-    (span,) = exported.spans()
+    (span,) = exporters.spans()
     assert (span.name, span.kind) == ("chat claude-opus-4-5", SpanKind.CLIENT)
     assert span.context is not None
     assert f"{span.context.trace_id:032x}" == TRACE
@@ -87,7 +87,7 @@ async def test_a_call_is_a_span_in_its_clients_trace_with_its_usage() -> None:
     assert attributes["gen_ai.usage.cache_write.input_tokens"] == 10
     assert attributes["foveate.dollars"] == "0.5"
     assert "SECRET TEXT" not in span.to_json()
-    assert exported.points() == {
+    assert exporters.points() == {
         "gen_ai.client.operation.duration": 2.0,
         "gen_ai.client.inference.usage.input_tokens": 100,
         "gen_ai.client.inference.usage.output_tokens": 7,
@@ -97,40 +97,40 @@ async def test_a_call_is_a_span_in_its_clients_trace_with_its_usage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "refused", "kind"),
+    ("status", "error_code", "kind"),
     [(529, "", "529"), (0, "", "client_gone"), (502, "upstream_broken", "upstream_broken")],
 )
-async def test_a_failed_call_has_an_error_status(status: int, refused: str, kind: str) -> None:
-    exported, request = InMemoryTelemetry(), make_request()
+async def test_a_failed_call_has_an_error_status(status: int, error_code: str, kind: str) -> None:
+    exporters, request = InMemoryTelemetry(), make_request()
 
-    exported.telemetry.on_request_end(
-        request, finish_request(request, await ended(status=status or 200), status, refused)
+    exporters.telemetry.on_request_end(
+        request, finish_request(request, await finish_exchange(status=status or 200), status, error_code)
     )
 
-    (span,) = exported.spans()
+    (span,) = exporters.spans()
     assert span.attributes is not None
     assert span.attributes["error.type"] == kind
     assert span.status.status_code is StatusCode.ERROR
 
 
 async def test_requests_without_a_model_call_have_no_span() -> None:
-    exported = InMemoryTelemetry()
+    exporters = InMemoryTelemetry()
 
     for path in ("/v1/messages/count_tokens", "/v1/models", "/v1/messages"):
         request = make_request(path)
-        exchange = None if path == "/v1/messages" else await ended()
-        exported.telemetry.on_request_end(request, finish_request(request, exchange))
+        exchange = None if path == "/v1/messages" else await finish_exchange()
+        exporters.telemetry.on_request_end(request, finish_request(request, exchange))
 
-    assert exported.spans() == ()
-    assert exported.points() == {}
+    assert exporters.spans() == ()
+    assert exporters.points() == {}
 
 
 async def test_an_invalid_traceparent_starts_a_new_trace() -> None:
-    exported, request = InMemoryTelemetry(), make_request(traceparent="nonsense")
+    exporters, request = InMemoryTelemetry(), make_request(traceparent="nonsense")
 
-    exported.telemetry.on_request_end(request, finish_request(request, await ended()))
+    exporters.telemetry.on_request_end(request, finish_request(request, await finish_exchange()))
 
-    assert exported.spans()[0].parent is None
+    assert exporters.spans()[0].parent is None
 
 
 def test_without_the_packages_the_setting_is_an_error_that_says_what_to_install(tmp_path: Path) -> None:

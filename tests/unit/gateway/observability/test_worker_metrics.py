@@ -15,14 +15,14 @@ from tests.support.harness.example_limits import limit_examples
 
 
 def make_samples(requests: int, *, open_requests: int, read: int, is_valid: bool) -> list[Sample]:
-    board = MetricsRegistry()
-    board.scalar(definitions.REQUESTS, "ana", "anthropic", "m", "200").value += requests
-    board.scalar(definitions.OPEN_REQUESTS).value = open_requests
-    board.scalar(definitions.CONFIG_VALID).value = int(is_valid)
-    board.scalar(definitions.WINDOW_READ, "ana").value = read
-    board.scalar(definitions.WINDOW_INPUT, "ana").value = 100
-    board.histogram(definitions.ADDED_SECONDS).observe(0.001 * requests)
-    return board.samples()
+    registry = MetricsRegistry()
+    registry.scalar(definitions.REQUESTS, "ana", "anthropic", "m", "200").value += requests
+    registry.scalar(definitions.OPEN_REQUESTS).value = open_requests
+    registry.scalar(definitions.CONFIG_VALID).value = int(is_valid)
+    registry.scalar(definitions.WINDOW_READ, "ana").value = read
+    registry.scalar(definitions.WINDOW_INPUT, "ana").value = 100
+    registry.histogram(definitions.ADDED_SECONDS).observe(0.001 * requests)
+    return registry.samples()
 
 
 def write_metrics(folder: Path, requests: int) -> None:
@@ -51,21 +51,21 @@ def test_any_worker_shows_the_metrics_of_all_and_the_counters_of_dead_ones() -> 
         assert worker_metrics.find_folder(environment) == folder
         first, second = run_worker(folder, 3), run_worker(folder, 4)
         write_metrics(folder, 1000)  # our own file is not another worker's
-        own = make_samples(5, open_requests=2, read=90, is_valid=False)
+        own_samples = make_samples(5, open_requests=2, read=90, is_valid=False)
 
-        result = sample_values(merge_samples([(own, True), *worker_metrics.read_other_workers(folder)]))
-        assert result["foveate_requests_total"] == [12]
-        assert result["foveate_open_requests"] == [4]
-        assert result["foveate_config_valid"] == [0]
-        assert result["foveate_cache_window_read_tokens"] == [190]
-        assert sum(result["foveate_added_seconds"][1:]) == 3
+        merged = sample_values(merge_samples([(own_samples, True), *worker_metrics.read_other_workers(folder)]))
+        assert merged["foveate_requests_total"] == [12]
+        assert merged["foveate_open_requests"] == [4]
+        assert merged["foveate_config_valid"] == [0]
+        assert merged["foveate_cache_window_read_tokens"] == [190]
+        assert sum(merged["foveate_added_seconds"][1:]) == 3
 
         worker_metrics.mark_worker_dead(first, folder)
         worker_metrics.mark_worker_dead(second, folder)
         worker_metrics.mark_worker_dead(second, folder)
-        result = sample_values(merge_samples([(own, True), *worker_metrics.read_other_workers(folder)]))
-        assert result["foveate_requests_total"] == [12]
-        assert result["foveate_open_requests"] == [2]
+        merged = sample_values(merge_samples([(own_samples, True), *worker_metrics.read_other_workers(folder)]))
+        assert merged["foveate_requests_total"] == [12]
+        assert merged["foveate_open_requests"] == [2]
     finally:
         worker_metrics.remove_folder(folder)
     assert not folder.exists()
@@ -102,15 +102,15 @@ def test_folders_of_killed_gateways_are_removed_but_not_those_in_use(tmp_path: P
     process = multiprocessing.get_context("spawn").Process(target=create_folder_and_die, args=(tmp_path,))
     process.start()
     process.join()
-    (left,) = tmp_path.iterdir()
-    running = worker_metrics.create_folder({}, parent=tmp_path)
-    assert left.exists()  # it has just been written to
-    for folder in (left, running):
+    (abandoned,) = tmp_path.iterdir()
+    in_use = worker_metrics.create_folder({}, parent=tmp_path)
+    assert abandoned.exists()  # it has just been written to
+    for folder in (abandoned, in_use):
         os.utime(folder, (0, 0))
 
-    fresh = worker_metrics.create_folder({}, parent=tmp_path)
+    new = worker_metrics.create_folder({}, parent=tmp_path)
 
-    assert {*tmp_path.iterdir()} == {running, fresh}
+    assert {*tmp_path.iterdir()} == {in_use, new}
 
 
 @settings(max_examples=limit_examples(50))
@@ -121,8 +121,8 @@ def test_counters_survive_crashes_and_are_never_counted_twice(workers: list[tupl
         for number, is_alive in workers
     ]
 
-    result = sample_values(merge_samples(processes))
+    merged = sample_values(merge_samples(processes))
 
-    assert result["foveate_requests_total"] == [sum(number for number, _ in workers)]
+    assert merged["foveate_requests_total"] == [sum(number for number, _ in workers)]
     alive = [number for number, is_alive in workers if is_alive]
-    assert result.get("foveate_open_requests", [0]) == [sum(alive)]
+    assert merged.get("foveate_open_requests", [0]) == [sum(alive)]

@@ -17,17 +17,22 @@ PREFLIGHT = (b"access-control-request-method", b"POST")
 ORIGINS = st.sampled_from(["https://a.example", "https://b.example", "null", "http://localhost:3000"])
 
 
-@given(origin=ORIGINS, allowed=st.lists(st.one_of(ORIGINS, st.just("*"))), requests=st.binary(max_size=20))
+@given(
+    origin=ORIGINS, allowed=st.lists(st.one_of(ORIGINS, st.just("*"))), requested_headers=st.binary(max_size=20)
+)
 def test_only_a_listed_origin_may_ever_read_and_never_with_credentials(
-    origin: str, allowed: list[str], requests: bytes
+    origin: str, allowed: list[str], requested_headers: bytes
 ) -> None:
-    get_headers, before = response_headers(origin, allowed), preflight_headers(origin, requests, allowed)
+    actual_headers, preflight = (
+        response_headers(origin, allowed),
+        preflight_headers(origin, requested_headers, allowed),
+    )
 
-    assert (get_headers is not None) == bool(before) == (origin in allowed or "*" in allowed)
-    for text in (get_headers or [], before):
-        names = dict(text)
-        assert names.get(b"access-control-allow-origin") in (None, origin.encode(), b"*")
-        assert b"access-control-allow-credentials" not in names
+    assert (actual_headers is not None) == bool(preflight) == (origin in allowed or "*" in allowed)
+    for headers in (actual_headers or [], preflight):
+        by_name = dict(headers)
+        assert by_name.get(b"access-control-allow-origin") in (None, origin.encode(), b"*")
+        assert b"access-control-allow-credentials" not in by_name
 
 
 async def get_headers(cors: CorsMiddleware, *headers: tuple[bytes, bytes]) -> dict[bytes, bytes]:
@@ -58,20 +63,20 @@ async def get_messages(
 
 async def provider(_scope: Scope, _receive: Receive, send: Send) -> None:
     """A provider that lets any page read its responses."""
-    text = [(b"Access-Control-Allow-Origin", b"*"), (b"access-control-allow-credentials", b"true")]
-    await send({"type": "http.response.start", "status": 200, "headers": text})
+    headers = [(b"Access-Control-Allow-Origin", b"*"), (b"access-control-allow-credentials", b"true")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
 
 
 async def test_the_providers_cors_headers_are_dropped() -> None:
-    closed, opened = (
+    without_origins, with_origin = (
         CorsMiddleware(provider, list, host=HOST),
         CorsMiddleware(provider, lambda: ["https://a.example"], host=HOST),
     )
 
-    own = (b"origin", b"http://localhost:1"), (b"host", b"localhost:1")
-    assert await get_headers(closed, *own) == {b"vary": b"origin"}
-    headers = await get_headers(opened, (b"origin", b"https://a.example"))
+    own_origin = (b"origin", b"http://localhost:1"), (b"host", b"localhost:1")
+    assert await get_headers(without_origins, *own_origin) == {b"vary": b"origin"}
+    headers = await get_headers(with_origin, (b"origin", b"https://a.example"))
     assert headers[b"access-control-allow-origin"] == b"https://a.example"
     assert b"access-control-allow-credentials" not in headers
 
@@ -84,7 +89,7 @@ async def test_requests_without_an_origin_are_unchanged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "name", "origin", "status"),
+    ("bind_host", "host", "origin", "status"),
     [
         ("127.0.0.1", b"127.0.0.1:8090", b"http://127.0.0.1:8090", 200),
         ("127.0.0.1", b"LocalHost:8090", None, 200),
@@ -103,13 +108,13 @@ async def test_requests_without_an_origin_are_unchanged() -> None:
 )
 @pytest.mark.parametrize("site", [None, b"same-origin"])
 async def test_a_page_that_is_not_listed_cannot_use_a_key(
-    bound: str, name: bytes | None, origin: bytes | None, status: int, site: bytes | None
+    bind_host: str, host: bytes | None, origin: bytes | None, status: int, site: bytes | None
 ) -> None:
     """Regression: without metadata of the browser, as over plain HTTP, the request was accepted."""
-    cors = CorsMiddleware(provider, list, host=bound, host_names=lambda: ["host.docker.internal"])
-    text = {b"host": name, b"origin": origin, b"sec-fetch-site": site}
+    cors = CorsMiddleware(provider, list, host=bind_host, host_names=lambda: ["host.docker.internal"])
+    headers = {b"host": host, b"origin": origin, b"sec-fetch-site": site}
 
-    head = await get_head(cors, *((names, value) for names, value in text.items() if value is not None))
+    head = await get_head(cors, *((header, value) for header, value in headers.items() if value is not None))
 
     assert head["status"] == status
 
@@ -118,18 +123,18 @@ async def test_a_page_that_is_not_listed_cannot_use_a_key(
 class RecordingObserver:
     """Records requests and their responses."""
 
-    here: int = 0
-    gone: list[tuple[str, int, str]] = field(default_factory=list)
+    started: int = 0
+    ended: list[tuple[str, int, str]] = field(default_factory=list)
 
     def on_start(self, _client: ClientResponse) -> None:
-        self.here += 1
+        self.started += 1
 
     def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
-        self.gone.append((request.id, response.status, response.error_code))
+        self.ended.append((request.id, response.status, response.error_code))
 
 
 @pytest.mark.parametrize(
-    ("method", "status", "refused", "headers"),
+    ("method", "status", "error_code", "headers"),
     [
         ("POST", 403, "foreign_origin", [(b"origin", b"http://x")]),
         (
@@ -143,16 +148,16 @@ class RecordingObserver:
     ],
 )
 async def test_responses_of_the_middleware_have_an_id_and_are_logged(
-    method: str, status: int, refused: str, headers: list[tuple[bytes, bytes]]
+    method: str, status: int, error_code: str, headers: list[tuple[bytes, bytes]]
 ) -> None:
     """Regression: they had no id and no text, and were missing from log and metrics."""
-    seen = RecordingObserver()
+    observer = RecordingObserver()
 
     head, body = await get_messages(
-        CorsMiddleware(provider, lambda: ["http://a"], host=HOST, observer=seen), *headers, method=method
+        CorsMiddleware(provider, lambda: ["http://a"], host=HOST, observer=observer), *headers, method=method
     )
 
-    names = dict(head["headers"])
-    assert seen.gone == [(names[b"x-foveate-request-id"].decode(), status, refused)]
-    assert (seen.here, head["status"], names[b"vary"]) == (1, status, b"origin")
-    assert bool(refused) == (b"server." in body["body"])
+    headers_by_name = dict(head["headers"])
+    assert observer.ended == [(headers_by_name[b"x-foveate-request-id"].decode(), status, error_code)]
+    assert (observer.started, head["status"], headers_by_name[b"vary"]) == (1, status, b"origin")
+    assert bool(error_code) == (b"server." in body["body"])

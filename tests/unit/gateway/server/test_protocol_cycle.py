@@ -9,12 +9,12 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from foveate.gateway.request import Receive, Scope, Send
-from foveate.gateway.server.protocol import CYCLE_SCOPE_KEY, HttpProtocol, RequestConnection
+from foveate.gateway.server.protocol import CONNECTION_SCOPE_KEY, HttpProtocol, RequestConnection
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 POST = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello"
-OK = [(b"content-length", b"2")]
+LENGTH_2 = [(b"content-length", b"2")]
 
 
 @asynccontextmanager
@@ -48,12 +48,12 @@ async def exchange(app: App, request: bytes = POST) -> bytes:
         return await reader.read()
 
 
-def make_app(*messages: dict[str, object], then: Exception | None = None) -> App:
+def make_app(*messages: dict[str, object], error: Exception | None = None) -> App:
     async def app(_: Scope, __: Receive, send: Send) -> None:
         for message in messages:
             await send(message)
-        if then is not None:
-            raise then
+        if error is not None:
+            raise error
 
     return app
 
@@ -66,64 +66,64 @@ def body_message(body: bytes, *, more: bool = False) -> dict[str, object]:
     return {"type": "http.response.body", "body": body, "more_body": more}
 
 
-@pytest.mark.parametrize("behind", [b"", POST])
-async def test_a_disconnect_is_noticed_at_once_even_if_another_request_waits(behind: bytes) -> None:
-    """Regression: of two pipelined requests, only the last noticed, and the first ran on for nobody."""
-    is_asked, has_gone = asyncio.Event(), asyncio.Event()
+@pytest.mark.parametrize("next_request", [b"", POST])
+async def test_a_disconnect_is_noticed_at_once_even_if_another_request_waits(next_request: bytes) -> None:
+    """Regression: of two pipelined requests, only the last noticed, and the first went on without a client."""
+    has_request, has_disconnected = asyncio.Event(), asyncio.Event()
 
     async def app(scope: Scope, _: Receive, __: Send) -> None:
-        served: RequestConnection = scope[CYCLE_SCOPE_KEY]
-        served.on_disconnect(has_gone.set)
-        is_asked.set()
-        await has_gone.wait()
+        connection: RequestConnection = scope[CONNECTION_SCOPE_KEY]
+        connection.on_disconnect(has_disconnected.set)
+        has_request.set()
+        await has_disconnected.wait()
 
     async with connect(app) as (_, writer):
-        writer.write(POST + behind)
-        await is_asked.wait()
+        writer.write(POST + next_request)
+        await has_request.wait()
         writer.transport.abort()
-        await has_gone.wait()
+        await has_disconnected.wait()
 
 
 async def test_a_complete_body_is_returned_once_and_followed_by_the_disconnect() -> None:
     received: list[object] = []
-    is_over = asyncio.Event()
+    has_ended = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, _: Send) -> None:
-        received.append(scope[CYCLE_SCOPE_KEY].take_complete_body())
+        received.append(scope[CONNECTION_SCOPE_KEY].take_complete_body())
         received.append((await receive())["type"])
-        is_over.set()
+        has_ended.set()
 
     async with connect(app) as (_, writer):
         writer.write(POST)
         await asyncio.sleep(0.02)
         writer.transport.abort()
-        await is_over.wait()
+        await has_ended.wait()
 
     assert received == [b"hello", "http.disconnect"]
 
 
 async def test_an_incomplete_body_is_not_returned() -> None:
-    result: list[bytes | None] = []
+    bodies: list[bytes | None] = []
 
     async def app(scope: Scope, _: Receive, __: Send) -> None:
-        result.append(scope[CYCLE_SCOPE_KEY].take_complete_body())
+        bodies.append(scope[CONNECTION_SCOPE_KEY].take_complete_body())
 
     assert await exchange(app, POST[:-1]) != b""
-    assert result == [None]
+    assert bodies == [None]
 
 
 async def test_a_head_does_not_wait_for_its_body() -> None:
-    goes_on = asyncio.Event()
+    may_continue = asyncio.Event()
 
     async def app(_: Scope, __: Receive, send: Send) -> None:
-        await send(start_message(*OK))
-        await goes_on.wait()
+        await send(start_message(*LENGTH_2))
+        await may_continue.wait()
         await send(body_message(b"ok"))
 
     async with connect(app) as (reader, writer):
         writer.write(POST)
         head = await reader.readuntil(b"\r\n\r\n")
-        goes_on.set()
+        may_continue.set()
         assert await reader.readexactly(2) == b"ok"
 
     assert head == b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
@@ -134,9 +134,13 @@ HEAD = b"HTTP/1.1 200 OK\r\nconnection: close\r\n"
 
 
 @pytest.mark.parametrize(
-    ("app", "request_", "got"),
+    ("app", "request_", "response"),
     [
-        (make_app(start_message(CLOSE, *OK), body_message(b"ok")), POST, HEAD + b"content-length: 2\r\n\r\nok"),
+        (
+            make_app(start_message(CLOSE, *LENGTH_2), body_message(b"ok")),
+            POST,
+            HEAD + b"content-length: 2\r\n\r\nok",
+        ),
         (
             make_app(
                 start_message(CLOSE),
@@ -148,41 +152,44 @@ HEAD = b"HTTP/1.1 200 OK\r\nconnection: close\r\n"
             HEAD + b"transfer-encoding: chunked\r\n\r\n1\r\no\r\n1\r\nk\r\n0\r\n\r\n",
         ),
         (
-            make_app(start_message(CLOSE, *OK), body_message(b"ok")),
+            make_app(start_message(CLOSE, *LENGTH_2), body_message(b"ok")),
             POST.replace(b"POST", b"HEAD"),
             HEAD + b"content-length: 2\r\n\r\n",
         ),
         (
-            make_app(start_message(*OK), body_message(b"ok")),
+            make_app(start_message(*LENGTH_2), body_message(b"ok")),
             POST.replace(b"1.1\r", b"1.0\r"),
             b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok",
         ),
     ],
 )
-async def test_a_response_is_sent_as_the_app_sends_it(app: App, request_: bytes, got: bytes) -> None:
-    assert await exchange(app, request_) == got
+async def test_a_response_is_sent_as_the_app_sends_it(app: App, request_: bytes, response: bytes) -> None:
+    assert await exchange(app, request_) == response
 
 
 async def test_a_response_without_a_body_is_complete_whatever_its_length_header() -> None:
     """Regression: a 304 with a length was treated as cut off, and its connection was closed."""
-    unchanged = b"HTTP/1.1 304 Not Modified\r\ncontent-length: 2\r\n\r\n"
-    async with connect(make_app({**start_message(*OK), "status": 304}, body_message(b""))) as (reader, writer):
+    not_modified = b"HTTP/1.1 304 Not Modified\r\ncontent-length: 2\r\n\r\n"
+    async with connect(make_app({**start_message(*LENGTH_2), "status": 304}, body_message(b""))) as (
+        reader,
+        writer,
+    ):
         for _ in range(2):
             writer.write(POST)
-            assert await reader.readexactly(len(unchanged)) == unchanged
+            assert await reader.readexactly(len(not_modified)) == not_modified
 
 
 @pytest.mark.parametrize(
     "app",
     [
-        make_app(start_message(*OK), then=ValueError()),
-        make_app(start_message(*OK)),
-        make_app(start_message(*OK), body_message(b"okay")),
-        make_app(start_message(*OK), body_message(b"o")),
-        make_app(start_message(*OK), start_message(*OK)),
+        make_app(start_message(*LENGTH_2), error=ValueError()),
+        make_app(start_message(*LENGTH_2)),
+        make_app(start_message(*LENGTH_2), body_message(b"okay")),
+        make_app(start_message(*LENGTH_2), body_message(b"o")),
+        make_app(start_message(*LENGTH_2), start_message(*LENGTH_2)),
     ],
 )
-async def test_an_interrupted_response_has_its_head_and_is_cut_off(app: App) -> None:
+async def test_an_interrupted_response_has_its_head_and_is_truncated(app: App) -> None:
     assert (await exchange(app)).startswith(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n")
 
 
@@ -191,6 +198,6 @@ async def test_a_header_with_a_line_break_is_not_sent(value: bytes) -> None:
     assert await exchange(make_app(start_message((b"a", value)), body_message(b"ok"))) == b""
 
 
-@pytest.mark.parametrize("app", [make_app(), make_app(then=ValueError()), make_app(body_message(b"ok"))])
+@pytest.mark.parametrize("app", [make_app(), make_app(error=ValueError()), make_app(body_message(b"ok"))])
 async def test_an_app_without_a_response_has_failed(app: App) -> None:
     assert (await exchange(app)).startswith(b"HTTP/1.1 500 ")

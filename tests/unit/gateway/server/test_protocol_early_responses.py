@@ -42,13 +42,13 @@ async def connect(
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
-        while state.connections:  # noqa: ASYNC110 - nothing tells of it
+        while state.connections:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.001)
         server.close()
 
 
-def make_head(size: int, *more: str) -> bytes:
-    lines = ["POST / HTTP/1.1", "host: a", f"content-length: {size}", *more]
+def make_head(size: int, *other_headers: str) -> bytes:
+    lines = ["POST / HTTP/1.1", "host: a", f"content-length: {size}", *other_headers]
     return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n"
 
 
@@ -60,10 +60,10 @@ async def test_a_request_is_answered_before_its_body_arrives() -> None:
     async with connect() as (reader, writer):
         writer.write(make_head(60 * MEGABYTE))
 
-        result = await read_response(reader)
+        response = await read_response(reader)
 
-        assert b" 401 " in result
-        assert b"connection: close" in result
+        assert b" 401 " in response
+        assert b"connection: close" in response
 
 
 async def test_a_client_that_sends_a_large_body_first_still_gets_the_response() -> None:
@@ -81,8 +81,8 @@ async def test_the_connection_is_reused_after_a_small_body() -> None:
     async with connect() as (reader, writer):
         for _ in range(3):
             writer.write(make_head(100_000))
-            result = await read_response(reader)
-            assert b"connection: close" not in result
+            response = await read_response(reader)
+            assert b"connection: close" not in response
             writer.write(bytes(100_000))
 
 
@@ -90,10 +90,10 @@ async def test_a_client_that_waits_for_100_continue_does_not_get_it() -> None:
     async with connect() as (reader, writer):
         writer.write(make_head(100, "expect: 100-continue"))
 
-        result = await read_response(reader)
+        response = await read_response(reader)
 
-        assert result.startswith(b"HTTP/1.1 401 ")
-        assert b"connection: close" in result
+        assert response.startswith(b"HTTP/1.1 401 ")
+        assert b"connection: close" in response
 
 
 async def test_only_a_limited_part_of_a_body_is_discarded() -> None:
@@ -115,7 +115,7 @@ async def test_a_body_that_does_not_arrive_is_not_awaited_for_long(size: int) ->
 
 
 async def send_until_closed(writer: asyncio.StreamWriter, chunk: bytes, *, pause_seconds: float = 0.0) -> int:
-    """Return how many pieces could be sent before the connection was closed."""
+    """Return the number of chunks that were sent before the connection was closed."""
     for number in range(10_000):
         try:
             writer.write(chunk)

@@ -1,4 +1,4 @@
-"""The HTTP protocol, wherever the network splits data, and whatever a client leaves out or adds."""
+"""The HTTP protocol, however data is split into packets, and with incomplete or unusual requests."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ class HurriedProtocol(HttpProtocol):
 
 @dataclass
 class RunningApp:
-    """A served app, and what it received: bodies, the number of their parts, and header names."""
+    """A served app that records bodies, the number of their parts, and header names."""
 
     port: int = 0
     bodies: list[bytes] = field(default_factory=list)
@@ -58,31 +58,31 @@ class RunningApp:
 
 @asynccontextmanager
 async def run_app(protocol: type[HttpProtocol] = HttpProtocol) -> AsyncIterator[RunningApp]:
-    app_server = RunningApp()
-    config = uvicorn.Config(app_server.app, interface="asgi3", lifespan="off", log_config=None, ws="none")
+    app = RunningApp()
+    config = uvicorn.Config(app.app, interface="asgi3", lifespan="off", log_config=None, ws="none")
     state = ServerState()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: protocol(config, state, {}), "127.0.0.1", 0)
-    app_server.port = server.sockets[0].getsockname()[1]
+    app.port = server.sockets[0].getsockname()[1]
     try:
-        yield app_server
+        yield app
     finally:
         server.close()
 
 
-async def send_and_read(app_server: RunningApp, *chunks: bytes, responses: int = 1) -> bytes:
-    """Return the response to pieces sent one by one."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", app_server.port)
+async def send_and_read(app: RunningApp, *chunks: bytes, responses: int = 1) -> bytes:
+    """Return the response to chunks that are sent one after another."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", app.port)
     try:
         for chunk in chunks:
             writer.write(chunk)
             await writer.drain()
             await asyncio.sleep(0.003)
-        result = b""
+        response = b""
         async with asyncio.timeout(3):
-            while result.count(b"\r\n\r\nok") < responses and (chunk := await reader.read(4096)):
-                result += chunk
-        return result
+            while response.count(b"\r\n\r\nok") < responses and (chunk := await reader.read(4096)):
+                response += chunk
+        return response
     finally:
         writer.close()
         with suppress(ConnectionError):
@@ -93,73 +93,69 @@ CUTS = [range(len(POST), len(POST + UPGRADE), 3), (len(POST) + 24,), (len(POST +
 
 
 @pytest.mark.parametrize("cuts", CUTS)
-@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("is_body_separate", [True, False])
 async def test_the_body_of_an_upgrade_request_is_read_wherever_the_head_is_split(
-    cuts: tuple[int, ...], apart: bool
+    cuts: tuple[int, ...], is_body_separate: bool
 ) -> None:
     """Regression: if the header name was split, the body was lost or read as the next request."""
     head = POST + UPGRADE
     ends = [*cuts, len(head)]
     chunks = [head[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-    after = [BODY] if apart else []
-    if not apart:
+    body_chunks = [BODY] if is_body_separate else []
+    if not is_body_separate:
         chunks[-1] += BODY
 
-    async with run_app() as app_server:
-        answer = await send_and_read(app_server, *chunks, *after, POST + b"\r\n" + BODY, responses=2)
+    async with run_app() as app:
+        response = await send_and_read(app, *chunks, *body_chunks, POST + b"\r\n" + BODY, responses=2)
 
-    assert answer.count(b"200 OK") == 2
-    assert app_server.bodies == [BODY, BODY]
-    assert b"upgrade" not in app_server.names
+    assert response.count(b"200 OK") == 2
+    assert app.bodies == [BODY, BODY]
+    assert b"upgrade" not in app.names
 
 
 async def test_a_late_upgrade_request_is_rejected_and_not_served() -> None:
-    async with run_app() as app_server:
-        answer = await send_and_read(app_server, POST + b"\r\n" + BODY + POST + UPGRADE + BODY)
+    async with run_app() as app:
+        response = await send_and_read(app, POST + b"\r\n" + BODY + POST + UPGRADE + BODY)
 
-    assert b"400 Bad Request" in answer
-    assert app_server.bodies in ([], [BODY])
+    assert b"400 Bad Request" in response
+    assert app.bodies in ([], [BODY])
 
 
 async def test_invalid_http_is_rejected_at_once() -> None:
-    async with run_app() as app_server:
-        assert b"400 Bad Request" in await send_and_read(app_server, b"\x00\x03\x01\x02\x00\x01")
+    async with run_app() as app:
+        assert b"400 Bad Request" in await send_and_read(app, b"\x00\x03\x01\x02\x00\x01")
 
 
 async def test_a_tls_handshake_is_reported_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """The user only sees `Connection error.`, and finds the reason here."""
     # Other servers in this process may have raised the limit.
     caplog.set_level(logging.WARNING, logger="uvicorn.error")
-    async with run_app() as app_server:
-        assert b"400 Bad Request" in await send_and_read(app_server, b"\x16\x03\x01\x02\x00\x01")
+    async with run_app() as app:
+        assert b"400 Bad Request" in await send_and_read(app, b"\x16\x03\x01\x02\x00\x01")
 
     assert "asks by https://, and here is http://" in caplog.text
 
 
 async def test_trailers_are_not_headers() -> None:
     """Regression: trailers named the agent and the key of a request."""
-    async with run_app() as app_server:
-        await send_and_read(
-            app_server, WITH_TRAILERS + b"x-foveate-agent: ana\r\nauthorization: Bearer sk\r\n\r\n"
-        )
+    async with run_app() as app:
+        await send_and_read(app, WITH_TRAILERS + b"x-foveate-agent: ana\r\nauthorization: Bearer sk\r\n\r\n")
 
-    assert app_server.bodies == [b"hello"]
-    assert app_server.names == [b"host", b"transfer-encoding"]
+    assert app.bodies == [b"hello"]
+    assert app.names == [b"host", b"transfer-encoding"]
 
 
 @pytest.mark.parametrize("line", [b"a: b\r\n", b"a"])
 async def test_trailers_have_the_size_limit_of_heads(line: bytes) -> None:
     """Regression: they were read and stored without limit."""
     flood = line * (64 * 1024 // len(line))
-    async with run_app() as app_server:
+    async with run_app() as app:
         try:
-            answer = await send_and_read(
-                app_server, WITH_TRAILERS, *[flood] * (2 * MAX_HEAD_BYTES // len(flood))
-            )
+            response = await send_and_read(app, WITH_TRAILERS, *[flood] * (2 * MAX_HEAD_BYTES // len(flood)))
         except ConnectionError:
-            answer = b""
+            response = b""
 
-    assert (answer, app_server.bodies) == (b"", [])
+    assert (response, app.bodies) == (b"", [])
 
 
 @pytest.mark.parametrize(
@@ -167,16 +163,16 @@ async def test_trailers_have_the_size_limit_of_heads(line: bytes) -> None:
 )
 async def test_a_connection_whose_head_does_not_arrive_is_closed(chunks: list[bytes]) -> None:
     """Regression: a connection without a complete head was kept open forever."""
-    async with run_app(HurriedProtocol) as app_server:
-        answer = await send_and_read(app_server, *chunks, responses=2)
+    async with run_app(HurriedProtocol) as app:
+        response = await send_and_read(app, *chunks, responses=2)
 
-    assert answer.count(b"200 OK") == len(app_server.bodies) == (len(chunks) == 2)
+    assert response.count(b"200 OK") == len(app.bodies) == (len(chunks) == 2)
 
 
 @pytest.mark.slow
 async def test_a_slow_body_has_no_head_timeout() -> None:
-    async with run_app(HurriedProtocol) as app_server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", app_server.port)
+    async with run_app(HurriedProtocol) as app:
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.port)
         writer.write(POST + b"\r\nupgr")
         await asyncio.sleep(0.25)
         writer.write(b"ade:")
@@ -188,25 +184,25 @@ async def test_a_slow_body_has_no_head_timeout() -> None:
         await writer.wait_closed()
 
 
-@pytest.mark.parametrize(("size", "most_parts"), [(300_000, 1), (5_000_000, 6)])
+@pytest.mark.parametrize(("size", "max_parts"), [(300_000, 1), (5_000_000, 6)])
 async def test_the_reader_is_woken_when_the_body_is_complete_or_the_buffer_is_full(
-    size: int, most_parts: int
+    size: int, max_parts: int
 ) -> None:
     body = bytes(range(256)) * (size // 256)
     head = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
     chunks = [body[at : at + 60_000] for at in range(0, len(body), 60_000)]
-    async with run_app() as app_server:
-        result = await send_and_read(app_server, head, *chunks)
+    async with run_app() as app:
+        response = await send_and_read(app, head, *chunks)
 
-    assert b"200" in result
-    assert app_server.bodies == [body]
-    assert app_server.parts <= most_parts
+    assert b"200" in response
+    assert app.bodies == [body]
+    assert app.parts <= max_parts
 
 
 async def test_a_slow_body_wakes_the_reader_regularly() -> None:
     """Otherwise it would look stalled to the reader."""
-    async with run_app(EagerProtocol) as app_server:
-        await send_and_read(app_server, POST + b"\r\n", b"upg", b"rade", b":")
+    async with run_app(EagerProtocol) as app:
+        await send_and_read(app, POST + b"\r\n", b"upg", b"rade", b":")
 
-    assert app_server.bodies == [BODY]
-    assert app_server.parts > 1
+    assert app.bodies == [BODY]
+    assert app.parts > 1

@@ -9,18 +9,18 @@ from foveate.memory.privacy import Gate
 GATE = Gate()
 
 
-def outline(text: str) -> Outline:
+def parse_outline(text: str) -> Outline:
     parsed = parse_markdown(text, GATE, name="name")
     assert parsed.to_text() == text
     return parsed
 
 
-def file(text: str) -> OutlineEntry:
-    return outline(text).entries[0]
+def parse_file(text: str) -> OutlineEntry:
+    return parse_outline(text).entries[0]
 
 
 def is_private(front: str) -> bool:
-    return "secret" not in GATE.redact(outline(f"{front}\nsecret\n\n# A\nsecret\n")).text
+    return "secret" not in GATE.redact(parse_outline(f"{front}\nsecret\n\n# A\nsecret\n")).text
 
 
 def test_yaml_gives_title_id_tags_dates_and_properties() -> None:
@@ -29,29 +29,29 @@ def test_yaml_gives_title_id_tags_dates_and_properties() -> None:
         "deadline: 2026-11-20 17:00\nscheduled: '<2026-11-19 Thu>'\nclosed:\n"
         "date: 2026-02-31\npublished: no\nlist:\n- 1\n- x: [é]\nmap: {a: {b: 1}}\n---\nText\n"
     )
-    found = file(text)
+    entry = parse_file(text)
 
-    assert (found.title, found.tags) == ("The file", ("a", "b", "c d", "e", "f"))
-    assert [(stamp.kind, stamp.at) for stamp in found.planning_dates] == [
+    assert (entry.title, entry.tags) == ("The file", ("a", "b", "c d", "e", "f"))
+    assert [(stamp.kind, stamp.at) for stamp in entry.planning_dates] == [
         (PlanningKind.DEADLINE, datetime(2026, 11, 20, 17)),
         (PlanningKind.SCHEDULED, datetime(2026, 11, 19)),
     ]
-    assert found.properties["ID"] == "some-id"
-    assert found.properties["DATE"] == "2026-02-31"
-    assert found.properties["PUBLISHED"] == "no"
-    assert found.properties["LIST"] == '1, {"x": ["é"]}'
-    assert found.properties["MAP"] == '{"a": {"b": "1"}}'
-    assert text[found.content :] == "Text\n"
+    assert entry.properties["ID"] == "some-id"
+    assert entry.properties["DATE"] == "2026-02-31"
+    assert entry.properties["PUBLISHED"] == "no"
+    assert entry.properties["LIST"] == '1, {"x": ["é"]}'
+    assert entry.properties["MAP"] == '{"a": {"b": "1"}}'
+    assert text[entry.content :] == "Text\n"
 
 
 def test_toml_gives_the_same_as_yaml() -> None:
     source = 'title = "T"\ntags = ["a"]\ndeadline = 2026-11-20T17:00:00\ndraft = true\nday = 2026-01-02'
-    found = file(f"+++\n{source}\nn = 1.5\n[x]\ny = 1\n+++\n")
+    entry = parse_file(f"+++\n{source}\nn = 1.5\n[x]\ny = 1\n+++\n")
 
-    assert (found.title, found.tags) == ("T", ("a",))
-    assert found.planning_dates[0].at == datetime(2026, 11, 20, 17)
-    assert found.properties["DAY"] == "2026-01-02"
-    assert (found.properties["DRAFT"], found.properties["N"], found.properties["X"]) == (
+    assert (entry.title, entry.tags) == ("T", ("a",))
+    assert entry.planning_dates[0].at == datetime(2026, 11, 20, 17)
+    assert entry.properties["DAY"] == "2026-01-02"
+    assert (entry.properties["DRAFT"], entry.properties["N"], entry.properties["X"]) == (
         "true",
         "1.5",
         '{"y": "1"}',
@@ -61,18 +61,18 @@ def test_toml_gives_the_same_as_yaml() -> None:
 def test_json_gives_the_same_as_yaml() -> None:
     source = '"title": "T",\n"tags": ["a", "#b"], "deadline": "2026-11-20 17:00", "n": 1.50, "no": null'
     text = f"{{\n{source}}}\n\nText\n"
-    found = file(text)
+    entry = parse_file(text)
 
-    assert (found.title, found.tags) == ("T", ("a", "b"))
-    assert found.planning_dates[0].at == datetime(2026, 11, 20, 17)
-    assert (found.properties["N"], found.properties["NO"]) == ("1.50", "")
-    assert text[found.content :] == "\nText\n"
+    assert (entry.title, entry.tags) == ("T", ("a", "b"))
+    assert entry.planning_dates[0].at == datetime(2026, 11, 20, 17)
+    assert (entry.properties["N"], entry.properties["NO"]) == ("1.50", "")
+    assert text[entry.content :] == "\nText\n"
 
 
 def test_invalid_json_and_text_that_starts_with_a_brace_stay_in_the_content() -> None:
     for text in ('{"a": }\nText\n', '{"a": 1} Text\n', "{a}\nText\n", '{"a": ' + "[" * 100 + "]" * 100 + "}\n"):
-        assert file(text).content == 0
-    assert outline('{"a": }\n').problems[0].startswith("line 1: the front matter is broken: ")
+        assert parse_file(text).content == 0
+    assert parse_outline('{"a": }\n').problems[0].startswith("line 1: the front matter is broken: ")
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_invalid_json_and_text_that_starts_with_a_brace_stay_in_the_content() ->
     ],
 )
 def test_tags_are_parsed_in_common_spellings(tags: str) -> None:
-    found = outline(f"---\ntitle: T\n{tags}\n---\n")
+    parsed = parse_outline(f"---\ntitle: T\n{tags}\n---\n")
 
-    assert found.entries[0].tags == ("a", "@b")
-    assert (found.entries[0].title, found.problems) == ("T", ())
+    assert parsed.entries[0].tags == ("a", "@b")
+    assert (parsed.entries[0].title, parsed.problems) == ("T", ())
 
 
 @pytest.mark.parametrize(
@@ -109,13 +109,13 @@ def test_tags_are_parsed_in_common_spellings(tags: str) -> None:
     ],
 )
 def test_a_line_at_the_top_is_not_always_front_matter(text: str) -> None:
-    found = file(text)
+    entry = parse_file(text)
 
-    assert (found.title, found.content) == ("name", 0)
+    assert (entry.title, entry.content) == ("name", 0)
 
 
 @pytest.mark.parametrize(
-    "broken",
+    "front_matter",
     [
         "title: T\nbad: [",
         "title: T\nbad: *alias",
@@ -128,8 +128,8 @@ def test_a_line_at_the_top_is_not_always_front_matter(text: str) -> None:
         "- a\nb: c",
     ],
 )
-def test_invalid_front_matter_is_reported_and_stays_in_the_content(broken: str) -> None:
-    parsed = outline(f"---\n{broken}\n---\n# A\n")
+def test_invalid_front_matter_is_reported_and_stays_in_the_content(front_matter: str) -> None:
+    parsed = parse_outline(f"---\n{front_matter}\n---\n# A\n")
 
     assert parsed.problems[0].startswith("line 1: the front matter is broken: ")
     assert parsed.entries[0].content == 0
@@ -137,12 +137,12 @@ def test_invalid_front_matter_is_reported_and_stays_in_the_content(broken: str) 
 
 
 def test_invalid_toml_is_reported_too() -> None:
-    assert outline("+++\ntitle = T\n+++\n").problems
-    assert outline(f"+++\na = {'[' * 9000}\n+++\n").problems
+    assert parse_outline("+++\ntitle = T\n+++\n").problems
+    assert parse_outline(f"+++\na = {'[' * 9000}\n+++\n").problems
 
 
 def test_invalid_front_matter_with_headings_is_text() -> None:
-    assert [entry.title for entry in outline("---\na: b: c\n\n# A\n\n---\n").entries] == ["name", "A"]
+    assert [entry.title for entry in parse_outline("---\na: b: c\n\n# A\n\n---\n").entries] == ["name", "A"]
 
 
 @pytest.mark.parametrize(

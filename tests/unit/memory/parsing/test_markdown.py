@@ -9,24 +9,24 @@ from foveate.memory.privacy import Gate
 GATE = Gate()
 
 
-def outline(text: str) -> Outline:
+def parse_outline(text: str) -> Outline:
     parsed = parse_markdown(text, GATE, name="name")
     assert parsed.to_text() == text
     return parsed
 
 
-def entry(text: str) -> OutlineEntry:
-    """The first heading that is not the title of its file."""
-    return outline(f"Text before it.\n\n{text}").entries[1]
+def parse_entry(text: str) -> OutlineEntry:
+    """Return the first heading that is not the title of its file."""
+    return parse_outline(f"Text before it.\n\n{text}").entries[1]
 
 
-def content(text: str, number: int = 1) -> str:
-    parsed = outline(text)
+def entry_content(text: str, number: int = 1) -> str:
+    parsed = parse_outline(text)
     return parsed.text[parsed.entries[number].content : parsed.entries[number].end]
 
 
-def titles(text: str) -> list[str]:
-    return [entry.title for entry in outline(text).entries[1:]]
+def entry_titles(text: str) -> list[str]:
+    return [entry.title for entry in parse_outline(text).entries[1:]]
 
 
 def test_headings_follow_commonmark() -> None:
@@ -36,15 +36,15 @@ def test_headings_follow_commonmark() -> None:
         "<div>\n# html\n</div>\n\n<!--\n# comment\n-->\n#F\n"
     )
 
-    assert [(entry.level, entry.title) for entry in outline(text).entries[1:]] == [
+    assert [(entry.level, entry.title) for entry in parse_outline(text).entries[1:]] == [
         (1, "A"), (2, "B"), (1, "C c"), (2, "D"), (1, ""), (3, "E"),
     ]  # fmt: skip
 
 
 def test_a_deep_list_does_not_hide_later_headings() -> None:
-    deep = "".join(f"{'  ' * depth}- x\n" for depth in range(60))
+    nested_list = "".join(f"{'  ' * depth}- x\n" for depth in range(60))
 
-    assert titles(f"# A\n{deep}\n ---\n\n# B\nC\n===\n") == ["A", "B", "C"]
+    assert entry_titles(f"# A\n{nested_list}\n ---\n\n# B\nC\n===\n") == ["A", "B", "C"]
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_a_deep_list_does_not_hide_later_headings() -> None:
     ],
 )
 def test_a_heading_is_split_into_title_and_tags(line: str, title: str, tags: tuple[str, ...]) -> None:
-    found = entry(line)
+    heading = parse_entry(line)
 
-    assert (found.title, found.tags) == (title, tags)
+    assert (heading.title, heading.tags) == (title, tags)
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,15 @@ def test_a_heading_is_split_into_title_and_tags(line: str, title: str, tags: tup
     ],
 )
 def test_a_heading_may_have_a_state(line: str, todo: str, priority: str, title: str) -> None:
-    found = entry(line)
+    heading = parse_entry(line)
 
-    assert (found.todo, found.priority, found.title) == (todo, priority, title)
-    assert found.is_done == (todo == "DONE")
+    assert (heading.todo, heading.priority, heading.title) == (todo, priority, title)
+    assert heading.is_done == (todo == "DONE")
 
 
 def test_an_id_is_in_braces_at_the_end() -> None:
-    assert entry("# A {#some-id}").properties == {"ID": "some-id"}
-    assert entry("# A :a: {: #some-id #other}").properties == {"ID": "some-id"}
+    assert parse_entry("# A {#some-id}").properties == {"ID": "some-id"}
+    assert parse_entry("# A :a: {: #some-id #other}").properties == {"ID": "some-id"}
 
 
 @pytest.mark.parametrize(
@@ -109,17 +109,17 @@ def test_an_id_is_in_braces_at_the_end() -> None:
 def test_planning_below_a_heading_may_have_brackets(line: str) -> None:
     text = f"# A\n\n{line}\n\nText\n"
 
-    for (stamp,) in (entry(text).planning_dates, outline(text).entries[0].planning_dates):
+    for (stamp,) in (parse_entry(text).planning_dates, parse_outline(text).entries[0].planning_dates):
         assert (stamp.kind, stamp.at, stamp.has_time) == (
             PlanningKind.DEADLINE,
             datetime(2026, 11, 20, 17),
             True,
         )
-    assert content(text, 0) == content(f"x\n\n{text}") == "\nText\n"
+    assert entry_content(text, 0) == entry_content(f"x\n\n{text}") == "\nText\n"
 
 
 def test_several_dates_and_invalid_ones_are_parsed_as_in_org() -> None:
-    parsed = outline("x\n\n# A\nSCHEDULED: 2026-11-20 +1w DEADLINE: 2026-02-31\nCLOSED: 2026-01-02\n")
+    parsed = parse_outline("x\n\n# A\nSCHEDULED: 2026-11-20 +1w DEADLINE: 2026-02-31\nCLOSED: 2026-01-02\n")
 
     assert [stamp.kind for stamp in parsed.entries[1].planning_dates] == [
         PlanningKind.SCHEDULED,
@@ -129,17 +129,17 @@ def test_several_dates_and_invalid_ones_are_parsed_as_in_org() -> None:
     assert parsed.problems == ("line 4: DEADLINE is on a day that does not exist: 2026-02-31",)
 
 
-@pytest.mark.parametrize("below", ["DEADLINE: soon\n", "Deadline: 2026-11-20, ask Bob\n", "Text #a\n", "#1\n"])
-def test_lines_that_are_not_fully_parsed_stay_in_the_content(below: str) -> None:
-    assert content(f"# A\n{below}", 0) == content(f"x\n# A\n{below}") == below
+@pytest.mark.parametrize("lines", ["DEADLINE: soon\n", "Deadline: 2026-11-20, ask Bob\n", "Text #a\n", "#1\n"])
+def test_lines_that_are_not_fully_parsed_stay_in_the_content(lines: str) -> None:
+    assert entry_content(f"# A\n{lines}", 0) == entry_content(f"x\n# A\n{lines}") == lines
 
 
 def test_a_line_of_tags_applies_to_the_heading_above_or_to_the_file() -> None:
     text = "#a #b\n\nText\n# A\n\n#c #d/e\n#f\nText\n#g\n"
-    file, heading = outline(text).entries
+    file, heading = parse_outline(text).entries
 
     assert (file.tags, heading.tags) == (("a", "b"), ("c", "d/e", "f"))
-    assert (content(text, 0), content(text)) == ("\nText\n", "Text\n#g\n")
+    assert (entry_content(text, 0), entry_content(text)) == ("\nText\n", "Text\n#g\n")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_line_of_tags_applies_to_the_heading_above_or_to_the_file() -> None:
     ],
 )
 def test_a_single_first_level_heading_is_the_title_of_its_file(text: str) -> None:
-    assert [(entry.level, entry.title) for entry in outline(text).entries] == [
+    assert [(entry.level, entry.title) for entry in parse_outline(text).entries] == [
         (0, "A"), (2, "B"), (3, "C"), (2, "D"),
     ]  # fmt: skip
 
@@ -177,7 +177,7 @@ def test_a_single_first_level_heading_is_the_title_of_its_file(text: str) -> Non
     ],
 )
 def test_otherwise_the_title_is_from_front_matter_or_file_name(text: str, levels: list[int]) -> None:
-    parsed = outline(text)
+    parsed = parse_outline(text)
 
     assert parsed.entries[0].title == "name"
     assert [entry.level for entry in parsed.entries] == levels
@@ -188,39 +188,41 @@ def test_a_file_takes_all_properties_of_its_title_heading() -> None:
         "---\ntags: [a, b]\nkey: value\nscheduled: 2026-11-18\n---\n#c\n\n"
         "# TODO [#B] A :b:d: {#some-id}\n#e\nDEADLINE: 2026-11-20\n\nText\n"
     )
-    (file,) = outline(text).entries
+    (file,) = parse_outline(text).entries
 
     assert (file.title, file.todo, file.priority, file.is_done) == ("A", "TODO", "B", False)
     assert file.tags == ("a", "b", "c", "d", "e")
     assert (file.properties["ID"], file.properties["KEY"]) == ("some-id", "value")
     assert [stamp.kind for stamp in file.planning_dates] == [PlanningKind.SCHEDULED, PlanningKind.DEADLINE]
-    assert (file.start, file.end, content(text, 0)) == (0, len(text), "\nText\n")
+    assert (file.start, file.end, entry_content(text, 0)) == (0, len(text), "\nText\n")
 
 
 @pytest.mark.parametrize(
     ("front_matter", "id_"), [("id: front", "front"), ("id:", "heading"), ("id: ' '", "heading")]
 )
 def test_an_id_in_the_front_matter_overrides_the_titles(front_matter: str, id_: str) -> None:
-    assert outline(f"---\n{front_matter}\n---\n# A {{#heading}}\n").entries[0].properties["ID"] == id_
+    assert parse_outline(f"---\n{front_matter}\n---\n# A {{#heading}}\n").entries[0].properties["ID"] == id_
 
 
 def test_a_title_of_nothing_but_tags_leaves_the_file_name() -> None:
-    (file,) = outline("# #a\n").entries
+    (file,) = parse_outline("# #a\n").entries
 
     assert (file.title, file.tags) == ("name", ("a",))
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-@pytest.mark.parametrize("front", [(), ("---", "a: b", "---", "")])
+@pytest.mark.parametrize("byte_order_mark", ["", "\ufeff"])
+@pytest.mark.parametrize("front_matter", [(), ("---", "a: b", "---", "")])
 def test_line_ends_and_a_byte_order_mark_do_not_affect_the_title(
-    line_end: str, mark: str, front: tuple[str, ...]
+    line_end: str, byte_order_mark: str, front_matter: tuple[str, ...]
 ) -> None:
-    text = mark + line_end.join((*front, "# A :a:", "DEADLINE: 2026-11-20", "Text", "## B", "b", ""))
-    file, below = outline(text).entries
+    text = byte_order_mark + line_end.join(
+        (*front_matter, "# A :a:", "DEADLINE: 2026-11-20", "Text", "## B", "b", "")
+    )
+    file, child = parse_outline(text).entries
 
-    assert (file.title, file.tags, len(file.planning_dates), below.title) == ("A", ("a",), 1, "B")
-    assert (content(text, 0), content(text)) == (f"Text{line_end}", f"b{line_end}")
+    assert (file.title, file.tags, len(file.planning_dates), child.title) == ("A", ("a",), 1, "B")
+    assert (entry_content(text, 0), entry_content(text)) == (f"Text{line_end}", f"b{line_end}")
 
 
 @pytest.mark.parametrize(
@@ -232,18 +234,18 @@ def test_line_ends_and_a_byte_order_mark_do_not_affect_the_title(
     ],
 )
 def test_a_private_title_hides_the_file(text: str) -> None:
-    assert list(GATE.redact(outline(text)).entries) == []
+    assert list(GATE.redact(parse_outline(text)).entries) == []
 
 
 def test_a_private_entry_below_the_title_hides_only_itself() -> None:
-    seen = GATE.redact(outline("# A\nText\n## B :private:\n### C\n## D\n"))
+    redacted = GATE.redact(parse_outline("# A\nText\n## B :private:\n### C\n## D\n"))
 
-    assert ([entry.title for entry in seen.entries], seen.text) == (["A", "D"], "# A\nText\n## D\n")
+    assert ([entry.title for entry in redacted.entries], redacted.text) == (["A", "D"], "# A\nText\n## D\n")
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_only_lf_cr_and_crlf_end_a_line(line_end: str, mark: str) -> None:
+@pytest.mark.parametrize("byte_order_mark", ["", "\ufeff"])
+def test_only_lf_cr_and_crlf_end_a_line(line_end: str, byte_order_mark: str) -> None:
     lines = (
         "---",
         "title: T",
@@ -257,29 +259,34 @@ def test_only_lf_cr_and_crlf_end_a_line(line_end: str, mark: str) -> None:
         "e",
         "",
     )
-    text = mark + line_end.join(lines)
-    parsed = outline(text)
+    text = byte_order_mark + line_end.join(lines)
+    parsed = parse_outline(text)
 
     assert [(entry.level, entry.title) for entry in parsed.entries] == [
         (0, "T"), (1, "A"), (2, "b\u2028# c\x0c# d"),
     ]  # fmt: skip
     assert parsed.entries[0].tags == ("x",)
     assert len(parsed.entries[1].planning_dates) == 1
-    assert content(text, 2) == f"e{line_end}"
+    assert entry_content(text, 2) == f"e{line_end}"
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_heading_that_repeats_the_front_matter_title_is_not_a_node(end: str) -> None:
-    text = "---\ntitle: Tea time\ntags: a\n---\n\n# Tea  time :b:\n#c\nText\n## Green\n".replace("\n", end)
-    file, below = outline(text).entries
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_heading_that_repeats_the_front_matter_title_is_not_a_node(line_end: str) -> None:
+    text = "---\ntitle: Tea time\ntags: a\n---\n\n# Tea  time :b:\n#c\nText\n## Green\n".replace("\n", line_end)
+    file, child = parse_outline(text).entries
 
-    assert (" ".join(file.title.split()), file.tags, below.title) == ("Tea time", ("a", "b", "c"), "Green")
-    assert content(text, 0) == f"Text{end}"
-    assert [entry.level for entry in outline("---\ntitle: Tea\n---\n# Tea\n# Tea\n").entries] == [0, 1, 1]
+    assert (" ".join(file.title.split()), file.tags, child.title) == ("Tea time", ("a", "b", "c"), "Green")
+    assert entry_content(text, 0) == f"Text{line_end}"
+    assert [entry.level for entry in parse_outline("---\ntitle: Tea\n---\n# Tea\n# Tea\n").entries] == [0, 1, 1]
 
 
 def test_a_suspected_heading_ends_at_the_next_real_one() -> None:
-    _, like, real = outline("    A :private:\n===\n=\nB").entries
+    _, suspected, heading = parse_outline("    A :private:\n===\n=\nB").entries
 
-    assert (like.title, like.tags, like.body, like.end) == ("A", ("private",), real.start, real.start)
-    assert real.title == "==="
+    assert (suspected.title, suspected.tags, suspected.body, suspected.end) == (
+        "A",
+        ("private",),
+        heading.start,
+        heading.start,
+    )
+    assert heading.title == "==="

@@ -7,15 +7,15 @@ from foveate.memory.privacy import Gate
 GATE = Gate()
 
 
-def outline(text: str) -> Outline:
+def parse_outline(text: str) -> Outline:
     parsed = parse_markdown(text, GATE, name="name")
     assert parsed.to_text() == text
     return parsed
 
 
 def is_private(text: str) -> bool:
-    """Tell whether nothing of a text with `secret` is visible."""
-    return "secret" not in GATE.redact(outline(text)).text
+    """Return whether nothing of a text that contains `secret` is visible."""
+    return "secret" not in GATE.redact(parse_outline(text)).text
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_text_that_only_contains_the_word_is_not_hidden(text: str) -> None:
     assert not is_private(text)
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize(
-    ("text", "seen"),
+    ("text", "expected"),
     [
         (
             "# A\nfirst\n- one\n- [ ] Set the repo #private on the forge\n  more\n- three\n## B\nlast\n",
@@ -165,9 +165,11 @@ def test_text_that_only_contains_the_word_is_not_hidden(text: str) -> None:
         ("a #private\n# B\nx\n\nc #private\n", "# B\nx\n\n"),
     ],
 )
-def test_a_tag_in_a_block_hides_only_the_block_and_what_is_below_it(text: str, seen: str, end: str) -> None:
+def test_a_tag_in_a_block_hides_only_the_block_and_what_is_below_it(
+    text: str, expected: str, line_end: str
+) -> None:
     """Regression: a task with a tag hid everything up to the next heading."""
-    admitted = GATE.redact(outline(text.replace("\n", end)))
+    redacted = GATE.redact(parse_outline(text.replace("\n", line_end)))
 
-    assert admitted.text == admitted.to_text() == seen.replace("\n", end)
-    assert [admitted.text[entry.content : entry.content + 1] for entry in admitted.entries]
+    assert redacted.text == redacted.to_text() == expected.replace("\n", line_end)
+    assert [redacted.text[entry.content : entry.content + 1] for entry in redacted.entries]

@@ -9,36 +9,36 @@ from foveate.memory.privacy import Gate
 GATE = Gate()
 
 
-def outline(text: str, *, name: str = "name") -> Outline:
+def parse_outline(text: str, *, name: str = "name") -> Outline:
     parsed = parse_org(text, GATE, name=name)
     assert parsed.to_text() == text
     return parsed
 
 
-def entry(text: str) -> OutlineEntry:
-    return outline(text).entries[1]
+def parse_entry(text: str) -> OutlineEntry:
+    return parse_outline(text).entries[1]
 
 
-def content(text: str, number: int = 1) -> str:
-    parsed = outline(text)
+def entry_content(text: str, number: int = 1) -> str:
+    parsed = parse_outline(text)
     return parsed.text[parsed.entries[number].content : parsed.entries[number].end]
 
 
-def titles(text: str) -> list[str]:
-    return [entry.title for entry in outline(text).entries[1:]]
+def entry_titles(text: str) -> list[str]:
+    return [entry.title for entry in parse_outline(text).entries[1:]]
 
 
 def is_private(text: str) -> bool:
-    """Tell whether nothing of a text with `secret` is visible."""
-    return "secret" not in GATE.redact(outline(text)).text
+    """Return whether nothing of a text that contains `secret` is visible."""
+    return "secret" not in GATE.redact(parse_outline(text)).text
 
 
-def test_a_heading_has_its_state_its_priority_its_title_and_its_tags() -> None:
-    found = entry("** TODO [#B] Call [1/2] *Bob* :phone:@home:a#b:c%d:\n")
+def test_a_heading_has_a_state_a_priority_a_title_and_tags() -> None:
+    heading = parse_entry("** TODO [#B] Call [1/2] *Bob* :phone:@home:a#b:c%d:\n")
 
-    assert (found.level, found.todo, found.is_done, found.priority) == (2, "TODO", False, "B")
-    assert found.title == "Call [1/2] *Bob*"
-    assert found.tags == ("phone", "@home", "a#b", "c%d")
+    assert (heading.level, heading.todo, heading.is_done, heading.priority) == (2, "TODO", False, "B")
+    assert heading.title == "Call [1/2] *Bob*"
+    assert heading.tags == ("phone", "@home", "a#b", "c%d")
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,17 @@ def test_a_heading_has_its_state_its_priority_its_title_and_its_tags() -> None:
     ],
 )
 def test_a_heading_is_split_into_title_and_tags(line: str, title: str, tags: tuple[str, ...]) -> None:
-    found = entry(line)
+    heading = parse_entry(line)
 
-    assert (found.title, found.tags) == (title, tags)
+    assert (heading.title, heading.tags) == (title, tags)
 
 
 def test_only_stars_at_the_start_of_a_line_before_a_space_are_a_heading() -> None:
-    assert titles("*bold*\n * A\n*\n**\n* B\n*** C\n,* D\n*\tE\n") == ["B", "C"]
+    assert entry_titles("*bold*\n * A\n*\n**\n* B\n*** C\n,* D\n*\tE\n") == ["B", "C"]
 
 
 @pytest.mark.parametrize(
-    ("setting", "states", "done"),
+    ("setting", "states", "done_states"),
     [
         ("", {"TODO", "DONE"}, {"DONE"}),
         (
@@ -82,12 +82,12 @@ def test_only_stars_at_the_start_of_a_line_before_a_space_are_a_heading() -> Non
         ("#+begin_src org\n#+TODO: A | B\n#+end_src\n", {"TODO", "DONE"}, {"DONE"}),
     ],
 )
-def test_states_are_defined_by_the_file(setting: str, states: set[str], done: set[str]) -> None:
-    every = ("TODO", "DONE", "NEXT", "WAIT", "GONE", "DROPPED", "A", "B", "C", "D")
-    found = outline(setting + "".join(f"* {state} x\n" for state in every)).entries[1:]
+def test_states_are_defined_by_the_file(setting: str, states: set[str], done_states: set[str]) -> None:
+    keywords = ("TODO", "DONE", "NEXT", "WAIT", "GONE", "DROPPED", "A", "B", "C", "D")
+    entries = parse_outline(setting + "".join(f"* {state} x\n" for state in keywords)).entries[1:]
 
-    assert {entry.todo for entry in found if entry.todo} == states
-    assert {entry.todo for entry in found if entry.is_done} == done
+    assert {entry.todo for entry in entries if entry.todo} == states
+    assert {entry.todo for entry in entries if entry.is_done} == done_states
 
 
 def test_planning_and_drawers_may_have_any_order_and_are_not_content() -> None:
@@ -100,11 +100,11 @@ def test_planning_and_drawers_may_have_any_order_and_are_not_content() -> None:
         ":LOGBOOK:\n- State\n:END:\n"
         "\nText\n"
     )
-    found = entry(text)
+    heading = parse_entry(text)
 
-    assert content(text) == "\nText\n"
-    assert found.properties == {"ID": "some-id", "EFFORT": "lots", "HEADER-ARGS:SH": ":x y", "K": "1 2"}
-    assert found.planning_dates == (
+    assert entry_content(text) == "\nText\n"
+    assert heading.properties == {"ID": "some-id", "EFFORT": "lots", "HEADER-ARGS:SH": ":x y", "K": "1 2"}
+    assert heading.planning_dates == (
         PlanningDate(PlanningKind.DEADLINE, datetime(2026, 11, 30), repeater="+1w"),
         PlanningDate(PlanningKind.SCHEDULED, datetime(2026, 11, 20, 9, 5), has_time=True),
         PlanningDate(PlanningKind.CLOSED, datetime(2026, 1, 2, 9, 30), has_time=True),
@@ -114,7 +114,8 @@ def test_planning_and_drawers_may_have_any_order_and_are_not_content() -> None:
 @pytest.mark.parametrize("repeater", ["+1w", "++2m", ".+3d", "+1m/2m"])
 def test_a_repeater_is_kept_as_written(repeater: str) -> None:
     assert (
-        entry(f"* A\nSCHEDULED: <2026-11-20 Fri 17:00 {repeater} --2d>").planning_dates[0].repeater == repeater
+        parse_entry(f"* A\nSCHEDULED: <2026-11-20 Fri 17:00 {repeater} --2d>").planning_dates[0].repeater
+        == repeater
     )
 
 
@@ -131,7 +132,7 @@ def test_a_repeater_is_kept_as_written(repeater: str) -> None:
 def test_an_invalid_date_is_reported_and_the_rest_is_kept(
     planning: str, expected: tuple[datetime, ...]
 ) -> None:
-    parsed = outline(f"* A\nText\n* B\nDEADLINE: {planning} CLOSED: [2026-01-02 Fri]\nText\n")
+    parsed = parse_outline(f"* A\nText\n* B\nDEADLINE: {planning} CLOSED: [2026-01-02 Fri]\nText\n")
     stamps = parsed.entries[2].planning_dates
 
     assert tuple(stamp.at for stamp in stamps) == (*expected, datetime(2026, 1, 2))
@@ -140,7 +141,7 @@ def test_an_invalid_date_is_reported_and_the_rest_is_kept(
 
 
 @pytest.mark.parametrize(
-    "below",
+    "lines",
     [
         "DEADLINE: tomorrow\n",
         "I think DEADLINE: <2026-11-20 Fri> is late\n",
@@ -152,47 +153,49 @@ def test_an_invalid_date_is_reported_and_the_rest_is_kept(
         "CLOCK: [2026-01-02 Fri 10:00]\n",
     ],
 )
-def test_lines_that_are_not_fully_parsed_stay_in_the_content(below: str) -> None:
-    assert content(f"* A\n{below}") == below
+def test_lines_that_are_not_fully_parsed_stay_in_the_content(lines: str) -> None:
+    assert entry_content(f"* A\n{lines}") == lines
 
 
 def test_dates_next_to_text_and_unclosed_properties_are_still_parsed() -> None:
-    assert entry("* A\nDEADLINE: <2026-11-20 Fri> but ask Bob\n").planning_dates[0].at == datetime(2026, 11, 20)
-    assert entry("* A\n:PROPERTIES:\n:ID: x\n").properties == {"ID": "x"}
-    assert outline("* A\n:PROPERTIES:\n:ID: x\n").problems
+    assert parse_entry("* A\nDEADLINE: <2026-11-20 Fri> but ask Bob\n").planning_dates[0].at == datetime(
+        2026, 11, 20
+    )
+    assert parse_entry("* A\n:PROPERTIES:\n:ID: x\n").properties == {"ID": "x"}
+    assert parse_outline("* A\n:PROPERTIES:\n:ID: x\n").problems
 
 
-def test_a_file_has_its_title_its_tags_and_its_settings() -> None:
+def test_a_file_has_a_title_tags_and_settings() -> None:
     text = (
         "# -*- mode: org -*-\n:PROPERTIES:\n:ID: file-id\n:END:\n#+title: The [[x][file]]\n#+AUTHOR: Ann\n\n"
         "#+FILETAGS: :a:b: c\n#+TITLE: and more\n\n#+NAME: table\n| x |\n* A\n#+FILETAGS: d\n"
     )
-    file = outline(text).entries[0]
+    file = parse_outline(text).entries[0]
 
     assert (file.level, file.start, file.title) == (0, 0, "The file and more")
     assert file.tags == ("a", "b", "c", "d")
     assert file.properties == {"ID": "file-id", "AUTHOR": "Ann"}
-    assert content(text, 0) == "\n#+NAME: table\n| x |\n"
+    assert entry_content(text, 0) == "\n#+NAME: table\n| x |\n"
 
 
 def test_the_default_title_of_a_file_is_its_name() -> None:
-    assert outline("* A\n", name="journal").entries[0].title == "journal"
+    assert parse_outline("* A\n", name="journal").entries[0].title == "journal"
 
 
 def test_a_closed_literal_block_has_no_headings_and_an_open_one_has() -> None:
-    assert titles("* A\n#+begin_src org\n* B\n#+END_SRC\n* C\n") == ["A", "C"]
-    assert titles("* A\n#+begin_example\n* B\n#+end_src\n* C\n") == ["A", "B", "C"]
-    assert titles("#+begin_src\n* A\n#+begin_src\n* B\n#+end_src\n") == ["A"]
-    assert titles("#+begin_quote\n* A\n#+end_quote\n") == ["A"]
+    assert entry_titles("* A\n#+begin_src org\n* B\n#+END_SRC\n* C\n") == ["A", "C"]
+    assert entry_titles("* A\n#+begin_example\n* B\n#+end_src\n* C\n") == ["A", "B", "C"]
+    assert entry_titles("#+begin_src\n* A\n#+begin_src\n* B\n#+end_src\n") == ["A"]
+    assert entry_titles("#+begin_quote\n* A\n#+end_quote\n") == ["A"]
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_only_lf_cr_and_crlf_end_a_line(line_end: str, mark: str) -> None:
-    text = mark + line_end.join(
+@pytest.mark.parametrize("byte_order_mark", ["", "\ufeff"])
+def test_only_lf_cr_and_crlf_end_a_line(line_end: str, byte_order_mark: str) -> None:
+    text = byte_order_mark + line_end.join(
         ("* A :a:", ":PROPERTIES:", ":ID: x", ":END:", "b\u2028* c\x0c* d\x85* e", "** F", "")
     )
-    parsed = outline(text)
+    parsed = parse_outline(text)
 
     assert [(entry.level, entry.title) for entry in parsed.entries] == [(0, "name"), (1, "A"), (2, "F")]
     assert (parsed.entries[1].tags, parsed.entries[1].properties) == (("a",), {"ID": "x"})
@@ -352,9 +355,9 @@ def test_names_and_tag_definitions_hide_nothing(text: str) -> None:
 
 
 def test_a_private_item_hides_only_what_is_below_it() -> None:
-    seen = GATE.redact(outline("* A\nfirst\n- one\n- two :private:\n  more\n- three\n** B\nlast\n"))
+    redacted = GATE.redact(parse_outline("* A\nfirst\n- one\n- two :private:\n  more\n- three\n** B\nlast\n"))
 
-    assert seen.text == "* A\nfirst\n- one\n- three\n** B\nlast\n"
+    assert redacted.text == "* A\nfirst\n- one\n- three\n** B\nlast\n"
 
 
 def test_privacy_tags_are_defined_by_the_gate() -> None:

@@ -13,7 +13,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from orgparse import loadi
 
-from foveate.memory.parsing.markdown_headings import find_headings, parse_headings
+from foveate.memory.parsing.markdown import find_headings, parse_headings
 from foveate.memory.parsing.outline import Outline, PlanningDate, PlanningKind
 from foveate.memory.parsing.parse import parse_notes
 from foveate.memory.privacy import Gate
@@ -28,18 +28,18 @@ from tests.support.strategies.notes import (
 )
 
 GATE = Gate()
-paths = st.sampled_from(("a.org", "a.ORG", "a.org_archive", "a.md", "a.markdown", "a.txt", "a"))
+note_paths = st.sampled_from(("a.org", "a.ORG", "a.org_archive", "a.md", "a.markdown", "a.txt", "a"))
 
 
-def check(outline: Outline, text: str) -> None:
+def check_coverage(outline: Outline, text: str) -> None:
     """Check that the entries cover all of the text."""
     assert outline.to_text() == outline.text == text
-    first, *rest = outline.entries
+    first, *others = outline.entries
     assert (first.start, first.level) == (0, 0)
     assert outline.entries[-1].end == len(text)
     assert all(before.end == after.start for before, after in pairwise(outline.entries))
     assert all(entry.start <= entry.body <= entry.content <= entry.end for entry in outline.entries)
-    assert all(entry.level >= 1 for entry in rest)
+    assert all(entry.level >= 1 for entry in others)
     assert all(start < end for start, end in outline.private_ranges)
     assert all(before[1] <= after[0] for before, after in pairwise(outline.private_ranges))
     assert all(
@@ -48,44 +48,40 @@ def check(outline: Outline, text: str) -> None:
     )
 
 
-@settings(max_examples=limit_examples(120))
-@given(text=note_texts, path=paths)
+@given(text=note_texts, path=note_paths)
 def test_no_text_is_lost(text: str, path: str) -> None:
     outline = parse_notes(text, GATE, path=path)
 
-    check(outline, text)
+    check_coverage(outline, text)
     event(f"{min(len(outline.entries), 5)} entries")
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(120))
-@given(forest=note_folders())
-def test_exactly_the_public_words_remain_after_redaction(forest: NoteFolder) -> None:
-    seen = [GATE.redact(parse_notes(file.text, GATE, path=file.path)) for file in forest.files]
-    text_seen = "".join(outline.text for outline in seen)
+@given(notes=note_folders())
+def test_exactly_the_public_words_remain_after_redaction(notes: NoteFolder) -> None:
+    redacted = [GATE.redact(parse_notes(file.text, GATE, path=file.path)) for file in notes.files]
+    visible_text = "".join(outline.text for outline in redacted)
 
-    assert not forest.leaked_words(text_seen + repr(seen))
-    assert not {word for word in forest.public if word not in text_seen}
-    assert {ident for ident in forest.ids if ident in forest.public} == {
-        entry.properties["ID"] for outline in seen for entry in outline.entries if "ID" in entry.properties
+    assert not notes.leaked_words(visible_text + repr(redacted))
+    assert not {word for word in notes.public if word not in visible_text}
+    assert {node_id for node_id in notes.ids if node_id in notes.public} == {
+        entry.properties["ID"] for outline in redacted for entry in outline.entries if "ID" in entry.properties
     }
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(120))
 @given(text=org_texts)
 def test_an_org_heading_with_a_privacy_tag_is_hidden_anywhere(text: str) -> None:
-    seen = GATE.redact(parse_notes(text, GATE, path="a.org")).text
+    visible_text = GATE.redact(parse_notes(text, GATE, path="a.org")).text
 
-    assert not [line for line in each_line(seen) if re.match(r"\*+ (.*\s)?:private[:\s]", line)]
+    assert not [line for line in each_line(visible_text) if re.match(r"\*+ (.*\s)?:private[:\s]", line)]
 
 
-@settings(max_examples=limit_examples(120))
 @given(text=markdown_texts)
 def test_a_markdown_heading_with_a_privacy_tag_is_hidden_anywhere(text: str) -> None:
-    seen = GATE.redact(parse_notes(text, GATE, path="a.md")).text
+    visible_text = GATE.redact(parse_notes(text, GATE, path="a.md")).text
 
-    assert not [line for line in each_line(seen) if re.match(r"#+ (.*\s)?:private[:\s]", line)]
+    assert not [line for line in each_line(visible_text) if re.match(r"#+ (.*\s)?:private[:\s]", line)]
 
 
 _BLOCKS = (
@@ -104,23 +100,23 @@ _BLOCKS = (
 @given(
     lines=st.lists(st.sampled_from(_BLOCKS), max_size=25),
     end=st.sampled_from(("", "\n")),
-    stretch_chars=st.sampled_from((1, 10, 40, 4096)),
+    chunk_chars=st.sampled_from((1, 10, 40, 4096)),
 )
-def test_markdown_headings_equal_those_of_the_library(lines: list[str], end: str, stretch_chars: int) -> None:
+def test_markdown_headings_equal_those_of_the_library(lines: list[str], end: str, chunk_chars: int) -> None:
     text = "\n".join(lines) + end
-    found, _ = parse_headings(text)
+    headings, _ = parse_headings(text)
 
-    assert find_headings(text, chunk_chars=stretch_chars) == found
-    event(f"{min(len(found), 5)} headings")
+    assert find_headings(text, chunk_chars=chunk_chars) == headings
+    event(f"{min(len(headings), 5)} headings")
 
 
 def test_a_link_definition_across_a_chunk_boundary_adds_no_heading() -> None:
     text = " # a\n[b]: c 'd\n===\ne\nf\nd'\n\n# g\n"
-    found, _ = parse_headings(text)
+    headings, _ = parse_headings(text)
 
-    assert [heading.title for heading in found] == ["a", "g"]
-    for stretch_chars in range(1, 40):
-        assert find_headings(text, chunk_chars=stretch_chars) == found
+    assert [heading.title for heading in headings] == ["a", "g"]
+    for chunk_chars in range(1, 40):
+        assert find_headings(text, chunk_chars=chunk_chars) == headings
 
 
 def members(archive: Path) -> Iterator[tuple[str, bytes]]:
@@ -140,7 +136,7 @@ def test_real_org_files_are_parsed_completely_and_like_orgparse(shared_data: Pat
             continue
         text = data.decode()
         outline = parse_notes(text, GATE, path=name)
-        check(outline, text)
+        check_coverage(outline, text)
         nodes = list(loadi(text.split("\n"), name))[1:]
         assert len(nodes) == len(outline.entries) - 1
         for node, entry in zip(nodes, outline.entries[1:], strict=True):
@@ -153,16 +149,17 @@ def test_real_org_files_are_parsed_completely_and_like_orgparse(shared_data: Pat
             # orgparse does not support # in a tag, and leaves such tags in the title.
             if not any("#" in tag for tag in entry.tags):
                 assert (node.heading, node.shallow_tags) == (entry.title, set(entry.tags))
-            theirs = {"scheduled": node.scheduled, "deadline": node.deadline, "closed": node.closed}
-            assert {kind: date.start for kind, date in theirs.items() if date} == {
-                stamp.kind: stamp.at if stamp.has_time else stamp.at.date() for stamp in entry.planning_dates
+            orgparse_dates = {"scheduled": node.scheduled, "deadline": node.deadline, "closed": node.closed}
+            assert {kind: date.start for kind, date in orgparse_dates.items() if date} == {
+                planning_date.kind: planning_date.at if planning_date.has_time else planning_date.at.date()
+                for planning_date in entry.planning_dates
             }
     assert count == 6669
 
 
 @pytest.mark.slow
 def test_real_markdown_files_are_parsed_completely_and_like_the_library(shared_data: Path) -> None:
-    count, titled = 0, False
+    count, any_titled = 0, False
     for name, data in members(shared_data / "knowledge" / "tau2_banking.tar.gz"):
         if name.endswith(".md"):
             text = data.decode()
@@ -171,24 +168,24 @@ def test_real_markdown_files_are_parsed_completely_and_like_the_library(shared_d
         else:
             continue
         outline = parse_notes(text, GATE, path=name)
-        check(outline, text)
-        found, _ = parse_headings(text)
+        check_coverage(outline, text)
+        headings, _ = parse_headings(text)
         # A single first-level heading is the title of its file.
-        is_titled = len(outline.entries) == len(found)
-        titled |= is_titled
+        is_titled = len(outline.entries) == len(headings)
+        any_titled |= is_titled
         assert [entry.start for entry in outline.entries[1:]] == [
-            heading.start for heading in found[is_titled:]
+            heading.start for heading in headings[is_titled:]
         ]
-        count += len(found)
+        count += len(headings)
     assert count > 2000
-    assert titled
+    assert any_titled
 
 
 _LONG = 200_000
-_KILLERS = {
+_ADVERSARIAL_TEXTS = {
     "blanks in a heading": "* a" + " " * _LONG + "b :x:",
     "colons": "* " + ":" * _LONG,
-    "half tags": "* " + "a:" * (_LONG // 2),
+    "unclosed tags": "* " + "a:" * (_LONG // 2),
     "privacy tags in one heading": "# " + ":private#" * (_LONG // 9),
     "links": "* " + "[[" * (_LONG // 2),
     "stars": "*" * _LONG,
@@ -199,64 +196,70 @@ _KILLERS = {
     "drawers that do not end": "* a\n" + ":PROPERTIES:\n" * (_LONG // 13),
     "properties": "* a\n:PROPERTIES:\n" + ":A+: b\n" * (_LONG // 8) + ":END:\n",
     "private properties": "* a\n" + ":TAGS: private\n" * (_LONG // 15),
-    "half properties": "* private\n" + ":a" * (_LONG // 2) + "x\n",
+    "unclosed properties": "* private\n" + ":a" * (_LONG // 2) + "x\n",
     "settings": "#+KEYWORDS: privately\n" * (_LONG // 22),
     "private items": "- [ ] a #private\n" * (_LONG // 17),
     "private paragraphs": "a #private\n" * (_LONG // 11) + "\n\n" + "b\n" * (_LONG // 4) + "c #private\n",
-    "ticks and links": "private #" + "` `` [[ a:// b=' =c " * (_LONG // 20),
+    "backticks and links": "private #" + "` `` [[ a:// b=' =c " * (_LONG // 20),
     "an item of tags": "- " + "#privately " * (_LONG // 11) + "\n- " + "#private:" * (_LONG // 9),
     "HTML headings": "<h1>:private\n" * (_LONG // 13),
-    "half HTML headings": "private <h1" * (_LONG // 11),
+    "unclosed HTML headings": "private <h1" * (_LONG // 11),
     "lists of tags": "Tags:\n- privately\n\n" * (_LONG // 19),
-    "an endless list of tags": "private\nTags:\n" + "- Tags:\n \n" * (_LONG // 10),
+    "a very long list of tags": "private\nTags:\n" + "- Tags:\n \n" * (_LONG // 10),
     "lines of tags": "Tags: private\n:private:\n" * (_LONG // 24),
-    "signs before tags": "private\n" + "- > [ ] * %% <!-- " * (_LONG // 18) + "\n" + ": : " * (_LONG // 4),
-    "marks": "private\n" + "@a :b #c " * (_LONG // 9) + "d\n# " + "@a " * (_LONG // 3),
+    "punctuation before tags": "private\n"
+    + "- > [ ] * %% <!-- " * (_LONG // 18)
+    + "\n"
+    + ": : " * (_LONG // 4),
+    "tag markers": "private\n" + "@a :b #c " * (_LONG // 9) + "d\n# " + "@a " * (_LONG // 3),
     "fences and tags": "```\n:private:\n```\n" * (_LONG // 18),
-    "signs before stars": "private\n" + ", \x0c" * (_LONG // 3) + "x\n" + " ,* :private\n" * (_LONG // 13),
+    "punctuation before stars": "private\n"
+    + ", \x0c" * (_LONG // 3)
+    + "x\n"
+    + " ,* :private\n" * (_LONG // 13),
     "settings with no colon": "private\n#+" + "a" * _LONG + "\n" + "#+FILETAGS a\n" * (_LONG // 13),
     "nested JSON": '{"tags": ' + "[" * 60_000,
     "open JSON": "{" * 60_000 + "private",
     "blocks that do not end": "#+begin_src\n* x :private:\n" * (_LONG // 27),
-    "deep": "\n".join("*" * level + " x" for level in range(1, 2001)),
+    "deep headings": "\n".join("*" * level + " x" for level in range(1, 2001)),
     "blank lines": " \n" * (_LONG // 2),
     "hashtags": "# " + "#a :b: " * (_LONG // 7),
     "lines of hashtags": "#a\n" * (_LONG // 3),
     "attributes": "# " + "{#a} " * (_LONG // 5),
     "fences": " ```\n# x\n" * (_LONG // 9),
     "html": "<x-y>\n\ntext\n" * (_LONG // 12),
-    "an endless tag": "<a" + " b" * (_LONG // 2),
+    "a very long HTML tag": "<a" + " b" * (_LONG // 2),
     "comments": "<!-- x\n" * (_LONG // 7),
     "quotes": ">" * _LONG,
     "quotes in quotes": ("> " * 100 + "# x :private:\n") * (_LONG // 214),
     "lists in lists": "".join(" " * 2 * depth + "- # a\n" for depth in range(400)),
     "brackets": "# " + "[a](b " * (_LONG // 6),
-    "ticks": ("# [" + " ".join("`" * size for size in range(1, 30)) + "\n") * (_LONG // 470),
+    "backticks": ("# [" + " ".join("`" * size for size in range(1, 30)) + "\n") * (_LONG // 470),
     "front matter": "---\n" + "a: b\n" * 12_000 + "---\n",
     "nested front matter": "---\na: " + "[" * 60_000 + "\n---\n",
     "nested toml": "+++\na = " + "{a=" * 20_000 + "\n+++\n",
     "long front matter": "---\nprivate : no\n" + "a: b\n" * (_LONG // 5) + "---\n",
     "comments before front matter": "<!-- x -->\n" * (_LONG // 11) + "---\nprivate: no\n",
-    "odd front matter": "\n----\n" * (_LONG // 6) + "private: no\n",
+    "repeated front matter lines": "\n----\n" * (_LONG // 6) + "private: no\n",
     "a comment in front matter": "---\na: #x" + " " * 60_000 + "\n---\n",
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", _KILLERS)
+@pytest.mark.parametrize("name", _ADVERSARIAL_TEXTS)
 @pytest.mark.parametrize("path", ["a.org", "a.md"])
 def test_parsing_takes_linear_time(name: str, path: str) -> None:
-    text = _KILLERS[name]
-    started = time.process_time()
+    text = _ADVERSARIAL_TEXTS[name]
+    start_seconds = time.process_time()
 
-    check(parse_notes(text, GATE, path=path), text)
+    check_coverage(parse_notes(text, GATE, path=path), text)
 
     # Quadratic time would take minutes, so the limit is generous for slow machines.
-    assert time.process_time() - started < 10
+    assert time.process_time() - start_seconds < 10
 
 
 def test_two_thousand_levels_are_two_thousand_entries() -> None:
-    outline = parse_notes(_KILLERS["deep"], GATE, path="a.org")
+    outline = parse_notes(_ADVERSARIAL_TEXTS["deep headings"], GATE, path="a.org")
 
     assert [entry.level for entry in outline.entries] == list(range(2001))
 
@@ -307,6 +310,6 @@ def test_parser_libraries_are_imported_only_if_needed() -> None:
         "parse_notes('* A', Gate(), path='a.org')\n"
         "print([m for m in ('orgparse', 'markdown_it', 'yaml') if m in sys.modules])\n"
     )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    assert ran.stdout.splitlines() == ["[]", "['orgparse']"]
+    assert completed.stdout.splitlines() == ["[]", "['orgparse']"]

@@ -10,10 +10,10 @@ from foveate.memory.search.embeddings import default_embedder, normalize_rows
 
 
 def test_texts_about_the_same_topic_are_more_similar() -> None:
-    fees, costs, cats = default_embedder().embed(
+    fees, costs, cat = default_embedder().embed(
         ["Fees of a savings account", "What the bank charges for a deposit", "A black cat sleeps in the garden"]
     )
-    assert fees @ costs > fees @ cats + 0.2
+    assert fees @ costs > fees @ cat + 0.2
 
 
 @given(st.lists(st.text(st.characters(), max_size=40), max_size=5))
@@ -32,8 +32,8 @@ def test_a_text_without_words_has_zeros() -> None:
 def test_the_vector_of_a_text_does_not_depend_on_the_batch() -> None:
     embedder = default_embedder()
     texts = [f"note {number} about gardens" for number in range(1200)]
-    together = embedder.embed(texts)
-    np.testing.assert_array_equal(together[[0, 700, 1199]], embedder.embed([texts[0], texts[700], texts[1199]]))
+    vectors = embedder.embed(texts)
+    np.testing.assert_array_equal(vectors[[0, 700, 1199]], embedder.embed([texts[0], texts[700], texts[1199]]))
 
 
 def test_zero_rows_stay_zero() -> None:

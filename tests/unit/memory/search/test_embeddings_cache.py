@@ -56,20 +56,20 @@ def test_vectors_are_cached_batch_by_batch(tmp_path: Path) -> None:
     vectors = SqliteVectorCache(tmp_path / "v.sqlite")
     texts = [str(number) for number in range(5_000)]
 
-    class Stopping(CountingEmbedder):
+    class InterruptedEmbedder(CountingEmbedder):
         def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
             if len(self.inputs) > 3_000:
                 raise KeyboardInterrupt
             return super().embed(texts)
 
     with pytest.raises(KeyboardInterrupt):
-        embed_with_cache(Stopping(), vectors, texts)
-    rest = CountingEmbedder()
-    assert embed_with_cache(rest, vectors, texts).shape == (5_000, 3)
-    assert len(rest.inputs) == 5_000 - 4_096
+        embed_with_cache(InterruptedEmbedder(), vectors, texts)
+    embedder = CountingEmbedder()
+    assert embed_with_cache(embedder, vectors, texts).shape == (5_000, 3)
+    assert len(embedder.inputs) == 5_000 - 4_096
 
 
-def test_no_texts_have_no_rows(tmp_path: Path) -> None:
+def test_an_empty_list_of_texts_has_no_rows(tmp_path: Path) -> None:
     assert len(embed_with_cache(CountingEmbedder(), SqliteVectorCache(tmp_path / "v.sqlite"), [])) == 0
 
 
@@ -87,17 +87,17 @@ def test_texts_are_not_stored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", [b"odd", "text", b"", 5, b"\xff" * 6, b"\0" * 8])
 def test_invalid_vectors_in_the_file_are_replaced(tmp_path: Path, row: object) -> None:
     texts = ["one", "three"]
-    good = embed_with_cache(CountingEmbedder(), SqliteVectorCache(tmp_path / "v.sqlite"), texts)
+    expected = embed_with_cache(CountingEmbedder(), SqliteVectorCache(tmp_path / "v.sqlite"), texts)
     with sqlite3.connect(tmp_path / "v.sqlite") as database:
         database.execute("UPDATE vectors SET vector = ? WHERE number = 1", (row,))
     database.close()
 
     np.testing.assert_array_equal(
-        embed_with_cache(CountingEmbedder(), SqliteVectorCache(tmp_path / "v.sqlite"), texts), good
+        embed_with_cache(CountingEmbedder(), SqliteVectorCache(tmp_path / "v.sqlite"), texts), expected
     )
 
 
-def test_the_oldest_vectors_make_room(tmp_path: Path) -> None:
+def test_the_oldest_vectors_are_evicted(tmp_path: Path) -> None:
     vectors = SqliteVectorCache(tmp_path / "v.sqlite", max_vectors=10)
     for number in range(30):
         embed_with_cache(CountingEmbedder(), vectors, [str(number)])
@@ -106,7 +106,7 @@ def test_the_oldest_vectors_make_room(tmp_path: Path) -> None:
     assert embedder.inputs == [str(number) for number in range(20)]
 
 
-def _raise_error(tmp_path: Path) -> Path:
+def _make_unusable_path(tmp_path: Path) -> Path:
     (tmp_path / "file").write_text("not a folder")
     return tmp_path / "file" / "v.sqlite"
 
@@ -114,7 +114,7 @@ def _raise_error(tmp_path: Path) -> Path:
 def test_an_unusable_file_is_reported_once_and_everything_works(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    vectors = SqliteVectorCache(_raise_error(tmp_path))
+    vectors = SqliteVectorCache(_make_unusable_path(tmp_path))
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert embed_with_cache(CountingEmbedder(), vectors, ["one"]).shape == (1, 3)
@@ -129,27 +129,27 @@ def test_a_corrupt_file_is_moved_away(tmp_path: Path) -> None:
     embed_with_cache(CountingEmbedder(), vectors, ["one"])
     assert vectors.failure is None
     assert (tmp_path / "v.broken").read_bytes().startswith(b"by no means")
-    again = CountingEmbedder()
-    embed_with_cache(again, SqliteVectorCache(path), ["one"])
-    assert not again.inputs
+    embedder = CountingEmbedder()
+    embed_with_cache(embedder, SqliteVectorCache(path), ["one"])
+    assert not embedder.inputs
 
 
 def test_a_busy_file_is_skipped(tmp_path: Path) -> None:
     vectors = SqliteVectorCache(tmp_path / "v.sqlite", busy_timeout_seconds=0.05)
     embed_with_cache(CountingEmbedder(), vectors, ["one"])
-    other = sqlite3.connect(vectors.path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
+    connection = sqlite3.connect(vectors.path, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
     assert embed_with_cache(CountingEmbedder(), vectors, ["two"]).shape == (1, 3)
     assert vectors.failure is None
-    other.execute("ROLLBACK")
-    other.close()
+    connection.execute("ROLLBACK")
+    connection.close()
     embed_with_cache(CountingEmbedder(), vectors, ["two"])
-    again = CountingEmbedder()
-    embed_with_cache(again, vectors, ["one", "two"])
-    assert not again.inputs
+    embedder = CountingEmbedder()
+    embed_with_cache(embedder, vectors, ["one", "two"])
+    assert not embedder.inputs
 
 
-_WRITER = """
+_WRITER_SCRIPT = """
 import sys
 from pathlib import Path
 import numpy as np
@@ -166,9 +166,9 @@ assert vectors.failure is None, vectors.failure
 """
 
 
-def _writer(path: Path, first: int, last: int) -> "subprocess.Popen[bytes]":
+def _start_writer(path: Path, first: int, last: int) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, "-c", _WRITER, str(path), str(first), str(last)], stdout=subprocess.PIPE
+        [sys.executable, "-c", _WRITER_SCRIPT, str(path), str(first), str(last)], stdout=subprocess.PIPE
     )
 
 
@@ -176,27 +176,27 @@ def _writer(path: Path, first: int, last: int) -> "subprocess.Popen[bytes]":
 @pytest.mark.process
 def test_two_processes_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "v.sqlite"
-    writers = [_writer(path, 0, 60), _writer(path, 30, 90)]
+    writers = [_start_writer(path, 0, 60), _start_writer(path, 30, 90)]
     for writer in writers:
         writer.communicate()
         assert writer.returncode == 0
-    again = CountingEmbedder()
-    embed_with_cache(again, SqliteVectorCache(path), [f"text {number}" for number in range(91)])
-    assert not again.inputs
+    embedder = CountingEmbedder()
+    embed_with_cache(embedder, SqliteVectorCache(path), [f"text {number}" for number in range(91)])
+    assert not embedder.inputs
 
 
 @pytest.mark.process
 def test_a_killed_process_leaves_a_usable_file(tmp_path: Path) -> None:
     path = tmp_path / "v.sqlite"
-    writer = _writer(path, 0, 1_000_000)
+    writer = _start_writer(path, 0, 1_000_000)
     assert writer.stdout is not None
     for _ in range(20):
         writer.stdout.readline()
     os.kill(writer.pid, signal.SIGKILL)
     writer.communicate()
-    again, vectors = CountingEmbedder(), SqliteVectorCache(path)
-    embed_with_cache(again, vectors, [f"text {number}" for number in range(20)])
-    assert not again.inputs
+    embedder, vectors = CountingEmbedder(), SqliteVectorCache(path)
+    embed_with_cache(embedder, vectors, [f"text {number}" for number in range(20)])
+    assert not embedder.inputs
     assert vectors.failure is None
 
 
@@ -217,8 +217,8 @@ vectors = SqliteVectorCache(Path(sys.argv[1]))
 assert embed_with_cache(Embedder(), vectors, [str(number) for number in range(5_000)]).shape == (5_000, 256)
 assert vectors.failure is not None
 """
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "v.sqlite")], capture_output=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count(b"\n") == 1
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stderr.count(b"\n") == 1

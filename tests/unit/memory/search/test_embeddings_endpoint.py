@@ -20,13 +20,13 @@ class EmbeddingServer:
     """A local embeddings server that records requests."""
 
     url: str = ""
-    sent: list[Json] = field(default_factory=list)
+    requests: list[Json] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
 
 
-def _vectors(body: Json) -> Json:
-    """OpenAI's response in another order, which it does not guarantee."""
+def _shuffled_vectors(body: Json) -> Json:
+    """Return the vectors in another order, since OpenAI does not guarantee the order."""
     rows = [
         {"object": "embedding", "index": n, "embedding": [len(text), 1.0]}
         for n, text in enumerate(body["input"])
@@ -36,7 +36,7 @@ def _vectors(body: Json) -> Json:
 
 @contextmanager
 def _run_server(
-    answer: Callable[[Json], Json | bytes] = _vectors, status: int = 200
+    make_response: Callable[[Json], Json | bytes] = _shuffled_vectors, status: int = 200
 ) -> Iterator[EmbeddingServer]:
     server = EmbeddingServer()
 
@@ -45,12 +45,12 @@ def _run_server(
             body = json.loads(
                 self.rfile.read(int(self.headers["content-length"] or 0))
                 if self.headers["content-length"]
-                else _chunked_body(self)
+                else _read_chunked_body(self)
             )
-            server.sent.append(body)
+            server.requests.append(body)
             server.paths.append(self.path)
             server.keys.append(self.headers["authorization"])
-            response = answer(body)
+            response = make_response(body)
             raw = response if isinstance(response, bytes) else json.dumps(response).encode()
             with suppress(ConnectionError):  # the client did not wait
                 self.send_response(status)
@@ -73,20 +73,20 @@ def _run_server(
         listening.server_close()
 
 
-def _chunked_body(handler: BaseHTTPRequestHandler) -> bytes:
-    whole = b""
+def _read_chunked_body(handler: BaseHTTPRequestHandler) -> bytes:
+    body = b""
     while size := int(handler.rfile.readline(), 16):
-        whole += handler.rfile.read(size)
+        body += handler.rfile.read(size)
         handler.rfile.readline()
     handler.rfile.readline()
-    return whole
+    return body
 
 
 def test_every_text_gets_its_vector_whatever_the_response_order() -> None:
     with _run_server() as server:
         rows = EndpointEmbedder(server.url, "small", api_key="sk-good").embed(["a", "bbb"])
     np.testing.assert_allclose(rows, [[0.7071, 0.7071], [0.9487, 0.3162]], atol=1e-4)
-    assert server.sent == [{"model": "small", "input": ["a", "bbb"], "encoding_format": "float"}]
+    assert server.requests == [{"model": "small", "input": ["a", "bbb"], "encoding_format": "float"}]
     assert server.paths == ["/v1/embeddings"]
     assert server.keys == ["Bearer sk-good"]
 
@@ -103,18 +103,18 @@ def test_many_texts_are_sent_in_batches() -> None:
     texts = ["x" * (1 + number % 9) for number in range(500)]
     with _run_server() as server:
         rows = EndpointEmbedder(server.url, "small", dimensions=2).embed(texts)
-    assert max(len(body["input"]) for body in server.sent) <= 64
-    assert all(body["dimensions"] == 2 for body in server.sent)
+    assert max(len(body["input"]) for body in server.requests) <= 64
+    assert all(body["dimensions"] == 2 for body in server.requests)
     np.testing.assert_allclose(rows[:, 0] / rows[:, 1], [len(text) for text in texts], rtol=1e-4)
 
 
 def test_a_text_without_words_is_not_sent() -> None:
     with _run_server() as server:
         rows = EndpointEmbedder(server.url, "small").embed(["", "a", " \n"])
-        assert server.sent[0]["input"] == ["a"]
+        assert server.requests[0]["input"] == ["a"]
         assert rows.any(axis=1).tolist() == [False, True, False]
         assert not EndpointEmbedder(server.url, "small").embed([" "]).any()
-    assert len(server.sent) == 1
+    assert len(server.requests) == 1
 
 
 async def test_it_can_be_used_within_an_event_loop() -> None:
@@ -125,11 +125,11 @@ async def test_it_can_be_used_within_an_event_loop() -> None:
 def test_an_unpaired_surrogate_is_replaced() -> None:
     with _run_server() as server:
         EndpointEmbedder(server.url, "small").embed(["a\ud800"])
-    assert server.sent[0]["input"] == ["a?"]
+    assert server.requests[0]["input"] == ["a?"]
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
+    ("response", "reason"),
     [
         ({"data": []}, "0 vectors for 2 texts"),
         ({"error": "no"}, "no list of vectors"),
@@ -143,8 +143,8 @@ def test_an_unpaired_surrogate_is_replaced() -> None:
         (b"<html>", "not a JSON object"),
     ],
 )
-def test_an_unusable_response_is_an_error_with_its_reason(answer: Json | bytes, reason: str) -> None:
-    with _run_server(lambda _: answer) as server, pytest.raises(UpstreamGarbled, match=reason):
+def test_an_unusable_response_is_an_error_with_its_reason(response: Json | bytes, reason: str) -> None:
+    with _run_server(lambda _: response) as server, pytest.raises(UpstreamGarbled, match=reason):
         EndpointEmbedder(server.url, "small").embed(["one", "two"])
 
 
@@ -163,7 +163,7 @@ def test_a_slow_server_times_out() -> None:
 
     def slow(body: Json) -> Json:
         wait.wait(5)
-        return _vectors(body)
+        return _shuffled_vectors(body)
 
     with _run_server(slow) as server:
         with pytest.raises(UpstreamTimeout):

@@ -44,9 +44,9 @@ def test_splitting_a_word_again_changes_nothing(text: str) -> None:
 
 
 def test_short_sentences_join_their_neighbors() -> None:
-    long = "This is a sentence of more than eight words in all."
-    assert split_segments(f"Hi! {long} {long}") == [f"Hi! {long}", long]
-    assert split_segments(f"{long}\n\n{long} Thanks.") == [long, f"{long} Thanks."]
+    sentence = "This is a sentence of more than eight words in all."
+    assert split_segments(f"Hi! {sentence} {sentence}") == [f"Hi! {sentence}", sentence]
+    assert split_segments(f"{sentence}\n\n{sentence} Thanks.") == [sentence, f"{sentence} Thanks."]
 
 
 def test_an_empty_query_has_no_segments() -> None:
@@ -60,10 +60,10 @@ def test_segments_contain_every_word(query: str) -> None:
 
 def test_a_long_query_keeps_its_start_and_end() -> None:
     query = "first thing. " + "so on and so on and so on and on. " * 40_000 + "the last thing"
-    before = process_time()
-    found = split_segments(query)
-    assert process_time() - before < 1
-    assert found[0].startswith("first thing")
-    assert found[-1].endswith("the last thing")
-    assert len(found) <= 48
-    assert sum(map(len, found)) <= MAX_QUERY_CHARS + len(found)
+    start_seconds = process_time()
+    segments = split_segments(query)
+    assert process_time() - start_seconds < 1
+    assert segments[0].startswith("first thing")
+    assert segments[-1].endswith("the last thing")
+    assert len(segments) <= 48
+    assert sum(map(len, segments)) <= MAX_QUERY_CHARS + len(segments)

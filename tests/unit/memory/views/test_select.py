@@ -59,9 +59,9 @@ def test_nodes_similar_to_the_focus_are_complete_with_their_score(memory: Memory
     assert titles_at(DetailLevel.FULL, view) == ["Pruning", "Pruning roses"]
     node = memory.node("Pruning roses")
     start = f"** Pruning roses\n:PROPERTIES:\n:ID: {node.id}\n:SEMANTIC_SCORE: 0."
-    _, shown_text = view.text.split(start)
-    assert shown_text[2:] == "\n:END:\nPrune the roses in March."
-    assert shown_text[:2].isdigit()
+    _, score_and_content = view.text.split(start)
+    assert score_and_content[2:] == "\n:END:\nPrune the roses in March."
+    assert score_and_content[:2].isdigit()
     assert view.text.count(":SEMANTIC_SCORE:") == 1
 
 
@@ -97,10 +97,10 @@ def test_the_best_match_is_shown_even_if_little_else_fits(tmp_path: Path) -> Non
 
 def test_a_short_matching_file_is_shown_completely_under_one_id(tmp_path: Path) -> None:
     other = {f"{number}.org": f"* Meeting {number}\n{FILLER * 20}" for number in range(5)}
-    heater = (
+    text = (
         "#+TITLE: Heater\nIn the glasshouse.\n* Thermostat\nIt trips.\n** Button\nRed.\n* Fuse\nTen amperes.\n"
     )
-    memory = Memory.load(write_files(tmp_path, {**other, "h.org": heater}))
+    memory = Memory.load(write_files(tmp_path, {**other, "h.org": text}))
     view = memory.render(query="glasshouse heater thermostat", limit_tokens=200)
 
     assert {"Heater", "Thermostat", "Button", "Fuse"} <= set(titles_at(DetailLevel.FULL, view))
@@ -141,7 +141,7 @@ PARAGRAPH = " ".join(f"On day {day} we walk to the mill." for day in range(40))
 
 @pytest.mark.parametrize("limit_tokens", [40, 100, 200, 300, 400])
 def test_a_focus_of_one_long_line_is_cut_inside_the_line(tmp_path: Path, limit_tokens: int) -> None:
-    """Regression: only its title, and the room went to irrelevant titles."""
+    """Regression: only the title was shown, and the budget went to irrelevant titles."""
     others = {f"{number}.org": f"* Other {number}\nWords.\n" for number in range(50)}
     memory = Memory.load(write_files(tmp_path, {**others, "plan.org": f"* Plan\n{PARAGRAPH}\n"}))
     view = memory.render("Plan", limit_tokens=limit_tokens)
@@ -159,13 +159,13 @@ def test_a_focus_that_just_fits_is_complete_and_with_a_token_less_keeps_its_dead
     """Regression: one token too many was counted per line, and only the title was shown."""
     text = "#+TITLE: House\n* Roof\n** TODO Tiles\nDEADLINE: <2026-11-20 Fri>\nForty of them, red.\n"
     memory = Memory.load(write_files(tmp_path, {"a.org": text}))
-    whole = memory.render("Tiles", limit_tokens=None)
-    assert "Forty of them, red." in whole.text
+    complete = memory.render("Tiles", limit_tokens=None)
+    assert "Forty of them, red." in complete.text
 
-    assert levels_by_title(memory.render("Tiles", limit_tokens=whole.tokens))["Tiles"] is DetailLevel.FULL
-    assert memory.render("Tiles", limit_tokens=whole.tokens).text == whole.text
-    for less in (1, 4):
-        view = memory.render("Tiles", limit_tokens=whole.tokens - less)
+    assert levels_by_title(memory.render("Tiles", limit_tokens=complete.tokens))["Tiles"] is DetailLevel.FULL
+    assert memory.render("Tiles", limit_tokens=complete.tokens).text == complete.text
+    for missing_tokens in (1, 4):
+        view = memory.render("Tiles", limit_tokens=complete.tokens - missing_tokens)
         assert levels_by_title(view)["Tiles"] is DetailLevel.EXCERPT
         assert "DEADLINE: <2026-11-20 Fri>" in view.text
 
@@ -207,14 +207,14 @@ def test_without_focus_and_query_titles_are_shown_by_depth_and_age(tmp_path: Pat
         write_files(tmp_path, {f"{day:02}.org": f"#+TITLE: Day {day}\n{FILLER}* Inside {day}\n"})
         os.utime(tmp_path / f"{day:02}.org", (day * 86_400, day * 86_400))
     memory = Memory.load(tmp_path)
-    few, more = memory.render(limit_tokens=100), memory.render(limit_tokens=450)
+    small_view, large_view = memory.render(limit_tokens=100), memory.render(limit_tokens=450)
 
-    shown = [title for title in levels_by_title(few) if title.startswith("Day")]
-    assert 3 < len(shown) < 30
-    assert shown == [f"Day {day}" for day in range(31 - len(shown), 31)]
-    assert {f"Day {day}" for day in range(1, 31)} < set(levels_by_title(more))
-    assert "Inside 30" in levels_by_title(more)
-    assert "Inside 1" not in levels_by_title(more)
+    titles = [title for title in levels_by_title(small_view) if title.startswith("Day")]
+    assert 3 < len(titles) < 30
+    assert titles == [f"Day {day}" for day in range(31 - len(titles), 31)]
+    assert {f"Day {day}" for day in range(1, 31)} < set(levels_by_title(large_view))
+    assert "Inside 30" in levels_by_title(large_view)
+    assert "Inside 1" not in levels_by_title(large_view)
 
 
 def test_without_focus_and_query_the_start_of_one_long_line_is_shown(tmp_path: Path) -> None:
@@ -233,10 +233,10 @@ def test_nodes_nearest_to_the_focus_come_first(tmp_path: Path) -> None:
 
     sizes = set()
     for limit_tokens in range(40, 130, 5):
-        shown = levels_by_title(memory.render("Cherry two", limit_tokens=limit_tokens))
-        sizes.add(len(shown))
-        farthest = max(distance.get(title, 4) for title in shown)
-        assert {title for title, steps in distance.items() if steps < farthest} <= shown.keys()
+        levels = levels_by_title(memory.render("Cherry two", limit_tokens=limit_tokens))
+        sizes.add(len(levels))
+        max_distance = max(distance.get(title, 4) for title in levels)
+        assert {title for title, steps in distance.items() if steps < max_distance} <= levels.keys()
     assert len(sizes) > 5
 
 

@@ -7,10 +7,10 @@ from foveate.prompt_cache.misses.causes import MissCause, describe_cause
 
 @pytest.mark.parametrize("cause", list(MissCause))
 def test_every_cause_has_a_description(cause: MissCause) -> None:
-    said = describe_cause(cause.value)
+    description = describe_cause(cause.value)
 
-    assert len(said.split()) >= 3
-    assert said != cause.value.replace("_", " ")
+    assert len(description.split()) >= 3
+    assert description != cause.value.replace("_", " ")
 
 
 def test_an_unknown_cause_is_described_by_its_name() -> None:

@@ -32,7 +32,7 @@ DEVELOPER: Item = {"role": "developer", "content": "You are a careful engineer. 
 USER: Item = {"role": "user", "content": "Find the slow parser. " * 20}
 
 
-def step(number: int) -> list[Item]:
+def reasoning_step(number: int) -> list[Item]:
     call = f"call_{number}"
     return [
         {"type": "reasoning", "id": f"rs_{number}", "summary": [], "encrypted_content": f"gAAA{number}" * 200},
@@ -41,86 +41,89 @@ def step(number: int) -> list[Item]:
     ]
 
 
-def request(model: str, items: list[Item]) -> Request:
-    said = {"model": model, "tools": TOOLS, "input": items, "reasoning": {"effort": "medium"}}
-    return formats.parse_request(json.dumps(said).encode(), Format.RESPONSES)
+def parse_items(model: str, items: list[Item]) -> Request:
+    body = {"model": model, "tools": TOOLS, "input": items, "reasoning": {"effort": "medium"}}
+    return formats.parse_request(json.dumps(body).encode(), Format.RESPONSES)
 
 
-def prompt(model: str, items: list[Item]) -> CachedPrompt:
-    return build_cached_prompt(request(model, items), rules_for(model, "openai"), block_tokens_for(model))
+def build_prompt(model: str, items: list[Item]) -> CachedPrompt:
+    return build_cached_prompt(parse_items(model, items), rules_for(model, "openai"), block_tokens_for(model))
 
 
 def explain(model: str, before: list[Item], after: list[Item]) -> ExplainedMiss | NoMiss:
     rules, tokens = rules_for(model, "openai"), block_tokens_for(model)
-    first, second = (take_snapshot(request(model, items), rules, tokens) for items in (before, after))
+    first, second = (take_snapshot(parse_items(model, items), rules, tokens) for items in (before, after))
     return explain_miss(first, second, rules, gap_seconds=10.0)
 
 
 @pytest.mark.parametrize("model", ["gpt-5.2", "gpt-5.5", "o3", "gpt-6-sol"])
-def test_the_prefix_is_read_when_the_first_reasoning_item_comes(model: str) -> None:
-    """Defect: 1,536 of 5,071 tokens were expected to be read, and the reason was a missing breakpoint."""
-    before, after = [DEVELOPER, USER], [DEVELOPER, USER, *step(0)]
+def test_the_prefix_is_read_when_the_first_reasoning_item_is_added(model: str) -> None:
+    """Regression: 1,536 of 5,071 tokens were expected to be read, and the reason was a missing breakpoint."""
+    before, after = [DEVELOPER, USER], [DEVELOPER, USER, *reasoning_step(0)]
     rules = rules_for(model, "openai")
-    cache = SimulatedCache().serve(prompt(model, before), rules, at=0.0).cache
+    cache = SimulatedCache().serve(build_prompt(model, before), rules, at=0.0).cache
 
-    read = cache.serve(prompt(model, after), rules, at=10.0).usage.read
+    read_tokens = cache.serve(build_prompt(model, after), rules, at=10.0).usage.read
 
-    sent = prompt(model, before).tokens
-    assert sent - rules.step_tokens < read <= sent
+    prompt_tokens = build_prompt(model, before).tokens
+    assert prompt_tokens - rules.step_tokens < read_tokens <= prompt_tokens
     assert isinstance(explain(model, before, after), NoMiss)
 
 
 @pytest.mark.parametrize(
-    ("model", "drops"), [("gpt-5.2", True), ("o4-mini", True), ("gpt-5.4", False), ("gpt-6-sol", False)]
+    ("model", "is_dropped"), [("gpt-5.2", True), ("o4-mini", True), ("gpt-5.4", False), ("gpt-6-sol", False)]
 )
-def test_reasoning_of_earlier_turns_is_dropped_after_a_new_user_turn(model: str, drops: bool) -> None:
-    before = [DEVELOPER, USER, *step(0), *step(1)]
+def test_reasoning_of_earlier_turns_is_dropped_after_a_new_user_turn(model: str, is_dropped: bool) -> None:
+    before = [DEVELOPER, USER, *reasoning_step(0), *reasoning_step(1)]
     after = [*before, {"role": "assistant", "content": "That one."}, {"role": "user", "content": "And now?"}]
     rules = rules_for(model, "openai")
-    cache = SimulatedCache().serve(prompt(model, before), rules, at=0.0).cache
+    cache = SimulatedCache().serve(build_prompt(model, before), rules, at=0.0).cache
 
-    read = cache.serve(prompt(model, after), rules, at=10.0).usage.read
+    read_tokens = cache.serve(build_prompt(model, after), rules, at=10.0).usage.read
 
-    kept = prompt(model, [DEVELOPER, USER] if drops else before).tokens
-    assert kept - rules.step_tokens < read <= kept
-    found = explain(model, before, after)
-    assert isinstance(found, ExplainedMiss if drops else NoMiss)
-    if isinstance(found, ExplainedMiss):
-        assert found.cause is MissCause.THINKING_REMOVED
-        assert found.because == "the reasoning that stood at messages[2] was left out"
-        assert any("never shown the reasoning of earlier turns" in also for also in found.also)
+    expected_tokens = build_prompt(model, [DEVELOPER, USER] if is_dropped else before).tokens
+    assert expected_tokens - rules.step_tokens < read_tokens <= expected_tokens
+    explanation = explain(model, before, after)
+    assert isinstance(explanation, ExplainedMiss if is_dropped else NoMiss)
+    if isinstance(explanation, ExplainedMiss):
+        assert explanation.cause is MissCause.THINKING_REMOVED
+        assert explanation.because == "the reasoning that stood at messages[2] was left out"
+        assert any("never shown the reasoning of earlier turns" in remark for remark in explanation.also)
 
 
-items = st.lists(
+item_lists = st.lists(
     st.sampled_from(
         [
             [{"role": "developer", "content": "Say which."}],
             [USER],
             [{"role": "assistant", "content": "I look."}],
-            *(step(number) for number in range(3)),
+            *(reasoning_step(number) for number in range(3)),
         ]
     ),
     max_size=8,
 ).map(lambda groups: [item for group in groups for item in group])
 
 
-@given(items=items, model=st.sampled_from(["gpt-5.2", "gpt-5.5", "gpt-4.1", "gpt-6-sol"]))
-def test_a_prompt_has_the_same_prefixes_however_it_is_built(items: list[Item], model: str) -> None:
-    """Always: reasoning, which makes a request be built as a whole, changes no prefix before it."""
-    plain = [DEVELOPER, *(item for item in items if item.get("type") != "reasoning")]
-    thinking = [*plain, *step(7)]
+@given(item_list=item_lists, model=st.sampled_from(["gpt-5.2", "gpt-5.5", "gpt-4.1", "gpt-6-sol"]))
+def test_a_prompt_has_the_same_prefixes_however_it_is_built(item_list: list[Item], model: str) -> None:
+    """Always: a prompt with reasoning is built from the whole request, and has the same prefixes before it."""
+    without_reasoning = [DEVELOPER, *(item for item in item_list if item.get("type") != "reasoning")]
+    with_reasoning = [*without_reasoning, *reasoning_step(7)]
 
-    short, long = prefix_keys(prompt(model, plain)), prefix_keys(prompt(model, thinking))
+    shorter_keys, longer_keys = (
+        prefix_keys(build_prompt(model, without_reasoning)),
+        prefix_keys(build_prompt(model, with_reasoning)),
+    )
 
-    assert list(long[: len(short)]) == list(short)
+    assert list(longer_keys[: len(shorter_keys)]) == list(shorter_keys)
 
 
 MECHANISMS = ("mark", "breakpoint", "positions")
 
 
 @given(
-    before=items,
-    after=items,
+    before=item_lists,
+    after=item_lists,
     model=st.sampled_from(
         [
             "gpt-5.2",
@@ -152,28 +155,28 @@ def test_an_explanation_mentions_only_mechanisms_of_the_model(
     """
     rules, tokens = rules_for(model), block_tokens_for(model)
     assert rules.caching in (CachingMode.AUTOMATIC, CachingMode.NONE)
-    snapshot_of = []
-    for said, key in zip((before, [*before, *after]), keys, strict=True):
+    snapshots = []
+    for new_items, key in zip((before, [*before, *after]), keys, strict=True):
         options = {"prompt_cache_options": {"mode": mode}} if mode else {}
         body = {
             "model": model,
             "tools": TOOLS,
-            "input": [DEVELOPER, USER, *said],
+            "input": [DEVELOPER, USER, *new_items],
             "prompt_cache_key": key,
             **options,
         }
-        read = formats.parse_request(json.dumps(body).encode(), Format.RESPONSES)
-        snapshot_of.append(take_snapshot(read, rules, tokens))
+        parsed = formats.parse_request(json.dumps(body).encode(), Format.RESPONSES)
+        snapshots.append(take_snapshot(parsed, rules, tokens))
     usage = None
     if share is not None:
-        total = snapshot_of[1].prompt.tokens
+        total = snapshots[1].prompt.tokens
         usage = CacheUsage(read=int(total * share), uncached=total - int(total * share))
 
-    previous, current = snapshot_of
-    found = explain_miss(previous, current, rules, gap_seconds=gap_seconds, usage=usage)
+    previous, current = snapshots
+    explanation = explain_miss(previous, current, rules, gap_seconds=gap_seconds, usage=usage)
 
-    if isinstance(found, ExplainedMiss):
-        explanation = " ".join((found.because, *found.also))
-        assert not any(word in explanation for word in MECHANISMS)
-        assert found.cause not in (MissCause.BREAKPOINT_MISSING, MissCause.BREAKPOINT_TOO_FAR)
-        assert rules.key_parameter or "prompt_cache_key" not in explanation
+    if isinstance(explanation, ExplainedMiss):
+        text = " ".join((explanation.because, *explanation.also))
+        assert not any(word in text for word in MECHANISMS)
+        assert explanation.cause not in (MissCause.BREAKPOINT_MISSING, MissCause.BREAKPOINT_TOO_FAR)
+        assert rules.key_parameter or "prompt_cache_key" not in text

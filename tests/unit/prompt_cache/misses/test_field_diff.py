@@ -6,7 +6,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.prompt_cache.misses.field_diff import (
@@ -15,72 +15,93 @@ from foveate.prompt_cache.misses.field_diff import (
     compare_texts,
     make_excerpt,
 )
-from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.request_mutations import CHANGING
 
-FRAMES = (
+TEMPLATES = (
     "Now: {}\nBe kind.",
     "[{}] a line of the log",
     "<env>\n  it: {}\n</env>",
     "({})",
     '{{"it": "{}", "a": 1}}',
 )
-FORMS = ("%Y-%m-%dT%H:%M:%S.%fZ", "%Y/%m/%d %H:%M", "%d.%m.%Y %H:%M:%S", "%b %d, %Y %I:%M:%S %p",
+TIMESTAMP_FORMATS = ("%Y-%m-%dT%H:%M:%S.%fZ", "%Y/%m/%d %H:%M", "%d.%m.%Y %H:%M:%S", "%b %d, %Y %I:%M:%S %p",
          "%A, %d %B %Y, %H:%M", "%m/%d/%Y, %I:%M %p", "%a %b %d %H:%M:%S UTC %Y", "%Y-%m-%d_%H-%M-%S",
          "%Y%m%dT%H%M%SZ")  # fmt: skip
-DATES = ("%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%B %d, %Y", "%d %b %Y", "%A", "%B %Y", "%Y-%m", "%Y年%m月%d日")
-moments = st.datetimes(datetime(2020, 1, 1), datetime(2035, 1, 1)).map(
-    lambda moment: moment.replace(tzinfo=UTC)
+DATE_FORMATS = (
+    "%Y-%m-%d",
+    "%d.%m.%Y",
+    "%m/%d/%Y",
+    "%B %d, %Y",
+    "%d %b %Y",
+    "%A",
+    "%B %Y",
+    "%Y-%m",
+    "%Y年%m月%d日",
+)
+timestamps = st.datetimes(datetime(2020, 1, 1), datetime(2035, 1, 1)).map(
+    lambda timestamp: timestamp.replace(tzinfo=UTC)
 )
 lengths = st.integers(12, 40)
 
 
 @pytest.mark.parametrize("name", CHANGING)
-@pytest.mark.parametrize("frame", FRAMES)
-def test_typical_changes_between_requests_are_classified(name: str, frame: str) -> None:
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_typical_changes_between_requests_are_classified(name: str, template: str) -> None:
     before, after, expected = CHANGING[name]
 
-    assert compare_texts(frame.format(before), frame.format(after)).kind == expected
+    assert compare_texts(template.format(before), template.format(after)).kind == expected
 
 
-@settings(max_examples=limit_examples(60))
-@given(one=moments, other=moments, form=st.sampled_from(FORMS), frame=st.sampled_from(FRAMES))
+@given(
+    first=timestamps,
+    second=timestamps,
+    time_format=st.sampled_from(TIMESTAMP_FORMATS),
+    template=st.sampled_from(TEMPLATES),
+)
 def test_timestamps_are_recognized_in_any_notation(
-    one: datetime, other: datetime, form: str, frame: str
+    first: datetime, second: datetime, time_format: str, template: str
 ) -> None:
-    before, after = (frame.format(moment.strftime(form)) for moment in (one, other))
+    before, after = (template.format(timestamp.strftime(time_format)) for timestamp in (first, second))
 
     assert before == after or compare_texts(before, after).kind is TextChangeKind.TIMESTAMP
 
 
-@settings(max_examples=limit_examples(60))
-@given(one=moments, days=st.integers(1, 900), form=st.sampled_from(DATES), frame=st.sampled_from(FRAMES))
-def test_dates_are_recognized_in_any_notation(one: datetime, days: int, form: str, frame: str) -> None:
-    before, after = (frame.format(moment.strftime(form)) for moment in (one, one + timedelta(days=days)))
+@given(
+    start=timestamps,
+    days=st.integers(1, 900),
+    date_format=st.sampled_from(DATE_FORMATS),
+    template=st.sampled_from(TEMPLATES),
+)
+def test_dates_are_recognized_in_any_notation(
+    start: datetime, days: int, date_format: str, template: str
+) -> None:
+    before, after = (
+        template.format(timestamp.strftime(date_format)) for timestamp in (start, start + timedelta(days=days))
+    )
 
     assert before == after or compare_texts(before, after).kind is TextChangeKind.DATE
 
 
-@given(one=st.uuids(), other=st.uuids(), frame=st.sampled_from(FRAMES))
-def test_uuids_are_recognized(one: uuid.UUID, other: uuid.UUID, frame: str) -> None:
-    if one != other:
-        assert compare_texts(frame.format(one), frame.format(other)).kind is TextChangeKind.UUID
+@given(first=st.uuids(), second=st.uuids(), template=st.sampled_from(TEMPLATES))
+def test_uuids_are_recognized(first: uuid.UUID, second: uuid.UUID, template: str) -> None:
+    if first != second:
+        assert compare_texts(template.format(first), template.format(second)).kind is TextChangeKind.UUID
 
 
 def test_random_ids_of_letters_and_digits_are_almost_always_recognized() -> None:
     alphabet = string.ascii_letters + string.digits
     kinds = [
-        compare_texts(frame.format(one), frame.format(other)).kind
-        for frame in FRAMES
+        compare_texts(template.format(first), template.format(second)).kind
+        for template in TEMPLATES
         for _ in range(60)
-        for one, other in [["".join(secrets.choice(alphabet) for _ in range(12)) for _ in range(2)]]
+        for first, second in [["".join(secrets.choice(alphabet) for _ in range(12)) for _ in range(2)]]
     ]
 
     assert kinds.count(TextChangeKind.RANDOM_ID) >= 0.95 * len(kinds)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "wording"),
+    ("before", "after", "expected"),
     [
         ("config_v1_prod is set", "config_v1_test is set", TextChangeKind.EDITED),
         ("May I come in", "June I come in", TextChangeKind.DATE),
@@ -109,51 +130,51 @@ def test_random_ids_of_letters_and_digits_are_almost_always_recognized() -> None
     ],
 )
 def test_other_changes_are_not_classified_as_timestamps(
-    before: str, after: str, wording: TextChangeKind
+    before: str, after: str, expected: TextChangeKind
 ) -> None:
-    assert compare_texts(before, after).kind is wording
+    assert compare_texts(before, after).kind is expected
 
 
 def test_the_change_covers_the_whole_timestamp_not_only_the_changed_digit() -> None:
     before, after = "Now: 2026-11-15T10:00:00Z.", "Now: 2026-11-15T10:00:07Z."
-    found = compare_texts(before, after)
+    change = compare_texts(before, after)
 
-    assert before[found.start : found.end_before] == "2026-11-15T10:00:00Z"
-    assert after[found.start : found.end_after] == "2026-11-15T10:00:07Z"
+    assert before[change.start : change.end_before] == "2026-11-15T10:00:00Z"
+    assert after[change.start : change.end_after] == "2026-11-15T10:00:07Z"
 
 
 texts = st.text(alphabet="ab1 :-\n2é\u0301,.", max_size=60)
 
 
-@settings(max_examples=limit_examples(100))
-@given(one=texts, other=texts)
-def test_texts_are_always_equal_before_the_change_and_different_in_it(one: str, other: str) -> None:
-    if one == other:
+@given(before=texts, after=texts)
+def test_texts_are_always_equal_before_the_change_and_different_in_it(before: str, after: str) -> None:
+    if before == after:
         return
-    found = compare_texts(one, other)
+    change = compare_texts(before, after)
 
-    assert one[: found.start] == other[: found.start]
-    assert 0 <= found.start <= found.end_before <= len(one)
-    assert found.start <= found.end_after <= len(other)
-    assert one[found.start : found.end_before] != other[found.start : found.end_after]
+    assert before[: change.start] == after[: change.start]
+    assert 0 <= change.start <= change.end_before <= len(before)
+    assert change.start <= change.end_after <= len(after)
+    assert before[change.start : change.end_before] != after[change.start : change.end_after]
 
 
-@given(start=texts, one=texts, other=texts, times=st.integers(1, 300))
+@given(start=texts, first=texts, second=texts, times=st.integers(1, 300))
 def test_the_common_prefix_is_the_one_that_a_plain_loop_finds(
-    start: str, one: str, other: str, times: int
+    start: str, first: str, second: str, times: int
 ) -> None:
-    one, other = start * times + one, start * times + other
-    plain = next(
-        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    first, second = start * times + first, start * times + second
+    expected = next(
+        (index for index, (a, b) in enumerate(zip(first, second, strict=False)) if a != b),
+        min(len(first), len(second)),
     )
 
-    assert common_prefix_length(one, other) == plain
+    assert common_prefix_length(first, second) == expected
 
 
 def test_long_runs_of_combining_marks_are_compared_quickly() -> None:
-    one, other = "a" + "\u0301\u0316" * 200_000, "a" + "\u0316\u0301" * 200_000
+    first, second = "a" + "\u0301\u0316" * 200_000, "a" + "\u0316\u0301" * 200_000
 
-    assert compare_texts(one, other).kind is TextChangeKind.EDITED
+    assert compare_texts(first, second).kind is TextChangeKind.EDITED
 
 
 def test_an_excerpt_of_a_long_run_of_flags_is_made_quickly() -> None:
@@ -164,7 +185,7 @@ def test_an_excerpt_of_a_long_run_of_flags_is_made_quickly() -> None:
 
 @pytest.mark.parametrize("unit", ["a", "1", " ", "-", "word 12 ", "12:30 ", "1,", "A/+", "Mon "])
 def test_long_texts_without_word_boundaries_are_compared_quickly(unit: str) -> None:
-    long = unit * (300_000 // len(unit))
-    found = compare_texts(f"step 5 {long}", f"step 6 {long}{unit}.")
+    text = unit * (300_000 // len(unit))
+    change = compare_texts(f"step 5 {text}", f"step 6 {text}{unit}.")
 
-    assert found.start == 5
+    assert change.start == 5

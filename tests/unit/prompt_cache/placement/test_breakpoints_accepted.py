@@ -20,58 +20,57 @@ from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.claude_requests import Body, claude_requests
 
 
-def read(body: Body) -> Request:
+def parse_claude_request(body: Body) -> Request:
     return formats.parse_request(json.dumps(body).encode())
 
 
-def laid_out(
+def place_and_serve(
     request: Request, cache: SimulatedCache, now: float, gaps: list[float]
 ) -> tuple[Request, SimulatedCache]:
-    """The request with its breakpoints, and the cache after it."""
+    """Return the request with its breakpoints, and the cache after it."""
     rules, tokens = rules_for(request.model), block_tokens_for(request.model)
     histogram = NO_GAPS
     for gap in gaps:
         histogram = histogram.with_gap(gap)
     weights = estimate_returns(forecast_next_request(histogram), rules)
-    found = place_breakpoints(build_cached_prompt(request, rules, tokens), rules, cache, weights, now=now)
-    written = formats.parse_request(formats.apply_edits(request, found))
-    return written, cache.serve(build_cached_prompt(written, rules, tokens), rules, at=now).cache
+    breakpoints = place_breakpoints(build_cached_prompt(request, rules, tokens), rules, cache, weights, now=now)
+    edited = formats.parse_request(formats.apply_edits(request, breakpoints))
+    return edited, cache.serve(build_cached_prompt(edited, rules, tokens), rules, at=now).cache
 
 
-def marks_in(found: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(found, dict):
-        if isinstance(found.get("cache_control"), dict):
-            yield found["cache_control"]
-        for name, inner in found.items():
+def find_cache_controls(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        if isinstance(value.get("cache_control"), dict):
+            yield value["cache_control"]
+        for name, child in value.items():
             if name != "input_schema":
-                yield from marks_in(inner)
-    elif isinstance(found, list):
-        for inner in found:
-            yield from marks_in(inner)
+                yield from find_cache_controls(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from find_cache_controls(child)
 
 
-def without_breakpoints(found: Any) -> Any:
-    """The request without breakpoints, with every string content as one block."""
-    if isinstance(found, dict):
-        kept = {name: without_breakpoints(inner) for name, inner in found.items() if name != "cache_control"}
+def without_breakpoints(value: Any) -> Any:
+    """Return the request without breakpoints, with every string content as one block."""
+    if isinstance(value, dict):
+        fields = {name: without_breakpoints(child) for name, child in value.items() if name != "cache_control"}
         for name in ("content", "system"):
-            if isinstance(kept.get(name), str):
-                kept[name] = [{"type": "text", "text": kept[name]}]
-        return kept
-    return [without_breakpoints(inner) for inner in found] if isinstance(found, list) else found
+            if isinstance(fields.get(name), str):
+                fields[name] = [{"type": "text", "text": fields[name]}]
+        return fields
+    return [without_breakpoints(child) for child in value] if isinstance(value, list) else value
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(60))
 @given(claude_requests(), st.lists(st.floats(1, 9000), max_size=6))
 def test_every_request_with_our_breakpoints_is_accepted(body: Body, gaps: list[float]) -> None:
-    request = read(body)
+    request = parse_claude_request(body)
     assert validate_request(request) is None
-    written, _ = laid_out(request, SimulatedCache(), 0.0, gaps)
-    assert validate_request(written) is None
-    said = json.loads(written.body)
-    assert len(list(marks_in(said))) <= 4
-    assert without_breakpoints(said) == without_breakpoints(body)
+    edited, _ = place_and_serve(request, SimulatedCache(), 0.0, gaps)
+    assert validate_request(edited) is None
+    edited_body = json.loads(edited.body)
+    assert len(list(find_cache_controls(edited_body))) <= 4
+    assert without_breakpoints(edited_body) == without_breakpoints(body)
 
 
 @pytest.mark.slow
@@ -79,11 +78,11 @@ def test_every_request_with_our_breakpoints_is_accepted(body: Body, gaps: list[f
 @given(claude_requests(max_turns=6), st.lists(st.floats(0.1, 4000), min_size=7, max_size=7))
 def test_every_request_of_a_growing_session_is_accepted(body: Body, gaps: list[float]) -> None:
     cache, now = SimulatedCache(), 0.0
-    ends = [at + 1 for at, message in enumerate(body["messages"]) if message["role"] == "user"]
-    for end, gap in zip(ends, gaps, strict=False):
-        request = read({**body, "messages": body["messages"][:end]})
+    turn_ends = [index + 1 for index, message in enumerate(body["messages"]) if message["role"] == "user"]
+    for end, gap in zip(turn_ends, gaps, strict=False):
+        request = parse_claude_request({**body, "messages": body["messages"][:end]})
         if validate_request(request) is not None:  # a tool call without its result, since the turn was cut
             continue
         now += gap
-        written, cache = laid_out(request, cache, now, gaps)
-        assert validate_request(written) is None
+        edited, cache = place_and_serve(request, cache, now, gaps)
+        assert validate_request(edited) is None

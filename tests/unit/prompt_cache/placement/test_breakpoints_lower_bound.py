@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.model import Ttl
@@ -14,7 +14,7 @@ from foveate.prompt_cache.placement.arrival_times import (
 )
 from foveate.prompt_cache.placement.breakpoints import (
     DEFAULT_PLACEMENT,
-    BreakpointAt,
+    CandidateBreakpoint,
     PlacementCosts,
     _add_in_order,
     _allowed_lifetimes,
@@ -28,89 +28,105 @@ from foveate.prompt_cache.placement.breakpoints import (
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt
 from foveate.prompt_cache.rules import rules_for
 from foveate.prompt_cache.simulator import SimulatedCache
-from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.cache_prompts import opening, prompt, results, turns, with_breakpoints
 
-KINDS = ("text", "tool_use", "tool_result", "thinking")
+BLOCK_KINDS = ("text", "tool_use", "tool_result", "thinking")
 
 
-def best_of_all(
+def search_exhaustively(
     costs: PlacementCosts,
-    own: Sequence[BreakpointAt],
+    client_breakpoints: Sequence[CandidateBreakpoint],
     candidates: Sequence[int],
-    free: int,
+    max_added: int,
     lifetimes: Sequence[bool],
-) -> tuple[BreakpointAt, ...]:
-    """The cheapest set, found by computing the cost of every pair and every breakpoint before it."""
-    chosen: tuple[BreakpointAt, ...] = ()
-    breakpoints = _add_in_order(costs, costs.no_breakpoints, own)
+) -> tuple[CandidateBreakpoint, ...]:
+    """Return the cheapest set, computing the cost of every pair and every breakpoint before it."""
+    chosen: tuple[CandidateBreakpoint, ...] = ()
+    breakpoints = _add_in_order(costs, costs.no_breakpoints, client_breakpoints)
     if breakpoints is None:
         return ()
-    least = costs.cost(breakpoints)
-    for pair in _candidate_pairs(costs, own, candidates, lifetimes):
-        if len(pair) > free or (here := _add_in_order(costs, breakpoints, pair)) is None:
+    min_cost = costs.cost(breakpoints)
+    for pair in _candidate_pairs(costs, client_breakpoints, candidates, lifetimes):
+        if len(pair) > max_added or (state := _add_in_order(costs, breakpoints, pair)) is None:
             continue
-        to_long = max((place.at for place in pair if place.is_long), default=-1)
-        before = [at for at in candidates if at <= max(here.last, costs.last_live)]
-        places = [BreakpointAt(at, at <= to_long if len(lifetimes) > 1 else lifetimes[0]) for at in before]
-        places = [place for place in places if place.at not in {one.at for one in pair}]
-        added, cost = list(pair), costs.cost(here)
-        while len(added) < free:
-            tried = [
-                (costs.cost(costs.with_breakpoint(here, place)), place)
-                for place in places
-                if here.accepts(place)
+        last_long = max((candidate.piece for candidate in pair if candidate.is_long), default=-1)
+        earlier_candidates = [index for index in candidates if index <= max(state.last, costs.last_readable)]
+        remaining = [
+            CandidateBreakpoint(index, index <= last_long if len(lifetimes) > 1 else lifetimes[0])
+            for index in earlier_candidates
+        ]
+        remaining = [
+            candidate
+            for candidate in remaining
+            if candidate.piece not in {chosen_breakpoint.piece for chosen_breakpoint in pair}
+        ]
+        added, cost = list(pair), costs.cost(state)
+        while len(added) < max_added:
+            cost_options = [
+                (costs.cost(costs.with_breakpoint(state, candidate)), candidate)
+                for candidate in remaining
+                if state.accepts(candidate)
             ]
-            paying = [(total, place) for total, place in tried if total < cost]
-            if not paying:
+            cheaper = [(total, candidate) for total, candidate in cost_options if total < cost]
+            if not cheaper:
                 break
-            cost, best = min(paying, key=lambda each: each[0])
-            added.append(best)
-            here = costs.with_breakpoint(here, best)
-            places = [place for _, place in paying if place is not best]
-        if cost < least:
-            chosen, least = tuple(sorted(added)), cost
+            cost, cheapest = min(cheaper, key=lambda option: option[0])
+            added.append(cheapest)
+            state = costs.with_breakpoint(state, cheapest)
+            remaining = [candidate for _, candidate in cheaper if candidate is not cheapest]
+        if cost < min_cost:
+            chosen, min_cost = tuple(sorted(added)), cost
     return chosen
 
 
 @st.composite
 def sessions(draw: st.DrawFn) -> list[tuple[float, CachedPrompt]]:
-    """Requests that mostly repeat the previous one, and their times."""
+    """Generate requests that mostly repeat the previous one, with their times."""
     pieces = opening(draw(st.integers(0, 5_000)), draw(st.integers(0, 4_000)))
-    found, at = [], 0.0
+    requests, now = [], 0.0
     for index in range(draw(st.integers(1, 4))):
         count, tokens = draw(st.integers(1, 24)), draw(st.integers(0, 3_000))
-        new = results(count, tokens, index=2 * index, kind=draw(st.sampled_from(KINDS)))
+        new = results(count, tokens, index=2 * index, kind=draw(st.sampled_from(BLOCK_KINDS)))
         pieces = [*pieces, *new, *turns(draw(st.integers(0, 9_000)), start=2 * index + 1)]
-        sent = pieces
+        sent_pieces = pieces
         if draw(st.integers(0, 3)) == 0:
-            own = draw(st.integers(0, len(pieces) - 1))
-            sent = with_breakpoints(pieces, [(own, draw(st.sampled_from((Ttl.FIVE_MINUTES, Ttl.ONE_HOUR))))])
-        found.append((at, prompt(*sent)))
-        at += draw(st.sampled_from((1.0, 60.0, 290.0, 600.0, 3_000.0, 5_000.0)))
-    return found
+            breakpoint_index = draw(st.integers(0, len(pieces) - 1))
+            sent_pieces = with_breakpoints(
+                pieces, [(breakpoint_index, draw(st.sampled_from((Ttl.FIVE_MINUTES, Ttl.ONE_HOUR))))]
+            )
+        requests.append((now, prompt(*sent_pieces)))
+        now += draw(st.sampled_from((1.0, 60.0, 290.0, 600.0, 3_000.0, 5_000.0)))
+    return requests
 
 
-@settings(max_examples=limit_examples(60), deadline=None)
 @given(sessions(), st.sampled_from(("claude-sonnet-4-5", "claude-3-5-haiku-20241022", "gpt-5.6")))
 def test_the_chosen_set_is_always_the_one_that_an_exhaustive_search_finds(
     session: list[tuple[float, CachedPrompt]], model: str
 ) -> None:
-    rules, cache, histogram, before = rules_for(model), SimulatedCache(), NO_GAPS, None
-    for at, sent in session:
-        histogram = histogram if before is None else GapHistogram(histogram.counts).with_gap(at - before)
-        before = at
-        expected = estimate_returns(forecast_next_request(histogram), rules)
-        own, costs = (
-            _existing_breakpoints(sent, rules),
-            PlacementCosts(sent, rules, cache, expected, at, ()),
+    rules, cache, histogram, previous_at = rules_for(model), SimulatedCache(), NO_GAPS, None
+    for now, cached_prompt in session:
+        histogram = (
+            histogram if previous_at is None else GapHistogram(histogram.counts).with_gap(now - previous_at)
         )
-        taken, free = {place.at for place in own}, rules.max_breakpoints - len(own)
-        candidates = [place for place in _find_candidates(sent, costs, DEFAULT_PLACEMENT) if place not in taken]
+        previous_at = now
+        weights = estimate_returns(forecast_next_request(histogram), rules)
+        client_breakpoints, costs = (
+            _existing_breakpoints(cached_prompt, rules),
+            PlacementCosts(cached_prompt, rules, cache, weights, now, ()),
+        )
+        used_indexes, max_added = (
+            {candidate.piece for candidate in client_breakpoints},
+            rules.max_breakpoints - len(client_breakpoints),
+        )
+        candidates = [
+            candidate
+            for candidate in _find_candidates(cached_prompt, costs, DEFAULT_PLACEMENT)
+            if candidate not in used_indexes
+        ]
         lifetimes = _allowed_lifetimes(rules, DEFAULT_PLACEMENT)
 
-        found = _choose_cheapest(costs, own, candidates, free, lifetimes)
+        chosen = _choose_cheapest(costs, client_breakpoints, candidates, max_added, lifetimes)
 
-        assert found == best_of_all(costs, own, candidates, free, lifetimes)
-        breakpoints = place_breakpoints(sent, rules, cache, expected, now=at)
-        cache = cache.serve(apply_breakpoints(sent, breakpoints), rules, at=at).cache
+        assert chosen == search_exhaustively(costs, client_breakpoints, candidates, max_added, lifetimes)
+        breakpoints = place_breakpoints(cached_prompt, rules, cache, weights, now=now)
+        cache = cache.serve(apply_breakpoints(cached_prompt, breakpoints), rules, at=now).cache

@@ -29,24 +29,24 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAoAAAAKCAYAAACNMs+9AAAAFUlEQVR42mNk+M9Qz0AEYBxVS
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
 
 
-def request_of(body: dict[str, Any], model: str | None = None) -> Request:
+def parse_body(body: dict[str, Any], model: str | None = None) -> Request:
     return with_model(formats.parse_request(body), model)
 
 
-def prompt_of(body: dict[str, Any]) -> CachedPrompt:
-    request = request_of(body)
+def build_prompt(body: dict[str, Any]) -> CachedPrompt:
+    request = parse_body(body)
     return build_cached_prompt(request, rules_for(request.model), block_tokens_for(request.model))
 
 
-def claude(*messages: Any, **fields: Any) -> dict[str, Any]:
-    given = [
+def claude_body(*messages: Any, **fields: Any) -> dict[str, Any]:
+    turns = [
         message if isinstance(message, dict) else {"role": "user", "content": message} for message in messages
     ]
-    return {"model": MODEL, "max_tokens": 10, "messages": given or [{"role": "user", "content": "Hi"}]} | fields
+    return {"model": MODEL, "max_tokens": 10, "messages": turns or [{"role": "user", "content": "Hi"}]} | fields
 
 
-class Counting:
-    """The real counter, which records how often a text was counted."""
+class CallCountingCounter:
+    """The real counter, which also records how many texts it counted."""
 
     def __init__(self, model: str = MODEL) -> None:
         self._counter = counter_for(model)
@@ -60,23 +60,23 @@ class Counting:
         return self._counter.count_request(request)
 
 
-words = st.text(alphabet="ab c.é漢", max_size=40)
+texts = st.text(alphabet="ab c.é漢", max_size=40)
 blocks = st.one_of(
-    st.builds(lambda text: {"type": "text", "text": text}, words),
+    st.builds(lambda text: {"type": "text", "text": text}, texts),
     st.just(IMAGE).map(copy.deepcopy),
-    st.builds(lambda text: {"type": "tool_result", "tool_use_id": "t", "content": text}, words),
-    st.builds(lambda text: {"type": "tool_use", "id": "t", "name": "look", "input": {"at": text}}, words),
-    st.builds(lambda text: {"type": "thinking", "thinking": text, "signature": "s" * 40}, words),
+    st.builds(lambda text: {"type": "tool_result", "tool_use_id": "t", "content": text}, texts),
+    st.builds(lambda text: {"type": "tool_use", "id": "t", "name": "look", "input": {"at": text}}, texts),
+    st.builds(lambda text: {"type": "thinking", "thinking": text, "signature": "s" * 40}, texts),
 )
-contents = st.one_of(words, st.lists(blocks, max_size=4))
+contents = st.one_of(texts, st.lists(blocks, max_size=4))
 turns = st.builds(
     lambda role, content: {"role": role, "content": content}, st.sampled_from(["user", "assistant"]), contents
 )
 tools = st.builds(
-    lambda name, text: {"name": name, "description": text, "input_schema": {"type": "object"}}, words, words
+    lambda name, text: {"name": name, "description": text, "input_schema": {"type": "object"}}, texts, texts
 )
 bodies = st.builds(
-    lambda messages, system, found: claude(*messages, system=system, tools=found),
+    lambda messages, system, tools: claude_body(*messages, system=system, tools=tools),
     st.lists(turns, min_size=1, max_size=5),
     contents.filter(
         lambda content: isinstance(content, str) or all(block["type"] == "text" for block in content)
@@ -85,11 +85,10 @@ bodies = st.builds(
 )
 
 
-@settings(max_examples=limit_examples(60))
 @given(body=bodies)
 def test_the_pieces_always_add_up_to_the_whole_request(body: dict[str, Any]) -> None:
-    prompt = prompt_of(body)
-    total = counter_for(MODEL).count_request(request_of(body)).total.tokens
+    prompt = build_prompt(body)
+    total = counter_for(MODEL).count_request(parse_body(body)).total.tokens
 
     assert prompt.tokens == (total if prompt.pieces else 0)
     assert all(piece.tokens >= 0 for piece in prompt.pieces)
@@ -99,16 +98,23 @@ def test_the_pieces_always_add_up_to_the_whole_request(body: dict[str, Any]) -> 
 @given(body=bodies, data=st.data())
 def test_a_breakpoint_changes_neither_digest_nor_tokens(body: dict[str, Any], data: st.DataObject) -> None:
     with_breakpoints = copy.deepcopy(body)
-    blocks = [b for m in with_breakpoints["messages"] if isinstance(m["content"], list) for b in m["content"]]
-    found = [
+    blocks = [
+        block
+        for message in with_breakpoints["messages"]
+        if isinstance(message["content"], list)
+        for block in message["content"]
+    ]
+    markable = [
         block for block in blocks if block["type"] != "thinking"
-    ]  # which accepts no breakpoint, and may be dropped
-    if found:
-        data.draw(st.sampled_from(found))["cache_control"] = {"type": "ephemeral"}
-    plain, other = prompt_of(body), prompt_of(with_breakpoints)
+    ]  # thinking accepts no breakpoint, and may be dropped
+    if markable:
+        data.draw(st.sampled_from(markable))["cache_control"] = {"type": "ephemeral"}
+    without_breakpoint, with_breakpoint = build_prompt(body), build_prompt(with_breakpoints)
 
-    assert [(p.digest, p.tokens) for p in plain.pieces] == [(p.digest, p.tokens) for p in other.pieces]
-    assert [p.breakpoint_ttl for p in other.pieces].count(Ttl.FIVE_MINUTES) == bool(found)
+    assert [(piece.digest, piece.tokens) for piece in without_breakpoint.pieces] == [
+        (piece.digest, piece.tokens) for piece in with_breakpoint.pieces
+    ]
+    assert [piece.breakpoint_ttl for piece in with_breakpoint.pieces].count(Ttl.FIVE_MINUTES) == bool(markable)
 
 
 def test_recorded_requests_of_every_format_add_up(shared_data: Path) -> None:
@@ -117,7 +123,7 @@ def test_recorded_requests_of_every_format_add_up(shared_data: Path) -> None:
         for line in list(rows)[::25]:
             row = json.loads(line)
             try:
-                request = request_of(row["request"], row["model"])
+                request = parse_body(row["request"], row["model"])
             except MalformedRequest:
                 continue
             prompt = build_cached_prompt(request, rules_for(request.model), block_tokens_for(request.model))
@@ -128,53 +134,53 @@ def test_recorded_requests_of_every_format_add_up(shared_data: Path) -> None:
 
 
 def test_a_string_and_the_equivalent_text_block_give_the_same_piece() -> None:
-    one = prompt_of(claude("Hello", system="Be brief."))
-    other = prompt_of(
-        claude([{"type": "text", "text": "Hello"}], system=[{"type": "text", "text": "Be brief."}])
+    string = build_prompt(claude_body("Hello", system="Be brief."))
+    block = build_prompt(
+        claude_body([{"type": "text", "text": "Hello"}], system=[{"type": "text", "text": "Be brief."}])
     )
 
-    assert [piece.digest for piece in one.pieces] == [piece.digest for piece in other.pieces]
+    assert [piece.digest for piece in string.pieces] == [piece.digest for piece in block.pieces]
 
 
 def test_the_same_text_with_another_role_is_another_piece() -> None:
-    one = prompt_of(claude({"role": "user", "content": "Hello"}))
-    other = prompt_of(claude({"role": "assistant", "content": "Hello"}))
+    user = build_prompt(claude_body({"role": "user", "content": "Hello"}))
+    assistant = build_prompt(claude_body({"role": "assistant", "content": "Hello"}))
 
-    assert one.pieces[0].digest != other.pieces[0].digest
+    assert user.pieces[0].digest != assistant.pieces[0].digest
 
 
 def test_the_tokens_of_a_message_are_divided_by_the_texts_of_its_blocks() -> None:
-    short, long = {"type": "text", "text": "word"}, {"type": "text", "text": "word " * 300}
-    pieces = prompt_of(claude([short, long])).pieces
+    short_block, long_block = {"type": "text", "text": "word"}, {"type": "text", "text": "word " * 300}
+    pieces = build_prompt(claude_body([short_block, long_block])).pieces
 
     assert pieces[0].tokens < 0.1 * pieces[1].tokens
 
 
 def test_image_tokens_count_for_the_block_with_the_image() -> None:
     text = {"type": "text", "text": "What is on the first one? " * 5}
-    pieces = prompt_of(claude([IMAGE, IMAGE, text], system="Look.")).pieces[1:]
+    pieces = build_prompt(claude_body([IMAGE, IMAGE, text], system="Look.")).pieces[1:]
     linked = {"type": "image", "source": {"type": "url", "url": "https://example.org/lamp.png"}}
-    large = prompt_of(claude([linked, text])).pieces
+    large = build_prompt(claude_body([linked, text])).pieces
 
     assert abs(pieces[0].tokens - pieces[1].tokens) <= 1
-    assert abs(pieces[2].tokens - prompt_of(claude([text])).tokens) <= 8
+    assert abs(pieces[2].tokens - build_prompt(claude_body([text])).tokens) <= 8
     assert large[0].tokens > 10 * large[1].tokens
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_tokens_of_a_message_without_blocks_go_to_the_next_or_else_the_last(place: int) -> None:
+@pytest.mark.parametrize("position", [0, 1])
+def test_tokens_of_a_message_without_blocks_go_to_the_next_or_else_the_last(position: int) -> None:
     messages: list[Any] = ["Hello"]
-    messages.insert(place, {"role": "user", "content": []})
-    body = claude(*messages)
+    messages.insert(position, {"role": "user", "content": []})
+    body = claude_body(*messages)
 
-    assert prompt_of(body).tokens == counter_for(MODEL).count_request(request_of(body)).total.tokens
+    assert build_prompt(body).tokens == counter_for(MODEL).count_request(parse_body(body)).total.tokens
 
 
 def test_blocks_accept_breakpoints_by_the_rules_unless_they_are_empty() -> None:
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
     empty = {"type": "text", "text": ""}
-    prompt = prompt_of(
-        claude({"role": "assistant", "content": [thinking, {"type": "text", "text": "Hi"}, empty]})
+    prompt = build_prompt(
+        claude_body({"role": "assistant", "content": [thinking, {"type": "text", "text": "Hi"}, empty]})
     )
 
     assert [piece.accepts_breakpoint for piece in prompt.pieces] == [False, True, False]
@@ -183,7 +189,7 @@ def test_blocks_accept_breakpoints_by_the_rules_unless_they_are_empty() -> None:
 def test_an_automatic_breakpoint_is_on_the_last_block_that_accepts_one() -> None:
     thinking = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
     turn = {"role": "assistant", "content": [{"type": "text", "text": "Hi"}, thinking]}
-    prompt = prompt_of(claude("Hello", turn, cache_control={"type": "ephemeral", "ttl": "1h"}))
+    prompt = build_prompt(claude_body("Hello", turn, cache_control={"type": "ephemeral", "ttl": "1h"}))
 
     assert [piece.breakpoint_ttl for piece in prompt.pieces] == [None, Ttl.ONE_HOUR, None]
 
@@ -192,28 +198,30 @@ def test_thinking_of_earlier_turns_is_left_out_if_the_provider_drops_it() -> Non
     thinking = {"type": "thinking", "thinking": "Hm. " * 50, "signature": "s"}
     call = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": "green"}
-    looping = claude(
+    open_turn = claude_body(
         "Which lamp?",
         {"role": "assistant", "content": [thinking, call]},
         {"role": "user", "content": [result]},
     )
-    asking = claude(*looping["messages"], {"role": "assistant", "content": "The green one."}, "Sure?")
-    kinds = [[piece.kind for piece in prompt_of(body).pieces] for body in (looping, asking)]
-    newer = prompt_of(asking | {"model": "claude-opus-4-6"})
+    next_turn = claude_body(*open_turn["messages"], {"role": "assistant", "content": "The green one."}, "Sure?")
+    kinds = [[piece.kind for piece in build_prompt(body).pieces] for body in (open_turn, next_turn)]
+    newer_model = build_prompt(next_turn | {"model": "claude-opus-4-6"})
 
     assert "thinking" in kinds[0]
     assert "thinking" not in kinds[1]
-    assert "thinking" in [piece.kind for piece in newer.pieces]
-    assert prompt_of(asking).tokens == counter_for(MODEL).count_request(request_of(asking)).total.tokens
+    assert "thinking" in [piece.kind for piece in newer_model.pieces]
+    assert (
+        build_prompt(next_turn).tokens == counter_for(MODEL).count_request(parse_body(next_turn)).total.tokens
+    )
 
 
 def test_cache_options_of_openai_are_read() -> None:
     body = {"model": "gpt-5.6", "input": "Hi", "prompt_cache_options": {"mode": "explicit", "ttl": "12h"}}
 
-    assert prompt_of(body).explicit_only
-    assert prompt_of(body).ttl is Ttl.TWELVE_HOURS
-    assert not prompt_of(body | {"prompt_cache_options": {"ttl": "9h"}}).explicit_only
-    assert read_cache_options(request_of(body | {"prompt_cache_key": "ana"})).key == "ana"
+    assert build_prompt(body).explicit_only
+    assert build_prompt(body).ttl is Ttl.TWELVE_HOURS
+    assert not build_prompt(body | {"prompt_cache_options": {"ttl": "9h"}}).explicit_only
+    assert read_cache_options(parse_body(body | {"prompt_cache_key": "ana"})).key == "ana"
 
 
 CHANGES: dict[str, tuple[str, Callable[[dict[str, Any]], None]]] = {
@@ -252,15 +260,15 @@ CHANGES: dict[str, tuple[str, Callable[[dict[str, Any]], None]]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_parameter_changes_the_prefix_from_its_area_on(name: str) -> None:
     model, change = CHANGES[name]
-    body: dict[str, Any] = claude([{"type": "text", "text": "Hi"}], tools=[]) | {"model": model}
-    changed = copy.deepcopy(body)
-    change(changed)
-    one, other = prompt_of(body).settings, prompt_of(changed).settings
+    body: dict[str, Any] = claude_body([{"type": "text", "text": "Hi"}], tools=[]) | {"model": model}
+    changed_body = copy.deepcopy(body)
+    change(changed_body)
+    settings, changed_settings = build_prompt(body).settings, build_prompt(changed_body).settings
     area = rules_for(model).invalidating_parameters[name]
 
-    assert one.get(area) != other.get(area)
-    for earlier in list(Area)[: list(Area).index(area)]:
-        assert one.get(earlier) == other.get(earlier)
+    assert settings.get(area) != changed_settings.get(area)
+    for earlier_area in list(Area)[: list(Area).index(area)]:
+        assert settings.get(earlier_area) == changed_settings.get(earlier_area)
 
 
 def test_every_parameter_in_the_rules_is_known() -> None:
@@ -271,16 +279,19 @@ def test_every_parameter_in_the_rules_is_known() -> None:
 
 
 def test_a_parameter_that_invalidates_nothing_leaves_the_settings_unchanged() -> None:
-    one, other = prompt_of(claude("Hi")), prompt_of(claude("Hi", temperature=0.3, max_tokens=77, stream=True))
+    plain, with_parameters = (
+        build_prompt(claude_body("Hi")),
+        build_prompt(claude_body("Hi", temperature=0.3, max_tokens=77, stream=True)),
+    )
 
-    assert one.settings == other.settings
+    assert plain.settings == with_parameters.settings
 
 
-def test_the_spelling_of_a_parameter_does_not_matter() -> None:
-    one = claude("Hi", thinking={"type": "enabled", "budget_tokens": 1024})
-    other = claude("Hi", thinking={"budget_tokens": 1024, "type": "enabled"})
+def test_the_key_order_of_a_parameter_does_not_matter() -> None:
+    first = claude_body("Hi", thinking={"type": "enabled", "budget_tokens": 1024})
+    reordered = claude_body("Hi", thinking={"budget_tokens": 1024, "type": "enabled"})
 
-    assert prompt_of(one).settings == prompt_of(other).settings
+    assert build_prompt(first).settings == build_prompt(reordered).settings
 
 
 def test_the_word_image_in_tool_arguments_is_not_an_image() -> None:
@@ -289,49 +300,51 @@ def test_the_word_image_in_tool_arguments_is_not_an_image() -> None:
         "name": "draw",
         "input_schema": {"type": "object", "properties": {"image": {"type": "string"}, "source": {}}},
     }
-    plain = claude("Hi", {"role": "assistant", "content": "ok"}, tools=[tool])
-    calling = claude("Hi", {"role": "assistant", "content": [call]}, tools=[tool])
+    without_call = claude_body("Hi", {"role": "assistant", "content": "ok"}, tools=[tool])
+    with_call = claude_body("Hi", {"role": "assistant", "content": [call]}, tools=[tool])
 
-    assert prompt_of(plain).settings == prompt_of(calling).settings
+    assert build_prompt(without_call).settings == build_prompt(with_call).settings
 
 
 def test_a_growing_session_counts_only_the_texts_of_its_new_turn() -> None:
-    counter = Counting()
+    counter = CallCountingCounter()
     tokens = BlockTokens(counter)
     turn = {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
     messages: list[Any] = []
-    asked = []
+    counted_texts = []
     for number in range(40):
         new = copy.deepcopy(turn)
         new["content"][0]["text"] += str(number)  # type: ignore[index]
         messages.append(new)
-        request = request_of(claude(*messages))
+        request = parse_body(claude_body(*messages))
         build_cached_prompt(request, rules_for(MODEL), tokens)
-        asked.append(counter.texts)
+        counted_texts.append(counter.texts)
 
-    assert asked[-1] - asked[-2] == 1
-    assert asked[-1] <= 41
+    assert counted_texts[-1] - counted_texts[-2] == 1
+    assert counted_texts[-1] <= 41
 
 
 def test_a_block_of_many_long_texts_is_counted_at_once() -> None:
-    """Defect: each of its texts was counted separately, which took three times as long."""
-    counter = Counting()
+    """Regression: each of its texts was counted separately, which took three times as long."""
+    counter = CallCountingCounter()
     rows = [f"{number} {'word ' * 20}" for number in range(1_000)]
     call = {"type": "tool_use", "id": "t", "name": "put", "input": {"rows": rows}}
-    said = [{"type": "text", "text": "Now."}, call]
+    blocks = [{"type": "text", "text": "Now."}, call]
     build_cached_prompt(
-        request_of(claude("Hi", {"role": "assistant", "content": said})), rules_for(MODEL), BlockTokens(counter)
+        parse_body(claude_body("Hi", {"role": "assistant", "content": blocks})),
+        rules_for(MODEL),
+        BlockTokens(counter),
     )
 
     assert counter.texts == 2
 
 
 def test_weights_of_blocks_are_dropped_with_all_caches() -> None:
-    counter = Counting()
+    counter = CallCountingCounter()
     tokens = BlockTokens(counter)
     texts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     tool = {"name": "t", "description": "three", "input_schema": {"type": "object"}}
-    request = request_of(claude(texts, tools=[tool]))
+    request = parse_body(claude_body(texts, tools=[tool]))
     drop_caches()
     build_cached_prompt(request, rules_for(MODEL), tokens)
     before = counter.texts
@@ -344,14 +357,14 @@ def test_weights_of_blocks_are_dropped_with_all_caches() -> None:
 
 
 def test_a_body_that_is_nested_too_deeply_is_reported() -> None:
-    deep = (
+    body = (
         '{"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": '
         + "[" * 5000
         + "]" * 5000
         + "}]}"
     )
     with pytest.raises(MalformedRequest):
-        prompt_of(deep)  # type: ignore[arg-type]
+        build_prompt(body)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("model", [MODEL, "claude-opus-5-5", "gpt-4o", "gpt-5.6", "deepseek-chat"])
@@ -359,34 +372,34 @@ def test_earlier_messages_of_a_growing_session_keep_their_tokens(model: str) -> 
     result = {"type": "tool_result", "tool_use_id": "t", "content": "green " * 90}
     call = {"type": "tool_use", "id": "t", "name": "look", "input": {"at": "the lamp"}}
     messages: list[Any] = []
-    known: list[int] = []
+    previous_tokens: list[int] = []
     cache, rules = SimulatedCache(), rules_for(model)
-    written = 0
+    previous_total = 0
     for number in range(12):
         text = {"type": "text", "text": f"Turn {number}, " + "and a word or two " * 40}
         messages.append({"role": "user", "content": [result, text] if number else [text]})
         messages[-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
-        request = request_of(claude(*messages, system="Be brief. " * 300) | {"model": model})
+        request = parse_body(claude_body(*messages, system="Be brief. " * 300) | {"model": model})
         prompt = build_cached_prompt(request, rules, block_tokens_for(model))
         tokens = [piece.tokens for piece in prompt.pieces]
         usage = cache.serve(prompt, rules, at=number).usage
 
-        assert tokens[1 : len(known)] == known[1:]
-        assert abs(tokens[0] - (known or tokens)[0]) <= 1  # a total may be rounded up or down
+        assert tokens[1 : len(previous_tokens)] == previous_tokens[1:]
+        assert abs(tokens[0] - (previous_tokens or tokens)[0]) <= 1  # a total may be rounded up or down
         if rules.step_tokens == 1:
-            assert abs(usage.read - written) <= 1
-        known, cache = tokens, cache.serve(prompt, rules, at=number).cache
-        written = prompt.tokens
+            assert abs(usage.read - previous_total) <= 1
+        previous_tokens, cache = tokens, cache.serve(prompt, rules, at=number).cache
+        previous_total = prompt.tokens
         messages[-1] = copy.deepcopy(messages[-1])
         del messages[-1]["content"][-1]["cache_control"]
         messages.append({"role": "assistant", "content": [call]})
 
 
 def test_tokens_of_changed_tools_of_the_same_size_are_divided_again() -> None:
-    def pieces(*texts: str) -> list[int]:
-        found = [{"name": "t", "description": text, "input_schema": {"type": "object"}} for text in texts]
-        return [piece.tokens for piece in prompt_of(claude("Hi", tools=found)).pieces]
+    def count_pieces(*texts: str) -> list[int]:
+        tools = [{"name": "t", "description": text, "input_schema": {"type": "object"}} for text in texts]
+        return [piece.tokens for piece in build_prompt(claude_body("Hi", tools=tools)).pieces]
 
-    short, long = "one two", "one two three four five six seven eight nine ten " * 3
-    assert pieces("a", short, long)[1] < pieces("a", short, long)[2]
-    assert pieces("a", long, short)[1] > pieces("a", long, short)[2]
+    short_text, long_text = "one two", "one two three four five six seven eight nine ten " * 3
+    assert count_pieces("a", short_text, long_text)[1] < count_pieces("a", short_text, long_text)[2]
+    assert count_pieces("a", long_text, short_text)[1] > count_pieces("a", long_text, short_text)[2]

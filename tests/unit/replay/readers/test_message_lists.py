@@ -10,11 +10,11 @@ from foveate.model import Format
 from foveate.replay.recording import MissingPart, Recording, RecordingSource
 from foveate.replay.recording_files import read_recordings
 
-CALLED = {"id": "c1", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+TOOL_CALL = {"id": "c1", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
 CHAT: list[dict[str, Any]] = [
     {"role": "system", "content": "be brief"},
     {"role": "user", "content": "list the files"},
-    {"role": "assistant", "content": None, "tool_calls": [CALLED]},
+    {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]},
     {"role": "tool", "tool_call_id": "c1", "content": "a b"},
     {"role": "assistant", "content": "two"},
 ]
@@ -30,9 +30,9 @@ GEMINI: list[dict[str, Any]] = [
 ]
 
 
-def recordings(folder: Path, *documents: Any, indent: int | None = None) -> list[Recording]:
-    path = folder / "talk.json"
-    path.write_text("\n".join(json.dumps(one, indent=indent) for one in documents))
+def write_and_read(folder: Path, *documents: Any, indent: int | None = None) -> list[Recording]:
+    path = folder / "messages.json"
+    path.write_text("\n".join(json.dumps(document, indent=indent) for document in documents))
     return list(read_recordings(path))
 
 
@@ -45,79 +45,98 @@ def recordings(folder: Path, *documents: Any, indent: int | None = None) -> list
 def test_every_response_in_a_list_is_a_call(
     tmp_path: Path, messages: list[dict[str, Any]], api_format: Format, depths: list[int], indent: int | None
 ) -> None:
-    (found,) = recordings(tmp_path, messages, indent=indent)
+    (recording,) = write_and_read(tmp_path, messages, indent=indent)
 
-    assert (found.source, found.format) == (RecordingSource.MESSAGES, api_format)
-    assert [call.last_message.depth for call in found.calls] == depths
-    assert {MissingPart.USAGE, MissingPart.TIME, MissingPart.MODEL} <= found.missing
-    assert (MissingPart.SYSTEM in found.missing) == (messages is not CHAT)
+    assert (recording.source, recording.format) == (RecordingSource.MESSAGES, api_format)
+    assert [call.last_message.depth for call in recording.calls] == depths
+    assert {MissingPart.USAGE, MissingPart.TIME, MissingPart.MODEL} <= recording.missing
+    assert (MissingPart.SYSTEM in recording.missing) == (messages is not CHAT)
 
 
 def test_an_object_with_messages_gives_their_envelope(tmp_path: Path) -> None:
-    told = {"model": "claude-sonnet-5", "system": "be brief", "tools": [{"name": "ls"}], "messages": ANTHROPIC}
-    (found,) = recordings(tmp_path, told, indent=2)
+    document = {
+        "model": "claude-sonnet-5",
+        "system": "be brief",
+        "tools": [{"name": "ls"}],
+        "messages": ANTHROPIC,
+    }
+    (recording,) = write_and_read(tmp_path, document, indent=2)
 
-    assert found.missing == {MissingPart.USAGE, MissingPart.TIME}
-    assert json.loads(found.calls[0].envelope) == {name: told[name] for name in ("model", "system", "tools")}
-    assert {call.model for call in found.calls} == {"claude-sonnet-5"}
+    assert recording.missing == {MissingPart.USAGE, MissingPart.TIME}
+    assert json.loads(recording.calls[0].envelope) == {
+        name: document[name] for name in ("model", "system", "tools")
+    }
+    assert {call.model for call in recording.calls} == {"claude-sonnet-5"}
 
 
 def test_lists_on_lines_of_their_own_are_separate_conversations(tmp_path: Path) -> None:
-    found = recordings(tmp_path, {"messages": CHAT}, {"messages": GEMINI}, ANTHROPIC)
+    recordings = write_and_read(tmp_path, {"messages": CHAT}, {"messages": GEMINI}, ANTHROPIC)
 
-    assert [(one.name, len(one.calls)) for one in found] == [("talk:1", 2), ("talk:2", 1), ("talk:3", 2)]
+    assert [(recording.name, len(recording.calls)) for recording in recordings] == [
+        ("messages:1", 2),
+        ("messages:2", 1),
+        ("messages:3", 2),
+    ]
 
 
 def test_a_list_that_continues_an_earlier_one_is_the_same_conversation(tmp_path: Path) -> None:
-    """Defect: earlier messages were counted once more with every list."""
-    found = recordings(tmp_path, CHAT[:3], CHAT, [*CHAT, {"role": "user", "content": "x"}, CHAT[-1]], ANTHROPIC)
+    """Regression: earlier messages were counted once more with every list."""
+    recordings = write_and_read(
+        tmp_path, CHAT[:3], CHAT, [*CHAT, {"role": "user", "content": "x"}, CHAT[-1]], ANTHROPIC
+    )
 
-    assert [[call.last_message.depth for call in one.calls] for one in found] == [[1, 3, 5], [0, 2]]
+    assert [[call.last_message.depth for call in recording.calls] for recording in recordings] == [
+        [1, 3, 5],
+        [0, 2],
+    ]
 
 
 def test_messages_on_lines_of_their_own_are_one_conversation(tmp_path: Path) -> None:
-    (found,) = recordings(tmp_path, *CHAT)
+    (recording,) = write_and_read(tmp_path, *CHAT)
 
-    assert [call.last_message.depth for call in found.calls] == [1, 3]
+    assert [call.last_message.depth for call in recording.calls] == [1, 3]
 
 
 def test_a_list_of_lists_is_several_conversations(tmp_path: Path) -> None:
-    assert [len(one.calls) for one in recordings(tmp_path, [CHAT, ANTHROPIC], indent=1)] == [2, 2]
+    assert [len(recording.calls) for recording in write_and_read(tmp_path, [CHAT, ANTHROPIC], indent=1)] == [
+        2,
+        2,
+    ]
 
 
 def test_training_data_sets_are_read_too(tmp_path: Path) -> None:
-    told = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]}
-    (found,) = recordings(tmp_path, told)
-    (call,) = found.calls
+    document = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]}
+    (recording,) = write_and_read(tmp_path, document)
+    (call,) = recording.calls
 
     assert json.loads(call.last_message.raw) == {"role": "user", "content": "hi"}
     assert json.loads(call.response) == {"role": "assistant", "content": "ho"}
 
 
 def test_a_list_without_a_response_is_a_call(tmp_path: Path) -> None:
-    (found,) = recordings(tmp_path, CHAT[:2])
+    (recording,) = write_and_read(tmp_path, CHAT[:2])
 
-    assert [(call.last_message.depth, call.response) for call in found.calls] == [(1, b"")]
+    assert [(call.last_message.depth, call.response) for call in recording.calls] == [(1, b"")]
 
 
 def test_the_model_is_the_given_one_if_none_is_recorded(tmp_path: Path) -> None:
-    path = tmp_path / "talk.json"
+    path = tmp_path / "messages.json"
     path.write_text(json.dumps(CHAT))
-    (found,) = read_recordings(path, model="gpt-5.1")
+    (recording,) = read_recordings(path, model="gpt-5.1")
 
-    assert {call.model for call in found.calls} == {"gpt-5.1"}
-    assert MissingPart.MODEL not in found.missing
+    assert {call.model for call in recording.calls} == {"gpt-5.1"}
+    assert MissingPart.MODEL not in recording.missing
 
 
 def test_a_line_without_messages_is_reported_and_others_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "talks.jsonl"
+    path = tmp_path / "lists.jsonl"
     path.write_text(
         "\n".join((json.dumps({"messages": CHAT}), '{"messa', "7", json.dumps({"messages": ANTHROPIC})))
     )
-    found = list(read_recordings(path))
+    recordings = list(read_recordings(path))
 
-    assert [len(one.calls) for one in found] == [2, 2]
-    assert [(one.line, one.reason) for one in found[0].unreadable] == [
+    assert [len(recording.calls) for recording in recordings] == [2, 2]
+    assert [(problem.line, problem.reason) for problem in recordings[0].unreadable] == [
         (2, "is cut off"),
         (3, "holds no messages"),
     ]

@@ -10,47 +10,57 @@ from tests.support.scenarios.agent_logs import QWEN_CODE, Record, qwen, qwen_ans
 from tests.support.scenarios.claude_code_log import write_log
 
 
-def recording(folder: Path, *lines: Record) -> Recording:
-    (only,) = read_recordings(write_log(folder, *lines))
-    return only
+def read_recording(folder: Path, *lines: Record) -> Recording:
+    (recording,) = read_recordings(write_log(folder, *lines))
+    return recording
 
 
-def kinds(only: Recording) -> list[list[str]]:
-    parts = [[json.loads(said.raw)["parts"][0] for said in call.last_message.history()] for call in only.calls]
+def part_kinds(recording: Recording) -> list[list[str]]:
+    parts = [
+        [json.loads(message.raw)["parts"][0] for message in call.last_message.history()]
+        for call in recording.calls
+    ]
     return [[part.get("text") or next(iter(part)) for part in history] for history in parts]
 
 
 def test_every_response_is_a_call_with_everything_before_it(tmp_path: Path) -> None:
-    only = recording(tmp_path, *QWEN_CODE)
+    recording = read_recording(tmp_path, *QWEN_CODE)
 
-    assert only.name == "qwen-1"
-    assert kinds(only) == [["read a file"], ["read a file", "functionCall", "functionResponse"]]
-    assert [call.usage.cache for call in only.calls if call.usage] == [
+    assert recording.name == "qwen-1"
+    assert part_kinds(recording) == [["read a file"], ["read a file", "functionCall", "functionResponse"]]
+    assert [call.usage.cache for call in recording.calls if call.usage] == [
         CacheUsage(uncached=9_000),
         CacheUsage(uncached=140, read=8_960),
     ]
-    assert [(call.at % 60, call.response_at % 60) for call in only.calls] == [(1, 3), (4, 6)]
+    assert [(call.at % 60, call.response_at % 60) for call in recording.calls] == [(1, 3), (4, 6)]
 
 
 def test_a_compression_replaces_all_before_it(tmp_path: Path) -> None:
     payload = {"info": {}, "compressedHistory": [{"role": "user", "parts": [{"text": "a summary"}]}]}
     system = {"type": "system", "subtype": "chat_compression", "systemPayload": payload}
     compressed = qwen("system", "q5", "q4", 10) | system
-    more = [
+    next_turn = [
         qwen("user", "q6", "q5", 11, {"text": "go on"}),
         qwen_answer("q7", "q6", 12, 3_000, 0, {"text": "yes"}),
     ]
 
-    assert kinds(recording(tmp_path, *QWEN_CODE, compressed, *more))[-1] == ["a summary", "go on"]
+    assert part_kinds(read_recording(tmp_path, *QWEN_CODE, compressed, *next_turn))[-1] == [
+        "a summary",
+        "go on",
+    ]
 
 
 def test_a_rewound_record_is_on_another_branch(tmp_path: Path) -> None:
-    more = [
+    next_turn = [
         qwen("user", "q5", "q2", 9, {"text": "stop"}),
         qwen_answer("q6", "q5", 10, 9_050, 0, {"text": "yes"}),
     ]
 
-    assert kinds(recording(tmp_path, *QWEN_CODE, *more))[-1] == ["read a file", "functionCall", "stop"]
+    assert part_kinds(read_recording(tmp_path, *QWEN_CODE, *next_turn))[-1] == [
+        "read a file",
+        "functionCall",
+        "stop",
+    ]
 
 
 def test_a_log_that_begins_with_a_record_without_a_message_is_not_one_of_claude_code(tmp_path: Path) -> None:

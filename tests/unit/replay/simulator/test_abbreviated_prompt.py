@@ -11,72 +11,73 @@ from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts, buil
 from foveate.replay.simulator.reconstruct import reconstruct_calls
 from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.recorded_sessions import MODEL, PlannedTurn, make_recording
-from tests.unit.replay.simulator.test_reconstruct import TURNS
+from tests.support.strategies.planned_turns import turn_lists
 
 
-@settings(max_examples=limit_examples(25), deadline=None)
+@settings(max_examples=limit_examples(25))
 @given(
-    turns=TURNS,
+    turns=turn_lists,
     model=st.sampled_from((MODEL, "gpt-5.1")),
     skipped=st.integers(0, 13),
-    is_told_first=st.booleans(),
+    is_recorded_first=st.booleans(),
 )
 def test_a_prompt_that_extends_another_always_equals_one_built_from_scratch(
-    turns: list[PlannedTurn], model: str, skipped: int, *, is_told_first: bool
+    turns: list[PlannedTurn], model: str, skipped: int, *, is_recorded_first: bool
 ) -> None:
-    """Also if a call is skipped (its price is unknown), or recorded as sent before its prompt is built."""
+    """Also if a call is skipped (its price is unknown), or is recorded as sent before its prompt is built."""
     calls = reconstruct_calls(make_recording(turns * 3, model=model))
-    telling, seen = AbbreviatedPrompts(), set[bytes]()
-    for sent in calls[:skipped] + calls[skipped + 1 :]:
-        reach = sent.rules.lookback_positions
-        anew = build_prompt(
-            build_tail(sent.front, sent.last_node, seen=seen, lookback_positions=reach), sent.full_nodes
+    prompts, seen_keys = AbbreviatedPrompts(), set[bytes]()
+    for call in calls[:skipped] + calls[skipped + 1 :]:
+        lookback_positions = call.rules.lookback_positions
+        expected = build_prompt(
+            build_tail(call.preamble, call.last_node, seen=seen_keys, lookback_positions=lookback_positions),
+            call.full_nodes,
         )
-        if is_told_first:
-            telling.record_sent(sent)
+        if is_recorded_first:
+            prompts.record_sent(call)
 
-        prompt = telling.build(sent)
+        prompt = prompts.build(call)
 
-        assert (prompt, prompt.keys, prompt.ends) == (anew, anew.keys, anew.ends)
-        assert prompt.ends == list(accumulate(piece.tokens for piece in anew.pieces))
-        assert prompt.ends[-1] == sent.input_tokens
-        telling.record_sent(sent)
-        assert telling.build(sent) == prompt
-        seen.update(sent.last_node.unseen_keys(sent.front, seen))
+        assert (prompt, prompt.keys, prompt.ends) == (expected, expected.keys, expected.ends)
+        assert prompt.ends == list(accumulate(piece.tokens for piece in expected.pieces))
+        assert prompt.ends[-1] == call.input_tokens
+        prompts.record_sent(call)
+        assert prompts.build(call) == prompt
+        seen_keys.update(call.last_node.unseen_keys(call.preamble, seen_keys))
 
 
 def test_a_call_whose_prompt_was_not_built_is_known_to_later_ones() -> None:
-    *before, last = reconstruct_calls(make_recording([PlannedTurn() for _ in range(30)]))
-    asked, quiet = AbbreviatedPrompts(), AbbreviatedPrompts()
-    for sent in before:
-        asked.build(sent)
-        asked.record_sent(sent)
-        quiet.record_sent(sent)
+    *earlier_calls, last = reconstruct_calls(make_recording([PlannedTurn() for _ in range(30)]))
+    built, recorded_only = AbbreviatedPrompts(), AbbreviatedPrompts()
+    for call in earlier_calls:
+        built.build(call)
+        built.record_sent(call)
+        recorded_only.record_sent(call)
 
-    assert quiet.build(last) == asked.build(last)
+    assert recorded_only.build(last) == built.build(last)
 
 
 def test_a_fork_does_not_change_the_original() -> None:
-    *before, last = reconstruct_calls(make_recording([PlannedTurn() for _ in range(30)]))
-    telling = AbbreviatedPrompts()
-    for sent in before:
-        telling.record_sent(sent)
-    fork, other = telling.fork(), telling.fork()
+    *earlier_calls, last = reconstruct_calls(make_recording([PlannedTurn() for _ in range(30)]))
+    prompts = AbbreviatedPrompts()
+    for call in earlier_calls:
+        prompts.record_sent(call)
+    fork, other = prompts.fork(), prompts.fork()
     assert last.last_node.previous is not None
     shorter = replace(last, last_node=last.last_node.previous)
 
     fork.build(shorter)
     fork.record_sent(shorter)
 
-    assert fork.build(last) != telling.build(last)
-    assert telling.build(last) == other.build(last)
+    assert fork.build(last) != prompts.build(last)
+    assert prompts.build(last) == other.build(last)
 
 
 @pytest.mark.slow
 def test_the_time_per_call_does_not_grow_with_the_history() -> None:
-    telling, sizes = AbbreviatedPrompts(), []
-    for sent in reconstruct_calls(make_recording([PlannedTurn(result_chars=40) for _ in range(150)])):
-        sizes.append(len(telling.build(sent).pieces))
-        telling.record_sent(sent)
+    prompts, sizes = AbbreviatedPrompts(), []
+    for call in reconstruct_calls(make_recording([PlannedTurn(result_chars=40) for _ in range(150)])):
+        sizes.append(len(prompts.build(call).pieces))
+        prompts.record_sent(call)
 
     assert max(sizes[100:]) == max(sizes[40:60])

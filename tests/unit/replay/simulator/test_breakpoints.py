@@ -25,12 +25,12 @@ from foveate.replay.simulator.reconstruct import (
 )
 from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.recorded_sessions import MODEL, PlannedTurn, make_recording
-from tests.unit.replay.simulator.test_reconstruct import TURNS
+from tests.support.strategies.planned_turns import turn_lists
 
 
-@settings(max_examples=limit_examples(25), deadline=None)
+@settings(max_examples=limit_examples(25))
 @given(
-    turns=TURNS,
+    turns=turn_lists,
     model=st.sampled_from((MODEL, "claude-sonnet-4-5")),
     ttl=st.sampled_from((Ttl.FIVE_MINUTES, Ttl.ONE_HOUR)),
     has_usage=st.booleans(),
@@ -38,58 +38,74 @@ from tests.unit.replay.simulator.test_reconstruct import TURNS
 def test_serving_by_lookback_always_equals_serving_the_whole_prompt(
     turns: list[PlannedTurn], model: str, ttl: Ttl, *, has_usage: bool
 ) -> None:
-    client, client_whole, fixed, fixed_whole = (SimulatedCache() for _ in range(4))
-    for sent in reconstruct_calls(make_recording(turns * 2, model=model, ttl=ttl, has_usage=has_usage)):
-        rules = sent.rules
-        reach = rules.lookback_positions
-        whole = build_prompt(build_tail(sent.front, sent.last_node, lookback_positions=reach), sent.full_nodes)
+    client_cache, client_full, fixed_cache, fixed_full = (SimulatedCache() for _ in range(4))
+    for call in reconstruct_calls(make_recording(turns * 2, model=model, ttl=ttl, has_usage=has_usage)):
+        rules = call.rules
+        lookback_positions = rules.lookback_positions
+        prompt = build_prompt(
+            build_tail(call.preamble, call.last_node, lookback_positions=lookback_positions), call.full_nodes
+        )
         assert uses_breakpoint_lookback(rules)
 
-        by_client = serve_call_by_lookback(client, sent, recorded_positions(sent))
-        by_hand = serve_call_by_lookback(fixed, sent, fixed_positions(sent.front, sent.last_node, ttl))
+        client_served = serve_call_by_lookback(client_cache, call, recorded_positions(call))
+        fixed_served = serve_call_by_lookback(
+            fixed_cache, call, fixed_positions(call.preamble, call.last_node, ttl)
+        )
 
-        places = fixed_breakpoint_pieces(whole, sent.front, minimum_tokens=rules.minimum_tokens)
-        in_whole = serve_call(client_whole, sent, whole, recorded_breakpoints(sent, whole))
-        by_hand_whole = serve_call(fixed_whole, sent, whole, dict.fromkeys(places, ttl))
-        assert by_client.usage == in_whole.usage
-        assert by_client.cache == in_whole.cache
-        assert by_hand.usage == by_hand_whole.usage
-        assert by_hand.cache == by_hand_whole.cache
-        client, client_whole, fixed, fixed_whole = (
-            one.cache for one in (by_client, in_whole, by_hand, by_hand_whole)
+        fixed_pieces = fixed_breakpoint_pieces(prompt, call.preamble, minimum_tokens=rules.minimum_tokens)
+        client_full_served = serve_call(client_full, call, prompt, recorded_breakpoints(call, prompt))
+        fixed_full_served = serve_call(fixed_full, call, prompt, dict.fromkeys(fixed_pieces, ttl))
+        assert client_served.usage == client_full_served.usage
+        assert client_served.cache == client_full_served.cache
+        assert fixed_served.usage == fixed_full_served.usage
+        assert fixed_served.cache == fixed_full_served.cache
+        client_cache, client_full, fixed_cache, fixed_full = (
+            served.cache for served in (client_served, client_full_served, fixed_served, fixed_full_served)
         )
 
 
 def test_a_call_without_breakpoints_leaves_nothing_in_the_cache() -> None:
-    (sent,) = reconstruct_calls(make_recording([PlannedTurn()]))
+    (call,) = reconstruct_calls(make_recording([PlannedTurn()]))
 
-    served = serve_call_by_lookback(SimulatedCache(), sent, ())
+    served = serve_call_by_lookback(SimulatedCache(), call, ())
 
-    assert served.usage.uncached == served.usage.input_tokens == sent.input_tokens
+    assert served.usage.uncached == served.usage.input_tokens == call.input_tokens
     assert not served.cache.entries
 
 
 @pytest.mark.slow
 def test_the_search_for_a_message_that_accepts_a_breakpoint_is_bounded() -> None:
-    sent = reconstruct_calls(
+    call = reconstruct_calls(
         make_recording([PlannedTurn(result_chars=10) for _ in range(120)], model="gpt-5.1")
     )[-1]
-    assert not any(piece.accepts_breakpoint for piece in sent.last_node.pieces)
+    assert not any(piece.accepts_breakpoint for piece in call.last_node.pieces)
 
-    assert [spot for spot in fixed_positions(sent.front, sent.last_node, Ttl.FIVE_MINUTES) if spot.node] == []
+    assert [
+        position
+        for position in fixed_positions(call.preamble, call.last_node, Ttl.FIVE_MINUTES)
+        if position.node
+    ] == []
 
 
 def test_an_entry_at_a_breakpoint_below_the_minimum_is_found_by_a_later_one() -> None:
-    """Defect: it raised an error, since the entry was at a breakpoint that requests none."""
-    (sent,) = reconstruct_calls(make_recording([PlannedTurn()]))
-    rules = replace(sent.rules, minimum_tokens=sent.front.tokens + 1)
-    (front_position,) = (BreakpointPosition(None, at, Ttl.FIVE_MINUTES) for at in sent.front.breakpoints)
-    here, at = BreakpointPosition(sent.last_node, 0, Ttl.FIVE_MINUTES), sent.call.at
-    entry = write_entry(sent.front.tokens, Ttl.FIVE_MINUTES, at=at, readable_at=at)
-    cache = SimulatedCache(CacheEntries({sent.front.keys[front_position.piece]: entry}))
+    """Regression: looking up an entry at a breakpoint that is too short to be cached raised an error."""
+    (call,) = reconstruct_calls(make_recording([PlannedTurn()]))
+    rules = replace(call.rules, minimum_tokens=call.preamble.tokens + 1)
+    (preamble_position,) = (
+        BreakpointPosition(None, piece, Ttl.FIVE_MINUTES) for piece in call.preamble.breakpoints
+    )
+    message_position, now = BreakpointPosition(call.last_node, 0, Ttl.FIVE_MINUTES), call.call.at
+    entry = write_entry(call.preamble.tokens, Ttl.FIVE_MINUTES, at=now, readable_at=now)
+    cache = SimulatedCache(CacheEntries({call.preamble.keys[preamble_position.piece]: entry}))
 
     served = serve_positions(
-        cache, sent.front, sent.last_node, (front_position, here), rules, at=at, response_at=at
+        cache,
+        call.preamble,
+        call.last_node,
+        (preamble_position, message_position),
+        rules,
+        at=now,
+        response_at=now,
     )
 
-    assert served.usage.read == sent.front.tokens
+    assert served.usage.read == call.preamble.tokens

@@ -1,4 +1,4 @@
-"""Simulated compactions of recorded histories: each reads only what the previous one left."""
+"""Simulated compactions of recorded histories: each reads only what the previous one did not replace."""
 
 import json
 from itertools import accumulate
@@ -20,114 +20,125 @@ OPTIONS = CompactionOptions()
 TRIGGER_TOKENS = 3_000
 STEP_MESSAGES = 9
 # The next message: a question, a developer message, a model message, tool calls with results, a late result.
-KINDS = st.lists(
+MESSAGE_KINDS = st.lists(
     st.tuples(st.sampled_from("qqsmmcccccl"), st.integers(10, 900)), min_size=20, max_size=90
 )  # fmt: skip
 
 
-def text(said: str) -> list[dict[str, object]]:
-    return [{"type": "text", "text": said}]
+def text_content(text: str) -> list[dict[str, object]]:
+    return [{"type": "text", "text": text}]
 
 
-def result(number: int) -> dict[str, object]:
+def result_block(number: int) -> dict[str, object]:
     return {"type": "tool_result", "tool_use_id": f"t{number}", "content": "found"}
 
 
-def history(kinds: list[tuple[str, int]]) -> list[HistoryNode]:
-    """The nodes of a history."""
-    found: list[HistoryNode] = []
-    late: list[int] = []
+def build_history(kinds: list[tuple[str, int]]) -> list[HistoryNode]:
+    """Build the nodes of a history."""
+    nodes: list[HistoryNode] = []
+    late_results: list[int] = []
 
-    def say(role: str, content: list[dict[str, object]], tokens: int) -> None:
-        before = found[-1] if found else None
+    def add_message(role: str, content: list[dict[str, object]], tokens: int) -> None:
+        previous = nodes[-1] if nodes else None
         raw = json.dumps({"role": role, "content": content}).encode()
-        depth = len(found)
-        said = RecordedMessage(previous=before.message if before else None, role=role, raw=raw, depth=depth)
+        depth = len(nodes)
+        message = RecordedMessage(
+            previous=previous.message if previous else None, role=role, raw=raw, depth=depth
+        )
         piece = PromptPiece(
             digest=compute_digest(b"%d" % depth), tokens=tokens, kind="text", area=Area.MESSAGES
         )
-        found.append(append_node(before, (piece,), message=said, role=role))
+        nodes.append(append_node(previous, (piece,), message=message, role=role))
 
     for number, (kind, tokens) in enumerate(kinds):
         if kind == "q":
-            say("user", text(f"and now {number}?"), tokens)
+            add_message("user", text_content(f"and now {number}?"), tokens)
         elif kind == "s":
-            say("system", text("be brief"), tokens)
+            add_message("system", text_content("be brief"), tokens)
         elif kind == "m":
-            say("assistant", text("so it is"), tokens)
+            add_message("assistant", text_content("so it is"), tokens)
         elif kind == "c":
             use: dict[str, object] = {"type": "tool_use", "id": f"t{number}", "name": "Read", "input": {}}
-            say("assistant", [use], tokens)
+            add_message("assistant", [use], tokens)
             if tokens % 7:
-                say("user", [result(number)], tokens)
+                add_message("user", [result_block(number)], tokens)
             else:
-                late.append(number)
-        elif late:
-            say("user", [result(late.pop())], tokens)
-    return found
+                late_results.append(number)
+        elif late_results:
+            add_message("user", [result_block(late_results.pop())], tokens)
+    return nodes
 
 
-def places(
-    way: list[HistoryNode], reading: MessageReader, earlier: SimulatedCompaction | None
+def compact_whole_history(
+    path: list[HistoryNode], reader: MessageReader, earlier: SimulatedCompaction | None
 ) -> tuple[int, int] | None:
-    """The cuts of a history that is read as a whole, and the sizes of its summaries."""
-    messages = [reading.read(node) for node in way]
-    tokens = [node.tokens for node in way]
-    beyond = earlier.last_compacted.depth + 1 if earlier is not None else 0
-    place = find_boundary(
+    """Return the cut of a history that is read as a whole, and the limit of its summary."""
+    messages = [reader.read(node) for node in path]
+    tokens = [node.tokens for node in path]
+    compacted_messages = earlier.last_compacted.depth + 1 if earlier is not None else 0
+    cut = find_boundary(
         messages,
         tokens,
         tail_keep_tokens=OPTIONS.tail_keep_tokens,
         threshold_tokens=TRIGGER_TOKENS,
-        compacted_messages=beyond,
+        compacted_messages=compacted_messages,
     )
-    if not place:
+    if not cut:
         return None
-    whole = TurnStructure(messages)
+    structure = TurnStructure(messages)
     limit = compute_summary_limit(
-        sum(tokens[at] for at in whole.replaced_messages(place)),
-        sum(tokens[at] for at in whole.replaced_messages(place, compacted_messages=beyond))
+        sum(tokens[index] for index in structure.replaced_messages(cut)),
+        sum(tokens[index] for index in structure.replaced_messages(cut, compacted_messages=compacted_messages))
         + (earlier.summary_tokens if earlier is not None else 0),
         max_tokens=max_summary_tokens(TRIGGER_TOKENS),
         was_compacted=earlier is not None,
     )
-    return place, limit
+    return cut, limit
 
 
 @pytest.mark.slow
-@settings(max_examples=limit_examples(40), deadline=None)
-@given(kinds=KINDS)
+@settings(max_examples=limit_examples(40))
+@given(kinds=MESSAGE_KINDS)
 def test_a_second_compaction_always_equals_the_one_of_the_whole_history(
     kinds: list[tuple[str, int]],
 ) -> None:
-    reading = MessageReader(Format.ANTHROPIC)
-    found = history(kinds)
+    reader = MessageReader(Format.ANTHROPIC)
+    nodes = build_history(kinds)
     earlier: SimulatedCompaction | None = None
-    for last in found[::STEP_MESSAGES]:
-        way = last.path()
-        whole = places(way, reading, earlier)
+    for last in nodes[::STEP_MESSAGES]:
+        path = last.path()
+        expected = compact_whole_history(path, reader, earlier)
 
-        made = simulate_compaction(
+        compaction = simulate_compaction(
             last,
-            reading,
+            reader,
             trigger_tokens=TRIGGER_TOKENS,
             options=OPTIONS,
             earlier=earlier,
             drops_thinking=False,
         )
 
-        assert whole == ((made.last_compacted.depth + 1, made.summary_tokens) if made is not None else None)
-        if made is None:
+        assert expected == (
+            (compaction.last_compacted.depth + 1, compaction.summary_tokens) if compaction is not None else None
+        )
+        if compaction is None:
             continue
-        replaced = set(
-            TurnStructure([reading.read(one) for one in way]).replaced_messages(made.last_compacted.depth + 1)
+        replaced_indexes = set(
+            TurnStructure([reader.read(node) for node in path]).replaced_messages(
+                compaction.last_compacted.depth + 1
+            )
         )
-        kept = [
-            one.message for at, one in enumerate(way[: made.last_compacted.depth + 1]) if at not in replaced
+        kept_messages = [
+            node.message
+            for index, node in enumerate(path[: compaction.last_compacted.depth + 1])
+            if index not in replaced_indexes
         ]
-        stands = [one.message for one in made.replacement.path() if one.message is not None]
-        assert sorted(map(id, stands)) == sorted(map(id, kept))
+        remaining_messages = [
+            node.message for node in compaction.replacement.path() if node.message is not None
+        ]
+        assert sorted(map(id, remaining_messages)) == sorted(map(id, kept_messages))
         assert (
-            list(accumulate(one.tokens for one in made.replacement.path()))[-1] == made.replacement.end_tokens
+            list(accumulate(node.tokens for node in compaction.replacement.path()))[-1]
+            == compaction.replacement.end_tokens
         )
-        earlier = made
+        earlier = compaction

@@ -11,7 +11,7 @@ from foveate.prompt_cache.prompt.blocks import BlockFacts
 from foveate.replay.recording import RecordedMessage
 from foveate.replay.simulator.message_sizes import read_blocks
 
-PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk" * 90}}
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk" * 90}}
 CONTENTS: list[Any] = [
     "hello",
     "",
@@ -26,7 +26,7 @@ CONTENTS: list[Any] = [
             "content": [{"type": "text", "text": "x", "cache_control": {}}],
         }
     ],
-    [{"type": "tool_result", "tool_use_id": "t", "content": [PICTURE, {"type": "text", "text": "an image"}]}],
+    [{"type": "tool_result", "tool_use_id": "t", "content": [IMAGE, {"type": "text", "text": "an image"}]}],
     [{"type": "tool_use", "id": "t", "name": "Read", "input": {"cache_control": 1, "at": 1.50, "image": None}}],
     [
         {"type": "thinking", "thinking": "hm" * 40, "signature": "c2Vhb" * 60},
@@ -40,7 +40,7 @@ CONTENTS: list[Any] = [
 ]
 
 
-def said(raw: bytes) -> RecordedMessage:
+def make_message(raw: bytes) -> RecordedMessage:
     return RecordedMessage(previous=None, role="user", raw=raw, depth=3)
 
 
@@ -50,7 +50,9 @@ def said(raw: bytes) -> RecordedMessage:
 def test_a_message_has_the_blocks_that_the_general_parser_finds(
     api_format: Format, number: int, *, is_ascii: bool
 ) -> None:
-    message = said(json.dumps({"role": "user", "content": CONTENTS[number]}, ensure_ascii=is_ascii).encode())
+    message = make_message(
+        json.dumps({"role": "user", "content": CONTENTS[number]}, ensure_ascii=is_ascii).encode()
+    )
     blocks = formats.message_blocks(api_format, message.raw, message.depth)
 
     parts = read_blocks(api_format, message)
@@ -62,20 +64,20 @@ def test_a_message_has_the_blocks_that_the_general_parser_finds(
     assert [(part.digest, part.kind, part.place, part.is_empty) for part in parts] == expected
 
 
-def test_encoded_data_in_a_block_weighs_nothing() -> None:
-    sealed = {"type": "thinking", "thinking": "hm", "signature": "s" * 40_000}
-    seen = {"type": "tool_result", "tool_use_id": "t", "content": [PICTURE | {"more": "m" * 90_000}]}
-    message = said(json.dumps({"role": "user", "content": [sealed, seen]}).encode())
+def test_encoded_data_in_a_block_has_no_token_weight() -> None:
+    thinking_block = {"type": "thinking", "thinking": "hm", "signature": "s" * 40_000}
+    tool_result = {"type": "tool_result", "tool_use_id": "t", "content": [IMAGE | {"more": "m" * 90_000}]}
+    message = make_message(json.dumps({"role": "user", "content": [thinking_block, tool_result]}).encode())
 
-    thinking, picture = read_blocks(Format.ANTHROPIC, message)
+    thinking, result = read_blocks(Format.ANTHROPIC, message)
 
     assert thinking.approximate_tokens < 30
-    assert picture.approximate_tokens == 1_500
+    assert result.approximate_tokens == 1_500
 
 
 @pytest.mark.parametrize("raw", [b"{", b"[" * 5_000, b'{"content": "image', b'"\xff"'])
 def test_an_unreadable_message_is_one_block_that_accepts_no_breakpoint(raw: bytes) -> None:
-    (part,) = read_blocks(Format.ANTHROPIC, said(raw))
+    (part,) = read_blocks(Format.ANTHROPIC, make_message(raw))
 
     assert (part.kind, part.place) == ("opaque", Place(Area.MESSAGES, 3, 0))
     assert part.approximate_tokens == 8 + len(raw) // 4

@@ -22,13 +22,13 @@ from tests.support.scenarios.valid_requests import (
 )
 
 ANTHROPIC = Format.ANTHROPIC
-PLAIN = claude()
+VALID_BODY = claude()
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        PLAIN,
+        VALID_BODY,
         claude({"role": "user", "content": "Hello"}),
         claude(assistant("I speak first."), user("So you do.")),
         claude(user("One"), user("Two"), assistant("Three"), assistant("Four"), user("Five")),
@@ -59,45 +59,48 @@ def test_valid_requests_are_accepted(body: Json) -> None:
 
 def test_every_model_on_the_list_is_known() -> None:
     for name in list_model_names(ANTHROPIC):
-        assert accepts(ANTHROPIC, PLAIN | {"model": name})
+        assert accepts(ANTHROPIC, VALID_BODY | {"model": name})
         model = find_model(ANTHROPIC, name)
         assert model is not None
         assert model.max_output_tokens >= 32_000
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "message"),
     [
         ({"model": CLAUDE, "max_tokens": 5}, "messages: Field required"),
         ({"model": CLAUDE, "messages": [user("x")]}, "max_tokens: Field required"),
         ({"max_tokens": 5, "messages": [user("x")]}, "model: Field required"),
-        (PLAIN | {"foveate": 1}, "foveate: Extra inputs are not permitted"),
-        (PLAIN | {"model": 5}, "model: Input should be a valid string"),
-        (PLAIN | {"messages": []}, "messages: at least one message is required"),
-        (PLAIN | {"max_tokens": "many"}, "max_tokens: Input should be a valid integer"),
-        (PLAIN | {"max_tokens": -1}, "max_tokens: Input should be greater than or equal to 0"),
-        (PLAIN | {"max_tokens": 64_001}, "max_tokens: 64001 > 64000, which is the maximum allowed"),
-        (PLAIN | {"max_tokens": 0, "stream": True}, "max_tokens: 0 is not supported with streaming"),
-        (PLAIN | {"temperature": 1.5}, "temperature: range: 0..1"),
-        (PLAIN | {"stream": "yes"}, "stream: Input should be a valid boolean"),
-        (PLAIN | {"stop_sequences": [" "]}, "stop_sequences: each stop sequence must contain non-whitespace"),
-        (PLAIN | {"system": [text("")]}, "system: text content blocks must be non-empty"),
-        (PLAIN | {"system": [{"type": "image"}]}, "system.0.type: Input should be 'text'"),
+        (VALID_BODY | {"foveate": 1}, "foveate: Extra inputs are not permitted"),
+        (VALID_BODY | {"model": 5}, "model: Input should be a valid string"),
+        (VALID_BODY | {"messages": []}, "messages: at least one message is required"),
+        (VALID_BODY | {"max_tokens": "many"}, "max_tokens: Input should be a valid integer"),
+        (VALID_BODY | {"max_tokens": -1}, "max_tokens: Input should be greater than or equal to 0"),
+        (VALID_BODY | {"max_tokens": 64_001}, "max_tokens: 64001 > 64000, which is the maximum allowed"),
+        (VALID_BODY | {"max_tokens": 0, "stream": True}, "max_tokens: 0 is not supported with streaming"),
+        (VALID_BODY | {"temperature": 1.5}, "temperature: range: 0..1"),
+        (VALID_BODY | {"stream": "yes"}, "stream: Input should be a valid boolean"),
+        (
+            VALID_BODY | {"stop_sequences": [" "]},
+            "stop_sequences: each stop sequence must contain non-whitespace",
+        ),
+        (VALID_BODY | {"system": [text("")]}, "system: text content blocks must be non-empty"),
+        (VALID_BODY | {"system": [{"type": "image"}]}, "system.0.type: Input should be 'text'"),
     ],
 )
-def test_an_invalid_parameter_is_named(body: Json, says: str) -> None:
-    assert rejection(ANTHROPIC, body).message.startswith(says)
+def test_an_invalid_parameter_is_named(body: Json, message: str) -> None:
+    assert rejection(ANTHROPIC, body).message.startswith(message)
 
 
 @pytest.mark.parametrize("name", ["gpt-4o", "claude", "mistral-large", ""])
 def test_an_unknown_model_is_not_found(name: str) -> None:
-    found = rejection(ANTHROPIC, PLAIN | {"model": name})
+    error = rejection(ANTHROPIC, VALID_BODY | {"model": name})
 
-    assert (found.status, found.kind, found.message) == (404, "not_found_error", f"model: {name}")
+    assert (error.status, error.kind, error.message) == (404, "not_found_error", f"model: {name}")
 
 
 @pytest.mark.parametrize(
-    ("message", "says"),
+    ("invalid_message", "expected"),
     [
         ({"role": "tool", "content": "x"}, 'messages: Unexpected role "tool"'),
         ({"role": "user"}, "messages.0.content: Field required"),
@@ -124,8 +127,8 @@ def test_an_unknown_model_is_not_found(name: str) -> None:
         (assistant("Trailing "), "messages: final assistant content cannot end with trailing whitespace"),
     ],
 )
-def test_an_invalid_message_is_named(message: Json, says: str) -> None:
-    assert rejection(ANTHROPIC, claude(message)).message.startswith(says)
+def test_an_invalid_message_is_named(invalid_message: Json, expected: str) -> None:
+    assert rejection(ANTHROPIC, claude(invalid_message)).message.startswith(expected)
 
 
 def test_only_the_last_message_may_be_an_empty_assistant_message() -> None:
@@ -135,21 +138,21 @@ def test_only_the_last_message_may_be_an_empty_assistant_message() -> None:
     assert "messages.1: all messages" in rejection(ANTHROPIC, claude(user("x"), empty, user("y"))).message
 
 
-LONELY = "`tool_use` ids were found without `tool_result` blocks immediately after: toolu_1. Each"
-ORPHAN = "unexpected `tool_use_id` found in `tool_result` blocks: toolu_1. Each"
+MISSING_RESULT = "`tool_use` ids were found without `tool_result` blocks immediately after: toolu_1. Each"
+MISSING_CALL = "unexpected `tool_use_id` found in `tool_result` blocks: toolu_1. Each"
 
 
 @pytest.mark.parametrize(
-    ("messages", "says"),
+    ("messages", "message"),
     [
-        ([user("x"), assistant(call())], f"messages.1: {LONELY}"),
-        ([user("x"), assistant(call()), user("no answer")], f"messages.1: {LONELY}"),
-        ([user("x"), assistant(call()), user("first", result())], f"messages.1: {LONELY}"),
-        ([user(result())], f"messages.0.content.0: {ORPHAN}"),
-        ([user("x"), assistant("y"), user("z", result())], f"messages.2.content.1: {ORPHAN}"),
+        ([user("x"), assistant(call())], f"messages.1: {MISSING_RESULT}"),
+        ([user("x"), assistant(call()), user("no answer")], f"messages.1: {MISSING_RESULT}"),
+        ([user("x"), assistant(call()), user("first", result())], f"messages.1: {MISSING_RESULT}"),
+        ([user(result())], f"messages.0.content.0: {MISSING_CALL}"),
+        ([user("x"), assistant("y"), user("z", result())], f"messages.2.content.1: {MISSING_CALL}"),
         (
             [assistant(call()), user(result()), assistant("so"), user(result())],
-            f"messages.3.content.0: {ORPHAN}",
+            f"messages.3.content.0: {MISSING_CALL}",
         ),
         ([assistant(call(), call()), user(result())], "messages.0: `tool_use` ids must be unique"),
         ([assistant(call()), assistant(call()), user(result())], "messages.1: `tool_use` ids must be unique"),
@@ -159,8 +162,8 @@ ORPHAN = "unexpected `tool_use_id` found in `tool_result` blocks: toolu_1. Each"
         ),
     ],
 )
-def test_a_tool_call_is_followed_by_its_result(messages: list[Json], says: str) -> None:
-    assert rejection(ANTHROPIC, claude(*messages)).message.startswith(says)
+def test_a_tool_call_is_followed_by_its_result(messages: list[Json], message: str) -> None:
+    assert rejection(ANTHROPIC, claude(*messages)).message.startswith(message)
 
 
 def test_all_tool_calls_without_a_result_are_named() -> None:
@@ -170,7 +173,7 @@ def test_all_tool_calls_without_a_result_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "says"),
+    ("fields", "message"),
     [
         ({"tools": [{"name": "look"}]}, "tools.0.custom.input_schema: Field required"),
         ({"tools": [{"input_schema": {"type": "object"}}]}, "tools.0.custom.name: Field required"),
@@ -182,16 +185,18 @@ def test_all_tool_calls_without_a_result_are_named() -> None:
         ({"tool_choice": {"type": "any"}}, "tool_choice: tool_choice may only be specified while"),
     ],
 )
-def test_an_invalid_tool_is_named(fields: Json, says: str) -> None:
-    assert rejection(ANTHROPIC, claude(**fields)).message.startswith(says)
+def test_an_invalid_tool_is_named(fields: Json, message: str) -> None:
+    assert rejection(ANTHROPIC, claude(**fields)).message.startswith(message)
 
 
 THINKING = {"type": "enabled", "budget_tokens": 1024}
-MUST_START = "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`."
+MUST_START_WITH_THINKING = (
+    "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`."
+)
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "message"),
     [
         (claude(thinking={"type": "hard"}), "thinking: Input tag 'hard'"),
         (claude(thinking={"type": "enabled"}), "thinking.enabled.budget_tokens: Field required"),
@@ -212,7 +217,7 @@ MUST_START = "messages.1.content.0.type: Expected `thinking` or `redacted_thinki
         ),
         (
             claude(user("x"), assistant(call()), user(result()), thinking=THINKING, max_tokens=2048),
-            MUST_START,
+            MUST_START_WITH_THINKING,
         ),
         (
             claude(user("x"), assistant("Prefilled"), model=BINDING),
@@ -220,8 +225,8 @@ MUST_START = "messages.1.content.0.type: Expected `thinking` or `redacted_thinki
         ),
     ],
 )
-def test_parameters_that_conflict_with_thinking_are_rejected(body: Json, says: str) -> None:
-    assert rejection(ANTHROPIC, body).message.startswith(says)
+def test_parameters_that_conflict_with_thinking_are_rejected(body: Json, message: str) -> None:
+    assert rejection(ANTHROPIC, body).message.startswith(message)
 
 
 def test_an_adaptive_model_may_call_a_tool_without_thinking() -> None:
@@ -231,17 +236,17 @@ def test_an_adaptive_model_may_call_a_tool_without_thinking() -> None:
 
 
 def test_a_prompt_over_the_window_is_rejected() -> None:
-    assert accepts(ANTHROPIC, PLAIN, prompt_tokens=200_000)
+    assert accepts(ANTHROPIC, VALID_BODY, prompt_tokens=200_000)
     assert (
-        rejection(ANTHROPIC, PLAIN, prompt_tokens=200_001).message
+        rejection(ANTHROPIC, VALID_BODY, prompt_tokens=200_001).message
         == "prompt is too long: 200001 tokens > 200000 maximum"
     )
-    assert accepts(ANTHROPIC, PLAIN | {"model": BINDING}, prompt_tokens=1_000_000)
-    assert validate(ANTHROPIC, PLAIN | {"model": BINDING}, prompt_tokens=1_000_001)
+    assert accepts(ANTHROPIC, VALID_BODY | {"model": BINDING}, prompt_tokens=1_000_000)
+    assert validate(ANTHROPIC, VALID_BODY | {"model": BINDING}, prompt_tokens=1_000_001)
 
 
-def test_older_models_need_room_for_the_output_too() -> None:
-    old = PLAIN | {"model": "claude-opus-4-1", "max_tokens": 32_000}
+def test_older_models_count_the_output_limit_against_the_window() -> None:
+    old = VALID_BODY | {"model": "claude-opus-4-1", "max_tokens": 32_000}
 
     assert accepts(ANTHROPIC, old, prompt_tokens=168_000)
     assert rejection(ANTHROPIC, old, prompt_tokens=168_001).message.startswith(
@@ -250,10 +255,10 @@ def test_older_models_need_room_for_the_output_too() -> None:
 
 
 def test_count_tokens_takes_no_output_limit() -> None:
-    body = {name: error for name, error in PLAIN.items() if name != "max_tokens"}
+    body = {name: error for name, error in VALID_BODY.items() if name != "max_tokens"}
 
     assert accepts(ANTHROPIC, body, counting=True)
     assert accepts(ANTHROPIC, body, counting=True, prompt_tokens=5_000_000)
-    assert rejection(ANTHROPIC, PLAIN, counting=True).message.startswith("max_tokens: Extra inputs")
+    assert rejection(ANTHROPIC, VALID_BODY, counting=True).message.startswith("max_tokens: Extra inputs")
     orphan = body | {"messages": [user(result())]}
     assert "unexpected `tool_use_id`" in rejection(ANTHROPIC, orphan, counting=True).message

@@ -3,11 +3,10 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.model import Format
-from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.valid_requests import (
     BREAKPOINT,
     BREAKPOINT_GPT,
@@ -29,48 +28,52 @@ from tests.support.scenarios.valid_requests import (
 )
 
 ANTHROPIC = Format.ANTHROPIC
-SECRET = {"type": "redacted_thinking", "data": "x"}
+REDACTED_THINKING = {"type": "redacted_thinking", "data": "x"}
 IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
 
 
-def with_breakpoint(count: int, mark: Json = BREAKPOINT) -> Json:
-    return claude(user(*(text(f"block {i}", mark) for i in range(count))))
+def claude_with_breakpoints(count: int, cache_control: Json = BREAKPOINT) -> Json:
+    return claude(user(*(text(f"block {i}", cache_control) for i in range(count))))
 
 
 def test_four_breakpoints_are_accepted_and_a_fifth_is_not() -> None:
-    assert accepts(ANTHROPIC, with_breakpoint(4))
-    found = rejection(ANTHROPIC, with_breakpoint(5))
+    assert accepts(ANTHROPIC, claude_with_breakpoints(4))
+    error = rejection(ANTHROPIC, claude_with_breakpoints(5))
 
-    assert found.message == "A maximum of 4 blocks with cache_control may be provided. Found 5."
-    assert (found.status, found.kind) == (400, "invalid_request_error")
+    assert error.message == "A maximum of 4 blocks with cache_control may be provided. Found 5."
+    assert (error.status, error.kind) == (400, "invalid_request_error")
 
 
 def test_breakpoints_in_tools_system_and_messages_count_together() -> None:
-    spread = claude(
+    body = claude(
         user(text("x", BREAKPOINT)),
         tools=[tool(cache_control=BREAKPOINT)],
         system=[text("a", BREAKPOINT), text("b", BREAKPOINT)],
     )
 
-    assert accepts(ANTHROPIC, spread)
-    spread["messages"].append(user(text("y", BREAKPOINT)))
-    assert "Found 5." in rejection(ANTHROPIC, spread).message
+    assert accepts(ANTHROPIC, body)
+    body["messages"].append(user(text("y", BREAKPOINT)))
+    assert "Found 5." in rejection(ANTHROPIC, body).message
 
 
 def test_the_automatic_breakpoint_is_one_of_the_four() -> None:
-    assert accepts(ANTHROPIC, with_breakpoint(3) | {"cache_control": BREAKPOINT})
-    assert "Found 5." in rejection(ANTHROPIC, with_breakpoint(4) | {"cache_control": BREAKPOINT}).message
+    assert accepts(ANTHROPIC, claude_with_breakpoints(3) | {"cache_control": BREAKPOINT})
+    assert (
+        "Found 5." in rejection(ANTHROPIC, claude_with_breakpoints(4) | {"cache_control": BREAKPOINT}).message
+    )
 
 
 def test_the_automatic_breakpoint_must_match_the_ttl_of_its_block() -> None:
-    assert accepts(ANTHROPIC, with_breakpoint(1, LONG_BREAKPOINT) | {"cache_control": LONG_BREAKPOINT})
+    assert accepts(ANTHROPIC, claude_with_breakpoints(1, LONG_BREAKPOINT) | {"cache_control": LONG_BREAKPOINT})
     assert (
         "different ttl ('1h', not '5m')"
-        in rejection(ANTHROPIC, with_breakpoint(1, LONG_BREAKPOINT) | {"cache_control": BREAKPOINT}).message
+        in rejection(
+            ANTHROPIC, claude_with_breakpoints(1, LONG_BREAKPOINT) | {"cache_control": BREAKPOINT}
+        ).message
     )
     assert (
         "different ttl ('5m', not '1h')"
-        in rejection(ANTHROPIC, with_breakpoint(1) | {"cache_control": LONG_BREAKPOINT}).message
+        in rejection(ANTHROPIC, claude_with_breakpoints(1) | {"cache_control": LONG_BREAKPOINT}).message
     )
 
 
@@ -84,12 +87,12 @@ def test_the_automatic_breakpoint_is_last_in_the_order_of_ttls() -> None:
 def test_one_hour_breakpoints_come_before_five_minute_ones() -> None:
     assert accepts(ANTHROPIC, claude(user(text("a", LONG_BREAKPOINT), text("b", BREAKPOINT))))
     body = claude(user(text("a", LONG_BREAKPOINT)), system=[text("s", BREAKPOINT)])
-    found = rejection(ANTHROPIC, body).message
+    message = rejection(ANTHROPIC, body).message
 
-    assert found.startswith(
+    assert message.startswith(
         "messages.0.content.0.cache_control.ttl: a ttl='1h' cache_control block must not come"
     )
-    assert found.endswith("in the following order: `tools`, `system`, `messages`.")
+    assert message.endswith("in the following order: `tools`, `system`, `messages`.")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ def test_one_hour_breakpoints_come_before_five_minute_ones() -> None:
             "messages.0.content.0.thinking.cache_control: Extra inputs are not permitted",
         ),
         (
-            SECRET | {"cache_control": BREAKPOINT},
+            REDACTED_THINKING | {"cache_control": BREAKPOINT},
             "messages.0.content.0.redacted_thinking.cache_control: Extra inputs are not permitted",
         ),
         (text("x", {"type": "eternal"}), "messages.0.content.0.text.cache_control.type: Input should be 'eph"),
@@ -142,62 +145,63 @@ def test_breakpoints_on_cacheable_blocks_are_accepted(body: Json) -> None:
 
 
 def test_models_without_a_cache_accept_no_breakpoint() -> None:
-    assert accepts(ANTHROPIC, with_breakpoint(0) | claude(model="claude-2.1"))
-    assert validate(ANTHROPIC, with_breakpoint(1) | {"model": "claude-2.1"}) is not None
+    assert accepts(ANTHROPIC, claude_with_breakpoints(0) | claude(model="claude-2.1"))
+    assert validate(ANTHROPIC, claude_with_breakpoints(1) | {"model": "claude-2.1"}) is not None
 
 
-Places = list[tuple[str, str | None]]
-KINDS = ("tool", "system", "text", "call", "image")
+BreakpointPlaces = list[tuple[str, str | None]]
+BLOCK_KINDS = ("tool", "system", "text", "call", "image")
 
 
-def build_request(places: Places) -> Json:
+def build_request(places: BreakpointPlaces) -> Json:
     """Return a request with a tool, system block or message for each place, with its breakpoint."""
 
-    def mark(ttl: str | None) -> Any:
+    def cache_control(ttl: str | None) -> Any:
         return {} if ttl is None else {"cache_control": {"type": "ephemeral", "ttl": ttl}}
 
     messages = []
     for i, (kind, ttl) in enumerate(places):
         if kind == "text":
-            messages.append(user(text(f"{i}") | mark(ttl)))
+            messages.append(user(text(f"{i}") | cache_control(ttl)))
         elif kind == "image":
-            messages.append(user(IMAGE | mark(ttl)))
+            messages.append(user(IMAGE | cache_control(ttl)))
         elif kind == "call":
-            messages += [assistant(call(f"t{i}") | mark(ttl)), user(result(f"t{i}"))]
+            messages += [assistant(call(f"t{i}") | cache_control(ttl)), user(result(f"t{i}"))]
     return claude(
         *messages,
         user("the end"),
-        tools=[tool(f"tool{i}") | mark(ttl) for i, (kind, ttl) in enumerate(places) if kind == "tool"],
-        system=[text(f"{i}") | mark(ttl) for i, (kind, ttl) in enumerate(places) if kind == "system"],
+        tools=[tool(f"tool{i}") | cache_control(ttl) for i, (kind, ttl) in enumerate(places) if kind == "tool"],
+        system=[text(f"{i}") | cache_control(ttl) for i, (kind, ttl) in enumerate(places) if kind == "system"],
     )
 
 
-def ttls_in_order(places: Places) -> list[str]:
+def ttls_in_order(places: BreakpointPlaces) -> list[str]:
     """Return the TTLs of breakpoints in the order in which a provider reads them."""
     area = {"tool": 0, "system": 1}
-    read = sorted(places, key=lambda place: area.get(place[0], 2))
-    return [ttl for _, ttl in read if ttl is not None]
+    in_order = sorted(places, key=lambda place: area.get(place[0], 2))
+    return [ttl for _, ttl in in_order if ttl is not None]
 
 
-@settings(max_examples=limit_examples(80))
-@given(st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from([None, "5m", "1h"])), max_size=9))
-def test_breakpoints_are_accepted_exactly_if_at_most_four_with_long_ttls_first(places: Places) -> None:
+@given(st.lists(st.tuples(st.sampled_from(BLOCK_KINDS), st.sampled_from([None, "5m", "1h"])), max_size=9))
+def test_breakpoints_are_accepted_exactly_if_at_most_four_with_long_ttls_first(
+    places: BreakpointPlaces,
+) -> None:
     ttls = ttls_in_order(places)
-    allowed = len(ttls) <= 4 and ttls == sorted(ttls)  # "1h" sorts before "5m"
+    is_valid = len(ttls) <= 4 and ttls == sorted(ttls)  # "1h" sorts before "5m"
 
-    assert (validate(ANTHROPIC, build_request(places)) is None) == allowed
+    assert (validate(ANTHROPIC, build_request(places)) is None) == is_valid
 
 
-def point_chat(count: int, **fields: Any) -> Json:
+def chat_with_breakpoints(count: int, **fields: Any) -> Json:
     parts = [text(f"{i}") | {"prompt_cache_breakpoint": OPENAI_BREAKPOINT} for i in range(count)]
     return chat({"role": "user", "content": parts}, model=BREAKPOINT_GPT) | fields
 
 
 def test_openai_accepts_four_breakpoints_from_gpt_5_6_on_and_no_fifth() -> None:
-    assert accepts(Format.CHAT, point_chat(4))
-    assert "A maximum of 4" in rejection(Format.CHAT, point_chat(5)).message
-    found = rejection(Format.CHAT, point_chat(1, model="gpt-5.4"))
-    assert (found.code, found.param) == (
+    assert accepts(Format.CHAT, chat_with_breakpoints(4))
+    assert "A maximum of 4" in rejection(Format.CHAT, chat_with_breakpoints(5)).message
+    error = rejection(Format.CHAT, chat_with_breakpoints(1, model="gpt-5.4"))
+    assert (error.code, error.param) == (
         "unknown_parameter",
         "messages[0].content[0].prompt_cache_breakpoint",
     )
@@ -218,10 +222,13 @@ def test_openai_rejects_breakpoints_of_other_providers() -> None:
 def test_only_the_responses_api_accepts_a_ttl_of_twelve_hours() -> None:
     part = {"type": "input_text", "text": "x", "prompt_cache_breakpoint": OPENAI_BREAKPOINT | {"ttl": "12h"}}
     item = {"role": "user", "content": [part]}
-    long = {"mode": "explicit", "ttl": "12h"}
+    options = {"mode": "explicit", "ttl": "12h"}
 
-    assert accepts(Format.RESPONSES, response(item, model=BREAKPOINT_GPT, prompt_cache_options=long))
-    assert rejection(Format.CHAT, point_chat(1, prompt_cache_options=long)).param == "prompt_cache_options.ttl"
+    assert accepts(Format.RESPONSES, response(item, model=BREAKPOINT_GPT, prompt_cache_options=options))
+    assert (
+        rejection(Format.CHAT, chat_with_breakpoints(1, prompt_cache_options=options)).param
+        == "prompt_cache_options.ttl"
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,4 +244,4 @@ def test_only_the_responses_api_accepts_a_ttl_of_twelve_hours() -> None:
     ],
 )
 def test_invalid_cache_options_are_rejected(fields: Json, param: str) -> None:
-    assert rejection(Format.CHAT, point_chat(0) | chat(model=BREAKPOINT_GPT) | fields).param == param
+    assert rejection(Format.CHAT, chat_with_breakpoints(0) | chat(model=BREAKPOINT_GPT) | fields).param == param

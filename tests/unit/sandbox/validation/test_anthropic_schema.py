@@ -18,10 +18,12 @@ from tests.support.scenarios.valid_requests import (
     user,
 )
 
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-PICTURE = {"type": "base64", "media_type": "image/png", "data": PIXEL}
+PIXEL_BASE64 = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+IMAGE_SOURCE = {"type": "base64", "media_type": "image/png", "data": PIXEL_BASE64}
 THINKING = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2048}
-FOUND = {
+SEARCH_RESULT = {
     "type": "search_result",
     "source": "https://example.com",
     "title": "A page",
@@ -37,22 +39,28 @@ def document(**source: Any) -> Json:
     return {"type": "document", "source": source}
 
 
-def tool_result_with(*parts: Any, **more: Any) -> Json:
-    """Return a tool result with these parts."""
-    return claude(user("Look"), assistant(call()), user(result(content=list(parts), **more)))
+def claude_with_tool_result(*parts: Any, **fields: Any) -> Json:
+    """Build a request with a tool result of these parts."""
+    return claude(user("Look"), assistant(call()), user(result(content=list(parts), **fields)))
 
 
 REJECTED: dict[str, tuple[Json, str]] = {
     # parameters
     "top_p over 1": (claude(top_p=2), "top_p: range: 0..1"),
-    "temperature no number": (claude(temperature="hot"), "temperature: Input should be a valid number"),
+    "temperature not a number": (claude(temperature="hot"), "temperature: Input should be a valid number"),
     "temperature true": (claude(temperature=True), "temperature: Input should be a valid number"),
-    "top_k below any": (claude(top_k=-2), "top_k: Input should be greater than or equal to -1"),
-    "top_k no integer": (claude(top_k=1.5), "top_k: Input should be a valid integer"),
-    "metadata a string": (claude(metadata="x"), "metadata: Input should be a valid dictionary"),
-    "metadata with more": (claude(metadata={"team": "x"}), "metadata.team: Extra inputs are not permitted"),
+    "negative top_k": (claude(top_k=-2), "top_k: Input should be greater than or equal to -1"),
+    "top_k not an integer": (claude(top_k=1.5), "top_k: Input should be a valid integer"),
+    "metadata as a string": (claude(metadata="x"), "metadata: Input should be a valid dictionary"),
+    "metadata with an unknown field": (
+        claude(metadata={"team": "x"}),
+        "metadata.team: Extra inputs are not permitted",
+    ),
     "unknown service tier": (claude(service_tier="fast"), "service_tier: Input should be 'auto' or 'standard_"),
-    "stop sequence no string": (claude(stop_sequences=[5]), "stop_sequences.0: Input should be a valid string"),
+    "stop sequence not a string": (
+        claude(stop_sequences=[5]),
+        "stop_sequences.0: Input should be a valid string",
+    ),
     "unknown effort": (
         claude(output_config={"effort": "extreme"}),
         "output_config.effort: Input should be 'low',",
@@ -67,7 +75,7 @@ REJECTED: dict[str, tuple[Json, str]] = {
     ),
     "model null": (claude(model=None), "model: Input should be a valid string"),
     # thinking
-    "thinking with more": (
+    "thinking with an unknown field": (
         claude(thinking={"type": "adaptive", "depth": 3}),
         "thinking.adaptive.depth: Extra inputs are not permitted",
     ),
@@ -75,77 +83,80 @@ REJECTED: dict[str, tuple[Json, str]] = {
     "thinking with low top_p": (claude(**THINKING, top_p=0.9), "`top_p` must be greater than or equal to 0.95"),
     "thinking with top_p 0": (claude(**THINKING, top_p=0), "`top_p` must be greater than or equal to 0.95"),
     # tools
-    "tool with more": (
+    "tool with an unknown field": (
         claude(tools=[tool(color="red")]),
         "tools.0.custom.color: Extra inputs are not permitted",
     ),
-    "tool of a day to come": (
+    "tool version with a future date": (
         claude(tools=[{"type": "web_search_20990101", "name": "web_search"}]),
         "tools.0: Input tag 'web_search_20990101'",
     ),
-    "tool no object": (claude(tools=["look"]), "tools.0: Input should be a valid dictionary"),
-    "tool with properties in a list": (
+    "tool not an object": (claude(tools=["look"]), "tools.0: Input should be a valid dictionary"),
+    "tool with properties as a list": (
         claude(tools=[tool(input_schema={"type": "object", "properties": []})]),
         "tools.0.custom.input_schema.properties: Input should be a valid dictionary",
     ),
-    "tool with a number for a description": (
+    "tool with a number as description": (
         claude(tools=[tool(description=5)]),
         "tools.0.custom.description: Input should be a valid string",
     ),
-    "computer without a screen": (
+    "computer tool without a display size": (
         claude(tools=[{"type": "computer_20251124", "name": "computer"}]),
         "tools.0.computer_20251124.display_height_px: Field required",
     ),
-    "choice with more": (
+    "tool choice with an unknown field": (
         claude(tools=[tool()], tool_choice={"type": "any", "name": "look"}),
         "tool_choice.any.name: Extra inputs are not permitted",
     ),
-    "choice a string": (
+    "tool choice as a string": (
         claude(tools=[tool()], tool_choice="auto"),
         "tool_choice: Input should be a valid dict",
     ),
     # blocks
-    "block a string": (
+    "block as a string": (
         claude(user() | {"content": ["x"]}),
         "messages.0.content.0: Input should be a valid dict",
     ),
     "block without type": (claude(user({"text": "x"})), "messages.0.content.0.type: Field required"),
-    "text a number": (
+    "text as a number": (
         claude(user({"type": "text", "text": 5})),
         "messages.0.content.0.text.text: Input should",
     ),
-    "text null": (claude(user({"type": "text", "text": None})), "messages.0.content.0.text.text: Input should"),
+    "null text": (claude(user({"type": "text", "text": None})), "messages.0.content.0.text.text: Input should"),
     "image without source": (claude(user(image({}))), "messages.0.content.0.image.source.type: Field required"),
-    "image from a string": (claude(user(image("x"))), "messages.0.content.0.image.source: Input should be a"),
-    "image of a kind that is not read": (
-        claude(user(image(PICTURE | {"media_type": "image/tiff"}))),
+    "image source as a string": (
+        claude(user(image("x"))),
+        "messages.0.content.0.image.source: Input should be a",
+    ),
+    "unsupported image type": (
+        claude(user(image(IMAGE_SOURCE | {"media_type": "image/tiff"}))),
         "messages.0.content.0.image.source.base64.media_type: Input should be 'image/jpeg', 'image/png',",
     ),
-    "image that is no base64": (
-        claude(user(image(PICTURE | {"data": "no!"}))),
+    "image not in base64": (
+        claude(user(image(IMAGE_SOURCE | {"data": "no!"}))),
         "messages.0.content.0.image.source.base64.data: invalid base64 data",
     ),
     "image without data": (
-        claude(user(image(PICTURE | {"data": ""}))),
+        claude(user(image(IMAGE_SOURCE | {"data": ""}))),
         "messages.0.content.0.image.source.base64.data: invalid base64 data",
     ),
-    "image by the assistant": (
-        claude(assistant(image(PICTURE)), user("x")),
+    "image in an assistant message": (
+        claude(assistant(image(IMAGE_SOURCE)), user("x")),
         "messages.0.content: 'image' blocks are not permitted within assistant turns.",
     ),
-    "document from nowhere": (
+    "unknown document source": (
         claude(user(document(type="nope"))),
         "messages.0.content.0.document.source: Input tag 'nope'",
     ),
-    "document without words": (
+    "text document without data": (
         claude(user(document(type="text", media_type="text/plain"))),
         "messages.0.content.0.document.source.text.data: Field required",
     ),
-    "bare search result": (
+    "search result without fields": (
         claude(user({"type": "search_result"})),
         "messages.0.content.0.search_result.source: Field required",
     ),
-    "bare call of a server's tool": (
+    "server tool call without fields": (
         claude(assistant({"type": "server_tool_use"}), user("x")),
         "messages.0.content.0.server_tool_use.id: Field required",
     ),
@@ -157,45 +168,48 @@ REJECTED: dict[str, tuple[Json, str]] = {
         claude(assistant({"type": "thinking", "thinking": "Hm"}), user("x")),
         "messages.0.content.0.thinking.signature: Field required",
     ),
-    "part of a result as a block": (
+    "result part as a block": (
         claude(user({"type": "tool_reference", "tool_name": "look"})),
         "messages.0.content.0: Input tag 'tool_reference'",
     ),
-    "system text with more": (
+    "system text with an unknown field": (
         claude(system=[text("x") | {"lang": "en"}]),
         "system.0.lang: Extra inputs are not permitted",
     ),
     # inside a tool's result
-    "empty text in a result": (tool_result_with(text("")), "messages: text content blocks must be non-empty"),
-    "text without text in a result": (
-        tool_result_with({"type": "text"}),
+    "empty text in a result": (
+        claude_with_tool_result(text("")),
+        "messages: text content blocks must be non-empty",
+    ),
+    "result text without text": (
+        claude_with_tool_result({"type": "text"}),
         "messages.2.content.0.tool_result.content.0.text.text: Field required",
     ),
-    "text with more in a result": (
-        tool_result_with(text("x") | {"lang": "en"}),
+    "result text with an unknown field": (
+        claude_with_tool_result(text("x") | {"lang": "en"}),
         "messages.2.content.0.tool_result.content.0.text.lang: Extra inputs",
     ),
-    "part of a result no object": (
-        tool_result_with("x"),
+    "result part not an object": (
+        claude_with_tool_result("x"),
         "messages.2.content.0.tool_result.content.0: Input should be a valid dictionary",
     ),
     "image without source in a result": (
-        tool_result_with(image({})),
+        claude_with_tool_result(image({})),
         "messages.2.content.0.tool_result.content.0.image.source.type: Field required",
     ),
-    "is_error no boolean": (
-        tool_result_with(is_error="no"),
+    "is_error not a boolean": (
+        claude_with_tool_result(is_error="no"),
         "messages.2.content.0.tool_result.is_error: Input should be a",
     ),
     "error with an image": (
-        tool_result_with(text("x"), image(PICTURE), is_error=True),
+        claude_with_tool_result(text("x"), image(IMAGE_SOURCE), is_error=True),
         "messages.2.content.0: tool_result: all content must be type 'text'",
     ),
-    "result an object": (
+    "result as an object": (
         claude(assistant(call()), user(result(content={}))),
         "messages.1.content.0.tool_result.content: Input should be a valid list",
     ),
-    "result without the id of a call": (
+    "result without a tool call id": (
         claude(assistant(call()), user({"type": "tool_result", "content": "x"})),
         "messages.1.content.0.tool_result.tool_use_id: Field required",
     ),
@@ -203,10 +217,8 @@ REJECTED: dict[str, tuple[Json, str]] = {
 
 ACCEPTED: dict[str, Json] = {
     "bounds": claude(temperature=0, top_p=1, top_k=0),
-    "nulls where nothing has to be": claude(
-        temperature=None, system=None, tools=None, metadata=None, stream=None
-    ),
-    "top_k left unset by a number": claude(top_k=-1, **THINKING),
+    "nulls for optional fields": claude(temperature=None, system=None, tools=None, metadata=None, stream=None),
+    "top_k of -1": claude(top_k=-1, **THINKING),
     "thinking with a high top_p": claude(**THINKING, top_p=0.95),
     "effort and format": claude(
         output_config={"effort": "xhigh", "format": {"type": "json_schema", "schema": {"type": "object"}}}
@@ -214,33 +226,35 @@ ACCEPTED: dict[str, Json] = {
     "service tier": claude(service_tier="standard_only"),
     "image by base64, url and file": claude(
         user(
-            image(PICTURE),
+            image(IMAGE_SOURCE),
             image({"type": "url", "url": "https://x.org/a.png"}),
             image({"type": "file", "file_id": "f"}),
         )
     ),
-    "base64 in lines": claude(user(image(PICTURE | {"data": f"{PIXEL[:40]}\n{PIXEL[40:]}\n"}))),
-    "documents of all kinds": claude(
+    "base64 with line breaks": claude(
+        user(image(IMAGE_SOURCE | {"data": f"{PIXEL_BASE64[:40]}\n{PIXEL_BASE64[40:]}\n"}))
+    ),
+    "all document sources": claude(
         user(
-            document(type="base64", media_type="application/pdf", data=PIXEL),
+            document(type="base64", media_type="application/pdf", data=PIXEL_BASE64),
             document(type="text", media_type="text/plain", data="Words")
             | {"title": "A", "citations": {"enabled": True}},
-            document(type="content", content=[text("Words"), image(PICTURE)]),
+            document(type="content", content=[text("Words"), image(IMAGE_SOURCE)]),
             document(type="url", url="https://x.org/a.pdf"),
         )
     ),
-    "search result": claude(user(FOUND)),
-    "result with all that it may hold": tool_result_with(
-        text("Words"), image(PICTURE), FOUND, {"type": "tool_reference", "tool_name": "look"}
+    "search result": claude(user(SEARCH_RESULT)),
+    "result with every kind of part": claude_with_tool_result(
+        text("Words"), image(IMAGE_SOURCE), SEARCH_RESULT, {"type": "tool_reference", "tool_name": "look"}
     ),
     "result without content": claude(
         assistant(call()), user({"type": "tool_result", "tool_use_id": "toolu_1"})
     ),
     "result with an empty string": claude(assistant(call()), user(result(content=""))),
-    "result with an empty list": tool_result_with(),
-    "blank text in a result": tool_result_with(text(" \n")),
-    "error in words": tool_result_with(text("no such file"), is_error=True),
-    "tools of the provider": claude(
+    "result with an empty list": claude_with_tool_result(),
+    "blank text in a result": claude_with_tool_result(text(" \n")),
+    "error as text": claude_with_tool_result(text("no such file"), is_error=True),
+    "provider tools": claude(
         tools=[
             {"type": "bash_20250124", "name": "bash"},
             {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool", "max_characters": 100},
@@ -248,7 +262,7 @@ ACCEPTED: dict[str, Json] = {
             {"type": "mcp_toolset", "mcp_server_name": "files"},
         ]
     ),
-    "tool with everything": claude(
+    "tool with every field": claude(
         tools=[
             tool(
                 type="custom",
@@ -259,7 +273,7 @@ ACCEPTED: dict[str, Json] = {
             )
         ]
     ),
-    "turn of a server's tool": claude(
+    "turn with a server tool": claude(
         user("Search"),
         assistant(
             {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
@@ -274,10 +288,10 @@ ACCEPTED: dict[str, Json] = {
 @pytest.mark.parametrize("name", REJECTED)
 def test_invalid_fields_get_the_error_text_of_anthropic(name: str) -> None:
     body, message = REJECTED[name]
-    problem = rejection(Format.ANTHROPIC, body)
+    error = rejection(Format.ANTHROPIC, body)
 
-    assert problem.message.startswith(message)
-    assert (problem.status, problem.kind) == (400, "invalid_request_error")
+    assert error.message.startswith(message)
+    assert (error.status, error.kind) == (400, "invalid_request_error")
 
 
 @pytest.mark.parametrize("name", ACCEPTED)

@@ -16,7 +16,7 @@ ROUTES = {
     "https://api.openai.com/v1/responses": Format.RESPONSES,
 }
 # Only the signer can verify a signature.
-FOREIGN = "Invalid `signature` in"
+INVALID_SIGNATURE = "Invalid `signature` in"
 
 
 def test_recorded_requests_that_providers_charged_are_accepted(shared_data: Path) -> None:
@@ -24,15 +24,15 @@ def test_recorded_requests_that_providers_charged_are_accepted(shared_data: Path
     rejected = {}
     with gzip.open(shared_data / "usage_pairs.jsonl.gz") as rows:
         for row in map(json.loads, rows):
-            path = urlsplit(row["uri"])
-            api_format = ROUTES.get(f"{path.scheme}://{path.netloc}{path.path}")
+            url = urlsplit(row["uri"])
+            api_format = ROUTES.get(f"{url.scheme}://{url.netloc}{url.path}")
             if api_format is None or not isinstance(row["request"], dict):
                 continue
-            found = validate_request(formats.parse_request(row["request"], api_format))
-            if found is None:
+            error = validate_request(formats.parse_request(row["request"], api_format))
+            if error is None:
                 accepted[api_format] += 1
-            elif FOREIGN not in found.message:
-                rejected[row["file"], row["idx"]] = found.message
+            elif INVALID_SIGNATURE not in error.message:
+                rejected[row["file"], row["idx"]] = error.message
 
     assert not rejected
     assert all(accepted[api_format] > 200 for api_format in ROUTES.values())

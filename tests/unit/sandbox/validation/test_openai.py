@@ -3,23 +3,22 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.model import Format
 from foveate.sandbox.models import list_model_names
-from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.valid_requests import GPT, Json, accepts, chat, rejection, response, validate
 
 HELLO = {"role": "user", "content": "Hello"}
 FUNCTION = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-CODEX_NOTE = {"internal_chat_message_metadata_passthrough": {"turn_id": "t"}}
-FLAT = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+CODEX_METADATA = {"internal_chat_message_metadata_passthrough": {"turn_id": "t"}}
+RESPONSES_FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object"}}
 
 
-def calling(*ids: str) -> Json:
-    inner = {"name": "look", "arguments": "{}"}
-    calls = [{"id": call_id, "type": "function", "function": inner} for call_id in ids]
+def assistant_calls(*ids: str) -> Json:
+    function = {"name": "look", "arguments": "{}"}
+    calls = [{"id": call_id, "type": "function", "function": function} for call_id in ids]
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
@@ -31,7 +30,7 @@ def assistant_call(call_id: str = "c1") -> Json:
     return {"type": "function_call", "call_id": call_id, "name": "look", "arguments": "{}"}
 
 
-def output(call_id: str = "c1") -> Json:
+def call_output(call_id: str = "c1") -> Json:
     return {"type": "function_call_output", "call_id": call_id, "output": "found"}
 
 
@@ -40,15 +39,15 @@ def output(call_id: str = "c1") -> Json:
     [
         chat(),
         chat({"role": "developer", "content": "Be brief."}, HELLO, max_tokens=16_384),
-        chat(HELLO, calling("a", "b"), tool_message("b"), tool_message("a"), HELLO),
-        chat(HELLO, calling("a"), tool_message("a"), calling("a"), tool_message("a")),
+        chat(HELLO, assistant_calls("a", "b"), tool_message("b"), tool_message("a"), HELLO),
+        chat(HELLO, assistant_calls("a"), tool_message("a"), assistant_calls("a"), tool_message("a")),
         chat(tools=[FUNCTION], tool_choice={"type": "function", "function": {"name": "look"}}),
         chat(stream=True, stream_options={"include_usage": True}),
         chat({"role": "user", "content": ""}),
         chat(model="gpt-5.4", max_completion_tokens=100),
         chat(model="o3", reasoning_effort="high"),
         chat(search_parameters={"mode": "auto"}),
-        chat(HELLO, {**calling("a"), "provider_specific_fields": {"refusal": None}}, tool_message("a")),
+        chat(HELLO, {**assistant_calls("a"), "provider_specific_fields": {"refusal": None}}, tool_message("a")),
     ],
 )
 def test_valid_chat_requests_are_accepted(body: Json) -> None:
@@ -111,34 +110,37 @@ def test_every_model_on_the_list_is_known_to_both_formats(name: str) -> None:
 def test_errors_of_chat_requests_name_the_parameter(
     body: Json, message: str, param: str, code: str | None
 ) -> None:
-    found = rejection(Format.CHAT, body)
+    error = rejection(Format.CHAT, body)
 
-    assert found.message.startswith(message)
-    assert (found.status, found.kind, found.param, found.code) == (400, "invalid_request_error", param, code)
+    assert error.message.startswith(message)
+    assert (error.status, error.kind, error.param, error.code) == (400, "invalid_request_error", param, code)
 
 
 def test_an_unknown_model_is_not_found() -> None:
-    found = rejection(Format.CHAT, chat(model="claude-opus-5-5"))
+    error = rejection(Format.CHAT, chat(model="claude-opus-5-5"))
 
-    assert (found.status, found.code) == (404, "model_not_found")
+    assert (error.status, error.code) == (404, "model_not_found")
 
 
-FOLLOW = "An assistant message with 'tool_calls' must be followed by tool messages"
+MUST_BE_FOLLOWED = "An assistant message with 'tool_calls' must be followed by tool messages"
 
 
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
         ([HELLO, tool_message("a")], "Invalid parameter: messages with role 'tool' must be a response"),
-        ([calling("a"), HELLO, tool_message("a")], FOLLOW),
-        ([calling("a")], FOLLOW),
-        ([calling("a", "b"), tool_message("a"), HELLO], FOLLOW),
+        ([assistant_calls("a"), HELLO, tool_message("a")], MUST_BE_FOLLOWED),
+        ([assistant_calls("a")], MUST_BE_FOLLOWED),
+        ([assistant_calls("a", "b"), tool_message("a"), HELLO], MUST_BE_FOLLOWED),
         (
-            [calling("a"), tool_message("b")],
+            [assistant_calls("a"), tool_message("b")],
             "Invalid parameter: 'tool_call_id' of 'b' not found in 'tool_calls'",
         ),
-        ([calling("a"), tool_message("a"), tool_message("a")], "Duplicate value for 'tool_call_id' of 'a'"),
-        ([calling("a", "a"), tool_message("a")], "Duplicate value for 'tool_call_id' in 'tool_calls'"),
+        (
+            [assistant_calls("a"), tool_message("a"), tool_message("a")],
+            "Duplicate value for 'tool_call_id' of 'a'",
+        ),
+        ([assistant_calls("a", "a"), tool_message("a")], "Duplicate value for 'tool_call_id' in 'tool_calls'"),
         ([{"role": "tool", "content": "x"}], "Missing required parameter: 'messages[0].tool_call_id'."),
     ],
 )
@@ -147,9 +149,9 @@ def test_a_tool_call_is_followed_by_its_tool_messages(messages: list[Json], mess
 
 
 def test_tool_calls_without_a_result_are_named() -> None:
-    found = rejection(Format.CHAT, chat(calling("a", "b", "c"), tool_message("b"), HELLO))
+    error = rejection(Format.CHAT, chat(assistant_calls("a", "b", "c"), tool_message("b"), HELLO))
 
-    assert found.message.endswith("did not have response messages: a, c")
+    assert error.message.endswith("did not have response messages: a, c")
 
 
 @pytest.mark.parametrize("api_format", [Format.CHAT, Format.RESPONSES])
@@ -157,10 +159,10 @@ def test_a_prompt_over_the_window_is_rejected(api_format: Format) -> None:
     body: Any = chat() if api_format is Format.CHAT else response()
 
     assert accepts(api_format, body, prompt_tokens=128_000)
-    found = rejection(api_format, body, prompt_tokens=128_001)
-    assert found.code == "context_length_exceeded"
-    assert "maximum context length is 128000 tokens" in found.message
-    assert "128001" in found.message
+    error = rejection(api_format, body, prompt_tokens=128_001)
+    assert error.code == "context_length_exceeded"
+    assert "maximum context length is 128000 tokens" in error.message
+    assert "128001" in error.message
 
 
 def test_prompt_and_output_limit_must_fit_the_window_together() -> None:
@@ -177,14 +179,21 @@ def test_prompt_and_output_limit_must_fit_the_window_together() -> None:
     "body",
     [
         response(),
-        response(HELLO, assistant_call(), output()),
-        response(HELLO, assistant_call("a"), assistant_call("b"), output("b"), output("a"), tools=[FLAT]),
+        response(HELLO, assistant_call(), call_output()),
+        response(
+            HELLO,
+            assistant_call("a"),
+            assistant_call("b"),
+            call_output("b"),
+            call_output("a"),
+            tools=[RESPONSES_FUNCTION],
+        ),
         response({"role": "assistant", "content": [{"type": "output_text", "text": "x"}]}, HELLO),
-        response(HELLO, {"type": "reasoning", "id": "rs_1", "summary": []}, assistant_call(), output()),
-        response(output(), previous_response_id="resp_1"),
+        response(HELLO, {"type": "reasoning", "id": "rs_1", "summary": []}, assistant_call(), call_output()),
+        response(call_output(), previous_response_id="resp_1"),
         response(max_output_tokens=16, store=False, include=["reasoning.encrypted_content"]),
         response(client_metadata={"x-codex-installation-id": "i"}),
-        response(HELLO | CODEX_NOTE, assistant_call() | CODEX_NOTE, output() | CODEX_NOTE),
+        response(HELLO | CODEX_METADATA, assistant_call() | CODEX_METADATA, call_output() | CODEX_METADATA),
     ],
 )
 def test_valid_responses_requests_are_accepted(body: Json) -> None:
@@ -196,11 +205,14 @@ def test_valid_responses_requests_are_accepted(body: Json) -> None:
     [
         ({"model": GPT}, "One of 'input', 'previous_response_id'"),
         (response(messages=[HELLO]), "Unknown parameter: 'messages'."),
-        (response(HELLO, output()), "No tool call found for function call output with call_id c1."),
-        (response(output(), assistant_call()), "No tool call found for function call output with call_id c1."),
+        (response(HELLO, call_output()), "No tool call found for function call output with call_id c1."),
+        (
+            response(call_output(), assistant_call()),
+            "No tool call found for function call output with call_id c1.",
+        ),
         (response(HELLO, assistant_call()), "No tool output found for function call c1."),
-        (response(assistant_call(), assistant_call(), output()), "Duplicate call_id c1 in input."),
-        (response(assistant_call(), output(), output()), "Duplicate output for function call c1"),
+        (response(assistant_call(), assistant_call(), call_output()), "Duplicate call_id c1 in input."),
+        (response(assistant_call(), call_output(), call_output()), "Duplicate output for function call c1"),
         (response({"type": "song"}), "Invalid value: 'song'."),
         (response({"role": "tool", "content": "x"}), "Invalid value: 'tool'."),
         (response({"role": "user", "content": [{"type": "text", "text": "x"}]}), "Invalid value: 'text'."),
@@ -223,7 +235,6 @@ def test_errors_of_responses_requests_name_the_parameter(body: Json, message: st
 Turn = tuple[list[str], list[str]]
 
 
-@settings(max_examples=limit_examples(100))
 @given(
     st.lists(
         st.tuples(
@@ -236,8 +247,8 @@ Turn = tuple[list[str], list[str]]
 def test_a_chat_is_accepted_exactly_if_each_turn_answers_its_own_calls(turns: list[Turn]) -> None:
     messages: list[Json] = [HELLO]
     for calls, results in turns:
-        messages.append(calling(*calls) if calls else {"role": "assistant", "content": "x"})
+        messages.append(assistant_calls(*calls) if calls else {"role": "assistant", "content": "x"})
         messages += [tool_message(call_id) for call_id in results]
 
-    matches = all(sorted(calls) == sorted(results) for calls, results in turns)
-    assert (validate(Format.CHAT, chat(*messages)) is None) == matches
+    are_all_answered = all(sorted(calls) == sorted(results) for calls, results in turns)
+    assert (validate(Format.CHAT, chat(*messages)) is None) == are_all_answered

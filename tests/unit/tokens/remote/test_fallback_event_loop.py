@@ -29,7 +29,7 @@ LONG_TEXTS = {
 }
 
 
-async def count_and_time_gaps(work: Awaitable[RequestCount]) -> tuple[RequestCount, float]:
+async def count_and_time_gaps(counting: Awaitable[RequestCount]) -> tuple[RequestCount, float]:
     """Count, and return the longest time without a tick of the loop as a share of the time of the count."""
     ticks = [perf_counter()]
 
@@ -40,7 +40,7 @@ async def count_and_time_gaps(work: Awaitable[RequestCount]) -> tuple[RequestCou
 
     ticking = asyncio.create_task(tick())
     await asyncio.sleep(0)
-    count = await work
+    count = await counting
     ticks.append(perf_counter())
     ticking.cancel()
     await asyncio.gather(ticking, return_exceptions=True)
@@ -65,10 +65,10 @@ async def repeat_count(work: Callable[[int], Awaitable[RequestCount]]) -> tuple[
 @pytest.mark.parametrize("model", ["gpt-4o", "claude-sonnet-4-5", "gemini-2.5-pro", "a-model-of-next-year"])
 @pytest.mark.parametrize("text", LONG_TEXTS.values(), ids=LONG_TEXTS)
 async def test_the_event_loop_keeps_running_while_a_megabyte_is_counted(text: str, model: str) -> None:
-    async with ConnectedCounter(CounterOptions()) as cascade:
-        await cascade.count_text("load the vocabulary", model)
+    async with ConnectedCounter(CounterOptions()) as fallback_counter:
+        await fallback_counter.count_text("load the vocabulary", model)
         # Each text is different, so that none is cached.
-        counts, gap_share = await repeat_count(lambda i: cascade.count_text(f"{text}{i}", model))
+        counts, gap_share = await repeat_count(lambda i: fallback_counter.count_text(f"{text}{i}", model))
 
     assert all(count.total.tokens > 50_000 for count in counts)
     assert gap_share < MAX_GAP_SHARE
@@ -79,11 +79,13 @@ async def test_the_event_loop_keeps_running_while_a_megabyte_is_counted(text: st
 async def test_the_event_loop_keeps_running_while_a_server_counts_a_megabyte() -> None:
     """The server is in another process, or its work would be a gap."""
     text = LONG_TEXTS["prose"]
-    with served_elsewhere(llama_tokenize) as url:
+    with serve_in_process(llama_tokenize) as url:
         options = CounterOptions(endpoint_url=url, use_endpoint=True, timeout_ms=30_000)
-        async with ConnectedCounter(options, EndpointRegistry()) as cascade:
-            await cascade.count_text("what it speaks", "gpt-4o")
-            counts, gap_share = await repeat_count(lambda i: cascade.count_text(f"{text} {i}", "gpt-4o"))
+        async with ConnectedCounter(options, EndpointRegistry()) as fallback_counter:
+            await fallback_counter.count_text("probe the server", "gpt-4o")
+            counts, gap_share = await repeat_count(
+                lambda i: fallback_counter.count_text(f"{text} {i}", "gpt-4o")
+            )
 
     assert {count.backend for count in counts} == {"endpoint"}
     assert {count.total.tokens for count in counts} == {len(text.split()) + 1}
@@ -91,11 +93,11 @@ async def test_the_event_loop_keeps_running_while_a_server_counts_a_megabyte() -
 
 
 @contextmanager
-def served_elsewhere(behave: Behaviour) -> Iterator[str]:
+def serve_in_process(behave: Behaviour) -> Iterator[str]:
     """The address of a server that runs in another process."""
     script = (
         f"import asyncio, sys; from tests.support.servers.counting_apis import {behave.__name__}, raw_server\n"
-        + SERVING.format(behave.__name__)
+        + SERVER_SCRIPT.format(behave.__name__)
     )
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
@@ -107,7 +109,7 @@ def served_elsewhere(behave: Behaviour) -> Iterator[str]:
             process.kill()
 
 
-SERVING = """
+SERVER_SCRIPT = """
 async def serve():
     async with raw_server({0}) as server:
         print(server.url, flush=True)
@@ -118,7 +120,7 @@ asyncio.run(serve())
 
 @pytest.mark.parametrize("text", LONG_TEXTS.values(), ids=LONG_TEXTS)
 async def test_counts_off_the_event_loop_are_the_same(text: str) -> None:
-    async with ConnectedCounter(CounterOptions()) as cascade:
-        count = await cascade.count_text(text, "gpt-4o")
+    async with ConnectedCounter(CounterOptions()) as fallback_counter:
+        count = await fallback_counter.count_text(text, "gpt-4o")
 
     assert count.total == foveate.count(text)

@@ -9,7 +9,7 @@ import foveate
 from foveate.model import Format, Image, MediaSource, Message, Text, Thinking, Tool, ToolCall
 from foveate.tokens.rendering.chat_templates import ChatTemplateRules, find_template
 from foveate.tokens.tokenizers.vocabularies import BUNDLED_VOCABULARIES
-from tests.support.oracles.offline_count import counted
+from tests.support.oracles.offline_count import count_offline
 
 GROQ = "api.groq.com"
 HUGGING_FACE = "router.huggingface.co"
@@ -48,8 +48,8 @@ JSON = st.recursive(
 )
 
 
-def chat(*messages: dict[str, Any], **beside: Any) -> dict[str, Any]:
-    return {"messages": list(messages), "stream": False, **beside}
+def chat(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"messages": list(messages), "stream": False, **fields}
 
 
 def user(text: str) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def user(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("model", "host", "text", "beside", "billed"),
+    ("model", "host", "text", "fields", "used_tokens"),
     [
         ("deepseek-chat", "api.deepseek.com", "What is OpenTelemetry?", {}, 9),
         ("llama-3.3-70b", "api.cerebras.ai", "What is 2 + 2?", {}, 43),
@@ -74,22 +74,22 @@ def user(text: str) -> dict[str, Any]:
     ],
 )
 def test_plain_chats_match_recorded_usage(
-    model: str, host: str, text: str, beside: dict[str, Any], billed: int
+    model: str, host: str, text: str, fields: dict[str, Any], used_tokens: int
 ) -> None:
-    count = counted(chat(user(text), **beside), model, host)
+    count = count_offline(chat(user(text), **fields), model, host)
 
-    assert count.total.tokens == billed
+    assert count.total.tokens == used_tokens
     assert count.total.exact
 
 
 def test_gpt_oss_on_responses_matches_recorded_usage() -> None:
     body = {"input": [user("Reply with exactly OSS.")], "stream": False}
 
-    assert counted(body, "openai.gpt-oss-120b", "bedrock-mantle.us-east-1.api.aws").total.tokens == 72
+    assert count_offline(body, "openai.gpt-oss-120b", "bedrock-mantle.us-east-1.api.aws").total.tokens == 72
 
 
 @pytest.mark.parametrize(
-    ("model", "host", "body", "billed"),
+    ("model", "host", "body", "used_tokens"),
     [
         (
             "mistral-large-latest",
@@ -112,18 +112,18 @@ def test_gpt_oss_on_responses_matches_recorded_usage() -> None:
     ],
 )
 def test_tools_match_recorded_usage_and_are_not_exact(
-    model: str, host: str, body: dict[str, Any], billed: int
+    model: str, host: str, body: dict[str, Any], used_tokens: int
 ) -> None:
-    count = counted(body, model, host)
+    count = count_offline(body, model, host)
 
-    assert count.total.tokens == billed
+    assert count.total.tokens == used_tokens
     assert not count.total.exact
-    assert count.total.upper > billed
+    assert count.total.upper > used_tokens
 
 
 def test_a_call_and_its_result_match_recorded_usage() -> None:
-    """100 were billed."""
-    asked = {"function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}, "id": "KikbB849t"}
+    """The recorded usage is 100 tokens."""
+    call = {"function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}, "id": "KikbB849t"}
     function = {
         **WEATHER["function"],  # type: ignore[dict-item]
         "description": "Get the current weather for a city.",
@@ -136,31 +136,31 @@ def test_a_call_and_its_result_match_recorded_usage() -> None:
     }
     body = chat(
         user("What's the weather in Paris?"),
-        {"role": "assistant", "content": [], "tool_calls": [asked]},
+        {"role": "assistant", "content": [], "tool_calls": [call]},
         {"role": "tool", "content": "Sunny, 22C in Paris", "tool_call_id": "KikbB849t"},
         tools=[{"type": "function", "function": function}],
     )
-    count = counted(body, "mistral-large-latest", "api.mistral.ai")
+    count = count_offline(body, "mistral-large-latest", "api.mistral.ai")
 
     assert count.total.tokens == 100
     assert not count.total.exact
 
 
 def test_r1_does_not_see_tools() -> None:
-    """19 were billed."""
+    """The recorded usage is 19 tokens."""
     text = "What are the first three prime numbers? Return them as a list of integers."
-    count = counted(chat(user(text), tools=[CAPITAL]), "deepseek-ai/DeepSeek-R1", HUGGING_FACE)
+    count = count_offline(chat(user(text), tools=[CAPITAL]), "deepseek-ai/DeepSeek-R1", HUGGING_FACE)
 
     assert (count.total.tokens, count.total.exact) == (19, True)
 
 
 def test_on_bedrock_qwen_does_not_think_by_default() -> None:
-    """19 and 15 were billed."""
+    """The recorded usages are 19 and 15 tokens."""
     body = {"messages": [{"role": "user", "content": [{"text": "Reply with the single word: ok"}]}]}
-    asking = {**body, "additionalModelRequestFields": {"reasoning_config": "high"}}
+    with_reasoning = {**body, "additionalModelRequestFields": {"reasoning_config": "high"}}
 
-    assert counted(body, "qwen.qwen3-32b-v1:0", BEDROCK, Format.BEDROCK).total.tokens == 19
-    assert counted(asking, "qwen.qwen3-32b-v1:0", BEDROCK, Format.BEDROCK).total.tokens == 15
+    assert count_offline(body, "qwen.qwen3-32b-v1:0", BEDROCK, Format.BEDROCK).total.tokens == 19
+    assert count_offline(with_reasoning, "qwen.qwen3-32b-v1:0", BEDROCK, Format.BEDROCK).total.tokens == 15
 
 
 def test_the_host_decides_between_templates_of_one_model() -> None:
@@ -169,7 +169,7 @@ def test_the_host_decides_between_templates_of_one_model() -> None:
 
 
 def test_an_unknown_model_gets_the_last_template_and_is_not_exact() -> None:
-    count = counted(chat(user("Hello")), "hal-9000", "discovery.example")
+    count = count_offline(chat(user("Hello")), "hal-9000", "discovery.example")
 
     assert find_template("hal-9000", "discovery.example").name == "generic"
     assert not count.total.exact
@@ -284,20 +284,20 @@ def test_thinking_in_earlier_responses_is_stripped_if_the_template_does_so() -> 
     assert not ChatTemplateRules(find_template("qwen3-32b", "")).render_message(response_message).certain
 
 
-def test_thinking_counts_until_the_next_user_message_unless_it_is_kept() -> None:
-    api_format = [
+def test_thinking_counts_until_the_next_user_message_unless_the_template_keeps_it() -> None:
+    with_thinking = [
         user("What is 2 + 2?"),
         {"role": "assistant", "content": "Four.", "reasoning_content": "Two and two make four."},
     ]
-    silent = [user("What is 2 + 2?"), {"role": "assistant", "content": "Four."}]
+    without_thinking = [user("What is 2 + 2?"), {"role": "assistant", "content": "Four."}]
 
-    def cost(model: str, *then: dict[str, Any]) -> int:
-        with_it = counted(chat(*api_format, *then), model).total.tokens
-        return with_it - counted(chat(*silent, *then), model).total.tokens
+    def thinking_tokens(model: str, *later: dict[str, Any]) -> int:
+        total = count_offline(chat(*with_thinking, *later), model).total.tokens
+        return total - count_offline(chat(*without_thinking, *later), model).total.tokens
 
-    assert cost("qwen3-32b") > 0
-    assert cost("qwen3-32b", user("Sure?")) == 0
-    assert cost("glm-5", user("Sure?")) > 0
+    assert thinking_tokens("qwen3-32b") > 0
+    assert thinking_tokens("qwen3-32b", user("Sure?")) == 0
+    assert thinking_tokens("glm-5", user("Sure?")) > 0
 
 
 def test_deepseek_renders_calls_in_its_own_markup() -> None:
@@ -335,13 +335,13 @@ def test_arguments_that_are_not_json_are_counted() -> None:
 
 
 def test_a_response_schema_is_a_margin_unless_the_model_sees_it() -> None:
-    form = {"type": "json_schema", "json_schema": {"name": "City", "schema": {"type": "object"}}}
-    plain, held = chat(user("Where?")), chat(user("Where?"), response_format=form)
-    groq = counted(held, "gpt-oss-120b", GROQ).total
-    other = counted(held, "gpt-oss-120b").total
+    response_format = {"type": "json_schema", "json_schema": {"name": "City", "schema": {"type": "object"}}}
+    plain, with_schema = chat(user("Where?")), chat(user("Where?"), response_format=response_format)
+    groq = count_offline(with_schema, "gpt-oss-120b", GROQ).total
+    other = count_offline(with_schema, "gpt-oss-120b").total
 
-    assert groq.tokens > counted(plain, "gpt-oss-120b", GROQ).total.tokens + 28
-    assert other.tokens == counted(plain, "gpt-oss-120b").total.tokens
+    assert groq.tokens > count_offline(plain, "gpt-oss-120b", GROQ).total.tokens + 28
+    assert other.tokens == count_offline(plain, "gpt-oss-120b").total.tokens
     assert other.upper > other.tokens
     assert not other.exact
 
@@ -349,13 +349,13 @@ def test_a_response_schema_is_a_margin_unless_the_model_sees_it() -> None:
 def test_a_provider_tool_is_unexplained() -> None:
     body = chat(user("Hi"), tools=[{"type": "openrouter:web_search"}])
 
-    assert counted(body, "qwen3-32b", "openrouter.ai").unexplained == ("openrouter:web_search",)
+    assert count_offline(body, "qwen3-32b", "openrouter.ai").unexplained == ("openrouter:web_search",)
 
 
 def test_an_image_is_guessed_by_its_size() -> None:
     rules = ChatTemplateRules(find_template("qwen3-vl", ""))
-    seen = Image(source=MediaSource.INLINE, width=280, height=56)
-    rendering = rules.render_message(Message(role="user", parts=(seen, Image(source=MediaSource.URL))))
+    image = Image(source=MediaSource.INLINE, width=280, height=56)
+    rendering = rules.render_message(Message(role="user", parts=(image, Image(source=MediaSource.URL))))
 
     assert rendering.image_tokens == 10 * 2 + 1024
     assert rendering.unexplained == ("image",)
@@ -364,8 +364,8 @@ def test_an_image_is_guessed_by_its_size() -> None:
 
 def test_an_image_of_unknown_size_has_a_margin() -> None:
     rules = ChatTemplateRules(find_template("qwen3-vl", ""))
-    for unseen in (Image(source=MediaSource.URL), Image(source=MediaSource.INLINE)):
-        rendering = rules.render_message(Message(role="user", parts=(unseen,)))
+    for image in (Image(source=MediaSource.URL), Image(source=MediaSource.INLINE)):
+        rendering = rules.render_message(Message(role="user", parts=(image,)))
 
         assert rendering.image_margin_tokens >= rendering.image_tokens
         assert not rendering.certain
@@ -374,7 +374,9 @@ def test_an_image_of_unknown_size_has_a_margin() -> None:
 def test_a_named_file_is_unexplained() -> None:
     file = {"type": "file", "file": {"file_data": "data:application/pdf;base64,JVBERi0=", "filename": "a.pdf"}}
 
-    assert counted(chat({"role": "user", "content": [file]}), "qwen3-32b").unexplained == ("application/pdf",)
+    assert count_offline(chat({"role": "user", "content": [file]}), "qwen3-32b").unexplained == (
+        "application/pdf",
+    )
 
 
 def test_a_message_of_only_thinking_has_no_overhead() -> None:

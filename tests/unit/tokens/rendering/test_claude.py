@@ -32,7 +32,7 @@ CITY = {
 WEATHER = {"name": "get_weather", "description": "", "input_schema": CITY}
 
 
-def counted(body: dict[str, Any], model: str = "claude-sonnet-4-5") -> RequestCount:
+def count_body(body: dict[str, Any], model: str = "claude-sonnet-4-5") -> RequestCount:
     request = with_model(formats.parse_request({"max_tokens": 9, **body}, Format.ANTHROPIC), model)
     return counter_for(request.model).count_request(request)
 
@@ -42,7 +42,7 @@ def user_request(text: str, **more: Any) -> dict[str, Any]:
 
 
 def test_claude_counts_are_estimates() -> None:
-    count = counted(user_request("What is the capital of France?"))
+    count = count_body(user_request("What is the capital of France?"))
 
     assert not count.total.exact
     assert count.backend == "estimate"
@@ -52,22 +52,22 @@ def test_claude_counts_are_estimates() -> None:
 def test_tools_add_a_system_prompt() -> None:
     body = user_request("What's the weather in Amsterdam?", tools=[WEATHER], tool_choice={"type": "auto"})
 
-    count = counted(body, "claude-sonnet-4-20250514")
+    count = count_body(body, "claude-sonnet-4-20250514")
 
-    assert count.total.tokens == pytest.approx(377, rel=0.02)  # as billed
+    assert count.total.tokens == pytest.approx(377, rel=0.02)  # the recorded usage
 
 
 def test_thinking_counts_match_recorded_usage() -> None:
     body = user_request("What is 1+1? Reply in one word.", thinking={"type": "enabled", "budget_tokens": 1024})
 
-    assert counted(body).total.tokens == pytest.approx(48, abs=2)
+    assert count_body(body).total.tokens == pytest.approx(48, abs=2)
 
 
 def test_a_forced_tool_has_a_longer_prompt() -> None:
-    free = counted(user_request("Hi", tools=[WEATHER], tool_choice={"type": "auto"})).total.tokens
-    forced = counted(user_request("Hi", tools=[WEATHER], tool_choice={"type": "any"})).total.tokens
+    auto = count_body(user_request("Hi", tools=[WEATHER], tool_choice={"type": "auto"})).total.tokens
+    forced = count_body(user_request("Hi", tools=[WEATHER], tool_choice={"type": "any"})).total.tokens
 
-    assert forced - free == 92
+    assert forced - auto == 92
 
 
 def test_newer_models_use_more_tokens_for_a_text() -> None:
@@ -118,12 +118,12 @@ def test_names_are_normalized() -> None:
 
 
 def test_thinking_of_finished_turns_is_not_counted() -> None:
-    thought = {"type": "thinking", "thinking": "Let me see, this is long. " * 30, "signature": "x" * 200}
-    answer = {"role": "assistant", "content": [thought, {"type": "text", "text": "Yes."}]}
+    thinking = {"type": "thinking", "thinking": "Let me see, this is long. " * 30, "signature": "x" * 200}
+    answer = {"role": "assistant", "content": [thinking, {"type": "text", "text": "Yes."}]}
     first, again = {"role": "user", "content": "Is it?"}, {"role": "user", "content": "Sure?"}
 
-    running = counted({"messages": [first, answer]}).total.tokens
-    finished = counted({"messages": [first, answer, again]}).total.tokens
+    running = count_body({"messages": [first, answer]}).total.tokens
+    finished = count_body({"messages": [first, answer, again]}).total.tokens
 
     assert finished < running - 100
 
@@ -131,21 +131,21 @@ def test_thinking_of_finished_turns_is_not_counted() -> None:
 def test_server_tools_are_unexplained() -> None:
     search = {"type": "web_search_20250305", "name": "web_search"}
 
-    assert counted(user_request("What is new?", tools=[search])).unexplained == ("server tool web_search",)
+    assert count_body(user_request("What is new?", tools=[search])).unexplained == ("server tool web_search",)
 
 
 def test_a_file_by_reference_is_unexplained() -> None:
     picture = {"type": "image", "source": {"type": "url", "url": "https://example.com/cat.png"}}
     body = {"messages": [{"role": "user", "content": [picture]}]}
 
-    assert counted(body).unexplained == ("image (url)",)
+    assert count_body(body).unexplained == ("image (url)",)
 
 
 def test_an_image_is_counted_by_its_squares() -> None:
     header = "iVBORw0KGgoAAAANSUhEUgAABAAAAAQACAYAAAB"  # a PNG of 1024 by 1024
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": header}}
 
-    count = counted({"messages": [{"role": "user", "content": [picture]}]})
+    count = count_body({"messages": [{"role": "user", "content": [picture]}]})
 
     assert {part.name: part.tokens for part in count.parts}["images"] == 37 * 37 + 3
 
@@ -169,7 +169,7 @@ def test_a_deferred_tool_costs_nothing_until_it_is_loaded() -> None:
 
     def tools(*messages: dict[str, Any]) -> int:
         body = {"messages": [{"role": "user", "content": "Hi"}, *messages], "tools": [deferred]}
-        return next(part.tokens for part in counted(body).parts if part.name == "tools")
+        return next(part.tokens for part in count_body(body).parts if part.name == "tools")
 
     assert tools() == 496
     assert tools(call, loaded) > 496 + 80
@@ -205,11 +205,11 @@ def test_counts_match_recorded_usage(shared_data: Path) -> None:
     for row in rows:
         if row["provider"] != "anthropic":
             continue
-        count = counted(row["request"], row["model"])
-        billed = sum(row["usage"].get(name) or 0 for name in names)
-        if billed and not count.unexplained:
-            errors.append(abs(count.total.tokens - billed) / billed)
-            covered.append(count.total.upper >= billed)
+        count = count_body(row["request"], row["model"])
+        used_tokens = sum(row["usage"].get(name) or 0 for name in names)
+        if used_tokens and not count.unexplained:
+            errors.append(abs(count.total.tokens - used_tokens) / used_tokens)
+            covered.append(count.total.upper >= used_tokens)
 
     assert len(errors) > 200
     assert statistics.median(errors) <= 0.04

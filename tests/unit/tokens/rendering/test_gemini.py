@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from foveate.model import Format, Image, MediaSource, Message, Text, Thinking, Tool, ToolCall, ToolResult
 from foveate.tokens.rendering.gemini import build_gemini_rules
-from tests.support.oracles.offline_count import STUDIO, VERTEX, counted
+from tests.support.oracles.offline_count import STUDIO, VERTEX, count_offline
 
 GET_WEATHER = {
     "description": "Get the current weather for a city.",
@@ -43,11 +43,11 @@ def model(*parts: dict[str, Any]) -> dict[str, Any]:
     return {"role": "model", "parts": list(parts)}
 
 
-def call(name: str, args: dict[str, Any], **beside: Any) -> dict[str, Any]:
-    return {"functionCall": {"name": name, "args": args, "id": "pyd_ai_631cce761e7a447c"}, **beside}
+def call(name: str, args: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"functionCall": {"name": name, "args": args, "id": "pyd_ai_631cce761e7a447c"}, **fields}
 
 
-def answer(name: str, response: dict[str, Any]) -> dict[str, Any]:
+def function_result(name: str, response: dict[str, Any]) -> dict[str, Any]:
     function_response = {"name": name, "response": response, "id": "pyd_ai_631cce761e7a447c"}
     return {"role": "user", "parts": [{"functionResponse": function_response}]}
 
@@ -57,7 +57,7 @@ def functions(*declarations: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "host", "text", "billed"),
+    ("name", "host", "text", "used_tokens"),
     [
         ("gemini-1.5-flash", STUDIO, "Hello!", 2),
         ("gemini-2.5-flash", STUDIO, "What is ai?", 5),
@@ -66,17 +66,19 @@ def functions(*declarations: dict[str, Any]) -> list[dict[str, Any]]:
         ("gemini-3-flash-preview", VERTEX, "Reply with exactly: OK", 5),
     ],
 )
-def test_text_counts_match_recorded_usage_on_each_host(name: str, host: str, text: str, billed: int) -> None:
-    count = counted({"contents": [user(text)]}, name, host)
+def test_text_counts_match_recorded_usage_on_each_host(
+    name: str, host: str, text: str, used_tokens: int
+) -> None:
+    count = count_offline({"contents": [user(text)]}, name, host)
 
-    assert count.total.tokens == billed
+    assert count.total.tokens == used_tokens
     assert count.total.exact
 
 
 def test_an_unknown_host_is_assumed_to_be_ai_studio() -> None:
     body = {"contents": [user("What is ai?")]}
 
-    assert counted(body, "gemini-2.5-flash", "") == counted(body, "gemini-2.5-flash", STUDIO)
+    assert count_offline(body, "gemini-2.5-flash", "") == count_offline(body, "gemini-2.5-flash", STUDIO)
 
 
 def test_a_system_instruction_is_counted_in_addition_to_the_contents() -> None:
@@ -85,11 +87,11 @@ def test_a_system_instruction_is_counted_in_addition_to_the_contents() -> None:
         "systemInstruction": {"parts": [{"text": "You are a helpful chatbot."}], "role": "user"},
     }
 
-    assert counted(body, "gemini-2.0-flash", VERTEX).total.tokens == 13
+    assert count_offline(body, "gemini-2.0-flash", VERTEX).total.tokens == 13
 
 
 def test_up_to_2_0_each_string_of_a_function_is_counted_on_its_own() -> None:
-    """27 were billed."""
+    """The recorded usage is 27 tokens."""
     bar = {"description": "", "name": "bar", "parameters": {"properties": {}, "type": "OBJECT"}}
     final_result = {
         "description": "The final response which ends this conversation",
@@ -100,36 +102,38 @@ def test_up_to_2_0_each_string_of_a_function_is_counted_on_its_own() -> None:
         "contents": [
             user("run bar for me please"),
             model(call("bar", {})),
-            answer("bar", {"return_value": "hello"}),
+            function_result("bar", {"return_value": "hello"}),
         ],
         "tools": functions(bar, final_result),
     }
-    count = counted(body, "gemini-2.0-flash", STUDIO)
+    count = count_offline(body, "gemini-2.0-flash", STUDIO)
 
     assert count.total.tokens == 27
     assert count.total.exact
 
 
 def test_on_vertex_a_json_schema_of_parameters_is_free() -> None:
-    """19 were billed."""
+    """The recorded usage is 19 tokens."""
     tool = {"name": "get_mixed_content", "description": "", "parametersJsonSchema": {"type": "object"}}
     text = "Call the get_mixed_content tool and describe what you received."
-    count = counted({"contents": [user(text)], "tools": functions(tool)}, "gemini-3-flash-preview", VERTEX)
+    count = count_offline(
+        {"contents": [user(text)], "tools": functions(tool)}, "gemini-3-flash-preview", VERTEX
+    )
 
     assert count.total.tokens == 19
 
 
 def test_2_5_renders_functions_calls_and_results_as_python() -> None:
-    """88 were billed; the signature is free."""
+    """The recorded usage is 88 tokens; the signature is free."""
     body = {
         "contents": [
             user("What's the weather in Paris?"),
             model(call("get_weather", {"city": "Paris"}, thoughtSignature="CusBAXLI2nxj" * 27)),
-            answer("get_weather", {"return_value": "Sunny, 22C in Paris"}),
+            function_result("get_weather", {"return_value": "Sunny, 22C in Paris"}),
         ],
         "tools": functions(GET_WEATHER),
     }
-    count = counted(body, "gemini-2.5-flash", STUDIO)
+    count = count_offline(body, "gemini-2.5-flash", STUDIO)
 
     assert count.total.tokens == 88
     assert count.total.exact
@@ -177,27 +181,27 @@ def search(
 
 
 def test_3_renders_functions_between_control_tokens() -> None:
-    """29 were billed."""
+    """The recorded usage is 29 tokens."""
     text = "What is the capital of the user country? Call the tool"
     body = {"contents": [user(text)], "tools": functions(GET_COUNTRY)}
-    count = counted(body, "gemini-3-pro-preview", STUDIO)
+    count = count_offline(body, "gemini-3-pro-preview", STUDIO)
 
     assert count.total.tokens == 29
     assert count.total.exact
 
 
 def test_3_renders_calls_and_results_between_control_tokens() -> None:
-    """107 were billed; such a short signature contains no thinking."""
+    """The recorded usage is 107 tokens; such a short signature contains no thinking."""
     signature = "Y29udGV4dF9lbmdpbmVlcmluZ19pc190aGVfd2F5X3RvX2dv"
     body = {
         "contents": [
             user("What is the capital of the country?"),
             model(call("get_country", {}, thoughtSignature=signature)),
-            answer("get_country", {"return_value": "Mexico"}),
+            function_result("get_country", {"return_value": "Mexico"}),
         ],
         "tools": functions(GET_COUNTRY, FINAL_RESULT),
     }
-    count = counted(body, "gemini-3-pro-preview", STUDIO)
+    count = count_offline(body, "gemini-3-pro-preview", STUDIO)
 
     assert count.total.tokens == 107
     assert count.total.exact
@@ -205,12 +209,12 @@ def test_3_renders_calls_and_results_between_control_tokens() -> None:
 
 def test_thinking_of_a_signature_counts_until_the_next_user_text() -> None:
     turn = [user("Weather?"), model(call("get_weather", {"city": "Paris"}, thoughtSignature="A" * 1200))]
-    turn.append(answer("get_weather", {"sunny": True}))
-    during = counted({"contents": turn}, "gemini-3-flash-preview", STUDIO)
+    turn.append(function_result("get_weather", {"sunny": True}))
+    during = count_offline({"contents": turn}, "gemini-3-flash-preview", STUDIO)
     plain = [model(call("get_weather", {"city": "Paris"})) if c["role"] == "model" else c for c in turn]
-    without = counted({"contents": plain}, "gemini-3-flash-preview", STUDIO)
-    after = counted({"contents": [*turn, user("Thanks!")]}, "gemini-3-flash-preview", STUDIO)
-    after_without = counted({"contents": [*plain, user("Thanks!")]}, "gemini-3-flash-preview", STUDIO)
+    without = count_offline({"contents": plain}, "gemini-3-flash-preview", STUDIO)
+    after = count_offline({"contents": [*turn, user("Thanks!")]}, "gemini-3-flash-preview", STUDIO)
+    after_without = count_offline({"contents": [*plain, user("Thanks!")]}, "gemini-3-flash-preview", STUDIO)
 
     assert during.total.tokens - without.total.tokens == pytest.approx(0.2787 * 900 - 23.3, abs=1)
     assert not during.total.exact
@@ -228,11 +232,11 @@ def test_visible_thinking_counts_as_text() -> None:
 
 @pytest.mark.parametrize("host", [STUDIO, VERTEX])
 def test_google_tools_are_free_up_to_2_5_and_unexplained_from_3_on(host: str) -> None:
-    """11 were billed by 2.5 on AI Studio, where a content has 1 token of overhead."""
+    """The recorded usage of 2.5 on AI Studio is 11 tokens, with 1 token of overhead for a content."""
     text = "What is the weather in San Francisco right now?"
     body = {"contents": [user(text)], "tools": [{"googleSearch": {}}]}
-    before = counted(body, "gemini-2.5-flash", host)
-    since = counted(body, "gemini-3-flash-preview", host)
+    before = count_offline(body, "gemini-2.5-flash", host)
+    since = count_offline(body, "gemini-3-flash-preview", host)
 
     assert before.total.tokens == (11 if host == STUDIO else 10)
     assert (before.total.exact, before.unexplained) == (True, ())
@@ -243,30 +247,30 @@ def test_google_tools_are_free_up_to_2_5_and_unexplained_from_3_on(host: str) ->
 def test_an_unknown_tool_is_unexplained() -> None:
     body = {"contents": [user("Hi")], "tools": [{"crystalBall": {}}]}
 
-    assert counted(body, "gemini-2.5-flash", STUDIO).unexplained == ("crystalBall",)
+    assert count_offline(body, "gemini-2.5-flash", STUDIO).unexplained == ("crystalBall",)
 
 
 def test_cached_content_is_unexplained() -> None:
     body = {"contents": [user("Hi")], "cachedContent": "cachedContents/abc"}
 
-    assert counted(body, "gemini-2.5-flash", STUDIO).unexplained == ("cachedContent",)
+    assert count_offline(body, "gemini-2.5-flash", STUDIO).unexplained == ("cachedContent",)
 
 
 def test_an_unknown_part_is_unexplained() -> None:
     body = {"contents": [model({"executableCode": {"language": "PYTHON", "code": "print(1)"}})]}
 
-    assert counted(body, "gemini-2.5-flash", STUDIO).unexplained == ("executableCode",)
+    assert count_offline(body, "gemini-2.5-flash", STUDIO).unexplained == ("executableCode",)
 
 
 def test_a_response_schema_counts_up_to_2_0_and_is_a_margin_later() -> None:
     schema = {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}, "required": ["city"]}
     body = {"contents": [user("Where?")], "generationConfig": {"responseSchema": schema}}
     bare = {"contents": [user("Where?")]}
-    old, new = (counted(body, name, STUDIO).total for name in ("gemini-2.0-flash", "gemini-2.5-flash"))
+    old, new = (count_offline(body, name, STUDIO).total for name in ("gemini-2.0-flash", "gemini-2.5-flash"))
 
-    assert old.tokens > counted(bare, "gemini-2.0-flash", STUDIO).total.tokens
+    assert old.tokens > count_offline(bare, "gemini-2.0-flash", STUDIO).total.tokens
     assert old.exact
-    assert new.tokens == counted(bare, "gemini-2.5-flash", STUDIO).total.tokens
+    assert new.tokens == count_offline(bare, "gemini-2.5-flash", STUDIO).total.tokens
     assert new.upper > new.tokens
     assert not new.exact
 
@@ -274,7 +278,7 @@ def test_a_response_schema_counts_up_to_2_0_and_is_a_margin_later() -> None:
 def test_a_response_json_schema_is_free() -> None:
     config = {"responseJsonSchema": {"type": "object", "properties": {"city": {"type": "string"}}}}
     body = {"contents": [user("What is ai?")], "generationConfig": config}
-    count = counted(body, "gemini-2.5-flash", STUDIO)
+    count = count_offline(body, "gemini-2.5-flash", STUDIO)
 
     assert (count.total.tokens, count.total.exact) == (5, True)
 
@@ -285,7 +289,7 @@ def test_an_unrecorded_form_of_schema_is_not_exact() -> None:
     body = {"contents": [user("Hi")], "tools": functions(tool)}
 
     for name in ("gemini-2.5-flash", "gemini-3-flash-preview"):
-        count = counted(body, name, STUDIO)
+        count = count_offline(body, name, STUDIO)
         assert not count.total.exact
         assert count.total.upper > count.total.tokens
 
@@ -307,7 +311,7 @@ def test_a_recursive_schema_terminates() -> None:
     body = {"contents": [user("Hi")], "tools": functions({**GET_WEATHER, "parameters_json_schema": schema})}
 
     for name in ("gemini-2.0-flash", "gemini-2.5-flash", "gemini-3-flash-preview"):
-        assert counted(body, name, STUDIO).total.tokens > 0
+        assert count_offline(body, name, STUDIO).total.tokens > 0
 
 
 def test_absurdly_nested_arguments_are_counted_as_raw_json() -> None:
@@ -339,7 +343,7 @@ def test_image_counts_match_the_documentation(name: str, width: int, height: int
 
 def test_a_file_by_url_is_unexplained() -> None:
     data = {"fileData": {"mimeType": "video/mp4", "fileUri": "https://example.org/film"}}
-    count = counted({"contents": [{"role": "user", "parts": [data]}]}, "gemini-2.5-flash", STUDIO)
+    count = count_offline({"contents": [{"role": "user", "parts": [data]}]}, "gemini-2.5-flash", STUDIO)
 
     assert count.unexplained == ("video/mp4 whose length cannot be seen",)
 
@@ -356,9 +360,9 @@ def test_a_request_in_another_format_uses_the_same_rules_and_is_not_exact() -> N
         "contents": [user("What is the capital of France?")],
         "systemInstruction": {"parts": [{"text": "You are a helpful chatbot."}]},
     }
-    count = counted(body, "google/gemini-2.5-flash", "openrouter.ai").total
+    count = count_offline(body, "google/gemini-2.5-flash", "openrouter.ai").total
 
-    assert count.tokens == counted(native, "gemini-2.5-flash", STUDIO).total.tokens
+    assert count.tokens == count_offline(native, "gemini-2.5-flash", STUDIO).total.tokens
     assert not count.exact
     assert count.upper >= count.tokens * 1.05
 
@@ -381,14 +385,14 @@ JSON = st.recursive(
 
 @given(schema=JSON, name=st.sampled_from(["gemini-2.0-flash", "gemini-2.5-flash", "gemini-3-flash"]))
 def test_any_schema_and_arguments_can_be_counted(schema: Any, name: str) -> None:
-    given_schema = {"type": "object", "properties": schema, "items": schema, "anyOf": schema, "enum": schema}
-    raw = json.dumps(given_schema).encode()
+    parameters = {"type": "object", "properties": schema, "items": schema, "anyOf": schema, "enum": schema}
+    raw = json.dumps(parameters).encode()
     rules = build_gemini_rules(name, STUDIO)
 
     tool = Tool(kind="function", name="f", description="", parameters=raw, raw=b"{}")
     assert rules.render_tool(tool, 0).texts
-    called = ToolCall(name="f", arguments=raw.decode(), format=Format.GEMINI)
-    assert rules.render_message(Message(role="model", parts=(called,))).texts
+    call_part = ToolCall(name="f", arguments=raw.decode(), format=Format.GEMINI)
+    assert rules.render_message(Message(role="model", parts=(call_part,))).texts
 
 
 @pytest.mark.parametrize(

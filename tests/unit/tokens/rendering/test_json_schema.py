@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import foveate
@@ -17,7 +17,6 @@ from foveate.tokens.rendering.chat_templates import ChatTemplateRules, find_temp
 from foveate.tokens.rendering.gemini import build_gemini_rules
 from foveate.tokens.rendering.json_schema import write_function_type
 from foveate.tokens.rendering.openai import build_openai_rules
-from tests.support.harness.example_limits import limit_examples
 
 FAMILIES = (
     "gpt-4o",
@@ -42,7 +41,7 @@ def tool(parameters: Any) -> Tool:
     return Tool(kind="function", name="f", description="", parameters=raw, raw=b"{}")
 
 
-def written_chars(model: str, parameters: Any) -> int:
+def count_rendered_chars(model: str, parameters: Any) -> int:
     """Length of a tool's rendering in one family."""
     rules = (
         build_gemini_rules(model, "")
@@ -59,11 +58,11 @@ def chat(parameters: Any) -> dict[str, Any]:
     return {"n": 1, "messages": [HI], "tools": [{"type": "function", "function": function}]}
 
 
-def referring(*names: str) -> dict[str, Any]:
+def refer_to_node(*names: str) -> dict[str, Any]:
     return {"type": "object", "properties": {name: {"$ref": "#/$defs/node"} for name in names}}
 
 
-def nested(
+def nest(
     inner: dict[str, Any], outer: Callable[[dict[str, Any]], dict[str, Any]], times: int
 ) -> dict[str, Any]:
     for _ in range(times):
@@ -71,13 +70,13 @@ def nested(
     return inner
 
 
-def nested_list(inner: list[Any], times: int) -> list[Any]:
+def nest_list(inner: list[Any], times: int) -> list[Any]:
     for _ in range(times):
         inner = [inner]
     return inner
 
 
-def doubled(definitions: int) -> dict[str, Any]:
+def double_references(definitions: int) -> dict[str, Any]:
     """A chain of definitions, each of which refers to the next one twice."""
     chain = {
         f"d{i}": {"type": "object", "properties": {side: {"$ref": f"#/$defs/d{i + 1}"} for side in "lr"}}
@@ -91,44 +90,47 @@ WIDE = {
     "properties": {f"p{i}": {"$ref": "#/$defs/node"} for i in range(260)},
     "$defs": {"node": {"type": "object", "properties": {f"q{i}": {"type": "string"} for i in range(250)}}},
 }
-HOSTILE: dict[str, dict[str, Any]] = {
-    "refers to itself twice": {**referring("left", "right"), "$defs": {"node": referring("left", "right")}},
+HOSTILE_SCHEMAS: dict[str, dict[str, Any]] = {
+    "refers to itself twice": {
+        **refer_to_node("left", "right"),
+        "$defs": {"node": refer_to_node("left", "right")},
+    },
     "refers to itself in a choice": {
-        **referring("value"),
+        **refer_to_node("value"),
         "$defs": {"node": {"anyOf": [{"$ref": "#/$defs/node"}, {"$ref": "#/$defs/node"}, {"type": "string"}]}},
     },
     "refers to its own root twice": {"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}},
-    "a chain of doubles": doubled(40),
+    "a chain of doubles": double_references(40),
     "one definition used often": WIDE,
-    "several types at every level": nested(
+    "several types at every level": nest(
         {"type": "string"}, lambda inner: {"type": ["object", "x", "y", "z"], "properties": {"a": inner}}, 12
     ),
-    "one type often at every level": nested(
+    "one type often at every level": nest(
         {"type": "string"}, lambda inner: {"type": ["object"] * 8, "properties": {"a": inner}}, 12
     ),
-    "three names for a choice": nested(
+    "three names for a choice": nest(
         {"type": "string", "description": "word " * 500},
         lambda inner: {"anyOf": [inner], "any_of": [], "oneOf": []},
         12,
     ),
     "a long list deep down": {
         "type": "object",
-        "properties": {"a": {"enum": nested_list([1] * 4000, 250)}},
+        "properties": {"a": {"enum": nest_list([1] * 4000, 250)}},
     },
 }
 
 
 @pytest.mark.parametrize("model", [name for name in FAMILIES if not name.startswith("claude")])
-@pytest.mark.parametrize("parameters", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("parameters", HOSTILE_SCHEMAS.values(), ids=HOSTILE_SCHEMAS)
 def test_a_small_schema_never_renders_to_a_large_text(model: str, parameters: dict[str, Any]) -> None:
     size = len(json.dumps(parameters))
 
     assert size < 16 * 1024
-    assert written_chars(model, parameters) < 40 * size + 20_000
+    assert count_rendered_chars(model, parameters) < 40 * size + 20_000
 
 
 @pytest.mark.parametrize("model", FAMILIES)
-@pytest.mark.parametrize("parameters", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("parameters", HOSTILE_SCHEMAS.values(), ids=HOSTILE_SCHEMAS)
 def test_a_request_with_a_hostile_schema_is_counted(model: str, parameters: dict[str, Any]) -> None:
     count = foveate.count_request(chat(parameters), model)
 
@@ -139,21 +141,22 @@ def test_a_request_with_a_hostile_schema_is_counted(model: str, parameters: dict
 def test_references_in_schemas_of_ordinary_size_are_all_resolved() -> None:
     point = {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "number"}}}
     line = {"from": {"$ref": "#/$defs/point"}, "to": {"$ref": "#/$defs/point"}}
-    written = write_function_type(tool({"type": "object", "properties": line, "$defs": {"point": point}}))
+    rendered = write_function_type(tool({"type": "object", "properties": line, "$defs": {"point": point}}))
 
     assert (
-        written == "type f = (_: { from?: { x?: number, y?: number }, to?: { x?: number, y?: number } }) => any"
+        rendered
+        == "type f = (_: { from?: { x?: number, y?: number }, to?: { x?: number, y?: number } }) => any"
     )
 
 
 @pytest.mark.slow
 def test_a_definition_used_thousands_of_times_is_rendered_in_proportion() -> None:
     definition = {"type": "object", "properties": {f"q{i}": {"type": "string"} for i in range(500)}}
-    used = {f"p{i}": {"$ref": "#/$defs/node"} for i in range(3_000)}
-    parameters = {"type": "object", "properties": used, "$defs": {"node": definition}}
+    properties = {f"p{i}": {"$ref": "#/$defs/node"} for i in range(3_000)}
+    parameters = {"type": "object", "properties": properties, "$defs": {"node": definition}}
 
     for model in ("gpt-4o", "gpt-oss-20b", "gemini-2.5-flash", "gemini-3-pro"):
-        assert written_chars(model, parameters) < 40 * len(json.dumps(parameters))
+        assert count_rendered_chars(model, parameters) < 40 * len(json.dumps(parameters))
 
 
 @pytest.mark.parametrize("required", [True, 5, "city", None, {"city": 1}, [["city"], {}, 5]])
@@ -186,13 +189,13 @@ json_values = st.recursive(
 
 def bodies(value: Any) -> dict[Format, dict[str, Any]]:
     """A body of each format with `value` as the schema of a tool and of the response."""
-    named = {"name": "f", "schema": value}
+    schema_format = {"name": "f", "schema": value}
     return {
-        Format.CHAT: {**chat(value), "response_format": {"type": "json_schema", "json_schema": named}},
+        Format.CHAT: {**chat(value), "response_format": {"type": "json_schema", "json_schema": schema_format}},
         Format.RESPONSES: {
             "input": "Hi",
             "tools": [{"type": "function", "name": "f", "parameters": value}],
-            "text": {"format": {"type": "json_schema", **named}},
+            "text": {"format": {"type": "json_schema", **schema_format}},
         },
         Format.ANTHROPIC: {
             "messages": [HI],
@@ -207,14 +210,13 @@ def bodies(value: Any) -> dict[Format, dict[str, Any]]:
         Format.BEDROCK: {
             "messages": [{"role": "user", "content": [{"text": "Hi"}]}],
             "toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": value}}}]},
-            "outputConfig": {"textFormat": {"structure": {"jsonSchema": named}}},
+            "outputConfig": {"textFormat": {"structure": {"jsonSchema": schema_format}}},
         },
     }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", FAMILIES)
-@settings(max_examples=limit_examples(80))
 @given(value=json_values, api_format=st.sampled_from(list(Format)))
 def test_any_json_as_a_schema_is_counted_or_rejected(model: str, value: Any, api_format: Format) -> None:
     body = bodies(value)[api_format]
@@ -243,14 +245,14 @@ def test_a_response_schema_that_is_not_json_is_counted_as_text(model: str, schem
 def test_truncated_arguments_are_counted_as_text(model: str) -> None:
     """A response that reaches its limit ends inside a call."""
     long_text = "All work and no play makes Jack a dull boy. " * 400
-    whole = {"name": "write", "arguments": json.dumps({"path": "a.txt", "text": long_text})}
-    broken = {**whole, "arguments": whole["arguments"][:-2]}
+    complete = {"name": "write", "arguments": json.dumps({"path": "a.txt", "text": long_text})}
+    truncated = {**complete, "arguments": complete["arguments"][:-2]}
 
-    def counted(function: dict[str, str]) -> foveate.TokenCount:
+    def count_call(function: dict[str, str]) -> foveate.TokenCount:
         call = {"id": "c", "type": "function", "function": function}
         body = {"messages": [HI, {"role": "assistant", "content": None, "tool_calls": [call]}]}
         return foveate.count_request(body, model).total
 
-    assert abs(counted(broken).tokens - counted(whole).tokens) < 40
-    assert counted(broken).upper > counted(broken).tokens
-    assert not counted(broken).exact
+    assert abs(count_call(truncated).tokens - count_call(complete).tokens) < 40
+    assert count_call(truncated).upper > count_call(truncated).tokens
+    assert not count_call(truncated).exact

@@ -7,7 +7,7 @@ from foveate.model import Tool
 from foveate.tokens.rendering.json_schema import write_function_type
 
 
-def rendered(properties: dict[str, Any], *, description: str = "", is_2023: bool = False) -> str:
+def render(properties: dict[str, Any], *, description: str = "", is_2023: bool = False) -> str:
     parameters = {"type": "object", "properties": properties, "required": list(properties)}
     data = json.dumps(parameters).encode()
     tool = Tool(kind="function", name="f", description=description, parameters=data, raw=b"{}")
@@ -15,26 +15,26 @@ def rendered(properties: dict[str, Any], *, description: str = "", is_2023: bool
 
 
 def test_every_line_of_a_description_is_a_comment_without_indentation() -> None:
-    text = rendered({}, description="Look it up.\n\n    Args:\n        word: the word\n    ")
+    text = render({}, description="Look it up.\n\n    Args:\n        word: the word\n    ")
 
     assert text == "// Look it up.\n//\n// Args:\n// word: the word\ntype f = () => any"
 
 
 def test_an_empty_comment_line_separates_title_and_description() -> None:
-    text = rendered({"city": {"type": "string", "title": "City", "description": "Where"}})
+    text = render({"city": {"type": "string", "title": "City", "description": "Where"}})
 
     assert text == "type f = (_: {\n// City\n//\n// Where\ncity: string,\n}) => any"
 
 
 def test_titles_are_omitted_for_models_that_do_not_see_them() -> None:
     assert (
-        rendered({"city": {"type": "string", "title": "City"}}, is_2023=True)
+        render({"city": {"type": "string", "title": "City"}}, is_2023=True)
         == "type f = (_: {\ncity: string,\n}) => any"
     )
 
 
 def test_a_parameter_called_title_is_not_a_title() -> None:
-    text = rendered({"title": {"type": "string", "title": "Title"}}, is_2023=True)
+    text = render({"title": {"type": "string", "title": "Title"}}, is_2023=True)
 
     assert text == "type f = (_: {\ntitle: string,\n}) => any"
 
@@ -42,16 +42,16 @@ def test_a_parameter_called_title_is_not_a_title() -> None:
 def test_a_multiline_type_in_an_array_uses_array_syntax() -> None:
     step = {"type": "object", "title": "Step", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
-    text = rendered({"steps": {"type": "array", "items": step}})
+    text = render({"steps": {"type": "array", "items": step}})
 
     assert text == "type f = (_: {\nsteps: Array<\n// Step\n{ n: number }\n>,\n}) => any"
 
 
 def test_each_of_several_types_repeats_the_description() -> None:
-    text = rendered({"tool": {"type": ["string", "null"], "description": "Which"}})
+    text = render({"tool": {"type": ["string", "null"], "description": "Which"}})
 
     assert text == "type f = (_: {\n// Which\ntool: \n// Which\nstring | \n// Which\nnull,\n}) => any"
 
 
 def test_a_name_that_is_not_an_identifier_is_quoted() -> None:
-    assert rendered({"team:": {"type": "string"}}) == 'type f = (_: { "team:": string }) => any'
+    assert render({"team:": {"type": "string"}}) == 'type f = (_: { "team:": string }) => any'

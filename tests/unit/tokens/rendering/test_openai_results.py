@@ -39,10 +39,10 @@ def chat(results: list[str], model: str = "gpt-4o", **more: Any) -> RequestCount
 @example(results=["", "", ""])
 def test_list_entries_add_up_to_the_list(results: list[str]) -> None:
     entries = []
-    for at, text in enumerate(results):
+    for index, text in enumerate(results):
         inner, *ends = map(tokens, split_list_entry(text))
-        which = 0 if at == 0 else 4 if at == len(results) - 1 else 2
-        entries.append(inner + ends[which] + ends[which + 1])
+        end = 0 if index == 0 else 4 if index == len(results) - 1 else 2
+        entries.append(inner + ends[end] + ends[end + 1])
 
     assert sum(entries) == tokens(json.dumps(results, ensure_ascii=False))
 
@@ -51,9 +51,9 @@ def test_list_entries_add_up_to_the_list(results: list[str]) -> None:
 def test_results_of_parallel_calls_count_as_list_entries(results: list[str]) -> None:
     plain = ["0"] * len(results)
 
-    grown = chat(results).total.tokens - chat(plain).total.tokens
+    added_tokens = chat(results).total.tokens - chat(plain).total.tokens
 
-    assert grown == tokens(json.dumps(results)) - tokens(json.dumps(plain))
+    assert added_tokens == tokens(json.dumps(results)) - tokens(json.dumps(plain))
 
 
 def test_the_bound_covers_escaped_non_ascii_letters() -> None:
@@ -72,9 +72,9 @@ def test_the_result_of_a_single_call_is_counted_unchanged() -> None:
 
 
 def test_newer_models_see_each_result_separately() -> None:
-    grown = chat(["a\nb", "c"], "gpt-5").total.tokens - chat(["c", "c"], "gpt-5").total.tokens
+    added_tokens = chat(["a\nb", "c"], "gpt-5").total.tokens - chat(["c", "c"], "gpt-5").total.tokens
 
-    assert grown == tokens("a\nb") - tokens("c")
+    assert added_tokens == tokens("a\nb") - tokens("c")
 
 
 def test_long_runs_of_punctuation_take_linear_time() -> None:

@@ -5,12 +5,11 @@ from random import Random
 
 import pytest
 import splintr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.tokens.tokenizers.bpe import encode_in_steps
 from foveate.tokens.tokenizers.vocabularies import _LEAD_TEXTS, BUNDLED_VOCABULARIES, bundled_vocabulary
-from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.texts import texts
 
 SPECIAL = ("<bos>", "<s>", "</s>", "<start_of_turn>", "<|endoftext|>", "▁", "▁▁<bos>")
@@ -34,7 +33,6 @@ def engine(name: str) -> splintr.AnyTokenizer:
 def test_steps_have_the_tokens_of_the_whole_text(name: str) -> None:
     tokenizer, lead = engine(name), _LEAD_TEXTS[name]
 
-    @settings(max_examples=limit_examples(100))
     @given(text=long_texts, step_chars=st.sampled_from((16, 30, 60, 150, 400)))
     def holds(text: str, step_chars: int) -> None:
         steps = encode_in_steps(tokenizer, text, lead_text=lead, step_chars=step_chars)

@@ -41,12 +41,12 @@ CHINESE = (
 
 
 def length(estimator: CharacterClassEstimator | CharacterCountEstimator, text: str) -> TextLength:
-    (found,) = estimator.measure_many([text])
-    return found
+    (text_length,) = estimator.measure_many([text])
+    return text_length
 
 
 @pytest.mark.parametrize("name", BUNDLED_VOCABULARIES)
-def test_there_is_an_estimate_for_every_bundled_vocabulary(name: str) -> None:
+def test_every_bundled_vocabulary_has_an_estimate(name: str) -> None:
     assert isinstance(build_estimator(name), CharacterClassEstimator)
 
 
@@ -60,12 +60,12 @@ def test_an_unknown_vocabulary_gets_the_last_resort() -> None:
 
 
 @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base", "llama3", "gemma3"])
-@pytest.mark.parametrize(("text", "off"), [(PROSE, 0.15), (CODE, 0.2), (JSON, 0.35), (CHINESE, 0.35)])
-def test_the_estimate_is_close_to_the_count(name: str, text: str, off: float) -> None:
-    found, counted = length(build_estimator(name), text), bundled_vocabulary(name).count(text)
+@pytest.mark.parametrize(("text", "tolerance"), [(PROSE, 0.15), (CODE, 0.2), (JSON, 0.35), (CHINESE, 0.35)])
+def test_the_estimate_is_close_to_the_count(name: str, text: str, tolerance: float) -> None:
+    estimate, tokens = length(build_estimator(name), text), bundled_vocabulary(name).count(text)
 
-    assert found.tokens == pytest.approx(counted, rel=off)
-    assert found.tokens + found.margin_tokens >= counted
+    assert estimate.tokens == pytest.approx(tokens, rel=tolerance)
+    assert estimate.tokens + estimate.margin_tokens >= tokens
 
 
 @pytest.mark.parametrize("name", BUNDLED_VOCABULARIES)
@@ -82,28 +82,28 @@ def test_a_run_of_one_character_is_not_estimated_as_zero(name: str, unit: str) -
 @pytest.mark.parametrize("name", ["o200k_base", "gemma3"])
 @given(text=any_texts)
 def test_every_text_has_a_length(name: str, text: str) -> None:
-    found = length(build_estimator(name), text)
+    text_length = length(build_estimator(name), text)
 
-    assert (found.tokens >= 1) if text else (found == TextLength(0.0, 0.0))
-    assert found.margin_tokens >= 0
+    assert (text_length.tokens >= 1) if text else (text_length == TextLength(0.0, 0.0))
+    assert text_length.margin_tokens >= 0
 
 
 @given(text=any_texts)
 def test_features_are_counted(text: str) -> None:
-    found = count_text_features(text)
+    features = count_text_features(text)
 
-    assert len(found) == len(TEXT_FEATURES)
-    assert all(0 <= number <= len(text) for number in found)
+    assert len(features) == len(TEXT_FEATURES)
+    assert all(0 <= number <= len(text) for number in features)
 
 
 def test_the_estimate_takes_linear_time() -> None:
     estimator = build_estimator("o200k_base")
-    chance = random.Random(1)
-    text = "".join(chance.choice("abcXYZ 0123.,;{}\n漢é😀") for _ in range(100_000))
-    began = time.process_time()
+    rng = random.Random(1)
+    text = "".join(rng.choice("abcXYZ 0123.,;{}\n漢é😀") for _ in range(100_000))
+    started = time.process_time()
     estimator.measure_many([text * 10])
 
-    assert time.process_time() - began < 1
+    assert time.process_time() - started < 1
 
 
 @given(texts=st.lists(any_texts, max_size=5))

@@ -18,11 +18,11 @@ from foveate.tokens.tokenizers.vocabularies import (
 BYTES = [bytes([number]) for number in range(256)]
 
 
-def ranks(tokens: list[bytes]) -> bytes:
+def make_rank_file(tokens: list[bytes]) -> bytes:
     return b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
 
 
-def byte_level(**vocabulary: int) -> Tokenizer:
+def make_byte_level_tokenizer(**vocabulary: int) -> Tokenizer:
     alphabet = {char: number for number, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     merged = {token: len(alphabet) + number for token, number in vocabulary.items()}
     merges = [(token[0], token[1]) for token in merged if len(token) == 2]
@@ -39,16 +39,16 @@ def test_every_bundled_vocabulary_loads_and_counts(name: str) -> None:
 
 
 def test_a_rank_file_uses_the_pattern_in_its_name(tmp_path: Path) -> None:
-    for name, words in (("my-qwen2.tiktoken", 3), ("llama3.tiktoken", 1)):
+    for name, tokens in (("my-qwen2.tiktoken", 3), ("llama3.tiktoken", 1)):
         path = tmp_path / name
-        path.write_bytes(ranks([*BYTES, b"12", b"123"]))
+        path.write_bytes(make_rank_file([*BYTES, b"12", b"123"]))
 
-        assert load_vocabulary_file(path).count("123") == words
+        assert load_vocabulary_file(path).count("123") == tokens
 
 
 def test_a_tokenizer_json_is_counted_by_its_own_rules(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    byte_level(ab=0).save(str(path))
+    make_byte_level_tokenizer(ab=0).save(str(path))
 
     assert load_vocabulary_file(path).count("abab") == 2
     assert load_vocabulary_file(path).count("ba") == 2
@@ -56,7 +56,7 @@ def test_a_tokenizer_json_is_counted_by_its_own_rules(tmp_path: Path) -> None:
 
 def test_tokens_added_around_every_text_are_not_counted(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    tokenizer = byte_level()
+    tokenizer = make_byte_level_tokenizer()
     tokenizer.add_special_tokens(["<s>"])
     token = tokenizer.token_to_id("<s>")
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", token)])
@@ -98,14 +98,14 @@ def test_tokens_added_around_every_text_are_not_counted(tmp_path: Path) -> None:
         ("o200k.tiktoken", b"YQ== x\n"),
         ("o200k.tiktoken", b"YQ==\n"),
         ("o200k.tiktoken", b"\x00\x01\xff\xfe"),
-        ("o200k.tiktoken", ranks(BYTES[:100])),
-        ("o200k.tiktoken", ranks(BYTES)[:-3]),
-        ("o200k.tiktoken", ranks(BYTES) + b"Y!!= 256\n"),
-        ("o200k.tiktoken", ranks(BYTES) + b"YWI= -5\n"),
-        ("o200k.tiktoken", ranks(BYTES) + b"YWI= 99999999999999999999\n"),
-        ("o200k.tiktoken", ranks(BYTES) + b"YWI= 7\n"),
+        ("o200k.tiktoken", make_rank_file(BYTES[:100])),
+        ("o200k.tiktoken", make_rank_file(BYTES)[:-3]),
+        ("o200k.tiktoken", make_rank_file(BYTES) + b"Y!!= 256\n"),
+        ("o200k.tiktoken", make_rank_file(BYTES) + b"YWI= -5\n"),
+        ("o200k.tiktoken", make_rank_file(BYTES) + b"YWI= 99999999999999999999\n"),
+        ("o200k.tiktoken", make_rank_file(BYTES) + b"YWI= 7\n"),
         ("o200k.tiktoken", json.dumps({"model": {}}).encode()),
-        ("unnamed.tiktoken", ranks(BYTES)),
+        ("unnamed.tiktoken", make_rank_file(BYTES)),
     ],
 )
 def test_a_broken_file_has_a_clear_error_of_one_line(tmp_path: Path, name: str, content: bytes) -> None:
@@ -124,7 +124,7 @@ def test_a_broken_file_has_a_clear_error_of_one_line(tmp_path: Path, name: str, 
 
 def test_a_truncated_tokenizer_json_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    byte_level(ab=0).save(str(path))
+    make_byte_level_tokenizer(ab=0).save(str(path))
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
 

@@ -35,32 +35,32 @@ async def record_call(
         at=at,
     )
     usage = Usage(cache=CacheUsage(uncached=25, read=75), output_tokens=5)
-    make_charge = Charge(call=call, usage=usage, dollars=None if dollars is None else Decimal(dollars))
-    await settle_one(store.ledger, make_charge, accounts=list_accounts(call))
+    charge = Charge(call=call, usage=usage, dollars=None if dollars is None else Decimal(dollars))
+    await settle_one(store.ledger, charge, accounts=list_accounts(call))
 
 
 async def test_configured_and_active_agents_are_listed_by_cost(
     tmp_path: Path,
 ) -> None:
-    async with open_dashboard(tmp_path, "agents: [{id: ana}, {id: ben, window_tokens: 9000}]") as at:
-        await record_call(at.store, "ben", "0.5")
-        await record_call(at.store, "carl", "2", at=NOW - 2 * DAY)
-        await record_call(at.store, "old", "9", at=NOW - 20 * DAY)
-        text = await at.text(PATH)
+    async with open_dashboard(tmp_path, "agents: [{id: ana}, {id: ben, window_tokens: 9000}]") as dashboard:
+        await record_call(dashboard.store, "ben", "0.5")
+        await record_call(dashboard.store, "carl", "2", at=NOW - 2 * DAY)
+        await record_call(dashboard.store, "old", "9", at=NOW - 20 * DAY)
+        text = await dashboard.text(PATH)
 
         assert "4 agents" in text
         order = [text.index(name) for name in ("carl not in", "ben on off auto – 9k", "ana on", "old not in")]
         assert order == sorted(order)
         assert "75% healthy" in text
-        assert "2 agents" in await at.text(f"{PATH}?which=configured")
-        assert "2 agents" in await at.text(f"{PATH}?which=asked")
-        assert "1 agent;" in await at.text(f"{PATH}?find=CAR")
-        assert "No agent is like that" in await at.text(f"{PATH}?find=nobody")
+        assert "2 agents" in await dashboard.text(f"{PATH}?which=configured")
+        assert "2 agents" in await dashboard.text(f"{PATH}?which=asked")
+        assert "1 agent;" in await dashboard.text(f"{PATH}?find=CAR")
+        assert "No agent is like that" in await dashboard.text(f"{PATH}?find=nobody")
 
 
 async def test_without_agents_the_page_explains_how_to_name_one(tmp_path: Path) -> None:
-    async with open_dashboard(tmp_path) as at:
-        text = await at.text(PATH)
+    async with open_dashboard(tmp_path) as dashboard:
+        text = await dashboard.text(PATH)
 
         assert "No agent has asked yet" in text
         assert "What holds for all agents" in text
@@ -69,8 +69,8 @@ async def test_without_agents_the_page_explains_how_to_name_one(tmp_path: Path) 
 
 async def test_two_hundred_agents_are_listed_in_pages(tmp_path: Path) -> None:
     agents = ", ".join(f"{{id: agent-{number:03}}}" for number in range(200))
-    async with open_dashboard(tmp_path, f"agents: [{agents}]") as at:
-        first, last = await at.page(PATH), await at.page(f"{PATH}?page=99")
+    async with open_dashboard(tmp_path, f"agents: [{agents}]") as dashboard:
+        first, last = await dashboard.page(PATH), await dashboard.page(f"{PATH}?page=99")
 
         assert "agent-000" in first
         assert "agent-050" not in first
@@ -81,7 +81,7 @@ async def test_two_hundred_agents_are_listed_in_pages(tmp_path: Path) -> None:
 
 
 async def test_an_agents_page_shows_its_features_and_their_origin(tmp_path: Path) -> None:
-    value = (
+    config = (
         "context_optimization:\n"
         "  prompt_cache: {ttl: 1h, pings: {enabled: true}}\n"
         "  compaction: {summarizer_model: small, compact_at_pct: 0.5}\n"
@@ -89,8 +89,8 @@ async def test_an_agents_page_shows_its_features_and_their_origin(tmp_path: Path
         "  - {id: ana, on_overflow: pass, context_optimization: {compaction: true, token_counter: true}}\n"
         "  - {id: ben, context_optimization: {prompt_cache: false, compaction: true, token_counter: false}}\n"
     )
-    async with open_dashboard(tmp_path, value) as at:
-        ana, ben = await at.text(f"{PATH}/ana"), await at.text(f"{PATH}/ben")
+    async with open_dashboard(tmp_path, config) as dashboard:
+        ana, ben = await dashboard.text(f"{PATH}/ana"), await dashboard.text(f"{PATH}/ben")
 
         assert "they live always 1h (an hour only on anthropic, vertex) as for all agents" in ana
         assert "Pings on at most 3 in a row, in 64 sessions at once" in ana
@@ -104,7 +104,7 @@ async def test_an_agents_page_shows_its_features_and_their_origin(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("value", "means"),
+    ("config", "text"),
     [
         ("compaction: {enabled: false}", "sent as they come, since compaction is off"),
         ("compaction: {enabled: true}", "cut where they are longer than 30% of the window"),
@@ -115,19 +115,21 @@ async def test_an_agents_page_shows_its_features_and_their_origin(tmp_path: Path
     ],
 )
 async def test_the_state_of_tool_result_truncation_is_shown_correctly(
-    tmp_path: Path, value: str, means: str
+    tmp_path: Path, config: str, text: str
 ) -> None:
     """Regression: the page said that they are cut although compaction was off."""
-    async with open_dashboard(tmp_path, f"agents: [{{id: ana}}]\ncontext_optimization: {{{value}}}") as at:
-        assert means in await at.text(f"{PATH}/ana")
+    async with open_dashboard(
+        tmp_path, f"agents: [{{id: ana}}]\ncontext_optimization: {{{config}}}"
+    ) as dashboard:
+        assert text in await dashboard.text(f"{PATH}/ana")
 
 
 async def test_an_agents_page_shows_its_spending_and_its_models_windows(tmp_path: Path) -> None:
-    async with open_dashboard(tmp_path) as at:
-        await record_call(at.store, "ana", "0.5")
-        await record_call(at.store, "ana", None, model="nobody-knows")
-        await record_call(at.store, "ana", "2", at=NOW - 2 * DAY)
-        text = await at.text(f"{PATH}/ana")
+    async with open_dashboard(tmp_path) as dashboard:
+        await record_call(dashboard.store, "ana", "0.5")
+        await record_call(dashboard.store, "ana", None, model="nobody-knows")
+        await record_call(dashboard.store, "ana", "2", at=NOW - 2 * DAY)
+        text = await dashboard.text(f"{PATH}/ana")
 
         assert "Today $0.50 + 1 unpriced" in text
         assert "7 days $2.50 + 1 unpriced" in text
@@ -138,14 +140,14 @@ async def test_an_agents_page_shows_its_spending_and_its_models_windows(tmp_path
 
 
 async def test_an_agents_caps_are_shown_with_what_is_left(tmp_path: Path) -> None:
-    value = (
+    config = (
         "cost: {caps: [{scope: agent, agent: ana, dollars: 4}, {scope: agent, agent: ben, dollars: 3}, "
         "{scope: day, dollars: 20}, {scope: call, dollars: 1}, {scope: agent, dollars: 1}]}\n"
     )
-    async with open_dashboard(tmp_path, value) as at:
-        await record_call(at.store, "ana", "1")
-        await record_call(at.store, "ben", "2")
-        text = await at.text(f"{PATH}/ana")
+    async with open_dashboard(tmp_path, config) as dashboard:
+        await record_call(dashboard.store, "ana", "1")
+        await record_call(dashboard.store, "ben", "2")
+        text = await dashboard.text(f"{PATH}/ana")
 
         assert "agent ana $4.00 $3.00 25% 25% used" in text
         assert "agent ana $1.00 nothing" in text
@@ -162,11 +164,11 @@ async def test_the_workspace_is_shown_with_its_files_and_own_limits(tmp_path: Pa
     (home / "notes.txt").write_text("no file of a bundle")
     (home / "budget.yaml").write_text("total_tokens: 500\n")
     limits = "{total_tokens: 900, ladder: progressive, sections: {context: {max_tokens: 300, priority: high}}}"
-    value = (
+    config = (
         f"agents: [{{id: ana, sections: {{workspace: {{root: {json.dumps(str(home))}}}, limits: {limits}}}}}]"
     )
-    async with open_dashboard(tmp_path, value) as at:
-        text = await at.text(f"{PATH}/ana")
+    async with open_dashboard(tmp_path, config) as dashboard:
+        text = await dashboard.text(f"{PATH}/ana")
 
         assert f"Folder {home}" in text
         assert "IDENTITY.md IDENTITY.md 12 4" in text
@@ -176,16 +178,16 @@ async def test_the_workspace_is_shown_with_its_files_and_own_limits(tmp_path: Pa
         assert "context on high 300" in text
 
         (home / "budget.yaml").write_text("total_tokens: many\n")
-        at.clock.seconds += 2
-        assert "budget.yaml:1" in await at.text(f"{PATH}/ana")
+        dashboard.clock.seconds += 2
+        assert "budget.yaml:1" in await dashboard.text(f"{PATH}/ana")
 
 
 async def test_a_missing_workspace_is_reported(tmp_path: Path) -> None:
-    value = (
+    config = (
         f"agents: [{{id: ana, sections: {{workspace: {{root: '{tmp_path}/gone'}}, skills: '{tmp_path}/no'}}}}]"
     )
-    async with open_dashboard(tmp_path, value) as at:
-        text = await at.text(f"{PATH}/ana")
+    async with open_dashboard(tmp_path, config) as dashboard:
+        text = await dashboard.text(f"{PATH}/ana")
 
         assert f"{tmp_path}/gone: " in text
         assert "0 files, 0 characters" in text
@@ -193,20 +195,20 @@ async def test_a_missing_workspace_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [UNUSUAL_NAME, "ü" * 250, "a/b", "\u202eleft"])
 async def test_any_name_of_an_agent_has_a_page_and_is_shown_as_text(tmp_path: Path, name: str) -> None:
-    async with open_dashboard(tmp_path) as at:
-        await record_call(at.store, name, "1")
-        listed = await at.page(PATH)
-        address = f"{PATH}/{quote(name, safe='')}"
-        assert f'href="{address}"' in listed
+    async with open_dashboard(tmp_path) as dashboard:
+        await record_call(dashboard.store, name, "1")
+        list_page = await dashboard.page(PATH)
+        path = f"{PATH}/{quote(name, safe='')}"
+        assert f'href="{path}"' in list_page
 
-        page = await at.page(address)
-        assert "<script>alert" not in page + listed
-        assert f'href="/-/sessions?agent={quote(name, safe="")}"' in page
+        agent_page = await dashboard.page(path)
+        assert "<script>alert" not in agent_page + list_page
+        assert f'href="/-/sessions?agent={quote(name, safe="")}"' in agent_page
 
 
 async def test_an_unknown_agent_has_no_page(tmp_path: Path) -> None:
-    async with open_dashboard(tmp_path) as at:
-        assert "the agent '<b>x</b>' has never asked" in await at.text(f"{PATH}/<b>x</b>", 404)
+    async with open_dashboard(tmp_path) as dashboard:
+        assert "the agent '<b>x</b>' has never asked" in await dashboard.text(f"{PATH}/<b>x</b>", 404)
 
 
 class _HangingSources(SectionSources):
@@ -218,9 +220,9 @@ class _HangingSources(SectionSources):
 
 async def test_a_hanging_disk_does_not_block_the_page(tmp_path: Path) -> None:
     sections = f"{{workspace: {{root: '{tmp_path}'}}, memory: {{paths: ['{tmp_path}']}}}}"
-    value = f"agents: [{{id: ana, sections: {sections}}}]"
-    async with open_dashboard(tmp_path, value, make_sources=_HangingSources) as at:
-        agent, memory = await at.client.get(f"{PATH}/ana"), await at.client.get("/-/memory")
+    config = f"agents: [{{id: ana, sections: {sections}}}]"
+    async with open_dashboard(tmp_path, config, make_sources=_HangingSources) as dashboard:
+        agent, memory = await dashboard.client.get(f"{PATH}/ana"), await dashboard.client.get("/-/memory")
 
         assert f"{tmp_path}: its files take {BUSY}" in agent.text
         assert "Put into its requests" in agent.text

@@ -18,10 +18,10 @@ def make_spending(dollars: str) -> SpendingTotals:
 
 
 def test_the_rest_of_the_total_is_shown_as_others() -> None:
-    whole = {LAST: make_spending("3.5"), WEEK.groups[0]: make_spending("1")}
+    total = {LAST: make_spending("3.5"), WEEK.groups[0]: make_spending("1")}
     parts = {"ana": {LAST: make_spending("2")}, "bob": {}}
 
-    chart = overview.build_cost_chart(WEEK, whole, parts, "agent")
+    chart = overview.build_cost_chart(WEEK, total, parts, "agent")
 
     assert [(series.name, series.values, series.colour) for series in chart.series] == [
         ("ana", [0, 0, 0, 0, 0, 0, 2], SERIES_COLOURS[0]),
@@ -48,13 +48,13 @@ def test_an_empty_chart_has_its_labels_and_says_so() -> None:
 
 
 def test_hours_that_have_not_started_are_not_drawn() -> None:
-    whole = {TODAY.groups[0]: SpendingTotals(requests=3, failed=1)}
+    total = {TODAY.groups[0]: SpendingTotals(requests=3, failed=1)}
 
-    good, bad = overview.build_requests_chart(TODAY, whole).series
+    succeeded, failed = overview.build_requests_chart(TODAY, total).series
 
-    assert good.values[:2] == [2, 0]
-    assert bad.values[:2] == [1, 0]
-    assert good.values[13:] == [None] * 11
+    assert succeeded.values[:2] == [2, 0]
+    assert failed.values[:2] == [1, 0]
+    assert succeeded.values[13:] == [None] * 11
 
 
 def test_an_agent_has_the_same_colour_in_every_chart() -> None:
@@ -62,29 +62,33 @@ def test_an_agent_has_the_same_colour_in_every_chart() -> None:
         "dear": {LAST: make_spending("9")},
         "busy": {LAST: SpendingTotals(calls=1, dollars=Decimal(1), hits=HitRatio(3, 4))},
     }
-    whole = {LAST: make_spending("10")}
+    total = {LAST: make_spending("10")}
 
-    dollars = {
-        item.name: item.colour for item in overview.build_cost_chart(WEEK, whole, agents, "agent").series
+    colours = {
+        series.name: series.colour for series in overview.build_cost_chart(WEEK, total, agents, "agent").series
     }
-    ratios = [item for item in overview.build_hit_ratio_chart(WEEK, agents).series if item.shape is Shape.LINE]
+    ratios = [
+        series for series in overview.build_hit_ratio_chart(WEEK, agents).series if series.shape is Shape.LINE
+    ]
 
-    assert [(item.name, item.colour) for item in ratios] == [("busy", dollars["busy"])]
+    assert [(series.name, series.colour) for series in ratios] == [("busy", colours["busy"])]
 
 
 def test_the_health_levels_are_lines_over_the_whole_time_range() -> None:
-    limits = [item for item in overview.build_hit_ratio_chart(WEEK, {}).series if item.shape is Shape.LIMIT]
+    limits = [
+        series for series in overview.build_hit_ratio_chart(WEEK, {}).series if series.shape is Shape.LIMIT
+    ]
 
-    assert [(item.name, item.values) for item in limits] == [
+    assert [(series.name, series.values) for series in limits] == [
         ("the aim: 70%", [0.7] * 7),
         ("flagged below: 30%", [0.3] * 7),
     ]
 
 
 def test_losses_are_negative_and_unused_mechanisms_are_left_out() -> None:
-    whole = {LAST: SpendingTotals(saved_by_compaction=Decimal("-0.5"), lost_dollars=Decimal("0.25"))}
+    total = {LAST: SpendingTotals(saved_by_compaction=Decimal("-0.5"), lost_dollars=Decimal("0.25"))}
 
-    chart = overview.build_savings_chart(WEEK, whole)
+    chart = overview.build_savings_chart(WEEK, total)
 
     assert {series.name: series.values[-1] for series in chart.series} == {
         "saved by breakpoints": 0,

@@ -28,8 +28,8 @@ AT = NOW - 600
 
 @pytest.fixture
 async def dashboard(tmp_path: Path) -> AsyncIterator[Dashboard]:
-    async with open_dashboard(tmp_path) as result:
-        yield result
+    async with open_dashboard(tmp_path) as opened:
+        yield opened
 
 
 async def page_text(dashboard: Dashboard, address: str) -> str:
@@ -42,7 +42,9 @@ async def record_requests(dashboard: Dashboard, count: int = 1, session_id: str 
     await dashboard.store.traces.save(traces)
 
 
-async def make_compaction(dashboard: Dashboard, turns: int, id_: str = "fold-1", **value: object) -> Compaction:
+async def make_compaction(
+    dashboard: Dashboard, turns: int, id_: str = "fold-1", **fields: object
+) -> Compaction:
     """Return a compaction of a conversation with Claude."""
     request = formats.parse_request(claude_body(turns))
     compaction = with_(
@@ -51,7 +53,7 @@ async def make_compaction(dashboard: Dashboard, turns: int, id_: str = "fold-1",
         boundary=compute_chain(request).hashes[-1],
         messages=len(request.messages),
         compacted_at=AT,
-        **value,  # type: ignore[arg-type]
+        **fields,  # type: ignore[arg-type]
     )
     await dashboard.store.compactions.record(compaction, request.messages, lease=None)
     return compaction
@@ -128,7 +130,7 @@ async def test_a_requests_details_show_edits_problems_and_cache_misses(dashboard
 
 async def test_a_request_without_edits_usage_or_response_says_so(dashboard: Dashboard) -> None:
     bare = replace(TRACE, at=AT, status=0, tokens=None, sections=(), edits=(), edits_left_out=0, problems=())
-    await dashboard.store.traces.save([replace(bare, fold_id=None, broke=None)])
+    await dashboard.store.traces.save([replace(bare, compaction_id=None, cache_miss=None)])
     text = await page_text(dashboard, "/-/sessions/s")
 
     assert "unknown no bill was booked 2.1 ms no answer" in text
@@ -145,7 +147,7 @@ async def test_message_content_is_escaped(dashboard: Dashboard) -> None:
             )
         ]
     )
-    value = b'{"role":"user","content":"<script>alert(1)</script>"}'
+    message = b'{"role":"user","content":"<script>alert(1)</script>"}'
     await dashboard.store.compactions.record(
         with_(
             COMPACTION,
@@ -155,7 +157,7 @@ async def test_message_content_is_escaped(dashboard: Dashboard) -> None:
             model=MALICIOUS_NAME,
             agent=MALICIOUS_NAME,
         ),
-        [value],
+        [message],
         lease=None,
     )
     for path in ("/-/sessions/s", "/-/folds/fold-1"):
@@ -187,7 +189,7 @@ async def test_a_compactions_details_show_the_messages_and_the_summary(dashboard
     await record_requests(dashboard)
     compaction = await make_compaction(dashboard, 6)
     text = await page_text(dashboard, "/-/sessions/s")
-    visible = text[text.index("Folds Messages") : text.index("Requests 1 request")]
+    section = text[text.index("Folds Messages") : text.index("Requests 1 request")]
 
     for expected in (
         f"Messages 1–{compaction.messages} folded: 9k tokens became 700, 10 min ago",
@@ -202,8 +204,8 @@ async def test_a_compactions_details_show_the_messages_and_the_summary(dashboard
         "messages between them: all that was folded",
         f"Message {compaction.messages}, ",
     ):
-        assert expected in visible
-    assert '"role"' not in visible, "messages are read by their format"
+        assert expected in section
+    assert '"role"' not in section, "messages are read by their format"
 
 
 async def test_an_undone_failed_or_replaced_compaction_is_not_in_force(dashboard: Dashboard) -> None:
@@ -242,8 +244,8 @@ async def test_an_undone_failed_or_replaced_compaction_is_not_in_force(dashboard
 async def test_a_compaction_has_its_own_page(dashboard: Dashboard) -> None:
     compaction = await make_compaction(dashboard, 40)
     page = await dashboard.page("/-/folds/fold-1")
-    (following,) = re.findall(r'href="(\?from=\d+)" rel="next"', page)
-    second = await dashboard.text(f"/-/folds/fold-1{following}")
+    (next_query,) = re.findall(r'href="(\?from=\d+)" rel="next"', page)
+    second = await dashboard.text(f"/-/folds/fold-1{next_query}")
 
     assert f"{compaction.messages} messages, kept as they came; 1–30 of them here" in page_to_text(page)
     assert "Message 1, user" in page_to_text(page)
@@ -257,20 +259,20 @@ async def test_a_compaction_has_its_own_page(dashboard: Dashboard) -> None:
 
 async def test_unreadable_messages_are_shown_as_received(dashboard: Dashboard) -> None:
     await record_requests(dashboard)
-    long = b'{"role": "user", "content": "' + b"x" * 1_000_000 + b'"}'
+    long_message = b'{"role": "user", "content": "' + b"x" * 1_000_000 + b'"}'
     await dashboard.store.compactions.record(
-        with_(COMPACTION, messages=3), [b"\xff\0", b"{}", long], lease=None
+        with_(COMPACTION, messages=3), [b"\xff\0", b"{}", long_message], lease=None
     )
     text = await page_text(dashboard, "/-/sessions/s")
 
     assert "Message 1, 2 bytes as they came \\xff" in text
-    assert f"Message 3, {len(long):,} bytes as they came" in text
+    assert f"Message 3, {len(long_message):,} bytes as they came" in text
     assert len(text) < 20_000
     family = "👩‍👩‍👧‍👦"
     await dashboard.store.compactions.record(with_(COMPACTION, id="b", summary=family * 900), (), lease=None)
     page = await dashboard.page("/-/sessions/s")
-    cut = page[page.index(f">{family}") + 1 :].partition("<span")[0]
-    assert set(cut.split(family)) == {""}, "no character is cut in two"
+    summary = page[page.index(f">{family}") + 1 :].partition("<span")[0]
+    assert set(summary.split(family)) == {""}, "no character is cut in two"
 
 
 async def test_many_compactions_are_listed_in_pages(dashboard: Dashboard) -> None:
@@ -291,8 +293,8 @@ async def test_many_compactions_are_listed_in_pages(dashboard: Dashboard) -> Non
 async def test_compactions_of_one_moment_are_on_the_same_page(dashboard: Dashboard) -> None:
     await record_requests(dashboard)
     for at in range(COMPACTIONS_PER_PAGE + 5):
-        cut = with_(COMPACTION, id=f"f{at}", compacted_at=AT + (at > COMPACTIONS_PER_PAGE + 2))
-        await dashboard.store.compactions.record(cut, (), lease=None)
+        compaction = with_(COMPACTION, id=f"f{at}", compacted_at=AT + (at > COMPACTIONS_PER_PAGE + 2))
+        await dashboard.store.compactions.record(compaction, (), lease=None)
     await dashboard.store.compactions.record(with_(COMPACTION, id="first", compacted_at=AT - 1), (), lease=None)
     page = await dashboard.page("/-/sessions/s")
     (earlier,) = re.findall(r'href="(\?folds=[^"#]*)#folds"', page)
@@ -315,10 +317,10 @@ async def test_forks_link_to_each_other(dashboard: Dashboard) -> None:
 
 
 async def test_sessions_without_requests_are_not_linked(dashboard: Dashboard) -> None:
-    refused = make_session("refused", 3)
-    await dashboard.store.sessions.save([SessionUpdate(session=refused, turns=make_turns("refused", 0, 3))])
+    rejected = make_session("refused", 3)
+    await dashboard.store.sessions.save([SessionUpdate(session=rejected, turns=make_turns("refused", 0, 3))])
     await dashboard.store.sessions.save(
-        [SessionUpdate(session=make_session("child", 4, parent=refused), turns=make_turns("child", 3, 4))]
+        [SessionUpdate(session=make_session("child", 4, parent=rejected), turns=make_turns("child", 3, 4))]
     )
     await record_requests(dashboard, session_id="child")
 

@@ -26,36 +26,36 @@ def make_sample(
     tokens: int | None = 1_000,
     *,
     window: int | None = 4_000,
-    compaction: str | None = None,
-    broken: bool = False,
+    compaction_id: str | None = None,
+    is_cache_miss: bool = False,
 ) -> WindowSample:
     return WindowSample(
         id=f"r{number}",
         at=NOON + 60 * number,
         tokens=tokens,
         window_tokens=window,
-        compaction_id=compaction,
-        is_cache_miss=broken,
+        compaction_id=compaction_id,
+        is_cache_miss=is_cache_miss,
     )
 
 
 def make_contents(miss: CacheMiss | None = None, **sizes: int) -> WindowContents:
     sections = [WindowSection(name.replace("_", " "), tokens) for name, tokens in sizes.items()]
-    return WindowContents(sections=sections, exact=True, reserved_tokens=300, broke=miss)
+    return WindowContents(sections=sections, exact=True, reserved_tokens=300, cache_miss=miss)
 
 
 @given(st.lists(st.none() | st.integers(0, 10**6), max_size=60), st.integers(1, 12))
-def test_the_fullest_of_each_stretch_is_shown_and_the_last(sizes: list[int | None], maximum: int) -> None:
+def test_the_fullest_of_each_stretch_is_shown_and_the_last(sizes: list[int | None], max_points: int) -> None:
     points = [make_sample(number, tokens) for number, tokens in enumerate(sizes)]
-    places = choose_points(points, maximum)
+    indexes = choose_points(points, max_points)
 
-    assert places == sorted(set(places))
-    assert len(places) == min(len(points), maximum)
+    assert indexes == sorted(set(indexes))
+    assert len(indexes) == min(len(points), max_points)
     if points:
-        assert places[-1] == len(points) - 1
-        longest_stretch = ceil(len(points) / len(places))
-        earlier = [size or 0 for size in sizes[:-longest_stretch]]
-        assert max(sizes[at] or 0 for at in places) >= max(earlier, default=0)
+        assert indexes[-1] == len(points) - 1
+        max_stretch = ceil(len(points) / len(indexes))
+        earlier = [size or 0 for size in sizes[:-max_stretch]]
+        assert max(sizes[at] or 0 for at in indexes) >= max(earlier, default=0)
 
 
 def test_a_session_without_counts_has_no_chart() -> None:
@@ -66,11 +66,11 @@ def test_a_session_without_counts_has_no_chart() -> None:
 
 def test_kinds_of_sections_are_stacked_in_the_order_of_the_prompt() -> None:
     points = [make_sample(0, 1_000), make_sample(1, None), make_sample(2, 1_500)]
-    fillings = {
+    contents = {
         "r0": make_contents(user=400, tools=600),
         "r2": make_contents(tools=600, injected_time=40, injected_memory=60, user=500, tool_results=250),
     }
-    chart = build_window_chart(points, fillings, {})
+    chart = build_window_chart(points, contents, {})
 
     assert chart is not None
     assert chart.stacked
@@ -101,13 +101,13 @@ def test_compactions_and_cache_misses_are_events_of_the_chart() -> None:
     miss = CacheMiss(cause="timestamp", where="system[0]", lost_tokens=3_000, lost_dollars=Decimal("0.5"))
     points = [
         make_sample(0),
-        make_sample(1, compaction=COMPACTION.id, broken=True),
-        make_sample(2, compaction=COMPACTION.id),
-        make_sample(3, compaction="unknown"),
+        make_sample(1, compaction_id=COMPACTION.id, is_cache_miss=True),
+        make_sample(2, compaction_id=COMPACTION.id),
+        make_sample(3, compaction_id="unknown"),
         make_sample(4),
     ]
-    fillings = {point.id: make_contents(miss if point.is_cache_miss else None, user=1_000) for point in points}
-    chart = build_window_chart(points, fillings, {COMPACTION.id: COMPACTION})
+    contents = {point.id: make_contents(miss if point.is_cache_miss else None, user=1_000) for point in points}
+    chart = build_window_chart(points, contents, {COMPACTION.id: COMPACTION})
 
     assert chart is not None
     assert [(event.label, event.kind, event.description) for event in chart.events] == [
@@ -120,17 +120,21 @@ def test_compactions_and_cache_misses_are_events_of_the_chart() -> None:
         (3, "fold", "Folded"),
         (4, "fold", "No longer folded"),
     ]
-    later = build_window_chart(points[2:], fillings, {}, first_number=3)
-    assert later is not None
-    assert [event.label for event in later.events] == [1, 2], "what was so before is no event"
-    assert later.labels[0].startswith("#3 ")
+    second_page = build_window_chart(points[2:], contents, {}, first_number=3)
+    assert second_page is not None
+    assert [event.label for event in second_page.events] == [1, 2], (
+        "a state that did not change is not an event"
+    )
+    assert second_page.labels[0].startswith("#3 ")
 
 
 def test_a_long_session_has_few_points_and_all_events() -> None:
-    points = [make_sample(number, 1_000 + number, broken=number % 3 == 0) for number in range(4 * MAX_POINTS)]
+    points = [
+        make_sample(number, 1_000 + number, is_cache_miss=number % 3 == 0) for number in range(4 * MAX_POINTS)
+    ]
     ids = list_required_requests(points)
-    fillings = {id_: make_contents(user=1_000) for id_ in ids}
-    chart = build_window_chart(points, fillings, {})
+    contents = {id_: make_contents(user=1_000) for id_ in ids}
+    chart = build_window_chart(points, contents, {})
 
     assert chart is not None
     assert len(chart.labels) == MAX_POINTS
@@ -149,11 +153,11 @@ def test_the_current_window_is_unknown_if_the_last_request_was_not_counted() -> 
 
 def test_the_current_window_is_that_of_the_last_request() -> None:
     points = [make_sample(0), make_sample(1, 2_000)]
-    full = describe_current_window(points, {"r1": make_contents(system=500, nobody_knows_it=1_000)})
+    window = describe_current_window(points, {"r1": make_contents(system=500, nobody_knows_it=1_000)})
 
-    assert full is not None
-    assert (full.tokens, full.share, full.exact, full.reserved_tokens) == (2_000, 0.5, True, 300)
-    assert [(part.name, part.tokens, part.share) for part in full.parts] == [
+    assert window is not None
+    assert (window.tokens, window.share, window.exact, window.reserved_tokens) == (2_000, 0.5, True, 300)
+    assert [(part.name, part.tokens, part.share) for part in window.parts] == [
         ("system", 500, 0.25),
         ("nobody knows it", 1_000, 0.5),
         ("other", 500, 0.25),

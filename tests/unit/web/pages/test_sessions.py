@@ -21,20 +21,20 @@ MALICIOUS_NAME = "<script>alert('x')</script>/?#&% 🦊 مرحبا"
 
 @pytest.fixture
 async def dashboard(tmp_path: Path) -> AsyncIterator[Dashboard]:
-    async with open_dashboard(tmp_path) as result:
-        yield result
+    async with open_dashboard(tmp_path) as opened:
+        yield opened
 
 
-def make_trace(session_id: str, **value: object) -> Trace:
-    return replace(TRACE, id=f"of {session_id}", session_id=session_id, **{"at": NOW - 60, **value})
+def make_trace(session_id: str, **fields: object) -> Trace:
+    return replace(TRACE, id=f"of {session_id}", session_id=session_id, **{"at": NOW - 60, **fields})
 
 
-async def record_charges(
+async def record_charge(
     dashboard: Dashboard, session_id: str, dollars: str | None, *, at: float = NOW - 60, agent: str = "ana"
 ) -> None:
     call = replace(CALL, id=f"of {session_id}", session_id=session_id, at=at, agent=agent)
-    make_charge = replace(CHARGE, call=call, dollars=None if dollars is None else Decimal(dollars))
-    await settle_one(dashboard.store.ledger, make_charge, accounts=list_accounts(call))
+    charge = replace(CHARGE, call=call, dollars=None if dollars is None else Decimal(dollars))
+    await settle_one(dashboard.store.ledger, charge, accounts=list_accounts(call))
 
 
 def listed_sessions(page: str) -> list[str]:
@@ -51,9 +51,9 @@ async def test_an_empty_store_explains_the_list(dashboard: Dashboard) -> None:
 
 async def test_a_row_shows_requests_and_costs(dashboard: Dashboard) -> None:
     await dashboard.store.traces.save(
-        [make_trace("s"), replace(make_trace("s"), id="b", status=529, broke=None)]
+        [make_trace("s"), replace(make_trace("s"), id="b", status=529, cache_miss=None)]
     )
-    await record_charges(dashboard, "s", "0.05")
+    await record_charge(dashboard, "s", "0.05")
     await dashboard.store.compactions.record(COMPACTION, (), lease=None)
     await dashboard.store.compactions.record(FAILED_COMPACTION, (), lease=None)
     text = await dashboard.text("/-/sessions")
@@ -69,7 +69,7 @@ async def test_unknown_values_are_not_zero(dashboard: Dashboard) -> None:
     await dashboard.store.traces.save(
         [make_trace("uncounted", tokens=None, at=NOW - 2), make_trace("unwindowed", window_tokens=None)]
     )
-    await record_charges(dashboard, "uncounted", None)
+    await record_charge(dashboard, "uncounted", None)
     text = await dashboard.text("/-/sessions")
 
     assert "unknown" in text
@@ -99,44 +99,46 @@ async def test_filters_are_applied_by_the_database(
         [make_trace(id_, at=NOW - ago, agent=agent) for id_, ago, agent, _ in rows]
     )
     for id_, ago, agent, dollars in rows:
-        await record_charges(dashboard, id_, dollars, at=NOW - ago, agent=agent)
+        await record_charge(dashboard, id_, dollars, at=NOW - ago, agent=agent)
 
     assert listed_sessions(await dashboard.page(f"/-/sessions?{query}")) == expected
 
 
 async def test_pages_link_forward_and_back_and_keep_the_filter(dashboard: Dashboard) -> None:
-    many = 2 * SESSIONS_PER_PAGE + 5
-    await dashboard.store.traces.save([make_trace(f"s{at:03}", at=NOW - at) for at in range(many)])
+    count = 2 * SESSIONS_PER_PAGE + 5
+    await dashboard.store.traces.save([make_trace(f"s{at:03}", at=NOW - at) for at in range(count)])
     first = await dashboard.page("/-/sessions?agent=ana")
-    (to_second,) = re.findall(r'href="(\?[^"]*)" rel="next"', first)
-    second = await dashboard.page(f"/-/sessions{to_second.replace('&amp;', '&')}")
-    (to_third,) = re.findall(r'href="(\?[^"]*)" rel="next"', second)
-    third = await dashboard.page(f"/-/sessions{to_third.replace('&amp;', '&')}")
-    (back,) = re.findall(r'href="(\?[^"]*)" rel="prev"', third)
+    (second_link,) = re.findall(r'href="(\?[^"]*)" rel="next"', first)
+    second = await dashboard.page(f"/-/sessions{second_link.replace('&amp;', '&')}")
+    (third_link,) = re.findall(r'href="(\?[^"]*)" rel="next"', second)
+    third = await dashboard.page(f"/-/sessions{third_link.replace('&amp;', '&')}")
+    (back_link,) = re.findall(r'href="(\?[^"]*)" rel="prev"', third)
 
     assert "105 sessions of this kind, 50 of them here" in page_to_text(first)
-    assert "agent=ana" in to_second
+    assert "agent=ana" in second_link
     assert 'rel="prev"' not in first
     assert listed_sessions(first) + listed_sessions(second) + listed_sessions(third) == [
-        f"s{at:03}" for at in range(many)
+        f"s{at:03}" for at in range(count)
     ]
     assert 'rel="next"' not in third
-    again = await dashboard.page(f"/-/sessions{back.replace('&amp;', '&')}")
-    assert listed_sessions(again) == listed_sessions(second)
-    assert 'rel="prev"' in again
-    assert 'rel="next"' in again
-    assert "First page" in page_to_text(again)
+    second_again = await dashboard.page(f"/-/sessions{back_link.replace('&amp;', '&')}")
+    assert listed_sessions(second_again) == listed_sessions(second)
+    assert 'rel="prev"' in second_again
+    assert 'rel="next"' in second_again
+    assert "First page" in page_to_text(second_again)
 
 
 @pytest.mark.parametrize("order", ["newest", "dearest"])
 async def test_the_next_page_is_stable_while_sessions_change(dashboard: Dashboard, order: str) -> None:
     for at in range(SESSIONS_PER_PAGE + 2):
-        await record_charges(dashboard, f"s{at:03}", str(SESSIONS_PER_PAGE + 2 - at), at=NOW - at)
+        await record_charge(dashboard, f"s{at:03}", str(SESSIONS_PER_PAGE + 2 - at), at=NOW - at)
     first = await dashboard.page(f"/-/sessions?order={order}")
-    (following,) = re.findall(r'href="(\?[^"]*)" rel="next"', first)
-    again = replace(CALL, id="again", session_id=f"s{SESSIONS_PER_PAGE - 1:03}", at=NOW + 1)
-    await settle_one(dashboard.store.ledger, replace(CHARGE, call=again, dollars=Decimal(1_000)), accounts=())
-    second = await dashboard.page(f"/-/sessions{following.replace('&amp;', '&')}")
+    (next_link,) = re.findall(r'href="(\?[^"]*)" rel="next"', first)
+    new_call = replace(CALL, id="again", session_id=f"s{SESSIONS_PER_PAGE - 1:03}", at=NOW + 1)
+    await settle_one(
+        dashboard.store.ledger, replace(CHARGE, call=new_call, dollars=Decimal(1_000)), accounts=()
+    )
+    second = await dashboard.page(f"/-/sessions{next_link.replace('&amp;', '&')}")
 
     assert listed_sessions(second) == [f"s{SESSIONS_PER_PAGE:03}", f"s{SESSIONS_PER_PAGE + 1:03}"]
 

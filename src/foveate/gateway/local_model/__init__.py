@@ -1,1 +1,0 @@
-"""A small model on this machine, which needs no key."""

@@ -1,0 +1,102 @@
+"""Lock files pin all requirements with hashes, and no file names a package index."""
+
+import re
+import runpy
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[2]
+LOCKS = {"requirements.lock": "dev", "requirements-bench.lock": "bench"}
+IMAGE_LOCKS = ("requirements-runtime.lock", "requirements-build.lock")
+INDEX_ADDRESS = re.compile(r"pythonhosted\.org|pypi\.org|https?://\S*/simple\b|index-url\s*=")
+
+
+def read_pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def list_requirements(group: str) -> list[Requirement]:
+    content = read_pyproject()
+    return [
+        Requirement(line) for line in content["project"]["dependencies"] + content["dependency-groups"][group]
+    ]
+
+
+def read_pins(lock: str) -> dict[str, list[Version]]:
+    """Versions that a lock file pins, by name; several if it differs by platform."""
+    versions: dict[str, list[Version]] = {}
+    for line in (ROOT / lock).read_text(encoding="utf-8").splitlines():
+        if pin := re.match(r"([a-z0-9.-]+)==([^ ]+)", line):
+            versions.setdefault(pin[1], []).append(Version(pin[2]))
+    return versions
+
+
+def tracked_files() -> list[Path]:
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listing.returncode:
+        pytest.skip("not a git checkout, so there are no tracked files to look through")
+    paths = (ROOT / name for name in listing.stdout.split("\0") if name)
+    return [path for path in paths if path.is_file()]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_file_pins_every_requirement(lock: str) -> None:
+    pinned = read_pins(lock)
+    for requirement in list_requirements(LOCKS[lock]):
+        versions = pinned.get(canonicalize_name(requirement.name), [])
+        assert versions, f"{requirement.name} is not in {lock}: run tools/lock"
+        for version in versions:
+            assert version in requirement.specifier, f"{lock} has {requirement.name} {version}"
+
+
+@pytest.mark.parametrize("lock", [*LOCKS, *IMAGE_LOCKS])
+def test_a_lock_file_is_up_to_date(lock: str) -> None:
+    digest = runpy.run_path(str(ROOT / "tools" / "lock_inputs.py"))["digest"]
+    current = digest((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+    assert f"\n# inputs: sha256:{current}\n" in (ROOT / lock).read_text(encoding="utf-8"), (
+        f"{lock} was made from other requirements: run tools/lock"
+    )
+
+
+def test_removing_a_requirement_makes_the_locks_stale() -> None:
+    digest = runpy.run_path(str(ROOT / "tools" / "lock_inputs.py"))["digest"]
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    changed = re.sub(r'\n    "blake3[^"]*",', "", text)
+
+    assert changed != text
+    assert digest(changed) != digest(text)
+
+
+@pytest.mark.parametrize("lock", [*LOCKS, *IMAGE_LOCKS])
+def test_every_pinned_version_has_a_hash(lock: str) -> None:
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    for entry in re.split(r"\n(?=[a-z0-9])", text)[1:]:
+        assert "--hash=sha256:" in entry
+
+
+def test_benchmarks_and_tests_use_the_same_versions() -> None:
+    tested, measured = (read_pins(lock) for lock in LOCKS)
+    for line in read_pyproject()["project"]["dependencies"]:
+        name = canonicalize_name(Requirement(line).name)
+        assert measured[name] == tested[name]
+
+
+@pytest.mark.process
+def test_no_file_names_the_address_of_a_package_index() -> None:
+    for path in tracked_files():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        address = INDEX_ADDRESS.search(text)
+        assert not address, f"{path.relative_to(ROOT)} names {address}"
+
+
+@pytest.mark.process
+def test_no_lock_file_contains_addresses() -> None:
+    assert not [path for path in tracked_files() if path.name in {"uv.lock", "poetry.lock"}]

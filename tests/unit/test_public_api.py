@@ -1,0 +1,142 @@
+"""The public API of the package `foveate`."""
+
+import doctest
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import foveate
+from foveate.errors import MalformedRequest
+from tests.support.harness.example_limits import limit_examples
+from tests.support.strategies.agent_requests import chat_bodies
+from tests.support.strategies.texts import any_texts
+
+MODELS = ("gpt-4o", "gpt-4", "claude-sonnet-4-5", "gemini-2.5-flash", "llama-3.3-70b", "nobody/knows-this", "")
+
+
+def test_the_examples_in_the_docstring_of_the_package_work() -> None:
+    results = doctest.testmod(foveate)
+
+    assert results.attempted >= 4
+    assert results.failed == 0
+
+
+def test_every_name_in_all_can_be_imported() -> None:
+    assert all(getattr(foveate, name) is not None for name in foveate.__all__)
+    with pytest.raises(AttributeError, match="nothing_like_this"):
+        _ = foveate.nothing_like_this
+
+
+@given(text=any_texts, model=st.sampled_from(MODELS))
+def test_counting_a_text_never_raises(text: str, model: str) -> None:
+    count = foveate.count(text, model=model)
+
+    assert count.upper >= count.tokens
+    assert (count.tokens == 0) == (text == "")
+
+
+def test_a_known_model_is_counted_exactly() -> None:
+    assert foveate.count("How many tokens is this?") == foveate.TokenCount(6, True, 6)
+    assert foveate.count("", model="nobody/knows-this").tokens == 0
+
+
+def test_the_count_of_an_unknown_model_is_an_estimate() -> None:
+    count = foveate.count("How many tokens is this?", model="nobody/knows-this")
+    request = foveate.count_request(
+        {"model": "nobody/knows-this", "messages": [{"role": "user", "content": "How many tokens is this?"}]}
+    )
+
+    assert not count.exact
+    assert count.upper > count.tokens
+    assert not request.total.exact
+    assert request.total.upper > request.total.tokens > count.tokens
+
+
+@settings(max_examples=limit_examples(50))
+@given(body=chat_bodies, model=st.sampled_from(MODELS))
+def test_a_request_is_counted_for_every_model(body: dict[str, Any], model: str) -> None:
+    count = foveate.count_request(body, model=model or None)
+
+    assert count.total.upper >= count.total.tokens
+    assert sum(part.tokens for part in count.parts) == count.total.tokens
+
+
+@pytest.mark.parametrize("body", ["", "[]", "{}", b"\xff", {"messages": object()}])
+def test_a_malformed_request_is_rejected(body: Any) -> None:
+    with pytest.raises(MalformedRequest):
+        foveate.count_request(body)
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "gpt-5", "claude-sonnet-4-5", "gemini-2.5-flash", "llama-3.3-70b"])
+@pytest.mark.parametrize("depth", [300, 700, 900, 960, 100_000])
+def test_deeply_nested_arguments_and_schemas_are_counted_or_rejected(model: str, depth: int) -> None:
+    """Arguments of a tool call are counted as text; the request's own JSON may be rejected."""
+    nested_list = "[" * depth + "]" * depth
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": nested_list}}
+    arguments_count = foveate.count_request(
+        {"messages": [{"role": "assistant", "tool_calls": [call]}]}, model=model
+    )
+    assert arguments_count.total.tokens > 4
+
+    schema = '{"type":"object","properties":{"a":' * depth + "{}" + "}}" * depth
+    body = f'{{"messages":[],"tools":[{{"type":"function","function":{{"name":"f","parameters":{schema}}}}}]}}'
+    try:
+        counted = foveate.count_request(body, model=model).total.tokens
+    except MalformedRequest:
+        counted = None
+    assert counted is None or counted > 4
+
+
+@pytest.mark.process
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    heavy = "splintr", "aiohttp", "rich", "msgspec", "yaml", "numpy", "pydantic", "foveate.tokens"
+    script = f"import foveate, sys; print([name for name in {heavy} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.process
+def test_help_loads_no_unneeded_modules() -> None:
+    heavy = ["foveate.model", "httpx2", "numpy", "prompt_toolkit", "pydantic", "rich"]
+    script = (
+        "import sys\nfrom foveate.cli import main\ntry:\n    main(['--help'])\n"
+        f"finally:\n    print([name for name in {heavy} if name in sys.modules])"
+    )
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert "every call is booked" in " ".join(printed.split())
+    assert printed.splitlines()[-1] == "[]"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", ["cost", "config show"])
+def test_commands_that_do_not_use_numpy_do_not_load_it(command: str, tmp_path: Path) -> None:
+    script = (
+        f"import sys\nfrom foveate.cli import main\ntry:\n    main({command.split()})\n"
+        "finally:\n    print('numpy' in sys.modules)"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"FOVEATE_HOME": str(tmp_path)},
+    ).stdout
+
+    assert printed.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("value", [None, b"bytes", 5])
+def test_a_value_that_is_not_a_string_is_rejected_with_its_type(value: Any) -> None:
+    with pytest.raises(TypeError, match=f"a str, not {type(value).__name__}"):
+        foveate.count(value)
+
+
+def test_the_package_has_a_version() -> None:
+    assert foveate.__version__.count(".") == 2
