@@ -35,7 +35,7 @@ TOOL: Any = {
 }
 RULES = "You are a careful engineer. Read before you write, and run the tests after each change. " * 60
 # Text that a browser would take for markup, or a template engine for its own.
-HOSTILE = "<script>window.harmed=1</script><img src=x onerror='window.harmed=2'>\"'</script>{{7*191}}{%raw%}"
+HOSTILE = "<script>window.harmed=1</script><img src=x onerror='window.harmed=2'>\"'</script>{{7919*10000019}}"
 NOTES = """\
 * Beds
 ** Bed 1: tomatoes
