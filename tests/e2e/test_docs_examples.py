@@ -53,20 +53,20 @@ SHELLS = ("bash", "console")
 BLOCKS = [block for page in PAGES for block in read_blocks(page)]
 # The number of blocks that cannot be run, by page; each page says why.
 NOT_RUN = {
-    "docs/demo.md": 1,  # has its own test
-    "docs/gateway.md": 2,  # Docker
-    "docs/howto/agents.md": 1,  # installs agents
-    "docs/howto/claude-code.md": 1,  # Claude Code itself
-    "docs/howto/grafana.md": 2,  # Prometheus's own file and program
-    "docs/howto/postgresql.md": 1,  # a server of the user
-    "docs/metrics.md": 1,  # Prometheus's own file
-    "docs/web.md": 2,  # a gateway for other machines; nginx's own file
+    "docs/guides/demo.md": 1,  # has its own test
+    "docs/reference/gateway.md": 2,  # Docker
+    "docs/guides/agents.md": 1,  # installs agents
+    "docs/guides/claude-code.md": 1,  # Claude Code itself
+    "docs/guides/grafana.md": 2,  # Prometheus's own file and program
+    "docs/guides/postgresql.md": 1,  # a server of the user
+    "docs/reference/metrics.md": 1,  # Prometheus's own file
+    "docs/guides/dashboard.md": 2,  # a gateway for other machines; nginx's own file
 }
 DATABASE = "postgresql://foveate@db.example/foveate"
 # Pages whose commands see only their own data.
-SEPARATE_PAGES = ("docs/tutorial.md", "docs/howto/postgresql.md")
+SEPARATE_PAGES = ("docs/get-started/quickstart.md", "docs/guides/postgresql.md")
 # This page starts the command as users do. On others it is forked, which takes a fifth of the time.
-NOT_FORKED = "docs/tutorial.md"
+NOT_FORKED = "docs/get-started/quickstart.md"
 
 
 def distinct(pages: Any) -> list[str]:
@@ -228,7 +228,7 @@ def test_every_command_of_a_page_prints_the_output_shown(
     if page in SEPARATE_PAGES:
         terminal.environment["FOVEATE_HOME"] = str(terminal.folder / ".home")
         terminal.servers.urls_by_command = {}
-    if page == "docs/howto/postgresql.md":
+    if page == "docs/guides/postgresql.md":
         terminal.servers.addresses[DATABASE] = request.getfixturevalue("postgres").new_database()
     for block in BLOCKS:
         if block.page == page and block.skip_reason is None:

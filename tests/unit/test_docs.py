@@ -23,7 +23,7 @@ from foveate.memory.search.relevance import RelevanceWeights, default_weights
 from tests.support.oracles.command_tree import COMMANDS
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = ROOT / "docs" / "cli.md"
+REFERENCE = ROOT / "docs" / "reference" / "cli.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
@@ -41,7 +41,7 @@ def find_section(command: str) -> str:
     if command == "foveate":
         return text
     heading = re.search(rf"^(#+) .*\b{re.escape(command)}\b(?! [a-z])", text, re.MULTILINE)
-    assert heading, f"docs/cli.md has no heading that names `{command}`"
+    assert heading, f"docs/reference/cli.md has no heading that names `{command}`"
     body = text[heading.end() :]
     next_heading = re.search(rf"^#{{1,{len(heading[1])}}} ", body, re.MULTILINE)
     return body[: next_heading.start()] if next_heading else body
@@ -55,7 +55,7 @@ def test_a_command_has_a_section_in_the_reference(command: str) -> None:
 @pytest.mark.parametrize(("command", "option"), OPTIONS)
 def test_an_option_is_in_the_section_of_its_command(command: str, option: str) -> None:
     assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", find_section(command)), (
-        f"docs/cli.md does not mention {option} under `{command}`"
+        f"docs/reference/cli.md does not mention {option} under `{command}`"
     )
 
 
@@ -76,10 +76,10 @@ def budget_settings() -> Iterator[str]:
 
 @pytest.mark.parametrize("setting", sorted(set(budget_settings())))
 def test_a_setting_of_a_budget_is_in_the_page_on_budgets(setting: str) -> None:
-    page = (ROOT / "docs" / "budget.md").read_text(encoding="utf-8")
+    page = page_text("guides/budgets.md")
 
     assert re.search(rf"`(\w+: )?{re.escape(setting)}\b[^`\n]*`", page), (
-        f"docs/budget.md does not explain {setting}"
+        f"docs/guides/budgets.md does not explain {setting}"
     )
 
 
@@ -108,7 +108,7 @@ def test_an_environment_variable_is_in_the_reference(name: str) -> None:
     text = REFERENCE.read_text(encoding="utf-8")
 
     assert re.search(rf"^\|.*`{name}`.*\|$", text[text.index("\n## Variables\n") :], re.MULTILINE), (
-        f"docs/cli.md does not explain {name}"
+        f"docs/reference/cli.md does not explain {name}"
     )
 
 
@@ -116,10 +116,10 @@ def test_an_environment_variable_is_in_the_reference(name: str) -> None:
 def test_a_weight_of_relevance_is_in_the_page_on_memory_with_its_value(
     weight: dataclasses.Field[float],
 ) -> None:
-    page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
+    page = page_text("guides/memory.md")
 
     match = re.search(rf"`{weight.name}` ([\d.]+)", page)
-    assert match, f"docs/memory.md does not explain {weight.name}"
+    assert match, f"docs/guides/memory.md does not explain {weight.name}"
     assert float(match[1]) == getattr(default_weights(), weight.name)
 
 
@@ -130,45 +130,43 @@ COMPACTION_OPTIONS = [
 
 @pytest.mark.parametrize("option", COMPACTION_OPTIONS, ids=lambda field: field.name)
 def test_a_compaction_option_is_in_its_page_with_its_default(option: dataclasses.Field[Any]) -> None:
-    match = re.search(rf"^\| `{option.name}` \| ([^|]+) \|", page_text("fold.md"), re.MULTILINE)
+    match = re.search(rf"^\| `{option.name}` \| ([^|]+) \|", page_text("guides/compaction.md"), re.MULTILINE)
 
-    assert match, f"docs/fold.md does not explain {option.name}"
+    assert match, f"docs/guides/compaction.md does not explain {option.name}"
     if isinstance(option.default, int | float):  # a flag too
         assert json.loads(match[1].replace(",", "")) == option.default
 
 
 @pytest.mark.parametrize("word", [*CompactionOutcome, *OnOverflow, *OverflowAction])
 def test_a_compaction_outcome_or_action_is_in_its_page(word: str) -> None:
-    assert re.search(rf"^\| .*`([a-z_]+: )?{word}`", page_text("fold.md"), re.MULTILINE), (
-        f"docs/fold.md does not explain {word}"
+    assert re.search(rf"^\| .*`([a-z_]+: )?{word}`", page_text("guides/compaction.md"), re.MULTILINE), (
+        f"docs/guides/compaction.md does not explain {word}"
     )
 
 
 def test_the_limit_of_a_tool_result_is_in_the_page_with_its_default() -> None:
-    assert f"`tool_result_max_pct`, {TOOL_RESULT_MAX_PCT:.2f}:" in page_text("fold.md")
+    assert f"`tool_result_max_pct`, {TOOL_RESULT_MAX_PCT:.2f}:" in page_text("guides/compaction.md")
 
 
 def page_text(name: str) -> str:
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
-MECHANISMS = re.findall(
-    r"^      - [^:]+: (\w+\.md)$",
-    (ROOT / "mkdocs.yml").read_text().partition("  - Mechanisms:")[2].partition("\n  - ")[0],
-    re.MULTILINE,
-)
+# Pages on a mechanism that can be turned off and can fail.
+MECHANISMS = [
+    *(f"guides/{name}.md" for name in ("budgets", "compaction", "cost", "counting", "memory", "sandbox")),
+    *(f"guides/{name}.md" for name in ("injected", "prompt", "time", "workspace")),
+    *(f"reference/{name}.md" for name in ("gateway", "metrics", "store", "stored-conversations")),
+    "background/breakpoints.md",
+]
 
 
-@pytest.mark.parametrize("page", [*MECHANISMS, "metrics.md", "sandbox.md"])
+@pytest.mark.parametrize("page", MECHANISMS)
 def test_a_page_on_a_mechanism_says_what_to_watch_when_to_turn_it_off_and_how_it_fails(page: str) -> None:
     text = page_text(page)
 
     for part in ("What to watch", "When to turn it off", "How it fails"):
         assert re.search(rf"^## {part}\n+ *\S", text, re.MULTILINE), f"docs/{page} does not say: {part}"
-
-
-def test_the_pages_on_mechanisms_are_found() -> None:
-    assert {"counting.md", "cache.md", "fold.md", "gateway.md", "store.md"} <= set(MECHANISMS)
 
 
 EXAMPLES = [page for page in PAGES if "\n>>> " in page.read_text(encoding="utf-8")]
@@ -188,7 +186,9 @@ def test_examples_in_a_page_produce_the_output_shown(page: Path, monkeypatch: py
 
 
 def test_pages_with_examples_are_found() -> None:
-    assert {"budget.md", "fold.md", "memory.md", "prompt.md", "time.md"} <= {page.name for page in EXAMPLES}
+    assert {"budgets.md", "compaction.md", "memory.md", "prompt.md", "time.md"} <= {
+        page.name for page in EXAMPLES
+    }
 
 
 # Attributes of spans and log records, and files: not Python.

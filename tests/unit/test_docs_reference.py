@@ -32,7 +32,7 @@ def test_generated_tables_are_current(page: Path) -> None:
 def test_every_setting_is_in_the_page_once_and_explained() -> None:
     documented = [
         f"{place}.{'.'.join(setting.name)}"
-        for place in list_tables("configuration.md", "settings")
+        for place in list_tables("reference/configuration.md", "settings")
         for setting in settings_at(place)
         if setting.words
     ]
@@ -73,7 +73,7 @@ def test_a_setting_has_its_type_default_and_when_it_applies() -> None:
 def test_every_series_is_in_the_page_once() -> None:
     documented = [
         name
-        for group in list_tables("metrics.md", "metrics")
+        for group in list_tables("reference/metrics.md", "metrics")
         for name in re.findall(r"^\| `(\w+)` \|", metrics_table(group), re.MULTILINE)
     ]
 

@@ -54,7 +54,14 @@ def test_every_page_can_be_searched(site: Path) -> None:
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     pages = {entry["location"].partition("#")[0] for entry in index["docs"]}
 
-    assert {"", "tutorial/", "rollout/", "design/", "howto/claude-code/", "commands/", "changelog/"} <= pages
+    assert {
+        "",
+        "get-started/quickstart/",
+        "guides/claude-code/",
+        "reference/cli/",
+        "background/design/",
+        "changelog/",
+    } <= pages
 
 
 def test_linked_files_of_the_project_are_part_of_the_site(site: Path) -> None:
@@ -62,27 +69,27 @@ def test_linked_files_of_the_project_are_part_of_the_site(site: Path) -> None:
         ROOT / "examples/agent.py"
     ).read_bytes()
     assert (site / "project" / "env.example").exists()
-    tutorial = (site / "tutorial" / "index.html").read_text(encoding="utf-8")
-    assert 'href="../project/examples/agent.py"' in tutorial
+    tutorial = (site / "get-started" / "quickstart" / "index.html").read_text(encoding="utf-8")
+    assert 'href="../../project/examples/agent.py"' in tutorial
 
 
 def test_the_site_contains_the_help_of_commands(site: Path) -> None:
-    page = (site / "commands" / "index.html").read_text(encoding="utf-8")
+    page = (site / "reference" / "commands" / "index.html").read_text(encoding="utf-8")
 
     assert 'id="foveate-cost-export"' in page
     assert "<code>--keep-ledger-days" in page
 
 
 def test_comments_for_tests_and_tools_are_not_in_the_site(site: Path) -> None:
-    for page in ("tutorial", "cost", "metrics"):
+    for page in ("get-started/quickstart", "guides/cost", "reference/metrics"):
         text = (site / page / "index.html").read_text(encoding="utf-8")
         assert not re.search(r"of another day|given: python|made from the code|until here", text), page
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/**/*.md")), ids=lambda page: page.name)
 def test_no_heading_of_a_page_is_lost(site: Path, page: Path) -> None:
     """Defect: text between two comments was taken for part of the first one and dropped."""
-    name = "" if page.name == "README.md" else page.stem
+    name = "" if page.name == "README.md" else page.relative_to(ROOT / "docs").with_suffix("")
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     built = (site / name / "index.html").read_text(encoding="utf-8")
 

@@ -27,7 +27,7 @@ def command(
     script: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="What to answer, request by request: YAML or JSON, see docs/sandbox.md."
+            metavar="FILE", help="What to answer, request by request: YAML or JSON, see docs/guides/sandbox.md."
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it is ready.")] = False,

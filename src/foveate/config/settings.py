@@ -1,6 +1,6 @@
 """All settings with their defaults and constraints. `cost.py` has those of the `cost` section.
 
-The docstrings of fields are the descriptions in `docs/configuration.md`.
+The docstrings of fields are the descriptions in `docs/reference/configuration.md`.
 """
 
 from pathlib import Path
@@ -75,7 +75,7 @@ class TokenCounterSettings(_SettingsModel):
     enabled: bool = True
     """Whether requests are counted; without it nothing is kept within the window, and caps refuse."""
     backend: Literal["auto", "anthropic_api", "endpoint", "offline", "tiktoken", "estimate"] = "auto"
-    """Who counts ([what each does](counting.md#through-the-gateway))."""
+    """Who counts ([what each does](../guides/counting.md#through-the-gateway))."""
     cache_capacity: Annotated[int, Field(gt=0)] = 1024
     """How many counts are remembered."""
     use_endpoint: bool = False
@@ -193,7 +193,7 @@ class SectionsSettings(_SettingsModel):
     privacy_tags: list[Name] = []
     """Notes with one of these tags are never shown, beside `private` and `@personal`."""
     limits: dict[str, Any] = {}
-    """A budget for all of this ([its keys](budget.md#budgets))."""
+    """A budget for all of this ([its keys](../guides/budgets.md#budgets))."""
 
 
 class AgentSettings(_SettingsModel):
@@ -232,7 +232,10 @@ class UpstreamSettings(_SettingsModel):
     deployments: dict[Name, Name] = {}
     """Models by the names that deployments have there, for counts, windows and prices: `{house: gpt-5.1}`."""
     threads: Literal["hold", "refuse", "pass"] | None = None
-    """Anthropic's [message threads](threads.md). Not set: `hold` in a gateway of one process, else `refuse`."""
+    """Handling of Anthropic's [message threads](stored-conversations.md).
+
+    Default: `hold` in a gateway of one process, else `refuse`.
+    """
     sign: Literal["aws"] | None = None
     """`aws`: the gateway signs requests with its own AWS credentials, in the place of what clients bring."""
     allow: list[AllowedOperation] = ["answers", "counting", "embeddings", "models"]
@@ -313,7 +316,7 @@ class ServerSettings(_SettingsModel):
     opentelemetry: bool = False
     """Spans and numbers over OTLP ([what is needed](metrics.md#opentelemetry))."""
     page: bool = True
-    """Whether the gateway has a [page to look at](web.md) at its root."""
+    """Whether the gateway has a [page to look at](../guides/dashboard.md) at its root."""
 
 
 class KeepRequestsSettings(_SettingsModel):

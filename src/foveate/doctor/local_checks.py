@@ -219,7 +219,7 @@ def check_price_tables(file: "PriceFile | None", *, now: float) -> list[Finding]
     update = None if file is None else file.current_prices()
     newest = max(load_price_facts().as_of, load_price_facts().as_of if update is None else update.day)
     age_days = (datetime.fromtimestamp(now, UTC).date() - newest).days
-    advice = "bring a newer one: foveate prices update FILE (docs/cost.md), or upgrade Foveate"
+    advice = "bring a newer one: foveate prices update FILE (docs/guides/cost.md), or upgrade Foveate"
     findings: list[Finding] = []
     if file is not None and file.problem is not None:
         reread_advice = "read it again: foveate prices update FILE"

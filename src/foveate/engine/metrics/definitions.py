@@ -1,7 +1,7 @@
 """The definitions of all metrics: names, help and labels.
 
-The first ten names are required, and dashboards rely on all of them: a name never changes. docs/metrics.md
-explains each, and a test compares the two.
+The first ten names are required, and dashboards rely on all of them: a name never changes.
+docs/reference/metrics.md explains each, and a test compares the two.
 """
 
 from dataclasses import dataclass

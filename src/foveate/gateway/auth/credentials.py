@@ -135,7 +135,7 @@ def check_credentials(request: IncomingRequest, upstream: Upstream) -> None:
             raise KeyRefused(
                 f"{request.method} {request.path[:100]} is {item}, and would go to {upstream.name}, which"
                 " does not speak it. Nothing was sent. Point the client at its provider, or name an upstream in"
-                " foveate.yaml that speaks it (docs/providers.md)",
+                " foveate.yaml that speaks it (docs/reference/providers.md)",
                 public=f"{request.method} {request.path[:100]} is {item}, which this gateway does not serve."
                 " Nothing was sent",
             )

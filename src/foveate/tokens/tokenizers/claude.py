@@ -3,7 +3,7 @@
 Claude splits text about where o200k does, but not equally often everywhere: rare words more, whitespace less.
 So the o200k tokens of a text are counted by class, and each class has a fitted weight. The constants are fitted
 to recorded requests with their usage and to the growth of recorded sessions (`benchmarks/fit_claude.py`,
-`docs/counting.md`). The class of each o200k token is shipped as data, one byte a token.
+`docs/guides/counting.md`). The class of each o200k token is shipped as data, one byte a token.
 """
 
 import re
