@@ -117,7 +117,7 @@ def _setting_docs() -> dict[str, dict[str, str]]:
         if isinstance(part, ast.ClassDef):
             pairs = zip(part.body, part.body[1:], strict=False)
             found[part.name] = {
-                field.target.id: words.value.value
+                field.target.id: " ".join(words.value.value.split())
                 for field, words in pairs
                 if isinstance(field, ast.AnnAssign)
                 and isinstance(field.target, ast.Name)
