@@ -38,9 +38,12 @@ Output = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
+    """Properties of an output. Tables are fitted to `columns` only on a terminal."""
+
     columns: int = _DEFAULT_COLUMNS
     encoding: str = "utf-8"
     colours: bool = False
+    is_terminal: bool = True
 
     def can_show(self, text: str) -> bool:
         return text == _make_encodable(text, self.encoding)
@@ -52,7 +55,10 @@ class Display:
 
 def display_for(stream: TextIO | None) -> Display:
     return Display(
-        columns=_terminal_columns(stream), encoding=_encoding(stream), colours=_supports_colours(stream)
+        columns=_terminal_columns(stream),
+        encoding=_encoding(stream),
+        colours=_supports_colours(stream),
+        is_terminal=stream is not None and stream.isatty(),
     )
 
 
