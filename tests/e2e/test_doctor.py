@@ -162,7 +162,7 @@ def test_settings_that_prevent_a_start_fail_even_without_a_file(
     outcome = run_in_process("--offline", "--json", ANTHROPIC_API_KEY="sk-ant-pasted…")
 
     assert outcome.code == 1
-    assert "ANTHROPIC_API_KEY holds what no header can" in findings(outcome, "config")[0]["said"]
+    assert "ANTHROPIC_API_KEY cannot be sent in a header" in findings(outcome, "config")[0]["said"]
     assert "pasted" not in outcome.out
 
 

@@ -143,7 +143,7 @@ def test_a_client_that_stalls_in_its_request_gets_an_error_and_blocks_nobody(
         response = parse_response(receive_all(connection))
 
     assert response.status == 408
-    assert "no more of the request came" in json.loads(response.body)["error"]["message"]
+    assert "no more of the request body arrived" in json.loads(response.body)["error"]["message"]
     assert len(setup.upstream.requests) == 1
 
 

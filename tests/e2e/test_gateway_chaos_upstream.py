@@ -106,7 +106,7 @@ def test_a_provider_that_does_not_answer_gives_a_timeout_in_its_own_format(
     assert response.status == 504
     error = json.loads(response.body)["error"]
     assert error["type"] == ("timeout_error" if is_claude else "server_error")
-    assert "did not answer in time" in error["message"]
+    assert "did not respond in time" in error["message"]
     assert "x-should-retry" not in response.headers
     assert response.headers["x-foveate-request-id"].startswith("req_")
     ledger = setup.wait_for_calls(before + 1)

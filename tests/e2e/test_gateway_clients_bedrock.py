@@ -290,7 +290,7 @@ def test_a_route_cannot_rename_the_model_of_a_signed_request(tmp_path: Path) -> 
     routes = [Route(models="*", upstream="bedrock", model="another")]
     with (
         running_client(behave, tmp_path, routes=routes) as (client, upstream, _),
-        pytest.raises(ClientError, match="covers the request as it is"),
+        pytest.raises(ClientError, match="own cloud credentials are sent unchanged"),
     ):
         client.converse(modelId=MODEL, messages=MESSAGES)
 

@@ -47,7 +47,7 @@ def test_a_gateway_serves_applies_a_new_configuration_at_once_and_exits_cleanly(
                 send_message(url)
 
             write_config(config, sandbox.url, "server: {timeouts: {idle_seconds: 0.3}}\n")
-            with pytest.raises(anthropic.APIStatusError, match="did not answer in time"):
+            with pytest.raises(anthropic.APIStatusError, match="did not respond in time"):
                 send_message(url, ScriptStep(text="late", delay_seconds=5))
 
             write_config(config, sandbox.url)

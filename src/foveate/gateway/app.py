@@ -225,7 +225,7 @@ class Gateway:
         reservation: BodyReservation,
     ) -> None:
         if request.endpoint.operation not in _PARSED_OPERATIONS:
-            unknown_cost_reason = f"what {request.method} {request.path} costs is not known"
+            unknown_cost_reason = f"the cost of {request.method} {request.path} is unknown"
             await self._relay_unparsed(
                 request,
                 body,
@@ -263,8 +263,8 @@ class Gateway:
         self._check_upstream(request, route.upstream)
         if route.model is not None and _is_sent_unchanged(request, route.upstream):
             raise KeyRefused(
-                f"the gateway's route gives the model {model!r} another name, but the client's credential"
-                " covers the request as it is: use a key of the gateway, or name the model as the upstream does"
+                f"the route for the model {model!r} renames it, but requests with the client's own cloud"
+                " credentials are sent unchanged: use a gateway key, or the upstream's name of the model"
             )
         return route
 

@@ -94,10 +94,16 @@ async def _retention_loop(
         try:
             deleted = await store.prune(keep_days=days, now=clock())
         except FoveateError as error:
-            _LOG.warning("what is old could not be forgotten, and is tried again later: %s", error)
+            _LOG.warning("old data could not be deleted, retrying later: %s", error)
             continue
         if deleted != PruneResult():
-            _LOG.info("forgot what was not seen for %g days: %s", days, deleted)
+            _LOG.info(
+                "deleted data not used for %g days: %d sessions, %d turns, %d compactions",
+                days,
+                deleted.sessions,
+                deleted.turns,
+                deleted.folds,
+            )
 
 
 # Summaries of long histories are slow.

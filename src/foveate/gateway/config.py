@@ -124,21 +124,21 @@ def build_gateway_options(settings: Settings, environment: Mapping[str, str]) ->
         if route.upstream not in upstreams:
             known = ", ".join(sorted(upstreams))
             raise BadOption(
-                f"there is no upstream {route.upstream!r}; there are {known}",
+                f"there is no upstream {route.upstream!r}; the known upstreams are {known}",
                 path=("routes", number, "upstream"),
             )
     server = settings.server
     if server.body_memory_bytes < MIN_BODIES * server.body_limit_bytes:
         raise BadOption(
-            f"body_memory_bytes is {server.body_memory_bytes:,}, and has to be at least {MIN_BODIES} times"
-            f" body_limit_bytes ({server.body_limit_bytes:,}), since compressed bodies are held twice",
+            f"body_memory_bytes is {server.body_memory_bytes:,} but must be at least {MIN_BODIES} times"
+            f" body_limit_bytes ({server.body_limit_bytes:,}), because compressed bodies need memory twice",
             path=("server", "body_memory_bytes"),
         )
     hashes = {hashed: agent.id for agent in settings.agents for hashed in agent.keys}
     for number, hashed in enumerate(server.admin_keys):
         if hashed in hashes:
             raise BadOption(
-                f"this is also a key of the agent {hashes[hashed]!r}: an admin key is a key of no agent",
+                f"this is also a key of the agent {hashes[hashed]!r}: use separate keys for admins and agents",
                 path=("server", "admin_keys", number),
             )
     return GatewayOptions(
@@ -172,7 +172,8 @@ def _read_key(variable: str, environment: Mapping[str, str], path: tuple[str, ..
     key = environment.get(variable) or None
     if key is not None and not _HEADER_VALUE.fullmatch(key):
         raise BadOption(
-            f"{variable} holds what no header can: a line break, a blank at an end, or what is not ASCII",
+            f"{variable} cannot be sent in a header: it contains a line break, leading or trailing blanks, or"
+            " characters that are not ASCII",
             path=path,
         )
     return key
@@ -192,7 +193,7 @@ def _build_upstream(
         configured = configured.model_copy(update={"api": name})
     if known is None and (configured.base_url is None or configured.api is None):
         missing = "base_url" if configured.base_url is None else "api"
-        raise BadOption(f"{missing} has to be given for an upstream that is not known by its name", path=path)
+        raise BadOption(f"{missing} is required, because {name!r} is not a built-in upstream", path=path)
     family = (
         None
         if configured.api is None
@@ -213,7 +214,7 @@ def _build_upstream(
     try:
         parse_url(base_url)
     except UpstreamUnreachable as error:
-        raise BadOption(f"nobody can be asked there: {error.reason}", path=(*path, "base_url")) from None
+        raise BadOption(f"base_url cannot be used: {error.reason}", path=(*path, "base_url")) from None
     if (family or base.family) is ApiFamily.OPENAI and not accepts_both and _needs_version(base_url):
         base_url = base_url.rstrip("/") + VERSION_PATH
     key = base.key

@@ -78,11 +78,11 @@ def error_text(error: FoveateError, audience: Audience) -> str:
     if isinstance(error, CapUncheckable) and error.is_outage:
         return f"a spending cap cannot be checked: {_OUTAGE_TEXT}; try again later"
     if isinstance(error, UpstreamTimeout):
-        return "the provider did not answer in time"
+        return "the provider did not respond in time"
     if isinstance(error, UpstreamError):
         return "the provider could not be reached"
     if not isinstance(error, _REQUEST_ERRORS):
-        return "the gateway has failed; its log says why, under the id of this request"
+        return "internal error in the gateway; its log has the reason under the id of this request"
     if audience is Audience.STRANGER:
         return _public_text(error)
     return _shared_cap_text(error) if isinstance(error, CallRefused) and error.is_shared else str(error)
@@ -90,7 +90,7 @@ def error_text(error: FoveateError, audience: Audience) -> str:
 
 def _operator_text(error: FoveateError) -> str:
     if isinstance(error, UpstreamTimeout):
-        return f"the provider did not answer in time ({error.reason})"
+        return f"the provider did not respond in time ({error.reason})"
     if isinstance(error, UpstreamError):
         return f"the provider could not be reached ({error.reason})"
     return str(error)
@@ -100,7 +100,7 @@ def _shared_cap_text(error: CallRefused) -> str:
     """Describe a shared cap to an agent, without what others have spent."""
     if isinstance(error, CapUncheckable):
         return f"{error.cap} cannot be checked: {error.reason}; {error.remedy}"
-    return f"{error.cap} has no room for this call; {error.remedy}"
+    return f"{error.cap} does not leave enough for this call; {error.remedy}"
 
 
 def _public_text(error: FoveateError) -> str:
@@ -108,17 +108,20 @@ def _public_text(error: FoveateError) -> str:
         case CapUncheckable():
             return f"a spending cap of this gateway cannot be checked for this call: {error.reason}"
         case CallRefused():
-            return "a spending cap of this gateway has no room for this call; send less, or try again later"
+            return (
+                "a spending cap of this gateway does not leave enough for this call;"
+                " send less, or try again later"
+            )
         case KeyRefused():
             return error.public
         case OperationRefused():
-            return f"{error.operation} is not among the operations that this gateway allows"
+            return f"this gateway does not allow {error.operation}"
         case WrongApi():
-            return f"this gateway has no route for this model in the API of {error.api}"
+            return f"this gateway has no route for this model in the {error.api} API"
         case NoUpstream():
-            return f"this gateway does not serve the API of {error.api}"
+            return f"this gateway does not serve the {error.api} API"
         case BudgetExceeded():
-            return "what the gateway adds to this request does not fit"
+            return "the sections that the gateway adds to this request do not fit"
         case DoesNotFit():
             return "the request is too long for the model"
         case _:

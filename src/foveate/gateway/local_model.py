@@ -87,7 +87,9 @@ def run_local_model() -> Iterator[LocalModel]:
             if not address:
                 log.seek(0)
                 output = " ".join(log.read()[-_MAX_LOGGED_CHARS:].split())
-                raise UpstreamUnreachable("the local model", f"llama.cpp did not start ({output or 'no word'})")
+                raise UpstreamUnreachable(
+                    "the local model", f"llama.cpp did not start ({output or 'no output'})"
+                )
             ending = Event()
             Thread(target=_log_unexpected_exit, args=(process, ending), daemon=True).start()
             try:
@@ -102,7 +104,7 @@ def _log_unexpected_exit(process: "subprocess.Popen[str]", ending: Event) -> Non
     """Log if the model ends before the gateway; requests for it then get a 502."""
     code = process.wait()
     if not ending.is_set():
-        _LOG.error("the model on this machine has ended (code %d): start the gateway anew to have it", code)
+        _LOG.error("the local model exited with code %d; restart the gateway to use it again", code)
 
 
 def _read_address(process: "subprocess.Popen[str]") -> str:

@@ -57,9 +57,9 @@ _LARGE_REQUEST_BYTES = 128 * 1024
 
 _REPLAY_ADVICE = 'send the whole conversation with `thread: {"type": "create"}`'
 _ERROR_MESSAGES = {
-    NOT_FOUND: f"No usable thread was found for this `previous_message_id`: {_REPLAY_ADVICE}.",
-    ALREADY_CONTINUED: "The response that `previous_message_id` names has already been continued: continue"
-    f" from the latest response of the thread, or {_REPLAY_ADVICE}.",
+    NOT_FOUND: f"No thread was found for this `previous_message_id`: {_REPLAY_ADVICE}.",
+    ALREADY_CONTINUED: "The response of this `previous_message_id` has already been continued: continue from"
+    f" the latest response of the thread, or {_REPLAY_ADVICE}.",
     CONTINUE_IN_FLIGHT: "Another request is still continuing from the same `previous_message_id`: wait for"
     f" it, or {_REPLAY_ADVICE}.",
     UNSUPPORTED_REQUEST: "This gateway does not keep message threads for this upstream (`threads: refuse`):"

@@ -82,7 +82,9 @@ def replace_path_model(request: IncomingRequest, model: str) -> IncomingRequest:
         if at and name == request.endpoint.model:
             segments[at] = quote(model, safe="") + method
             return msgspec.structs.replace(request, raw_path="/".join(segments))
-    raise MalformedRequest(f"no place for the model {model!r} in {request.path[:100]}")
+    raise MalformedRequest(
+        f"{request.path[:100]} does not contain the model's name, so it cannot be replaced by {model!r}"
+    )
 
 
 def replace_body_model(body: bytes, model: str, limits: RequestLimits) -> bytes:
@@ -91,7 +93,7 @@ def replace_body_model(body: bytes, model: str, limits: RequestLimits) -> bytes:
     Raises:
         RequestLimitExceeded: it has too many messages, tools or levels.
     """
-    edit = SetParameter(path=("model",), value=model, reason="its name at the upstream")
+    edit = SetParameter(path=("model",), value=model, reason="the upstream's name of the model")
     try:
         return formats.apply_edits(formats.parse_request(body, Format.CHAT, limits=limits), (edit,))
     except RequestLimitExceeded:

@@ -76,7 +76,7 @@ class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Leave out keys."""
-        return f"Ask(id={self.id!r}, method={self.method!r}, path={self.path!r})"
+        return f"IncomingRequest(id={self.id!r}, method={self.method!r}, path={self.path!r})"
 
     @property
     def is_websocket_upgrade(self) -> bool:

@@ -62,7 +62,7 @@ def test_an_agent_learns_nothing_about_the_machine(error: FoveateError) -> None:
 def test_an_agent_does_not_learn_what_others_spend_of_a_shared_cap() -> None:
     shared = Cap(scope=CapScope.DAY, dollars=Decimal("0.75"))
     assert error_text(make_cap_exceeded(shared, BALANCE, Decimal("0.5")), Audience.AGENT).startswith(
-        "the cap on a day has no"
+        "the cap on a day does not leave"
     )
     for error in (
         make_cap_exceeded(shared, BALANCE, Decimal("0.5")),

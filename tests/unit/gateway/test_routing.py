@@ -93,7 +93,7 @@ def test_a_model_gets_another_name_in_the_path(path: str, expected_path: str) ->
     }
 
     assert replace_path_model(parse_request(scope), "a/b").raw_path == expected_path
-    with pytest.raises(MalformedRequest, match="no place for the model"):
+    with pytest.raises(MalformedRequest, match="does not contain the model's name"):
         replace_path_model(parse_request({**scope, "raw_path": b"/v1beta/elsewhere"}), "a/b")
 
 

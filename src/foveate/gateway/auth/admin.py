@@ -18,11 +18,11 @@ from foveate.web.viewer import ADMIN, Viewer, set_viewer
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _KEY_NEEDED = (
-    "this page needs a key of the gateway (`foveate config key` makes one), as a bearer token or a password"
+    "this page requires a gateway key, as a bearer token or a password (`foveate config key` creates one)"
 )
 _ADMIN_NEEDED = (
-    "this page shows all agents, and this key is that of one: use an admin key (`foveate config key --admin`"
-    " makes one)"
+    "this page shows all agents, but this key belongs to a single agent: use an admin key"
+    " (`foveate config key --admin` creates one)"
 )
 # Headers of a proxy on this machine: the request comes from somewhere else.
 _PROXY_HEADERS = frozenset((b"forwarded", b"via", b"x-real-ip"))
@@ -118,7 +118,7 @@ def _require_viewer(page: AsgiApp, *, host: str, keys: Callable[[], Keys], is_sc
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         if is_cross_site(headers):
-            await _send_error(send, 403, "this page is shown to no other site")
+            await _send_error(send, 403, "this page rejects requests from other sites")
             return
         viewer = identify_viewer(headers, host=host, keys=keys())
         if viewer is None:

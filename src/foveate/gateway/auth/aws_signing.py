@@ -23,7 +23,9 @@ def check_installed(path: tuple[str, ...], package: str = "botocore") -> None:
         BadOption: the package for it is not installed.
     """
     if find_spec(package) is None:
-        raise BadOption("signing needs a package that is not there: pip install 'foveate[bedrock]'", path=path)
+        raise BadOption(
+            "`sign: aws` needs a package that is not installed: pip install 'foveate[bedrock]'", path=path
+        )
 
 
 def find_region(base_url: str, environment: Mapping[str, str], path: tuple[str, ...]) -> str:
@@ -35,7 +37,9 @@ def find_region(base_url: str, environment: Mapping[str, str], path: tuple[str, 
     match = _REGION.match(urlsplit(base_url).hostname or "")
     region = match[1] if match else next(filter(None, map(environment.get, _REGION_VARIABLES)), None)
     if region is None:
-        raise BadOption("the region is not known: set AWS_REGION, or use the address that AWS gives", path=path)
+        raise BadOption(
+            "the AWS region is unknown: set AWS_REGION, or use a base_url that contains the region", path=path
+        )
     return region
 
 
@@ -85,6 +89,6 @@ class AwsSigner:
             reason = str(error)
         raise KeyRefused(
             f"the gateway has no AWS credentials to sign with ({reason}): set AWS_ACCESS_KEY_ID and"
-            " AWS_SECRET_ACCESS_KEY, or a profile, where it runs",
+            " AWS_SECRET_ACCESS_KEY, or a profile, in the environment of the gateway",
             public="the gateway cannot sign this request",
         )

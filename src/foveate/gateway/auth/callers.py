@@ -84,24 +84,25 @@ def identify_agent(request: IncomingRequest, keys: Keys, user_agents: Sequence[t
     """
     if has_misplaced_key(request.raw_path, request.query, request.raw_headers):
         raise KeyRefused(
-            "a key of the gateway stands in the address of this request or in a header that is none for keys,"
-            " where logs keep it. Nothing was sent: send it as `authorization: Bearer` or `x-api-key`"
+            "this request has a gateway key in its URL or in a header that is not meant for keys, where logs"
+            " may record it. Nothing was sent. Send the key as `authorization: Bearer` or `x-api-key`"
         )
     if GATEWAY_KEY_HEADER.encode() in signed_header_names(request.raw_headers):
         raise KeyRefused(
-            f"a signature of AWS covers `{GATEWAY_KEY_HEADER}`, which never reaches a provider:"
-            " add the header after signing, or have the gateway sign (`sign: aws`)"
+            f"the AWS signature of this request covers `{GATEWAY_KEY_HEADER}`, which is never sent to a"
+            " provider: add the header after signing, or let the gateway sign (`sign: aws`)"
         )
     if request.key is not None:
         if keys.is_admin(request.key):
             raise KeyRefused(
-                "an admin key sees the gateway's pages and sends no requests: use the key of an agent"
-                " (`foveate config key --agent NAME` makes one)"
+                "an admin key only opens the gateway's pages and cannot be used for requests: use the key of an"
+                " agent (`foveate config key --agent NAME` creates one)"
             )
         agent = keys.agent(request.key)
         if agent is None:
             raise KeyRefused(
-                "this key begins as Foveate's do, and is none of them: make one, or use the provider's own"
+                "this key looks like a gateway key but is unknown: create one with `foveate config key`, or"
+                " use the provider's key"
             )
         return agent
     name = decode_header(request.headers.get(AGENT_HEADER))
@@ -110,9 +111,9 @@ def identify_agent(request: IncomingRequest, keys: Keys, user_agents: Sequence[t
         name = DEFAULT_AGENT if agent_name is None or keys.has_keys(agent_name) else agent_name
     if keys.has_keys(name):
         raise KeyRefused(
-            f"the agent {name!r} has keys of the gateway, and only they name it: show one of them (`foveate "
-            f"config key --agent {name}` makes another), or name an agent that has none",
-            public="this agent has keys of the gateway, and only they name it: show one of them",
+            f"requests of the agent {name!r} need one of its gateway keys: send one (`foveate config key"
+            f" --agent {name}` creates another), or name an agent without keys",
+            public="requests of this agent need one of its gateway keys: send one",
         )
     return name
 
@@ -161,10 +162,10 @@ def check_payer(request: IncomingRequest, upstream: Upstream, *, is_open: bool) 
     """
     if is_open and upstream.replaces_keys and request.key is None:
         raise KeyRefused(
-            f"calls of {upstream.name} are paid by this gateway, and only for those who show a key of "
-            "the gateway (`foveate config key` makes one): send it in the place of the provider's",
-            public="this gateway pays for such calls, and only for those who show one of its keys: send it in"
-            " the place of the provider's",
+            f"the gateway pays for calls to {upstream.name}, so they need a gateway key (`foveate config key`"
+            " creates one): send it instead of the provider's key",
+            public="the gateway pays for these calls, so they need a gateway key: send it instead of the"
+            " provider's key",
         )
 
 

@@ -24,11 +24,11 @@ _KEY_PREFIXES = (
     ("sk-svcacct-", "an OpenAI key", ("openai",)),
     ("sk-admin-", "an OpenAI key", ("openai",)),
     ("sess-", "an OpenAI session token", ("openai",)),
-    ("sk-", "a key as OpenAI, DeepSeek and others have them", ("openai", "deepseek")),
+    ("sk-", "a key of OpenAI, DeepSeek or a similar provider", ("openai", "deepseek")),
     ("AIza", "a Google API key", ("google",)),
     ("AQ.", "a Google API key", ("google",)),
     ("ya29.", "a Google access token", ("google",)),
-    ("AWS4-", "a signature of AWS", ("aws",)),
+    ("AWS4-", "an AWS signature", ("aws",)),
     ("bedrock-api-key-", "a Bedrock key", ("aws",)),
     ("ABSK", "a Bedrock key", ("aws",)),
     ("xai-", "an xAI key", ("xai",)),
@@ -48,7 +48,7 @@ _GOOGLE_KEY = ("a Google API key", ("google",))
 _PROVIDER_HEADERS = {
     b"x-goog-api-key": _GOOGLE_KEY,
     b"api-key": ("an Azure key", ("azure",)),
-    b"x-amz-security-token": ("a session token of AWS", ("aws",)),
+    b"x-amz-security-token": ("an AWS session token", ("aws",)),
 }
 _AWS_PARAMETERS = re.compile(r"x-amz-(?:credential|security-token|signature)", re.IGNORECASE)
 _SCHEME = re.compile(r"(?:bearer|token)\s+", re.IGNORECASE)
@@ -80,9 +80,9 @@ _BEDROCK_HOST = re.compile(r"(?:[^.]+\.)?bedrock[a-z-]*\.[a-z0-9-]+\.(?:vpce\.)?
 _API_PATHS = (
     (re.compile(r"/v1(?:beta\d?|alpha)/"), "Google's native API", ("google",)),
     (re.compile(r"/v1internal:"), "Google's Code Assist API", ("google",)),
-    (re.compile(r"/v1/(?:projects/[^/]+/locations|publishers)/"), "the API of Vertex AI", ("google",)),
-    (re.compile(r"/model/.+/"), "the API of Bedrock", ("aws",)),
-    (re.compile(r"/openai(?:/|$)"), "the API of Azure OpenAI", ("azure",)),
+    (re.compile(r"/v1/(?:projects/[^/]+/locations|publishers)/"), "the Vertex AI API", ("google",)),
+    (re.compile(r"/model/.+/"), "the Bedrock API", ("aws",)),
+    (re.compile(r"/openai(?:/|$)"), "the Azure OpenAI API", ("azure",)),
 )
 
 
@@ -124,20 +124,21 @@ def check_credentials(request: IncomingRequest, upstream: Upstream) -> None:
     for item, owners in _visible_credentials(request, is_replaced=replaces_credentials(request, upstream)):
         if target not in owners:
             raise KeyRefused(
-                f"this request shows {item}, and would go to {upstream.name}, which should not see it. Nothing"
-                f" was sent. Use a key of {upstream.name}, or configure the provider of this key in"
+                f"this request contains {item} but is routed to {upstream.name}, which must not receive it."
+                f" Nothing was sent. Use a key for {upstream.name}, or configure the provider of this key in"
                 " foveate.yaml (`upstreams` and `routes`)",
-                public=f"this request shows {item}, and would go to a provider that should not see it. Nothing"
-                " was sent",
+                public=f"this request contains {item} but is routed to another provider, which must not receive"
+                " it. Nothing was sent",
             )
     for pattern, item, owners in _API_PATHS:
         if target not in owners and pattern.match(request.path):
             raise KeyRefused(
-                f"{request.method} {request.path[:100]} is {item}, and would go to {upstream.name}, which"
-                " does not speak it. Nothing was sent. Point the client at its provider, or name an upstream in"
-                " foveate.yaml that speaks it (docs/reference/providers.md)",
-                public=f"{request.method} {request.path[:100]} is {item}, which this gateway does not serve."
-                " Nothing was sent",
+                f"{request.method} {request.path[:100]} belongs to {item}, which {upstream.name} does not"
+                f" support."
+                " Nothing was sent. Point the client at its provider, or configure an upstream in foveate.yaml"
+                " that supports this API (docs/reference/providers.md)",
+                public=f"{request.method} {request.path[:100]} belongs to {item}, which this gateway does not"
+                " serve. Nothing was sent",
             )
 
 
@@ -154,7 +155,7 @@ def _visible_credentials(
     for name, text in parse_qsl(request.query):
         credential = _match_prefix(text) or (_GOOGLE_KEY if name in GOOGLE_KEY_PARAMETERS else None)
         if _AWS_PARAMETERS.fullmatch(name):
-            credential = ("a signature of AWS", ("aws",))
+            credential = ("an AWS signature", ("aws",))
         if credential is not None:
             yield credential
 

@@ -35,12 +35,12 @@ class Stalled(BodyRejected):
     code = "stalled"
 
     def __init__(self, idle_seconds: float) -> None:
-        super().__init__("no more of its body came")
+        super().__init__("the client stopped sending the body")
         self._idle_seconds = idle_seconds
 
     def response(self, api_format: Format) -> ErrorResponse:
         return make_status_error(
-            api_format, 408, f"no more of the request came for {self._idle_seconds:g} seconds"
+            api_format, 408, f"no more of the request body arrived for {self._idle_seconds:g} seconds"
         )
 
 
@@ -50,11 +50,11 @@ class TooSlow(BodyRejected):
     code = "body_timeout"
 
     def __init__(self, limit_seconds: float) -> None:
-        super().__init__(f"its body was not complete after {limit_seconds:g} seconds")
+        super().__init__(f"the body was not complete after {limit_seconds:g} seconds")
         self._limit_seconds = limit_seconds
 
     def response(self, api_format: Format) -> ErrorResponse:
-        message = f"the body of the request was not complete after {self._limit_seconds:g} seconds"
+        message = f"the request body was not complete after {self._limit_seconds:g} seconds"
         return make_status_error(api_format, 408, message)
 
 
@@ -63,8 +63,8 @@ class NoRoom(BodyRejected):
     headers = ((b"retry-after", b"%d" % _RETRY_AFTER_SECONDS),)
 
     def __init__(self) -> None:
-        super().__init__("no memory for its body")
+        super().__init__("no memory left for the body")
 
     def response(self, api_format: Format) -> ErrorResponse:
-        message = "the gateway holds too many large requests at the moment; try again in a few seconds"
+        message = "the gateway is handling too many large requests; try again in a few seconds"
         return make_status_error(api_format, 503, message)

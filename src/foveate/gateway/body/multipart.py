@@ -60,7 +60,7 @@ def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[bytes, int, int]]:
         if blank_line >= 0:
             yield body[start:blank_line], blank_line + 4, end
         elif end - start > _MAX_HEADER_BYTES:
-            raise MalformedRequest(f"a part of the form has headers of more than {_MAX_HEADER_BYTES:,} bytes")
+            raise MalformedRequest(f"a part of the form has more than {_MAX_HEADER_BYTES:,} bytes of headers")
 
 
 def _between_delimiters(body: bytes, boundary: bytes) -> Iterator[tuple[int, int]]:

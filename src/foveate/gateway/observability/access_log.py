@@ -258,12 +258,12 @@ class LogWriter(logging.Handler):
         try:
             self._failed += self._write_lines(lines)
             if (lost := self.lost_lines) > self._reported_lost and not self.problem:
-                message = f"{lost - self._reported_lost} lines of the log are lost"
+                message = f"{lost - self._reported_lost} log lines were lost"
                 record = logging.LogRecord(_ROOT_LOGGER, logging.WARNING, "", 0, message, None, None)
                 if not self._write_lines([self._format_record(record)]):
                     self._reported_lost = lost
         except (BrokenPipeError, ValueError):  # a pipe without a reader, or a closed file
-            self.problem, self._has_ended = "nobody reads it any longer", True
+            self.problem, self._has_ended = "its reader has closed it", True
             self._failed += len(lines) + len(self._waiting)
             self._waiting.clear()
             return False
@@ -278,7 +278,7 @@ class LogWriter(logging.Handler):
                 while rest:  # an unbuffered stream may take only a part
                     written_bytes = self._output.write(rest)
                     if written_bytes is None:
-                        raise BlockingIOError(errno.EAGAIN, "it takes no more")
+                        raise BlockingIOError(errno.EAGAIN, "the output is full")
                     rest = rest[written_bytes:]
                 unwritten -= count  # buffered data is not lost: the next flush tries again
                 self._output.flush()

@@ -94,7 +94,7 @@ async def probe_store(
     done, _ = await asyncio.wait([probe_task], timeout=limit_seconds)
     if not done:
         probe_task.cancel()
-        return f"no answer within {limit_seconds:g} s"
+        return f"no response within {limit_seconds:g} s"
     error = probe_task.exception()
     if error is None:
         return ""
@@ -116,7 +116,10 @@ def build_health_pages(
         store_problem = status.store_problem or None
         if store_problem and not scope.get(DETAILS_SCOPE_KEY):
             store_problem = "the store cannot be reached"
-        response = {"ready": status.is_ready, "problem": "ending" if status.is_shutting_down else store_problem}
+        response = {
+            "ready": status.is_ready,
+            "problem": "shutting down" if status.is_shutting_down else store_problem,
+        }
         await _send_response(scope, send, 200 if status.is_ready else 503, msgspec.json.encode(response))
 
     async def metrics(scope: Scope, _receive: Receive, send: Send) -> None:
@@ -128,7 +131,7 @@ def build_health_pages(
         await _send_response(scope, send, 200, body, kind.encode())
 
     async def icon(scope: Scope, _receive: Receive, send: Send) -> None:
-        await _send_response(scope, send, 404, b'{"error":"there is none"}')
+        await _send_response(scope, send, 404, b'{"error":"there is no icon"}')
 
     return {HEALTH_PATH: health, READY_PATH: ready, METRICS_PATH: metrics, _ICON_PATH: icon}
 
@@ -138,7 +141,7 @@ async def _send_response(
 ) -> None:
     is_allowed = scope["method"] in ("GET", "HEAD")
     if not is_allowed:
-        status, body, content_type = 405, b'{"error":"this page can only be read: use GET"}', _JSON
+        status, body, content_type = 405, b'{"error":"this page is read-only: use GET"}', _JSON
     headers = [
         (b"content-type", content_type),
         (b"content-length", str(len(body)).encode()),

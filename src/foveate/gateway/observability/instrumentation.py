@@ -97,7 +97,7 @@ class Instrumentation:
             try:
                 self._telemetry = self._export(self.version)
             except Exception:  # noqa: BLE001 - third-party code, which must not affect requests
-                _LOG.exception("there is no OpenTelemetry: it cannot be set up")
+                _LOG.exception("OpenTelemetry could not be set up, continuing without it")
         if not is_on and telemetry is not None:
             self._telemetry = None
             Thread(target=telemetry.close, name="foveate telemetry", daemon=True).start()
@@ -176,7 +176,9 @@ class Instrumentation:
             worker_metrics.write_samples(folder, samples)
         except OSError as error:
             if not self._has_write_failed:
-                _LOG.warning("the numbers cannot be written for the other workers: %s", error)
+                _LOG.warning(
+                    "metrics of this worker cannot be written, so other workers do not report them: %s", error
+                )
             self._has_write_failed = True
         else:
             self._has_write_failed = False

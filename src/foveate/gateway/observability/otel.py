@@ -46,7 +46,7 @@ def check_installed(packages: Sequence[str] = _REQUIRED_PACKAGES) -> None:
     """
     if not all(_is_installed(name) for name in packages):
         raise BadOption(
-            "opentelemetry needs packages that are not there: pip install 'foveate[otel]'",
+            "opentelemetry needs packages that are not installed: pip install 'foveate[otel]'",
             path=("server", "opentelemetry"),
         )
 
@@ -68,12 +68,14 @@ class Telemetry:
         self._durations = meter.create_histogram(
             "gen_ai.client.operation.duration",
             unit="s",
-            description="How long calls of models took.",
+            description="Duration of model calls.",
             explicit_bucket_boundaries_advisory=_DURATION_BUCKETS,
         )
         self._tokens = {
             kind: meter.create_counter(
-                f"gen_ai.client.inference.usage.{kind}", unit="{token}", description=f"{kind}, as billed."
+                f"gen_ai.client.inference.usage.{kind}",
+                unit="{token}",
+                description=f"{kind}, as reported by the provider.",
             )
             for kind in ("input_tokens", "output_tokens", "cache_read.input_tokens", "cache_write.input_tokens")
         }

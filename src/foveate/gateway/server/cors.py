@@ -144,13 +144,13 @@ _MAX_SHOWN_CHARS = 100
 
 def _unknown_host_text(name: str) -> str:
     return (
-        f"this gateway is for this machine alone, and not known as {name[:_MAX_SHOWN_CHARS]!r}: ask for it as "
-        "127.0.0.1 or localhost, or list the name in server.host_names"
+        f"this gateway only serves this machine and does not accept the host name {name[:_MAX_SHOWN_CHARS]!r}:"
+        " use 127.0.0.1 or localhost, or list the name in server.host_names"
     )
 
 
 def _unlisted_origin_text(origin: str) -> str:
     return (
-        f"pages of {origin[:_MAX_SHOWN_CHARS]!r} may not call this gateway: list the origin with "
-        "--cors-origin or in server.cors_origins"
+        f"web pages from {origin[:_MAX_SHOWN_CHARS]!r} may not call this gateway: allow the origin with"
+        " --cors-origin or in server.cors_origins"
     )

@@ -99,7 +99,7 @@ class GatewayCycle(RequestResponseCycle):
             return
         is_head = message["type"] == "http.response.start"
         if self.response_complete or is_head is self.response_started:
-            raise RuntimeError(f"{message['type']} is not what comes next")
+            raise RuntimeError(f"unexpected ASGI message {message['type']}")
         if is_head:
             self._start_response(message["status"], [*self.default_headers, *message["headers"]])
         else:
@@ -132,7 +132,7 @@ class GatewayCycle(RequestResponseCycle):
         lines = [b"%b: %b\r\n" % pair for pair in headers]
         head = b"".join((STATUS_LINE[status], *lines, b"\r\n"))
         if len(head) - len(head.translate(None, _CONTROL_BYTES)) != 2 * (len(lines) + 2):
-            raise RuntimeError("a header of the answer has a line break in it, or what else no header may have")
+            raise RuntimeError("a response header contains a line break or another control character")
         self._unsent_head = head
         asyncio.get_running_loop().call_soon(self._send_head)
 
@@ -154,14 +154,14 @@ class GatewayCycle(RequestResponseCycle):
             end = b"0\r\n\r\n" if is_last else b""
             self._write(b"%x\r\n%b\r\n%b" % (len(body), body, end) if body else end)
         elif len(body) > self.expected_content_length:
-            raise RuntimeError("the answer is longer than its head says")
+            raise RuntimeError("the response body is longer than its content-length")
         else:
             self.expected_content_length -= len(body)
             self._write(body)
         if not is_last:
             return
         if self.expected_content_length:
-            raise RuntimeError("the answer is shorter than its head says")
+            raise RuntimeError("the response body is shorter than its content-length")
         self.response_complete = True
         self.message_event.set()
         if not self.keep_alive and not self.more_body:
@@ -175,7 +175,7 @@ class GatewayCycle(RequestResponseCycle):
 
 
 MAX_HEAD_BYTES = 256 * 1024
-_HEAD_TOO_LONG = f"The head of the request has more than {MAX_HEAD_BYTES} bytes."
+_HEAD_TOO_LONG = f"The request line and headers have more than {MAX_HEAD_BYTES} bytes."
 HEAD_TIMEOUT_SECONDS = 30.0
 DISCARD_BYTES = 64 * 1024 * 1024
 """Bytes of a body that are received and dropped after the response.
@@ -195,7 +195,7 @@ _BLANK_LINES = (b"\r\n", b"\n")
 _VALID_FIRST_BYTES = tuple(bytes((letter,)) for letter in b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r\n")
 # A TLS handshake (RFC 8446, 5.1). The client only reports a failed connection, so this is logged.
 _TLS_HANDSHAKE = b"\x16\x03"
-_TLS_ON_PLAIN_PORT = "A client asks by https://, and here is http://: its base URL has to begin with that."
+_TLS_ON_PLAIN_PORT = "A client used https://, but this port only serves http://: change the client's base URL."
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -322,7 +322,7 @@ class HttpProtocol(HttpToolsProtocol):
         """
         parser = self.parser
         if parser.should_upgrade():
-            raise ValueError("an upgrade")
+            raise ValueError("unexpected upgrade")
         version = parser.get_http_version()
         self._problem = self._find_head_problem(version)
         if self._problem:
@@ -362,7 +362,7 @@ class HttpProtocol(HttpToolsProtocol):
     def _find_head_problem(self, version: str) -> str:
         hosts = sum([name == b"host" for name, _ in self.headers])
         if hosts > 1 or (not hosts and version == "1.1"):  # RFC 9112, 3.2
-            return f"A request needs one Host header, and this one has {hosts or 'none'}."
+            return f"A request must have exactly one Host header; this one has {hosts or 'none'}."
         size = len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
         return _HEAD_TOO_LONG if size > MAX_HEAD_BYTES else ""
 

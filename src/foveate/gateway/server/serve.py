@@ -239,7 +239,7 @@ class _Server(uvicorn.Server):
             except asyncio.CancelledError:
                 if not self.should_exit:
                     raise
-                _LOG.warning("an answer under way was broken off")  # the connection is closed too
+                _LOG.warning("a response was cut off by the shutdown")  # the connection is closed too
 
         super().__init__(
             uvicorn.Config(
@@ -281,7 +281,7 @@ class _Server(uvicorn.Server):
                 self.force_exit = True
                 self._cancel_requests()
             else:
-                _LOG.info("ending; answers under way are finished first")
+                _LOG.info("shutting down after running requests are finished")
             self.should_exit = True
 
         def on_lifeline_closed() -> None:

@@ -199,14 +199,12 @@ def _handle_exit(
         state.failure = WorkersFailed(state.crashes.consecutive, code)
         _shut_down(state, listener, grace_seconds)
         return
-    _LOG.error(
-        "worker %d ended (%s); another one is started in %g s", worker.number, _exit_reason(code), delay_seconds
-    )
+    _LOG.error("worker %d exited (%s), restarting it in %g s", worker.number, _exit_reason(code), delay_seconds)
     state.restarts_at[worker.number] = now + delay_seconds
 
 
 def _exit_reason(code: int) -> str:
-    return f"by signal {-code}" if code < 0 else f"with code {code}"
+    return f"signal {-code}" if code < 0 else f"code {code}"
 
 
 def _handle_signals(

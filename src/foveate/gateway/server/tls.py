@@ -29,7 +29,9 @@ def create_tls_context(tls: TlsSettings) -> ssl.SSLContext:
             with path.open("rb"):
                 pass
         except OSError as error:
-            raise BadOption(f"the {name} {path}: {error.strerror}", path=("server", "tls", name)) from None
+            raise BadOption(
+                f"the {name} {path} cannot be read: {error.strerror}", path=("server", "tls", name)
+            ) from None
     try:
         _load_certificate(context, tls)
     except (ssl.SSLError, OSError, ValueError) as error:
@@ -47,7 +49,7 @@ def _load_certificate(context: ssl.SSLContext, tls: TlsSettings) -> None:
 
 
 def _reject_password() -> str:
-    raise ValueError("the key wants a password: give one without")
+    raise ValueError("the key is encrypted: use a key without a password")
 
 
 @asynccontextmanager
@@ -77,10 +79,10 @@ async def _reload_loop(
             # Try it in another context first: an incomplete pair would break this one.
             create_tls_context(tls)
         except BadOption as error:
-            _LOG.error("the certificate stays as it was: %s", error)
+            _LOG.error("the changed certificate cannot be used, keeping the previous one: %s", error)
             continue
         _load_certificate(context, tls)
-        _LOG.info("%s has changed, and is shown from now on", tls.certificate)
+        _LOG.info("%s has changed, using it for new connections", tls.certificate)
 
 
 def _read_file_stamps(tls: TlsSettings) -> _FileStamps:

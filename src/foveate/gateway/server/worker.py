@@ -35,7 +35,11 @@ def main() -> None:
         current = live_config.current()
         start_logging(current.value.settings.server)
         if current.problem is not None:
-            _LOG.error("worker %d goes by what held before: %s", order.number, current.problem)
+            _LOG.error(
+                "worker %d: new configuration is invalid, keeping the previous one: %s",
+                order.number,
+                current.problem,
+            )
         serve(
             socket.socket(fileno=order.descriptor),
             live_config,

@@ -133,7 +133,7 @@ def test_a_replaced_key_is_not_checked_but_one_in_the_url_is() -> None:
     upstream = make_upstream(OFFICIAL["openai"], replaces_keys=True)
     check_credentials(make_request("x-api-key", "sk-ant-secret"), upstream)
     check_credentials(make_request("x-api-key", generate_key()), make_upstream(OFFICIAL["openai"]))
-    with pytest.raises(KeyRefused, match="shows a Google API key, and would go to there"):
+    with pytest.raises(KeyRefused, match="contains a Google API key but is routed to there"):
         check_credentials(make_request("x-api-key", generate_key(), query="key=AIzaSecret"), upstream)
 
 

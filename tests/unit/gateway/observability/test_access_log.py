@@ -208,14 +208,14 @@ def test_a_slow_output_blocks_nobody_and_lost_lines_are_reported() -> None:
         )
         reader.start()
         deadline = time.monotonic() + 10
-        while b"lines of the log are lost" not in b"".join(chunks) and time.monotonic() < deadline:
+        while b"log lines were lost" not in b"".join(chunks) and time.monotonic() < deadline:
             writer.put(RECORD)
             time.sleep(0.05)
         writer.close()
         pipe.close()
         reader.join(10)
 
-    assert b"lines of the log are lost" in b"".join(chunks)
+    assert b"log lines were lost" in b"".join(chunks)
 
 
 class RecordingStream(io.BytesIO):
@@ -281,7 +281,7 @@ def test_a_log_on_a_full_disk_recovers_and_reports_lost_lines(is_buffered: bool)
     writer.close()
 
     assert [b"req_1" in line for line in disk.content.splitlines()] == [True, False]
-    assert b"1 lines of the log are lost" in disk.content
+    assert b"1 log lines were lost" in disk.content
     assert (writer.problem, writer.lost_lines) == ("", 1)
 
 
@@ -291,7 +291,7 @@ def test_lines_for_a_log_without_a_reader_are_counted_as_lost() -> None:
     with os.fdopen(write_fd, "wb", buffering=0) as pipe:
         writer = LogWriter(pipe, as_json=False, colours=False)
         writer.put(RECORD)
-        wait_until(lambda: writer.problem == "nobody reads it any longer")
+        wait_until(lambda: writer.problem == "its reader has closed it")
         writer.put(RECORD)
 
         assert writer.lost_lines == 2

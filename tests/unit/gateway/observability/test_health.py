@@ -87,7 +87,7 @@ async def test_it_is_ready_only_while_the_store_responds_and_it_is_not_shutting_
     assert (await get_page("/ready", HEALTHY))[0] == 200
     assert (await get_page("/ready", HealthStatus(version="1", store_problem="gone")))[0] == 503
     status, _, body = await get_page("/ready", HealthStatus(version="1", is_shutting_down=True))
-    assert (status, json.loads(body)) == (503, {"ready": False, "problem": "ending"})
+    assert (status, json.loads(body)) == (503, {"ready": False, "problem": "shutting down"})
 
 
 @given(
@@ -139,7 +139,7 @@ async def test_a_failing_or_stalled_store_is_reported_without_waiting() -> None:
     assert await probe_store(lambda: asyncio.sleep(0)) == ""
     assert await probe_store(make_failing_probe(StoreUnavailable("db", "gone"))) == "db: gone"
     assert await probe_store(make_failing_probe(RuntimeError("no"))) == "RuntimeError: no"
-    assert await probe_store(lambda: asyncio.sleep(60), limit_seconds=0.01) == "no answer within 0.01 s"
+    assert await probe_store(lambda: asyncio.sleep(60), limit_seconds=0.01) == "no response within 0.01 s"
 
 
 async def test_without_details_health_has_only_the_status() -> None:

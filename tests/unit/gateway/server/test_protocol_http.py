@@ -133,7 +133,7 @@ async def test_a_tls_handshake_is_reported_in_the_log(caplog: pytest.LogCaptureF
     async with run_app() as app:
         assert b"400 Bad Request" in await send_and_read(app, b"\x16\x03\x01\x02\x00\x01")
 
-    assert "asks by https://, and here is http://" in caplog.text
+    assert "used https://, but this port only serves http://" in caplog.text
 
 
 async def test_trailers_are_not_headers() -> None:
