@@ -51,7 +51,7 @@ def main() -> None:
 
     messages: list[Any] = []
     request_id = ""
-    for turn, page in enumerate(sorted(ROOT.glob("docs/*.md"))[: options.turns], start=1):
+    for turn, page in enumerate(sorted(ROOT.glob("docs/**/*.md"))[: options.turns], start=1):
         text = page.read_text(encoding="utf-8")[:12_000]
         messages.append({"role": "user", "content": f"What is {page.name} about?\n\n{text}"})
         answer, request_id = ask(messages, agent=options.agent, model=options.model, clock=options.clock)
