@@ -22,6 +22,7 @@ from foveate.cli import (
     store,
 )
 from foveate.cli.chat import command as chat
+from foveate.cli.command_groups import GroupedCommands
 from foveate.cli.compactions import command as compactions
 from foveate.cli.cost import command as cost
 from foveate.cli.exit_codes import exit_code, report_errors
@@ -34,7 +35,8 @@ _ENV_FILE = ".env"
 
 app = typer.Typer(
     name="foveate",
-    help="Decides what goes into a language model's context window, and what that costs.",
+    cls=GroupedCommands,
+    help="Control what goes into a language model's context window, and what it costs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     # Rich help would load more than all the rest of the command line.
@@ -57,7 +59,7 @@ def _load_env_file(
         False, "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
     ),
 ) -> None:
-    """Decides what goes into a language model's context window, and what that costs."""
+    """Control what goes into a language model's context window, and what it costs."""
     if Path(_ENV_FILE).is_file():
         from foveate.config.dotenv import load_env_file
 
@@ -67,19 +69,19 @@ def _load_env_file(
 
 app.command("serve")(serve.command)
 app.command("chat")(chat.command)
-app.add_typer(config.app)
+app.command("sandbox")(sandbox.command)
+app.command("replay")(replay.command)
+app.add_typer(cost.app)
+app.command("explain")(explain.command)
+app.add_typer(compactions.app)
+app.command("demo")(demo.command)
 app.command("count")(count.command)
 app.command("assemble")(assemble.command)
 app.add_typer(memory.app)
-app.command("explain")(explain.command)
-app.command("replay")(replay.command)
+app.add_typer(config.app)
 app.command("doctor")(doctor.command)
-app.command("demo")(demo.command)
-app.add_typer(cost.app)
-app.add_typer(prices.app)
-app.add_typer(compactions.app)
 app.add_typer(store.app)
-app.command("sandbox")(sandbox.command)
+app.add_typer(prices.app)
 
 
 def _use_full_summaries(group: typer.Typer) -> None:

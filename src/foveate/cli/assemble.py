@@ -72,7 +72,7 @@ def command(
     explain: Annotated[bool, typer.Option("--explain", help="List every cut and its reason.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, the text in it.")] = False,
 ) -> None:
-    """Put sections together to a prompt that fits its budget, and show what each section got.
+    """Assemble sections into a prompt that fits a token budget, and show how many tokens each section got.
 
     Priorities come from the sections file or the budget; of equals, the last section is cut first.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="config",
-    help="Writes, checks and shows the configuration, and makes keys of the gateway.",
+    help="Create, check and show the configuration, and create gateway keys.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -62,7 +62,7 @@ def command(
     ] = 2.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Count the tokens of texts, or of a whole request with its system prompt, tools, messages and images."""
+    """Count the tokens of text files or of a complete request, including tools and images."""
     with report_errors(as_json=json):
         options = _parse_options(backend, endpoint, tokenizer, timeout)
         if request is None:

@@ -41,7 +41,7 @@ def command(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Replay a recorded session without a cache, with usual breakpoints and with Foveate: no network, no key.
+    """Show what Foveate saves on a recorded session. Needs no API key and no network.
 
     Example: foveate demo
     """

@@ -17,7 +17,7 @@ def command(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Look at everything that the gateway needs: each line is ok, a warning or failed, with what to do.
+    """Check the configuration, the store, the upstreams and this machine, and show how to fix problems.
 
     Nothing is changed, and nothing is asked that costs money. Ends with code 1 where something failed.
 

@@ -24,7 +24,7 @@ _MAX_DIGITS = 18
 
 app = typer.Typer(
     name="memory",
-    help="Shows, lists and searches notes in Org and Markdown files; nothing private in them is ever shown.",
+    help="Render, search and outline notes in Org and Markdown files, as agents get them in their prompts.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

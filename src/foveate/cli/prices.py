@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="prices",
-    help="Shows what a model costs and who says so, and reads newer price files.",
+    help="Show the prices of a model and where they come from, and import newer price files.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -143,7 +143,7 @@ def command(
     each: Annotated[bool, typer.Option("--each", help="Show every session, however many there are.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
 ) -> None:
-    """Show what recorded sessions would have cost under each policy, beside what was billed for them.
+    """Compare what recorded sessions cost with what they would have cost under other caching policies.
 
     Example: foveate replay ~/.claude/projects --policy recorded,gateway,gateway-compaction
     """

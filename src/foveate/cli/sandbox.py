@@ -32,7 +32,12 @@ def command(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it is ready.")] = False,
 ) -> None:
-    """Stand in for Anthropic, OpenAI and Google: as strict, with a simulated cache, without a key or a bill."""
+    """Run a simulation of the Anthropic, OpenAI and Google APIs, to test agents without keys or costs.
+
+    It rejects the requests that the providers reject, and simulates their prompt caches. Any API key works.
+
+    Example: foveate sandbox --provider anthropic --port 8790
+    """
     with report_errors(as_json=json):
         from foveate.sandbox.http import SandboxProvider
         from foveate.sandbox.script import read_script

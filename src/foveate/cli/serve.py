@@ -59,7 +59,7 @@ def command(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it is ready.")] = False,
 ) -> None:
-    """Stand between agents and their providers: cheaper, within the window, under caps, and every call booked.
+    """Run the gateway: an HTTP proxy that adds prompt caching, context limits, spending caps and cost tracking.
 
     Example: foveate serve --config foveate.yaml --port 8090
     """

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 app = typer.Typer(
     name="store",
-    help="Shows what is kept of sessions and folds, and forgets what is old.",
+    help="Show where the store is and how large it is, and delete old sessions.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

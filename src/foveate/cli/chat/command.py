@@ -58,7 +58,7 @@ def command(
         bool, typer.Option("--json", help="Print one JSON object for each answer: text, usage, dollars.")
     ] = False,
 ) -> None:
-    """Talk to a model in the terminal, with an agent's sections, memory, folds and caps; every call is booked.
+    """Chat with a model in the terminal, with an agent's sections, memory, compaction and spending caps.
 
     Not at a terminal, each line of standard input is a message, and answers are printed plainly.
 

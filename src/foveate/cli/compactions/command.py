@@ -24,7 +24,7 @@ _JSONL, _JSON = "jsonl", "json"
 
 app = typer.Typer(
     name="compactions",
-    help="Lists the folds of sessions, shows what they folded and carry, undoes and exports them.",
+    help="List, show, undo and export the compactions of sessions.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

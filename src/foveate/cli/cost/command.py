@@ -25,7 +25,7 @@ _DEFAULT_BY = "model,category"
 
 app = typer.Typer(
     name="cost",
-    help="Shows what calls cost, what the cache, folds and cuts saved, and how caps stand.",
+    help="Show what calls cost, what caching and compaction saved, and how much of each cap is used.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

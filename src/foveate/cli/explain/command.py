@@ -77,7 +77,7 @@ def command(
     store: StoreUrl = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show every edit of a request with its reason, tokens and dollars, and what fills its window.
+    """Show what Foveate changed in a request and why, what that saved, and what fills the context window.
 
     Of a session: its requests, one a line, and the window of the last. With --cache: why a request could not
     read what the one before it left in the provider's prompt cache.

@@ -1,0 +1,32 @@
+"""Help of `foveate`: lists the commands in groups instead of one long list."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from typer.core import TyperGroup
+
+COMMAND_GROUPS: Mapping[str, Sequence[str]] = {
+    "Run": ("serve", "chat", "sandbox"),
+    "Analyse": ("replay", "cost", "explain", "compactions", "demo"),
+    "Build": ("count", "assemble", "memory"),
+    "Operate": ("config", "doctor", "store", "prices"),
+}
+
+
+class _HelpFormatter(Protocol):
+    def section(self, name: str) -> AbstractContextManager[None]: ...
+
+    def write_dl(self, rows: Sequence[tuple[str, str]]) -> None: ...
+
+
+class GroupedCommands(TyperGroup):
+    """Lists the commands of each group under a heading. Typer can do that only with Rich, which loads slowly."""
+
+    def format_commands(self, ctx: object, formatter: _HelpFormatter) -> None:
+        width = max(map(len, self.commands))  # the same in all groups
+        for group, names in COMMAND_GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl(
+                    [(f"{name:<{width}}", self.commands[name].short_help or "") for name in names]
+                )
