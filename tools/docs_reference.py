@@ -35,7 +35,7 @@ _GENERATED_BLOCK = re.compile(
     r"^<!-- made from the code: (\w+) ?(\S*) -->\n(.*?)^<!-- until here -->$", re.MULTILINE | re.DOTALL
 )
 
-_BOUNDS = {"gt": "more than {}", "ge": "{} or more", "lt": "less than {}", "le": "at most {}"}
+_BOUNDS = {"gt": "more than {}", "ge": "at least {}", "lt": "less than {}", "le": "at most {}"}
 
 
 def regenerate(page: str, *, stored_only: bool = True) -> str:
@@ -62,9 +62,7 @@ def settings_table(place: str) -> str:
         f"| {_describe(place, setting)} |"
         for setting in settings_at(place)
     ]
-    return "\n".join(
-        ["| setting | what it can be | default | what it says |", "| --- | --- | --- | --- |", *rows]
-    )
+    return "\n".join(["| setting | type | default | description |", "| --- | --- | --- | --- |", *rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,12 +137,10 @@ def _kind(annotation: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_kind(argument) for argument in arguments if argument is not type(None))
     if origin is list:
-        return "a list"
+        return "list"
     if origin is dict:
-        return "a mapping"
-    return {bool: "`true`, `false`", int: "a whole number", float: "a number", Path: "a file"}.get(
-        annotation, "a text"
-    )
+        return "mapping"
+    return {bool: "`true`, `false`", int: "integer", float: "number", Path: "path"}.get(annotation, "string")
 
 
 def _bounds(constraint: Any) -> Iterator[str]:
@@ -158,19 +154,17 @@ def _bounds(constraint: Any) -> Iterator[str]:
 
 def _default(default: Any) -> str:
     if default is PydanticUndefined:
-        return "needed"
+        return "required"
     if default is None or default in ([], {}, ""):
         return "none"
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
-    if isinstance(default, int | float):
-        return f"{default:,}"
     return f"`[{', '.join(default)}]`" if isinstance(default, list) else f"`{default}`"
 
 
 def _describe(place: str, setting: Setting) -> str:
     ways = [".".join((place, *setting.name[:length])) for length in range(1, len(setting.name) + 1)]
-    return f"{setting.words} *(start)*" if _AT_START.intersection(ways) else setting.words
+    return f"{setting.words} *Requires a restart.*" if _AT_START.intersection(ways) else setting.words
 
 
 _AT_START = frozenset(settings_fixed_at_start(load_live_config(None, {}).current().value))
@@ -193,7 +187,7 @@ def metrics_table(group: str) -> str:
         f"| `{series.name}` | {series.kind} |{_labels(series)}| {series.help} |"
         for series in METRICS[first:end]
     ]
-    return "\n".join(["| name | kind | labels | what it says |", "| --- | --- | --- | --- |", *rows])
+    return "\n".join(["| name | kind | labels | description |", "| --- | --- | --- | --- |", *rows])
 
 
 def _index(series: MetricDefinition) -> int:
@@ -231,7 +225,7 @@ def _command_help(name: str, command: Any) -> str:
             if parameter.param_type_name == kind and not getattr(parameter, "hidden", False)
         ]
         if rows:
-            parts.append("\n".join([f"| {kind} | what it does |", "| --- | --- |", *rows]))
+            parts.append("\n".join([f"| {kind} | description |", "| --- | --- |", *rows]))
     return "\n\n".join(part for part in parts if part)
 
 

@@ -60,13 +60,12 @@ def list_settings(schema: dict[str, object]) -> list[str]:
 def test_a_setting_has_its_type_default_and_when_it_applies() -> None:
     rows = settings_table("server").splitlines()
 
-    assert (
-        "| `workers` | a whole number, more than 0, at most 256 | 1 | How many processes serve. *(start)* |"
-        in rows
-    )
-    assert "| `log` | `lines`, `json` | `lines` | How lines are written, on standard error. |" in rows
+    workers = "Number of worker processes. *Requires a restart.*"
+    assert f"| `workers` | integer, more than 0, at most 256 | `1` | {workers} |" in rows
+    assert "| `log` | `lines`, `json` | `lines` | Log format, on standard error. |" in rows
     assert any(
-        row.startswith("| `tls.key` | a file | needed |") and row.endswith("*(start)* |") for row in rows
+        row.startswith("| `tls.key` | path | required |") and row.endswith("*Requires a restart.* |")
+        for row in rows
     )
 
 

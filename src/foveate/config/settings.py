@@ -29,68 +29,68 @@ class PingSettings(_SettingsModel):
     """Keep-alive requests that keep a cache entry from expiring."""
 
     enabled: bool = False
-    """Whether there are any."""
+    """Enable keep-alive requests."""
     most_in_a_row: Annotated[int, Field(gt=0, le=100)] = 3
-    """How many between two requests of a session."""
+    """Maximum number of keep-alive requests between two requests of a session."""
     most_sessions: Annotated[int, Field(gt=0)] = 64
-    """In how many sessions at once; of more, those that save most."""
+    """Maximum number of sessions kept alive at once. With more, those that save the most are kept alive."""
 
 
 class PromptCacheSettings(_SettingsModel):
     enabled: bool = True
-    """Whether marks are placed."""
+    """Add cache breakpoints to requests."""
     long_ttl_providers: list[Name] = ["anthropic", "vertex"]
-    """Providers that are asked to keep breakpoints for an hour; all others get `5m`, also with `ttl: 1h`."""
+    """Providers that get breakpoints with a TTL of one hour. All others get `5m`, even with `ttl: 1h`."""
     ttl: Literal["auto", "5m", "1h"] = "auto"
-    """How long marks live: `5m` or `1h` for all, or by each session's rhythm."""
+    """TTL of cache breakpoints. `auto` chooses `5m` or `1h` from the time between a session's requests."""
     cache_tools: bool = True
-    """Whether one of the four may go to the tools."""
+    """Allow a breakpoint after the tool definitions."""
     client_breakpoints: Literal["keep", "replace"] = "keep"
-    """Keep the client's own breakpoints and add to them where that pays, or replace them (Anthropic's API)."""
+    """Keep the client's breakpoints and add more if that saves money, or replace them (Anthropic API only)."""
     pings: PingSettings = PingSettings()
 
 
 class CompactionSettings(_SettingsModel):
     enabled: bool = False
-    """Whether histories are folded."""
+    """Enable compaction."""
     compact_at_pct: Share = 0.75
-    """From which share of the window on, less the reserve for the answer."""
+    """Compact when a request fills this share of the context window minus the response reserve."""
     tail_keep_tokens: Annotated[int, Field(ge=0)] = 20_000
-    """How much of the end stays as it is."""
+    """Minimum number of tokens at the end of the history that compaction leaves unchanged."""
     tool_result_max_pct: Share = 0.30
-    """Larger tool results than this share of the window are cut before they are first sent."""
+    """Truncate tool results that exceed this share of the context window before they are first sent."""
     summarizer_model: str = ""
-    """Who writes summaries. Empty: the agent's own model, which has the history in its cache."""
+    """Model that writes summaries. If empty: the agent's own model, which has the history in its cache."""
     lock_ttl_seconds: Seconds = 300
-    """How long one gateway has a session to itself while it folds."""
+    """Lifetime of the lock that keeps other processes from compacting the same session."""
     min_turns_between: Annotated[int, Field(ge=0)] = 4
-    """So many turns pass between two folds of a session."""
+    """Minimum number of model responses between two compactions of a session."""
     extractive: bool = False
-    """Whether rules make the summary where no model gives one."""
+    """Build the summary by rules, without a model, if no model returns a usable one."""
     limit_seconds: Seconds = 600
-    """How long a fold may take."""
+    """Timeout for one compaction."""
 
 
 class TokenCounterSettings(_SettingsModel):
     enabled: bool = True
-    """Whether requests are counted; without it nothing is kept within the window, and caps refuse."""
+    """Count the tokens of requests. If off, context limits are not enforced, and caps reject every request."""
     backend: Literal["auto", "anthropic_api", "endpoint", "offline", "tiktoken", "estimate"] = "auto"
-    """Who counts ([what each does](../guides/counting.md#through-the-gateway))."""
+    """Counting backend ([list](../guides/counting.md#through-the-gateway))."""
     cache_capacity: Annotated[int, Field(gt=0)] = 1024
-    """How many counts are remembered."""
+    """Number of token counts to cache."""
     use_endpoint: bool = False
-    """Whether an upstream may be asked by `/tokenize`, or by its counting route; `endpoint` needs it."""
+    """Allow calls to the upstream's `/tokenize` or counting endpoint. `backend: endpoint` requires it."""
     timeout_ms: Annotated[int, Field(gt=0)] = 2000
-    """How long is waited for a count."""
+    """Timeout for a counting request."""
 
 
 class WorkspaceCacheSettings(_SettingsModel):
     enabled: bool = True
-    """Whether they are remembered between requests."""
+    """Cache workspace files between requests."""
     watch_debounce_ms: Annotated[int, Field(ge=0)] = 500
-    """How long a file that is being written is left in peace."""
+    """Wait until a changed file has not been written for this long before reading it again."""
     max_age_seconds: Annotated[float, Field(ge=0)] = 0
-    """After how long they are read again without a change; 0: never."""
+    """Read files again after this time even if no change was reported. 0 means never."""
 
 
 class ContextOptimizationSettings(_SettingsModel):
@@ -101,233 +101,248 @@ class ContextOptimizationSettings(_SettingsModel):
 
 
 class AgentSwitches(_SettingsModel):
-    """The mechanisms that can be switched for one agent. None means the same as for all agents."""
+    """The mechanisms that can be enabled or disabled for one agent. None means the same as for all agents."""
 
     prompt_cache: bool | None = None
-    """Whether marks are placed for it; as for all where it is not said."""
+    """Override `prompt_cache.enabled` for this agent."""
     client_breakpoints: Literal["keep", "replace"] | None = None
-    """Keep or replace its own breakpoints; the same as for all if not set."""
+    """Override `prompt_cache.client_breakpoints` for this agent."""
     compaction: bool | None = None
-    """Whether its histories are folded; as for all where it is not said."""
+    """Override `compaction.enabled` for this agent."""
     token_counter: bool | None = None
-    """Whether its requests are counted; as for all where it is not said."""
+    """Override `token_counter.enabled` for this agent."""
     workspace_cache: bool | None = None
-    """Whether its files are remembered; as for all where it is not said."""
+    """Override `workspace_cache.enabled` for this agent."""
 
 
 class WorkspaceSettings(_SettingsModel):
-    """The files that every request of an agent carries: a folder, a scope below it, and further files."""
+    """The workspace files added to every request of an agent: a folder, a scope below it, and further files."""
 
     root: FilePath
-    """A folder whose files every request carries."""
+    """Workspace folder. Its files are added to every request."""
     scope: str = ""
-    """A folder below it, whose files stand before those of the same name above."""
+    """Subfolder of the workspace. Its files take precedence over files of the same name above it."""
     extras: list[FilePath] = []
-    """Further files in it."""
+    """Further files in the workspace to add."""
 
 
 class EmbeddingsSettings(_SettingsModel):
     """A server with OpenAI's `/v1/embeddings`, used to find related notes."""
 
     url: Url
-    """Its address, with or without `/v1`. The text of notes that are not private is sent there."""
+    """Base URL, with or without `/v1`. The server receives the text of all notes that are not private."""
     model: Name
-    """The embedding model's name there."""
+    """Name of the embedding model on that server."""
     key_variable: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
-    """The environment variable that holds its key; not set: no key is sent."""
+    """Environment variable with the API key of the server. If not set, no key is sent."""
     dimensions: Annotated[int, Field(gt=0)] | None = None
-    """How many numbers a vector has, for models that offer several sizes."""
+    """Vector size, for models that offer several."""
 
 
 class MemorySettings(_SettingsModel):
-    """Notes in Org and Markdown, and how much of them a request shows."""
+    """Notes in Org and Markdown, and the limit for what is added to a request."""
 
     paths: Annotated[list[FilePath], Field(min_length=1)]
-    """Notes in Org and Markdown: files and folders."""
+    """Files and folders with notes in Org or Markdown."""
     limit_tokens: Annotated[int, Field(gt=0)] = 2000
-    """How much of them a request shows."""
+    """Maximum number of tokens of notes in a request."""
     format: Literal["org", "markdown"] = "org"
-    """How they are shown."""
+    """Format of the notes in the request."""
     embeddings: EmbeddingsSettings | None = None
     follow_symlinks: bool = False
-    """Whether links that lead out of these folders are followed."""
+    """Follow symbolic links that lead out of these folders."""
 
 
 class BindingSettings(_SettingsModel):
     peers: list[Annotated[str, StringConstraints(min_length=1)]] = []
-    """Whom it works with."""
+    """People and agents that the agent works with, e.g. `["Ben, who reviews"]`."""
     channels: dict[Name, str] = {}
-    """What holds in a channel, by its name."""
+    """Instructions by channel name, e.g. `{support: Answer within a paragraph.}`."""
     language: str = ""
-    """The language it speaks."""
+    """Language that the agent writes in."""
 
 
 class TimeSettings(_SettingsModel):
-    """Whether and how requests state the time and warn of deadlines."""
+    """The section with the current time and the deadlines that are near."""
 
     enabled: bool = True
-    """Whether the time is told."""
+    """Add the current time to requests."""
     format: Literal["iso", "natural"] = "iso"
-    """As `2026-11-15T09:12+01:00`, or as `Sunday, 15 November 2026, 09:12 (CET)`."""
+    """`iso` writes `2026-11-15T09:12+01:00`, `natural` writes `Sunday, 15 November 2026, 09:12 (CET)`."""
     warning_minutes: Annotated[int, Field(ge=0)] = 60
-    """How long before a deadline it is spoken of."""
+    """List deadlines that are at most this many minutes away."""
     zone: Name = "UTC"
-    """Whose time it is."""
+    """IANA time zone, e.g. `Europe/Berlin`."""
 
 
 class SectionsSettings(_SettingsModel):
-    """The sections added to an agent's requests. `limits` is a budget: a total, a ladder, rules by section."""
+    """The sections added to an agent's requests. `limits` is their budget."""
 
     workspace: WorkspaceSettings | None = None
     skills: FilePath | None = None
-    """A folder of skills."""
+    """Folder with skills to add to requests."""
     binding: BindingSettings | None = None
     memory: MemorySettings | None = None
     logs: list[FilePath] = []
-    """Files whose newest lines are shown: 20 of each, or as many as `CONTEXT_LOG_LIMIT` says."""
+    """Log files. The last 20 lines of each are added; `CONTEXT_LOG_LIMIT` sets another number."""
     time: TimeSettings | None = None
     channel: bool = False
-    """Whether the channel that a request names is told."""
+    """Add the channel and the sender that a request names in its headers."""
     budget: bool = False
-    """Whether it is told how much of its budget is used."""
+    """Add how much of the agent's budget is used."""
     privacy_tags: list[Name] = []
-    """Notes with one of these tags are never shown, beside `private` and `@personal`."""
+    """Never send notes with one of these tags, in addition to `private` and `@personal`."""
     limits: dict[str, Any] = {}
-    """A budget for all of this ([its keys](../guides/budgets.md#budgets))."""
+    """Token budget for all sections together ([keys](../guides/budgets.md#budgets))."""
 
 
 class AgentSettings(_SettingsModel):
     """One agent. `keys` are hashes of its gateway keys (`foveate config key` creates one)."""
 
     id: Name
-    """Its name."""
+    """Name of the agent."""
     keys: list[KeyHash] = []
-    """Hashes of the gateway keys that it shows (`foveate config key --agent NAME` makes one)."""
+    """Hashes of the agent's gateway keys. `foveate config key --agent NAME` creates a key."""
     user_agents: list[Name] = []
-    """Globs of `user-agent`: clients that match and show no key are this agent. Not for an agent with keys."""
+    """Globs for the `user-agent` header. Clients that match and send no gateway key are this agent.
+
+    Not allowed together with `keys`.
+    """
     context_optimization: AgentSwitches = AgentSwitches()
     on_overflow: Literal["make_room", "refuse", "pass"] | None = None
-    """What is done with what does not fit; not said: `make_room` with compaction, `refuse` without."""
+    """If a request exceeds the context window: `make_room` shortens it, `refuse` rejects it, `pass` sends it.
+
+    Default: `make_room` if compaction is on, else `refuse`.
+    """
     window_tokens: Annotated[int, Field(gt=0)] | None = None
-    """The window that it has; not said: the model's. At most a quarter of a smaller one is for the response."""
+    """Context window to use instead of the model's. At most a quarter of a smaller one is for the response."""
     max_turns: Annotated[int, Field(gt=0)] | None = None
-    """Older turns than this many are left out, a quarter of the number at a time; not set: all are sent."""
+    """Maximum number of turns to send. Older turns are omitted, a quarter of this number at a time."""
     sections: SectionsSettings | None = None
 
 
 class UpstreamSettings(_SettingsModel):
-    """A server that requests go to. Omitted values are those of the known upstream of that name.
+    """A server that requests are sent to. Omitted values are those of the built-in upstream of that name.
 
     The `base_url` of an OpenAI-compatible server can be given with or without `/v1`.
     """
 
     base_url: Url | None = None
-    """As its clients would be given it, with or without `/v1`; not said: the known one."""
+    """Base URL as a client would use it, with or without `/v1`. Required unless the upstream is built in."""
     api: Literal["anthropic", "openai", "both", "gemini", "azure", "bedrock", "vertex"] | None = None
-    """Whose API it speaks; not said: the known one."""
-    provider: Name | None = None
-    """Who runs it, for the rules of its cache and its prices; not said: its name."""
-    key_variable: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
-    """A variable whose key stands for whatever clients bring; beyond loopback, for gateway keys alone."""
-    deployments: dict[Name, Name] = {}
-    """Models by the names that deployments have there, for counts, windows and prices: `{house: gpt-5.1}`."""
-    threads: Literal["hold", "refuse", "pass"] | None = None
-    """Handling of Anthropic's [message threads](stored-conversations.md).
+    """API that the server implements.
 
-    Default: `hold` in a gateway of one process, else `refuse`.
+    Required unless the upstream is built in or named `azure`, `bedrock` or `vertex`.
+    """
+    provider: Name | None = None
+    """Provider whose prompt-cache rules and prices apply. Default: the name of the upstream."""
+    key_variable: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """Environment variable with the provider key that replaces the clients' credentials.
+
+    If the gateway does not listen on loopback, only requests with a gateway key may use it.
+    """
+    deployments: dict[Name, Name] = {}
+    """Model of each deployment, for token counts, context windows and prices: `{my-deployment: gpt-5.1}`."""
+    threads: Literal["hold", "refuse", "pass"] | None = None
+    """[Message threads](stored-conversations.md) of Anthropic's API: store, reject or forward them.
+
+    Default: `hold` if the gateway runs as one process with SQLite, else `refuse`.
     """
     sign: Literal["aws"] | None = None
-    """`aws`: the gateway signs requests with its own AWS credentials, in the place of what clients bring."""
+    """`aws` signs requests with the gateway's own AWS credentials, which replace those of the clients."""
     allow: list[AllowedOperation] = ["answers", "counting", "embeddings", "models"]
-    """What the gateway's own credentials may be used for: these kinds, `all`, or `METHOD /path` globs."""
+    """Operations that may use the gateway's own credentials: these groups, `all`, or `METHOD /path` globs."""
     reuse: bool = True
-    """Whether connections to it serve several requests; off for a server that may answer a request twice."""
+    """Reuse connections to the server. Turn it off if the server may send two responses to one request."""
 
 
 class RouteSettings(_SettingsModel):
-    """Sends requests for models that match a glob to an upstream, as `model` if that is its name there."""
+    """Sends requests for models that match a glob to an upstream, with the model name `model` if it is set."""
 
     models: Name
-    """A glob of models: `claude-*`; `*` is also what names none."""
+    """Glob for model names, e.g. `claude-*`. `*` also matches requests without a model."""
     upstream: Name
-    """Where they go."""
+    """Name of the upstream that these requests are sent to."""
     model: Name | None = None
-    """The model's name there, which makes an alias; not said: as it came."""
+    """Model name to send instead of the client's, which makes `models` an alias."""
 
 
 class StoreSettings(_SettingsModel):
     url: StoreUrl | None = None
-    """Where sessions, folds and the ledger are kept; not said: a file in the data folder."""
+    """Database URL: `sqlite:///path` or `postgresql://user@host/name`. `FOVEATE_STORE` overrides it.
+
+    Default: a SQLite file in the data folder.
+    """
     keep_days: Annotated[float, Field(gt=0)] = 30
-    """What was not seen for so many days is forgotten, every few hours; the ledger is kept."""
+    """Delete data that has not been used for this many days. The ledger is kept forever."""
 
 
 class TimeoutSettings(_SettingsModel):
     connect_seconds: Seconds = 10
-    """How long a connection to an upstream may take."""
+    """Timeout for connecting to an upstream."""
     idle_seconds: Seconds = 600
-    """How long it may be silent."""
+    """Timeout for the next bytes of a response."""
     total_seconds: Seconds = 3600
-    """How long an answer may take in all."""
+    """Timeout for a whole response."""
 
 
 class TlsSettings(_SettingsModel):
-    """The certificate and key of the gateway, as PEM files."""
+    """The TLS certificate and private key of the gateway, as PEM files."""
 
     certificate: Annotated[Path, Field(strict=False)]
-    """Serves HTTPS with it; a file in PEM, with its chain."""
+    """Certificate with its chain, in PEM format. The gateway then serves HTTPS only."""
     key: Annotated[Path, Field(strict=False)]
-    """Its key, a file in PEM, without a password."""
+    """Private key of the certificate, in PEM format, without a password."""
 
 
 class ServerSettings(_SettingsModel):
     host: Name = "127.0.0.1"
-    """Where it listens; on anything but loopback, its own pages need a gateway key."""
+    """Address to listen on. On an address other than loopback, the dashboard requires a key."""
     admin_keys: list[KeyHash] = []
-    """Hashes of keys that see all agents' pages and `/metrics` (`foveate config key --admin` makes one)."""
+    """Hashes of keys for the whole dashboard and `/metrics`. `foveate config key --admin` creates a key."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8090
-    """On which port; 0 is any that is free."""
+    """Port to listen on. 0 means any free port."""
     workers: Annotated[int, Field(gt=0, le=256)] = 1
-    """How many processes serve."""
+    """Number of worker processes."""
     body_limit_bytes: Annotated[int, Field(gt=0)] = 64 * 1024 * 1024
-    """Larger requests are refused with 413."""
+    """Maximum size of a request body. Larger ones are rejected with 413."""
     body_memory_bytes: Annotated[int, Field(gt=0)] = 512 * 1024 * 1024
-    """Limit for all bodies in memory, of each process; requests wait 30 seconds for room, then get 503."""
+    """Memory for request bodies in each process. Requests wait up to 30 seconds for room, then get 503."""
     body_timeout_seconds: Seconds = 300
-    """How long a body may take to arrive; then its request is refused with 408."""
+    """Timeout for receiving a request body. Slower requests are rejected with 408."""
     max_messages: Annotated[int, Field(gt=0)] = 20_000
-    """Requests with more messages, or more inputs to embed, are refused with 400."""
+    """Maximum number of messages, or of inputs to embed. Requests with more are rejected with 400."""
     max_tools: Annotated[int, Field(gt=0)] = 2_000
-    """Requests with more tools are refused with 400."""
+    """Maximum number of tools. Requests with more are rejected with 400."""
     max_depth: Annotated[int, Field(gt=0, le=500)] = 100
-    """Requests whose JSON is nested more deeply are refused with 400."""
+    """Maximum nesting of the JSON. Requests with deeper nesting are rejected with 400."""
     timeouts: TimeoutSettings = TimeoutSettings()
     tls: TlsSettings | None = None
     cors_origins: list[Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^\s/]+)$")]] = []
-    """Origins whose pages may call the gateway from a browser."""
+    """Origins whose web pages may call the gateway, e.g. `https://app.example`. `*` allows all."""
     host_names: list[Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+$")]] = []
-    """Names by which it may be asked on loopback, beside `127.0.0.1` and `localhost`."""
+    """Host names accepted on loopback besides `127.0.0.1` and `localhost`, e.g. `host.docker.internal`."""
     grace_seconds: Annotated[float, Field(ge=0)] = 30
-    """How long answers under way may take when it is ended."""
+    """Time to finish running requests when the gateway stops."""
     log: Literal["lines", "json"] = "lines"
-    """How lines are written, on standard error."""
+    """Log format, on standard error."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """From which level on."""
+    """Minimum level of log messages."""
     opentelemetry: bool = False
-    """Spans and numbers over OTLP ([what is needed](metrics.md#opentelemetry))."""
+    """Export traces and metrics over OTLP ([requirements](metrics.md#opentelemetry))."""
     page: bool = True
-    """Whether the gateway has a [page to look at](../guides/dashboard.md) at its root."""
+    """Serve the [dashboard](../guides/dashboard.md) at `/`."""
 
 
 class KeepRequestsSettings(_SettingsModel):
-    """Whether whole requests are archived for `explain` and `replay`, and how long and how much of them."""
+    """The archive of whole requests for `explain` and `replay`, and its limits."""
 
     enabled: bool = False
-    """Whether they are kept."""
+    """Archive whole requests, including message text."""
     days: Annotated[float, Field(gt=0)] = 7
-    """For how long."""
+    """Delete archived requests after this many days."""
     most_bytes: Annotated[int, Field(gt=0)] = 1_000_000_000
-    """And how much of them."""
+    """Maximum size of the archive. The oldest requests are deleted first."""
 
 
 class Settings(_SettingsModel):
