@@ -54,7 +54,7 @@ _MAX_PARTS = 1_000
 
 _DAY_SECONDS = 86_400.0
 MAX_REMEMBERED = 1_024
-_REJECTED_REASON = "the model takes no breakpoints"
+_REJECTED_REASON = "the model does not accept cache breakpoints"
 
 
 class Rejection(StrEnum):

@@ -250,7 +250,7 @@ def resolve_beta_header(override: str | None, client_value: str = "") -> str:
     for beta in override_betas:
         if not _BETA.fullmatch(beta):
             raise BadOption(
-                f"{CACHE_BETA_VARIABLE} is a list of betas with commas between them, not {override!r:.80}"
+                f"{CACHE_BETA_VARIABLE} must be a comma-separated list of beta names, not {override!r:.80}"
             )
     others = [beta for beta in _split_betas(client_value) if not _CACHING_BETA.match(beta)]
     return ",".join(dict.fromkeys(others + override_betas))

@@ -74,7 +74,7 @@ class InjectedBlock:
         if self.layer not in SECTION_NAMES:
             known = ", ".join(SECTION_NAMES)
             raise BadOption(
-                f"block {self.name!r}: the layer of a text is one of {known}, not {self.layer}",
+                f"block {self.name!r}: layer must be one of {known}, not {self.layer}",
                 path=(self.name, "layer"),
             )
 
@@ -100,7 +100,7 @@ def find_layer(name: str, stability: str) -> SectionLayer:
     """
     if stability not in _LAYER_BY_STABILITY:
         known = ", ".join(_LAYER_BY_STABILITY)
-        raise BadOption(f"{name}.stability is one of {known}, not {stability!r}", path=(name, "stability"))
+        raise BadOption(f"{name}.stability must be one of {known}, not {stability!r}", path=(name, "stability"))
     by_name = _LAYER_BY_NAME.get(name)
     return by_name if by_name and by_name.stability == stability else _LAYER_BY_STABILITY[stability]
 
@@ -128,7 +128,8 @@ def flatten_blocks(blocks: Iterable[InjectedBlock], *, provider: str) -> Flatten
     if all(len(side) < 2 for side in sides):
         return FlattenedBlocks(before=before, after=after)
     note = (
-        f"{provider} takes no blocks: what Foveate adds is sent as one text, and cannot be marked for its cache"
+        f"{provider} does not accept content blocks: "
+        "Foveate sends its sections as one text, without cache breakpoints"
     )
     return FlattenedBlocks(before=before, after=after, note=note)
 

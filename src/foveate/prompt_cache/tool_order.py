@@ -14,7 +14,7 @@ from foveate.prompt_cache.prompt.cached_prompt import compute_digest
 MAX_TOOL_SETS = 4
 """Number of tool sets whose order a session remembers: agents switch between a few (plan and edit)."""
 
-REASON = "the order in which this session sent the same tools first"
+REASON = "restores the order in which this session first sent these tools"
 
 
 class NamedTool(Protocol):

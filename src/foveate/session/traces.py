@@ -143,11 +143,41 @@ class TraceStore(Protocol):
         """Return ids of sessions and of requests that start with `prefix`."""
 
 
+# Steps and actions are stored under short names; these are the names for people.
+_STEP_LABELS = {
+    "fold": "compaction",
+    "turns": "turn limit",
+    "count": "token count",
+    "room": "overflow",
+    "thoughts": "thinking",
+    "tools": "tool order",
+    "cache": "prompt cache",
+    "trail": "sent messages",
+    "cost": "spending caps",
+    "pings": "keep-alive",
+    "book": "recording charges",
+    "keep": "store",
+    "note": "preparing charges",
+}
+_ACTION_LABELS = {"mark": "breakpoint", "unmark": "remove breakpoint", "cut": "shorten", "drop": "remove"}
+
+
+def describe_step(step: str) -> str:
+    """Return the name of a step for people: `compaction` for `fold`."""
+    return _STEP_LABELS.get(step, step)
+
+
+def describe_action(action: str) -> str:
+    """Return the action of an edit for people: `breakpoint 5m` for `mark 5m`."""
+    verb, blank, ttl = action.partition(" ")
+    return f"{_ACTION_LABELS.get(verb, verb)}{blank}{ttl}"
+
+
 def describe_cache_miss(cache_miss: CacheMiss, cause: str, lost_dollars: str = "") -> str:
     """Describe a cache miss for the terminal and the web UI; `lost_dollars` are its formatted dollars."""
     place_text = f", at {cache_miss.where}" if cache_miss.where else ""
     if cache_miss.is_planned:
-        tokens = f"{cache_miss.lost_tokens:,} tokens written again, counted in savings"
+        tokens = f"{cache_miss.lost_tokens:,} tokens written again, included in savings"
         return f"planned rewrite: {cause}{place_text}; {tokens}"
     cost = f", {lost_dollars}" if lost_dollars else ""
-    return f"cache broke: {cause}{place_text}; {cache_miss.lost_tokens:,} tokens paid again{cost}"
+    return f"cache miss: {cause}{place_text}; {cache_miss.lost_tokens:,} tokens paid again{cost}"

@@ -98,7 +98,7 @@ def test_a_section_gets_its_layer_by_its_stability(name: str, stability: str, la
 
 
 def test_an_unknown_stability_is_rejected() -> None:
-    with pytest.raises(BadOption, match=r"peers\.stability is one of static, session, turn"):
+    with pytest.raises(BadOption, match=r"peers\.stability must be one of static, session, turn"):
         find_layer("peers", "forever")
 
 
@@ -156,7 +156,7 @@ def test_flattened_blocks_are_one_text_on_each_side_of_the_history() -> None:
 
     assert flattened.before == "You are Ana.\n\nYou can cook."
     assert flattened.after == "It is nine."
-    assert flattened.note.startswith("gemini takes no blocks")
+    assert flattened.note.startswith("gemini does not accept content blocks")
 
 
 def test_a_single_text_loses_nothing_by_being_flattened() -> None:

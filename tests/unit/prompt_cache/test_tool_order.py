@@ -61,7 +61,7 @@ def test_an_edit_has_a_reason() -> None:
 
     assert edit is not None
     assert edit.order == (1, 0)
-    assert "same tools first" in edit.reason
+    assert "first sent these tools" in edit.reason
 
 
 def test_tools_that_are_added_or_left_out_are_not_moved() -> None:

@@ -28,21 +28,21 @@ TEXT_CHANGE_DESCRIPTIONS: Mapping[TextChangeKind, str] = {
     TextChangeKind.TIME: "a time of day changed",
     TextChangeKind.UUID: "a UUID changed",
     TextChangeKind.RANDOM_ID: "a random id changed",
-    TextChangeKind.COUNTER: "a counter went up",
+    TextChangeKind.COUNTER: "a counter increased",
     TextChangeKind.NUMBER: "a number changed",
-    TextChangeKind.WHITESPACE: "only spaces or line ends changed, and a cache goes by every one of them",
-    TextChangeKind.UNICODE: "letters are composed differently (Unicode), and a cache goes by their bytes",
-    TextChangeKind.JSON_SPELLING: "the same JSON is written in another order or spacing inside of a string, "
-    "which a cache goes by",
+    TextChangeKind.WHITESPACE: "only whitespace changed; the cache compares every byte",
+    TextChangeKind.UNICODE: "only the Unicode normalization changed; the cache compares every byte",
+    TextChangeKind.JSON_SPELLING: "the key order or spacing of JSON inside a string changed; "
+    "the cache compares every byte",
     TextChangeKind.EDITED: "the text was edited",
-    TextChangeKind.SHORTENED: "the text was cut after it had been sent",
-    TextChangeKind.EXTENDED: "text was added at its end",
+    TextChangeKind.SHORTENED: "the text was shortened after it had been sent",
+    TextChangeKind.EXTENDED: "text was appended",
 }
-"""Descriptions of text changes."""
+"""Descriptions of text changes. The name of a field is inserted before the semicolon."""
 _SWITCH_DESCRIPTIONS = {
-    IMAGES: ("there are images in the request now, and there were none", "the last image is gone"),
-    CITATIONS: ("citations were switched on", "citations were switched off"),
-    WEB_SEARCH: ("web search was switched on", "web search was switched off"),
+    IMAGES: ("the first image was added", "the last image was removed"),
+    CITATIONS: ("citations were turned on", "citations were turned off"),
+    WEB_SEARCH: ("web search was turned on", "web search was turned off"),
 }
 _MAX_VALUE_CHARS = 60
 
@@ -150,18 +150,16 @@ def _describe_parameter_change(
         change = (
             f"set to {_shorten_value(new_value)}"
             if new_value
-            else f"left out; it was {_shorten_value(old_value)}"
+            else f"removed; it was {_shorten_value(old_value)}"
         )
         because = f"`{name}` was {change}"
     else:
         because = f"`{name}` changed from {_shorten_value(old_value)} to {_shorten_value(new_value)}"
-    lost_part = (
-        "everything" if area is Area.TOOLS else f"the {area} {'prompt and all' if area is Area.SYSTEM else ''}"
+    lost_part = {Area.TOOLS: "the whole prefix", Area.SYSTEM: "the system prompt and all messages"}.get(
+        area, "all messages"
     )
     cause = MissCause.IMAGES if name == IMAGES else MissCause.PARAMETER
-    return PrefixDifference(
-        at=at, cause=cause, because=f"{because}; that breaks {lost_part.strip()} after it", field=name
-    )
+    return PrefixDifference(at=at, cause=cause, because=f"{because}; this invalidates {lost_part}", field=name)
 
 
 def _shorten_value(json: str) -> str:
@@ -187,13 +185,13 @@ def describe_changed_block(
     if new_content is not None and new_piece.area is Area.TOOLS:
         place = f"the tool `{field_diff.tool_name(parse_json(new_content))}` ({place})"
     if old_content is not None and old_content == new_content:
-        because = f"{place}: {previous.role(before.place)} said it before, and {current.role(after.place)} now"
+        because = f"{place}: the role changed from {previous.role(before.place)} to {current.role(after.place)}"
         return PrefixDifference(
             at=after_at, cause=MissCause.ROLE, because=because, field="role", before=before, after=after
         )
     if old_content is None or new_content is None:
         sizes = f"{before.end_byte:,} to {after.end_byte:,} bytes"
-        because = f"{place}: the {new_piece.kind} block changed, from {sizes}"
+        because = f"{place}: the {new_piece.kind} block changed from {sizes}"
         cause = MissCause.TOOL_CHANGED if old_piece.area is Area.TOOLS else MissCause.EDITED
         return PrefixDifference(at=after_at, cause=cause, because=because, before=before, after=after)
     change = find_first_change(parse_json(old_content), parse_json(new_content))
@@ -213,10 +211,10 @@ def _classify_change(change: FieldChange, area: Area) -> tuple[MissCause, str]:
     inside = f" in `{name}`" if name not in ("", "text") else ""
     match change.kind:
         case ChangeKind.KEY_ORDER:
-            certainty = "a cache goes" if change.path else "a cache may go"
-            return MissCause.KEY_ORDER, f"the keys{inside} are in another order, and {certainty} by that"
+            effect = "the cache compares every byte" if change.path else "the cache may depend on it"
+            return MissCause.KEY_ORDER, f"the order of the keys{inside} changed; {effect}"
         case ChangeKind.ITEM_ORDER:
-            words = f"the items{inside} are in another order"
+            words = f"the order of the items{inside} changed"
             return (MissCause.TOOL_CHANGED if area is Area.TOOLS else MissCause.EDITED), words
         case ChangeKind.ADDED | ChangeKind.REMOVED:
             cause = MissCause.TOOL_CHANGED if area is Area.TOOLS else MissCause.EDITED
@@ -229,7 +227,8 @@ def _classify_change(change: FieldChange, area: Area) -> tuple[MissCause, str]:
     ) or name.endswith("name")
     if is_plain and area is Area.TOOLS:
         return MissCause.TOOL_CHANGED, f"`{name}` changed"
-    return MissCause(wording), TEXT_CHANGE_DESCRIPTIONS[wording] + inside
+    description, semicolon, effect = TEXT_CHANGE_DESCRIPTIONS[wording].partition(";")
+    return MissCause(wording), f"{description}{inside}{semicolon}{effect}"
 
 
 def _narrow_side(side: DifferenceSide, text: str, start: int, end: int) -> DifferenceSide:
@@ -260,34 +259,34 @@ def make_side(snapshot: RequestSnapshot, at: int) -> DifferenceSide:
 
 _CAUSE_DESCRIPTIONS: Mapping[str, str] = {
     **{wording.value: text for wording, text in TEXT_CHANGE_DESCRIPTIONS.items()},
-    MissCause.MODEL: "another model was asked, and each has its own cache",
-    MissCause.PARAMETER: "a parameter changed that the cache goes by",
-    MissCause.IMAGES: "the first image came, or the last one went",
+    MissCause.MODEL: "the model changed, and each model has its own cache",
+    MissCause.PARAMETER: "a parameter that the cache depends on changed",
+    MissCause.IMAGES: "the first image was added, or the last one removed",
     MissCause.TOOL_ADDED: "a tool was added",
     MissCause.TOOL_REMOVED: "a tool was removed",
     MissCause.TOOL_CHANGED: "a tool changed",
-    MissCause.TOOLS_REORDERED: "the tools stand in another order",
-    MissCause.KEY_ORDER: "keys of JSON are in another order",
-    MissCause.BLOCK_ADDED: "a block was added",
-    MissCause.BLOCK_REMOVED: "a block was removed",
-    MissCause.BLOCK_MOVED: "the blocks stand in another order",
-    MissCause.THINKING_REMOVED: "the reasoning of an earlier turn was left out",
-    MissCause.ROLE: "the same words are said by somebody else",
-    MissCause.MESSAGES_DROPPED: "messages were dropped",
-    MissCause.MESSAGES_REPLACED: "messages were replaced, as by a summary",
+    MissCause.TOOLS_REORDERED: "the order of the tools changed",
+    MissCause.KEY_ORDER: "the order of JSON keys changed",
+    MissCause.BLOCK_ADDED: "a content block was added",
+    MissCause.BLOCK_REMOVED: "a content block was removed",
+    MissCause.BLOCK_MOVED: "the order of the content blocks changed",
+    MissCause.THINKING_REMOVED: "the thinking of an earlier turn was removed",
+    MissCause.ROLE: "the role of a message changed",
+    MissCause.MESSAGES_DROPPED: "messages were removed",
+    MissCause.MESSAGES_REPLACED: "messages were replaced, for example by a summary",
     MissCause.MESSAGES_INSERTED: "messages were inserted",
-    MissCause.OTHER_CONVERSATION: "this is another conversation",
-    MissCause.BREAKPOINT_MISSING: "no cache mark looked for what was kept",
-    MissCause.BREAKPOINT_TOO_FAR: "no cache mark was near enough to what was kept",
-    MissCause.BELOW_MINIMUM: "nothing was kept: the prefix was too short for this model",
-    MissCause.NOT_CACHED: "nothing is known of a cache for this model",
-    MissCause.CUT_BACK: "the request ended before what was kept did",
-    MissCause.EXPIRED: "the cache entry ran out before the request came",
-    MissCause.CACHE_KEY: "the cache key changed, so another machine may have served it",
-    MissCause.COMPACTION: "Foveate replaced old messages by a summary",
-    MissCause.COMPACTION_UNDONE: "a summary was undone, and the messages that it stood for are sent again",
-    MissCause.TRIMMING: "Foveate shortened tool results or took out old messages",
-    MissCause.UNEXPLAINED: "the prefix is the same and should have been read: the provider may have dropped it",
+    MissCause.OTHER_CONVERSATION: "the request belongs to another conversation",
+    MissCause.BREAKPOINT_MISSING: "a cache breakpoint is missing",
+    MissCause.BREAKPOINT_TOO_FAR: "the nearest cache breakpoint is too far from the cached prefix",
+    MissCause.BELOW_MINIMUM: "the prefix is shorter than the model's minimum for caching",
+    MissCause.NOT_CACHED: "no prompt cache is known for this model",
+    MissCause.CUT_BACK: "the request ends before the cached prefix does",
+    MissCause.EXPIRED: "the cache entry expired before the request arrived",
+    MissCause.CACHE_KEY: "the cache key changed, so a different server may have handled the request",
+    MissCause.COMPACTION: "Foveate replaced old messages with a summary",
+    MissCause.COMPACTION_UNDONE: "a compaction was undone, and the original messages are sent again",
+    MissCause.TRIMMING: "Foveate shortened tool results or removed old messages",
+    MissCause.UNEXPLAINED: "the prefix is unchanged; the provider may have evicted it",
 }
 
 

@@ -107,7 +107,7 @@ class _SnapshotComparer:
         elif _without(before, after[at]) == _without(after, after[at]):
             mover, old, new = self._tool_label(self.current, at), before.index(after[at]), at
         else:
-            because = f"the tools stand in another order from tools[{at}] on"
+            because = f"the order of the tools changed from tools[{at}] on"
             return self._make_changed(MissCause.TOOLS_REORDERED, because)
         return self._make_changed(
             MissCause.TOOLS_REORDERED, f"the tool {mover} moved from tools[{old}] to tools[{new}]"
@@ -122,9 +122,7 @@ class _SnapshotComparer:
         if _is_only_renamed(old_content, new_content):
             return renamed
         old_tool, new_tool = self._tool_label(self.previous, self.at), self._tool_label(self.current, self.at)
-        return self._make_changed(
-            MissCause.TOOL_REMOVED, f"the tool {old_tool} was removed, and {new_tool} stands in its place"
-        )
+        return self._make_changed(MissCause.TOOL_REMOVED, f"the tool {old_tool} was replaced by {new_tool}")
 
     def _tool_label(self, snapshot: RequestSnapshot, at: int) -> str:
         body = snapshot.content(at)
@@ -153,7 +151,7 @@ class _SnapshotComparer:
         ):
             return self._make_removed(MissCause.BLOCK_REMOVED, f"a block was removed from {owner}")
         if Counter(old_blocks) == Counter(new_blocks):
-            return self._make_changed(MissCause.BLOCK_MOVED, f"the blocks of {owner} stand in another order")
+            return self._make_changed(MissCause.BLOCK_MOVED, f"the order of the blocks in {owner} changed")
         return describe_changed_block(self.previous, self.current, self.at, self.at)
 
     def compare_messages(self) -> PrefixDifference:
@@ -167,7 +165,7 @@ class _SnapshotComparer:
                 [m.key for m in messages[first:] if not m.is_thinking] for messages in (before, after)
             )
             if new_keys[: len(old_keys)] == old_keys:
-                because = f"the reasoning that stood at messages[{before[first].index}] was left out"
+                because = f"the thinking at messages[{before[first].index}] was removed"
                 return self._make_removed(MissCause.THINKING_REMOVED, because)
         old_end, new_end = _find_common_tail([m.key for m in before], [m.key for m in after], first)
         old_messages, new_messages = before[first:old_end], after[first:new_end]
@@ -181,20 +179,20 @@ class _SnapshotComparer:
             return self._describe_dropped(old_messages, first)
         if len(old_messages) > len(new_messages) and len(new_messages) <= _MAX_SUMMARY_MESSAGES:
             because = (
-                f"{_count_phrase(len(old_messages))} from messages[{first}] on replaced by {len(new_messages)},"
-                " as by a summary"
+                f"{_count_phrase(len(old_messages))} replaced by {len(new_messages)} from messages[{first}] on,"
+                " for example by a summary"
             )
             return self._make_changed(MissCause.MESSAGES_REPLACED, because)
         return self._describe_edited(old_messages[0], new_messages[0])
 
     def _describe_dropped(self, dropped_messages: "Sequence[_SnapshotMessage]", first: int) -> PrefixDifference:
         if all(message.is_thinking for message in dropped_messages):
-            because = f"the reasoning that stood at messages[{first}] was left out"
+            because = f"the thinking at messages[{first}] was removed"
             return self._make_removed(MissCause.THINKING_REMOVED, because)
         is_front = not {"assistant", "model"} & set(self.previous.roles[: dropped_messages[0].index])
-        place = "the front of the history" if is_front else f"its middle, from messages[{first}] on"
+        place = "the start of the history" if is_front else f"its middle, from messages[{first}] on"
         return self._make_changed(
-            MissCause.MESSAGES_DROPPED, f"{_count_phrase(len(dropped_messages))} dropped from {place}"
+            MissCause.MESSAGES_DROPPED, f"{_count_phrase(len(dropped_messages))} removed from {place}"
         )
 
     def _describe_unrelated(
@@ -203,7 +201,7 @@ class _SnapshotComparer:
         """The case that no later message of one request occurs in the other."""
         conversation = [message.index for message in before[:first] if not message.is_instruction]
         if not conversation and min(len(before), len(after)) - first > 1:
-            because = f"from messages[{first}] on this is another conversation"
+            because = f"from messages[{first}] on, this is another conversation"
             return self._make_changed(MissCause.OTHER_CONVERSATION, because)
         return self._describe_edited(before[first], after[first])
 
@@ -213,7 +211,7 @@ class _SnapshotComparer:
         without_thinking = [p.digest for p in before.pieces if p.kind not in _THINKING_KINDS]
         place = f"messages[{after.index}]"
         if without_thinking == new_digests != old_digests:
-            return self._make_removed(MissCause.THINKING_REMOVED, f"the reasoning in {place} was left out")
+            return self._make_removed(MissCause.THINKING_REMOVED, f"the thinking in {place} was removed")
         return self._compare_blocks(old_digests[at:], new_digests[at:], place)
 
     def _make_changed(self, cause: MissCause, because: str) -> PrefixDifference:
@@ -326,8 +324,8 @@ def _is_only_renamed(old_tool: bytes, new_tool: bytes) -> bool:
 # missed.
 _MIN_READ_SHARE = 0.8
 _UNEXPLAINED = (
-    "the prefix is the same and should have been read: the provider may have dropped it early, have served the "
-    "request elsewhere, or not have had it ready yet"
+    "the prefix is unchanged and should have been read; the provider may have evicted it early, handled the "
+    "request on another server, or not finished writing it"
 )
 
 
@@ -461,17 +459,20 @@ class _MissAnalysis:
     def _explain_not_cached(self) -> tuple[MissCause, str]:
         rules, prompt = self.rules, self.previous.prompt
         if rules.caching is CachingMode.NONE:
-            return MissCause.NOT_CACHED, f"nothing is known of a cache for {prompt.model}"
+            return MissCause.NOT_CACHED, f"no prompt cache is known for {prompt.model}"
         breakpoints = [at for at, piece in enumerate(prompt.pieces) if piece.breakpoint_ttl is not None]
         needs_breakpoints = rules.caching is CachingMode.BREAKPOINTS or (
             rules.caching is CachingMode.BOTH and prompt.explicit_only
         )
         if not breakpoints and needs_breakpoints:
-            return MissCause.BREAKPOINT_MISSING, "nothing was kept: the previous request bears no cache mark"
+            return (
+                MissCause.BREAKPOINT_MISSING,
+                "nothing was cached: the previous request has no cache breakpoint",
+            )
         end = breakpoints[-1] + 1 if rules.caching is CachingMode.BREAKPOINTS else len(prompt.pieces)
         tokens = sum(piece.tokens for piece in prompt.pieces[:end])
         return MissCause.BELOW_MINIMUM, (
-            f"nothing was kept: {tokens:,} tokens are below this model's minimum of {rules.minimum_tokens:,}"
+            f"nothing was cached: {tokens:,} tokens are below this model's minimum of {rules.minimum_tokens:,}"
         )
 
     def _explain_not_found(self) -> tuple[MissCause, str]:
@@ -480,7 +481,7 @@ class _MissAnalysis:
         breakpoints = [at for at, piece in enumerate(ours.pieces) if piece.breakpoint_ttl is not None]
         if len(ours.pieces) < len(self.previous.prompt.pieces):
             because = (
-                "this request ends before what was kept does: it begins as the previous one and stops short"
+                "this request is a shorter version of the previous one, and ends before the cached prefix does"
             )
             return MissCause.CUT_BACK, because
         if self.rules.caching is CachingMode.AUTOMATIC:
@@ -488,19 +489,19 @@ class _MissAnalysis:
         if not breakpoints:
             return (
                 MissCause.BREAKPOINT_MISSING,
-                "this request bears no cache mark, and only a mark looks for what is kept",
+                "this request has no cache breakpoint, and the provider reads the cache only at breakpoints",
             )
         if breakpoints[-1] < self.cached_pieces - 1:
             return (
                 MissCause.BREAKPOINT_MISSING,
-                "no cache mark of this request stands where something was kept, or behind it",
+                "this request has no cache breakpoint at or after the end of the cached prefix",
             )
         lookback = self.rules.lookback_positions
         because = (
-            f"the last mark stands more than {lookback} positions behind what was kept, "
-            "and looks back no further"
+            f"the last cache breakpoint is more than {lookback} positions after the cached prefix, "
+            "and the provider looks back no further"
             if lookback
-            else "no mark stands where something was kept"
+            else "this request has no cache breakpoint at the end of the cached prefix"
         )
         return MissCause.BREAKPOINT_TOO_FAR, because
 
@@ -509,13 +510,13 @@ class _MissAnalysis:
 
     def _describe_expiry(self) -> str:
         gap, lifetime = _format_duration(self.gap_seconds or 0), _format_duration(self.lifetime_seconds)
-        return f"the cache entry ran out: it lived {lifetime} and the next request came after {gap}"
+        return f"the cache entry expired: it lasts {lifetime}, and the next request arrived after {gap}"
 
     def _describe_key_change(self) -> str:
         old_key, new_key = (snapshot.cache_key or "none" for snapshot in (self.previous, self.current))
         name = self.rules.key_parameter
         changed = f"`{name}` changed from {old_key[:40]} to {new_key[:40]}"
-        return f"{changed}, so another machine may have served the request, one that has nothing of it"
+        return f"{changed}, so a different server, without this prefix, may have handled the request"
 
     def _further_causes(self, difference: PrefixDifference) -> tuple[str, ...]:
         causes = []
@@ -527,10 +528,12 @@ class _MissAnalysis:
 
     def _remarks(self, difference: PrefixDifference | None) -> tuple[str, ...]:
         if difference is not None:
-            return (f"{difference.because}; nothing that was kept stands behind it",)
+            return (f"{difference.because}; this is after the end of the cached prefix",)
         ours, theirs = self.previous.raw_digests, self.current.raw_digests
         if any(a != b for a, b in zip(ours, theirs, strict=False) if a and b):
-            return ("JSON is spelled differently (spaces, escapes), which the provider's cache does not mind",)
+            return (
+                "JSON is written differently (spaces, escapes), which does not affect the provider's cache",
+            )
         return ()
 
     def _make_miss(self, difference: PrefixDifference, *, also: tuple[str, ...] = ()) -> ExplainedMiss:
@@ -538,12 +541,15 @@ class _MissAnalysis:
         if difference.cause is MissCause.THINKING_REMOVED and self.rules.drops_thinking:
             also = (
                 *also,
-                "this model is never shown the reasoning of earlier turns once the user speaks again",
+                "the provider removes the thinking of earlier turns after a new user message",
             )
         read = self.read_tokens
         if difference.cause is MissCause.CACHE_KEY and self.usage is None:
-            read = 0  # another machine has nothing to read
-            also = (*also, "where the same machine served it nothing is lost; the bill would tell")
+            read = 0  # another server has nothing to read
+            also = (
+                *also,
+                "if the same server handled the request, nothing is lost; the reported usage would show it",
+            )
         lost_tokens = max(0, self.kept_tokens - read)
         multiple = max(Decimal(0), self._paid_multiple() - Decimal(str(self.rules.read_price)))
         uncached = lost_tokens * multiple

@@ -702,11 +702,11 @@ def _breakpoint_ttl(prompt: CachedPrompt, candidate: CandidateBreakpoint, rules:
 
 def _placement_reason(costs: PlacementCosts, candidate: CandidateBreakpoint) -> str:
     if candidate.piece < costs.tools_end:
-        return "the tools, which stay when all else is rewritten"
+        return "end of the tools, which stay cached if the rest changes"
     if candidate.piece < costs.system_end:
-        return "the system prompt, which stays when the history is rewritten"
+        return "end of the system prompt, which stays cached if the history changes"
     if costs.entry(candidate.piece) is not None:
-        return "where an earlier request left an entry, to find it and keep it"
+        return "end of an existing cache entry, to read it and extend its lifetime"
     if candidate.is_long:
-        return "keeps all before it for longer, for the price of what is new"
-    return "the end of the history, which the next request continues"
+        return "gives the whole prefix the longer TTL, while only the new part is written"
+    return "end of the history, which the next request continues"

@@ -83,7 +83,7 @@ def test_a_request_shows_every_edit_with_its_reason_tokens_and_dollars() -> None
     text = "\n".join(lines)
 
     assert "request call-1, number 3 of session s" in text
-    assert "cache broke: a timestamp changed, at system[0]; 3,000 tokens paid again, $0.012300" in text
+    assert "cache miss: a timestamp changed, at system[0]; 3,000 tokens paid again, $0.012300" in text
     assert "5 edits" in text
     (breakpoint_line,) = [line for line in lines if "mark 1h" in line]
     assert breakpoint_line.split() == [

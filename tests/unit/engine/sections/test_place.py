@@ -282,8 +282,9 @@ def test_a_provider_that_does_not_support_blocks_is_logged_once(
     chat = {"model": "gemini-2.5-pro", "messages": [HELLO]}
     for _ in range(2):
         injection.apply(chat, Format.CHAT, AgentOptions(sections=sections), provider="google")
-    assert [line for line in caplog.messages if "takes no blocks" in line] == [
-        "google takes no blocks: what Foveate adds is sent as one text, and cannot be marked for its cache"
+    assert [line for line in caplog.messages if "does not accept content blocks" in line] == [
+        "google does not accept content blocks: "
+        "Foveate sends its sections as one text, without cache breakpoints"
     ]
     caplog.clear()
     SectionInjection().apply(

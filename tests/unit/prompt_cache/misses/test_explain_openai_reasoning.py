@@ -87,8 +87,8 @@ def test_reasoning_of_earlier_turns_is_dropped_after_a_new_user_turn(model: str,
     assert isinstance(explanation, ExplainedMiss if is_dropped else NoMiss)
     if isinstance(explanation, ExplainedMiss):
         assert explanation.cause is MissCause.THINKING_REMOVED
-        assert explanation.because == "the reasoning that stood at messages[2] was left out"
-        assert any("never shown the reasoning of earlier turns" in remark for remark in explanation.also)
+        assert explanation.because == "the thinking at messages[2] was removed"
+        assert any("removes the thinking of earlier turns" in remark for remark in explanation.also)
 
 
 item_lists = st.lists(

@@ -30,7 +30,7 @@ def test_a_change_after_the_last_breakpoint_is_not_a_miss() -> None:
     explanation = explain(before, after)
 
     assert isinstance(explanation, NoMiss)
-    assert "nothing that was kept stands behind it" in explanation.remarks[0]
+    assert "this is after the end of the cached prefix" in explanation.remarks[0]
 
 
 def test_whitespace_and_escapes_in_json_are_not_a_miss_and_are_mentioned() -> None:
@@ -39,7 +39,7 @@ def test_whitespace_and_escapes_in_json_are_not_a_miss_and_are_mentioned() -> No
     explanation = explain(before, body)
 
     assert isinstance(explanation, NoMiss)
-    assert "spelled differently" in explanation.remarks[0]
+    assert "written differently" in explanation.remarks[0]
 
 
 def test_an_expired_entry_is_explained_with_its_ttl_and_the_gap() -> None:
@@ -67,7 +67,7 @@ def test_a_change_and_an_expiry_are_both_reported() -> None:
     )
 
     assert explanation.cause is MissCause.TOOLS_REORDERED
-    assert "ran out" in explanation.also[0]
+    assert "expired" in explanation.also[0]
 
 
 def test_a_request_without_breakpoints_caches_nothing_and_finds_nothing() -> None:
@@ -78,7 +78,7 @@ def test_a_request_without_breakpoints_caches_nothing_and_finds_nothing() -> Non
     assert explain_cache_miss(body, next_turn(body)).cause is MissCause.BREAKPOINT_MISSING
     explanation = explain_cache_miss(body, change_next_turn(lambda b: b["tools"].reverse(), body))
     assert (explanation.cause, explanation.lost_tokens) == (MissCause.TOOLS_REORDERED, 0)
-    assert "no cache mark" in explanation.also[0]
+    assert "no cache breakpoint" in explanation.also[0]
 
 
 def test_a_missing_or_too_distant_breakpoint_is_reported() -> None:
@@ -105,7 +105,9 @@ def test_a_last_breakpoint_before_the_entry_is_not_reported_as_too_far_after_it(
     explanation = explain_cache_miss(body, earlier_breakpoint)
 
     assert explanation.cause is MissCause.BREAKPOINT_MISSING
-    assert explanation.because == "no cache mark of this request stands where something was kept, or behind it"
+    assert (
+        explanation.because == "this request has no cache breakpoint at or after the end of the cached prefix"
+    )
     assert explain_cache_miss(body, earlier_breakpoint, gap_seconds=400).cause is MissCause.EXPIRED
 
 
@@ -147,7 +149,7 @@ def test_a_changed_cache_key_is_reported_if_nothing_else_changed() -> None:
     assert "from ana to ben" in explanation.because
     assert (explanation.read_tokens, explanation.lost_tokens) == (0, explanation.kept_tokens)
     assert explanation.lost_tokens > 0
-    assert "the bill would tell" in explanation.also[0]
+    assert "the reported usage would show it" in explanation.also[0]
     usage = CacheUsage(read=explanation.kept_tokens)
     assert isinstance(explain(body, next_turn(body) | {"prompt_cache_key": "ben"}, usage=usage), NoMiss)
 
@@ -193,7 +195,7 @@ def test_a_provider_that_drops_earlier_thinking_ends_the_prefix_before_it() -> N
     explanation = explain_cache_miss(body, next_turn(body))
 
     assert explanation.cause is MissCause.THINKING_REMOVED
-    assert "never shown the reasoning of earlier turns" in explanation.also[0]
+    assert "removes the thinking of earlier turns" in explanation.also[0]
     assert explanation.read_tokens > 1000  # up to the breakpoint on the system prompt
     newer_model = body | {"model": "claude-sonnet-4-6"}
     assert isinstance(explain(newer_model, next_turn(newer_model)), NoMiss)

@@ -118,7 +118,7 @@ async def test_a_requests_details_show_edits_problems_and_cache_misses(dashboard
 
     for expected in (
         "34,650 17.3% 34,000 638 12 900 $0.0612 2.1 ms 200",
-        "5 edits, folded, 1 step failed, cache broke: a timestamp changed, at system[0];"
+        "5 edits, folded, 1 step failed, cache miss: a timestamp changed, at system[0];"
         " 3,000 tokens paid again, $0.0123",
         "Without memory: ☃: gone",
         "cache mark 1h system[0] −3,600 saves most",
