@@ -154,7 +154,10 @@ def page_text(name: str) -> str:
 
 # Pages on a mechanism that can be turned off and can fail.
 MECHANISMS = [
-    *(f"guides/{name}.md" for name in ("budgets", "compaction", "cost", "counting", "memory", "sandbox")),
+    *(
+        f"guides/{name}.md"
+        for name in ("budgets", "compaction", "cost", "counting", "memory", "sandbox", "spending-caps")
+    ),
     *(f"guides/{name}.md" for name in ("injected", "prompt", "time", "workspace")),
     *(f"reference/{name}.md" for name in ("gateway", "metrics", "store", "stored-conversations")),
     "background/breakpoints.md",

@@ -14,18 +14,24 @@ from foveate.cost.pricing.price_book import PriceBook
 
 @pytest.fixture(scope="module")
 def page(root: Path) -> str:
-    return (root / "docs" / "guides" / "cost.md").read_text(encoding="utf-8")
+    """The two pages on costs and on caps."""
+    return "\n".join(
+        (root / "docs" / "guides" / name).read_text(encoding="utf-8")
+        for name in ("cost.md", "spending-caps.md")
+    )
 
 
 @pytest.mark.parametrize("word", [*CapScope, *Category])
 def test_every_scope_and_category_is_documented(page: str, word: str) -> None:
-    assert re.search(rf"^\| `{word}` \| \S", page, re.MULTILINE), f"docs/guides/cost.md does not explain {word}"
+    assert re.search(rf"^\| `{word}` \| \S", page, re.MULTILINE), (
+        f"docs/guides/cost.md and spending-caps.md do not explain {word}"
+    )
 
 
 @pytest.mark.parametrize("key", sorted({*CAP_KEYS, *PRICE_KEYS}))
 def test_every_setting_is_documented(page: str, key: str) -> None:
     assert re.search(rf"^\| (`\w+`, )*`{key}`[^|]*\| \S", page, re.MULTILINE), (
-        f"docs/guides/cost.md does not explain {key}"
+        f"docs/guides/cost.md and spending-caps.md do not explain {key}"
     )
 
 
@@ -33,7 +39,7 @@ def test_every_setting_is_documented(page: str, key: str) -> None:
     "word", [*COST_KEYS, *TIER_KEYS, *UnknownPricePolicy, *GroupBy, "warnings", "lease_seconds"]
 )
 def test_every_term_is_documented(page: str, word: str) -> None:
-    assert re.search(rf"\b{word}\b", page), f"docs/guides/cost.md does not mention {word}"
+    assert re.search(rf"\b{word}\b", page), f"docs/guides/cost.md and spending-caps.md do not mention {word}"
 
 
 def test_documented_defaults_are_correct(page: str) -> None:
