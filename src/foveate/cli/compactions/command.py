@@ -29,41 +29,63 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-CompactionId = Annotated[str, typer.Argument(metavar="ID", help="The id of a fold, or how it begins.")]
+CompactionId = Annotated[
+    str, typer.Argument(metavar="ID", help="Id of a compaction, or its first characters, e.g. 3f9a.")
+]
 Session = Annotated[
-    str | None, typer.Option("--session", metavar="S", help="Of this session: its id, or how it begins.")
+    str | None,
+    typer.Option(
+        "--session",
+        metavar="S",
+        help="Only compactions of this session: its id or its first characters, e.g. 97b7.",
+    ),
 ]
 
 
 @app.command("list")
 def list_(
-    agent: Annotated[str | None, typer.Option("--agent", metavar="A", help="Of this agent.")] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="A", help="Only compactions of this agent, e.g. ana.")
+    ] = None,
     session: Session = None,
     outcome: Annotated[
         str | None,
         typer.Option(
             "--outcome",
             metavar="O",
-            help="That ended so: ok, failed, lock_held, no_boundary or tool_result_truncated.",
+            help="Only compactions with this outcome: ok, failed, lock_held, no_boundary or"
+            " tool_result_truncated.",
         ),
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="T", help="Made then or later: 2026-11-01, or 7d ago.")
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="T",
+            help="Only compactions since this time: a date (2026-11-01) or an age (7d).",
+        ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="T", help="Made then or before: 2026-11-01, or 7d ago.")
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="T",
+            help="Only compactions until this time: a date (2026-11-01) or an age (7d).",
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", help="How many, the newest first.")] = _LIMIT,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", help="List at most this many compactions, newest first.")
+    ] = _LIMIT,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
-    """List folds, the newest first: when, whose, which messages, tokens before and after, dollars, outcome.
+    """List compactions, newest first, with their messages, tokens before and after, cost and outcome.
 
     Example: foveate compactions list --agent ana --since 7d
     """
     with report_errors(as_json=json):
         if not 0 < limit <= _MAX_ROWS:
-            raise BadOption(f"--limit is a number of folds, from 1 to {_MAX_ROWS:,}, not {limit}")
+            raise BadOption(f"--limit takes a number of compactions from 1 to {_MAX_ROWS:,}, not {limit}")
         selection = _parse_filter(agent, outcome, since, until)
         try:
             found, is_more = run_in_store(
@@ -88,11 +110,13 @@ def list_(
 @app.command("show")
 def show(
     id: CompactionId,  # noqa: A002  # the argument's name
-    full: Annotated[bool, typer.Option("--full", help="Show the folded messages too.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Also print the original messages that the summary replaces.")
+    ] = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
-    """Show all that is known of a fold: its span, its summary, what was carried, its tokens and dollars.
+    """Show one compaction: its outcome, the messages that it replaced, its summary, tokens and cost.
 
     Example: foveate compactions show 3f9a --full
     """
@@ -110,7 +134,7 @@ def show(
 
 @app.command("undo")
 def undo(id: CompactionId, store: StoreUrl = None, json: AsJson = False) -> None:  # noqa: A002  # the argument's name
-    """Have a fold in force no longer: the next request of its session sends the folded messages again.
+    """Undo a compaction: the next request of its session contains the original messages again.
 
     Example: foveate compactions undo 3f9a
     """
@@ -132,25 +156,29 @@ def undo(id: CompactionId, store: StoreUrl = None, json: AsJson = False) -> None
 @app.command("export")
 def export(
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Folds by their ids; default: all.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID]...", help="Ids of compactions, or their first characters; default: all compactions."
+        ),
     ] = None,
     session: Session = None,
     output: Output = None,
     format: Annotated[  # noqa: A002  # the option's name
-        str, typer.Option("--format", metavar="FORMAT", help="jsonl (one fold a line) or json (one list).")
+        str,
+        typer.Option("--format", metavar="FORMAT", help="jsonl (one compaction per line) or json (one list)."),
     ] = _JSONL,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
-    """Write out folds with all they say and all they folded, as JSON that gives every byte back.
+    """Export compactions with their summaries and original messages as JSON, without loss.
 
-    Example: foveate compactions export --output folds.jsonl
+    Example: foveate compactions export --output compactions.jsonl
     """
     with report_errors(as_json=json):
         if format not in (_JSONL, _JSON):
-            raise BadOption(f"--format is {_JSONL} or {_JSON}, not {format!r:.40}")
+            raise BadOption(f"--format takes {_JSONL} or {_JSON}, not {format!r:.40}")
         if ids and session is not None:
-            raise BadOption("name folds by their ids, or a session, and not both")
+            raise BadOption("give either ids of compactions or --session, not both")
         name = parse_output_option(output)
         count = 0
         try:
@@ -169,7 +197,7 @@ def export(
                 console.print_object({"folds": 0, "output": None})
             return
         if name is not None:
-            console.print_note(f"{count:,} fold{'s' * (count != 1)} in {name}")
+            console.print_note(f"wrote {count:,} compaction{'s' * (count != 1)} to {name}")
             if json:
                 console.print_object({"folds": count, "output": name})
 
@@ -184,7 +212,7 @@ def _parse_filter(
     from foveate.memory.queries import Query
 
     if outcome is not None and outcome not in list(CompactionOutcome):
-        raise BadOption(f"--outcome is one of {', '.join(CompactionOutcome)}, not {outcome!r:.40}")
+        raise BadOption(f"--outcome takes one of {', '.join(CompactionOutcome)}, not {outcome!r:.40}")
     # Times are parsed as in all other commands.
     moments = Query.parse(since=since, until=until, now=datetime.now())
     return CompactionFilter(
@@ -211,8 +239,11 @@ async def _list_selected(
 
 
 def _print_count(found: "list[Compaction]", *, is_more: bool) -> None:
-    number = f"{len(found):,} fold{'s' * (len(found) != 1)}" if found else "no fold is of this kind"
-    console.print_note(f"{number}; there are more: --limit" if is_more else number)
+    if not found:
+        console.print_note("no compaction matches")
+        return
+    number = f"{len(found):,} compaction{'s' * (len(found) != 1)}"
+    console.print_note(f"{number}; older ones are not listed: use --limit" if is_more else number)
 
 
 async def _load_details(store: "Store", prefix: str) -> "CompactionContents":

@@ -1,8 +1,8 @@
 """Compactions as text, as JSON objects and as exports."""
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import fields
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, BinaryIO
@@ -18,6 +18,18 @@ from foveate.cli.compactions.selection import (
 from foveate.cli.compactions.undo import UndoResult
 from foveate.cli.console import Display
 from foveate.cli.options import SHORT_ID_CHARS, shorten_ids
+from foveate.cli.tables import (
+    GAP,
+    Cell,
+    Column,
+    Fit,
+    Styled,
+    format_dollar_column,
+    format_table,
+    join_styled,
+    style_text,
+    wrap_text,
+)
 from foveate.compaction.inspection import (
     OUTCOME_MEANINGS,
     CompactionContents,
@@ -32,13 +44,11 @@ if TYPE_CHECKING:
     from foveate.store import Store
 
 
-_GAP = "  "
-_LABEL_CELLS = 10
-_REASON_INDENT = SHORT_ID_CHARS + len(_GAP)
-_MAX_NAME_CELLS = 24
+_INDENT = 2
+_REASON_INDENT = SHORT_ID_CHARS + GAP
+_MIN_REASON_CELLS = 24
 _EXCERPT_CHARS = 160
-_BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
-_COLOURS = {CompactionOutcome.OK: _GREEN, CompactionOutcome.FAILED: _RED}
+_STYLES = {CompactionOutcome.OK: "green", CompactionOutcome.FAILED: "red"}
 
 
 def compaction_object(compaction: Compaction) -> dict[str, object]:
@@ -101,26 +111,18 @@ def _to_json(value: object) -> object:
             return value
 
 
-@dataclass(frozen=True, slots=True)
-class _CompactionRow:
-    id: str
-    time: str
-    agent: str
-    session: str
-    span: str
-    tokens: str
-    saved: str
-    cost: str
-    model: str
-    outcome: str
-    colour: str
-
-
-_HEADINGS = _CompactionRow(
-    "id", "when", "agent", "session", "messages", "tokens", "saved", "cost", "model", "outcome", ""
+_COLUMNS = (
+    Column(heading="id"),
+    Column(heading="time"),
+    Column(heading="agent", fit=Fit.SHORTEN, drop_order=3),
+    Column(heading="session"),
+    Column(heading="messages", drop_order=2),
+    Column(heading="tokens", align="right"),
+    Column(heading="saved", align="right", drop_order=4),
+    Column(heading="cost", align="right"),
+    Column(heading="model", fit=Fit.SHORTEN, drop_order=1),
+    Column(heading="outcome"),
 )
-_RIGHT = ("tokens", "saved", "cost")
-_COLUMNS = tuple(field.name for field in fields(_CompactionRow) if field.name != "colour")
 
 
 class CompactionFormatter:
@@ -131,174 +133,177 @@ class CompactionFormatter:
         self._ellipsis = "…" if display.can_show("…") else ".."
 
     def list_lines(self, compactions: Sequence[Compaction]) -> Iterator[str]:
-        """Format a table with a line for each compaction; on narrow displays two lines each, no headings."""
-        rows = self._rows(compactions)
-        if not rows:
+        """Format a table with a row for each compaction, and the reason below its row if there is one."""
+        if not compactions:
             return
-        widths = {name: max(cell_len(getattr(row, name)) for row in (_HEADINGS, *rows)) for name in _COLUMNS}
-        if sum(widths.values()) + len(_GAP) * (len(widths) - 1) > self._display.columns:
-            for row, compaction in zip(rows, compactions, strict=True):
-                yield from self._two_lines(row)
-                yield from self._reason(compaction)
-            return
-        yield self._paint(self._align_columns(_HEADINGS, widths), _DIM)
+        heading, *rows = format_table(_COLUMNS, self._rows(compactions), self._display)
+        yield heading
         for row, compaction in zip(rows, compactions, strict=True):
-            line = self._align_columns(row, widths)
-            yield line.removesuffix(row.outcome) + self._paint(row.outcome, row.colour)
-            yield from self._reason(compaction)
+            yield row
+            if compaction.reason:
+                reason = self._display.escape(" ".join(compaction.reason.split()))
+                yield " " * _REASON_INDENT + style_text(self._fit_reason(reason), "dim", self._display)
 
-    def _reason(self, compaction: Compaction) -> Iterator[str]:
-        if compaction.reason:
-            reason = self._display.escape(" ".join(compaction.reason.split()))
-            cells = max(self._display.columns - _REASON_INDENT - len(self._ellipsis), _MAX_NAME_CELLS)
-            if cell_len(reason) > cells:
-                reason = set_cell_size(reason, cells).rstrip() + self._ellipsis
-            yield " " * _REASON_INDENT + self._paint(reason, _DIM)
+    def _fit_reason(self, reason: str) -> str:
+        cells = max(self._display.columns - _REASON_INDENT - len(self._ellipsis), _MIN_REASON_CELLS)
+        if not self._display.is_terminal or cell_len(reason) <= cells:
+            return reason
+        return set_cell_size(reason, cells).rstrip() + self._ellipsis
 
-    def _rows(self, compactions: Sequence[Compaction]) -> list[_CompactionRow]:
+    def _rows(self, compactions: Sequence[Compaction]) -> list[list[Cell]]:
         ids, sessions = (
             shorten_ids([compaction.id for compaction in compactions]),
             shorten_ids([compaction.session_id for compaction in compactions]),
         )
         after_texts = [f"{compaction.tokens_after:,}" for compaction in compactions if _has_saved(compaction)]
         after_cells = max(map(len, after_texts), default=0)
+        costs = format_dollar_column([compaction.cost for compaction in compactions])
         return [
-            _CompactionRow(
-                id=self._display.escape(ids[compaction.id]),
-                time=_format_time(compaction.compacted_at, "%Y-%m-%d %H:%M"),
-                agent=self._shorten_name(compaction.agent),
-                session=self._display.escape(sessions[compaction.session_id]),
-                span=self._span(compaction),
-                tokens=self._tokens(compaction, after_cells),
-                saved=_percent(compaction) if _has_saved(compaction) else "",
-                cost=_format_dollars(compaction.cost),
-                model=self._shorten_name(compaction.model),
-                outcome=_outcome_text(compaction),
-                colour=_DIM if compaction.undone_at is not None else _COLOURS.get(compaction.outcome, _YELLOW),
-            )
-            for compaction in compactions
+            [
+                ids[compaction.id],
+                _format_time(compaction.compacted_at, "%Y-%m-%d %H:%M"),
+                compaction.agent,
+                sessions[compaction.session_id],
+                self._span(compaction),
+                self._tokens(compaction, after_cells),
+                _percent(compaction) if _has_saved(compaction) else "",
+                cost,
+                compaction.model,
+                Styled(_outcome_text(compaction), _outcome_style(compaction)),
+            ]
+            for compaction, cost in zip(compactions, costs, strict=True)
         ]
-
-    def _align_columns(self, row: _CompactionRow, widths: dict[str, int]) -> str:
-        cells = []
-        for name in _COLUMNS:
-            text: str = getattr(row, name)
-            blanks = " " * (widths[name] - cell_len(text))
-            cells.append(blanks + text if name in _RIGHT else text + blanks)
-        return _GAP.join(cells).rstrip()
-
-    def _two_lines(self, row: _CompactionRow) -> Iterator[str]:
-        tokens = f"{' '.join(row.tokens.split())} tokens" if row.tokens else ""
-        saved = f"{tokens}, {row.saved} saved" if row.saved else tokens
-        span = f"messages {row.span}" if row.span else ""
-        yield _GAP.join(filter(None, (row.id, row.time, span, saved)))
-        facts = (self._paint(row.outcome, row.colour), row.agent, f"session {row.session}", row.model, row.cost)
-        yield " " * (SHORT_ID_CHARS + len(_GAP)) + _GAP.join(filter(None, facts))
 
     def detail_lines(self, details: CompactionContents, *, full: bool) -> Iterator[str]:
         compaction = details.compaction
-        yield self._paint(f"fold {self._display.escape(compaction.id)}", _BOLD)
-        for label, fact in self._facts(details):
-            yield f"{label:<{_LABEL_CELLS}}{self._display.escape(fact)}"
+        yield style_text(f"compaction {compaction.id}", "bold", self._display)
+        yield from self._wrap(
+            f"Session {compaction.session_id} of agent {compaction.agent}, "
+            f"{_format_time(compaction.compacted_at)}."
+        )
+        outcome = Styled(_outcome_text(compaction), _outcome_style(compaction))
+        yield from self._group([Styled("outcome: ", "dim"), outcome], self._outcome_sentences(compaction))
+        yield from self._group([Styled("original messages", "dim")], self._original_sentences(details))
         if compaction.summary:
-            yield from self._text_block("summary", compaction.summary)
+            yield from self._group([Styled("summary", "dim")], ())
+            yield from self._text_lines(compaction.summary)
         if compaction.carried:
-            yield from self._text_block(
-                "carried, since the summary left it out", "\n".join(f"- {fact}" for fact in compaction.carried)
-            )
+            yield from self._group([Styled("facts that Foveate added to the summary", "dim")], ())
+            yield from self._text_lines("\n".join(f"- {fact}" for fact in compaction.carried))
         if full:
             for number, turn in enumerate(details.messages, start=1):
                 role, text = read_message(details.api_format, turn)
-                yield from self._text_block(f"message {number:,} {role}".rstrip(), text)
+                yield from self._group([Styled(f"message {number:,} {role}".rstrip(), "dim")], ())
+                yield from self._text_lines(text)
 
-    def _facts(self, details: CompactionContents) -> Iterator[tuple[str, str]]:
-        compaction = details.compaction
-        if compaction.undone_at is None:
-            yield "outcome", f"{compaction.outcome}: {OUTCOME_MEANINGS[compaction.outcome]}"
-        else:
-            yield "outcome", str(compaction.outcome)
-            yield "undone", f"{_format_time(compaction.undone_at)}: {undone_meaning(compaction)}"
-        yield "when", _format_time(compaction.compacted_at)
-        yield "agent", compaction.agent
-        yield "session", compaction.session_id
+    def _group(self, heading: Sequence[Styled], sentences: Iterable[str]) -> Iterator[str]:
+        yield ""
+        yield join_styled(heading, self._display)
+        for sentence in sentences:
+            yield from self._wrap(sentence, indent=_INDENT)
+
+    def _wrap(self, text: str, *, indent: int = 0) -> Iterator[str]:
+        yield from wrap_text(text, self._display, indent=indent)
+
+    def _text_lines(self, text: str) -> Iterator[str]:
+        for line in text.splitlines():
+            yield f"{' ' * _INDENT}{self._display.escape(line.expandtabs())}".rstrip()
+
+    def _outcome_sentences(self, compaction: Compaction) -> Iterator[str]:
+        meaning = (
+            OUTCOME_MEANINGS[compaction.outcome]
+            if compaction.undone_at is None
+            else f"Undone on {_format_time(compaction.undone_at)}: {undone_meaning(compaction)}"
+        )
+        yield f"{_capitalize(meaning)}."
         if span := self._span(compaction):
             total_text = (
-                f" of {compaction.seen_messages:,} that there were then" if compaction.seen_messages else ""
+                f" of the {compaction.seen_messages:,} that the session had at that time"
+                if compaction.seen_messages
+                else ""
             )
-            yield "messages", f"{span}{total_text}"
-        if compaction.reason:
-            yield "reason", " ".join(compaction.reason.split())
-        if compaction.earlier_id is not None:
-            yield "took in", f"fold {compaction.earlier_id}"
-        yield "tokens", self._describe_saving(compaction)
+            noun = "Message" if compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED else "Messages"
+            yield f"{noun} {span}{total_text}{self._describe_saving(compaction)}."
         if compaction.limit_tokens is not None:
-            yield "limit", f"{compaction.limit_tokens:,} tokens of each result in that message"
-        yield "cost", _format_dollars(compaction.cost)
-        author = describe_author(compaction)
-        yield "made by", f"{author}{',' * (',' in author)} in {compaction.duration_seconds:.1f} s"
-        yield "kept", self._describe_kept_messages(details)
-        if details.messages:
-            yield "first", self._excerpt(details, details.messages[0])
-            yield "last", self._excerpt(details, details.messages[-1])
-
-    def _describe_kept_messages(self, details: CompactionContents) -> str:
-        if details.messages:
-            number, size = len(details.messages), sum(map(len, details.messages))
-            return f"{number:,} folded message{'s' * (number != 1)}, {size:,} bytes, as they came"
-        if details.compaction.outcome is CompactionOutcome.OK:
-            return "none of the folded messages any longer"
-        return "no messages, since none were folded"
+            yield f"The limit is {compaction.limit_tokens:,} tokens for each tool result in this message."
+        if compaction.earlier_id is not None:
+            yield f"It replaces the earlier compaction {compaction.earlier_id}."
+        yield from self._effort_sentences(compaction)
 
     def _describe_saving(self, compaction: Compaction) -> str:
+        if not compaction.tokens_before:
+            return ""
         if not _has_saved(compaction):
-            return f"{compaction.tokens_before:,}" if compaction.tokens_before else "none"
-        saved = f"{compaction.tokens_before - compaction.tokens_after:,} saved ({_percent(compaction)})"
-        return f"{self._tokens(compaction)}, {saved}"
+            return f": {compaction.tokens_before:,} tokens"
+        saved = f"{compaction.tokens_before - compaction.tokens_after:,} fewer, {_percent(compaction)}"
+        return f": {self._tokens(compaction)} tokens ({saved})"
+
+    def _effort_sentences(self, compaction: Compaction) -> Iterator[str]:
+        seconds, cost = f"{compaction.duration_seconds:.1f}", _describe_cost(compaction.cost)
+        yield f"Made by {describe_author(compaction)}. It took {seconds} s and cost {cost}."
+        if compaction.reason:
+            is_ok = compaction.outcome is CompactionOutcome.OK
+            heading = "The model's own summary was not used" if is_ok else "Reason"
+            yield f"{heading}: {' '.join(compaction.reason.split())}"
+
+    def _original_sentences(self, details: CompactionContents) -> Iterator[str]:
+        if details.messages:
+            number, size = len(details.messages), sum(map(len, details.messages))
+            yield f"The store has {number:,} message{'s' * (number != 1)} ({size:,} bytes), unchanged."
+            yield f"First message: {self._excerpt(details, details.messages[0])}"
+            yield f"Last message: {self._excerpt(details, details.messages[-1])}"
+        elif details.compaction.outcome is CompactionOutcome.OK:
+            yield "The store no longer has them."
+        else:
+            yield "None, because no message was replaced."
 
     def _excerpt(self, details: CompactionContents, turn: bytes) -> str:
         role, line = _message_excerpt(details, turn)
         cut = line if len(line) <= _EXCERPT_CHARS else f"{line[:_EXCERPT_CHARS].rstrip()}{self._ellipsis}"
         return f"{role}: {cut}" if role else cut
 
-    def _text_block(self, heading: str, text: str) -> Iterator[str]:
-        yield ""
-        yield self._paint(self._display.escape(heading), _DIM)
-        for line in text.splitlines():
-            yield f"  {self._display.escape(line.expandtabs())}".rstrip()
-
     def undo_lines(self, result: UndoResult) -> Iterator[str]:
+        for sentence in self._undo_sentences(result):
+            yield from self._wrap(sentence)
+
+    def _undo_sentences(self, result: UndoResult) -> Iterator[str]:
         compaction = result.compaction
         name, session = compaction.id[:SHORT_ID_CHARS], compaction.session_id[:SHORT_ID_CHARS]
         if result.was_undone_before:
-            undone_time = _format_time(compaction.undone_at) if compaction.undone_at is not None else "before"
-            yield self._display.escape(f"fold {name} was undone already ({undone_time}): nothing has changed")
+            undone_time = (
+                f" on {_format_time(compaction.undone_at)}" if compaction.undone_at is not None else ""
+            )
+            yield f"Compaction {name} was already undone{undone_time}. Nothing has changed."
             return
-        is_cut = compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED
-        yield self._display.escape(f"{'the cut' if is_cut else 'fold'} {name} is undone")
+        is_truncation = compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED
+        yield f"{'Truncation' if is_truncation else 'Compaction'} {name} is undone."
         if result.still_in_force is not None:
             other = result.still_in_force
-            yield self._display.escape(
-                f"fold {other.id[:SHORT_ID_CHARS]} of messages {self._span(other)} is still in force, so the "
-                f"next request of session {session} goes out as before: undo that one too"
+            yield (
+                f"Compaction {other.id[:SHORT_ID_CHARS]} of messages {self._span(other)} still applies, so the "
+                f"next request of session {session} does not change. To change it, undo that compaction too."
             )
             return
         restored_text = (
-            f"the tool results in message {compaction.messages:,} whole"
-            if is_cut
-            else f"messages {result.first_message:,}{self._dash}{compaction.messages:,} again"
+            f"the whole tool results in message {compaction.messages:,}"
+            if is_truncation
+            else f"the original messages {result.first_message:,}{self._dash}{compaction.messages:,}"
         )
-        yield self._display.escape(
-            f"the next request of session {session} sends {restored_text}: "
-            f"about {result.more_tokens:,} tokens more"
+        yield (
+            f"The next request of session {session} contains {restored_text}: "
+            f"about {result.more_tokens:,} more tokens."
         )
         if result.restored is not None:
             other = result.restored
-            yield self._display.escape(
-                f"messages {self._span(other)} stay folded by {other.id[:SHORT_ID_CHARS]}, "
-                "which is in force again"
+            yield (
+                f"Compaction {other.id[:SHORT_ID_CHARS]} applies again and replaces messages "
+                f"{self._span(other)}."
             )
-        if not is_cut:
-            yield "it may be folded anew when the next fold is due: turn compaction off to keep it so"
+        if not is_truncation:
+            yield (
+                "The gateway may compact these messages again at the next compaction. To prevent that, turn "
+                "compaction off."
+            )
 
     def _span(self, compaction: Compaction) -> str:
         if not compaction.messages:
@@ -311,15 +316,6 @@ class CompactionFormatter:
         if not _has_saved(compaction):
             return f"{compaction.tokens_before:,}" if compaction.tokens_before else ""
         return f"{compaction.tokens_before:,} {self._arrow} {compaction.tokens_after:>{after_cells},}"
-
-    def _shorten_name(self, name: str) -> str:
-        text = self._display.escape(name)
-        if cell_len(text) <= _MAX_NAME_CELLS:
-            return text
-        return set_cell_size(text, _MAX_NAME_CELLS - len(self._ellipsis)).rstrip() + self._ellipsis
-
-    def _paint(self, text: str, colour: str) -> str:
-        return f"\x1b[{colour}m{text}\x1b[0m" if text and colour and self._display.colours else text
 
 
 def _has_saved(compaction: Compaction) -> bool:
@@ -334,10 +330,18 @@ def _outcome_text(compaction: Compaction) -> str:
     return f"{compaction.outcome}, undone" if compaction.undone_at is not None else str(compaction.outcome)
 
 
-def _format_dollars(cost: Decimal | None) -> str:
+def _outcome_style(compaction: Compaction) -> str:
+    return "dim" if compaction.undone_at is not None else _STYLES.get(compaction.outcome, "yellow")
+
+
+def _capitalize(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _describe_cost(cost: Decimal | None) -> str:
     """Format dollars with two decimals, or as many as show a nonzero digit."""
     if cost is None:
-        return "unknown"
+        return "an unknown amount"
     if not cost:
         return "$0"
     digits = 2
@@ -374,7 +378,7 @@ async def select_for_export(
     if session is not None:
         session_id = await find_session_id(store, session)
         if session_id is None:
-            raise BadOption(f"there is no fold of a session whose id begins with {session!r:.80}")
+            raise BadOption(f"no compaction belongs to a session whose id starts with {session!r:.80}")
     return iterate_compactions(store.compactions, CompactionFilter(session_id=session_id))
 
 

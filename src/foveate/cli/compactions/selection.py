@@ -69,12 +69,17 @@ async def find_compaction(store: "Store", prefix: str) -> Compaction:
         BadOption: there is none, or more than one.
     """
     if not prefix:
-        raise BadOption("the id of a fold is expected, or how it begins; foveate compactions list shows them")
+        raise BadOption(
+            "the id of a compaction is missing: give it or its first characters; `foveate compactions list` "
+            "lists ids"
+        )
     ids = await store.find_compaction_ids(prefix, limit=MAX_LISTED_IDS + 1)
-    id_ = resolve_prefix(ids, prefix, "fold")
+    id_ = resolve_prefix(ids, prefix, "compaction")
     found = await store.compactions.get_compaction(id_) if id_ is not None else None
     if found is None:
-        raise BadOption(f"there is no fold whose id begins with {prefix!r:.80}")
+        raise BadOption(
+            f"no compaction has an id that starts with {prefix!r:.80}: `foveate compactions list` lists them"
+        )
     return found
 
 
@@ -85,7 +90,7 @@ async def find_session_id(store: "Store", prefix: str) -> str | None:
         BadOption: there is more than one.
     """
     if not prefix:
-        raise BadOption("--session needs the id of a session, or how it begins")
+        raise BadOption("--session takes the id of a session or its first characters")
     return resolve_prefix(
         await store.find_compacted_session_ids(prefix, limit=MAX_LISTED_IDS + 1), prefix, "session"
     )

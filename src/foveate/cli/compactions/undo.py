@@ -55,8 +55,8 @@ async def undo_compaction(store: "Store", prefix: str, *, now: float) -> UndoRes
     compaction = await find_compaction(store, prefix)
     if compaction.outcome not in (CompactionOutcome.OK, CompactionOutcome.TOOL_RESULT_TRUNCATED):
         raise BadOption(
-            f"there is nothing to undo: fold {compaction.id} ended with {compaction.outcome}, "
-            "and changed nothing"
+            f"nothing to undo: compaction {compaction.id} has the outcome {compaction.outcome} "
+            "and changed no request"
         )
     restored, still_in_force = await _find_others_in_force(store, compaction)
     if not await store.compactions.undo(compaction.id, now=now):

@@ -19,7 +19,7 @@ from foveate.cli.compactions.output import (
 from foveate.cli.compactions.undo import UndoResult
 from foveate.cli.console import Display
 from foveate.cli.options import shorten_ids
-from foveate.compaction.inspection import CompactionContents
+from foveate.compaction.inspection import OUTCOME_MEANINGS, CompactionContents, undone_meaning
 from foveate.compaction.store import Compaction, CompactionOutcome
 from foveate.compaction.summarize.summarizer import EXTRACTIVE_MODEL
 from foveate.model import Format
@@ -72,9 +72,9 @@ def test_a_list_has_a_line_for_each_compaction() -> None:
     compaction = replace(COMPACTION, id="0123456789abcdef", model="m")
 
     assert list_lines(compaction, replace(FAILED, model="m")) == [
-        "id        when              agent  session  messages       tokens  saved    cost  model  outcome",
-        "01234567  1970-01-01 00:03  ana    s        1–4       9,000 → 700    92%  $0.012  m      ok",
-        "failed    1970-01-01 00:03  ana    s        1–4             9,000         $0.012  m      failed",
+        "id        time              agent  session  messages       tokens  saved     cost  model  outcome",
+        "01234567  1970-01-01 00:03  ana    s        1–4       9,000 → 700    92%  $0.0123  m      ok",
+        "failed    1970-01-01 00:03  ana    s        1–4             9,000         $0.0123  m      failed",
     ]
 
 
@@ -85,15 +85,16 @@ def test_a_list_says_why_a_compaction_failed() -> None:
     assert list_lines(failed)[-1] == "          529: overloaded\\x1b[31m"
     narrow = list_lines(long, display=NARROW)
     assert len(narrow) == 3
+    assert narrow[0].startswith("id ")
     assert narrow[-1].startswith("          no no no")
     assert narrow[-1].endswith("…")
     assert len(narrow[-1]) <= NARROW.columns
 
 
-def test_a_compaction_takes_two_lines_on_a_narrow_display() -> None:
-    assert list_lines(COMPACTION, display=NARROW) == [
-        "fold-1  1970-01-01 00:03  messages 1–4  9,000 → 700 tokens, 92% saved",
-        "          ok  ana  session s  claude-opus-5-5  $0.012",
+def test_a_list_leaves_columns_out_on_a_narrow_terminal() -> None:
+    assert list_lines(COMPACTION, display=Display(columns=71)) == [
+        "id      time              session       tokens  saved     cost  outcome",
+        "fold-1  1970-01-01 00:03  s        9,000 → 700    92%  $0.0123  ok",
     ]
 
 
@@ -105,9 +106,9 @@ def test_an_empty_list_has_no_heading() -> None:
     ("cost", "text"),
     [
         (None, "unknown"),
-        (Decimal(0), "$0"),
-        (Decimal("0E-10"), "$0"),
-        (Decimal("0.000012"), "$0.000012"),
+        (Decimal(0), "$0.00"),
+        (Decimal("0E-10"), "$0.00"),
+        (Decimal("0.000012"), "<$0.0001"),
         (Decimal("1234.5"), "$1,234.50"),
     ],
 )
@@ -125,7 +126,7 @@ def test_an_undone_compaction_is_marked_and_one_without_a_boundary_has_no_span()
         "00:03",
         "ana",
         "s",
-        "$0.012",
+        "$0.0123",
         COMPACTION.model,
         "no_boundary",
     ]
@@ -133,7 +134,7 @@ def test_an_undone_compaction_is_marked_and_one_without_a_boundary_has_no_span()
 
 def test_a_truncated_tool_result_names_its_message() -> None:
     assert " s        4         9,000 → 700 " in list_lines(TRUNCATED)[1]
-    assert "limit     700 tokens of each result in that message" in show_details(
+    assert "The limit is 700 tokens for each tool result in this message." in show_details(
         CompactionContents(compaction=TRUNCATED, messages=(), api_format=None)
     )
 
@@ -188,7 +189,10 @@ def test_a_time_out_of_range_is_shown_in_seconds() -> None:
 
 
 def test_long_names_are_truncated() -> None:
-    assert f"  {'a' * 23}…  " in list_lines(replace(COMPACTION, agent="a" * 200))[1]
+    compaction = replace(COMPACTION, agent="a" * 200)
+
+    assert f"  {'a' * 200}  " in list_lines(compaction, display=Display(is_terminal=False))[1]
+    assert " aaaaaaaa…aaaaaaa " in list_lines(compaction, display=Display(columns=116))[1]
 
 
 def test_ids_are_shortened_to_distinct_prefixes() -> None:
@@ -206,31 +210,31 @@ def test_the_reason_of_a_failed_compaction_is_shown_in_one_line() -> None:
 
     lines = show_details(replace(CONTENTS, compaction=failed)).splitlines()
 
-    assert [line for line in lines if line.startswith("reason")] == ["reason    529: overloaded\\x1b[31m"]
+    assert [line.strip() for line in lines if "Reason" in line] == ["Reason: 529: overloaded\\x1b[31m"]
 
 
 def test_a_compaction_is_shown_with_all_details() -> None:
     compaction = replace(COMPACTION, earlier_id="before")
 
     assert show_details(replace(CONTENTS, compaction=compaction)).splitlines() == [
-        "fold fold-1",
-        "outcome   ok: the summary is sent in the place of these messages",
-        "when      1970-01-01 00:03:20 +0000",
-        "agent     ana",
-        "session   s",
-        "messages  1–4 of 9 that there were then",
-        "took in   fold before",
-        "tokens    9,000 → 700, 8,300 saved (92%)",
-        "cost      $0.012",
-        "made by   claude-opus-5-5 in 2.5 s",
-        f"kept      9 folded messages, {sum(map(len, CONTENTS.messages)):,} bytes, as they came",
-        "first     user: Find the slow parser. Never push to the main branch.",
-        "last      user: Which one was it?",
+        "compaction fold-1",
+        "Session s of agent ana, 1970-01-01 00:03:20 +0000.",
+        "",
+        "outcome: ok",
+        f"  {OUTCOME_MEANINGS[CompactionOutcome.OK].capitalize()}.",
+        "  Messages 1–4 of the 9 that the session had at that time: 9,000 → 700 tokens (8,300 fewer, 92%).",
+        "  It replaces the earlier compaction before.",
+        "  Made by claude-opus-5-5. It took 2.5 s and cost $0.012.",
+        "",
+        "original messages",
+        f"  The store has 9 messages ({sum(map(len, CONTENTS.messages)):,} bytes), unchanged.",
+        "  First message: user: Find the slow parser. Never push to the main branch.",
+        "  Last message: user: Which one was it?",
         "",
         "summary",
         "  They looked at src/main.py.",
         "",
-        "carried, since the summary left it out",
+        "facts that Foveate added to the summary",
         "  - src/main.py",
         "  - port 8790",
     ]
@@ -252,25 +256,31 @@ def test_compacted_messages_are_shown_on_request() -> None:
     [
         (
             replace(COMPACTION, undone_at=86_400.0),
-            "undone    1970-01-02 00:00:00 +0000: the messages are sent as they came",
+            f"Undone on 1970-01-02 00:00:00 +0000: {undone_meaning(COMPACTION)}.",
         ),
-        (COMPACTION, "kept      none of the folded messages any longer"),
-        (FAILED, "outcome   failed: no summary could be had, so the messages are sent as they came"),
-        (FAILED, "kept      no messages, since none were folded"),
-        (FAILED, "tokens    9,000"),
-        (NO_BOUNDARY, "tokens    none"),
-        (replace(COMPACTION, model=EXTRACTIVE_MODEL), "made by   rules, without a model, in 2.5 s"),
+        (replace(COMPACTION, undone_at=86_400.0), "outcome: ok, undone"),
+        (COMPACTION, "The store no longer has them."),
+        (FAILED, "outcome: failed"),
+        (FAILED, "None, because no message was replaced."),
+        (FAILED, "Messages 1–4 of the 9 that the session had at that time: 9,000 tokens."),
+        (
+            replace(COMPACTION, model=EXTRACTIVE_MODEL, cost=None),
+            "Made by rules, without a model. It took 2.5 s and cost an unknown amount.",
+        ),
         (
             replace(TRUNCATED, undone_at=0.0),
-            "undone    1970-01-01 00:00:00 +0000: the tool result is sent whole",
+            f"Undone on 1970-01-01 00:00:00 +0000: {undone_meaning(TRUNCATED)}.",
+        ),
+        (
+            TRUNCATED,
+            "Message 4 of the 9 that the session had at that time: 9,000 → 700 tokens (8,300 fewer, 92%).",
         ),
     ],
 )
 def test_the_outcome_of_a_compaction_is_described(compaction: Compaction, line: str) -> None:
-    assert (
-        line
-        in show_details(CompactionContents(compaction=compaction, messages=(), api_format=None)).splitlines()
-    )
+    text = show_details(CompactionContents(compaction=compaction, messages=(), api_format=None))
+
+    assert line in [shown.strip() for shown in text.splitlines()]
 
 
 @pytest.mark.parametrize("outcome", CompactionOutcome)
@@ -279,14 +289,16 @@ def test_every_outcome_has_a_description(outcome: CompactionOutcome) -> None:
         CompactionContents(compaction=replace(FAILED, outcome=outcome), messages=(), api_format=None)
     )
 
-    assert f"outcome   {outcome}: " in text
+    meaning = OUTCOME_MEANINGS[outcome]
+    assert f"outcome: {outcome}\n  {meaning[0].upper()}{meaning[1:]}.\n" in text
 
 
 def test_undoing_describes_the_next_request() -> None:
     assert undo_lines(UndoResult(compaction=COMPACTION, was_undone_before=False)) == [
-        "fold fold-1 is undone",
-        "the next request of session s sends messages 1–4 again: about 8,300 tokens more",
-        "it may be folded anew when the next fold is due: turn compaction off to keep it so",
+        "Compaction fold-1 is undone.",
+        "The next request of session s contains the original messages 1–4: about 8,300 more tokens.",
+        "The gateway may compact these messages again at the next compaction. To prevent that, turn compaction "
+        "off.",
     ]
 
 
@@ -296,8 +308,8 @@ def test_messages_covered_by_an_earlier_compaction_are_not_counted() -> None:
 
     assert undone.more_tokens == 8_300 - 4_600
     assert undo_lines(undone)[1:3] == [
-        "the next request of session s sends messages 3–4 again: about 3,700 tokens more",
-        "messages 1–2 stay folded by earlier, which is in force again",
+        "The next request of session s contains the original messages 3–4: about 3,700 more tokens.",
+        "Compaction earlier applies again and replaces messages 1–2.",
     ]
 
 
@@ -310,15 +322,15 @@ def test_undoing_below_a_longer_compaction_says_that_nothing_changes() -> None:
 
     assert undone.more_tokens == 0
     assert undo_lines(undone)[1] == (
-        "fold farther of messages 1–9 is still in force, so the next request of session s goes out as before: "
-        "undo that one too"
+        "Compaction farther of messages 1–9 still applies, so the next request of session s does not change. "
+        "To change it, undo that compaction too."
     )
 
 
 def test_an_undone_truncation_sends_the_whole_result() -> None:
     assert undo_lines(UndoResult(compaction=TRUNCATED, was_undone_before=False)) == [
-        "the cut cut is undone",
-        "the next request of session s sends the tool results in message 4 whole: about 8,300 tokens more",
+        "Truncation cut is undone.",
+        "The next request of session s contains the whole tool results in message 4: about 8,300 more tokens.",
     ]
 
 
@@ -326,7 +338,7 @@ def test_undoing_again_says_when_it_was_undone() -> None:
     undone = UndoResult(compaction=replace(COMPACTION, undone_at=60.0), was_undone_before=True)
 
     assert undo_lines(undone) == [
-        "fold fold-1 was undone already (1970-01-01 00:01:00 +0000): nothing has changed"
+        "Compaction fold-1 was already undone on 1970-01-01 00:01:00 +0000. Nothing has changed."
     ]
     assert (undone.first_message, undone.more_tokens) == (0, 0)
 

@@ -99,7 +99,7 @@ async def test_named_compactions_are_exported_once_and_must_exist(store: Store) 
 
     assert exported == ["third", "fold-1"]
     assert sorted(of_session) == ["second", "third"]
-    with pytest.raises(BadOption, match="no fold whose id begins with 'x'"):
+    with pytest.raises(BadOption, match="no compaction has an id that starts with 'x'"):
         await select_for_export(store, ["fold", "x"], None)
-    with pytest.raises(BadOption, match="no fold of a session whose id begins with 'x'"):
+    with pytest.raises(BadOption, match="no compaction belongs to a session whose id starts with 'x'"):
         await select_for_export(store, [], "x")

@@ -113,7 +113,7 @@ async def test_a_compaction_that_changed_nothing_cannot_be_undone(
 ) -> None:
     await record_all(store, replace(COMPACTION, outcome=outcome))
 
-    with pytest.raises(BadOption, match=f"nothing to undo: fold fold-1 ended with {outcome}"):
+    with pytest.raises(BadOption, match=f"nothing to undo: compaction fold-1 has the outcome {outcome}"):
         await undo_compaction(store, COMPACTION.id, now=50.0)
     assert await store.compactions.get_compaction(COMPACTION.id) == replace(COMPACTION, outcome=outcome)
 
