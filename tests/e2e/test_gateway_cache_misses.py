@@ -90,8 +90,8 @@ def test_a_timestamp_in_the_system_prompt_is_reported_with_its_bytes_and_cost(
     assert (miss.agent, miss.provider, miss.model) == ("default", "anthropic", "claude-sonnet-5")
     assert miss.request_id != miss.previous_id
     assert len(gateway.cache_misses) == before + 1  # the second request was read from the cache
-    (line,) = [record.getMessage() for record in caplog.records if "could not read" in record.getMessage()]
-    assert line.startswith(f"{miss.request_id}: session {miss.session_id} could not read its cache: timestamp")
+    (line,) = [record.getMessage() for record in caplog.records if "cache miss in" in record.getMessage()]
+    assert line.startswith(f"{miss.request_id}: cache miss in session {miss.session_id}: timestamp")
     assert "\n" not in line
     assert "12:00" not in line
     assert SECRET not in line

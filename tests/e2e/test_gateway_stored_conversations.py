@@ -101,7 +101,7 @@ def test_a_cap_rejects_requests_of_unknown_size_and_reserves_for_known_ones(tmp_
     assert "may cost" in str(large_error.value)
     for error in (unknown_error, conversation):
         assert error.value.status_code == 402
-        assert "its size is not known here; send the whole conversation" in str(error.value)
+        assert "its size is unknown; send the whole conversation" in str(error.value)
 
 
 def test_a_cap_that_allows_unknown_sizes_reserves_the_context_window(tmp_path: Path) -> None:

@@ -403,7 +403,7 @@ def test_a_cap_rejects_a_thread_of_unknown_size(tmp_path: Path, unknown: Unknown
         assert second.status_code == 200
     else:
         assert second.status_code == 402
-        assert "its size is not known" in second.json()["error"]["message"]
+        assert "its size is unknown" in second.json()["error"]["message"]
         assert "send the whole conversation" in second.json()["error"]["message"]
 
 

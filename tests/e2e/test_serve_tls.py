@@ -187,7 +187,7 @@ def test_browser_requests_for_other_pages_are_never_forwarded_to_a_provider(tls_
 @pytest.mark.parametrize(
     ("certificate", "key", "message"),
     [
-        ("none.pem", "own.key", "the certificate none.pem: No such file"),
+        ("none.pem", "own.key", "the certificate none.pem cannot be read: No such file"),
         ("own.pem", "other.key", "cannot be used together: KEY_VALUES_MISMATCH"),
         ("own.pem", "locked.key", "the key is encrypted"),
         ("own.pem", None, "--tls-certificate and --tls-key go together"),

@@ -119,7 +119,7 @@ class CompletionQueue:
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - one invalid row must not keep the others from being stored
-            _LOG.info("what requests have told is kept one by one: %s", error)
+            _LOG.info("a batch of sessions could not be saved, saving them one by one: %s", error)
             return False
 
 
@@ -127,7 +127,7 @@ def _rows_or_none(write: PendingWrite) -> SessionWrite | None:
     try:
         return write.make_rows()
     except Exception as error:  # noqa: BLE001 - stored alone, it reports its own error
-        _LOG.info("what a request has told is kept alone: %s", error)
+        _LOG.info("the session of a request cannot be saved in a batch, saving it alone: %s", error)
         return None
 
 

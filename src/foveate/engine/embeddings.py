@@ -51,7 +51,7 @@ def read_embeddings_request(body: bytes, served_model: str = "") -> EmbeddingsRe
     check_unique_keys(body, body_fields)
     model, inputs = served_model or parse_json(body_fields.get("model")), parse_json(body_fields.get("input"))
     if not isinstance(model, str) or not model:
-        raise MalformedRequest("no model in the request for embeddings")
+        raise MalformedRequest("the embeddings request has no model")
     check_model_name(model)
     counter = counter_for(model)
 
@@ -60,7 +60,7 @@ def read_embeddings_request(body: bytes, served_model: str = "") -> EmbeddingsRe
             return counter.text(part)
         if isinstance(part, list) and all(type(token) is int for token in part):
             return TokenCount(len(part), exact=True, upper=len(part))
-        raise MalformedRequest("the input of embeddings is a text, a list of token ids, or a list of these")
+        raise MalformedRequest("`input` must be a text, a list of token ids, or a list of these")
 
     is_many = isinstance(inputs, list) and not all(type(token) is int for token in inputs)
     return EmbeddingsRequest(
@@ -173,7 +173,7 @@ def _rename_model(incoming: RoutedRequest) -> UpstreamRequest:
     """
     if incoming.model is None:
         return UpstreamRequest(body=incoming.body)
-    rename = SetParameter(path=("model",), value=incoming.model, reason="its name at the upstream")
+    rename = SetParameter(path=("model",), value=incoming.model, reason="the upstream's name of the model")
     request = formats.parse_request(incoming.body, Format.CHAT)
     return UpstreamRequest(
         body=formats.apply_edits(request, (rename,)), applied_edits=(AppliedEdit(ROUTE, rename),)

@@ -149,7 +149,9 @@ class Engine:
             uses_thread=request.format is Format.ANTHROPIC and is_set(get_parameters(request).get("thread")),
         )
         if incoming.model is not None:
-            rename = SetParameter(path=("model",), value=incoming.model, reason="its name at the upstream")
+            rename = SetParameter(
+                path=("model",), value=incoming.model, reason="the upstream's name of the model"
+            )
             context.apply_edits_now(ROUTE, (rename,), base_request=request)
             context.original = context.request
         return context

@@ -142,7 +142,7 @@ class Exchange:
             if not isinstance(edit, SetParameter) or edit.path[0] not in rejected
         )
         _LOG.info(
-            "%s: upstream %s refuses %s for %s, sending the request again without it",
+            "%s: upstream %s rejects %s for %s, sending the request again without it",
             self.incoming.id,
             self.incoming.upstream,
             ", ".join(sorted(rejected)),

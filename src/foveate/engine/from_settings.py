@@ -149,7 +149,7 @@ def _time_zone(settings: TimeSettings | None) -> tzinfo:
     try:
         return ZoneInfo(settings.zone)
     except (OSError, ValueError, KeyError):
-        raise BadOption(f"there is no time zone {settings.zone!r}; one is written as Europe/Berlin") from None
+        raise BadOption(f"unknown time zone {settings.zone!r}; use a name such as Europe/Berlin") from None
 
 
 def _section_limits(
@@ -157,11 +157,14 @@ def _section_limits(
 ) -> Budget:
     budget = budget_from_data(settings.limits) if settings.limits else Budget()
     if budget.output_reserve:
-        raise BadOption("the answer's room is the request's own max_tokens", path=("output_reserve",))
+        raise BadOption(
+            "output_reserve cannot be set here: the gateway reserves each request's max_tokens",
+            path=("output_reserve",),
+        )
     total = budget.total_tokens
     if total is not None and window_tokens is not None and total > window_tokens:
         raise BadOption(
-            f"the sections may have {total:,} tokens, and the agent's window has only {window_tokens:,}:"
+            f"total_tokens is {total:,}, but the agent's context window has only {window_tokens:,} tokens:"
             " lower total_tokens, or raise window_tokens",
             path=("total_tokens",),
         )
@@ -314,7 +317,7 @@ def counter_options(settings: TokenCounterSettings) -> CounterOptions:
     backend = Backend.from_name(settings.backend)
     if backend is Backend.ENDPOINT and not settings.use_endpoint:
         raise BadOption(
-            "the backend `endpoint` asks the upstream's /tokenize, which it may only with use_endpoint: true",
+            "the backend `endpoint` calls the upstream's /tokenize, which requires use_endpoint: true",
             path=("context_optimization", "token_counter", "backend"),
         )
     return CounterOptions(

@@ -101,7 +101,7 @@ class SaveReuse:
             # Clocks of other gateways may be slightly behind.
             others = await self._store.load(since=self._loaded_at - 2 * SAVE_SECONDS, limit=MAX_AGENTS)
         except StoreUnavailable as error:  # the agents' next requests change it again
-            _LOG.warning("cannot save which prefixes %d agents ask for again: %s", len(changes), error)
+            _LOG.warning("prefix reuse of %d agents could not be saved: %s", len(changes), error)
             return
         self._loaded_at = now
         self._logs.adopt(others)
@@ -112,5 +112,5 @@ async def load_prefix_logs(store: ReuseStore) -> PrefixLogs:
     try:
         return PrefixLogs(await store.load(since=0.0, limit=MAX_AGENTS))
     except StoreUnavailable as error:
-        _LOG.warning("cannot load which prefixes agents ask for again: %s", error)
+        _LOG.warning("prefix reuse could not be loaded, starting without it: %s", error)
         return PrefixLogs()

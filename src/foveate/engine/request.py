@@ -21,7 +21,7 @@ def check_model_name(name: str) -> None:
         MalformedRequest: the name is too long.
     """
     if len(name) > _MAX_MODEL_CHARS:
-        raise MalformedRequest(f"the name of its model has {len(name):,} characters")
+        raise MalformedRequest(f"the model's name has {len(name):,} characters, more than {_MAX_MODEL_CHARS:,}")
 
 
 class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ from foveate.model import Format
 from foveate.session.hash_chain import compute_chain
 
 NOW = 1_800_000_000.0
-HEADING = "[Foveate: context for this turn, which the user has not said.]"
+HEADING = "[Foveate: context for this turn, not written by the user.]"
 
 
 def garden_sections(folder: Path, *, memory_limit_tokens: int = 300) -> SectionOptions:

@@ -14,7 +14,7 @@ from foveate.engine.options import DEFAULT_SECTION_TOKENS, MemoryOptions, Sectio
 from foveate.errors import BadOption, BadSetting
 from foveate.memory.views.view import DEFAULT_LIMIT_TOKENS
 
-PAGE = Path(__file__).parents[3] / "docs" / "injected.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "injected.md"
 
 
 def load_options(folder: Path, sections: str, **environment: str) -> SectionOptions | None:
@@ -89,7 +89,7 @@ def test_privacy_tags_are_added_to_the_default_ones(tmp_path: Path) -> None:
         ("{workspace: {root: /a, scope: ../b}}", "does not lead to something in the workspace"),
         ("{memory: {paths: []}}", "paths"),
         ("{memory: {paths: [/a], limit_tokens: 0}}", "limit_tokens is more than 0"),
-        ("{time: {zone: Europe/Nowhere}}", "there is no time zone 'Europe/Nowhere'"),
+        ("{time: {zone: Europe/Nowhere}}", "unknown time zone 'Europe/Nowhere'"),
         ("{limits: {total: 5}}", "total"),
         ("{limits: {output_reserve: 5}}", "max_tokens"),
         ("{limits: {sections: {context: {max_tokens: many}}}}", "max_tokens"),

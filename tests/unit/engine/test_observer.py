@@ -42,7 +42,7 @@ class DegradedStep:
     name = "notes"
 
     async def apply(self, context: RequestContext) -> None:
-        context.problems.append(StepFailure("notes", "a cut could not be kept"))
+        context.problems.append(StepFailure("notes", "a tool result could not be stored"))
 
 
 async def admit_always(request_id: str, agent: str, reason: str) -> None: ...
@@ -71,7 +71,7 @@ async def test_failures_of_steps_and_hooks_and_the_end_are_reported() -> None:
 
     assert [event for event in before if "failed" in event] == [
         "fails failed: RuntimeError: no",
-        "notes failed: a cut could not be kept",
+        "notes failed: a tool result could not be stored",
     ]
     assert observer.events[len(before) :] == ["FailingStep failed: RuntimeError: no", "ended with 200"]
 

@@ -222,7 +222,7 @@ class CacheMissDetector:
     def _on_task_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.warning("a break of the cache could not be looked into", exc_info=error)
+            _LOG.warning("a cache miss could not be explained", exc_info=error)
 
 
 def describe_miss(miss: SessionCacheMiss) -> str:
@@ -234,11 +234,11 @@ def describe_miss(miss: SessionCacheMiss) -> str:
     if miss.is_planned:
         return (
             f"{miss.request_id}: planned rewrite of session {miss.session_id}: {verdict.cause}{place};"
-            f" {verdict.lost_tokens} of {verdict.kept_tokens} tokens are written again"
+            f" {verdict.lost_tokens} of {verdict.kept_tokens} cached tokens are written again"
         )
     return (
-        f"{miss.request_id}: session {miss.session_id} could not read its cache: {verdict.cause}{place}{extent}"
-        f"; {verdict.lost_tokens} of {verdict.kept_tokens} tokens are paid for again{cost}"
+        f"{miss.request_id}: cache miss in session {miss.session_id}: {verdict.cause}{place}{extent};"
+        f" {verdict.lost_tokens} of {verdict.kept_tokens} cached tokens are charged again{cost}"
     )
 
 
@@ -286,7 +286,7 @@ def _explain_miss(
         return _with_planned_cause(verdict, previous_request, current_request)
     except FoveateError as error:
         _LOG.info(
-            "%s: why it was not read from the cache cannot be said: %s", current_request.request_id, error
+            "%s: the cache miss of this request could not be explained: %s", current_request.request_id, error
         )
         return None
 

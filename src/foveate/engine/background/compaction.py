@@ -123,7 +123,7 @@ class SessionCompactor:
             except Exception as error:  # noqa: BLE001 - nobody waits: whatever fails, the session goes on uncompacted
                 reason = f"{type(error).__name__}: {error}"
                 bug = None if isinstance(error, FoveateError) else error
-                message = "%s: the fold of session %s failed: %s"
+                message = "%s: compaction of session %s failed, its history stays as it is: %s"
                 _LOG.error(message, context.incoming.id, context.session_id, reason, exc_info=bug)
                 self._on_result(
                     context.incoming.agent, CompactionResult(outcome=CompactionOutcome.FAILED, reason=reason)
@@ -137,7 +137,7 @@ class SessionCompactor:
             client = await self._paid_client(context, candidate)
         except CallRefused as rejection:
             client, no_model_reason = None, str(rejection)
-            _LOG.info("%s: no model is asked for a summary: %s", context.incoming.id, rejection)
+            _LOG.info("%s: summarizing without a model: %s", context.incoming.id, rejection)
         endpoint = context.endpoint
         compactor = CompactionRunner(
             self._compaction_store,

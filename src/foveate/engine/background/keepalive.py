@@ -59,13 +59,13 @@ _LOG = logging.getLogger(__name__)
 # No output is how a cache is warmed: "max_tokens: 0" (platform.claude.com, prompt caching, November 2026). It
 # is not accepted with streaming, nor with thinking.
 _NO_OUTPUT_EDITS = (
-    SetParameter(path=("max_tokens",), value=0, reason="a ping: nothing is to be said"),
-    SetParameter(path=("stream",), value=False, reason="a ping: nothing is to be said"),
+    SetParameter(path=("max_tokens",), value=0, reason="keep-alive: no output is needed"),
+    SetParameter(path=("stream",), value=False, reason="keep-alive: no output is needed"),
 )
 _NOT_THINKING = frozenset(("", "disabled"))
 # Follows a response, since a conversation must end with the user.
 _USER_PLACEHOLDER = "."
-_KEEP_RESPONSE_REASON = "a ping: keeps the answer, and all before it, for longer"
+_KEEP_RESPONSE_REASON = "keep-alive: keeps the response and everything before it in the cache"
 # The clock may be set, and the machine may sleep, so it is polled.
 _POLL_SECONDS = 0.25
 # A slower keep-alive has missed its entry.
@@ -363,14 +363,14 @@ class KeepAliveScheduler:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 reply = await self._post(next_warm, keep_alive)
             if _read_tokens(reply) < _MIN_READ_SHARE * entry_tokens:
-                raise _EntryExpired(f"{entry_tokens} tokens were not read: the entry is gone")
+                raise _EntryExpired(f"the cache entry of {entry_tokens} tokens has expired")
             simulated = state.cache.serve(next_warm.prompt, next_warm.rules, at=now)
             self._session_states.put(*key, self._session_states.session(*key).with_keep_alive(simulated.cache))
         except (FoveateError, TimeoutError, _EntryExpired) as error:
-            _LOG.info("session %s gets no more pings: %s", key[1], error)
+            _LOG.info("keep-alive of session %s stops: %s", key[1], error)
             self._stopped.put(_key_bytes(key), True)
         except Exception:  # noqa: BLE001 - nobody waits for it: whatever fails, the session only loses its cache
-            _LOG.exception("a ping of session %s failed", key[1])
+            _LOG.exception("keep-alive of session %s failed and stops", key[1])
             self._stopped.put(_key_bytes(key), True)
         else:
             if not self._in_flight.get(key) and key not in self._planned:

@@ -49,4 +49,4 @@ class SaveRateLimits:
         try:
             await self._limits.save([*waiting.values()])
         except StoreUnavailable as error:  # the next response reports them again
-            _LOG.warning("the limits of %d subscriptions could not be kept: %s", len(waiting), error)
+            _LOG.warning("%d rate limits of subscriptions could not be saved: %s", len(waiting), error)

@@ -97,7 +97,7 @@ class RequestArchiver:
             if self._should_trim(self._options()):
                 await self._trim()
         except Exception:  # noqa: BLE001 - nobody waits for it: whatever fails, requests go on
-            _LOG.exception("requests could not be kept")
+            _LOG.exception("requests could not be archived")
 
     async def _store(self, request: ArchivedRequest) -> None:
         self._waiting_bytes -= len(request.request_body) + len(request.original_body or b"")
@@ -105,7 +105,7 @@ class RequestArchiver:
             self._new_bytes += await self._requests.save(request)
         except StoreUnavailable as error:
             self._dropped += 1
-            _LOG.warning("%s could not be kept: %s", request.id, error)
+            _LOG.warning("%s could not be archived: %s", request.id, error)
 
     async def _trim(self) -> None:
         options, now = self._options(), self._clock()
@@ -113,7 +113,7 @@ class RequestArchiver:
         try:
             await self._requests.trim(before=now - options.days * _DAY_SECONDS, max_bytes=options.most_bytes)
         except StoreUnavailable as error:
-            _LOG.warning("kept requests that are too old could not be dropped: %s", error)
+            _LOG.warning("the oldest archived requests could not be deleted: %s", error)
 
 
 def _archived_request(exchange: Exchange, context: RequestContext) -> ArchivedRequest:

@@ -256,10 +256,10 @@ class SaveTraces:
             await self._traces.save(traces, [(miss.request_id, trace_cache_miss(miss)) for miss in misses])
         except StoreUnavailable as error:
             self._dropped += len(waiting)
-            _LOG.warning("what was done to %d requests could not be kept: %s", len(waiting), error)
+            _LOG.warning("traces of %d requests could not be saved: %s", len(waiting), error)
         except Exception:  # noqa: BLE001 - nobody waits for it: whatever fails, requests go on
             self._dropped += len(waiting)
-            _LOG.exception("what was done to requests could not be kept")
+            _LOG.exception("traces could not be saved")
 
 
 def finished_request(exchange: Exchange) -> FinishedRequest | None:

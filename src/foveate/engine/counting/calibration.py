@@ -128,7 +128,7 @@ class SaveCalibrations:
         try:
             await self._store.save(changes, now=self._clock())
         except StoreUnavailable as error:  # the next response of each model changes it again
-            _LOG.warning("what %d models taught could not be kept: %s", len(changes), error)
+            _LOG.warning("token count calibrations of %d models could not be saved: %s", len(changes), error)
 
 
 async def load_calibrations(store: CalibrationStore) -> Calibrations:
@@ -136,5 +136,5 @@ async def load_calibrations(store: CalibrationStore) -> Calibrations:
     try:
         return Calibrations(await store.load_latest(limit=MAX_CALIBRATIONS))
     except StoreUnavailable as error:
-        _LOG.warning("what earlier bills taught is not known: %s", error)
+        _LOG.warning("token count calibrations could not be loaded, starting without them: %s", error)
         return Calibrations()

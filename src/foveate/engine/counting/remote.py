@@ -103,7 +103,7 @@ class RemoteCounter:
             )
         except Unsupported as reason:
             if self._endpoints.record_unsupported(endpoint.url, reason):
-                _LOG.warning("%s cannot count this request, counting it here: %s", endpoint.url, reason)
+                _LOG.warning("%s cannot count this request, counting it locally: %s", endpoint.url, reason)
             return _NOT_COUNTED
 
     def record_count(self, incoming: RoutedRequest, session_id: str, model: str) -> None:
@@ -205,5 +205,5 @@ class _WithTimeout:
             raise UpstreamTimeout(self.url, self._timeout_seconds) from None
         except UpstreamStatus as error:
             if error.status in _KEY_REJECTED:
-                raise Unsupported(f"the client's key is refused ({error.status})") from None
+                raise Unsupported(f"it rejects the client's key ({error.status})") from None
             raise

@@ -54,171 +54,184 @@ _ADDED_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.
 _CALL_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 45, 90, 180, 600)
 
 CACHE_READ = _counter(
-    "llm_cache_read_tokens_total", "Input tokens that providers read from their cache.", *_CALL_LABELS, "exact"
+    "llm_cache_read_tokens_total",
+    "Input tokens that providers read from their prompt cache.",
+    *_CALL_LABELS,
+    "exact",
 )
 CACHE_CREATION = _counter(
     "llm_cache_creation_tokens_total",
-    "Input tokens that providers wrote to their cache.",
+    "Input tokens that providers wrote to their prompt cache.",
     *_CALL_LABELS,
     "exact",
 )
 HIT_RATIO = _gauge(
-    "llm_cache_hit_ratio", "Share of an agent's input tokens of the last hour that the cache had.", "agent"
+    "llm_cache_hit_ratio",
+    "Share of an agent's input tokens in the last hour that were read from the cache.",
+    "agent",
 )
 CACHE_MISSES = _counter(
     "foveate_cache_breaks_total",
-    "Requests that could not read what the one before them had left in the provider's cache, by why.",
+    "Cache misses: requests that could not read the cache entry of the previous request, by cause.",
     "agent",
     "cause",
 )
 PLANNED_REWRITES = _counter(
     "foveate_planned_rewrites_total",
-    "Requests that could not read the provider's cache because Foveate rewrote their history, by why.",
+    "Requests that could not read the cache because Foveate changed their history, by cause.",
     "agent",
     "cause",
 )
 COMPACTIONS = _counter(
     "llm_compaction_triggered_total",
-    "Folds and cuts of tool results, by what became of them.",
+    "Compactions and truncated tool results, by outcome.",
     "agent",
     "outcome",
 )
 COMPACTION_SECONDS = _histogram(
-    "llm_compaction_duration_seconds", "How long folds took.", _COMPACTION_BUCKETS, "agent", "outcome"
+    "llm_compaction_duration_seconds", "Duration of compactions.", _COMPACTION_BUCKETS, "agent", "outcome"
 )
 ESTIMATED = _histogram(
     "llm_prompt_tokens_estimated",
-    "Tokens of requests, as counted before they were sent.",
+    "Estimated input tokens of requests, before they were sent.",
     _TOKEN_BUCKETS,
     *_CALL_LABELS,
     "exact",
 )
 DRIFT = _histogram(
     "llm_prompt_tokens_drift",
-    "By how many percent the billed input was more than the count (less: below zero).",
+    "Difference between reported and estimated input tokens, in percent; positive: more were reported.",
     _PERCENT_BUCKETS,
     *_CALL_LABELS,
     "exact",
 )
-WORKSPACE_HITS = _counter("workspace_cache_hits_total", "Workspace bundles that were there already.", "path")
-WORKSPACE_MISSES = _counter("workspace_cache_misses_total", "Workspace bundles that had to be read.", "path")
+WORKSPACE_HITS = _counter("workspace_cache_hits_total", "Workspace bundles served from the cache.", "path")
+WORKSPACE_MISSES = _counter("workspace_cache_misses_total", "Workspace bundles read from disk.", "path")
 WORKSPACE_INVALIDATIONS = _counter(
-    "workspace_cache_invalidations_total", "Times that a change of files dropped the bundles of a root.", "path"
+    "workspace_cache_invalidations_total", "Times that changed files invalidated the bundles of a root.", "path"
 )
 
 WINDOW_READ = _gauge(
-    "foveate_cache_window_read_tokens", "Input tokens of the last hour that the cache had.", "agent"
+    "foveate_cache_window_read_tokens", "Input tokens in the last hour that were read from the cache.", "agent"
 )
-WINDOW_INPUT = _gauge("foveate_cache_window_input_tokens", "Input tokens of the last hour.", "agent")
+WINDOW_INPUT = _gauge("foveate_cache_window_input_tokens", "Input tokens in the last hour.", "agent")
 
 INPUT_TOKENS = _counter(
-    "foveate_input_tokens_total", "Input tokens that were billed, cached ones too.", *_CALL_LABELS, "exact"
+    "foveate_input_tokens_total",
+    "Input tokens that providers reported, including cached ones.",
+    *_CALL_LABELS,
+    "exact",
 )
 OUTPUT_TOKENS = _counter(
-    "foveate_output_tokens_total", "Output tokens that were billed.", *_CALL_LABELS, "exact"
+    "foveate_output_tokens_total", "Output tokens that providers reported.", *_CALL_LABELS, "exact"
 )
 COST = _counter(
-    "foveate_cost_dollars_total", "Dollars that calls of a known price cost.", *_CALL_LABELS, "category"
+    "foveate_cost_dollars_total", "Cost of calls with a known price, in dollars.", *_CALL_LABELS, "category"
 )
-UNPRICED = _counter(
-    "foveate_unpriced_calls_total", "Calls whose price is not known.", *_CALL_LABELS, "category"
-)
+UNPRICED = _counter("foveate_unpriced_calls_total", "Calls with an unknown price.", *_CALL_LABELS, "category")
 POSSIBLY_CHARGED = _counter(
     "foveate_possibly_charged_calls_total",
-    "Calls that were under way when their process ended: nobody knows whether they were billed.",
+    "Calls that were in flight when their process ended; it is unknown whether they were charged.",
     *_CALL_LABELS,
     "category",
 )
 SAVED = _counter(
     "foveate_saved_dollars_total",
-    "Dollars that a mechanism saved, by simulation with and without it.",
+    "Dollars that a mechanism saved, from a simulation with and without it.",
     "agent",
     "by",
 )
 OVERPAID = _counter(
     "foveate_overpaid_dollars_total",
-    "Dollars that a mechanism cost more than it saved on single calls, by the same simulation.",
+    "Dollars by which a mechanism made single calls more expensive, from the same simulation.",
     "agent",
     "by",
 )
 COMPARED = _counter(
     "foveate_compared_dollars_total",
-    "Cost of calls that were simulated: charged, simulated with Foveate, simulated without it.",
+    "Cost of simulated calls in dollars: as charged, simulated with Foveate, simulated without it.",
     "agent",
     "cost",
 )
 NOT_FITTING = _counter(
     "foveate_would_not_fit_calls_total",
-    "Calls of sessions that would have outgrown the context window without Foveate.",
+    "Calls of sessions that would have exceeded the context window without Foveate.",
     "agent",
 )
-CHARGES = _counter("foveate_bills_total", "Bills, by what became of them in the ledger.", "outcome")
-CHARGES_WAITING = _gauge("foveate_bills_waiting", "Bills that wait for the ledger to be back.")
-CHARGES_LOST = _counter("foveate_bills_lost_total", "Bills that could not be kept at all.")
+CHARGES = _counter("foveate_bills_total", "Charges, by their outcome in the ledger.", "outcome")
+CHARGES_WAITING = _gauge("foveate_bills_waiting", "Charges that wait until the ledger is available again.")
+CHARGES_LOST = _counter("foveate_bills_lost_total", "Charges that could not be stored at all.")
 
 EXPIRED_RESERVATIONS = _counter(
     "foveate_reservations_lapsed_total",
-    "Reservations that ran out while their calls went on: something stalled.",
+    "Reservations that expired while their calls were still running.",
 )
 
 SUBSCRIPTION_COST = _counter(
     "foveate_subscription_dollars_total",
-    "The part of the cost that is a list-price equivalent: calls that a subscription pays for.",
+    "Part of the cost that is a list-price equivalent: calls paid by a subscription.",
     *_CALL_LABELS,
 )
 INHERITED_COST = _counter(
     "foveate_inherited_dollars_total",
-    "The part of the cost that is an upper bound, for models without a price of their own.",
+    "Part of the cost that is an upper bound, for models without their own price.",
     *_CALL_LABELS,
 )
 RATE_LIMIT_USED = _gauge(
     "foveate_rate_limit_used_ratio",
-    "The share of a subscription's limit that is used, as its provider last said; 0 once it was reset.",
+    "Used share of a subscription's rate limit, as last reported by the provider; 0 after its reset.",
     *("agent", "provider", "limit"),
     aggregation=Aggregation.MAX,
 )
 RATE_LIMIT_RESET = _gauge(
     "foveate_rate_limit_reset_timestamp_seconds",
-    "When a subscription's limit is reset, in seconds since 1970.",
+    "Time at which a subscription's rate limit is reset, as a Unix timestamp.",
     *("agent", "provider", "limit"),
     aggregation=Aggregation.MAX,
 )
 
 REQUESTS = _counter(
-    "foveate_requests_total", "Requests, by the status that clients got.", *_CALL_LABELS, "status"
+    "foveate_requests_total", "Requests, by the HTTP status sent to the client.", *_CALL_LABELS, "status"
 )
 REJECTIONS = _counter(
-    "foveate_refusals_total", "Requests that the gateway itself answered with an error.", "agent", "code"
+    "foveate_refusals_total", "Requests that the gateway rejected itself, by error code.", "agent", "code"
 )
-EDITS = _counter("foveate_edits_total", "Edits written into requests, by the step that made them.", "step")
+EDITS = _counter("foveate_edits_total", "Edits of requests, by pipeline step.", "step")
 STEP_FAILURES = _counter(
-    "foveate_step_failures_total", "Steps that failed; their requests went out without them.", "step"
+    "foveate_step_failures_total", "Failed pipeline steps; their requests were sent without them.", "step"
 )
-STEP_SECONDS = _histogram("foveate_step_duration_seconds", "How long steps took.", _ADDED_BUCKETS, "step")
+STEP_SECONDS = _histogram(
+    "foveate_step_duration_seconds", "Duration of pipeline steps.", _ADDED_BUCKETS, "step"
+)
 ADDED_SECONDS = _histogram(
-    "foveate_added_seconds", "What the engine added to a request before it was sent on.", _ADDED_BUCKETS
+    "foveate_added_seconds",
+    "Time that the engine took before a request was sent to the upstream.",
+    _ADDED_BUCKETS,
 )
 FIRST_BYTE_SECONDS = _histogram(
     "foveate_upstream_first_byte_seconds",
-    "From sending a request on to the head of its answer.",
+    "Time from sending a request to the upstream until its response headers.",
     _CALL_BUCKETS,
     "provider",
 )
 CALL_SECONDS = _histogram(
-    "foveate_request_duration_seconds", "From a request to the end of its answer.", _CALL_BUCKETS, "provider"
+    "foveate_request_duration_seconds",
+    "Time from receiving a request to the end of its response.",
+    _CALL_BUCKETS,
+    "provider",
 )
-REQUEST_BYTES = _counter("foveate_request_bytes_total", "Bytes of the bodies that clients sent.")
-RESPONSE_BYTES = _counter("foveate_response_bytes_total", "Bytes of the bodies that clients got.")
-OPEN_REQUESTS = _gauge("foveate_open_requests", "Requests that are being served now.")
-OPEN_STREAMS = _gauge("foveate_open_streams", "Answers that are being passed on now as they are written.")
+REQUEST_BYTES = _counter("foveate_request_bytes_total", "Bytes of request bodies received from clients.")
+RESPONSE_BYTES = _counter("foveate_response_bytes_total", "Bytes of response bodies sent to clients.")
+OPEN_REQUESTS = _gauge("foveate_open_requests", "Requests in progress.")
+OPEN_STREAMS = _gauge("foveate_open_streams", "Streamed responses in progress.")
 CONFIG_VALID = _gauge(
-    "foveate_config_valid", "1 where the configuration file can be used as it is.", aggregation=Aggregation.MIN
+    "foveate_config_valid", "1 if the configuration file is valid, else 0.", aggregation=Aggregation.MIN
 )
 STORE_UP = _gauge(
-    "foveate_store_up", "1 where the store answered when it was last asked.", aggregation=Aggregation.MIN
+    "foveate_store_up", "1 if the store responded to the last probe, else 0.", aggregation=Aggregation.MIN
 )
 BUILD = _gauge(
-    "foveate_build_info", "Always 1; the labels say what runs.", "version", aggregation=Aggregation.MAX
+    "foveate_build_info", "Always 1; the label is the running version.", "version", aggregation=Aggregation.MAX
 )
 
 METRICS = (

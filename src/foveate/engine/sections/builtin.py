@@ -11,7 +11,7 @@ from foveate.engine.options import BindingOptions, SectionInputs
 from foveate.model import ZERO_TOKENS, TokenCount
 from foveate.tokens.text_meter import TextCounter
 
-TURN_HEADING = "[Foveate: context for this turn, which the user has not said.]"
+TURN_HEADING = "[Foveate: context for this turn, not written by the user.]"
 """Precedes the sections of a turn, since they are part of a user message."""
 
 TURN_HEADING_TOKENS = 32

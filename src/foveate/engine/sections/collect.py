@@ -331,7 +331,7 @@ class SectionCollector:
         ):
             return replace(fitted, turn=_insert_budget_section(fitted.turn, text, budget_count))
         if rule.priority is None:
-            reason = f"{_BUDGET_SECTION}: left out, {budget_count.tokens:,} tokens (there is no room for it)"
+            reason = f"{_BUDGET_SECTION}: left out, {budget_count.tokens:,} tokens (no room)"
             return replace(fitted, turn=replace(fitted.turn, left_out=(*fitted.turn.left_out, reason)))
         section = Section(_BUDGET_SECTION, text, priority=rule.priority, keep="whole", stability="turn")
         fitted = await _fit_sections(context, options, (*sections, section), room)
@@ -451,7 +451,7 @@ def _report_problem(context: RequestContext, source_name: str, reason: str) -> N
 
 def _describe_error(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "it takes too long, and is not waited for any longer"
+        return "it took too long and was skipped"
     return f"{type(error).__name__}: {error}"
 
 

@@ -226,7 +226,7 @@ def _with_left_out(fitted: FittedSections, sections: Sequence[Section], meter: T
     for section in sections:
         if section.enabled:
             tokens = meter.measure(section.text).total.tokens
-            reason = f"{section.name}: left out, {tokens:,} tokens (there is only room for what is required)"
+            reason = f"{section.name}: left out, {tokens:,} tokens (only required sections fit)"
             left_out[_is_stable(section)].append(reason)
     return FittedSections(
         stable=replace(fitted.stable, left_out=(*fitted.stable.left_out, *left_out[True])),

@@ -46,7 +46,7 @@ _MAX_WATCHERS = 16  # each has a thread
 _MemoryKey = tuple[tuple[str, ...], frozenset[str], EmbeddingOptions | None, bool]
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-_NOT_CACHED = "is not kept"
+_NOT_CACHED = "is not cached"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,10 +23,10 @@ _ADOPT_INTERVAL_SECONDS = 20.0
 # Beyond these, some warnings are repeated.
 _MAX_WARNINGS = 4_096
 _UNKNOWN_COST_REMEDY = (
-    "leave it out, name it in `cost.allow_fields` if what it adds does not matter, or say `unknown: allow` with"
-    " the cap"
+    "leave it out, list it in `cost.allow_fields` if its cost does not matter, or set `unknown: allow` for the"
+    " cap"
 )
-_UNCOUNTED_REMEDY = "send what can be counted, or say `unknown: allow` with the cap"
+_UNCOUNTED_REMEDY = "send a request that can be counted, or set `unknown: allow` for the cap"
 
 
 class ObservedAdmission(Admission):
@@ -72,20 +72,21 @@ class ObservedAdmission(Admission):
             raise
         for entry, result in zip(charges, results, strict=True):
             if result.problem and result.outcome is not SettlementOutcome.LOST:
-                _LOG.warning("the bill of %s is %s: %s", entry.call.id, result.outcome.value, result.problem)
+                outcome = result.outcome.name.lower().replace("_", " ")
+                _LOG.warning("the charge of call %s is %s: %s", entry.call.id, outcome, result.problem)
             self._observer.on_charge(entry, result)
         return results
 
     def record_lost_charge(self, charge: Charge, problem: str) -> Settlement:
         """Count a charge that cannot be stored, and log it so that it can be recovered."""
-        _LOG.error("a bill is lost: %s (%s)", describe_charge(charge), problem)
+        _LOG.error("a charge is lost: %s (%s)", describe_charge(charge), problem)
         return super().record_lost_charge(charge, problem)
 
     async def close(self) -> tuple[Charge, ...]:
         """Return charges that could not be recorded; each is logged."""
         unrecorded = await super().close()
         for entry in unrecorded:
-            _LOG.error("a bill could not be booked before the end: %s", describe_charge(entry))
+            _LOG.error("a charge could not be recorded before shutdown: %s", describe_charge(entry))
         return unrecorded
 
 
@@ -121,10 +122,10 @@ async def record_orphans(orphaned: OrphanedCharges, admission: Admission) -> int
     finally:
         await orphaned.release(recorded=recorded, unrecordable=unrecordable)
         if outcomes:
-            message = "%d bills that another process had left; %d of them are booked now"
+            message = "found %d charges of a process that ended, recorded %d of them"
             _LOG.warning(message, len(outcomes), outcomes.count(SettlementOutcome.RECORDED))
         if possibly_charged:
-            message = "%d calls were under way when their process ended; they are recorded as possibly charged"
+            message = "%d calls were in flight when their process ended, recorded as possibly charged"
             _LOG.warning(message, possibly_charged)
     return outcomes.count(SettlementOutcome.RECORDED)
 
@@ -140,7 +141,7 @@ async def adopt_orphans(
         try:
             await record_orphans(orphaned, admission)
         except OSError as error:
-            _LOG.warning("bills that other processes may have left cannot be looked for: %s", error)
+            _LOG.warning("charges of processes that ended could not be searched for, retrying later: %s", error)
         await sleep(_ADOPT_INTERVAL_SECONDS)
 
 
@@ -200,9 +201,7 @@ def check_unknown_cost(caps: Iterable[Cap], unknown: str) -> None:
     """
     for cap in caps:
         if unknown and cap.unknown is UnknownPricePolicy.REJECT:
-            raise make_cap_uncheckable(
-                cap, f"nobody knows how much {unknown} may add to the cost", _UNKNOWN_COST_REMEDY
-            )
+            raise make_cap_uncheckable(cap, f"the cost of {unknown} is unknown", _UNKNOWN_COST_REMEDY)
 
 
 async def admit_call(

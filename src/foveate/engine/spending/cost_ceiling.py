@@ -336,7 +336,7 @@ class CostCeiling(msgspec.Struct, frozen=True, kw_only=True):
             if replace_struct(tokens_only, model=model).dollars(prices) is None:
                 return f"the fallback model `{model[:MAX_NAME_CHARS]}`"
         names = [_UNIT_NAMES[unit] for unit in self.units]
-        names += ["searches of the web"] if self.searches else []
+        names += ["web searches"] if self.searches else []
         return " and ".join(names)
 
 
@@ -539,7 +539,7 @@ def limit_output(
         raise make_cap_exceeded(cap, balance, dollars(lower_limit), output_tokens=lower_limit) from rejection
     if cap.scope is not CapScope.CALL:
         limit_tokens = max(min(limit_tokens, _AMPLE_OUTPUT_TOKENS), limit_tokens // 2)
-    reason = f"the client sets no output limit, and {cap} has room for {format_dollars(rejection.room)}"
+    reason = f"the client sets no output limit, and {cap} leaves {format_dollars(rejection.room)}"
     return (
         SetParameter(path=path, value=limit_tokens, reason=reason),
         replace_struct(ceiling, output_tokens=limit_tokens * choices),

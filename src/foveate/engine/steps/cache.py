@@ -34,7 +34,7 @@ from foveate.session.counting import run_in_thread_if_large
 
 _KEY_BYTES = 16
 _FORMATS_WITH_KEY = (Format.CHAT, Format.RESPONSES)
-_REPLACED_REASON = "Foveate places all breakpoints"
+_REPLACED_REASON = "Foveate places all cache breakpoints"
 # Reading more takes milliseconds, which would block the event loop.
 _THREAD_BYTES = 64 * 1024
 
@@ -53,7 +53,7 @@ def set_cache_key(request: Request, rules: CacheRules, session: str) -> SetParam
     return SetParameter(
         path=(rules.key_parameter,),
         value=derive_cache_key(session),
-        reason="requests with one key are sent to the machine that is warm",
+        reason="the provider routes requests with the same key to the same cache",
     )
 
 

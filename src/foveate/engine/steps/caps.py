@@ -19,10 +19,8 @@ from foveate.model import STORED_HISTORY, ZERO_TOKENS
 from foveate.session.counting import run_in_thread_if_large
 from foveate.tokens.worker_threads import run_in_thread
 
-_UNKNOWN_SIZE_REASON = (
-    "the provider keeps the earlier messages of this conversation, so its size is not known here"
-)
-_UNKNOWN_SIZE_REMEDY = "send the whole conversation with each request, or say `unknown: allow` with the cap"
+_UNKNOWN_SIZE_REASON = "the provider stores the earlier messages of this conversation, so its size is unknown"
+_UNKNOWN_SIZE_REMEDY = "send the whole conversation with each request, or set `unknown: allow` for the cap"
 
 
 class EnforceCaps:
@@ -85,7 +83,7 @@ class EnforceCaps:
             raise
         except Exception as error:  # fail closed: without a check, nobody knows whether there is room
             reason = f"{type(error).__name__}: {error}"
-            raise make_cap_uncheckable(caps[0], reason, "look into the log", is_outage=True) from error
+            raise make_cap_uncheckable(caps[0], reason, "see the gateway's log", is_outage=True) from error
 
     def _compute_ceiling_later(self, context: RequestContext, options: SpendingOptions) -> None:
         _try_cost_ceiling(context, options)

@@ -123,7 +123,9 @@ class ApplyCompactions:
                 self.expect_compactions(context.incoming.agent)
             context.truncated_result_count += len(truncated.new_records)
             if truncated.problem:
-                context.problems.append(StepFailure(self.name, f"a cut could not be kept: {truncated.problem}"))
+                context.problems.append(
+                    StepFailure(self.name, f"a truncated tool result could not be stored: {truncated.problem}")
+                )
         context.applied_edits = [applied for applied in context.applied_edits if applied.step != self.name]
         await context.apply_edits(self.name, (*compaction_edits, *truncations), base_request=context.original)
         if application_history is not None:

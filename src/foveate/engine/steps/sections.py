@@ -42,7 +42,7 @@ _LOG = logging.getLogger(__name__)
 _NO_SECTIONS = SectionOptions()
 # What a user asks for is rarely farther up.
 _QUERY_CHARS = 2_000
-_PINNED_REASON = "said here before, and what the model has thought since stands after it"
+_PINNED_REASON = "repeated from an earlier request, because thinking blocks depend on it"
 
 
 class InjectSections:
@@ -109,7 +109,10 @@ class InjectSections:
                 pinned = replace(pinned, stable_version=fitted.stable.version)
             repeated_edits = _repeat_pinned(context, pinned, joins=joins_strings)
             if repeated_edits is None:
-                reason = "nothing is injected: thoughts of before would not be taken, and cannot be left out"
+                reason = (
+                    "nothing is injected: the provider would reject earlier thinking blocks, which cannot be"
+                    " removed"
+                )
                 context.problems.append(StepFailure(f"{SECTIONS}/thoughts", reason))
                 return
             edits, pinned = repeated_edits

@@ -33,6 +33,6 @@ class RequestUsage:
             SetParameter(
                 path=("stream_options", "include_usage"),
                 value=True,
-                reason="a streamed chat is billed in silence unless it is asked; the extra chunk is taken out",
+                reason="requests the usage of a streamed response; the extra chunk is not sent to the client",
             ),
         )

@@ -137,9 +137,7 @@ async def test_a_miss_is_reported_with_the_changed_bytes_and_its_price() -> None
     assert verdict.read_tokens == 0
     assert verdict.lost_dollars is not None
     assert Decimal("0.01") < verdict.lost_dollars < Decimal("0.1")
-    assert describe_miss(miss).startswith(
-        "req s 20: session s could not read its cache: time at system 0, bytes "
-    )
+    assert describe_miss(miss).startswith("req s 20: cache miss in session s: time at system 0, bytes ")
 
 
 async def test_a_new_compaction_is_reported_as_such_and_not_as_another_conversation() -> None:

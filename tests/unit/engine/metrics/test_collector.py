@@ -28,7 +28,7 @@ from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.finished_exchanges import finish_exchange, make_exchange_charge, metric_values
 
 CALL_LABELS = "agent=ana exact=%s model=claude-opus-4-5 provider=anthropic"
-DOCUMENT = Path(__file__).parents[4] / "docs" / "metrics.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "metrics.md"
 
 
 def make_collector(now: float = 102.0) -> MetricsCollector:

@@ -175,7 +175,7 @@ def test_requests_do_not_wait_for_a_hanging_disk_and_use_the_last_workspace(tmp_
     assert [problem.step.removeprefix("sections/") for problem in stalled.problems] == [
         *("limits", "workspace", "skills", "memory", "time")
     ]
-    assert "takes too long" in stalled.problems[0].reason
+    assert "took too long" in stalled.problems[0].reason
 
 
 class HangingMemory(SectionSources):

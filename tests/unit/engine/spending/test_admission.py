@@ -58,7 +58,7 @@ async def test_every_charge_is_reported_with_its_outcome(caplog: pytest.LogCaptu
     (lost,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert "never of ana, session s, anthropic claude-opus-4-5, main, 10 uncached, 80 read" in lost
     assert "6 and 4 written, 7 out, 0.5 dollars (no such call)" in lost
-    assert "the bill of odd is booked: that is no price" in caplog.text
+    assert "the charge of call odd is recorded: that is no price" in caplog.text
 
 
 async def test_a_waiting_charge_that_can_never_be_stored_is_reported(
@@ -68,13 +68,13 @@ async def test_a_waiting_charge_that_can_never_be_stored_is_reported(
     admission, observer, sleeps = make_admission(ledger)
 
     await admission.settle(make_charge("late"))
-    assert "the bill of late is waiting: /data/foveate.sqlite: is locked" in caplog.text
+    assert "the charge of call late is waiting: /data/foveate.sqlite: is locked" in caplog.text
     await sleeps.end()
     await admission.close()
 
     assert observer.charges == [("late", SettlementOutcome.WAITING)]
     assert admission.lost_count == 1
-    assert "a bill is lost: late of ana" in caplog.text
+    assert "a charge is lost: late of ana" in caplog.text
 
 
 async def test_charges_that_could_not_be_recorded_before_the_end_are_logged(
@@ -89,8 +89,8 @@ async def test_charges_that_could_not_be_recorded_before_the_end_are_logged(
 
     assert [charge.call.id for charge in unrecorded] == ["one"]
     assert observer.charges == [("one", SettlementOutcome.WAITING), ("two", SettlementOutcome.LOST)]
-    assert "a bill is lost: two of ana" in caplog.text
-    assert "a bill could not be booked before the end: one of ana" in caplog.text
+    assert "a charge is lost: two of ana" in caplog.text
+    assert "a charge could not be recorded before shutdown: one of ana" in caplog.text
 
 
 async def test_the_charge_of_a_cancelled_exchange_is_reported_as_waiting() -> None:

@@ -141,7 +141,7 @@ async def test_a_request_whose_ceiling_does_not_fit_gets_a_limit_that_fits() -> 
     (applied,) = exchange.upstream_request.applied_edits
     assert (applied.step, applied.edit.reason) == (
         "cost",
-        "the client sets no output limit, and the cap on a day has room for $0.225",
+        "the client sets no output limit, and the cap on a day leaves $0.225",
     )
 
 

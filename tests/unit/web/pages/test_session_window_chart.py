@@ -115,7 +115,7 @@ def test_compactions_and_cache_misses_are_events_of_the_chart() -> None:
         (
             1,
             "break",
-            "Cache broke: a timestamp changed, at system[0]; 3,000 tokens paid again, $0.50",
+            "Cache miss: a timestamp changed, at system[0]; 3,000 tokens paid again, $0.50",
         ),
         (3, "fold", "Folded"),
         (4, "fold", "No longer folded"),
