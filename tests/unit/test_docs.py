@@ -156,9 +156,17 @@ def page_text(name: str) -> str:
 MECHANISMS = [
     *(
         f"guides/{name}.md"
-        for name in ("budgets", "compaction", "cost", "counting", "memory", "sandbox", "spending-caps")
+        for name in (
+            "budgets",
+            "compaction",
+            "cost",
+            "counting",
+            "injected-context",
+            "memory",
+            "sandbox",
+            "spending-caps",
+        )
     ),
-    *(f"guides/{name}.md" for name in ("injected", "prompt", "time", "workspace")),
     *(f"reference/{name}.md" for name in ("gateway", "metrics", "store", "stored-conversations")),
     "background/breakpoints.md",
 ]
@@ -189,7 +197,7 @@ def test_examples_in_a_page_produce_the_output_shown(page: Path, monkeypatch: py
 
 
 def test_pages_with_examples_are_found() -> None:
-    assert {"budgets.md", "compaction.md", "memory.md", "prompt.md", "time.md"} <= {
+    assert {"budgets.md", "compaction.md", "memory.md", "injected-context.md"} <= {
         page.name for page in EXAMPLES
     }
 

@@ -247,7 +247,7 @@ def test_unset_variables_keep_the_configured_values() -> None:
 
 
 def test_every_variable_and_format_is_documented(root: Path) -> None:
-    page = (root / "docs" / "guides" / "time.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "guides" / "injected-context.md").read_text(encoding="utf-8")
 
     for word in ("TIME_AWARENESS", "TIME_FORMAT", "DEADLINE_WARNING_MINUTES", *TimeFormat):
         assert f"`{word}`" in page
