@@ -33,17 +33,17 @@ def expand_path(path: StrPath, environ: Mapping[str, str], *, key: tuple[str | i
     def value(found: re.Match[str]) -> str:
         name = found["braced"] if found["bare"] is None else found["bare"]
         if name not in environ:
-            raise BadOption(f"{written!r}: there is no variable {name!r} in the environment", path=key)
+            raise BadOption(f"{written!r}: the environment variable {name!r} is not set", path=key)
         return _strip_quotes(environ[name])
 
     expanded = _strip_quotes(_VARIABLE.sub(value, _strip_quotes(written)))
     if "\0" in expanded:
-        raise BadOption(f"{written!r}: a path has no zero byte in it", path=key)
+        raise BadOption(f"{written!r}: a path cannot contain a NUL byte", path=key)
     if expanded.startswith("~"):
         name, slash, rest = expanded[1:].partition("/")
         expanded = (_home_folder(name, environ, written, key).rstrip("/") + slash + rest) or "/"
     if not expanded:
-        raise BadOption(f"{written!r} names no file or folder", path=key)
+        raise BadOption(f"{written!r}: the path is empty", path=key)
     return expanded
 
 

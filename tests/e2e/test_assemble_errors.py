@@ -108,7 +108,7 @@ def test_invalid_sections_are_reported_in_one_line_with_exit_code_2(
 def test_an_empty_folder_is_reported_in_one_line_with_exit_code_2(run: Any, tmp_path: Path) -> None:
     outcome = run("assemble", "--sections", tmp_path)
 
-    assert outcome == Outcome(2, "", f"foveate: {tmp_path}: holds no files that could be sections\n")
+    assert outcome == Outcome(2, "", f"foveate: {tmp_path}: contains no section files\n")
 
 
 def test_the_error_for_an_unknown_budget_mentions_files_and_ladders(run: Any, sections: Path) -> None:

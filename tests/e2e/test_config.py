@@ -60,8 +60,8 @@ def test_every_error_is_reported_with_its_line_and_key(run: Any, working_folder:
 
     assert outcome.code == as_json.code == 2
     assert outcome.out.splitlines() == [
-        "foveate.yaml:2: server.prot: there is no setting 'prot' here; did you mean port?",
-        "foveate.yaml:3: server.workers: workers is a whole number, not 'zero'",
+        "foveate.yaml:2: server.prot: unknown setting 'prot'; did you mean port?",
+        "foveate.yaml:3: server.workers: workers must be a whole number, not 'zero'",
         "foveate.yaml:4: cost.caps.0.scope: scope is one of call, session, agent, day, total, not 'dya'",
         "foveate.yaml:5: agents.0.context_optimization.compaction: compaction is true or false, not 3",
     ]
@@ -84,7 +84,7 @@ def test_every_error_is_reported_with_its_line_and_key(run: Any, working_folder:
         ("upstreams: {openai: {key_variable: NO_SUCH_KEY}}\n", "NO_SUCH_KEY is not set in the environment"),
         ("server: {tls: {certificate: no.pem, key: no.key}}\n", "the certificate no.pem: No such file"),
         ("server: {cors_origins: ['https://a.example/']}\n", "is an origin such as https://app.example"),
-        ("server: {host_names: ['a.example:1']}\n", "is the name of a host, without a port"),
+        ("server: {host_names: ['a.example:1']}\n", "must be a host name without a port"),
     ],
 )
 def test_settings_that_cannot_work_on_this_machine_are_reported(
@@ -248,5 +248,5 @@ def test_a_file_of_variables_is_read_and_an_invalid_line_is_reported(
     outcome = run("config", "show")
 
     assert outcome.code == 2
-    assert ".env:2: this is no NAME=value" in outcome.err
+    assert ".env:2: expected NAME=value" in outcome.err
     assert "hush" not in outcome.err

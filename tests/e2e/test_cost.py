@@ -297,7 +297,7 @@ def test_an_invalid_setting_is_reported_with_its_line(run: Any, tmp_path: Path) 
 
     assert outcome.code == 2
     assert json.loads(outcome.out)["error"]["code"] == "bad_setting"
-    assert f"{config}:3: dollars is a number" in outcome.err
+    assert f"{config}:3: dollars must be a number" in outcome.err
 
 
 @pytest.mark.parametrize("option", [("--json",), ("--by", "day"), ("--agent", "ana")])

@@ -74,7 +74,7 @@ def test_a_full_disk_leaves_the_old_export(url: str, tmp_path: Path) -> None:
     outcome = spawn(command=["bash", "-c", line, "bash", *COMMAND])
 
     assert outcome.code == 1
-    assert "nothing was changed: raise the limit on the size of files" in outcome.err
+    assert "nothing was changed: raise the file size limit" in outcome.err
     assert (old_export.read_text(), list(tmp_path.iterdir())) == ("old", [old_export])
 
 

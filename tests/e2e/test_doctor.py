@@ -86,7 +86,7 @@ def test_an_invalid_configuration_fails_and_the_other_checks_run(
     assert outcome.code == 1
     report = " ".join(outcome.out.split())
     assert "did you mean port?" in report
-    assert "workers is a whole number" in report
+    assert "workers must be a whole number" in report
     assert "ok       embedder" in outcome.out
     assert run_in_process("--offline", "--config", "nowhere.yaml").code == 1
 

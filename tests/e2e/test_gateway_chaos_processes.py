@@ -169,7 +169,7 @@ def test_invalid_new_settings_do_not_disturb_running_requests(sandbox: RunningSa
     assert Counter(statuses).keys() == {200}
     assert status_over_cap == 402
     assert (len(ledger.calls), ledger.reservations) == (len(statuses), 0)
-    assert "the configuration stays as it was" in log
+    assert "the new configuration is invalid, keeping the previous one" in log
     assert SECRET not in log
 
 

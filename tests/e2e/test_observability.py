@@ -132,7 +132,7 @@ def test_metrics_health_and_log_reflect_requests_and_an_invalid_configuration(tm
         degraded_health["config"]["valid"],
         degraded_health["config"]["line"],
     ) == ("degraded", False, 4)
-    assert "foveate.yaml:4: log is one of" in degraded_health["config"]["problem"]
+    assert "foveate.yaml:4: log must be one of" in degraded_health["config"]["problem"]
 
     assert health_without_store["store"]["reachable"] is False
     assert "deleted or replaced" in health_without_store["store"]["problem"]
@@ -146,7 +146,10 @@ def test_metrics_health_and_log_reflect_requests_and_an_invalid_configuration(tm
     ]
     assert all(line["session"] and float(line["dollars"]) > 0 and line["output_tokens"] for line in access_log)
     assert access_log[1]["edits"]["cache"]  # the gateway requests the usage of a streamed chat
-    assert any("the configuration stays as it was" in line.get("message", "") for line in lines)
+    assert any(
+        "the new configuration is invalid, keeping the previous one" in line.get("message", "")
+        for line in lines
+    )
     assert TEXT not in errors
 
 

@@ -56,7 +56,7 @@ def test_a_gateway_serves_applies_a_new_configuration_at_once_and_exits_cleanly(
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate(timeout=30)
 
-    assert "the configuration stays as it was" in errors
+    assert "the new configuration is invalid, keeping the previous one" in errors
     assert "foveate.yaml:4" in errors
     assert "did you mean caps" in errors or "cups" in errors
     assert KEY not in errors
@@ -79,7 +79,7 @@ def test_an_invalid_configuration_at_start_is_reported_and_nothing_is_served(tmp
     )
 
     assert result.returncode == 2
-    assert "foveate.yaml:2: there is no setting 'prot' here; did you mean port?" in result.stderr
+    assert "foveate.yaml:2: unknown setting 'prot'; did you mean port?" in result.stderr
     assert json.loads(result.stdout)["error"]["code"] == "bad_setting"
 
 

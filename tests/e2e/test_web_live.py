@@ -168,10 +168,10 @@ def test_a_changed_configuration_is_shown_with_its_errors(browser: Browser, dash
         open_and_tag(page, "/-/configuration")
 
         write_config(config, dashboard.sandbox_url, "server: {log: sideways}\n")
-        expect(page.locator("main")).to_contain_text("log is one of")
+        expect(page.locator("main")).to_contain_text("log must be one of")
 
         write_config(config, dashboard.sandbox_url, configuration(dashboard.folder))
-        expect(page.locator("main")).not_to_contain_text("log is one of")
+        expect(page.locator("main")).not_to_contain_text("log must be one of")
 
 
 def test_an_error_response_of_a_proxy_does_not_replace_the_page(

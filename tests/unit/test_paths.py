@@ -54,13 +54,13 @@ def test_a_user_name_expands_to_the_home_folder() -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("$NOPE/notes", "no variable 'NOPE'"),
-        ("${}/notes", "no variable ''"),
+        ("$NOPE/notes", "variable 'NOPE' is not set"),
+        ("${}/notes", "variable '' is not set"),
         ("~nobody-of-that-name/notes", "no user 'nobody-of-that-name'"),
         ("~\udc80/notes", "no user"),
-        (" '' ", "names no file or folder"),
-        ("$EMPTY", "names no file or folder"),
-        ("/a\0b", "zero byte"),
+        (" '' ", "the path is empty"),
+        ("$EMPTY", "the path is empty"),
+        ("/a\0b", "NUL byte"),
     ],
 )
 def test_an_invalid_path_is_rejected_with_its_setting(path: str, message: str) -> None:

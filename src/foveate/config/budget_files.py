@@ -11,7 +11,7 @@ from foveate.config.files import StrPath, display_path, replace_file
 from foveate.errors import BadOption, FoveateError, InputError, UnreadableInput
 
 _HEADING = (
-    "# How many tokens the prompt may have, and what each section may take of them. null: no rule of its own.\n"
+    "# Token budget of the prompt: limits for the whole prompt and for each section. null means not set.\n"
 )
 
 
@@ -77,8 +77,8 @@ def _find_room_problem(budget: Budget) -> str:
     total, reserve = budget.total_tokens, budget.output_reserve
     if total is None or total > reserve:
         return ""
-    reserved = f", of which the answer reserves {reserve}" if total else ""
-    return f"total_tokens is {total}{reserved}: nothing is left for the prompt"
+    reserved = f" and output_reserve is {reserve}" if total else ""
+    return f"total_tokens is {total}{reserved}: no tokens are left for the prompt"
 
 
 def save_agent_budget(path: StrPath, budget: Budget) -> None:
@@ -90,14 +90,14 @@ def save_agent_budget(path: StrPath, budget: Budget) -> None:
     """
     path = Path(path)
     if path.suffix.lower() == ".json":
-        raise BadOption(f"{display_path(path)}: a budget is written as YAML; let the name end in .yaml")
+        raise BadOption(f"{display_path(path)}: a budget is saved as YAML: use a name that ends in .yaml")
     if problem := _find_room_problem(budget):
-        raise BadOption(f"a budget is not written that could not be used: {problem}")
+        raise BadOption(f"this budget was not saved because it cannot be used: {problem}")
     # ASCII only if needed: PyYAML does not escape NEL (U+0085) otherwise, and reads it back as a space.
     forms = (_to_yaml(budget, in_ascii=in_ascii) for in_ascii in (False, True))
     valid_form = next((form for form in forms if _reads_back(form, budget)), None)
     if valid_form is None:
-        raise BadOption("this budget cannot be written so that it is read back the same")
+        raise BadOption("this budget cannot be saved: its YAML exceeds 1 MB or does not read back the same")
     replace_file(path, valid_form)
 
 

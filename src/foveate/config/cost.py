@@ -85,7 +85,7 @@ def parse_cost(data: bytes, source: str) -> CostOptions:
 
 def _parse_cost_document(document: ConfigDocument) -> CostOptions:
     if not isinstance(document.data, dict):
-        raise document.error("the configuration is a mapping (key: value)")
+        raise document.error("the configuration must be a mapping (key: value)")
     value = document.data.get(COST_KEY)
     if value is None:
         return CostOptions()
@@ -113,9 +113,7 @@ def _parse_caps(value: object) -> tuple[Cap, ...]:
         scope = CapScope.AGENT if cap.scope is CapScope.TOTAL and cap.agent is not None else cap.scope
         first = seen.setdefault((scope, cap.agent), index)
         if first != index:
-            reason = (
-                f"{cap} is there twice, as cap {first + 1} and as cap {index + 1}: leave the higher one out"
-            )
+            reason = f"{cap} is defined twice, as cap {first + 1} and cap {index + 1}: remove the higher one"
             raise BadOption(reason, path=(*key_path, index))
         caps.append(cap)
     return tuple(caps)
@@ -156,9 +154,7 @@ def _parse_prices(value: object) -> tuple[CustomPrice, ...]:
 def _parse_price(value: object, key_path: KeyPath) -> CustomPrice:
     fields = check_mapping(value, PRICE_KEYS, "a price", key_path)
     if "model" not in fields:
-        raise BadOption(
-            "a price needs the name of a model, or a pattern for some (model: claude-*)", path=key_path
-        )
+        raise BadOption("a price needs the name or glob of a model, e.g. model: claude-*", path=key_path)
     try:
         return CustomPrice(
             model=_parse_text(fields["model"], "model"),
@@ -177,14 +173,14 @@ def _parse_full_price(fields: Any) -> DollarsPerMillion | None:
     if "discount" in fields:
         if dollars:
             raise BadOption(
-                f"a price is either a discount or dollars ({', '.join(dollars)}), and not both",
+                f"a price is either a discount or dollars ({', '.join(dollars)}), not both",
                 path=("discount",),
             )
         return None
     missing = [key for key in _REQUIRED_KEYS if key not in fields]
     if missing:
         raise BadOption(
-            f"the price of {fields['model']} lacks {' and '.join(missing)} (dollars for a million tokens), or "
+            f"the price of {fields['model']} needs {' and '.join(missing)} (dollars per million tokens) or "
             "a discount"
         )
     return _parse_per_million(fields)
@@ -196,7 +192,7 @@ def _parse_tiers(value: object) -> tuple[CustomPriceTier, ...]:
         key_path: KeyPath = ("tiers", index)
         fields = check_mapping(entry, TIER_KEYS, "a tier", key_path)
         if "over_tokens" not in fields:
-            raise BadOption("a tier needs over_tokens: it holds for inputs that are larger", path=key_path)
+            raise BadOption("a tier needs over_tokens: it applies to larger inputs", path=key_path)
         if not any(key in fields for key in TOKEN_KIND_BY_KEY):
             raise BadOption(f"a tier needs a price: one of {', '.join(TOKEN_KIND_BY_KEY)}", path=key_path)
         try:
@@ -229,14 +225,14 @@ def _parse_names(value: object, key: str) -> tuple[str, ...]:
     for index, name in enumerate(names):
         if not isinstance(name, str) or not name.strip():
             raise BadOption(
-                f"{key} has names such as `provider.order`, not {name!r:.80}", path=(*key_path, index)
+                f"{key} must contain names such as `provider.order`, not {name!r:.80}", path=(*key_path, index)
             )
     return tuple(names)
 
 
 def _parse_tokens(value: object, key: str) -> int:
     if type(value) is not int or value < 1:
-        reason = f"{key} is a whole number of tokens, 1 or more, not {value!r:.80}"
+        reason = f"{key} must be a whole number of tokens, at least 1, not {value!r:.80}"
         raise BadOption(reason, path=(COST_KEY, key))
     return value
 
@@ -248,14 +244,14 @@ def _parse_number(value: object, key: str) -> Decimal:
         case int():
             value = Decimal(value)
         case str() if _is_number(value):
-            raise BadOption(f"{key} is a number: write {value[:_MAX_DIGITS]} without quotes", path=(key,))
+            raise BadOption(f"{key} must be a number: write {value[:_MAX_DIGITS]} without quotes", path=(key,))
         case str() if _WITH_EXPONENT.fullmatch(value):  # a string in YAML
-            raise BadOption(f"{key} is a number: write {value} as {Decimal(value):f}", path=(key,))
+            raise BadOption(f"{key} must be a number: write {value} as {Decimal(value):f}", path=(key,))
     if not isinstance(value, Decimal) or not value.is_finite():
-        raise BadOption(f"{key} is a number, not {value!r:.80}", path=(key,))
+        raise BadOption(f"{key} must be a number, not {value!r:.80}", path=(key,))
     _, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int) or max(len(digits), abs(exponent), abs(value.adjusted())) > _MAX_DIGITS:
-        raise BadOption(f"{key} has more digits than money has: {value!s:.60}", path=(key,))
+        raise BadOption(f"{key} has too many digits: {value!s:.60}", path=(key,))
     return value
 
 
@@ -265,9 +261,9 @@ def _is_number(value: str) -> bool:
 
 def _parse_text(value: object, key: str) -> str:
     if not isinstance(value, str):
-        raise BadOption(f"{key} is a text, not {value!r:.80}: put it in quotes", path=(key,))
+        raise BadOption(f"{key} must be a string, not {value!r:.80}: put it in quotes", path=(key,))
     if not value.strip():
-        raise BadOption(f"{key} is empty: say a name, or leave it out", path=(key,))
+        raise BadOption(f"{key} is empty: give a name, or remove the key", path=(key,))
     return value
 
 
@@ -277,16 +273,16 @@ def _parse_date(value: object) -> date:
             return date.fromisoformat(value)
     except ValueError:  # a date that does not exist
         pass
-    raise BadOption(f"since is a day such as 2026-01-31, not {value!r:.80}", path=("since",))
+    raise BadOption(f"since must be a date such as 2026-01-31, not {value!r:.80}", path=("since",))
 
 
 def _parse_choice(choices: type[_Choice], value: object, key: str) -> _Choice:
     if not isinstance(value, str):
-        raise BadOption(f"{key} is one of {', '.join(choices)}, not {value!r:.80}", path=(key,))
+        raise BadOption(f"{key} must be one of {', '.join(choices)}, not {value!r:.80}", path=(key,))
     return parse_choice(choices, value, (key,))
 
 
 def _require_list(value: object, label: str, key_path: KeyPath) -> list[Any]:
     if not isinstance(value, list):
-        raise BadOption(f"{label} is a list (- key: value), not {value!r:.80}", path=key_path)
+        raise BadOption(f"{label} must be a list (- key: value), not {value!r:.80}", path=key_path)
     return value

@@ -69,15 +69,15 @@ def parse_env(text: str, source: str) -> dict[str, str]:
         if line.strip() and not line.lstrip().startswith("#"):
             assignment = _ASSIGNMENT.fullmatch(line)
             if assignment is None:
-                raise BadSetting(source, "this is no NAME=value", line=number)
+                raise BadSetting(source, "expected NAME=value", line=number)
             name, rest = assignment[1], assignment[2]
             if rest.startswith(("'", '"')):
                 quoted = _QUOTED.match(text, start + assignment.start(2))
                 if quoted is None:
-                    raise BadSetting(source, f"the quote of {name} is not closed", line=number, key=name)
+                    raise BadSetting(source, f"the value of {name} has no closing quote", line=number, key=name)
                 end = _end_of_line(text, quoted.end())
                 if _COMMENT.sub("", text[quoted.end() : end]).strip():
-                    reason = f"there is something behind the quote of {name}"
+                    reason = f"unexpected text after the closing quote of {name}"
                     raise BadSetting(source, reason, line=number, key=name)
                 found[name] = _unquote(rest[0], quoted[0][1:-1])
             else:

@@ -16,7 +16,7 @@ StrPath = str | os.PathLike[str]
 _CHUNK_BYTES = 16_000_000
 
 _OTHER_ENCODINGS = {
-    codecs.BOM_UTF8: "begins with a byte order mark: save it as UTF-8 without one",
+    codecs.BOM_UTF8: "starts with a byte order mark: save it as UTF-8 without one",
     codecs.BOM_UTF16_LE: "is UTF-16: save it as UTF-8",
     codecs.BOM_UTF16_BE: "is UTF-16: save it as UTF-8",
 }
@@ -24,12 +24,12 @@ _OTHER_ENCODINGS = {
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
-    errno.EFBIG: "raise the limit on the size of files",
-    errno.EROFS: "choose a folder that can be written",
-    errno.EACCES: "make its folder writable",
-    errno.EPERM: "make its folder writable",
-    errno.ENOENT: "make its folder first",
-    errno.ENOTDIR: "name a file in a folder",
+    errno.EFBIG: "raise the file size limit",
+    errno.EROFS: "choose a writable folder",
+    errno.EACCES: "make the folder writable",
+    errno.EPERM: "make the folder writable",
+    errno.ENOENT: "create the folder first",
+    errno.ENOTDIR: "choose a path whose folders exist",
 }
 
 
@@ -47,9 +47,7 @@ def read_bytes(path: Path, *, limit_bytes: int) -> bytes:
     except ValueError as error:  # a name with a NUL byte
         raise UnreadableInput(display_path(path), str(error)) from None
     if data is None:
-        raise UnreadableInput(
-            display_path(path), f"is larger than {limit_bytes:,} bytes, the most that is read"
-        )
+        raise UnreadableInput(display_path(path), f"is larger than {limit_bytes:,} bytes, the maximum size")
     return data
 
 

@@ -26,11 +26,13 @@ def parse(text: str, source: str, *, exact: bool = False) -> object:
     try:
         data = json.loads(text, object_pairs_hook=_build_mapping, parse_float=Decimal if exact else None)
     except json.JSONDecodeError as error:
-        raise BadSetting(source, f"not JSON: {error.msg} (column {error.colno})", line=error.lineno) from None
+        raise BadSetting(
+            source, f"invalid JSON: {error.msg} (column {error.colno})", line=error.lineno
+        ) from None
     except ValueError:  # more digits than Python converts
-        raise BadSetting(source, "a number in it has thousands of digits") from None
+        raise BadSetting(source, "contains a number with thousands of digits") from None
     except InvalidOperation:
-        raise BadSetting(source, "a number in it is larger or smaller than any that can be read") from None
+        raise BadSetting(source, "contains a number that is out of range") from None
     except RecursionError:
         raise _nesting_error(text, source) from None
     except _DuplicateMember:
@@ -76,12 +78,12 @@ def _is_too_deep(data: Any) -> bool:
 
 def _nesting_error(text: str, source: str) -> BadSetting:
     at = next((at for key_path, at in _iter_key_paths(text) if len(key_path) > MAX_DEPTH), 0)
-    return BadSetting(source, f"is nested more than {MAX_DEPTH} deep", line=_line_at(text, at))
+    return BadSetting(source, f"is nested more than {MAX_DEPTH} levels deep", line=_line_at(text, at))
 
 
 def _duplicate_key_error(text: str, source: str) -> BadSetting:
     key_path, at = next(_find_duplicates(text))
-    reason = f"the key {key_path[-1]!r} stands here a second time"
+    reason = f"duplicate key {key_path[-1]!r}"
     return BadSetting(source, shorten_text(reason), line=_line_at(text, at), key=format_key_path(key_path))
 
 

@@ -139,16 +139,16 @@ class LiveSettings(Generic[BuiltT]):
             value = self._load(path)
         except FoveateError as error:
             if self._logs_changes:
-                _LOG.error("the configuration stays as it was: %s", error)
+                _LOG.error("the new configuration is invalid, keeping the previous one: %s", error)
             return replace(self._active, problem=error)
         if self._logs_changes:
             needs_restart = ", ".join(self._find_changed_fixed(value))
             _LOG.log(
                 logging.WARNING if needs_restart else logging.INFO,
-                "%s %s, and holds from now on%s",
+                "%s %s, the new settings are in effect%s",
                 path,
-                "is there" if is_new else "has changed",
-                f", except for {needs_restart}: start the gateway anew for that" if needs_restart else "",
+                "was created" if is_new else "has changed",
+                f", except {needs_restart}: restart the gateway to apply" if needs_restart else "",
             )
         return ActiveConfig(value, self._clock(), changes=self._active.changes + 1)
 

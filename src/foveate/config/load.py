@@ -34,12 +34,12 @@ _EXPECTED_TYPES = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
-    "string_type": "a text",
+    "string_type": "a string",
     "list_type": "a list",
     "dict_type": "a mapping (key: value)",
     "model_type": "a mapping (key: value)",
     "model_attributes_type": "a mapping (key: value)",
-    "path_type": "the name of a file",
+    "path_type": "a file name",
 }
 
 
@@ -119,7 +119,7 @@ def validate_settings(document: ConfigDocument) -> "Settings":
     from foveate.config.settings import Settings
 
     if not isinstance(document.data, dict):
-        raise document.error("the configuration is a mapping (key: value)")
+        raise document.error("the configuration must be a mapping (key: value)")
     try:
         settings = Settings.model_validate(document.data)
     except ValidationError as error:
@@ -135,7 +135,7 @@ def to_setting_error(document: ConfigDocument, detail: "ErrorDetails") -> BadSet
     if kind == "extra_forbidden":
         return document.error(_describe_unknown_key(key_path), key_path)
     if kind == "missing":
-        return document.error(f"{key_path[-1]} has to be given", key_path[:-1])
+        return document.error(f"{key_path[-1]} is required", key_path[:-1])
     expected = f"{_last_name(key_path)} {_describe_expected(kind, context, detail['msg'])}"
     if not _SECRET_KEYS.isdisjoint(key_path) or (isinstance(value, str) and "@" in value):
         return document.error(expected, key_path)
@@ -144,42 +144,44 @@ def to_setting_error(document: ConfigDocument, detail: "ErrorDetails") -> BadSet
 
 def _describe_expected(kind: str, context: Mapping[str, Any], message: str) -> str:
     if kind in _EXPECTED_TYPES:
-        return f"is {_EXPECTED_TYPES[kind]}"
+        return f"must be {_EXPECTED_TYPES[kind]}"
     match kind:
         case "literal_error":
-            return f"is one of {context['expected'].replace(' or ', ', ')}"
+            return f"must be one of {context['expected'].replace(' or ', ', ')}"
         case "greater_than":
-            return f"is more than {context['gt']:g}"
+            return f"must be more than {context['gt']:g}"
         case "greater_than_equal":
-            return f"is at least {context['ge']:g}"
+            return f"must be at least {context['ge']:g}"
         case "less_than_equal":
-            return f"is at most {context['le']:g}"
+            return f"must be at most {context['le']:g}"
         case "string_pattern_mismatch" if "https?" in context["pattern"]:
-            return "is an address such as https://host/v1"
+            return "must be a URL such as https://host/v1"
         case "string_pattern_mismatch" if "sqlite" in context["pattern"]:
-            return "is sqlite:///path or postgresql://user@host/name"
+            return "must be sqlite:///path or postgresql://user@host/name"
         case "string_pattern_mismatch" if "://" in context["pattern"]:
-            return "is an origin such as https://app.example, without a path"
+            return "must be an origin such as https://app.example, without a path"
         case "string_pattern_mismatch" if "._-" in context["pattern"]:
-            return "is the name of a host, without a port"
+            return "must be a host name without a port"
         case "string_pattern_mismatch" if "0-9a-f" in context["pattern"]:
-            return "is the hash of a key, 64 letters and digits long; `foveate config key` makes one"
+            return "must be the hash of a key (64 hexadecimal digits); `foveate config key` creates one"
         case "string_pattern_mismatch" if "A-Za-z_" in context["pattern"]:
-            return (
-                "is the name of a variable that holds the key, such as OPENAI_API_KEY, and not the key itself"
-            )
+            return "must be the name of an environment variable such as OPENAI_API_KEY, not the key itself"
+        case "string_pattern_mismatch" if "embeddings" in context["pattern"]:
+            return "must be answers, counting, embeddings, models, all, or a glob such as `POST /v1/images/*`"
+        case "string_pattern_mismatch" if "x1f" in context["pattern"]:
+            return "must not contain control characters"
         case "string_too_short":
-            return "has to say something"
+            return "must not be empty"
         case _:
-            return f"cannot be used ({message[:1].lower()}{message[1:]})"
+            return f"is invalid ({message[:1].lower()}{message[1:]})"
 
 
 def _describe_unknown_key(key_path: KeyPath) -> str:
     name = str(key_path[-1])
     known_keys = _sibling_keys(key_path)
     close = get_close_matches(name, known_keys, n=1, cutoff=_SIMILARITY_CUTOFF)
-    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known_keys)}"
-    return f"there is no setting {name!r} here; {hint}"
+    hint = f"did you mean {close[0]}?" if close else f"the settings here are {', '.join(known_keys)}"
+    return f"unknown setting {name!r}; {hint}"
 
 
 def _sibling_keys(key_path: KeyPath) -> list[str]:
@@ -208,14 +210,14 @@ def _last_name(key_path: KeyPath) -> str:
 def _describe_value(value: object) -> str:
     if isinstance(value, dict | list):  # may contain a key
         return "a mapping" if isinstance(value, dict) else "a list"
-    return "nothing" if value is None else repr(value)[:80]
+    return "null" if value is None else repr(value)[:80]
 
 
 def _check_agent_ids(settings: "Settings", document: ConfigDocument) -> None:
     seen: dict[str, int] = {}
     for number, agent in enumerate(settings.agents):
         if agent.id in seen:
-            raise document.error(f"there are two agents {agent.id!r}", ("agents", number, "id"))
+            raise document.error(f"there are two agents with the id {agent.id!r}", ("agents", number, "id"))
         seen[agent.id] = number
 
 

@@ -65,10 +65,10 @@ class PriceFile:
             self._update, self.problem = read_stored_price_file(data, source=display_path(self.path)), None
         except UnreadableInput as error:
             self.problem = error
-            _LOG.error("the price file is not used, keeping the previous prices: %s", error)
+            _LOG.error("the price file is invalid, keeping the previous prices: %s", error)
             return
         if was_read:
-            _LOG.info("%s has changed: prices of %s from now on", self.path, self._update.origin)
+            _LOG.info("%s has changed, now using the prices of %s", self.path, self._update.origin)
 
 
 def default_price_file(environment: Mapping[str, str]) -> PriceFile:
@@ -84,5 +84,5 @@ def write_price_file(file: PriceFile, update: ImportedPrices) -> None:
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UnwritableFile(display_path(file.path), error.strerror or "its folder cannot be made") from None
+        raise UnwritableFile(display_path(file.path), error.strerror or "cannot create the folder") from None
     replace_file(file.path, price_file_json(update))

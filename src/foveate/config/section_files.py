@@ -62,7 +62,7 @@ def parse_sections(data: bytes, source: str) -> tuple[Section, ...]:
 def _sections_from_document(document: ConfigDocument) -> tuple[Section, ...]:
     if not isinstance(document.data, list):
         kind = "a mapping" if isinstance(document.data, dict) else "a single value"
-        raise document.error(f"sections are a list (- name: …), not {kind}")
+        raise document.error(f"sections must be a list (- name: …), not {kind}")
     numbers: dict[str, int] = {}
     sections = []
     for number, entry in enumerate(document.data, start=1):
@@ -72,7 +72,7 @@ def _sections_from_document(document: ConfigDocument) -> tuple[Section, ...]:
             raise document.error(f"section {number}: {error}", (number - 1, *error.path)) from None
         first = numbers.setdefault(section.name, number)
         if first != number:
-            reason = f"section {number}: is named {section.name!r}, as section {first} is"
+            reason = f"section {number}: section {first} has the same name {section.name!r}"
             raise document.error(reason, (number - 1, "name"))
         sections.append(section)
     return tuple(sections)
@@ -86,7 +86,7 @@ def _parse_section(entry: object) -> Section:
     if "items" in fields:
         fields["items"] = _parse_items(fields["items"])
     if not isinstance(fields.get("enabled", True), bool):
-        raise BadOption(f"{name}.enabled is true or false, not {fields['enabled']!r}", path=("enabled",))
+        raise BadOption(f"{name}.enabled must be true or false, not {fields['enabled']!r}", path=("enabled",))
     try:
         return Section(name, **fields)
     except BadOption as error:
@@ -96,7 +96,7 @@ def _parse_section(entry: object) -> Section:
 
 def _parse_items(value: Any) -> list[Item]:
     if not isinstance(value, list):
-        raise BadOption("items is a list; a single text goes into text", path=("items",))
+        raise BadOption("items must be a list; use text for a single text", path=("items",))
     return [_parse_item(item, index) for index, item in enumerate(value)]
 
 
@@ -123,17 +123,16 @@ def _require_text(value: object, label: str, path: KeyPath) -> str:
         case str():
             return value
         case None:
-            raise BadOption(f'{label} is missing; an empty text is written ""', path=path)
+            raise BadOption(f'{label} is missing; write "" for an empty text', path=path)
         case bool():
             spelling = "true" if value else "false"
-            reason = (
-                f"{label} is {spelling}, not a text: put it in quotes (yes, no, on and off mean true and false)"
-            )
+            hint = "put it in quotes (YAML reads yes and no as true and false)"
+            reason = f"{label} is {spelling}, not a string: {hint}"
             raise BadOption(reason, path=path)
         case int() | float():
-            raise BadOption(f"{label} is a number, not a text: put it in quotes", path=path)
+            raise BadOption(f"{label} is a number, not a string: put it in quotes", path=path)
         case _:
-            raise BadOption(f"{label} is a text, not {value!r}", path=path)
+            raise BadOption(f"{label} must be a string, not {value!r}", path=path)
 
 
 def _read_folder(folder: Path) -> Iterator[Section]:
@@ -142,7 +141,7 @@ def _read_folder(folder: Path) -> Iterator[Section]:
         name = _NUMBER_PREFIX.sub("", path.stem)
         first = files.setdefault(name, path)
         if first is not path:
-            raise BadSetting(display_path(path), f"gives a section {name!r}, as {display_path(first)} does")
+            raise BadSetting(display_path(path), f"has the same section name {name!r} as {display_path(first)}")
         data = read_bytes(path, limit_bytes=MAX_SECTIONS_BYTES)
         text = decode_text(data, display_path(path)).replace("\r\n", "\n")
         try:
@@ -150,7 +149,7 @@ def _read_folder(folder: Path) -> Iterator[Section]:
         except BadOption as error:
             raise BadSetting(display_path(path), str(error)) from None
     if not files:
-        raise UnreadableInput(display_path(folder), "holds no files that could be sections")
+        raise UnreadableInput(display_path(folder), "contains no section files")
 
 
 def _is_folder(path: Path) -> bool:

@@ -100,7 +100,7 @@ class _YamlParser:
         self._next_event()
         next_event = self._next_event()
         if not isinstance(next_event, yaml.StreamEndEvent):
-            raise self._error("a second document begins here; a file holds one", next_event)
+            raise self._error("a second YAML document starts here; only one is allowed", next_event)
         return value
 
     def _next_event(self) -> Any:
@@ -113,7 +113,7 @@ class _YamlParser:
         except ReaderError:
             found = Reader.NON_PRINTABLE.search(self._text)
             line = None if found is None else self._text.count("\n", 0, found.start()) + 1
-            reason = "holds a control character; in double quotes it can be written as an escape such as \\x1b"
+            reason = "contains a control character; write it in double quotes as an escape such as \\x1b"
             raise BadSetting(self._source, reason, line=line, key=format_key_path(tuple(self._path))) from None
 
     def _parse_value(self, event: Any) -> object:
@@ -139,15 +139,13 @@ class _YamlParser:
         if tag == _TEXT:
             return text
         if _OTHER_BASE.match(text):
-            reason = f"YAML takes {text} for a number in another base than ten"
-            raise self._error(f"{reason}: write it in plain digits, or put it in quotes if it is a text", event)
+            reason = f"YAML does not read {text} as a decimal number"
+            raise self._error(f"{reason}: write it in plain digits, or in quotes if it is a string", event)
         if tag == _FLOAT and self._exact:
             try:
                 return _parse_decimal(text)
             except InvalidOperation:
-                raise self._error(
-                    "a number that is larger or smaller than any that can be read", event
-                ) from None
+                raise self._error("this number is out of range", event) from None
         return _construct_scalar(tag, text)
 
     def _scalar_tag(self, event: Any) -> str:
@@ -173,7 +171,7 @@ class _YamlParser:
             key = self._parse_key(event)
             self._path.append(key)
             if key in mapping:
-                raise self._error(f"the key {key!r} stands here a second time", event)
+                raise self._error(f"duplicate key {key!r}", event)
             self._record_line(event)
             mapping[key] = self._parse_value(self._next_event())
             self._path.pop()
@@ -192,23 +190,25 @@ class _YamlParser:
             raise self._error("<< is not supported: write the keys out", event)
         if isinstance(key, str):
             return key
-        raise self._error("a key is a text, not a list or a mapping", event)
+        raise self._error("a key must be a string, not a list or a mapping", event)
 
     def _resolve_alias(self, event: Any) -> object:
         if event.anchor not in self._anchors:
-            raise self._error(f"*{event.anchor} stands for nothing that is complete before it", event)
+            raise self._error(f"the alias *{event.anchor} refers to no complete value before it", event)
         value, size = self._anchors[event.anchor]
         self._size += size
         self._aliased += size
         if self._aliased > max(MAX_ALIASED_CHARS, len(self._text)):
-            raise self._error(f"with *{event.anchor} the aliases stand for too much: write it out", event)
+            raise self._error(
+                f"with *{event.anchor} the aliases expand to too much data: write them out", event
+            )
         return value
 
     def _check_collection(self, event: Any, expected_tag: str) -> None:
         if event.tag not in (None, "!", expected_tag):
             raise self._tag_error(event)
         if len(self._path) >= MAX_DEPTH:
-            raise self._error(f"is nested more than {MAX_DEPTH} deep", event)
+            raise self._error(f"is nested more than {MAX_DEPTH} levels deep", event)
 
     def _record_line(self, event: Any) -> None:
         """Record the line of the current value if it is on the path to the wanted one."""
@@ -228,16 +228,16 @@ class _YamlParser:
 
     def _tag_error(self, event: Any) -> BadSetting:
         tag = event.tag.replace(_TAG_PREFIX, "!!")
-        return self._error(f"the tag {tag} is not supported: leave it out", event)
+        return self._error(f"the tag {tag} is not supported: remove it", event)
 
     def _syntax_error(self, error: yaml.MarkedYAMLError) -> BadSetting:
         position = error.problem_mark or error.context_mark
         line = None if position is None else position.line + 1
-        reason = f"not YAML: {error.problem}"
+        reason = f"invalid YAML: {error.problem}"
         if error.context is not None and error.context_mark is not None:
-            reason += f" {error.context} that begins on line {error.context_mark.line + 1}"
+            reason += f" {error.context} that starts on line {error.context_mark.line + 1}"
         if position is not None and _is_indented_by_a_tab(self._text, position.index):
-            reason = "not YAML: a tab indents this line; use spaces"
+            reason = "invalid YAML: this line is indented with a tab; use spaces"
         return BadSetting(self._source, reason, line=line, key=format_key_path(tuple(self._path)))
 
 

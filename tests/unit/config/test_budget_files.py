@@ -44,7 +44,7 @@ def test_a_budget_may_be_json(tmp_path: Path) -> None:
         ),
         ("sections:\n  a:\n    prio: low\n", 3, "sections.a.prio", "did you mean priority?"),
         ("sections:\n  a: {}\n  no: {}\n", 3, "sections.no", "put it in quotes"),
-        ("sections:\n  a: {}\n  a: {}\n", 3, "sections.a", "a second time"),
+        ("sections:\n  a: {}\n  a: {}\n", 3, "sections.a", "duplicate key"),
         ("ladder:\n  - {drop: a}\n  - {dorp: b}\n", 3, "ladder.1", "rung 2 of the ladder is not one of"),
     ],
 )
@@ -115,22 +115,27 @@ def test_nothing_of_an_invalid_file_applies(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "key", "message"),
     [
-        ("# none\ntotal_tokens: 0\n", 2, "total_tokens", "total_tokens is 0: nothing is left for the prompt"),
-        ("output_reserve: 9\ntotal_tokens: 0\n", 2, "total_tokens", "total_tokens is 0: nothing is left"),
+        (
+            "# none\ntotal_tokens: 0\n",
+            2,
+            "total_tokens",
+            "total_tokens is 0: no tokens are left for the prompt",
+        ),
+        ("output_reserve: 9\ntotal_tokens: 0\n", 2, "total_tokens", "total_tokens is 0: no tokens are left"),
         (
             "sections: {}\noutput_reserve: 4000\n",
             2,
             "output_reserve",
-            "is 4000, of which the answer reserves 4000",
+            "is 4000 and output_reserve is 4000",
         ),
-        ("total_tokens: 9\noutput_reserve: 10\n", 2, "output_reserve", "is 9, of which the answer reserves 10"),
+        ("total_tokens: 9\noutput_reserve: 10\n", 2, "output_reserve", "is 9 and output_reserve is 10"),
         (
             "ladder: progressive\ntotal_tokens: 500\n",
             2,
             "total_tokens",
-            "is 500, of which the answer reserves 500",
+            "is 500 and output_reserve is 500",
         ),
-        ("total_tokens: null\noutput_reserve: 7000\n", 2, "output_reserve", "is 6000, of which the answer"),
+        ("total_tokens: null\noutput_reserve: 7000\n", 2, "output_reserve", "is 6000 and output_reserve"),
     ],
 )
 def test_a_file_that_leaves_no_room_for_a_prompt_is_an_error(

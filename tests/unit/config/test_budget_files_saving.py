@@ -123,7 +123,7 @@ def test_a_budget_that_would_not_read_back_the_same_is_not_saved(file: Path, bud
 
 @pytest.mark.parametrize("budget", [Budget(0), Budget(100, 100)])
 def test_a_budget_without_room_for_a_prompt_is_not_saved(file: Path, budget: Budget) -> None:
-    with pytest.raises(BadOption, match="nothing is left for the prompt"):
+    with pytest.raises(BadOption, match="no tokens are left for the prompt"):
         save_agent_budget(file, budget)
     assert not file.exists()
 
@@ -136,14 +136,14 @@ def test_the_path_may_be_a_string(file: Path) -> None:
 
 
 def test_a_budget_is_not_saved_as_yaml_in_a_json_file(tmp_path: Path) -> None:
-    with pytest.raises(BadOption, match=r"let the name end in \.yaml"):
+    with pytest.raises(BadOption, match=r"use a name that ends in \.yaml"):
         save_agent_budget(tmp_path / "budget.json", DEFAULT_BUDGET)
 
 
 def test_an_unwritable_path_is_reported_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     for path, message in (
-        (tmp_path / "nowhere" / "budget.yaml", "make its folder first"),
+        (tmp_path / "nowhere" / "budget.yaml", "create the folder first"),
         (tmp_path / "file" / "budget.yaml", "nothing was changed"),
         (tmp_path, "is not a file"),
         (Path("/dev/null"), "is not a file"),
@@ -160,7 +160,7 @@ def test_a_read_only_folder_is_reported(file: Path) -> None:
     save_agent_budget(file, DEFAULT_BUDGET)
     file.parent.chmod(0o500)
 
-    with pytest.raises(UnwritableFile, match="make its folder writable"):
+    with pytest.raises(UnwritableFile, match="make the folder writable"):
         save_agent_budget(file, Budget(1))
     assert load_budget(file) == DEFAULT_BUDGET
 
@@ -186,7 +186,7 @@ def test_a_full_disk_leaves_only_the_old_file(file: Path) -> None:
         [sys.executable, "-c", textwrap.dedent(code), str(file)], capture_output=True, text=True, check=True
     )
 
-    assert process.stdout.startswith(f"{file}: File too large; nothing was changed: raise the limit")
+    assert process.stdout.startswith(f"{file}: File too large; nothing was changed: raise the file size limit")
     assert load_budget(file) == DEFAULT_BUDGET
     assert [path.name for path in file.parent.iterdir()] == ["budget.yaml"]
 

@@ -129,12 +129,12 @@ def test_yaml_is_read_as_people_expect(text: str, data: object) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "key", "message"),
     [
-        ("a: 1\n\tb: 2\n", 2, "a", "a tab indents this line; use spaces"),
-        ("a:\n  - x\n\t- y\n", 3, "a", "a tab indents this line"),
+        ("a: 1\n\tb: 2\n", 2, "a", "this line is indented with a tab; use spaces"),
+        ("a:\n  - x\n\t- y\n", 3, "a", "this line is indented with a tab"),
         ("a: b: c", 1, "", "mapping values are not allowed"),
-        ("a: 'x\nb: 2\n", 3, "a", "begins on line 1"),
-        ("a: 1\nb:\n  c: 1\n  c: 2\n", 4, "b.c", "the key 'c' stands here a second time"),
-        ("a: 1\n'a': 1\n", 2, "a", "a second time"),
+        ("a: 'x\nb: 2\n", 3, "a", "starts on line 1"),
+        ("a: 1\nb:\n  c: 1\n  c: 2\n", 4, "b.c", "duplicate key 'c'"),
+        ("a: 1\n'a': 1\n", 2, "a", "duplicate key"),
         ("a: 1\nno: 3\n", 2, "no", "the key 'no' is read as false: put it in quotes"),
         ("on: 1\n", 1, "on", "the key 'on' is read as true: put it in quotes"),
         ("a:\n  ~: 1\n", 2, "a.~", "is read as null: put it in quotes"),
@@ -145,14 +145,14 @@ def test_yaml_is_read_as_people_expect(text: str, data: object) -> None:
         ("a: !!binary x\n", 1, "a", "the tag !!binary"),
         ("- !mine [1]\n", 1, "0", "the tag !mine"),
         ("a: !!set {x, y}\n", 1, "a", "the tag !!set"),
-        ("a: *nobody\n", 1, "a", "*nobody stands for nothing"),
-        ("a: &a [*a]\n", 1, "a.0", "*a stands for nothing that is complete before it"),
-        ("a: 1\n---\nb: 2\n", 2, "", "a second document begins here"),
-        ("a: 1\nb: [1, 010]\n", 2, "b.1", "takes 010 for a number in another base than ten: write it in plain"),
-        ("a: !!int 010\n", 1, "a", "or put it in quotes if it is a text"),
-        ("a: 1\nb: \x1b[31m\n", 2, "", "holds a control character"),
-        ("[" * 200, 1, ".".join("0" * 100), "nested more than 100 deep"),
-        ("a:\n  {" + "{" * 5000, 2, "a", "a key is a text, not a list or a mapping"),
+        ("a: *nobody\n", 1, "a", "the alias *nobody refers to no complete value"),
+        ("a: &a [*a]\n", 1, "a.0", "the alias *a refers to no complete value before it"),
+        ("a: 1\n---\nb: 2\n", 2, "", "a second YAML document starts here"),
+        ("a: 1\nb: [1, 010]\n", 2, "b.1", "YAML does not read 010 as a decimal number: write it in plain"),
+        ("a: !!int 010\n", 1, "a", "or in quotes if it is a string"),
+        ("a: 1\nb: \x1b[31m\n", 2, "", "contains a control character"),
+        ("[" * 200, 1, ".".join("0" * 100), "nested more than 100 levels deep"),
+        ("a:\n  {" + "{" * 5000, 2, "a", "a key must be a string, not a list or a mapping"),
     ],
 )
 def test_yaml_errors_name_the_line(text: str, line: int, key: str, message: str) -> None:
@@ -173,7 +173,7 @@ def test_decimal_numbers_are_numbers(base_ten: str) -> None:
     ["010", "-00", "0_7", "0x1F", "+0xf", "0x_", "0b1", "-0b_", "1:30", "-190:20:30", "1:30.5", "0:5.0"],
 )
 def test_numbers_in_other_bases_are_rejected_unless_quoted(number: str) -> None:
-    assert "in another base than ten" in parse_error(f"- a: {number}\n").reason
+    assert "as a decimal number" in parse_error(f"- a: {number}\n").reason
     assert parse(f"- '{number}'\n- !!str {number}\n- {number} is a text\n") == [
         number,
         number,
@@ -192,12 +192,12 @@ def test_numeric_keys_must_be_quoted(number: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "key", "message"),
     [
-        ('{"a": 1,\n "a": 2}', 2, "a", "the key 'a' stands here a second time"),
-        ('{"a": [1, {"b": "]}",\n "b": 3}]}', 2, "a.1.b", "a second time"),
-        ('{"a": 1,\n\t"b" 2}', 2, "", "not JSON: Expecting ':' delimiter (column 6)"),
-        ("[1] x", 1, "", "not JSON: Extra data"),
-        ("[\n" * 200 + "]" * 200, 102, "", "nested more than 100 deep"),
-        ("[\n" * 100_000, 102, "", "nested more than 100 deep"),
+        ('{"a": 1,\n "a": 2}', 2, "a", "duplicate key 'a'"),
+        ('{"a": [1, {"b": "]}",\n "b": 3}]}', 2, "a.1.b", "duplicate key"),
+        ('{"a": 1,\n\t"b" 2}', 2, "", "invalid JSON: Expecting ':' delimiter (column 6)"),
+        ("[1] x", 1, "", "invalid JSON: Extra data"),
+        ("[\n" * 200 + "]" * 200, 102, "", "nested more than 100 levels deep"),
+        ("[\n" * 100_000, 102, "", "nested more than 100 levels deep"),
         ("[" + "9" * 5000 + "]", None, "", "thousands of digits"),
     ],
 )
@@ -213,7 +213,8 @@ def test_data_without_a_suffix_may_be_json_or_yaml() -> None:
     assert parse("{a: [b]}", "standard input") == {"a": ["b"]}
     assert parse("- a", "standard input") == ["a"]
     assert (
-        "not JSON: Expecting value (column 17)" in parse_error('["\\ud83d\\ude00",}', "standard input").reason
+        "invalid JSON: Expecting value (column 17)"
+        in parse_error('["\\ud83d\\ude00",}', "standard input").reason
     )
 
 
@@ -234,7 +235,7 @@ def test_aliases_cannot_expand_to_gigabytes() -> None:
     error = parse_error(ALIAS_EXPANSION)
 
     assert process_time() - started < 1
-    assert "the aliases stand for too much" in error.reason
+    assert "expand to too much data" in error.reason
     assert error.line == 6
 
 
@@ -275,7 +276,7 @@ def test_an_error_about_a_long_key_is_short() -> None:
         (b"# only a comment\n", "is empty"),
         (b"a: \xff\n", "is not UTF-8 (byte 3)"),
         ("ä: 1".encode("latin-1"), "is not UTF-8 (byte 0)"),
-        (b"\xef\xbb\xbfa: 1\n", "begins with a byte order mark: save it as UTF-8 without one"),
+        (b"\xef\xbb\xbfa: 1\n", "starts with a byte order mark: save it as UTF-8 without one"),
         ("a: 1".encode("utf-16"), "is UTF-16: save it as UTF-8"),
         (b"\x7fELF\0\0", "is binary, not text"),
     ],

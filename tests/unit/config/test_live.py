@@ -97,7 +97,10 @@ def test_an_invalid_file_at_start_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     with pytest.raises(UnreadableInput):
         LiveSettings(path, read_port, check_interval_seconds=0)
-    for text, message in (("a: 1", "no setting 'a'"), ("server:\n  port: 1", "f.yaml:2: no such port here")):
+    for text, message in (
+        ("a: 1", "unknown setting 'a'"),
+        ("server:\n  port: 1", "f.yaml:2: no such port here"),
+    ):
         path.write_text(text)
         with pytest.raises(BadSetting, match=message):
             LiveSettings(path, read_port, check_interval_seconds=0)
@@ -142,7 +145,7 @@ def test_a_file_that_appears_at_a_default_path_applies_and_is_logged(
     assert (live.current().value, live.path) == (2, home)
     write(folder_file, "server: {port: 3}")
     assert (live.current().value, live.path) == (3, folder_file)
-    assert f"{folder_file} is there, and holds from now on" in caplog.text
+    assert f"{folder_file} was created, the new settings are in effect" in caplog.text
 
     folder_file.unlink()  # as some editors do temporarily
     assert live.current().value == 3
@@ -177,7 +180,7 @@ def test_settings_that_need_a_restart_are_logged(tmp_path: Path, caplog: pytest.
 
     write(path, "server: {port: 33}")
     live.current()
-    assert "holds from now on, except for server.port: start the gateway anew for that" in caplog.text
+    assert "the new settings are in effect, except server.port: restart the gateway to apply" in caplog.text
     write(path, "server: {port: 2}  # again")
     live.current()
-    assert caplog.messages[-1].endswith("holds from now on")
+    assert caplog.messages[-1].endswith("the new settings are in effect")

@@ -72,7 +72,7 @@ def test_the_examples_can_be_read(root: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "key", "message"),
     [
-        ("# mine\na: {text: x}\n", 2, "", "sections are a list (- name: …), not a mapping"),
+        ("# mine\na: {text: x}\n", 2, "", "sections must be a list (- name: …), not a mapping"),
         ("hello\n", 1, "", "not a single value"),
         ("- name: a\n  text: x\n- just a text\n", 3, "1", "section 2: a section is a mapping of name"),
         (
@@ -83,36 +83,36 @@ def test_the_examples_can_be_read(root: Path) -> None:
         ),
         ("- name: a\n  text: x\n  enable: no\n", 3, "0.enable", "did you mean enabled?"),
         ("- text: x\n", 1, "0.name", "section 1: name is missing"),
-        ("- text: x\n  name: no\n", 2, "0.name", "name is false, not a text: put it in quotes"),
-        ("- text: x\n  name: 12\n", 2, "0.name", "name is a number, not a text: put it in quotes"),
+        ("- text: x\n  name: no\n", 2, "0.name", "name is false, not a string: put it in quotes"),
+        ("- text: x\n  name: 12\n", 2, "0.name", "name is a number, not a string: put it in quotes"),
         ("- text: x\n  name: ' '\n", 2, "0.name", "a section's name is a text that can be shown"),
         ("- name: a\n", 1, "0", "give it either a text or items"),
         ("- name: a\n  text: x\n  items: []\n", 1, "0", "give it either a text or items"),
-        ("- name: a\n  text:\n", 2, "0.text", 'text is missing; an empty text is written ""'),
-        ("- name: a\n  text: [x]\n", 2, "0.text", "text is a text, not ['x']"),
-        ("- name: a\n  items: x\n", 2, "0.items", "items is a list"),
-        ("- name: a\n  items:\n  - x\n  - 12\n", 4, "0.items.1", "item 2 is a number, not a text: put it"),
-        ("- name: a\n  items:\n  - x\n  - 12:30\n", 4, "0.items.1", "or put it in quotes if it is a text"),
+        ("- name: a\n  text:\n", 2, "0.text", 'text is missing; write "" for an empty text'),
+        ("- name: a\n  text: [x]\n", 2, "0.text", "text must be a string, not ['x']"),
+        ("- name: a\n  items: x\n", 2, "0.items", "items must be a list"),
+        ("- name: a\n  items:\n  - x\n  - 12\n", 4, "0.items.1", "item 2 is a number, not a string: put it"),
+        ("- name: a\n  items:\n  - x\n  - 12:30\n", 4, "0.items.1", "or in quotes if it is a string"),
         (
             "- name: a\n  items:\n  - on\n",
             3,
             "0.items.0",
-            "item 1 is true, not a text: put it in quotes (yes, no",
+            "item 1 is true, not a string: put it in quotes (YAML reads yes and no",
         ),
         ("- name: a\n  items:\n  - [x, high]\n", 3, "0.items.0", "a finite number, not 'high'"),
         ("- name: a\n  items:\n  - [x, .nan]\n", 3, "0.items.0", "a finite number, not nan"),
-        ("- name: a\n  items:\n  - [x, 1, 2]\n", 3, "0.items.0", "item 1 is a text, not ['x', 1, 2]"),
+        ("- name: a\n  items:\n  - [x, 1, 2]\n", 3, "0.items.0", "item 1 must be a string, not ['x', 1, 2]"),
         ("- name: a\n  items:\n  - {txt: x}\n", 3, "0.items.0.txt", "item 1 has no 'txt'; did you mean text?"),
         ("- name: a\n  items:\n  - {score: 1}\n", 3, "0.items.0", "the text of item 1 is missing"),
         ("- name: a\n  text: x\n  priority: top\n", 3, "0.priority", "one of required, high, medium, low"),
         ("- name: a\n  text: x\n\n  max_tokens: -1\n", 4, "0.max_tokens", "0 or more, not -1"),
         ("- name: a\n  text: x\n  share: 50%\n", 3, "0.share", "0 to 1, not '50%'"),
-        ("- name: a\n  text: x\n  enabled: 1\n", 3, "0.enabled", "enabled is true or false, not 1"),
+        ("- name: a\n  text: x\n  enabled: 1\n", 3, "0.enabled", "enabled must be true or false, not 1"),
         (
             "- name: a\n  text: x\n- name: a\n  text: y\n",
             3,
             "1.name",
-            "section 2: is named 'a', as section 1 is",
+            "section 2: section 1 has the same name 'a'",
         ),
     ],
 )
@@ -197,7 +197,7 @@ def test_two_files_of_one_section_name_are_rejected(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x", encoding="utf-8")
 
     message = str(read_error(load_sections, tmp_path))
-    assert message == f"{tmp_path}/2-notes.txt: gives a section 'notes', as {tmp_path}/1-notes.md does"
+    assert message == f"{tmp_path}/2-notes.txt: has the same section name 'notes' as {tmp_path}/1-notes.md"
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_two_files_of_one_section_name_are_rejected(tmp_path: Path) -> None:
     [
         (b"caf\xe9", "is not UTF-8 (byte 3)"),
         (b"\x89PNG\0", "is binary, not text"),
-        (b"\xef\xbb\xbfhello", "begins with a byte order mark"),
+        (b"\xef\xbb\xbfhello", "starts with a byte order mark"),
     ],
 )
 def test_a_binary_file_in_a_folder_is_reported(tmp_path: Path, data: bytes, reason: str) -> None:
@@ -219,7 +219,7 @@ def test_a_binary_file_in_a_folder_is_reported(tmp_path: Path, data: bytes, reas
 def test_a_folder_without_sections_is_reported(tmp_path: Path) -> None:
     (tmp_path / "drafts").mkdir()
 
-    with pytest.raises(UnreadableInput, match="holds no files that could be sections"):
+    with pytest.raises(UnreadableInput, match="contains no section files"):
         load_sections(tmp_path)
 
 

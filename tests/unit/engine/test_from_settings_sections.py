@@ -85,15 +85,15 @@ def test_privacy_tags_are_added_to_the_default_ones(tmp_path: Path) -> None:
     ("sections", "message"),
     [
         ("{workspce: {}}", "did you mean workspace?"),
-        ("{workspace: {root: $NOWHERE}}", "there is no variable 'NOWHERE'"),
+        ("{workspace: {root: $NOWHERE}}", "the environment variable 'NOWHERE' is not set"),
         ("{workspace: {root: /a, scope: ../b}}", "does not lead to something in the workspace"),
         ("{memory: {paths: []}}", "paths"),
-        ("{memory: {paths: [/a], limit_tokens: 0}}", "limit_tokens is more than 0"),
+        ("{memory: {paths: [/a], limit_tokens: 0}}", "limit_tokens must be more than 0"),
         ("{time: {zone: Europe/Nowhere}}", "unknown time zone 'Europe/Nowhere'"),
         ("{limits: {total: 5}}", "total"),
         ("{limits: {output_reserve: 5}}", "max_tokens"),
         ("{limits: {sections: {context: {max_tokens: many}}}}", "max_tokens"),
-        ("{channel: perhaps}", "channel is true or false"),
+        ("{channel: perhaps}", "channel must be true or false"),
         ("{privacy_tags: ['::']}", "tag"),
     ],
 )

@@ -19,7 +19,7 @@ def test_a_healthy_gateway_has_no_problems() -> None:
     ("fields", "text", "remedy"),
     [
         (
-            {"config": BadSetting("foveate.yaml", "there is no setting 'prot' here", line=7)},
+            {"config": BadSetting("foveate.yaml", "unknown setting 'prot'", line=7)},
             "foveate.yaml",
             "What held before still holds",
         ),

@@ -63,7 +63,7 @@ async def test_health_is_ok_without_problems() -> None:
 async def test_health_reports_problems_with_status_200() -> None:
     health_status = HealthStatus(
         version="1",
-        config=BadSetting("foveate.yaml", "there is no setting 'prot' here", line=7, key="server.prot"),
+        config=BadSetting("foveate.yaml", "unknown setting 'prot'", line=7, key="server.prot"),
         store_problem="the disk is full",
         failures={"session": 3},
         charges_waiting=2,
@@ -77,7 +77,7 @@ async def test_health_reports_problems_with_status_200() -> None:
     assert (status, health["status"]) == (200, "degraded")
     assert (health["config"]["file"], health["config"]["line"]) == ("foveate.yaml", 7)
     assert health["log"] == {"written": False, "problem": "No space left on device", "lost": 7}
-    assert "foveate.yaml:7: there is no setting 'prot' here" in health["config"]["problem"]
+    assert "foveate.yaml:7: unknown setting 'prot'" in health["config"]["problem"]
     assert health["store"]["problem"] == "the disk is full"
     assert health["failures"] == {"session": 3}
     assert health["bills"] == {"waiting": 2, "lost": 0}

@@ -141,7 +141,7 @@ async def test_a_changed_configuration_applies_and_an_invalid_one_is_only_report
         assert (writer.as_json, foveate_logger.level) == (True, logging.WARNING)
         health = json.loads(body)
         assert (health["status"], health["config"]["line"]) == ("degraded", 1)
-        assert "log_level is one of" in health["config"]["problem"]
+        assert "log_level must be one of" in health["config"]["problem"]
         assert b"foveate_config_valid 0.0" in (await get_page(pages["/metrics"]))[1]
 
 

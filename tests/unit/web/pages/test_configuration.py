@@ -69,7 +69,7 @@ async def test_an_invalid_file_is_reported_and_the_previous_settings_stay(
         text = await dashboard.text(PATH)
 
         assert "The file cannot be used as it is." in text
-        assert f"{dashboard.file}:2 : server.prot : there is no setting 'prot' here; did you mean port?" in text
+        assert f"{dashboard.file}:2 : server.prot : unknown setting 'prot'; did you mean port?" in text
         assert f"{dashboard.file}:4 : agents.0.keys.0 : " in text
         assert SECRET_KEY not in text
         assert "server.port 9000 8090" in text
