@@ -166,7 +166,7 @@ def test_an_ambiguous_id_is_an_error_that_lists_the_matches(run: Any, database_u
 
         assert outcome.code == 2
         assert outcome.out == ""
-        assert "begin with 'abc': abc1, abc2; say more of it" in outcome.err
+        assert "start with 'abc': abc1, abc2; give more characters of the id" in outcome.err
 
 
 def test_a_complete_list_can_be_exported_in_two_formats(run: Any, database_url: str) -> None:

@@ -61,10 +61,10 @@ def test_the_contents_of_the_store_are_reported(run: Any, url: str) -> None:
     outcome, report = run("store", "info", "--store", url), read_info(run, url)
 
     assert outcome.code == 0
-    assert "version   " + VERSIONS[-1] in outcome.out.splitlines()
-    assert "folds     3, with 14 messages to undo them with" in outcome.out.splitlines()
+    assert "version      " + VERSIONS[-1] in outcome.out.splitlines()
+    assert "compactions  3, with 14 original messages to undo them" in outcome.out.splitlines()
     assert [line.split()[0] for line in outcome.out.splitlines()] == [
-        "where", "version", "sessions", "turns", "folds", "requests", "size",
+        "where", "version", "sessions", "turns", "compactions", "requests", "size",
     ]  # fmt: skip
     assert (report["sessions"], report["turns"], report["folds"], report["folded"]) == (2, 8, 3, 14)
     assert report["size_bytes"] > 10_000
@@ -78,7 +78,8 @@ def test_a_dry_run_reports_deletions_and_changes_nothing(run: Any, url: str) -> 
 
     assert outcome.code == 0
     assert outcome.out.startswith(
-        "would forget what was not seen for 30 days: 1 session, 4 turns, 1 fold, 9 folded messages; the store "
+        "would delete data not used for 30 days: 1 session, 4 turns, 1 compaction, 9 compacted messages; "
+        "store size: "
     )
     assert read_info(run, url) == before
 
@@ -98,7 +99,7 @@ def test_old_records_are_deleted_and_space_is_freed(run: Any, url: str) -> None:
 def test_recent_records_are_kept(run: Any, url: str) -> None:
     outcome = run("store", "vacuum", "--store", url, "--keep-days", "50")
 
-    assert "50 days: 0 sessions, 0 turns, 0 folds, 0 folded messages; the store took " in outcome.out
+    assert "50 days: 0 sessions, 0 turns, 0 compactions, 0 compacted messages; store size: " in outcome.out
     assert read_info(run, url)["sessions"] == 2
 
 
@@ -115,9 +116,9 @@ def test_calls_are_deleted_only_on_request(run: Any, url: str) -> None:
     result = json.loads(run("store", "vacuum", "--store", url, "--keep-ledger-days", "400", "--json").out)
     repeated = run("store", "vacuum", "--store", url, "--keep-ledger-days", "400")
 
-    assert "and of the ledger 1 call of more than 400 days ago; the store " in dry_run.out
+    assert "and from the ledger 1 call older than 400 days; store size: " in dry_run.out
     assert (result["keep_ledger_days"], result["calls"]) == (400.0, 1)
-    assert "and of the ledger 0 calls" in repeated.out
+    assert "and from the ledger 0 calls" in repeated.out
     assert run("store", "vacuum", "--store", url, "--keep-ledger-days", "0").code == 2
 
 
@@ -126,7 +127,7 @@ def test_zero_or_negative_days_are_rejected(run: Any, url: str, days: str) -> No
     outcome = run("store", "vacuum", "--store", url, f"--keep-days={days}")
 
     assert outcome.code == 2
-    assert "--keep-days is a number of days, more than 0" in outcome.err
+    assert "--keep-days takes a number of days above 0" in outcome.err
     assert read_info(run, url)["sessions"] == 2
 
 

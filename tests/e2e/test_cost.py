@@ -266,7 +266,7 @@ def test_the_store_can_be_set_by_the_variable(tmp_path: Path) -> None:
         (("--session", "x"), "no call is of a session whose id begins with 'x'"),
         (
             ("--session", "walk"),
-            "the ids of several sessions begin with 'walk': walk-1, walk-2; say more of it",
+            "several session ids start with 'walk': walk-1, walk-2; give more characters of the id",
         ),
         (("--store", ""), "--store needs the URL of a database"),
         (("export", "--session", "x"), "no call is of a session whose id begins with 'x'"),

@@ -74,8 +74,10 @@ def test_the_output_explains_how_to_connect_a_client(tmp_path: Path) -> None:
     script = tmp_path / "script.yaml"
     script.write_text("- text: By the script.\n", encoding="utf-8")
     with start_sandbox("--provider", "anthropic", "--script", str(script)) as (process, line):
-        url = line.split()[4].rstrip(".")
+        url = line.removeprefix("Sandbox: ").rstrip()
         assert process.stdout is not None
+        assert process.stdout.readline() == "Any API key works. Press Ctrl-C to stop.\n"
+        assert process.stdout.readline() == "\n"
         assert process.stdout.readline() == f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=sandbox\n"
         _, response = post(f"{url}/v1/messages", REQUEST)
         assert response["content"] == [{"type": "text", "text": "By the script."}]

@@ -190,7 +190,7 @@ def test_browser_requests_for_other_pages_are_never_forwarded_to_a_provider(tls_
         ("none.pem", "own.key", "the certificate none.pem cannot be read: No such file"),
         ("own.pem", "other.key", "cannot be used together: KEY_VALUES_MISMATCH"),
         ("own.pem", "locked.key", "the key is encrypted"),
-        ("own.pem", None, "--tls-certificate and --tls-key go together"),
+        ("own.pem", None, "--tls-certificate and --tls-key must be given together"),
     ],
 )
 def test_an_unusable_certificate_is_reported_at_start(

@@ -21,7 +21,7 @@ class _HelpFormatter(Protocol):
 
 
 class GroupedCommands(TyperGroup):
-    """Lists the commands of each group under a heading. Typer can do that only with Rich, which loads slowly."""
+    """Lists the commands of each group under a heading. Typer does so only with Rich, which loads slowly."""
 
     def format_commands(self, ctx: object, formatter: _HelpFormatter) -> None:
         width = max(map(len, self.commands))  # the same in all groups

@@ -29,17 +29,20 @@ _DEFAULT_AGENT = "default"
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 File = Annotated[
     Path | None,
-    typer.Argument(metavar="[FILE]", help="Default: foveate.yaml here, else in the data folder."),
+    typer.Argument(
+        metavar="[FILE]",
+        help="Configuration file. Default: foveate.yaml in this folder, else in the data folder.",
+    ),
 ]
 
 
 @app.command("init")
 def init(
-    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="Default: foveate.yaml.")] = Path(_FILE_NAME),
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="File to write.")] = Path(_FILE_NAME),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Write a configuration with every setting explained, at its default.
+    """Write a configuration file that explains every setting and sets it to its default.
 
     Example: foveate config init foveate.yaml
     """
@@ -47,16 +50,14 @@ def init(
         from foveate.config.files import display_path, replace_file
 
         if file.exists() and not force:
-            raise UnwritableFile(
-                display_path(file), "is there already; nothing was changed: --force replaces it"
-            )
+            raise UnwritableFile(display_path(file), "already exists; use --force to overwrite it")
         replace_file(file, read_example())
         if json:
             console.print_object({"file": str(file)})
         else:
             console.print_text(
                 f"wrote {console.escape_control_chars(display_path(file))}: "
-                "all by default, every setting explained"
+                "every setting is explained and has its default"
             )
 
 
@@ -68,7 +69,7 @@ def read_example() -> bytes:
 
 @app.command("check")
 def check(file: File = None, json: AsJson = False) -> None:
-    """Say everything that is wrong with a configuration, each with its line, its key and what to do.
+    """Check a configuration file, and list every error with its line, its setting and how to fix it.
 
     Example: foveate config check foveate.yaml
     """
@@ -76,7 +77,7 @@ def check(file: File = None, json: AsJson = False) -> None:
         path = find_config_file(file)
         if path is None:
             raise BadOption(
-                f"there is no {_FILE_NAME} here or in the data folder: name a file, or write one with "
+                f"no {_FILE_NAME} in this folder or in the data folder: name a file, or create one with "
                 "`foveate config init`"
             )
         problems = _find_problems(path)
@@ -87,7 +88,7 @@ def check(file: File = None, json: AsJson = False) -> None:
             for problem in problems:
                 console.print_text(_problem_line(problem))
             if not problems:
-                console.print_text(f"{console.escape_control_chars(str(path))}: all of it can be used")
+                console.print_text(f"{console.escape_control_chars(str(path))}: no errors found")
         if problems:
             raise typer.Exit(BAD_INPUT)
 
@@ -128,13 +129,13 @@ def _problem_line(problem: FoveateError) -> str:
 
 @app.command("show")
 def show(file: File = None, json: AsJson = False) -> None:
-    """Show what holds in the end, and where each value is from: a default, the file, the environment.
+    """Show the effective settings, and where each value comes from: default, file or environment.
 
     Example: foveate config show --json
     """
     with report_errors(as_json=json):
         path = find_config_file(file)
-        with console.show_progress("reading"):
+        with console.show_progress("reading the configuration"):
             rows = _effective_settings(path)
         if json:
             settings = {
@@ -144,7 +145,7 @@ def show(file: File = None, json: AsJson = False) -> None:
             console.print_object({"file": None if path is None else str(path), "settings": settings})
             return
         display = console.display_for(sys.stdout)
-        console.print_text(f"file: {display.escape(str(path)) if path else 'none: all by default'}")
+        console.print_text(f"file: {display.escape(str(path)) if path else 'none, defaults apply'}")
         keys = max(len(row.key) for row in rows)
         values = [row.value_text for row in rows]
         width = min(max(map(len, values)), 40)
@@ -173,22 +174,25 @@ class _GatewayKey:
 
 @app.command("key")
 def key(
-    agent: Annotated[str, typer.Option(metavar="NAME", help="Whose key it is.")] = _DEFAULT_AGENT,
+    agent: Annotated[str, typer.Option(metavar="NAME", help="Agent that the key belongs to.")] = _DEFAULT_AGENT,
     admin: Annotated[
         bool,
-        typer.Option("--admin", help="Make a key that sees the pages of all agents and sends no requests."),
+        typer.Option(
+            "--admin",
+            help="Create an admin key: it opens the dashboard for all agents, but cannot send requests.",
+        ),
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Make a key of the gateway: it is shown once, and the file only gets its hash.
+    """Create a gateway key. It is shown once; the configuration file gets only its hash.
 
     Example: foveate config key --agent ana
     """
     with report_errors(as_json=json):
         if admin and agent != _DEFAULT_AGENT:
-            raise BadOption("--admin makes a key of no agent: leave out --agent")
+            raise BadOption("an admin key does not belong to an agent: use --admin without --agent")
         if not agent.strip():
-            raise BadOption("--agent needs the name of an agent")
+            raise BadOption("--agent must not be empty")
         from foveate.gateway.auth.keys import generate_key, hash_key
 
         secret = generate_key()
@@ -200,13 +204,13 @@ def key(
         import json as encoding
 
         if admin:
-            usage_note = "It opens the gateway's pages and /metrics, and sends no requests."
+            usage_note = "It opens the dashboard and /metrics, but cannot send requests."
             lines = f'server:\n  admin_keys: ["{gateway_key.hash}"]'
         else:
-            usage_note = "A client sends it in the place of its provider's."
+            usage_note = "Clients send it instead of a provider's API key."
             name = encoding.dumps(owner, ensure_ascii=False)  # quoted, since YAML accepts any name so
             lines = f'agents:\n  - id: {console.escape_control_chars(name)}\n    keys: ["{gateway_key.hash}"]'
         console.print_text(
-            f"{gateway_key.key}\n\nThis is the key, and it is not shown again. {usage_note}\n"
-            f"In foveate.yaml:\n\n{lines}"
+            f"{gateway_key.key}\n\nCopy this key now: it is not shown again. {usage_note}\n"
+            f"Add its hash to foveate.yaml:\n\n{lines}"
         )

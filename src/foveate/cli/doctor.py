@@ -13,13 +13,13 @@ from foveate.cli.options import ConfigFile, find_config_file
 def command(
     config: ConfigFile = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Ask no upstream: look only at this machine and the store.")
+        bool, typer.Option("--offline", help="Do not contact upstreams; check only this machine and the store.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check the configuration, the store, the upstreams and this machine, and show how to fix problems.
 
-    Nothing is changed, and nothing is asked that costs money. Ends with code 1 where something failed.
+    It changes nothing and sends only requests that cost nothing. The exit code is 1 if a check failed.
 
     Example: foveate doctor --offline
     """
@@ -27,7 +27,7 @@ def command(
         from foveate.cli.doctor_output import findings_lines
         from foveate.doctor.findings import Level, findings_object
 
-        with console.show_progress("looking"):
+        with console.show_progress("checking"):
             import asyncio
 
             from foveate.doctor.run import run_doctor

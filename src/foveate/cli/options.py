@@ -16,7 +16,7 @@ ConfigFile = Annotated[
         "--config",
         "-c",
         metavar="FILE",
-        help="The configuration; default: foveate.yaml here, else in the data folder, else all by default.",
+        help="Configuration file. Default: foveate.yaml in this folder, else in the data folder.",
     ),
 ]
 SHORT_ID_CHARS = 8
@@ -62,7 +62,7 @@ def resolve_prefix(ids: Sequence[str], prefix: str, kind: str) -> str | None:
         matches = ", ".join(shorten_ids(ids)[id_] for id_ in ids[:MAX_LISTED_IDS])
         more = ", …" if len(ids) > MAX_LISTED_IDS else ""
         raise BadOption(
-            f"the ids of several {kind}s begin with {prefix!r:.80}: {matches}{more}; say more of it"
+            f"several {kind} ids start with {prefix!r:.80}: {matches}{more}; give more characters of the id"
         )
     return ids[0] if ids else None
 

@@ -15,22 +15,25 @@ BOTH = "both"
 
 def command(
     port: Annotated[
-        int, typer.Option(help="The port to listen on; 0 is any that is free.", min=0, max=65535)
+        int, typer.Option(metavar="PORT", help="Port to listen on; 0 picks a free port.", min=0, max=65535)
     ] = DEFAULT_PORT,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     provider: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="Whom to stand in for: anthropic, openai, google or both (all of them)."
+            metavar="NAME", help="API to simulate: anthropic, openai or google; both simulates all three."
         ),
     ] = BOTH,
     script: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="What to answer, request by request: YAML or JSON, see docs/guides/sandbox.md."
+            metavar="FILE",
+            help="YAML or JSON file with the responses to send, in order (see docs/guides/sandbox.md).",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it is ready.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object once the sandbox is ready.")
+    ] = False,
 ) -> None:
     """Run a simulation of the Anthropic, OpenAI and Google APIs, to test agents without keys or costs.
 
@@ -57,7 +60,7 @@ def command(
 
 
 def _started_lines(url: str, providers: frozenset[str]) -> list[str]:
-    lines = [f"The sandbox is at {url}. Any key will do. Ctrl-C ends it."]
+    lines = [f"Sandbox: {url}", "Any API key works. Press Ctrl-C to stop.", ""]
     if "anthropic" in providers:
         lines.append(f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=sandbox")
     if "openai" in providers:

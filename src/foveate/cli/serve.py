@@ -27,37 +27,56 @@ if TYPE_CHECKING:
 def command(
     config: ConfigFile = None,
     host: Annotated[
-        str | None, typer.Option(help="The address to listen on; default: as configured, else 127.0.0.1.")
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address to listen on; 0.0.0.0 accepts connections from other machines. "
+            "Default: server.host of the configuration, or 127.0.0.1.",
+        ),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            help="The port to listen on, 0 for any that is free; default: as configured, else 8090.",
+            metavar="PORT",
+            help="Port to listen on; 0 picks a free port. Default: server.port of the configuration, or 8090.",
             min=0,
             max=65535,
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="How many processes serve; default: as configured, else 1.", min=1, max=256),
+        typer.Option(
+            metavar="N",
+            help="Number of worker processes. Default: server.workers of the configuration, or 1.",
+            min=1,
+            max=256,
+        ),
     ] = None,
     local: Annotated[
         bool,
-        typer.Option("--local", help="Have a small model on this machine as well, to talk to without a key."),
+        typer.Option("--local", help="Also run a small model on this machine. It needs no API key."),
     ] = False,
     tls_certificate: Annotated[
-        str | None, typer.Option("--tls-certificate", metavar="FILE", help="Serve HTTPS with this certificate.")
+        str | None,
+        typer.Option(
+            "--tls-certificate", metavar="FILE", help="HTTPS certificate (PEM file); needs --tls-key."
+        ),
     ] = None,
     tls_key: Annotated[
-        str | None, typer.Option("--tls-key", metavar="FILE", help="The key of that certificate.")
+        str | None,
+        typer.Option("--tls-key", metavar="FILE", help="Key of the certificate (PEM file without a password)."),
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
         typer.Option(
-            "--cors-origin", metavar="ORIGIN", help="Let pages of this origin call it; may be given again."
+            "--cors-origin",
+            metavar="ORIGIN",
+            help="Let web pages of this origin, e.g. https://app.example, call the gateway. Can be repeated.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object when it is ready.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object once the gateway is ready.")
+    ] = False,
 ) -> None:
     """Run the gateway: an HTTP proxy that adds prompt caching, context limits, spending caps and cost tracking.
 
@@ -67,7 +86,7 @@ def command(
         from foveate.config.overrides import ServeFlags
 
         if (tls_certificate is None) != (tls_key is None):
-            raise BadOption("--tls-certificate and --tls-key go together: one is not enough")
+            raise BadOption("--tls-certificate and --tls-key must be given together")
         model = stack.enter_context(_local_model()) if local else None
         flags = ServeFlags(
             host=host,
@@ -84,7 +103,7 @@ def command(
 @contextmanager
 def _local_model() -> "Iterator[LocalModel]":
     with ExitStack() as stack:
-        with console.show_progress("starting the model"):
+        with console.show_progress("starting the local model"):
             from foveate.gateway.local_model import run_local_model
 
             model = stack.enter_context(run_local_model())
@@ -92,7 +111,7 @@ def _local_model() -> "Iterator[LocalModel]":
 
 
 def _serve(config: Path | None, flags: "ServeFlags", *, as_json: bool) -> None:
-    with console.show_progress("starting"):
+    with console.show_progress("starting the gateway"):
         from foveate.cli.serve_output import describe_gateway, started_screen
         from foveate.config.overrides import default_paths
         from foveate.gateway.server.serve import load_live_config, serve, start_logging
@@ -164,7 +183,7 @@ def _serve_with_workers(
 
 @contextmanager
 def _listen(host: str, port: int) -> "Iterator[socket.socket]":
-    """Open a listening socket. If the port is in use, the error says how to find out by whom."""
+    """Open a listening socket. If the port is in use, the error says how to find the process that uses it."""
     from foveate.http.listening_sockets import open_listening_socket
 
     try:
@@ -173,7 +192,9 @@ def _listen(host: str, port: int) -> "Iterator[socket.socket]":
         if "in use" not in error.reason:
             raise
         command_line = f"lsof -i :{port}" if sys.platform == "darwin" else f"ss -ltnp 'sport = :{port}'"
-        reason = f"{error.reason}; `{command_line}` says by whom, and --port takes another"
+        reason = (
+            f"{error.reason}; choose another port with --port, or find the process that uses it: {command_line}"
+        )
         raise CannotListen(host, port, reason) from None
     with listener:
         yield listener
@@ -190,6 +211,5 @@ def _check_origins(origins: list[str]) -> tuple[str, ...]:
         return tuple(ServerSettings(cors_origins=origins).cors_origins)
     except ValidationError:
         raise BadOption(
-            "--cors-origin takes an origin such as https://app.example, without a path, "
-            f"not {', '.join(origins)}"
+            f"--cors-origin takes an origin without a path, e.g. https://app.example, not {', '.join(origins)}"
         ) from None

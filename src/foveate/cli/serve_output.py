@@ -1,9 +1,14 @@
-"""Start-up screen of `foveate serve`: where the gateway is, how to use it, and which features are on."""
+"""Start screen of `foveate serve`: the URL of the dashboard, how to use the gateway, and which features are on.
+
+Text is wrapped to the width of the terminal. Commands are not, so that they can be copied.
+"""
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from foveate.cli import console
@@ -12,23 +17,19 @@ from foveate.web.formatting import export_lines
 if TYPE_CHECKING:
     from foveate.config.overrides import LocalModel
     from foveate.gateway.config import ResolvedConfig
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from foveate.config.overrides import LocalModel
-    from foveate.gateway.config import ResolvedConfig
 
 _LABEL_CELLS = 10
+_MIN_COLUMNS = 40
 _LOOPBACK = ("127.", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayStatus:
-    """A running gateway. `keys` are the upstreams whose key it has, `agents` those with keys of their own.
+    """A running gateway. `keys` are the upstreams whose key it has, `agents` those with gateway keys.
 
-    `paid` are the upstreams whose calls it pays whatever key clients send. `unkeyed` are the agents with
-    sections that anybody can name. `local` is the name of the local model. `page`, `metrics` and `health` are
-    URLs; `page` is None if it is off.
+    `paid` are the upstreams for which the gateway replaces the keys of clients by its own. `unkeyed` are the
+    agents with sections but without a gateway key. `local` is the name of the local model. `page` (the
+    dashboard), `metrics` and `health` are URLs; `page` is None if it is off.
     """
 
     url: str
@@ -101,56 +102,85 @@ def _features(config_now: "ResolvedConfig") -> dict[str, bool]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of the table: wrapped text, and commands that are never wrapped."""
+
+    label: str
+    text: str
+    commands: Sequence[str] = ()
+
+
 def started_screen(status: GatewayStatus, display: console.Display) -> list[str]:
     bold = ("\x1b[1m", "\x1b[0m") if display.colours else ("", "")
-    dim = ("\x1b[2m", "\x1b[0m") if display.colours else ("", "")
-    workers = f", {status.workers} workers" if status.workers > 1 else ""
+    what, url = ("Gateway", status.url) if status.page is None else ("Dashboard", status.page)
+    workers = f" with {status.workers} workers" if status.workers > 1 else ""
     lines = [
-        f"Foveate is at {bold[0]}{status.url}{bold[1]}{workers}. Ctrl-C ends it.",
+        f"{what}: {bold[0]}{url}{bold[1]}",
+        *_wrap(f"The gateway is running{workers}. Press Ctrl-C to stop it.", display.columns),
+        "",
+        "Point your agents at it:",
         "",
         *(f"  {line}" for line in export_lines(status.url)),
         "",
     ]
     if status.local:
-        lines += [
-            "Or talk to the small model on this machine, without a key:",
-            "",
-            f"  {_curl_command(status)}",
-            "",
-        ]
-    rows = {
-        "keys": _describe_keys(status),
-        "on": ", ".join(status.on) or "nothing",
-        "off": ", ".join(status.off) or "nothing",
-        "config": status.config or "none: all by default (`foveate config init` writes one)",
-        "data": status.store,
-        **({} if status.page is None else {"page": status.page}),
-        "metrics": status.metrics,
-    }
+        lines += ["Try the model on this machine:", "", f"  {_curl_command(status)}", ""]
+    for row in _rows(status):
+        lines += _row_lines(row, display)
+    return lines
+
+
+def _rows(status: GatewayStatus) -> Iterator[_Row]:
     is_open = not status.host.startswith(_LOOPBACK)
+    yield _Row("on", ", ".join(status.on) or "nothing")
+    yield _Row("off", ", ".join(status.off) or "nothing")
+    yield _keys_row(status)
     if status.paid:
-        condition = "for those who show a gateway key" if is_open else "whatever key clients bring"
-        rows["paid here"] = f"{', '.join(status.paid)}, {condition}"
+        clients = "for clients that send a gateway key" if is_open else "whatever key a client sends"
+        yield _Row("pays for", f"{', '.join(status.paid)}, with its own key, {clients}")
+    if status.config:
+        yield _Row("config", status.config)
+    else:
+        yield _Row("config", "none, defaults apply; to create one:", ["foveate config init"])
+    yield _Row("data", status.store)
+    yield _Row("metrics", status.metrics)
     if is_open:
-        rows["open to"] = (
-            f"other machines ({status.host}); pages of its own, such as metrics, need a gateway key"
+        text = f"other machines can connect ({status.host}); the dashboard and metrics need a gateway key"
+        yield _Row("network", text)
+    if is_open and status.unkeyed:
+        agents = " or ".join(status.unkeyed)
+        text = (
+            f"any client that names the agent {agents} gets its notes and files in the prompt; to prevent that:"
         )
-        if status.unkeyed:
-            rows["careful"] = (
-                f"whoever names the agent {' or '.join(status.unkeyed)} has its notes and files sent along: it "
-                "has no gateway key (`foveate config key --agent NAME`)"
-            )
-    return lines + [
-        f"{dim[0]}{name:<{_LABEL_CELLS}}{dim[1]}{display.escape(text)}" for name, text in rows.items()
-    ]
+        yield _Row("warning", text, [f"foveate config key --agent {quote(agent)}" for agent in status.unkeyed])
 
 
-def _describe_keys(status: GatewayStatus) -> str:
-    keys = [name for name in status.keys if name not in status.paid]
-    if not keys:
-        return "clients bring their own" + ("" if status.keys else "; none is in this environment")
-    key_owners = f"of {', '.join(status.agents)}" if status.agents else "(`foveate config key` makes one)"
-    return f"clients bring their own, or a gateway key {key_owners} for {', '.join(keys)}"
+def _keys_row(status: GatewayStatus) -> _Row:
+    upstreams = ", ".join(name for name in status.keys if name not in status.paid)
+    if not upstreams:
+        return _Row("keys", "clients send their own" + ("" if status.keys else "; the gateway has none"))
+    if status.agents:
+        agents = ", ".join(status.agents)
+        return _Row(
+            "keys", f"clients send their own, or the gateway key of {agents} to use the gateway's: {upstreams}"
+        )
+    text = f"clients send their own, or a gateway key to use the gateway's ({upstreams}); to create one:"
+    return _Row("keys", text, ["foveate config key"])
+
+
+def _row_lines(row: _Row, display: console.Display) -> Iterator[str]:
+    dim = ("\x1b[2m", "\x1b[0m") if display.colours else ("", "")
+    first, *others = _wrap(display.escape(row.text), max(display.columns, _MIN_COLUMNS) - _LABEL_CELLS)
+    yield f"{dim[0]}{row.label:<{_LABEL_CELLS}}{dim[1]}{first}"
+    for line in others:
+        yield " " * _LABEL_CELLS + line
+    for command in row.commands:
+        yield " " * _LABEL_CELLS + display.escape(command)
+
+
+def _wrap(text: str, columns: int) -> list[str]:
+    return wrap(text, columns, break_long_words=False, break_on_hyphens=False)
 
 
 def _curl_command(status: GatewayStatus) -> str:

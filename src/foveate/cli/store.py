@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 KEEP_DAYS = 30.0
 _DAY_SECONDS = 86_400.0
 _MAX_DAYS = 36_500.0
-_LABEL_CELLS = 10
+_LABEL_CELLS = 13
 _COUNTS = ("sessions", "turns", "folds", "folded", "size_bytes")
 
 T = TypeVar("T")
@@ -36,8 +36,8 @@ StoreUrl = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="sqlite:///path or postgresql://…; default: FOVEATE_STORE, that of foveate.yaml, or the file in"
-        " the data folder.",
+        help="Database: sqlite:///path or postgresql://user@host/name. "
+        "Default: FOVEATE_STORE, else store.url in foveate.yaml, else a file in the data folder.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -45,13 +45,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @app.command("info")
 def info(store: StoreUrl = None, json: AsJson = False) -> None:
-    """Say where the store is, which version its tables have, and how much is in it.
+    """Show where the store is, the version of its tables, and how much data it has.
 
     Example: foveate store info --json
     """
     with report_errors(as_json=json):
         try:
-            sizes = run_in_store(store, lambda opened_store: opened_store.sizes(), "counting")
+            sizes = run_in_store(store, lambda opened_store: opened_store.sizes(), "reading the store")
         except NothingKept as error:
             note_missing_store(error)
             if json:
@@ -78,23 +78,23 @@ class _VacuumResult:
 def vacuum(
     keep_days: Annotated[
         float,
-        typer.Option("--keep-days", metavar="N", help="Forget what was not seen for so many days."),
+        typer.Option("--keep-days", metavar="N", help="Delete sessions that were not used for this many days."),
     ] = KEEP_DAYS,
     keep_ledger_days: Annotated[
         float | None,
         typer.Option(
             "--keep-ledger-days",
             metavar="N",
-            help="Forget calls in the ledger that are older, too; default: they are kept for ever.",
+            help="Also delete calls from the ledger that are older than this many days. Default: keep all.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be forgotten, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")
     ] = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
-    """Forget sessions that were not seen for long, with their turns and folds, and give the room back.
+    """Delete sessions that were not used for a long time, with their compactions, and free disk space.
 
     Example: foveate store vacuum --keep-days 90 --dry-run
     """
@@ -102,7 +102,7 @@ def vacuum(
         for name, days in {"--keep-days": keep_days, "--keep-ledger-days": keep_ledger_days}.items():
             if days is not None and not (isfinite(days) and 0 < days <= _MAX_DAYS):
                 raise BadOption(
-                    f"{name} is a number of days, more than 0 and at most {_MAX_DAYS:,.0f}, not {days:g}"
+                    f"{name} takes a number of days above 0 and at most {_MAX_DAYS:,.0f}, not {days:g}"
                 )
         from foveate.store.retention import PrunePreview
 
@@ -113,7 +113,9 @@ def vacuum(
             forgotten=PrunePreview(),
         )
         try:
-            result = run_in_store(store, lambda opened_store: _vacuum(opened_store, result), "forgetting")
+            result = run_in_store(
+                store, lambda opened_store: _vacuum(opened_store, result), "deleting old data"
+            )
         except NothingKept as error:
             note_missing_store(error)
         else:
@@ -134,7 +136,7 @@ def run_in_store(url: str | None, action: "Callable[[Store], Awaitable[T]]", act
         StoreUnavailable: it cannot be used, or was written by a newer version.
     """
     if url == "":
-        raise BadOption("--store needs the URL of a database: sqlite:///path or postgresql://user@host/name")
+        raise BadOption("--store must not be empty: use sqlite:///path or postgresql://user@host/name")
     with console.show_progress(activity):
         import asyncio
 
@@ -189,24 +191,24 @@ def _size_lines(sizes: "StoreSizes", display: console.Display) -> list[str]:
         "version": display.escape(sizes.version),
         "sessions": f"{sizes.sessions:,}",
         "turns": f"{sizes.turns:,}",
-        "folds": f"{sizes.folds:,}, with {sizes.folded:,} messages to undo them with",
-        "requests": f"{sizes.requests:,} kept whole, {_format_size(sizes.request_bytes)}",
+        "compactions": f"{sizes.folds:,}, with {sizes.folded:,} original messages to undo them",
+        "requests": f"{sizes.requests:,} stored in full, {_format_size(sizes.request_bytes)}",
         "size": _format_size(sizes.size_bytes),
     }
     return [f"{name:<{_LABEL_CELLS}}{text}" for name, text in rows.items()]
 
 
 def _describe_vacuum(result: _VacuumResult) -> str:
-    counts = zip(astuple(result.forgotten), ("session", "turn", "fold", "folded message"), strict=True)
+    counts = zip(astuple(result.forgotten), ("session", "turn", "compaction", "compacted message"), strict=True)
     deleted = ", ".join(f"{number:,} {word}{'s' * (number != 1)}" for number, word in counts)
     if result.keep_ledger_days is not None:
         calls = f"{result.calls:,} call{'s' * (result.calls != 1)}"
-        deleted += f", and of the ledger {calls} of more than {result.keep_ledger_days:g} days ago"
-    days = f"not seen for {result.keep_days:g} day{'s' * (result.keep_days != 1)}"
+        deleted += f", and from the ledger {calls} older than {result.keep_ledger_days:g} days"
+    days = f"not used for {result.keep_days:g} day{'s' * (result.keep_days != 1)}"
     before, after = _format_size(result.bytes_before), _format_size(result.bytes_after)
     if result.dry_run:
-        return f"would forget what was {days}: {deleted}; the store takes {before}"
-    return f"forgot what was {days}: {deleted}; the store took {before} and takes {after}"
+        return f"would delete data {days}: {deleted}; store size: {before}"
+    return f"deleted data {days}: {deleted}; store size: {before} before, {after} now"
 
 
 def _format_size(size_bytes: int) -> str:

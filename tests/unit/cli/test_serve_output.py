@@ -34,10 +34,12 @@ def render_screen(status: GatewayStatus, display: Display = Display()) -> str:  
     return "\n".join(started_screen(status, display))
 
 
-def test_the_start_screen_shows_url_exports_features_and_data() -> None:
-    screen = render_screen(STATUS)
+def test_the_start_screen_shows_dashboard_exports_features_and_data() -> None:
+    screen = render_screen(replace(STATUS, page="http://127.0.0.1:8090/"))
 
-    assert "Foveate is at http://127.0.0.1:8090. Ctrl-C ends it." in screen
+    assert screen.startswith(
+        "Dashboard: http://127.0.0.1:8090/\nThe gateway is running. Press Ctrl-C to stop it.\n"
+    )
     assert "  export ANTHROPIC_BASE_URL=http://127.0.0.1:8090\n" in screen
     assert "  export OPENAI_BASE_URL=http://127.0.0.1:8090/v1\n" in screen
     assert re.search("^on +prompt cache$", screen, re.MULTILINE)
@@ -48,13 +50,32 @@ def test_the_start_screen_shows_url_exports_features_and_data() -> None:
     assert "curl" not in screen
 
 
-def test_the_page_is_shown_unless_it_is_off() -> None:
+def test_the_screen_begins_with_the_dashboard_unless_it_is_off() -> None:
     for yaml, page in ((b"server: {port: 1}", "http://h:1/"), (b"server: {page: false}", None)):
         configuration = Configuration(parse_settings(yaml, "foveate.yaml"), CostOptions())
         status = describe_gateway("http://h:1", resolve_config(configuration, {}), config=None, local=None)
 
         assert status.page == page
-        assert bool(re.search("^page +http://h:1/$", render_screen(status), re.MULTILINE)) == (page is not None)
+        first_line = render_screen(status).partition("\n")[0]
+        assert first_line == ("Gateway: http://h:1" if page is None else "Dashboard: http://h:1/")
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100])
+def test_text_is_wrapped_and_commands_are_not(columns: int) -> None:
+    status = replace(
+        STATUS, host="0.0.0.0", workers=4, local="SmolLM2", config="", keys=["anthropic", "openai"]
+    )
+    status = replace(
+        status, paid=["openai"], unkeyed=["ben", "the other agent"], off=["compaction", "caps"] * 5
+    )
+    lines = started_screen(status, Display(columns=columns))
+
+    commands = [line.strip() for line in lines if re.match(" +(export|curl|foveate) ", line)]
+    assert [command.split()[0] for command in commands] == ["export"] * 2 + ["curl"] + ["foveate"] * 4
+    assert commands[-1] == "foveate config key --agent 'the other agent'"
+    for line in lines:
+        if line.strip() not in commands:
+            assert len(line) <= columns or len(line.split()) <= 2, line
 
 
 def test_colours_are_used_only_if_the_display_has_them() -> None:
@@ -64,19 +85,24 @@ def test_colours_are_used_only_if_the_display_has_them() -> None:
     assert re.sub(r"\x1b\[\d*m", "", coloured) == render_screen(STATUS)
 
 
+def joined(screen: str) -> str:
+    return " ".join(screen.split())
+
+
 def test_keys_are_listed_by_owner() -> None:
-    assert "clients bring their own; none is in this environment" in render_screen(STATUS)
-    assert "a gateway key (`foveate config key` makes one) for openai" in render_screen(
-        replace(STATUS, keys=["openai"])
-    )
-    screen = render_screen(replace(STATUS, keys=["anthropic", "openai"], agents=["ana", "ben"]))
-    assert "a gateway key of ana, ben for anthropic, openai" in screen
+    assert "clients send their own; the gateway has none" in render_screen(STATUS)
+    screen = joined(render_screen(replace(STATUS, keys=["openai"])))
+    assert "or a gateway key to use the gateway's (openai); to create one: foveate config key" in screen
+    screen = joined(render_screen(replace(STATUS, keys=["anthropic", "openai"], agents=["ana", "ben"])))
+    assert "or the gateway key of ana, ben to use the gateway's: anthropic, openai" in screen
 
 
 def test_a_gateway_open_to_other_machines_is_reported() -> None:
-    assert "open to" not in render_screen(STATUS)
+    assert "network" not in render_screen(STATUS)
     assert re.search(
-        r"^open to +other machines \(0\.0\.0\.0\)", render_screen(replace(STATUS, host="0.0.0.0")), re.MULTILINE
+        r"^network +other machines can connect \(0\.0\.0\.0\)",
+        render_screen(replace(STATUS, host="0.0.0.0")),
+        re.MULTILINE,
     )
 
 
@@ -84,17 +110,18 @@ def test_paid_upstreams_and_unkeyed_agents_are_reported() -> None:
     """Defect: clients were said to bring their own keys where all of them spent that of `key_variable`."""
     paid = replace(STATUS, keys=["openai"], paid=["openai"], unkeyed=["ben"])
 
-    assert re.search("^paid here +openai, whatever key clients bring$", render_screen(paid), re.MULTILINE)
-    assert "careful" not in render_screen(paid)
-    open_screen = render_screen(replace(paid, host="0.0.0.0"))
-    assert re.search("^paid here +openai, for those who show a gateway key$", open_screen, re.MULTILINE)
-    assert re.search("^careful +whoever names the agent ben has its notes", open_screen, re.MULTILINE)
+    assert "pays for openai, with its own key, whatever key a client sends" in joined(render_screen(paid))
+    assert "warning" not in render_screen(paid)
+    open_screen = joined(render_screen(replace(paid, host="0.0.0.0")))
+    assert "pays for openai, with its own key, for clients that send a gateway key" in open_screen
+    assert "warning any client that names the agent ben gets its notes and files in the prompt" in open_screen
+    assert open_screen.endswith("foveate config key --agent ben")
 
 
 def test_workers_and_the_local_model_are_shown() -> None:
     screen = render_screen(replace(STATUS, workers=4, local="SmolLM2", certificate="my cert.pem"))
 
-    assert ", 4 workers. Ctrl-C ends it." in screen
+    assert "The gateway is running with 4 workers. Press" in screen
     assert "curl -s --cacert 'my cert.pem' http://127.0.0.1:8090/v1/messages" in screen
     assert '"model": "local"' in screen
 

@@ -127,7 +127,7 @@ async def test_a_compaction_is_found_by_a_unique_prefix_of_its_id(store: Store) 
 
     assert (await find_compaction(store, "abcdef0")).id == "abcdef0123"
     assert (await find_compaction(store, "abd")).id == "abd", "a whole id is never ambiguous"
-    with pytest.raises(BadOption, match=r"several compactions begin with 'abc': abcdef01, abcdef99; "):
+    with pytest.raises(BadOption, match=r"several compaction ids start with 'abc': abcdef01, abcdef99; give more"):
         await find_compaction(store, "abc")
     for unknown in ("x", "abcdef0123x", "%", "abc_"):
         with pytest.raises(BadOption, match="no compaction has an id that starts with"):
@@ -139,7 +139,7 @@ async def test_a_compaction_is_found_by_a_unique_prefix_of_its_id(store: Store) 
 async def test_an_ambiguous_prefix_lists_some_of_its_matches(store: Store) -> None:
     await record_all(store, *(make_compaction(f"a{number:02}") for number in range(40)))
 
-    with pytest.raises(BadOption, match=r"a00, a01, .*, a09, …; say more") as raised:
+    with pytest.raises(BadOption, match=r"a00, a01, .*, a09, …; give more") as raised:
         await find_compaction(store, "a")
     assert "a10" not in str(raised.value)
 
@@ -155,5 +155,5 @@ async def test_a_session_is_found_by_a_unique_prefix_of_its_id(store: Store) -> 
     assert await find_session_id(store, "abd") == "abd"
     assert await find_session_id(store, "abc") == "abc"
     assert await find_session_id(store, "x") is None
-    with pytest.raises(BadOption, match="several sessions"):
+    with pytest.raises(BadOption, match="several session ids"):
         await find_session_id(store, "ab")
