@@ -5,8 +5,7 @@ The tables stand between the lines
     <!-- made from the code: settings server -->
     <!-- until here -->
 
-A test fails if a page is not current. The help of commands is not stored in pages: it is generated when the
-site is built.
+A test fails if a page is not current.
 """
 
 import ast
@@ -30,7 +29,6 @@ from foveate.engine.metrics.definitions import CONFIG_VALID, METRICS, REQUESTS, 
 from foveate.gateway.server.serve import load_live_config, settings_fixed_at_start
 
 DOCS = Path(__file__).parents[1] / "docs"
-COMMANDS = "commands"
 _GENERATED_BLOCK = re.compile(
     r"^<!-- made from the code: (\w+) ?(\S*) -->\n(.*?)^<!-- until here -->$", re.MULTILINE | re.DOTALL
 )
@@ -38,13 +36,11 @@ _GENERATED_BLOCK = re.compile(
 _BOUNDS = {"gt": "more than {}", "ge": "at least {}", "lt": "less than {}", "le": "at most {}"}
 
 
-def regenerate(page: str, *, stored_only: bool = True) -> str:
-    """Return a page with its generated parts rewritten: those that are stored in pages, or all."""
+def regenerate(page: str) -> str:
+    """Return a page with its generated parts rewritten."""
 
     def table(found: re.Match[str]) -> str:
         kind, argument, _ = found.groups()
-        if stored_only and kind == COMMANDS:
-            return found[0]
         opening_comment = f"<!-- made from the code: {' '.join(filter(None, (kind, argument)))} -->"
         return f"{opening_comment}\n\n{GENERATORS[kind](argument)}\n\n<!-- until here -->"
 
@@ -253,7 +249,7 @@ def _paragraphs(text: str) -> str:
 GENERATORS: dict[str, Callable[[str], str]] = {
     "settings": settings_table,
     "metrics": metrics_table,
-    COMMANDS: commands_help,
+    "commands": commands_help,
 }
 """Generators by the word in a page."""
 

@@ -1,12 +1,10 @@
-"""mkdocs hooks: add project files that pages link to, and generated parts.
+"""mkdocs hooks: add project files that pages link to.
 
 Pages link to files of the repository. Such a file is copied into the site; a link to a folder becomes its name.
-Generated parts of pages are rewritten.
 """
 
 import posixpath
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,6 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # mkdocs loads this file without its package
-
-from tools.docs_reference import regenerate  # noqa: E402 - the path has to be set before
-
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)((?:#[^)]*)?)\)")
 # Comments in pages for tests and tools.
 _COMMENT = re.compile(r"^<!-- .*?-->\n", re.MULTILINE | re.DOTALL)
@@ -64,7 +58,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Rewrite links to point into the site, and insert generated parts."""
+    """Rewrite links to point into the site."""
     page_path = page.file.src_uri
 
     def rewrite_link(found: re.Match[str]) -> str:
@@ -77,7 +71,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         site = _site_path(target)
         return f"[{text}]({posixpath.relpath(site, posixpath.dirname(page_path) or '.')}{anchor})"
 
-    return _LINK.sub(rewrite_link, _COMMENT.sub("", regenerate(markdown, stored_only=False)))
+    return _LINK.sub(rewrite_link, _COMMENT.sub("", markdown))
 
 
 def _linked_file(page: str, link: str) -> str | None:

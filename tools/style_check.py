@@ -1,4 +1,4 @@
-"""Check documentation and user-visible strings for words of the old vocabulary, and print each with a suggestion.
+"""Find words of the old vocabulary in documentation and user-visible strings.
 
     .venv/bin/python tools/style_check.py [FILE …]
 
@@ -37,9 +37,7 @@ VOCABULARY = {
     r"all else": "everything else",
     r"as it were|so to speak": "(drop it)",
 }
-_VOCABULARY = [
-    (re.compile(rf"\b(?:{word})\b", re.IGNORECASE), advice) for word, advice in VOCABULARY.items()
-]
+_VOCABULARY = [(re.compile(rf"\b(?:{word})\b", re.IGNORECASE), advice) for word, advice in VOCABULARY.items()]
 
 _MARKDOWN_CODE = re.compile(
     r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*$|<!--.*?-->|(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)|(?<=\])\([^)\s]*\)|<[^>\n]+>|https?://\S+",
@@ -90,9 +88,13 @@ def visible_texts(path: Path) -> Iterator[tuple[int, str]]:
 
 def _python_texts(content: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(content)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
-            if not _SQL.match(node.value):
-                yield node.lineno, _blank(_INLINE_CODE, node.value)
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and " " in node.value.strip()
+            and not _SQL.match(node.value)
+        ):
+            yield node.lineno, _blank(_INLINE_CODE, node.value)
 
 
 def _current_entries(changelog: str) -> str:

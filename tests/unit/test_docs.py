@@ -105,10 +105,10 @@ def test_environment_variables_in_the_code_are_found() -> None:
 
 @pytest.mark.parametrize("name", sorted(VARIABLES))
 def test_an_environment_variable_is_in_the_reference(name: str) -> None:
-    text = REFERENCE.read_text(encoding="utf-8")
+    text = page_text("reference/configuration.md").partition("\n## Environment variables\n")[2]
 
-    assert re.search(rf"^\|.*`{name}`.*\|$", text[text.index("\n## Variables\n") :], re.MULTILINE), (
-        f"docs/reference/cli.md does not explain {name}"
+    assert re.search(rf"^\|.*`{name}`.*\|", text, re.MULTILINE), (
+        f"docs/reference/configuration.md does not explain {name}"
     )
 
 
