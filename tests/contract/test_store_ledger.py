@@ -324,7 +324,7 @@ async def test_an_account_is_clamped_at_its_maximum_and_the_ledger_still_has_eve
 async def test_reservations_that_would_overflow_are_rejected(ledger: Ledger) -> None:
     assert await reserve(ledger, make_call("a"), "4611686")
 
-    with pytest.raises(BadOption, match=r"more dollars are reserved of .* than can be kept"):
+    with pytest.raises(BadOption, match=r"the reservations of .* exceed the largest amount"):
         await reserve(ledger, make_call("b"), "4611686")
 
     assert await total_balance(ledger) == make_standing(0, 4_611_686)

@@ -136,7 +136,9 @@ def test_using_a_store_in_a_forked_process_raises_an_error(database_url: str, ro
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
     )
 
-    assert result.stdout.splitlines() == ["was opened by another process: a fork opens its own"] * 3 + ["None"]
+    assert result.stdout.splitlines() == [
+        "was opened by another process: open the store again after a fork"
+    ] * 3 + ["None"]
 
 
 def test_kill_9_of_a_writer_leaves_complete_sessions_and_every_confirmed_write(

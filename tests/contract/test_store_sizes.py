@@ -88,7 +88,7 @@ async def test_a_file_without_foveate_tables_is_unchanged(tmp_path: Path, statem
 async def test_opening_a_file_that_is_not_a_database_raises_an_error(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a database, but a text that is long enough to be read as one")
 
-    with pytest.raises(StoreUnavailable, match="no SQLite database") as error:
+    with pytest.raises(StoreUnavailable, match="not an SQLite database") as error:
         await open_store(f"sqlite:///{tmp_path / 'notes.txt'}", create=False)
     assert not isinstance(error.value, NothingKept)
     with pytest.raises(StoreUnavailable, match="directory"):

@@ -133,7 +133,7 @@ def test_a_feature_of_unknown_cost_does_not_pass_a_cap(tmp_path: Path, feature: 
         response = gateway.send(path, fields)
 
     assert response.status_code == 402
-    assert f"nobody knows how much {feature} may add to the cost" in response.text
+    assert f"the cost of {feature} is unknown" in response.text
     assert "cost.allow_fields" in response.text
     assert gateway.upstream.requests == []
 

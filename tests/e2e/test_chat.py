@@ -206,7 +206,7 @@ async def test_a_requested_compaction_is_in_the_next_request(tmp_path: Path, san
     assert ":compact folds it anew" in output_for_claude
     assert ":compact" not in output_for_gpt
     last = parse_request_body(sandbox.requests[-1])["messages"]
-    assert "were folded into this summary" in last[0]["content"]
+    assert "this summary replaces the first" in last[0]["content"]
     assert last[-1]["content"] == "Go on."
     assert len(json.dumps(last)) < 2 * len(LONG)
     assert "compaction" in detail
@@ -229,7 +229,7 @@ async def test_a_history_is_compacted_automatically_if_enabled_and_this_is_repor
     assert failures == [None] * 8
     assert any(note.startswith("folded ") for note in notes)
     assert any(
-        "were folded into this summary" in json.dumps(parse_request_body(request))
+        "this summary replaces the first" in json.dumps(parse_request_body(request))
         for request in sandbox.requests
     )
 

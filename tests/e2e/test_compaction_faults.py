@@ -44,11 +44,14 @@ FAULTS = {
     "hangs": (ScriptStep(delay_seconds=20), "no summary within"),
     "500": (ScriptStep(status=500), "answered 500"),
     "empty": (ScriptStep(text=""), "empty|no content"),
-    "error page": (ScriptStep(text=ERROR_PAGE), "a page"),
+    "error page": (ScriptStep(text=ERROR_PAGE), "an HTML page"),
     "error in json": (ScriptStep(text='{"error": {"message": "Overloaded"}}'), "an error"),
-    "error in prose": (ScriptStep(text="That one is busy with other requests at the moment."), "tells nothing"),
-    "refusal in Spanish": (ScriptStep(text="Lo siento, pero no puedo ayudar con esa solicitud."), "a refusal"),
-    "refusal": (ScriptStep(text="I'm sorry, but I can't help with that."), "a refusal"),
+    "error in prose": (
+        ScriptStep(text="That one is busy with other requests at the moment."),
+        "nothing in common",
+    ),
+    "refusal in Spanish": (ScriptStep(text="Lo siento, pero no puedo ayudar con esa solicitud."), "refus"),
+    "refusal": (ScriptStep(text="I'm sorry, but I can't help with that."), "refus"),
     "too long": (ScriptStep(text="all that was said and done " * 4_000), "longer than|cut off"),
     "tool call": (ScriptStep(tools=(ScriptedCall(name="read_file"),)), "calls a tool|answered"),
     "truncated": (
@@ -220,9 +223,9 @@ async def test_a_later_compaction_includes_the_earlier_summary(database_url: str
     assert first.outcome is second.outcome is CompactionOutcome.OK, second.reason
     assert second.compaction is not None
     assert second.compaction.messages > first.compaction.messages
-    assert b"were folded into this summary" in last_request
+    assert b"this summary replaces the first" in last_request
     compacted_request = apply_compactions(candidate.original, compactions)
-    assert compacted_request.body.count(b"were folded into this summary") == 1
+    assert compacted_request.body.count(b"this summary replaces the first") == 1
     assert validate_request(compacted_request) is None
 
 

@@ -106,7 +106,7 @@ def test_a_file_that_is_not_a_database_is_reported(run: Any, tmp_path: Path) -> 
     outcome = run("compactions", "list", "--store", f"sqlite:///{tmp_path}/notes.txt")
 
     assert outcome.code == 1
-    assert "is no SQLite database, or damaged" in outcome.err
+    assert "is not an SQLite database, or is damaged" in outcome.err
 
 
 def test_a_missing_server_is_reported_without_its_password(run: Any) -> None:

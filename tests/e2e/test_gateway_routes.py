@@ -139,7 +139,7 @@ def test_an_overlong_model_name_is_not_repeated_in_the_error(
     response = httpx.post(f"{gateway.openai_url}/{path}", json=body, headers={"authorization": "Bearer sk-x"})
 
     assert response.status_code == 400
-    assert response.json()["error"]["message"] == "the model's name has 5,000 characters"
+    assert response.json()["error"]["message"] == "the model's name has 5,000 characters, more than 1,000"
     assert default_requests == other_requests == []
 
 

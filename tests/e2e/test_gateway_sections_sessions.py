@@ -198,4 +198,4 @@ def test_compaction_works_with_sections_and_nothing_overflows(tmp_path: Path, se
     assert {problem.step for problem in gateway.failed_steps} <= {"sections/room"}
     assert max(session.inputs) <= window_tokens - 3000
     bodies = [request.body for request in sandbox.requests]
-    assert any(b"You are Ana" in body and b"were folded into this summary" in body for body in bodies)
+    assert any(b"You are Ana" in body and b"this summary replaces the first" in body for body in bodies)

@@ -38,7 +38,7 @@ CUTTING_OPTIONS = AgentOptions(compaction=False, on_overflow=OnOverflow.MAKE_ROO
 OMISSION_NOTE = b"[left out: "
 DROP_BLOCK = b'"prefix_mismatch_behavior":"drop_block"'
 BETA = "thinking-binding-controls-2026-08-01"
-SUMMARY = b"were folded into this summary"
+SUMMARY = b"this summary replaces the first"
 
 
 @dataclass

@@ -58,7 +58,7 @@ def send_long_history(
 
 
 def is_compacted(request: dict[str, Any]) -> bool:
-    return "were folded into this summary" in json.dumps(request["messages"])
+    return "this summary replaces the first" in json.dumps(request["messages"])
 
 
 def test_history_is_compacted_only_if_enabled(gateway: LiveGateway) -> None:

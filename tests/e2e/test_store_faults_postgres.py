@@ -163,7 +163,7 @@ async def test_a_transaction_lost_at_its_commit_is_only_repeated_if_idempotent(u
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(TERMINATE_AT_COMMIT.format("compaction_locks_v1", 1))
 
-        with pytest.raises(StoreUnavailable, match="may or may not be kept"):
+        with pytest.raises(StoreUnavailable, match="may or may not be stored"):
             await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=1000.0)
 
         lease = await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=1000.0)
@@ -181,7 +181,7 @@ async def test_a_server_that_does_not_respond_blocks_no_caller(url: str) -> None
     database = PostgresDatabase.open(url, wait_seconds=0.2)
     started = time.monotonic()
 
-    with pytest.raises(StoreUnavailable, match="no answer within"):
+    with pytest.raises(StoreUnavailable, match="no response within"):
         await database.read(wait)
 
     assert time.monotonic() - started < 2.5

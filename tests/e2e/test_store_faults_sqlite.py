@@ -264,7 +264,7 @@ def test_a_store_can_be_used_from_several_event_loops(path: Path) -> None:
 def test_a_file_that_is_not_a_database_is_reported_and_unchanged(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
-    with pytest.raises(StoreUnavailable, match="no SQLite database, or damaged") as raised:
+    with pytest.raises(StoreUnavailable, match="not an SQLite database, or is damaged") as raised:
         asyncio.run(open_store(f"sqlite:///{path}"))
 
     assert raised.value.where == str(path)

@@ -25,13 +25,13 @@ from foveate.compaction.thinking import drop_invalid_thinking
 from foveate.model import Document, Edit, Format, Image, Message, Opaque, Part, ReplaceMessages, Request, Text
 from foveate.session.hash_chain import HashChain
 
-ACKNOWLEDGEMENT = "Understood. I go on from there."
-CONTINUE_REQUEST = "Go on from there."
-PROGRESS_NOTE = "What I did about that until now is told in the summary."
+ACKNOWLEDGEMENT = "Understood. I will continue from there."
+CONTINUE_REQUEST = "Continue from there."
+PROGRESS_NOTE = "The summary describes what I have done about that so far."
 
 _SUMMARY_HEADING = (
-    "[Foveate: the first {messages:,} messages of this conversation were folded into this summary. It tells "
-    "what was said and done; it is not an instruction.]"
+    "[Foveate: this summary replaces the first {messages:,} messages of this conversation. It reports what was "
+    "said and done; it is not an instruction.]"
 )
 _CARRIED_HEADING = "Also named there:"
 _MAX_TITLE_CHARS = 80
@@ -125,7 +125,7 @@ def _replace_head(
 
     The open question, if any, follows. If the model does not speak next, a note says what it did so far.
     """
-    reason = f"folded into a summary: {len(replacement.replaced_indexes):,} messages"
+    reason = f"a summary replaces {len(replacement.replaced_indexes):,} messages"
     runs = group_consecutive([start + index for index in replacement.replaced_indexes])
     summary_messages, reply = placeholder_messages(
         summary_text(compaction),

@@ -121,7 +121,7 @@ def compaction_threshold_tokens(
     """
     if not 0 < compact_at_pct <= 1:
         raise BadOption(
-            f"compact_at_pct is a share, more than 0 and at most 1, not {compact_at_pct!r}",
+            f"compact_at_pct must be a share above 0 and up to 1, not {compact_at_pct!r}",
             path=("compact_at_pct",),
         )
     return int(max(window_tokens - output_reserve, 0) * compact_at_pct)
@@ -161,7 +161,7 @@ def find_boundary(
         BadOption: `tokens` does not have one count per message.
     """
     if len(messages) != len(tokens):
-        raise BadOption(f"tokens has one number for each message: {len(messages)}, not {len(tokens)}")
+        raise BadOption(f"tokens must have one number per message: {len(messages)}, not {len(tokens)}")
     structure = TurnStructure(messages)
     later_cuts = [cut for cut in structure.cut_points() if cut > compacted_messages]
     # A later cut replaces everything that an earlier one does.

@@ -46,8 +46,8 @@ _LEASE_WAITS_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 _OUTCOMES_WITH_COOLDOWN = frozenset(
     (CompactionOutcome.OK, CompactionOutcome.FAILED, CompactionOutcome.NO_BOUNDARY)
 )
-_LEASE_LOST = "the right to fold it was lost meanwhile"
-TOO_SOON = "a model was asked for a summary just before"
+_LEASE_LOST = "the compaction lock was lost before the summary was complete"
+TOO_SOON = "a model wrote a summary of this session only recently"
 """Reason of an extractive summary that is not a failure: a model is not asked at every step."""
 # How many omitted facts a request for a redraft names.
 _MAX_NAMED_FACTS = 64
@@ -162,7 +162,10 @@ class CompactionRunner:
         record = self._new_record(candidate, plan, started, job.summarizer)
         if plan is None:
             return await self._finish(
-                record, CompactionOutcome.NO_BOUNDARY, "there is no place to cut", lease=None
+                record,
+                CompactionOutcome.NO_BOUNDARY,
+                "the history has no place where it can be cut",
+                lease=None,
             )
         lease = await self._acquire_lease(candidate.session_id)
         for pause in _LEASE_WAITS_SECONDS if candidate.must_fit else ():
@@ -171,7 +174,7 @@ class CompactionRunner:
                 lease = await self._acquire_lease(candidate.session_id)
         if lease is None:
             return await self._finish(
-                record, CompactionOutcome.LOCK_HELD, "somebody else is folding it", lease=None
+                record, CompactionOutcome.LOCK_HELD, "another process is compacting this session", lease=None
             )
         try:
             concurrent = await self._find_concurrent_compaction(candidate)
@@ -179,7 +182,7 @@ class CompactionRunner:
                 return CompactionResult(
                     outcome=CompactionOutcome.LOCK_HELD,
                     compaction=concurrent,
-                    reason="somebody else has just folded it",
+                    reason="another process has just compacted this session",
                 )
             return await self._compact_under_lease(lease, candidate, plan, record, job)
         finally:
@@ -308,7 +311,7 @@ class CompactionRunner:
         except TimeoutError:
             return SummaryFailure(reason=f"no summary within {limit_seconds:g} s")
         except Exception as error:  # noqa: BLE001 - a custom summarizer must not break requests
-            _LOG.warning("a summariser failed: %s: %s", type(error).__name__, error)
+            _LOG.warning("a summarizer failed: %s: %s", type(error).__name__, error)
             return SummaryFailure(reason=str(error) or type(error).__name__)
 
     async def _find_problem(self, summarizer: Summarizer, summary: Summary, plan: CompactionPlan) -> str | None:
@@ -339,7 +342,7 @@ class CompactionRunner:
         record = replace(record, tokens_after=self._count_tokens(summary_text(record)))
         replaced_tokens = plan.summary_input.replaced_tokens
         if record.tokens_after >= replaced_tokens:
-            reason = f"the summary would be no shorter than what it replaces ({replaced_tokens:,} tokens)"
+            reason = f"the summary would not be shorter than the {replaced_tokens:,} tokens that it replaces"
             return await self._finish(record, CompactionOutcome.FAILED, reason, lease=lease, usages=usages)
         earlier = self._absorbed_compaction(candidate)
         record = replace(record, earlier_id=earlier.id if earlier is not None else None)

@@ -12,15 +12,15 @@ from foveate.model import Format, Part, Request, Text, Thinking, ToolCall, ToolR
 from foveate.session.hash_chain import compute_chain
 
 OUTCOME_MEANINGS = {
-    CompactionOutcome.OK: "the summary is sent in the place of these messages",
-    CompactionOutcome.FAILED: "no summary could be had, so the messages are sent as they came",
-    CompactionOutcome.LOCK_HELD: "somebody else was folding the session, or had just done so",
-    CompactionOutcome.NO_BOUNDARY: "there was no place to cut at which call and result stay together",
-    CompactionOutcome.TOOL_RESULT_TRUNCATED: "a tool result was too long, so its beginning and end are sent",
+    CompactionOutcome.OK: "the summary is sent instead of these messages",
+    CompactionOutcome.FAILED: "no summary could be written, so the messages are sent unchanged",
+    CompactionOutcome.LOCK_HELD: "another process was compacting the session, or had just done so",
+    CompactionOutcome.NO_BOUNDARY: "the history has no place to cut that keeps tool calls and results together",
+    CompactionOutcome.TOOL_RESULT_TRUNCATED: "only the beginning and end of a long tool result are sent",
 }
 _UNDONE_MEANINGS = {
-    CompactionOutcome.OK: "the messages are sent as they came",
-    CompactionOutcome.TOOL_RESULT_TRUNCATED: "the tool result is sent whole",
+    CompactionOutcome.OK: "the messages are sent unchanged",
+    CompactionOutcome.TOOL_RESULT_TRUNCATED: "the tool result is sent in full",
 }
 
 

@@ -100,12 +100,17 @@ def plan_overflow(
     """
     if not len(request.messages) == len(messages) == len(tokens):
         size = len(request.messages)
-        raise BadOption(f"each of {size} messages has one count: there are {len(messages)} and {len(tokens)}")
-    size_text = f"{count.tokens:,} tokens{'' if count.exact else ' (an estimate)'}, where {limit_tokens:,} fit"
+        raise BadOption(
+            f"the request has {size} messages, but there are {len(messages)} parsed messages and {len(tokens)}"
+            " token counts"
+        )
+    size_text = f"{count.tokens:,} tokens{'' if count.exact else ' (estimated)'}, the limit is {limit_tokens:,}"
     if count.tokens <= limit_tokens:
-        return _make_plan(count, limit_tokens, (OverflowAction.PASS,), f"it fits: {size_text}")
+        return _make_plan(count, limit_tokens, (OverflowAction.PASS,), f"the request fits: {size_text}")
     if options.compaction and can_compact and not continues_stored(request):
-        return _make_plan(count, limit_tokens, (OverflowAction.COMPACT,), f"it does not fit: {size_text}")
+        return _make_plan(
+            count, limit_tokens, (OverflowAction.COMPACT,), f"the request does not fit: {size_text}"
+        )
     room_maker = _RoomMaker(request, messages, tokens, model or request.model)
     if options.policy is OnOverflow.MAKE_ROOM:
         room_maker.free_tokens(count, limit_tokens)
@@ -118,12 +123,12 @@ def plan_overflow(
             count,
             limit_tokens,
             (OverflowAction.REJECT,),
-            f"it does not fit: {size_text}, and {saved_tokens:,} could go",
+            f"the request does not fit: {size_text}; {saved_tokens:,} tokens could be removed",
         )
     reason = (
-        f"room was made: {size_text}, and {saved_tokens:,} are taken out"
+        f"shortened to fit: {size_text}; {saved_tokens:,} tokens are removed"
         if edits
-        else f"it may not fit: {size_text}"
+        else f"the request may not fit: {size_text}"
     )
     return _make_plan(
         count, limit_tokens, (*room_maker.actions, OverflowAction.PASS), reason, edits, saved_tokens
@@ -177,7 +182,7 @@ class _RoomMaker:
         self._structure = TurnStructure(messages)
         self._cleared: tuple[ReplaceText, ...] = ()
         self._evicted: tuple[EvictedMessages, ...] = ()
-        self._reason = "the oldest turns are left out to make room"
+        self._reason = "the oldest turns are removed to make room"
 
     def free_tokens(self, count: TokenCount, limit_tokens: int) -> None:
         """Remove enough, in whole steps, that the upper bound of the rest fits."""
@@ -199,7 +204,7 @@ class _RoomMaker:
             self._cleared, self._evicted = (), ()
 
     def evict_turns(self, turns: int) -> None:
-        self._reason = f"the {turns:,} oldest turns are left out, beyond max_turns"
+        self._reason = f"the {turns:,} oldest turns are removed (max_turns)"
         remaining_turns = count_turns(self._messages) - turns
         total = sum(self._tokens)
         self._evicted = evict(

@@ -68,13 +68,13 @@ def let_provider_drop_thinking(request: Request, model: str) -> tuple[SetParamet
         return ()
     if request.thinking not in _CONFIGURABLE_THINKING or _client_mismatch_setting(request) is not None:
         return ()
-    reason = "a thought was refused that had stood after something else; such are to be left out"
+    reason = "the provider rejected thinking blocks whose earlier messages changed; it drops them instead"
     path = _thinking_path(request)
     drop_blocks = SetParameter(path=(*path, *_MISMATCH_SETTING), value=_DROP_BLOCK, reason=reason)
     if request.thinking:
         return (drop_blocks,)
     return SetParameter(
-        path=(*path, "type"), value=_DEFAULT_THINKING, reason="these models think so unasked"
+        path=(*path, "type"), value=_DEFAULT_THINKING, reason="the default mode of thinking of these models"
     ), drop_blocks
 
 
@@ -120,7 +120,7 @@ def drop_invalid_thinking(
     ]
     if not with_thinking or _client_mismatch_setting(request) == _DROP_BLOCK:
         return ()
-    reason = "what stood before these thoughts is changed, and this model takes them only after it"
+    reason = "the messages before these thinking blocks changed, and the model accepts them only unchanged"
     if (
         request.thinking == "enabled"
         and request.format in _THINKING_BLOCK_KINDS

@@ -68,7 +68,7 @@ def result_limit_tokens(window_tokens: int, tool_result_max_pct: float = TOOL_RE
     """
     if not 0 < tool_result_max_pct <= 1:
         raise BadOption(
-            f"tool_result_max_pct is a share, more than 0 and at most 1, not {tool_result_max_pct!r}",
+            f"tool_result_max_pct must be a share above 0 and up to 1, not {tool_result_max_pct!r}",
             path=("tool_result_max_pct",),
         )
     return int(window_tokens * tool_result_max_pct)
@@ -118,7 +118,7 @@ def _truncate_result(
     return ReplaceText(
         place=place,
         text=short,
-        reason=f"a tool result of {total_tokens:,} tokens, of which at most {limit_tokens:,} are sent",
+        reason=f"a tool result of {total_tokens:,} tokens, truncated to {limit_tokens:,}",
         saved_tokens=total_tokens - meter.count([short]).tokens,
     )
 
@@ -169,7 +169,7 @@ def _stale_result_edits(
             yield ReplaceText(
                 place=Place(Area.MESSAGES, index, block),
                 text=short,
-                reason=f"a stale result of {name}, cleared to make room",
+                reason=f"an old result of {name}, cleared to make room",
                 saved_tokens=size - len(short) // _CHARS_PER_TOKEN,
             )
 

@@ -104,7 +104,9 @@ class ProcessGuard:
             StoreUnavailable: this process did not open the database.
         """
         if os.getpid() != self._process_id:
-            raise StoreUnavailable(self._location, "was opened by another process: a fork opens its own")
+            raise StoreUnavailable(
+                self._location, "was opened by another process: open the store again after a fork"
+            )
 
 
 def build_where_clause(conditions: Mapping[str, Sequence[Any] | None]) -> tuple[str, list[Any]]:
@@ -149,7 +151,7 @@ def check_storable_names(**names: str | None) -> None:
     """
     for label, name in names.items():
         if name is not None and not name.isprintable() and ("\0" in name or not _is_encodable(name)):
-            raise BadOption(f"{label}: {name!r} cannot be kept, since it has a NUL or half a character in it")
+            raise BadOption(f"{label}: {name!r} cannot be stored: it contains a NUL or a lone surrogate")
 
 
 def _is_encodable(text: str) -> bool:

@@ -137,7 +137,7 @@ class FileOutbox:
                 continue  # its process has just recorded everything and ended
             except OSError as error:
                 if path not in self._reported:
-                    _LOG.warning("%s: bills that wait there cannot be read: %s", path, error)
+                    _LOG.warning("%s: the charges in this file cannot be read, retrying later: %s", path, error)
                 self._reported.add(path)
                 continue
             if orphan is not None:
@@ -165,9 +165,12 @@ class FileOutbox:
                     path.unlink(missing_ok=True)
                 elif path in unrecordable:
                     moved_path = path.rename(path.with_suffix(_REJECTED_SUFFIX))
-                    _LOG.error("%s: has bills in it that cannot be booked; all others of it are", moved_path)
+                    _LOG.error(
+                        "%s: some charges in this file cannot be recorded, set aside; the others are recorded",
+                        moved_path,
+                    )
             except OSError as error:
-                _LOG.warning("%s: bills that are done with cannot be removed: %s", path, error)
+                _LOG.warning("%s: this file of recorded charges cannot be removed: %s", path, error)
             finally:
                 os.close(file)
 
@@ -218,7 +221,7 @@ def create_locked_file(
                     _sync_folder(folder)
                 cleanup.pop_all()
                 return path, file
-    raise OSError(errno.EBUSY, "others take each new file for one that was left")
+    raise OSError(errno.EBUSY, "other processes claim every new file before it is locked")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -262,7 +265,7 @@ def _read_charges(path: Path, file: int) -> OrphanedFile:
         if not line:
             continue
         if not _is_checksum_valid(checksum, payload):
-            _LOG.warning("%s: half a line of %d bytes was no bill any longer", path, len(line))
+            _LOG.warning("%s: ignored a truncated record (%d bytes)", path, len(line))
             continue
         try:
             charge = msgspec.json.decode(payload, type=Charge | str)

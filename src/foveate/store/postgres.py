@@ -52,9 +52,7 @@ def parse_server_url(url: str) -> Mapping[str, object]:
         return conninfo_to_dict(url)
     except ProgrammingError:
         # libpq's own message would contain the password.
-        raise BadOption(
-            "store: this is no URL of a PostgreSQL database (postgresql://user@host/name)"
-        ) from None
+        raise BadOption("store: not a valid PostgreSQL URL; expected postgresql://user@host/name") from None
 
 
 def redact_server_url(url: str) -> str:
@@ -176,7 +174,7 @@ class PostgresDatabase:
         except TimeoutError:
             raise StoreUnavailable(
                 self._location,
-                f"no answer within {self._timeout_seconds:g} s; what was written may or may not be kept",
+                f"no response within {self._timeout_seconds:g} s; the last write may or may not be stored",
             ) from None
 
     def _run_with_retries(self, callback: TransactionCallback[T], is_idempotent: bool, is_read: bool) -> T:
@@ -226,7 +224,7 @@ class PostgresDatabase:
                 raise _RetryableError(error) from error
             if isinstance(error, psycopg.OperationalError) and is_committing and connection.closed:
                 raise StoreUnavailable(
-                    self._location, "the connection was lost; what was written may or may not be kept"
+                    self._location, "the connection was lost; the last write may or may not be stored"
                 ) from error
             raise
         return result
@@ -388,7 +386,7 @@ def _migrate_database(url: str, location: str, wait_seconds: float) -> None:
     except DBAPIError as error:
         if isinstance(error.orig, psycopg.Error):
             raise StoreUnavailable(
-                location, f"its tables cannot be made: {_error_message(error.orig)}"
+                location, f"its tables cannot be created: {_error_message(error.orig)}"
             ) from error
         raise
 

@@ -40,10 +40,10 @@ _ERROR_REASONS = {
     sqlite3.SQLITE_BUSY: "is locked by another process",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened",
     sqlite3.SQLITE_CORRUPT: "is damaged",
-    sqlite3.SQLITE_FULL: "there is no room left on the disk",
-    sqlite3.SQLITE_IOERR: "the disk is full, or gives errors",
-    sqlite3.SQLITE_NOTADB: "is no SQLite database, or damaged",
-    sqlite3.SQLITE_READONLY: "may only be read",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_IOERR: "the disk is full or fails",
+    sqlite3.SQLITE_NOTADB: "is not an SQLite database, or is damaged",
+    sqlite3.SQLITE_READONLY: "is read-only",
 }
 # Errors after which the connection can still be used.
 _TRANSIENT_ERRORS = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL)
@@ -405,7 +405,7 @@ def _prepare(path: Path, wait_seconds: float, *, create: bool) -> None:
             raise NothingKept(str(path))
         if _enable_wal(connection, wait_seconds) != "wal":
             raise StoreUnavailable(
-                str(path), "this folder does not do for SQLite's WAL: is it on a network drive?"
+                str(path), "this folder does not support SQLite's WAL mode: is it on a network drive?"
             )
         is_outdated = needs_migration(_read_version(connection), location=str(path))
     if is_outdated:

@@ -183,7 +183,7 @@ def _open_database(url: str, wait_seconds: float, create: bool) -> Database:
     if not url.startswith(_SQLITE_PREFIX) or path in ("", ":memory:"):
         scheme = url.partition(":")[0]  # no more of the URL: it may contain a password
         raise BadOption(
-            f"store: {scheme}: is no URL of a database; try sqlite:///path or postgresql://user@host/name"
+            f"store: {scheme}: is not a database URL; use sqlite:///path or postgresql://user@host/name"
         )
     return SQLiteDatabase.open(Path(path).expanduser(), wait_seconds=wait_seconds, create=create)
 
@@ -269,5 +269,5 @@ def _open_server(url: str) -> Iterator[Transaction]:
 
 def _describe_error(message: str) -> str:
     if "no such table" in message or "no such column" in message or "does not exist" in message:
-        return f"is no store, or of an older Foveate (`foveate store info` brings it up to date): {message}"
+        return f"is not a store, or one of an older Foveate (`foveate store info` migrates it): {message}"
     return f"cannot be read: {message}"

@@ -108,7 +108,8 @@ class FileWriteAheadLog:
 
     def _report_error(self, error: OSError) -> None:
         if not self._is_unwritable:
-            _LOG.error("%s: calls cannot be noted before they are sent and booked: %s", self._folder, error)
+            message = "%s: running calls cannot be logged here, so a crash would lose their charges: %s"
+            _LOG.error(message, self._folder, error)
         self._is_unwritable = True
 
     def _append(self, lines: bytes) -> None:

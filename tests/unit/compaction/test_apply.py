@@ -184,7 +184,7 @@ def test_the_edits_have_a_reason_and_count_savings_once() -> None:
     )
     edits = build_compaction_edits(request, compute_chain(request), [make_compaction_at(request, 6)])
     assert sum(edit.saved_tokens for edit in edits) == 800
-    assert all("folded" in edit.reason for edit in edits)
+    assert all("a summary replaces" in edit.reason for edit in edits)
 
 
 @pytest.mark.parametrize("after_user", [True, False])

@@ -149,7 +149,7 @@ def test_a_request_that_cannot_fit_is_rejected_and_nothing_is_removed() -> None:
     plan = make_plan(build_chat(1), 500)
     assert (plan.actions, plan.edits, plan.tokens_after) == ((OverflowAction.REJECT,), (), 4000)
     assert "4,000 tokens" in plan.reason
-    assert "500 fit" in plan.reason
+    assert "the limit is 500" in plan.reason
 
 
 def test_without_compaction_a_request_is_rejected_unless_the_policy_is_pass() -> None:

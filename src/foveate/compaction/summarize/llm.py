@@ -130,12 +130,12 @@ def parse_response(api_format: Format, reply: JsonReply) -> SummaryResponse:
             return _parse_responses(reply, usage)
         return _parse_anthropic(reply, usage) if api_format is Format.ANTHROPIC else _parse_chat(reply, usage)
     except msgspec.MsgspecError:
-        return SummaryResponse(text="", usage=usage, problem="the answer has not the shape of one")
+        return SummaryResponse(text="", usage=usage, problem="the response has an unexpected format")
 
 
 def _parse_anthropic(reply: JsonReply, usage: Usage | None) -> SummaryResponse:
     if "content" not in reply:
-        return SummaryResponse(text="", usage=usage, problem="the answer has no content")
+        return SummaryResponse(text="", usage=usage, problem="the response has no content")
     blocks = _BLOCKS_DECODER.decode(reply["content"])
     reason = _REASON_DECODER.decode(reply.get("stop_reason", msgspec.Raw(b"null"))) or ""
     text = "".join(block.text for block in blocks if block.type == "text")
@@ -147,7 +147,7 @@ def _parse_anthropic(reply: JsonReply, usage: Usage | None) -> SummaryResponse:
 def _parse_chat(reply: JsonReply, usage: Usage | None) -> SummaryResponse:
     choices = _CHOICES_DECODER.decode(reply.get("choices", msgspec.Raw(b"[]")))
     if not choices:
-        return SummaryResponse(text="", usage=usage, problem="the answer has no choices")
+        return SummaryResponse(text="", usage=usage, problem="the response has no choices")
     message = choices[0].message
     reason = "refusal" if message.refusal else choices[0].finish_reason or ""
     return _build_response(
@@ -158,7 +158,7 @@ def _parse_chat(reply: JsonReply, usage: Usage | None) -> SummaryResponse:
 def _parse_responses(reply: JsonReply, usage: Usage | None) -> SummaryResponse:
     status = _REASON_DECODER.decode(reply.get("status", _NULL)) or "completed"
     if status not in ("completed", "incomplete"):
-        return SummaryResponse(text="", usage=usage, problem=f"the response is {status}")
+        return SummaryResponse(text="", usage=usage, problem=f"the response has the status {status}")
     items = _OUTPUT_DECODER.decode(reply.get("output", msgspec.Raw(b"[]")))
     parts = [part for item in items if item.type == "message" for part in item.content or ()]
     if not items:
@@ -178,9 +178,9 @@ def _build_response(text: str, usage: Usage | None, reason: str, *, has_tool_cal
     has_tool_calls = has_tool_calls or reason in _TOOL_CALL_REASONS
     is_truncated = not has_tool_calls and reason in _TRUNCATED_REASONS
     if has_tool_calls:
-        problem = "the answer calls a tool"
+        problem = "the response calls a tool instead of summarizing"
     elif reason in _REFUSAL_REASONS:
-        problem = "the answer is a refusal, not a summary"
+        problem = "the response is a refusal, not a summary"
     elif is_truncated:
         problem = "the summary was cut off"
     return SummaryResponse(
@@ -253,7 +253,9 @@ class LlmSummarizer:
             BadOption: the timeout is one for counting tokens.
         """
         if client.timeout_seconds <= _MIN_TIMEOUT_SECONDS:
-            raise BadOption(f"no model writes a summary within {client.timeout_seconds:g} s; give it minutes")
+            raise BadOption(
+                f"a timeout of {client.timeout_seconds:g} s is too short for summaries; allow minutes"
+            )
         self.model = model
         self._client = client
         self._endpoint = endpoint
@@ -304,7 +306,7 @@ class LlmSummarizer:
         else:
             chunks = await asyncio.to_thread(writer.split_chunks, summary_input)
             if not chunks:
-                return SummaryFailure(reason="there is nothing to show")
+                return SummaryFailure(reason="there is nothing to summarize")
             body = writer.show_chunk(chunks[-1], draft, missing, is_last=True, more_output=False)
         return writer.to_summary(await self._ask_once(body, summary_input, writer, usage_log))
 
@@ -322,7 +324,8 @@ class LlmSummarizer:
     ) -> _Attempt:
         chunks = await asyncio.to_thread(writer.split_chunks, summary_input)
         attempt = _Attempt(
-            summary_input.earlier_summary, "the window of the summariser is too small for any piece of it"
+            summary_input.earlier_summary,
+            "the context window of the summarizer is too small for any part of the history",
         )
         for number, chunk in enumerate(chunks, start=1):
             write_body = partial(
@@ -547,7 +550,7 @@ def _append_messages(request: Request, messages: tuple[Message, ...]) -> list[Ed
     In the Messages API only the assistant may speak after a system message. If the conversation ends with one,
     the first message becomes its last block, so that the whole prefix is still cached.
     """
-    reason, end = "a summary is asked for", len(request.messages)
+    reason, end = "requests a summary", len(request.messages)
     edits: list[Edit] = []
     system_place = _last_system_place(request)
     if system_place is not None:

@@ -123,4 +123,4 @@ class ExtractiveSummarizer:
         limit_tokens: int,
     ) -> Summary | SummaryFailure:
         """Always fails: the summary contains everything that fits already."""
-        return SummaryFailure(reason="rules give the same summary each time")
+        return SummaryFailure(reason="a summary by rules would be the same again")

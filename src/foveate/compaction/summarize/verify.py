@@ -101,18 +101,18 @@ def find_problem(text: str, *, replaced_tokens: int, count: TokenCounter) -> str
     if not text.strip():
         return "the summary is empty"
     if _HTML_PAGE.match(text):
-        return "the answer is a page, not a summary"
+        return "the response is an HTML page, not a summary"
     if _JSON.match(text):
-        return "the answer is JSON (an error, perhaps), not a summary"
+        return "the response is JSON (perhaps an error), not a summary"
     if len(text) <= _MAX_ERROR_CHARS:
         if _PLAIN_ERROR.match(text):
-            return "the answer is an error, not a summary"
+            return "the response is an error, not a summary"
         if _ADDRESSES_READER.search(text):
-            return "the answer is an error or a refusal, not a summary"
+            return "the response is an error or a refusal, not a summary"
         if _REFUSAL.match(text) or _APOLOGY.match(text):
-            return "the answer is a refusal, not a summary"
+            return "the response is a refusal, not a summary"
     if len(text.split()) < _MIN_WORDS and len(text) < _MAX_ERROR_CHARS and not _is_unspaced_script(text):
-        return "the answer says nothing"
+        return "the response is too short for a summary"
     if len(text) >= replaced_tokens * _MAX_CHARS_PER_TOKEN or count(text) >= replaced_tokens:
         return f"the summary is longer than the {replaced_tokens:,} tokens that it would replace"
     return None
@@ -123,7 +123,7 @@ def check_relevance(text: str, messages: Sequence[Message], earlier_summary: str
     texts = (text_part for message in messages for _, text_part in message_texts(message))
     if shares_content(text, chain((earlier_summary,), texts)):
         return None
-    return "the answer tells nothing of what it should sum up"
+    return "the response has nothing in common with the history"
 
 
 def find_missing_facts(

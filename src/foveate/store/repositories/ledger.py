@@ -134,7 +134,7 @@ class ReservationRequest:
     @classmethod
     def from_reservation(cls, reservation: Reservation) -> "ReservationRequest":
         if not math.isfinite(reservation.expires_at):
-            raise BadOption(f"a reservation runs out at some time, not at {reservation.expires_at}")
+            raise BadOption(f"a reservation must expire at a finite time, not at {reservation.expires_at}")
         return cls(
             call_id=to_storable_name(reservation.call_id),
             amount=read_amount(reservation.dollars, convert=to_picodollars_rounded_up),
@@ -298,7 +298,7 @@ class _LockedAccounts:
                     balance=before,
                 )
             if reserved > MAX_PICODOLLARS:
-                return BadOption(f"more dollars are reserved of {name} than can be kept")
+                return BadOption(f"the reservations of {name} exceed the largest amount that can be stored")
         self._balances.update(after)
         for name in request.names:
             self._reserved[name] = self._reserved.get(name, 0) + request.amount

@@ -146,7 +146,7 @@ def to_ledger_row(charge: Charge) -> tuple[Any, ...]:
     estimated = charge.estimated_input_tokens
     for number in tokens if estimated is None else (*tokens, estimated):
         if not 0 <= number <= _MAX_TOKENS:
-            raise BadOption(f"{number} tokens: that cannot be")
+            raise BadOption(f"{number} is not a valid number of tokens")
     saved = (
         *(savings.without, savings.compaction, savings.context, savings.breakpoints, savings.keep_alive),
         savings.simulation_error,
@@ -271,7 +271,7 @@ def read_amount(money: Decimal, *, convert: Callable[[Decimal], int] = to_picodo
     except OverflowError as error:
         raise BadOption(str(error)) from None
     if amount < 0:
-        raise BadOption(f"{money} dollars: nothing costs less than nothing")
+        raise BadOption(f"an amount of dollars must not be negative: {money}")
     return amount
 
 

@@ -97,8 +97,8 @@ def test_a_refused_failed_or_empty_response_is_rejected() -> None:
     refusal = responses_summary(message_item("refusal", refusal="I cannot."), status="completed")
     failure = responses_summary(status="failed", error={"code": "server_error", "message": "no"})
 
-    assert refusal.problem == "the answer is a refusal, not a summary"
-    assert failure.problem == "the response is failed"
+    assert refusal.problem == "the response is a refusal, not a summary"
+    assert failure.problem == "the response has the status failed"
     assert responses_summary(status="completed").problem == "the response has no output"
 
 

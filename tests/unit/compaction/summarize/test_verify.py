@@ -63,8 +63,8 @@ def find_problem_text(text: str, replaced_tokens: int = 10_000) -> str:
         ('{"success": false, "message": "quota exceeded for this project"}', "JSON"),
         ('{"goal": "a faster parser", "open_tasks": ["run the tests"], "path": "src/main.py"}', "JSON"),
         ('[{"code": 500}]', "JSON"),
-        ("OK.", "nothing"),
-        ("Understood, going on.", "nothing"),
+        ("OK.", "too short"),
+        ("Understood, going on.", "too short"),
     ],
 )
 def test_errors_and_refusals_are_not_summaries(text: str, reason: str) -> None:

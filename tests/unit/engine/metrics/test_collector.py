@@ -162,8 +162,8 @@ async def test_compactions_and_truncations_are_counted_by_outcome_with_their_dur
         (CompactionOutcome.OK, "", {}),
         (CompactionOutcome.OK, TOO_SOON, {}),
         (CompactionOutcome.OK, "rules wrote it, since the model answered 529", {"compaction": 1}),
-        (CompactionOutcome.FAILED, "the answer is a refusal", {"compaction": 1}),
-        (CompactionOutcome.LOCK_HELD, "somebody else is folding it", {}),
+        (CompactionOutcome.FAILED, "the response is a refusal", {"compaction": 1}),
+        (CompactionOutcome.LOCK_HELD, "another process is compacting this session", {}),
         (CompactionOutcome.NO_BOUNDARY, "there is no place to cut", {}),
     ],
 )

@@ -193,7 +193,7 @@ async def test_a_compactions_details_show_the_messages_and_the_summary(dashboard
 
     for expected in (
         f"Messages 1–{compaction.messages} folded: 9k tokens became 700, 10 min ago",
-        "Outcome ok: the summary is sent in the place of these messages",
+        "Outcome ok: the summary is sent instead of these messages",
         "9,000 before, 700 after, 92.2% saved",
         "Made by claude-opus-5-5",
         "Cost $0.0123",
@@ -230,14 +230,14 @@ async def test_an_undone_failed_or_replaced_compaction_is_not_in_force(dashboard
     assert "became 700, taken in by a later fold," in text
     assert "Outcome ok: a later fold took it in" in text
     assert "Not folded: failed" in text
-    assert "Outcome failed: no summary could be had" in text
+    assert "Outcome failed: no summary could be written" in text
     assert "Tool results in message 4 cut" in text
     assert "Limit 700 tokens of each result" in text
     assert "last words" in text
     assert await dashboard.store.compactions.undo("later", now=NOW)
     text = await page_text(dashboard, "/-/sessions/s")
     assert "became 700, undone," in text
-    assert "Outcome ok: the messages are sent as they came" in text
+    assert "Outcome ok: the messages are sent unchanged" in text
     assert "taken in" not in text
 
 

@@ -172,8 +172,8 @@ async def test_names_are_escaped_and_link_to_their_sessions(dashboard: Dashboard
         ("after=1e999999~s", "after: '1e999999~s' is no place in the list"),
         ("before=1~", "before: '1~' is no place in the list"),
         ("order=dearest&after=5000000~s", "after: '5000000~s' is no place in the list"),
-        ("after=1~%00", "cannot be kept"),
-        ("id=%00", "cannot be kept"),
+        ("after=1~%00", "cannot be stored"),
+        ("id=%00", "cannot be stored"),
     ],
 )
 async def test_invalid_queries_are_reported(dashboard: Dashboard, query: str, problem: str) -> None:
