@@ -34,13 +34,13 @@ def test_the_cause_both_sides_and_the_loss_are_shown(run: Any, tmp_path: Path) -
 
     assert outcome.code == 0
     assert lines[0] == "system[0]: a timestamp changed"
-    assert lines[1] == "  before  system[0], bytes 6–26 of text"
+    assert lines[1] == "  before: system[0], bytes 6–26 of text"
     assert TIMESTAMPED_PROMPTS[0] in lines[2]
     assert TIMESTAMPED_PROMPTS[1] in lines[4]
     assert re.search(
-        r"are paid again, which\s+costs as much as ~[\d,]+ uncached input tokens, \$0\.\d+", outcome.out
+        r"are paid again, at\s+the price of\s+~[\d,]+ uncached input tokens \(\$0\.\d+\)", outcome.out
     )
-    assert "claude-sonnet-4-6: the cache of claude-sonnet-4.6 at anthropic" in outcome.out
+    assert "claude-sonnet-4-6: cache rules of claude-sonnet-4.6 at anthropic" in outcome.out
     assert not outcome.err
 
 
@@ -73,7 +73,7 @@ def test_an_unchanged_prefix_is_reported(run: Any, tmp_path: Path) -> None:
     output = json.loads(run("explain", "--cache", *paths, "--json").out)
 
     assert outcome.code == 0
-    assert outcome.out.startswith("the prefix holds\n")
+    assert outcome.out.startswith("no cache miss: the prefix is unchanged\n")
     assert list(output) == ["broken", "kept_tokens", "read_tokens", "remarks", "model", "exact", "rules"]
     assert output["broken"] is False
     assert output["kept_tokens"] == output["read_tokens"] > 1000
@@ -136,7 +136,7 @@ def test_a_response_given_as_a_request_is_reported(run: Any, tmp_path: Path, nam
     outcome = run("explain", "--cache", FIRST_FILE, response_file)
 
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == f"foveate: {response_file}: this is an answer, and a request is expected\n"
+    assert outcome.err == f"foveate: {response_file}: this is a response, but a request is expected\n"
 
 
 @pytest.mark.parametrize(
@@ -166,14 +166,14 @@ def test_requests_of_two_formats_are_rejected_with_both_names(run: Any, tmp_path
 
     assert outcome.code == 2
     assert json.loads(outcome.out)["error"]["code"] == "malformed_request"
-    assert f"{paths[0]} (openai-chat) and {paths[1]} (anthropic) are of two formats" in outcome.err
+    assert f"{paths[0]} (openai-chat) and {paths[1]} (anthropic) have different formats" in outcome.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ((str(FIRST_FILE), str(SECOND_FILE)), "of request bodies only the cache can be explained: add --cache"),
-        (("--cache", "-", "-"), "only one of the two can be standard input"),
+        ((str(FIRST_FILE), str(SECOND_FILE)), "request bodies can only be explained with --cache: add it"),
+        (("--cache", "-", "-"), "only one of the two requests can be standard input"),
         (("--cache", str(FIRST_FILE), str(SECOND_FILE), "--gap", "soon"), "--gap takes seconds"),
         (("--cache", str(FIRST_FILE), str(SECOND_FILE), "--gap=-5"), "--gap takes seconds"),
         (("--cache", str(FIRST_FILE), str(SECOND_FILE), "--price", "much"), "--price takes dollars"),
@@ -210,7 +210,7 @@ def test_control_sequences_are_escaped(run: Any, tmp_path: Path) -> None:
 
 
 def test_the_example_in_the_reference_matches_the_output(run: Any) -> None:
-    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     example = text.split("second.json --price 3\n")[1].split("\n\n")[0]
     output = run("explain", "--cache", FIRST_FILE, SECOND_FILE, "--price", "3").out
 
@@ -225,7 +225,7 @@ def test_an_unused_gateway_has_no_sessions_to_list(
     assert run("explain", "--last", str(10**30)).code == 2, "more than a database can count to"
 
     assert (outcome.code, outcome.out) == (0, "")
-    assert "`foveate serve` starts one" in outcome.err
+    assert "start a gateway with `foveate serve`" in outcome.err
     assert (json_outcome.code, json.loads(json_outcome.out)) == (0, {"sessions": []})
     assert run("explain", "abc").code == 1
 

@@ -13,6 +13,7 @@ from rich.cells import cell_len, set_cell_size
 from foveate import formats
 from foveate.cli.console import Display, format_tokens
 from foveate.cli.options import MAX_LISTED_IDS, resolve_prefix
+from foveate.cli.tables import style_text, wrap_text
 from foveate.errors import BadOption
 from foveate.model import CacheUsage, Usage
 from foveate.prompt_cache.misses.causes import DifferenceSide
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from foveate.store import Store
 
 
-_BOLD, _DIM, _RED, _GREEN, _YELLOW = "1", "2", "31", "32", "33"
 _MIN_COLUMNS = 20
 # How many requests of a session are searched for a miss, newest first.
 _MAX_REQUESTS = 50
@@ -81,48 +81,47 @@ def explanation_lines(explanation: CacheExplanation, display: Display) -> Iterat
     formatter = _ExplanationFormatter(display, exact=explanation.exact)
     if explanation.stored_pair is not None:
         pair = explanation.stored_pair
-        requests = f"request {pair.request_id}, {pair.gap_seconds:,.0f} s after {pair.previous_id}"
-        yield from formatter.wrap(f"session {pair.session_id}: {requests}", _DIM)
+        requests = f"request {pair.request_id}, sent {pair.gap_seconds:,.0f} s after {pair.previous_id}"
+        yield from formatter.wrap(f"session {pair.session_id}: {requests}", "dim")
     match explanation.verdict:
         case ExplainedMiss() as found:
             yield from formatter.miss_lines(found)
         case NoMiss() as found:
             yield from formatter.hit_lines(found)
-    yield from formatter.wrap(_describe_basis(explanation), _DIM)
+    yield from formatter.wrap(_describe_basis(explanation), "dim")
 
 
 class _ExplanationFormatter:
     def __init__(self, display: Display, *, exact: bool) -> None:
         self._display = display
         self._exact = exact
-        self._columns = max(display.columns, _MIN_COLUMNS)
         self._dash = "–" if display.can_show("–") else "-"
 
     def miss_lines(self, found: ExplainedMiss) -> Iterator[str]:
-        yield from self.wrap(found.because, _BOLD)
-        yield from self._side_lines("before", found.before, found.field, _RED)
-        yield from self._side_lines("now", found.after, found.field, _GREEN)
+        yield from self.wrap(found.because, "bold")
+        yield from self._side_lines("before", found.before, found.field, "red")
+        yield from self._side_lines("now", found.after, found.field, "green")
         yield from self.wrap(self._describe_cost(found))
         for reason in found.also:
-            yield from self.wrap(f"also: {reason}", _YELLOW)
+            yield from self.wrap(f"also: {reason}", "yellow")
 
     def hit_lines(self, found: NoMiss) -> Iterator[str]:
-        yield from self.wrap("the prefix holds", _BOLD)
+        yield from self.wrap("no cache miss: the prefix is unchanged", "bold")
         cached, read = self._format_tokens(found.kept_tokens), self._format_tokens(found.read_tokens)
-        yield from self.wrap(f"{cached} tokens were kept, and {read} of them can be read")
+        yield from self.wrap(f"{read} of {cached} cached tokens can be read")
         for remark in found.remarks:
-            yield from self.wrap(f"also: {remark}", _YELLOW)
+            yield from self.wrap(f"also: {remark}", "yellow")
 
-    def _side_lines(self, name: str, side: DifferenceSide | None, field: str, colour: str) -> Iterator[str]:
+    def _side_lines(self, name: str, side: DifferenceSide | None, field: str, style: str) -> Iterator[str]:
         if side is None:
             return
         place = f"{side.place.area}[{side.place.index}]"
         place += "" if side.place.block is None else f" block {side.place.block}"
         extent = f"bytes {side.start_byte:,}{self._dash}{side.end_byte:,}"
         within = f" of {field}" if field else ""
-        yield from self.wrap(f"{name:<6}  {place}, {extent}{within}", _DIM, indent=2)
+        yield from self.wrap(f"{name}: {place}, {extent}{within}", "dim", indent=2)
         if side.excerpt:
-            yield self._paint(self._fit(f"    {self._display.escape(side.excerpt)}"), colour)
+            yield style_text(self._fit(f"    {self._display.escape(side.excerpt)}"), style, self._display)
 
     def _describe_cost(self, found: ExplainedMiss) -> str:
         cached, read, lost = (
@@ -130,42 +129,33 @@ class _ExplanationFormatter:
         )
         if not found.lost_tokens:
             return (
-                "nothing that was kept is lost" if found.kept_tokens else "nothing was kept, so nothing is lost"
+                "no cached tokens are lost" if found.kept_tokens else "nothing was cached, so nothing is lost"
             )
         uncached = self._format_tokens(found.lost_uncached_tokens)
-        paid = f"{lost} are paid again, which costs as much as {uncached} uncached input tokens"
+        paid = f"{lost} are paid again, at the price of {uncached} uncached input tokens"
         if found.lost_dollars is not None:
-            paid += f", ${_rounded_dollars(found.lost_dollars)}"
-        return f"{cached} tokens were kept and {read} of them can be read: {paid}"
+            paid += f" (${_rounded_dollars(found.lost_dollars)})"
+        return f"{read} of {cached} cached tokens can be read; {paid}"
 
-    def wrap(self, text: str, colour: str = "", *, indent: int = 0) -> Iterator[str]:
-        line = ""
-        for word in self._display.escape(text).split(" "):
-            if line and indent + cell_len(f"{line} {word}") > self._columns:
-                yield self._paint(" " * indent + line, colour)
-                line = word
-            else:
-                line = f"{line} {word}" if line else word
-        yield self._paint(" " * indent + self._fit(line), colour)
+    def wrap(self, text: str, style: str = "", *, indent: int = 0) -> Iterator[str]:
+        yield from wrap_text(text, self._display, style=style, indent=indent)
 
     def _format_tokens(self, tokens: int) -> str:
         return format_tokens(tokens, self._exact or not tokens)  # zero is exact even in an estimate
 
     def _fit(self, text: str) -> str:
-        return text if cell_len(text) <= self._columns else set_cell_size(text, self._columns).rstrip()
-
-    def _paint(self, text: str, colour: str) -> str:
-        return f"\x1b[{colour}m{text}\x1b[0m" if colour and self._display.colours else text
+        columns = max(self._display.columns, _MIN_COLUMNS)
+        return text if cell_len(text) <= columns else set_cell_size(text, columns).rstrip()
 
 
 def _describe_basis(explanation: CacheExplanation) -> str:
     rules = explanation.rules
     if not rules.family:
         return f"{explanation.model}: {rules.source}"
-    family_text = "its kin " if rules.inherited else ""
+    family_text = "the related model " if rules.inherited else ""
     counted = "exact" if explanation.exact else "estimated"
-    rules_text = f"the cache of {family_text}{rules.family} at {rules.provider}, as of {rules.as_of}"
-    return f"{explanation.model}: {rules_text}; tokens {counted}"
+    rules_text = f"cache rules of {family_text}{rules.family} at {rules.provider}, as of {rules.as_of}"
+    return f"{explanation.model}: {rules_text}; token counts are {counted}"
 
 
 def _exact_dollars(dollars: Decimal) -> str:
@@ -189,10 +179,12 @@ async def explain_stored(store: "Store", prefix: str, price_per_token: Decimal |
         BadOption: nothing matches, or several ids match.
     """
     if not prefix:
-        raise BadOption("the id of a session or of a request is expected, or how it begins")
+        raise BadOption("the id of a session or request is missing: give it or its first characters")
     requests = await _load_requests(store, prefix)
     if len(requests) < 2:
-        raise BadOption(f"nothing is kept before {requests[0].id}: there is nothing to hold it against")
+        raise BadOption(
+            f"the store has no request before {requests[0].id}, so there is nothing to compare it with"
+        )
     last, *earlier = pairwise(requests)
     newest = _explain_pair(last[1], last[0], price_per_token)
     if isinstance(newest.verdict, ExplainedMiss):
@@ -214,8 +206,8 @@ async def _load_requests(store: "Store", prefix: str) -> "Sequence[ArchivedReque
     requested = await store.request_archive.get(request_id) if request_id is not None else None
     if requested is None:
         raise BadOption(
-            f"no file, and no kept session or request whose id begins with {prefix!r:.80}: requests are"
-            " kept where `keep_requests` is on"
+            f"no file has the name {prefix!r:.80}, and no stored session or request has an id that starts with"
+            " it: the gateway stores requests only if `keep_requests` is on"
         )
     earlier = await store.request_archive.find_by_session(
         requested.session_id, limit=_MAX_REQUESTS, before=requested.at

@@ -34,53 +34,71 @@ def command(
         str | None,
         typer.Argument(
             metavar="SESSION|REQUEST",
-            help="The id of a session or request, how it begins, or the name that a client gives its session;"
-            " default: lists the last sessions. With --cache also a request body (JSON), - for standard input.",
+            help="Id of a session or request, its first characters, or the name that a client gave its session;"
+            " default: list the latest sessions. With --cache also a file with a request body (JSON), or - for"
+            " standard input.",
             show_default=False,
         ),
     ] = None,
     current: Annotated[
         str | None,
         typer.Argument(
-            metavar="CURRENT", help="With --cache, the body that came after it; or -.", show_default=False
+            metavar="CURRENT",
+            help="With --cache, the request body that was sent next: a JSON file, or - for standard input.",
+            show_default=False,
         ),
     ] = None,
     request: Annotated[
         int | None,
-        typer.Option("--request", metavar="N", help="Show this one of a session's requests; the first is 1."),
+        typer.Option(
+            "--request", metavar="N", help="Show request number N of the session; the first request is 1."
+        ),
     ] = None,
     last: Annotated[
         int | None,
         typer.Option(
             "--last",
             metavar="N",
-            help=f"List so many of a session's requests, or sessions; default: {_DEFAULT_LAST}, and with --json"
-            " every request.",
+            help=f"List the last N requests of the session, or the last N sessions; default: {_DEFAULT_LAST},"
+            " or every request with --json.",
             min=1,
             max=_MAX_LISTED,
         ),
     ] = None,
     cache: Annotated[
-        bool, typer.Option("--cache", help="Explain what the provider's prompt cache makes of the two.")
+        bool,
+        typer.Option(
+            "--cache", help="Explain why a request could not read the prompt cache that the previous one wrote."
+        ),
     ] = False,
     gap: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="How long after the previous one the current came: 90, 90s, 5m, 2h."),
+        typer.Option(
+            metavar="TIME",
+            help="Time between the two request bodies: seconds (90), or 90s, 5m, 2h, 1d; default: 0.",
+        ),
     ] = None,
     price: Annotated[
         str | None,
-        typer.Option(metavar="DOLLARS", help="What a million uncached input tokens cost."),
+        typer.Option(
+            metavar="DOLLARS",
+            help="Price of a million uncached input tokens in dollars, e.g. 3; default for stored requests: the"
+            " model's price.",
+        ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="The model of both; default: what each body says.")
+        str | None,
+        typer.Option(
+            "--model", "-m", help="Model of both request bodies; default: the model that each body names."
+        ),
     ] = None,
     store: StoreUrl = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what Foveate changed in a request and why, what that saved, and what fills the context window.
 
-    Of a session: its requests, one a line, and the window of the last. With --cache: why a request could not
-    read what the one before it left in the provider's prompt cache.
+    For a session, list its requests and show the context window of the last one. With --cache, explain why a
+    request could not read what the previous request wrote to the provider's prompt cache.
 
     Example: foveate explain 3f2a --request 12
     """
@@ -90,7 +108,7 @@ def command(
             _print_traces(previous, request, last, store, as_json=json)
             return
         if request is not None:
-            raise BadOption("--request is not for --cache: give the request's own id")
+            raise BadOption("--request cannot be combined with --cache: give the id of the request instead")
         if previous is None:
             raise BadOption("--cache needs the id of a session or of a request, or two request bodies")
         gap_seconds = None if gap is None else _parse_duration(gap)
@@ -116,9 +134,9 @@ def _check_cache_options(
 ) -> None:
     is_file = prefix is not None and (prefix == STANDARD_INPUT or _is_file(prefix))
     if current is not None or is_file:
-        raise BadOption("of request bodies only the cache can be explained: add --cache")
+        raise BadOption("request bodies can only be explained with --cache: add it")
     if gap is not None or price is not None or model is not None:
-        raise BadOption("--gap, --price and --model go with --cache")
+        raise BadOption("--gap, --price and --model require --cache")
 
 
 def _is_file(name: str) -> bool:
@@ -152,7 +170,7 @@ def _print_traces(
             console.print_lines(formatter.session_list_lines(sessions))
         else:
             console.print_note(
-                "no request has gone through a gateway with this store yet: `foveate serve` starts one"
+                "the store has no requests yet: start a gateway with `foveate serve` and send it requests"
             )
         return
     found = run_in_store(
@@ -175,9 +193,9 @@ def _explain_stored(
     prefix: str, store: str | None, model: str | None, gap: str | None, price_per_token: Decimal | None
 ) -> "CacheExplanation":
     if prefix == STANDARD_INPUT or Path(prefix).is_file():
-        raise BadOption(f"{_input_name(prefix)}: two requests are compared: give the one after it too")
+        raise BadOption(f"{_input_name(prefix)}: --cache compares two requests: give the next request too")
     if gap is not None or model is not None:
-        raise BadOption("--gap and --model are for files: of what is kept both are known")
+        raise BadOption("--gap and --model apply only to files: the store has both for its requests")
     from foveate.cli.explain.cache_misses import explain_stored
 
     return run_in_store(
@@ -210,14 +228,14 @@ def _explain_bodies(
 
 def _read_requests(previous: str, current: str, model: str | None) -> tuple["Request", "Request"]:
     if previous == current == STANDARD_INPUT:
-        raise BadOption("only one of the two can be standard input")
+        raise BadOption("only one of the two requests can be standard input")
     before, after = _read_request(previous, model), _read_request(current, model)
     if before.format != after.format:
         first, second = (
             f"{_input_name(name)} ({request.format})"
             for name, request in ((previous, before), (current, after))
         )
-        raise MalformedRequest(f"{first} and {second} are of two formats, which share no cache")
+        raise MalformedRequest(f"{first} and {second} have different formats, which never share a cache")
     return before, after
 
 
@@ -229,7 +247,7 @@ def _read_request(name: str, model: str | None) -> "Request":
     try:
         return with_model(formats.parse_request(body), model)
     except MalformedRequest as error:
-        reason = "this is an answer, and a request is expected" if _is_response(body) else str(error)
+        reason = "this is a response, but a request is expected" if _is_response(body) else str(error)
         raise MalformedRequest(f"{_input_name(name)}: {reason}") from None
 
 
@@ -260,7 +278,7 @@ def _read_body(name: str) -> bytes:
 def _parse_duration(text: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise BadOption(f"--gap takes seconds or a time such as 90s, 5m or 2h, and not {text!r}")
+        raise BadOption(f"--gap takes seconds or a time such as 90s, 5m or 2h, not {text!r}")
     return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
@@ -269,8 +287,8 @@ def _parse_price(text: str) -> Decimal:
         dollars = Decimal(text.strip().removeprefix("$"))
     except InvalidOperation:
         raise BadOption(
-            f"--price takes dollars for a million input tokens, such as 3 or 0.25, not {text!r}"
+            f"--price takes dollars per million input tokens, e.g. 3 or 0.25, not {text!r}"
         ) from None
     if not (dollars.is_finite() and 0 <= dollars <= _MAX_DOLLARS):
-        raise BadOption(f"--price takes dollars for a million input tokens, from 0 to {_MAX_DOLLARS:,}")
+        raise BadOption(f"--price takes dollars per million input tokens, from 0 to {_MAX_DOLLARS:,}")
     return dollars / _PER_MILLION

@@ -85,7 +85,7 @@ async def find_traces(
         BadOption: nothing matches, or several ids match.
     """
     if not prefix:
-        raise BadOption("the id of a session or of a request is expected, or how it begins")
+        raise BadOption("the id of a session or request is missing: give it or its first characters")
     sessions, ids = await store.traces.find_ids(prefix, limit=MAX_LISTED_IDS + 1)
     session_id = resolve_prefix(sessions, prefix, "session") if sessions and prefix not in ids else None
     if session_id is None and not ids:
@@ -98,11 +98,11 @@ async def find_traces(
     if found is None:
         await _reject_possible_charge(store, prefix)
         raise BadOption(
-            f"nothing is known of a session or request whose id begins with {prefix!r:.80}: `foveate"
-            " explain` lists the last sessions that went through a gateway with this store"
+            f"no session or request in the store has an id that starts with {prefix!r:.80}: `foveate explain`"
+            " lists the latest sessions"
         )
     if request_number is not None:
-        raise BadOption("--request is for the id of a session: this is that of a request")
+        raise BadOption(f"--request needs the id of a session, but {prefix!r:.80} is a request")
     history = await _load_history(store, found.trace.session_id)
     number = next(
         (position for position, stored in enumerate(history.requests, 1) if stored.trace.id == found.trace.id),
@@ -119,10 +119,10 @@ async def _reject_possible_charge(store: "Store", call_id: str) -> None:
     """
     entry = await store.ledger.get_charge(call_id)
     if entry is not None and entry.is_possibly_charged:
-        ceiling = "an unknown amount" if entry.charge is None else f"at most {format_dollars(entry.charge)}"
+        ceiling = "an unknown amount" if entry.charge is None else f"up to {format_dollars(entry.charge)}"
         raise BadOption(
-            f"request {call_id!r:.80} of agent {entry.call.agent!r:.80} was under way when the gateway's"
-            f" process ended: it is possibly charged, {ceiling}, and nothing else is known of it"
+            f"request {call_id!r:.80} of agent {entry.call.agent!r:.80} was in flight when the gateway's"
+            f" process ended: the provider may have charged {ceiling} for it, and nothing else was recorded"
         )
 
 
@@ -158,7 +158,7 @@ async def _find_named_session(store: "Store", name: str) -> str | None:
     if len(found) > 1:
         short = shorten_ids(list(found))
         matches = ", ".join(f"{short[id_]} of {agent}" for id_, agent in list(found.items())[:MAX_LISTED_IDS])
-        raise BadOption(f"several sessions are called {name!r:.80}: {matches}; say the id of one")
+        raise BadOption(f"several sessions are named {name!r:.80}: {matches}; give the id of one of them")
     return next(iter(found), None)
 
 

@@ -49,12 +49,12 @@ def test_a_session_has_a_line_for_each_request_and_the_last_window() -> None:
     assert lines[0] == "session s, agent ana"
     rows = [line for line in lines if line[:1].isdigit()]
     assert [row.split()[0] for row in rows[:4]] == ["1", "2", "3", "4"]
-    assert "34,650  17%" in rows[0]
-    assert rows[1].endswith("folded")
-    assert "broke: timestamp" in rows[2]
+    assert "34,650     17%" in rows[0]
+    assert rows[1].endswith("  new compaction")
+    assert "cache miss: timestamp" in rows[2]
     assert "status 529" in rows[3]
-    assert rows[4] == "4 requests, $0.108400, hit ratio 0.87, 2 folds, 1 cache break"
-    assert "window: unknown (not counted, or the provider stores earlier messages)" in lines
+    assert rows[4] == "4 requests, $0.1084, cache hit ratio 0.87, 2 compactions, 1 cache miss"
+    assert "context window: unknown (tokens were not counted, or the provider stores earlier messages)" in lines
 
 
 def test_notes_of_a_request_go_below_it_on_a_narrow_display() -> None:
@@ -62,14 +62,14 @@ def test_notes_of_a_request_go_below_it_on_a_narrow_display() -> None:
 
     row = next(at for at, line in enumerate(lines) if line.startswith("1 "))
     assert "30,000    4,600" in lines[row], "tokens read and written are still shown"
-    assert lines[row + 1] == "    folded; broke: timestamp; without memory"
+    assert lines[row + 1] == "    new compaction; cache miss: timestamp; failed: memory"
 
 
 def test_only_the_last_requests_of_a_long_session_are_shown() -> None:
     traces = [replace(TRACE, id=f"{at}") for at in range(30)]
     lines = list(make_formatter(columns=120).session_lines(make_history(*traces), last=2))
 
-    assert "28 earlier requests are not shown: --last 30" in lines
+    assert "28 earlier requests are not shown: use --last 30" in lines
     assert [line.split()[0] for line in lines if line[:2].isdigit() and "$" in line][:2] == ["29", "30"]
 
 
@@ -83,29 +83,30 @@ def test_a_request_shows_every_edit_with_its_reason_tokens_and_dollars() -> None
     text = "\n".join(lines)
 
     assert "request call-1, number 3 of session s" in text
-    assert "cache miss: a timestamp changed, at system[0]; 3,000 tokens paid again, $0.012300" in text
+    assert "cache miss: a timestamp changed, at system[0]; 3,000 tokens paid again, $0.0123" in text
     assert "5 edits" in text
-    (breakpoint_line,) = [line for line in lines if "mark 1h" in line]
+    (breakpoint_line,) = [line for line in lines if "breakpoint 1h" in line]
     assert breakpoint_line.split() == [
+        "prompt",
         "cache",
-        "mark",
+        "breakpoint",
         "1h",
         "system[0]",
         "-3,600",
-        "-$0.080000",
+        "-$0.0800",
         "saves",
         "most",
     ]
     assert "and 3 more" in text
-    assert "without memory: ☃: gone" in text
+    assert "step failed: memory: ☃: gone" in text
 
 
 def test_a_request_without_edits_says_so() -> None:
     bare = ChargedTrace(trace=replace(TRACE, edits=(), edits_left_out=0, problems=(), cache_miss=None))
     text = "\n".join(make_formatter().request_lines(TracedRequest(number=1, charged_trace=bare)))
 
-    assert "it went out as it came: nothing was edited" in text
-    assert "no bill was booked for it" in text
+    assert "no edits: Foveate forwarded the request unchanged" in text
+    assert "no charge was recorded for this request" in text
 
 
 @pytest.mark.parametrize("columns", [1, 20, 40, 80, 200])
@@ -124,7 +125,7 @@ def test_tables_and_bars_fit_any_width(columns: int, encoding: str) -> None:
 
     for line in lines:
         assert line.encode(encoding).decode(encoding).isprintable()
-    rows = [line for line in lines if "$0.027100" in line and "billed" not in line]
+    rows = [line for line in lines if "$0.0271" in line and "charged" not in line]
     assert all(len(line) <= max(columns, 20) for line in rows)
 
 
@@ -139,7 +140,7 @@ def test_every_row_fits_a_narrow_terminal() -> None:
 
     assert [line for line in lines if len(line) > 40] == []
     assert not [line for line in lines if line and not line.strip()], "lines of blanks"
-    rows = [line.split() for line in lines if "$0.027100" in line and "billed" not in line]
+    rows = [line.split() for line in lines if "$0.0271" in line and "charged" not in line]
     assert [(row[0], row[-1]) for row in rows] == [("1", "5"), ("2", "5")]
 
 
@@ -149,7 +150,9 @@ def test_the_cost_of_summaries_is_shown() -> None:
         background_calls=[BackgroundCalls(category="compaction", calls=2, dollars=Decimal("0.0233"))],
     )
 
-    assert "beside them 2 compaction calls, $0.023300" in list(make_formatter().session_lines(history, last=9))
+    assert "2 compaction calls in the background: $0.0233" in list(
+        make_formatter().session_lines(history, last=9)
+    )
     assert session_object(history)["beside"] == [
         {"category": "compaction", "calls": 2, "dollars": "0.0233", "unknown_calls": 0}
     ]
@@ -163,11 +166,11 @@ def test_calls_of_unknown_price_are_not_counted_as_free() -> None:
     ]
     history = SessionHistory(session_id="s", agent="ana", requests=requests)
 
-    assert "2 requests, $0.027100 and 1 call of unknown price," in "\n".join(
+    assert "2 requests, $0.0271 and 1 call of unknown price," in "\n".join(
         make_formatter(columns=200).session_lines(history, last=9)
     )
     without_prices = with_(history, requests=requests[1:])
-    assert "1 request, dollars unknown," in "\n".join(
+    assert "1 request, cost unknown," in "\n".join(
         make_formatter(columns=200).session_lines(without_prices, last=9)
     )
 
