@@ -12,6 +12,9 @@ from foveate.errors import FoveateError
 from foveate.prompt_cache.misses.causes import PLANNED_CAUSES
 from foveate.prompt_cache.misses.explain import ExplainedMiss
 
+SHORT_MESSAGE = "short_message"
+"""Attribute of a log record: the message for people at a terminal. JSON logs have the complete one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionCacheMiss:

@@ -15,7 +15,7 @@ from decimal import Decimal
 from foveate import formats
 from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
-from foveate.engine.observer import NO_OBSERVER, Observer, SessionCacheMiss
+from foveate.engine.observer import NO_OBSERVER, SHORT_MESSAGE, Observer, SessionCacheMiss
 from foveate.engine.options import SpendingOptions
 from foveate.engine.steps.names import LIMIT_TURNS, OVERFLOW
 from foveate.errors import FoveateError
@@ -39,6 +39,7 @@ _MIN_LOST_TOKENS = 1024
 # Hashing a body that is dropped takes milliseconds, so it is not done more often.
 _HASH_INTERVAL_SECONDS = 0.1
 _PRICE_SAMPLE_TOKENS = 1000
+_SHORT_ID_CHARS = 8
 # How truncated tool results and dropped messages appear in the bodies.
 _TRIMMING_CAUSES = frozenset(
     (
@@ -51,6 +52,16 @@ _TRIMMING_CAUSES = frozenset(
         ),
     )
 )
+# Causes that are named after what changed.
+_CHANGED_CAUSES = frozenset(
+    (
+        *(MissCause.MODEL, MissCause.PARAMETER, MissCause.IMAGES, MissCause.KEY_ORDER, MissCause.CACHE_KEY),
+        *(MissCause.TIMESTAMP, MissCause.DATE, MissCause.TIME, MissCause.UUID, MissCause.RANDOM_ID),
+        *(MissCause.COUNTER, MissCause.NUMBER, MissCause.WHITESPACE, MissCause.UNICODE, MissCause.ROLE),
+        MissCause.JSON_SPELLING,
+    )
+)
+_TEXT_CAUSES = frozenset((MissCause.EDITED, MissCause.SHORTENED, MissCause.EXTENDED))
 _SessionKey = tuple[str, str]
 
 
@@ -212,7 +223,7 @@ class CacheMissDetector:
         self._observer.on_cache_miss(miss)
         if self._on_miss is not None:
             self._on_miss(miss)
-        _LOG.info("%s", describe_miss(miss))
+        _LOG.info("%s", describe_miss(miss), extra={SHORT_MESSAGE: describe_miss_briefly(miss)})
 
     def _start_task(self, coroutine: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -240,6 +251,24 @@ def describe_miss(miss: SessionCacheMiss) -> str:
         f"{miss.request_id}: cache miss in session {miss.session_id}: {verdict.cause}{place}{extent};"
         f" {verdict.lost_tokens} of {verdict.kept_tokens} cached tokens are charged again{cost}"
     )
+
+
+def describe_miss_briefly(miss: SessionCacheMiss) -> str:
+    """Return the line for a terminal, without positions and ids of requests."""
+    verdict = miss.verdict
+    cause = verdict.cause.name.lower().replace("_", " ")
+    if verdict.cause in _CHANGED_CAUSES:
+        cause += " changed"
+    elif verdict.cause in _TEXT_CAUSES:
+        cause = f"text {cause}"
+    if verdict.place is not None and verdict.place.area is not Area.TOOLS:
+        cause += f" in {verdict.place.area}"
+    session = miss.session_id[:_SHORT_ID_CHARS]
+    tokens = f"{verdict.lost_tokens:,} of {verdict.kept_tokens:,} tokens"
+    if miss.is_planned:
+        return f"planned rewrite {session}: {cause}; {tokens} written again"
+    cost = "" if verdict.lost_dollars is None else f", ${verdict.lost_dollars:.4f}"
+    return f"cache miss {session}: {cause}; {tokens} lost{cost}"
 
 
 def _trimmed_places(context: RequestContext) -> frozenset[Place | tuple[int, int]]:

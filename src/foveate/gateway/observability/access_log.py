@@ -8,6 +8,7 @@ be written again. Writing stops for good only if nobody reads the log any more.
 import atexit
 import errno
 import logging
+import re
 import sys
 import time
 from collections import Counter, deque
@@ -18,15 +19,39 @@ from threading import Event, Thread
 from typing import Any, BinaryIO
 
 import msgspec
+from rich.cells import cell_len, set_cell_size
 
 from foveate.config.settings import ServerSettings
+from foveate.engine.observer import SHORT_MESSAGE
 from foveate.engine.redaction import redact_keys
 from foveate.engine.request import AppliedEdit, StepFailure
+from foveate.engine.steps import names as steps
 
 _MAX_TEXT_CHARS = 200
-_DISCONNECTED = "gone"
-# Width of the usage columns.
-_USAGE_WIDTH = 68
+MAX_COLUMNS = 100
+"""Width of the line of a request in the text log."""
+_DISCONNECTED_STATUS = 499  # as in the metrics
+_AGENT_WIDTH, _SESSION_WIDTH, _MODEL_WIDTH, _REQUEST_WIDTH = 7, 8, 17, 40
+# Vendors before a model's name, and dates after it: openrouter/, us.anthropic., -20250929-v1:0, -2025-08-07.
+_MODEL_AFFIXES = re.compile(r"^(?:.*/)?(?:[a-z]+\.)*|-20\d\d-?\d\d-?\d\d(?:-v\d+(?::\d+)?)?$")
+_UNITS = (("k", 10**3), ("M", 10**6), ("G", 10**9), ("T", 10**12))
+_MIN_SHOWN_DOLLARS = Decimal("0.0001")
+_EDIT_EVENTS = {
+    steps.COMPACTION: "compacted",
+    steps.LIMIT_TURNS: "old turns dropped",
+    steps.OVERFLOW: "shortened to fit",
+    steps.THINKING: "thinking removed",
+}
+_STEP_NAMES = {
+    steps.COMPACTION: "compaction",
+    steps.LIMIT_TURNS: "turn limit",
+    steps.OVERFLOW: "shortening",
+    steps.THINKING: "thinking",
+    steps.CACHE: "prompt cache",
+    steps.CAPS: "caps",
+    steps.KEEP_ALIVE: "keep-alive",
+    steps.SENT_MESSAGES: "session history",
+}
 
 
 class AccessRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,31 +87,66 @@ class AccessRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def format_line(record: AccessRecord) -> str:
-    model = _format_cell(record.model or _request_line(record), 26)
-    caller = f"{record.status or _DISCONNECTED:>4} {_format_cell(record.agent, 12)} {model}"
-    usage = ""
+    """Return a request as one line of at most `MAX_COLUMNS`; JSON has everything.
+
+    Columns: local time, status, duration, agent, session, model, tokens, cost, and what was special about it.
+    """
+    columns = [
+        _format_local_second(int(record.at)),
+        str(record.status or _DISCONNECTED_STATUS),
+        f"{_format_seconds(record.total_seconds):>4}",
+        _format_cell(record.agent, _AGENT_WIDTH),
+        _format_cell(record.session, _SESSION_WIDTH, ellipsis=""),
+        _format_model(record.model) if record.model else _format_cell(_request_line(record), _MODEL_WIDTH),
+    ]
     if record.has_usage:
-        dollars = "$?" if record.dollars is None else f"${record.dollars:.6f}"
-        usage = (
-            f"in {record.input_tokens:>9,} read {record.read_tokens:>9,} written {record.written_tokens:>8,}"
-            f" out {record.output_tokens:>7,} {dollars:>11}"
-        )
-    added = " " * 10 if record.added_seconds is None else f"+{1000 * record.added_seconds:>6.1f} ms"
-    details = [f"{added} {1000 * record.total_seconds:>8,.0f} ms", record.id]
-    if record.session:
-        details.append(f"session {_shorten(record.session)}")
-    if record.applied_edits:
-        details.append("edits " + ", ".join(f"{step} {count}" for step, count in count_edits(record).items()))
-    if record.problems:
-        details.append(
-            "without "
-            + "; ".join(f"{problem.step} ({_problem_reason(problem)})" for problem in record.problems)
-        )
-    if record.is_broken and record.status:
-        details.append("broke off")
+        columns += [
+            f"{_format_count(record.input_tokens):>4} in",
+            f"{_format_count(record.read_tokens):>4} cached",
+            f"{_format_count(record.output_tokens):>4} out",
+            f"{_format_cost(record.dollars):>8}",
+        ]
+    elif not record.model:  # nothing follows that must be aligned
+        columns[-1] = _format_cell(_request_line(record), _REQUEST_WIDTH).rstrip()
+    line = " ".join([*columns, ", ".join(_describe_events(record))]).rstrip()
+    if cell_len(line) > MAX_COLUMNS:  # what is special matters more than aligned columns
+        line = " ".join(line.split())
+    return _cut(line, MAX_COLUMNS)
+
+
+def _describe_events(record: AccessRecord) -> Iterator[str]:
     if record.error_code:
-        details.append(f"{record.error_code}: {_shorten(record.error_reason)}")
-    return f"{caller} {usage:<{_USAGE_WIDTH}} {'  '.join(details)}"
+        yield f"{record.error_code}: {_shorten(record.error_reason)}"
+    elif record.status >= 400 and record.provider:
+        yield f"error from {record.provider}"
+    if not record.status:
+        yield "client disconnected"
+    elif record.is_broken:
+        yield "interrupted"
+    for problem in record.problems:
+        yield f"{_STEP_NAMES.get(problem.step, problem.step)} failed: {_problem_reason(problem)}"
+    edited = {edit.step for edit in record.applied_edits}
+    yield from (event for step, event in _EDIT_EVENTS.items() if step in edited)
+
+
+def _format_seconds(seconds: float) -> str:
+    return f"{seconds:.1f}s" if seconds < 9.95 else f"{seconds:.0f}s"
+
+
+def _format_count(number: int) -> str:
+    """Return a number in at most four characters, unless it is absurd."""
+    if number < 1000:
+        return str(number)
+    unit, size = next((unit for unit in _UNITS if number < 999.5 * unit[1]), _UNITS[-1])
+    return f"{number / size:.1f}{unit}" if number < 9.95 * size else f"{number / size:,.0f}{unit}"
+
+
+def _format_cost(dollars: Decimal | None) -> str:
+    if dollars is None:
+        return "$?"
+    if 0 < dollars < _MIN_SHOWN_DOLLARS:
+        return f"<${_MIN_SHOWN_DOLLARS}"
+    return f"${dollars:.4f}" if dollars < 10 else f"${dollars:.2f}" if dollars < 1000 else f"${dollars:,.0f}"
 
 
 def record_to_json(record: AccessRecord) -> dict[str, Any]:
@@ -134,8 +194,19 @@ def _shorten(text: str) -> str:
     return _shorten_and_redact(text[: _MAX_TEXT_CHARS + 1])
 
 
-def _format_cell(text: str, width: int) -> str:
-    return _pad(text[: _MAX_TEXT_CHARS + 1], width)
+def _format_cell(text: str, width: int, *, ellipsis: str = "…") -> str:
+    return _pad(text[: _MAX_TEXT_CHARS + 1], width, ellipsis)
+
+
+def _format_model(name: str) -> str:
+    return _pad_model(name[: _MAX_TEXT_CHARS + 1])
+
+
+def _cut(text: str, width: int, ellipsis: str = "…") -> str:
+    """Shorten a text to the columns that a terminal shows."""
+    if cell_len(text) <= width:
+        return text
+    return set_cell_size(text, width - len(ellipsis)).rstrip() + ellipsis
 
 
 # The same names occur again and again. Long texts are cut before they are cached.
@@ -147,9 +218,21 @@ def _shorten_and_redact(text: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _pad(text: str, width: int) -> str:
-    short_text = _shorten_and_redact(text)
-    return f"{short_text if len(short_text) <= width else f'{short_text[: width - 1]}…':<{width}}"
+def _pad(text: str, width: int, ellipsis: str) -> str:
+    return set_cell_size(_cut(_shorten_and_redact(text), width, ellipsis), width)
+
+
+@lru_cache(maxsize=256)
+def _pad_model(name: str) -> str:
+    """Shorten a long name by its vendor and date; if that is not enough, leave out the middle."""
+    short_name = _shorten_and_redact(name)
+    if cell_len(short_name) > _MODEL_WIDTH:
+        short_name = _MODEL_AFFIXES.sub("", short_name) or short_name
+    if cell_len(short_name) > _MODEL_WIDTH:
+        half = _MODEL_WIDTH // 2
+        start, end = set_cell_size(short_name, half), short_name[-half:]
+        short_name = f"{start.rstrip()}…{end}"
+    return set_cell_size(short_name, _MODEL_WIDTH)
 
 
 def escape_unprintable(text: str) -> str:
@@ -164,10 +247,6 @@ def escape_unprintable(text: str) -> str:
 
 def format_timestamp(at: float) -> str:
     return f"{_format_utc_second(int(at))}.{int(at % 1 * 1000):03d}Z"
-
-
-def format_local_time(at: float) -> str:
-    return f"{_format_local_second(int(at))}.{int(at % 1 * 1000):03d}"
 
 
 @lru_cache(maxsize=4)
@@ -300,6 +379,10 @@ class LogWriter(logging.Handler):
         message = redact_keys(str(record.msg))
         trace = redact_keys(logging.Formatter().formatException(record.exc_info)) if record.exc_info else ""
         level, logger_name = record.levelname.lower(), record.name.removeprefix(f"{_ROOT_LOGGER}.")
+        if not self.as_json and (short_message := getattr(record, SHORT_MESSAGE, None)):
+            return _cut(
+                f"{_format_local_second(int(record.created))} {escape_unprintable(short_message)}", MAX_COLUMNS
+            )
         if self.as_json:
             fields = {
                 "at": format_timestamp(record.created),
@@ -311,12 +394,12 @@ class LogWriter(logging.Handler):
         colour = (
             _RED if record.levelno >= logging.ERROR else _YELLOW if record.levelno >= logging.WARNING else _DIM
         )
-        start = f"{format_local_time(record.created)} {self._colorize(f'{level:<7}', colour)}"
+        start = f"{_format_local_second(int(record.created))} {self._colorize(f'{level:<7}', colour)}"
         line = f"{start} {logger_name}: {escape_unprintable(message)}"
         return f"{line}\n{trace}" if trace else line
 
     def _format_access_line(self, record: AccessRecord) -> str:
-        line = f"{format_local_time(record.at)} {format_line(record)}"
+        line = format_line(record)
         is_error = record.status == 0 or record.status >= 400
         return (
             self._colorize(line, _RED)

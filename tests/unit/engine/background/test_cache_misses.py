@@ -1,6 +1,7 @@
 """Detection of cache misses while requests are served."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -11,7 +12,7 @@ import pytest
 from foveate import formats
 from foveate.compaction.store import Compaction
 from foveate.cost.pricing.price_book import PriceBook
-from foveate.engine.background.cache_misses import CacheMissDetector, describe_miss
+from foveate.engine.background.cache_misses import CacheMissDetector, describe_miss, describe_miss_briefly
 from foveate.engine.completion import CompletionQueue
 from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
@@ -138,6 +139,10 @@ async def test_a_miss_is_reported_with_the_changed_bytes_and_its_price() -> None
     assert verdict.lost_dollars is not None
     assert Decimal("0.01") < verdict.lost_dollars < Decimal("0.1")
     assert describe_miss(miss).startswith("req s 20: cache miss in session s: time at system 0, bytes ")
+    assert re.fullmatch(
+        r"cache miss s: time changed in system; [\d,]+ of [\d,]+ tokens lost, \$0\.\d{4}",
+        describe_miss_briefly(miss),
+    )
 
 
 async def test_a_new_compaction_is_reported_as_such_and_not_as_another_conversation() -> None:
