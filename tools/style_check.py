@@ -17,25 +17,21 @@ ROOT = Path(__file__).parents[1]
 
 # A word that must not come back, and what to say instead.
 VOCABULARY = {
-    r"folds?|folded|folding|unfolded": "compaction, compact",
-    r"(?:cache )?marks?(?= (?:of|for|in|at|on|are|is|that|where|go|placed)\b)|cache marks?": "cache breakpoint",
-    r"thoughts?": "thinking, thinking block",
-    r"bookings?|booked|books? (?:calls?|what|it)": "charge, record",
-    r"(?<!the )(?:bills?) (?:of|for|is|are|was|were)|billings? of": "usage, charge, cost",
+    r"folds?|folded|folding|unfold(?:ed)?": "compaction, compact",
+    r"(?<!combining )marks?(?= (?:of|for|in|at|on|are|that|where|go|placed)\b)|cache marks?": "cache breakpoint",
+    r"(?<!is )(?<!was )thoughts?": "thinking, thinking block",
+    r"bookings?|booked|books (?:calls?|what|it)": "charge, record",
+    r"bills? (?:of|is|are|was|were|that|says?|comes?)": "usage, charge, cost",
     r"anew": "again",
-    r"refusals?": "error response",
-    r"is no(?= (?!longer|more|such|need|way|limit|other|one|cap|\d))": "is not a",
-    r"are no(?= (?!longer|more|such))": "are not",
-    r"beside|besides": "next to, compared with, in addition to",
-    r"wherefore|whence|whereof|therein|thereof|hereof|herein": "plain English",
-    r"whoever|whatever|wherever": "name the actor or the thing",
-    r"nought|naught|aught": "nothing, zero",
-    r"by hand of|at the hand of": "by",
+    r"(?<!there )is no(?= (?!longer|more|such|need|way|limit|other|one|cap|\d))": "is not a",
+    r"(?<!there )are no(?= (?!longer|more|such))": "are not",
+    r"beside": "next to, compared with, in addition to",
+    r"whence|whereof|therein|thereof|hereof|herein": "plain words",
+    r"whoever|whomever": "the actor",
     r"dearer|dearest|dear": "more expensive",
-    r"stands? in for|stand-ins?": "imitates, replaces",
     r"nobody knows|no one knows": "is unknown",
     r"all else": "everything else",
-    r"as it were|so to speak": "(drop it)",
+    r"is told (?:apart|as|by|of|so|that|in)|are told (?:apart|as|by|of|in)": "is reported, is shown",
 }
 _VOCABULARY = [(re.compile(rf"\b(?:{word})\b", re.IGNORECASE), advice) for word, advice in VOCABULARY.items()]
 
@@ -43,6 +39,8 @@ _MARKDOWN_CODE = re.compile(
     r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*$|<!--.*?-->|(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)|(?<=\])\([^)\s]*\)|<[^>\n]+>|https?://\S+",
     re.MULTILINE | re.DOTALL,
 )
+# The glossary names the words to avoid.
+_GLOSSARY = re.compile(r"^\| concept \| say \| not \|\n(?:\|.*\n)+", re.MULTILINE)
 _TEMPLATE_CODE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|<[^>]*>", re.DOTALL)
 _SQL = re.compile(r"\s*(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|WITH|PRAGMA|CHECK|ON CONFLICT)\b")
 _INLINE_CODE = re.compile(r"`[^`\n]+`|https?://\S+|\S*[_/=]\S*")
@@ -77,7 +75,8 @@ def visible_texts(path: Path) -> Iterator[tuple[int, str]]:
     if path.suffix == ".py":
         yield from _python_texts(content)
     elif path.suffix == ".md":
-        yield 1, _blank(_MARKDOWN_CODE, _current_entries(content) if path.name == "CHANGELOG.md" else content)
+        text = _current_entries(content) if path.name == "CHANGELOG.md" else content
+        yield 1, _blank(_MARKDOWN_CODE, _blank(_GLOSSARY, text))
     elif path.suffix == ".html":
         yield 1, _blank(_TEMPLATE_CODE, content)
     else:
