@@ -96,8 +96,8 @@ def test_a_port_in_use_is_reported_with_a_way_to_find_its_user(tmp_path: Path) -
 
     assert result.returncode == 2
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in result.stderr
-    assert f":{port}" in result.stderr.partition("; `")[2]
-    assert "--port takes another" in result.stderr
+    assert "choose another port with --port" in result.stderr
+    assert f":{port}" in result.stderr.partition("find the process that uses it: ")[2]
     assert not result.stdout
 
 

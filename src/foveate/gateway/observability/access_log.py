@@ -31,6 +31,7 @@ _MAX_TEXT_CHARS = 200
 MAX_COLUMNS = 100
 """Width of the line of a request in the text log."""
 _DISCONNECTED_STATUS = 499  # as in the metrics
+_ID_CHARS = 10
 _AGENT_WIDTH, _SESSION_WIDTH, _MODEL_WIDTH, _REQUEST_WIDTH = 7, 8, 17, 40
 # Vendors before a model's name, and dates after it: openrouter/, us.anthropic., -20250929-v1:0, -2025-08-07.
 _MODEL_AFFIXES = re.compile(r"^(?:.*/)?(?:[a-z]+\.)*|-20\d\d-?\d\d-?\d\d(?:-v\d+(?::\d+)?)?$")
@@ -89,7 +90,7 @@ class AccessRecord(msgspec.Struct, frozen=True, kw_only=True):
 def format_line(record: AccessRecord) -> str:
     """Return a request as one line of at most `MAX_COLUMNS`; JSON has everything.
 
-    Columns: local time, status, duration, agent, session, model, tokens, cost, and what was special about it.
+    Columns: local time, status, duration, agent, session, model, tokens, cost, request id, and special events.
     """
     columns = [
         _format_local_second(int(record.at)),
@@ -104,12 +105,15 @@ def format_line(record: AccessRecord) -> str:
             f"{_format_count(record.input_tokens):>4} in",
             f"{_format_count(record.read_tokens):>4} cached",
             f"{_format_count(record.output_tokens):>4} out",
-            f"{_format_cost(record.dollars):>8}",
+            f"{_format_cost(record.dollars):>7}",
         ]
     elif not record.model:  # nothing follows that must be aligned
         columns[-1] = _format_cell(_request_line(record), _REQUEST_WIDTH).rstrip()
-    line = " ".join([*columns, ", ".join(_describe_events(record))]).rstrip()
-    if cell_len(line) > MAX_COLUMNS:  # what is special matters more than aligned columns
+    events = ", ".join(_describe_events(record))
+    line = " ".join([*columns, record.id[:_ID_CHARS], events]).rstrip()
+    if cell_len(line) > MAX_COLUMNS and record.has_usage and record.session:
+        line = " ".join([*columns, events])  # the session also identifies it
+    if cell_len(line) > MAX_COLUMNS:
         line = " ".join(line.split())
     return _cut(line, MAX_COLUMNS)
 
@@ -145,7 +149,7 @@ def _format_cost(dollars: Decimal | None) -> str:
     if dollars is None:
         return "$?"
     if 0 < dollars < _MIN_SHOWN_DOLLARS:
-        return f"<${_MIN_SHOWN_DOLLARS}"
+        return "<$.0001"
     return f"${dollars:.4f}" if dollars < 10 else f"${dollars:.2f}" if dollars < 1000 else f"${dollars:,.0f}"
 
 

@@ -60,10 +60,12 @@ def write_log(*records: AccessRecord | logging.LogRecord, as_json: bool = False,
 
 
 def test_a_line_has_the_main_fields_of_a_request() -> None:
-    line = write_log(replace(RECORD, problems=(), session="0123456789abcdef"))
+    line = write_log(replace(RECORD, id="req_6f3a91c2", problems=(), session="0123456789abcdef"))
 
     assert re.match(r"\d\d:\d\d:\d\d 200 1\.5s ana ", line)
-    assert line.endswith(" ana     01234567 claude-opus-4-5    12k in  11k cached  512 out  $0.0123\n")
+    assert line.endswith(
+        " ana     01234567 claude-opus-4-5    12k in  11k cached  512 out $0.0123 req_6f3a91\n"
+    )
 
 
 def make_edit(step: str) -> AppliedEdit:
@@ -78,14 +80,20 @@ def make_edit(step: str) -> AppliedEdit:
             "$0.0123 compacted",
         ),
         (replace(RECORD, problems=(), dollars=None, is_broken=True), "$? interrupted"),
-        (replace(RECORD, has_usage=False), "claude-opus-4-5   compaction failed: StoreUnavailable: gone"),
-        (replace(RECORD, has_usage=False, problems=(), status=529), "claude-opus-4-5   error from anthropic"),
+        (replace(RECORD, has_usage=False), "claude-opus-4-5   req_1 compaction failed: StoreUnavailable: gone"),
+        (
+            replace(RECORD, has_usage=False, problems=(), status=529),
+            "claude-opus-4-5   req_1 error from anthropic",
+        ),
         (
             replace(RECORD, has_usage=False, problems=(), status=429, error_code="cap", error_reason="spent"),
-            "claude-opus-4-5   cap: spent",
+            "claude-opus-4-5   req_1 cap: spent",
         ),
-        (replace(RECORD, has_usage=False, problems=(), status=0), "claude-opus-4-5   client disconnected"),
-        (replace(RECORD, has_usage=False, problems=(), model=""), " sess_1   POST /v1/messages"),
+        (
+            replace(RECORD, has_usage=False, problems=(), status=0),
+            "claude-opus-4-5   req_1 client disconnected",
+        ),
+        (replace(RECORD, has_usage=False, problems=(), model=""), " sess_1   POST /v1/messages req_1"),
     ],
 )
 def test_a_line_ends_with_what_is_special_about_the_request(record: AccessRecord, end: str) -> None:
