@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 # A word that must not come back, and what to say instead.
 VOCABULARY = {
     r"folds?|folded|folding|unfold(?:ed)?": "compaction, compact",
-    r"(?<!combining )marks?(?= (?:of|for|in|at|on|are|that|where|go|placed)\b)|cache marks?": "cache breakpoint",
+    r"(?<!combining )marks?(?= (?:of|for|in|at|on|are|that|go|placed)\b)|cache marks?": "cache breakpoint",
     r"(?<!is )(?<!was )thoughts?": "thinking, thinking block",
     r"bookings?|booked|books (?:calls?|what|it)": "charge, record",
     r"bills? (?:of|is|are|was|were|that|says?|comes?)": "usage, charge, cost",
