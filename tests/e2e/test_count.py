@@ -188,7 +188,7 @@ def test_an_unknown_backend_is_rejected(run: Any, text_file: Path) -> None:
 
     assert known.rows["total"] == "6"
     assert (unknown.code, unknown.err.count("\n")) == (2, 1)
-    assert "there is no backend 'magic'; choose one of auto, offline" in unknown.err
+    assert "unknown backend 'magic'; use one of auto, offline" in unknown.err
 
 
 @pytest.mark.process
@@ -246,7 +246,7 @@ def test_an_unreachable_server_is_reported_and_the_count_is_still_printed(run: A
     assert outcome.code == 0
     assert outcome.rows["total"] == "~6"
     assert outcome.err == (
-        "foveate: http://127.0.0.1:9/tokenize: no connection (Connection refused); counted here instead\n"
+        "foveate: http://127.0.0.1:9/tokenize: connection failed (Connection refused); counted here instead\n"
     )
 
 

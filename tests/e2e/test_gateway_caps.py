@@ -110,7 +110,7 @@ def test_no_request_bypasses_a_cap(tmp_path: Path) -> None:
     assert requests == []
     assert [status for status, _ in responses] == [402] * len(BYPASSES)
     assert all(json.loads(content)["error"]["code"] == "insufficient_quota" for _, content in responses)
-    assert all(b"the cap on all that is spent" in content for _, content in responses)
+    assert all(b"the cap on total spending" in content for _, content in responses)
 
 
 @pytest.mark.parametrize("caps", [[], [LENIENT_CAP]])

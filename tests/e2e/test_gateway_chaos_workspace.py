@@ -87,4 +87,4 @@ def test_a_workspace_can_be_edited_deleted_and_broken_during_requests(tmp_path: 
     assert not any(PRIVATE in body for body in bodies)
     # A problem with a file is reported and fails no request.
     assert {problem.step for problem in gateway.failed_steps} <= {"sections/workspace"}
-    assert all("what it said before is still used" in problem.reason for problem in gateway.failed_steps)
+    assert all("its previous content is still used" in problem.reason for problem in gateway.failed_steps)

@@ -46,7 +46,7 @@ EXAMPLES = [
     errors.StoreTooNew("/data/foveate.sqlite", version="0002", known="0001"),
     errors.NothingKept("/data/foveate.sqlite"),
     errors.UpstreamUnreachable("http://localhost", "refused"),
-    errors.UpstreamBroken("http://localhost", "the answer broke off"),
+    errors.UpstreamBroken("http://localhost", "the connection was closed during the response"),
     errors.UpstreamTimeout("http://localhost", 2.0),
     errors.UpstreamStatus("http://localhost", 503, "busy"),
     errors.UpstreamGarbled("http://localhost", "not JSON"),

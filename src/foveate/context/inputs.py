@@ -43,7 +43,7 @@ class ToolText:
             BadOption: a field is not a text.
         """
         for field in ("name", "description", "schema"):
-            check_type(getattr(self, field), str, "a text", ("tool", field))
+            check_type(getattr(self, field), str, "a string", ("tool", field))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +66,10 @@ class PrefixInputs:
             BadOption: a field is not a tuple, since every letter of a text would be an entry, or an entry has
                 the wrong type.
         """
-        check_type(self.identity, (str, NoneType), "a text or None", ("prefix", "identity"))
+        check_type(self.identity, (str, NoneType), "a string or None", ("prefix", "identity"))
         for name, kind, description in (
-            ("feedback", str, "a text"),
-            ("mandates", str, "a text"),
+            ("feedback", str, "a string"),
+            ("mandates", str, "a string"),
             ("tools", ToolText, "a ToolText"),
         ):
             entries = getattr(self, name)
@@ -108,12 +108,12 @@ class ContextInputs:
                 text, or tags that are not a frozenset: each letter of a text would be a tag.
         """
         for name in ("agent", "format", "model"):
-            check_type(getattr(self, name), str, "a text", ("context", name))
+            check_type(getattr(self, name), str, "a string", ("context", name))
         for name in ("focus", "scope", "query"):
-            check_type(getattr(self, name), (str, NoneType), "a text or None", ("context", name))
+            check_type(getattr(self, name), (str, NoneType), "a string or None", ("context", name))
         check_type(self.privacy_tags, frozenset, "a frozenset of tags", ("context", "privacy_tags"))
         for tag in self.privacy_tags:
-            check_type(tag, str, "made of texts", ("context", "privacy_tags"))
+            check_type(tag, str, "a set of strings", ("context", "privacy_tags"))
         check_token_limit(self.limit_tokens, ("context", "limit_tokens"))
         _check_threshold(self.semantic_threshold, ("context", "semantic_threshold"))
         try:
@@ -121,14 +121,14 @@ class ContextInputs:
         except TypeError:
             type_name = type(self.memory_version).__name__
             raise BadOption(
-                f"context.memory_version is a value that can be hashed, not {type_name}",
+                f"context.memory_version must be hashable, not {type_name}",
                 path=("context", "memory_version"),
             ) from None
 
 
 def _check_threshold(value: float | None, path: tuple[str, ...]) -> None:
     if value is not None and not (type(value) in (int, float) and 0 <= value <= 1):
-        raise BadOption(f"{'.'.join(path)} is a number from 0 to 1, not {value!r:.40}", path=path)
+        raise BadOption(f"{'.'.join(path)} must be a number from 0 to 1, not {value!r:.40}", path=path)
 
 
 def check_type(
@@ -140,7 +140,9 @@ def check_type(
         BadOption: it has another type; `path` leads to it.
     """
     if not isinstance(value, expected):
-        raise BadOption(f"{'.'.join(map(str, path))} is {description}, not {type(value).__name__}", path=path)
+        raise BadOption(
+            f"{'.'.join(map(str, path))} must be {description}, not {type(value).__name__}", path=path
+        )
 
 
 def context_inputs(
@@ -192,7 +194,7 @@ def memory_context_builder(
         unhidden_tags = sorted(tag for tag in inputs.privacy_tags if not memory.hides(tag))
         if unhidden_tags:
             raise BadOption(
-                f"the memory was read without hiding {', '.join(unhidden_tags)}: load it with private=…"
+                f"the memory was loaded without hiding {', '.join(unhidden_tags)}: load it with private=…"
             )
         view = memory.render(
             inputs.focus,

@@ -67,7 +67,7 @@ def render_prefix(inputs: PrefixInputs) -> RenderedSections:
     )
     parts = (identity, mandates, tools, feedback)
     warnings = tuple(
-        MissingContent(section.name, "none was given")
+        MissingContent(section.name, "not provided")
         for section, entries in zip(sections, parts, strict=True)
         if not entries
     )
@@ -82,7 +82,7 @@ def render_context(inputs: ContextInputs, text: str | MissingContent) -> Rendere
     Raises:
         BadOption: `text` is not a text.
     """
-    check_type(text, (str, MissingContent), "a text", ("context", "text"))
+    check_type(text, (str, MissingContent), "a string", ("context", "text"))
     missing: MissingContent | None = None
     if isinstance(text, MissingContent):
         section_text, missing = NO_AWARENESS, text
@@ -162,7 +162,7 @@ class PromptParts:
             BadOption: the capacity is negative.
         """
         if capacity < 0:
-            raise BadOption(f"capacity is a number, 0 or more, not {capacity!r}", path=("capacity",))
+            raise BadOption(f"capacity must be a number, 0 or more, not {capacity!r}", path=("capacity",))
         self._prefixes: BuildCache[PrefixInputs, RenderedSections] = BuildCache(capacity)
         self._contexts: BuildCache[ContextInputs, RenderedSections] = BuildCache(capacity)
         register(self)

@@ -151,7 +151,7 @@ def check_zone(moment: datetime) -> datetime:
         BadOption: it has none.
     """
     if moment.utcoffset() is None:
-        raise BadOption(f"a time has to have a zone, unlike {moment}")
+        raise BadOption(f"a time must have a time zone; {moment} has none")
     return moment
 
 
@@ -236,12 +236,12 @@ class TimeOptions:
             BadOption: an unknown format, a negative number of minutes, or a switch that is not a bool.
         """
         if not isinstance(self.awareness, bool):
-            raise BadOption(f"awareness is true or false, not {self.awareness!r}", path=("awareness",))
+            raise BadOption(f"awareness must be true or false, not {self.awareness!r}", path=("awareness",))
         object.__setattr__(self, "format", parse_choice(TimeFormat, self.format, ("format",)))
         minutes = self.warning_minutes
         if type(minutes) is not int or minutes < 0:
             raise BadOption(
-                f"warning_minutes is a whole number of minutes, 0 or more, not {minutes!r}",
+                f"warning_minutes must be a whole number of minutes, 0 or more, not {minutes!r}",
                 path=("warning_minutes",),
             )
 
@@ -381,4 +381,4 @@ def _shorten_title(text: str) -> str:
 
 
 def _invalid_variable(variable: str, expected: str, value: str) -> BadOption:
-    return BadOption(f"{variable} is {expected}, not {value!r:.40}; or unset it", path=(variable,))
+    return BadOption(f"{variable} must be {expected}, not {value!r:.40}; or unset it", path=(variable,))

@@ -47,11 +47,11 @@ class Workspace:
         set_field = object.__setattr__
         path = os.fspath(root)
         if not path or "\0" in path or not _is_encodable(path):
-            raise BadOption(f"root is a folder, not {root!r}", path=("root",))
+            raise BadOption(f"root must be a folder, not {root!r}", path=("root",))
         set_field(self, "root", os.path.abspath(path))  # noqa: PTH100  # links must not be resolved
         set_field(self, "scope", _relative_path(scope, self.root, ("scope",)) if scope else "")
         if isinstance(extras, str):
-            raise BadOption(f"extras are a list, also where there is only one: [{extras!r}]", path=("extras",))
+            raise BadOption(f"extras must be a list, even for a single file: [{extras!r}]", path=("extras",))
         extra_names = {
             _relative_path(extra, self.root, ("extras", number)) for number, extra in enumerate(extras)
         }
@@ -74,11 +74,11 @@ def _relative_path(given_path: str, root: str, path: tuple[str | int, ...]) -> s
     """Return the path normalized and relative to the root."""
     subject = f"{'.'.join(map(str, path))}: {given_path!r:.200}"
     if not given_path.isprintable() or not given_path.strip():
-        raise BadOption(f"{subject} is no path that can be shown on one line", path=path)
+        raise BadOption(f"{subject} is not a path on one line", path=path)
     relative = given_path.removeprefix(root.rstrip("/") + "/") if given_path.startswith("/") else given_path
     parts = [part for part in relative.split("/") if part not in ("", ".")]
     if relative.startswith("/") or ".." in parts or not parts:
-        raise BadOption(f"{subject} does not lead to something in the workspace {root}", path=path)
+        raise BadOption(f"{subject} is outside the workspace {root}", path=path)
     return "/".join(parts)
 
 
@@ -177,7 +177,7 @@ def merge_reading(
             )
             files.append(previous)
             warnings.append(
-                WorkspaceWarning(previous.path, f"{reason}; what it said before is still used", name)
+                WorkspaceWarning(previous.path, f"{reason}; its previous content is still used", name)
             )
             continue
         if name in warnings_by_file:
@@ -204,8 +204,8 @@ def _previous_file(
 
 def _missing_reason(new_file: BundleFile | None, old_file: BundleFile) -> str:
     if new_file is not None and new_file.depth >= old_file.depth:
-        return "is empty all of a sudden"
-    return "is no longer there: put it back, or leave it there empty"
+        return "is suddenly empty"
+    return "is missing: restore it, or create it empty to remove its content"
 
 
 def blank_file_names(reading: WorkspaceReading) -> frozenset[str]:

@@ -49,12 +49,12 @@ class WorkspaceCacheOptions:
             BadOption: names the option.
         """
         if not isinstance(self.enabled, bool):
-            raise BadOption(f"enabled is true or false, not {self.enabled!r}", path=("enabled",))
+            raise BadOption(f"enabled must be true or false, not {self.enabled!r}", path=("enabled",))
         for name, unit in (("watch_debounce_ms", "milliseconds"), ("max_age_seconds", "seconds")):
             value = getattr(self, name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not (is_number and isfinite(value) and value >= 0):
-                raise BadOption(f"{name} is a number of {unit}, 0 or more, not {value!r}", path=(name,))
+                raise BadOption(f"{name} must be a number of {unit}, 0 or more, not {value!r}", path=(name,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +198,7 @@ class WorkspaceCache:
         seconds = self._options.max_age_seconds or UNWATCHED_MAX_AGE_SECONDS
         return WorkspaceWarning(
             workspace.root,
-            f"changes are not noticed ({self._watch_error}), so files are read again after {seconds:g} seconds",
+            f"the folder cannot be watched ({self._watch_error}); files are reread every {seconds:g} seconds",
         )
 
     def _update_stats(

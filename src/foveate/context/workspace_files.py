@@ -161,7 +161,7 @@ def resolve_path(folder: str, path: str) -> tuple[str | None, list[PathStep], st
             continue
         links += 1
         if links > _MAX_LINKS:
-            return None, steps, "is a link that leads in a circle"
+            return None, steps, "is a circular link"
         folder = "/" if target.startswith("/") else folder
         pending.extend(target.split("/")[::-1])
     return folder, steps, ""
@@ -193,7 +193,7 @@ def _list_roles(folder: str, path: str, builder: _ScanBuilder) -> dict[str, str]
         role = find_role(name) or name
         if role in roles:
             # Capitals sort before lower-case letters, so the canonical name comes first.
-            reason = f"is not used: there is {roles[role]} too"
+            reason = f"is ignored because {roles[role]} exists too"
             builder.warnings.append(WorkspaceWarning(path + name, reason, is_permanent=True))
         else:
             roles[role] = path + name
@@ -220,7 +220,7 @@ def _resolve_inside(
     """Resolve a path that must not lead out of the root. Returns the real path, or None and the reason."""
     real_path, steps, reason = resolve_path(folder, path)
     if real_path is not None and not _is_inside(real_path, root):
-        real_path, reason = None, "is a link out of the workspace, which is not followed"
+        real_path, reason = None, "is a link that leads out of the workspace and is not followed"
     inside = [step for step in steps if _is_inside(step[0], root)]
     builder.path_steps.update(inside)
     if is_file:
@@ -244,14 +244,12 @@ def unreadable_reason(state: os.stat_result) -> str:
     if not stat.S_ISREG(state.st_mode):
         return "is not a file"
     return (
-        f"is larger than {MAX_FILE_BYTES:,} bytes, the most that is read"
-        if state.st_size > MAX_FILE_BYTES
-        else ""
+        f"is larger than {MAX_FILE_BYTES:,} bytes, the maximum size" if state.st_size > MAX_FILE_BYTES else ""
     )
 
 
 def os_error_reason(error: OSError) -> str:
-    return "is not there" if error.errno in _MISSING_ERRNOS else error.strerror or "cannot be read"
+    return "does not exist" if error.errno in _MISSING_ERRNOS else error.strerror or "cannot be read"
 
 
 def read_files(scan: WorkspaceScan, gate: Gate) -> WorkspaceReading:

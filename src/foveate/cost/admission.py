@@ -57,7 +57,7 @@ _MAX_RETRY_SECONDS = 30.0
 _CANCELLED_RELEASE_SECONDS = 1.0
 # Waiting charges that are recorded in one transaction.
 _MAX_BATCH_CHARGES = 256
-_RESTORE_STORE_REMEDY = "bring the store back, or take the cap away"
+_RESTORE_STORE_REMEDY = "restore the store, or remove the cap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class LeaseRenewer:
             try:
                 await self._renew(self._clock())
             except FoveateError as error:
-                _LOG.warning("what is reserved for calls under way cannot be renewed: %s", error)
+                _LOG.warning("cannot renew the reservations of running calls: %s", error)
 
     async def _renew(self, now: float) -> None:
         async with self._renewal_lock:
@@ -150,7 +150,7 @@ class LeaseRenewer:
     def _take_due(self, now: float) -> list[str]:
         for call_id in [call_id for call_id, lease in self._leases.items() if lease.final_expiry <= now]:
             del self._leases[call_id]
-            _LOG.warning("%s takes too long: nothing is held for it any longer", call_id)
+            _LOG.warning("%s takes too long, its reservation has expired", call_id)
         due_before = now + self._lease_seconds * (_RENEWALS_PER_LEASE - 1) / _RENEWALS_PER_LEASE
         return [call_id for call_id, lease in self._leases.items() if lease.expires_at <= due_before]
 
@@ -166,7 +166,7 @@ class LeaseRenewer:
                 await self._ledger.release(call_id)
                 return
             self._lapsed_count += 1
-            _LOG.warning("what was reserved for %s had run out; it is reserved once more", call_id)
+            _LOG.warning("the reservation of %s had expired and was made again", call_id)
         if self._leases.get(call_id) is lease:
             self._leases[call_id] = dataclasses.replace(lease, expires_at=expires_at)
 
@@ -461,7 +461,11 @@ class Admission:
         try:
             await self._outbox.put(_with_reserved_charge(pending.charge, pending.reserved))
         except UnwritableFile as error:
-            _LOG.error("the bill of %s waits in memory alone: %s", pending.charge.call.id, error)
+            _LOG.error(
+                "the charge of %s is only in memory until the store can be written: %s",
+                pending.charge.call.id,
+                error,
+            )
 
     async def _catch_up(self) -> None:
         pause_seconds = _MIN_RETRY_SECONDS

@@ -149,7 +149,7 @@ def describe_cap_use(use: CapUse, write: Callable[[Decimal], str] = format_dolla
         return "nothing left"
     share = (use.balance.spent + use.balance.reserved) / use.cap.dollars
     return f"{share:.0%} used" + (
-        f", warned from {use.cap.warn_at:.0%} on" if use.level is CapLevel.NEAR else ""
+        f", warns from {use.cap.warn_at:.0%} on" if use.level is CapLevel.NEAR else ""
     )
 
 

@@ -19,7 +19,7 @@ DAY_SECONDS = 86_400
 _FIRST_DAY = date(1970, 1, 1)
 
 _EMPTY_BALANCE = AccountBalance(spent=Decimal(0), reserved=Decimal(0))
-_SET_PRICE_REMEDY = "say its price in the configuration, or `unknown: allow` with the cap"
+_SET_PRICE_REMEDY = "add its price to `cost.prices`, or set `unknown: allow` for the cap"
 
 
 class CapScope(StrEnum):
@@ -60,12 +60,10 @@ class Cap:
         except OverflowError:
             is_money = False
         if not is_money:
-            raise BadOption(
-                f"a cap is a number of dollars from 0 to four million, not {self.dollars}", path=("dollars",)
-            )
+            raise BadOption(f"a cap must be from 0 to 4,000,000 dollars, not {self.dollars}", path=("dollars",))
         if not (self.warn_at.is_finite() and 0 <= self.warn_at <= 1):
             raise BadOption(
-                f"warn_at is a share of the cap, from 0 to 1, not {self.warn_at}", path=("warn_at",)
+                f"warn_at must be a share of the cap from 0 to 1, not {self.warn_at}", path=("warn_at",)
             )
 
     def __str__(self) -> str:
@@ -73,7 +71,7 @@ class Cap:
             case ((CapScope.AGENT | CapScope.TOTAL), str(agent)):
                 return f"the cap on agent {agent}"
             case CapScope.TOTAL, None:
-                return "the cap on all that is spent"
+                return "the cap on total spending"
             case CapScope.AGENT, None:
                 return "the cap on an agent"
             case scope, agent:
@@ -119,11 +117,11 @@ def claim_reservation(caps: Sequence[Cap], call: Call, ceiling: Decimal | None) 
         BadOption: `ceiling` is not an amount of dollars.
     """
     if ceiling is not None and not (ceiling.is_finite() and ceiling >= 0):
-        raise BadOption(f"a call costs some dollars at most, or nothing, and not {ceiling}")
+        raise BadOption(f"a cost ceiling must be 0 or more dollars, not {ceiling}")
     applicable = [cap for cap in caps if cap.applies_to(call)]
     for cap in applicable:
         if ceiling is None and cap.unknown is UnknownPricePolicy.REJECT:
-            raise make_cap_uncheckable(cap, f"the price of {call.model} is not known", _SET_PRICE_REMEDY)
+            raise make_cap_uncheckable(cap, f"the price of {call.model} is unknown", _SET_PRICE_REMEDY)
         if ceiling is not None and ceiling > cap.dollars and cap.scope is CapScope.CALL:
             raise make_cap_exceeded(cap, _EMPTY_BALANCE, ceiling)
     tightest: dict[str, Cap] = {}
@@ -164,7 +162,7 @@ def make_cap_exceeded(
 
     `output_tokens` is the lowest output limit that was tried, at `ceiling` dollars.
     """
-    costs = "costs nobody knows how much" if ceiling is None else f"may cost {format_dollars(ceiling)}"
+    costs = "has an unknown cost" if ceiling is None else f"may cost {format_dollars(ceiling)}"
     if output_tokens is not None:
         costs += f" even if its output is limited to {output_tokens:,} tokens"
     balance_text = "" if cap.scope is CapScope.CALL else f", of which {_describe_balance(balance)}"
@@ -221,7 +219,7 @@ def utc_day(at: float) -> str:
     try:
         return _day_name(int(at // DAY_SECONDS))
     except (OverflowError, ValueError):
-        raise BadOption(f"{at} seconds since 1970: that is on no day") from None
+        raise BadOption(f"{at} seconds since 1970 is not a valid date") from None
 
 
 @lru_cache(maxsize=64)
@@ -230,14 +228,14 @@ def _day_name(days: int) -> str:
 
 
 def _suggest_remedy(cap: Cap, balance: AccountBalance, ceiling: Decimal | None) -> str:
-    smaller = "send less, ask for fewer output tokens"
+    smaller = "send less input, request fewer output tokens"
     if balance.reserved and (ceiling or 0) + balance.spent <= cap.dollars:
-        return "try again when calls under way are done, or raise the cap"
+        return "try again when running calls are finished, or raise the cap"
     match cap.scope:
         case CapScope.CALL:
             return f"{smaller}, or raise the cap"
         case CapScope.SESSION:
-            return f"{smaller}, begin another session, or raise the cap"
+            return f"{smaller}, start another session, or raise the cap"
         case CapScope.DAY:
             return f"{smaller}, wait for the next day (UTC), or raise the cap"
         case _:
@@ -245,10 +243,10 @@ def _suggest_remedy(cap: Cap, balance: AccountBalance, ceiling: Decimal | None) 
 
 
 def _describe_balance(balance: AccountBalance) -> str:
-    spent = f"{format_dollars(balance.spent)} are spent"
+    spent = f"{format_dollars(balance.spent)} is spent"
     if not balance.reserved:
         return spent
-    return f"{spent} and {format_dollars(balance.reserved)} reserved for calls under way"
+    return f"{spent} and {format_dollars(balance.reserved)} is reserved for running calls"
 
 
 def _session_account(call: Call) -> str:

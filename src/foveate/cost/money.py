@@ -52,5 +52,5 @@ def _scale(dollars: Decimal, rounding: str) -> int:
     if not dollars:
         return 0
     if not dollars.is_finite() or not -MAX_DOLLARS <= dollars <= MAX_DOLLARS:
-        raise OverflowError(f"{dollars} dollars are more than can be kept")
+        raise OverflowError(f"{dollars} dollars is too large to be stored")
     return int(_EXACT.scaleb(dollars, _DIGITS).to_integral_value(rounding))

@@ -78,14 +78,14 @@ class JsonClient:
         try:
             return _REPLY_DECODER.decode(reply)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise UpstreamGarbled(url, "the answer is not a JSON object") from None
+            raise UpstreamGarbled(url, "the response is not a JSON object") from None
 
 
 def _encode_headers(headers: Mapping[str, str], url: str) -> list[tuple[bytes, bytes]]:
     try:
         return [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
     except UnicodeEncodeError as error:
-        raise UpstreamUnreachable(url, f"a header cannot be sent ({error.reason})") from None
+        raise UpstreamUnreachable(url, f"a header contains invalid characters ({error.reason})") from None
 
 
 def _shorten_to_line(text: str) -> str:

@@ -146,12 +146,14 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._fail(UpstreamBroken(self._url, "it wants another protocol than HTTP/1.1"))
+            self._fail(UpstreamBroken(self._url, "the server switches to a protocol other than HTTP/1.1"))
         except httptools.HttpParserError as error:
             if self._is_complete:  # data after the response is not part of it
                 self.keeps_alive = False
             else:
-                self._fail(self._error or UpstreamBroken(self._url, f"the answer is no HTTP ({error})"))
+                self._fail(
+                    self._error or UpstreamBroken(self._url, f"the response is not valid HTTP ({error})")
+                )
         if self._chunks and self._error is None:
             self._buffer_body(len(data))
 
@@ -174,30 +176,30 @@ class Connection(asyncio.Protocol):
         if not self._is_awaiting_response or self._is_complete:
             return
         if self.status:
-            self._fail(UpstreamBroken(self._url, "the answer broke off"))
+            self._fail(UpstreamBroken(self._url, "the connection was closed during the response"))
         else:
             has_worked = self._has_begun or self._loop.time() - self._sent_at >= self._work_seconds
             kind = UpstreamBroken if has_worked else UpstreamUnreachable
-            self._fail(kind(self._url, "the connection was closed before an answer came"))
+            self._fail(kind(self._url, "the connection was closed before a response arrived"))
 
     # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
         if self._is_complete:
-            raise httptools.HttpParserCallbackError("nobody asked for it")
+            raise httptools.HttpParserCallbackError("unexpected response")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > _MAX_HEADER_BYTES:
-            self._error = UpstreamBroken(self._url, f"its headers are longer than {_MAX_HEADER_BYTES} bytes")
+            self._error = UpstreamBroken(self._url, f"the response headers exceed {_MAX_HEADER_BYTES} bytes")
             raise httptools.HttpParserCallbackError("too long")
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if not 100 <= status <= 599:
-            self._error = UpstreamBroken(self._url, f"the status {status} does not exist")
-            raise httptools.HttpParserCallbackError("no such status")
+            self._error = UpstreamBroken(self._url, f"the response has an invalid status ({status})")
+            raise httptools.HttpParserCallbackError("invalid status")
         if status < 200:  # 100 Continue and the like: the response follows
             self.headers = []
             return

@@ -19,7 +19,7 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except UnicodeError:
-        raise CannotListen(host, port, "no such host") from None
+        raise CannotListen(host, port, "invalid host name") from None
     except OSError as error:  # also for unknown hosts, whose number is not a system error
         reason = (error.strerror or str(error)).partition(_PYTHON_SUFFIX)[0]
         raise CannotListen(host, port, reason) from None

@@ -80,11 +80,11 @@ def _parse_url(url: str) -> Target:
     except ValueError as error:
         raise UpstreamUnreachable(url, str(error)) from None
     if parts.scheme not in _DEFAULT_PORTS or not host or not host.isprintable() or " " in host:
-        raise UpstreamUnreachable(url, "is no address of the kind http://host or https://host")
+        raise UpstreamUnreachable(url, "is not a URL such as http://host or https://host")
     path = parts.path or "/"
     path_and_query = f"{path}?{parts.query}" if parts.query else path
     if not path_and_query.isascii() or not path_and_query.isprintable() or " " in path_and_query:
-        raise UpstreamUnreachable(url, "has something in it that has to be written as %XX")
+        raise UpstreamUnreachable(url, "contains a character that must be written as %XX")
     return Target(parts.scheme, host, port, path_and_query.encode("ascii"), authority, url)
 
 
@@ -294,7 +294,7 @@ def _format_head(method: str, target: Target, headers: Sequence[tuple[bytes, byt
     if head.count(b"\n") != line_ends or head.count(b"\r") != line_ends or b"\0" in head:
         invalid_name = next(name for name, value in headers if not _FORBIDDEN_BYTES.isdisjoint(name + value))
         raise UpstreamUnreachable(
-            target.url, f"the header {invalid_name.decode('latin-1')!r} has a line break in it and is not sent"
+            target.url, f"the header {invalid_name.decode('latin-1')!r} contains a line break"
         )
     return head
 
@@ -302,13 +302,13 @@ def _format_head(method: str, target: Target, headers: Sequence[tuple[bytes, byt
 def _describe_error(error: Exception) -> str:
     """Describe why there is no connection, in the words of the system if possible."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({error.verify_message})"
+        return f"the certificate is not trusted ({error.verify_message})"
     if isinstance(error, ssl.SSLError):
-        return f"no secure connection ({error.reason or error})"
+        return f"TLS connection failed ({error.reason or error})"
     if isinstance(error, OSError) and error.errno is not None:
         message = os.strerror(error.errno) if error.errno > 0 else error.strerror
-        return f"no connection ({message})"
-    return f"no connection ({' '.join(str(error).split()) or type(error).__name__})"
+        return f"connection failed ({message})"
+    return f"connection failed ({' '.join(str(error).split()) or type(error).__name__})"
 
 
 async def read_body(response: HttpResponse, *, max_bytes: int, url: str) -> bytes:
@@ -321,12 +321,12 @@ async def read_body(response: HttpResponse, *, max_bytes: int, url: str) -> byte
     """
     content_length = response.header(b"content-length") or b""
     if content_length.isdigit() and int(content_length) > max_bytes:
-        raise UpstreamGarbled(url, f"the answer is longer than {max_bytes:,} bytes")
+        raise UpstreamGarbled(url, f"the response is larger than {max_bytes:,} bytes")
     chunks: list[bytes] = []
     size = 0
     while chunk := await response.read_chunk():
         size += len(chunk)
         if size > max_bytes:
-            raise UpstreamGarbled(url, f"the answer is longer than {max_bytes:,} bytes")
+            raise UpstreamGarbled(url, f"the response is larger than {max_bytes:,} bytes")
         chunks.append(chunk)
     return b"".join(chunks)

@@ -36,7 +36,7 @@ class Backend(StrEnum):
             return cls(name)
         except ValueError:
             known = ", ".join(cls)
-            raise BadOption(f"there is no backend {name!r}; choose one of {known}") from None
+            raise BadOption(f"unknown backend {name!r}; use one of {known}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -234,7 +234,9 @@ def text_meter_for(counter: TextCounter) -> TextMeter:
         BadOption: `counter` cannot count texts.
     """
     if not callable(getattr(counter, "text", None)):
-        raise BadOption(f"a counter has a method text(text) that gives a TokenCount; {counter!r} has none")
+        raise BadOption(
+            f"a counter must have a method text(text) that returns a TokenCount; {counter!r} has none"
+        )
     text_meter = getattr(counter, "text_meter", None)
     return text_meter if isinstance(text_meter, TextMeter) else TextMeter(_WholeTextCounter(counter))
 
@@ -263,5 +265,5 @@ class _WholeTextCounter:
 
 def _to_additive_counts(count: object) -> AdditiveCounts:
     if not isinstance(count, TokenCount):
-        raise BadOption(f"a counter's text(text) gives a TokenCount, not {type(count).__name__}")
+        raise BadOption(f"a counter's text(text) must return a TokenCount, not {type(count).__name__}")
     return math.ceil(count.tokens), math.ceil(count.upper), int(not count.exact)

@@ -341,7 +341,7 @@ def test_a_counter_that_returns_no_token_count_is_rejected() -> None:
         def text(self, text: str) -> int:
             return len(text)
 
-    with pytest.raises(BadOption, match="gives a TokenCount, not int"):
+    with pytest.raises(BadOption, match="must return a TokenCount, not int"):
         foveate.assemble([Section("a", "b")], Budget(total_tokens=10), IntegerCounter())  # type: ignore[arg-type]
 
 

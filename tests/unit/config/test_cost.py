@@ -174,7 +174,7 @@ PRICE = "cost:\n  prices:\n    - model: m\n"
         ),
         ("cost: {caps: [{scope: day, dollars: yes}]}", 1, "cost.caps.0.dollars", "be a number, not True"),
         ("cost: {caps: [{scope: day, dollars: null}]}", 1, "cost.caps.0.dollars", "be a number, not None"),
-        ("cost: {caps: [{scope: day, dollars: -1}]}", 1, "cost.caps.0.dollars", "from 0 to four million"),
+        ("cost: {caps: [{scope: day, dollars: -1}]}", 1, "cost.caps.0.dollars", "from 0 to 4,000,000 dollars"),
         (
             "cost: {caps: [{scope: day, dollars: .inf}]}",
             1,
@@ -228,15 +228,20 @@ PRICE = "cost:\n  prices:\n    - model: m\n"
         ("cost: {min_output_tokens: many}\n", 1, "cost.min_output_tokens", "not 'many'"),
         (PRICE, 3, "cost.prices.0", "the price of m needs input and output"),
         (f"{PRICE}      input: 1\n", 3, "cost.prices.0", "the price of m needs output"),
-        (f"{PRICE}      input: -1\n      output: 1\n", 4, "cost.prices.0.input", "input must be a number, not"),
+        (
+            f"{PRICE}      input: -1\n      output: 1\n",
+            4,
+            "cost.prices.0.input",
+            "input must be a number, 0 or more, not",
+        ),
         (
             f"{PRICE}      input: 1\n      output: 1\n      write_1h: 0.1234567890123\n",
             6,
             "cost.prices.0.write_1h",
-            "write_1h can be 1,000,000,000 at most, with 12 decimals",
+            "write_1h must be at most 1,000,000,000 with at most 12 decimals",
         ),
         (f"{PRICE}      input: 1\n      discount: 0.1\n", 5, "cost.prices.0.discount", ", not both"),
-        (f"{PRICE}      discount: 15\n", 4, "cost.prices.0.discount", "for 15 percent say 0.15"),
+        (f"{PRICE}      discount: 15\n", 4, "cost.prices.0.discount", "write 0.15 for 15%"),
         (f"{PRICE}      cache_read: 1\n", 4, "cost.prices.0.cache_read", "did you mean cached_read?"),
         (
             f"{PRICE}      discount: 0.1\n      since: 2026-02-30\n",

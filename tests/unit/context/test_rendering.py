@@ -99,10 +99,10 @@ def test_a_missing_part_of_the_prefix_is_a_visible_line_and_a_warning(empty: Pre
         "feedback": "No feedback yet.",
     }
     assert [str(warning) for warning in rendered.warnings] == [
-        "identity: none was given",
-        "mandates: none was given",
-        "tools: none was given",
-        "feedback: none was given",
+        "identity: not provided",
+        "mandates: not provided",
+        "tools: not provided",
+        "feedback: not provided",
     ]
 
 
@@ -146,17 +146,17 @@ def test_the_context_is_never_blank(inputs: ContextInputs, text: str) -> None:
 @pytest.mark.parametrize("name", ["feedback", "mandates", "tools"])
 @pytest.mark.parametrize("invalid", ["a text", [WRITE]])
 def test_a_field_that_is_not_a_tuple_is_rejected_by_name(name: str, invalid: Any) -> None:
-    with pytest.raises(BadOption, match=f"^prefix.{name} is a tuple, not (str|list)$"):
+    with pytest.raises(BadOption, match=f"^prefix.{name} must be a tuple, not (str|list)$"):
         PrefixInputs(**{name: invalid})
 
 
 @pytest.mark.parametrize(
     ("invalid", "message"),
     [
-        ({"identity": 5}, "prefix.identity is a text or None, not int"),
-        ({"feedback": ("fine", None)}, "prefix.feedback.1 is a text, not NoneType"),
-        ({"mandates": (["a"],)}, "prefix.mandates.0 is a text, not list"),
-        ({"tools": (READ, {"name": "read_file"})}, "prefix.tools.1 is a ToolText, not dict"),
+        ({"identity": 5}, "prefix.identity must be a string or None, not int"),
+        ({"feedback": ("fine", None)}, "prefix.feedback.1 must be a string, not NoneType"),
+        ({"mandates": (["a"],)}, "prefix.mandates.0 must be a string, not list"),
+        ({"tools": (READ, {"name": "read_file"})}, "prefix.tools.1 must be a ToolText, not dict"),
     ],
 )
 def test_an_invalid_entry_of_the_prefix_is_rejected_with_its_path(invalid: Any, message: str) -> None:
@@ -172,7 +172,7 @@ def test_an_invalid_entry_of_the_prefix_is_rejected_with_its_path(invalid: Any, 
     ("name", "value"), [("name", None), ("description", b"x"), ("schema", {"type": "object"})]
 )
 def test_fields_of_a_tool_must_be_texts(name: str, value: Any) -> None:
-    with pytest.raises(BadOption, match=f"^tool.{name} is a text, not ") as caught:
+    with pytest.raises(BadOption, match=f"^tool.{name} must be a string, not ") as caught:
         replace(READ, **{name: value})
 
     assert caught.value.path == ("tool", name)
@@ -181,17 +181,17 @@ def test_fields_of_a_tool_must_be_texts(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("invalid", "message"),
     [
-        ({"agent": None}, "context.agent is a text, not NoneType"),
-        ({"format": 1}, "context.format is a text, not int"),
-        ({"model": None}, "context.model is a text, not NoneType"),
-        ({"semantic_threshold": 1.5}, "context.semantic_threshold is a number from 0 to 1, not 1.5"),
-        ({"semantic_threshold": "0.5"}, "context.semantic_threshold is a number from 0 to 1, not '0.5'"),
-        ({"focus": ["garden"]}, "context.focus is a text or None, not list"),
-        ({"scope": 5}, "context.scope is a text or None, not int"),
-        ({"query": b"roses"}, "context.query is a text or None, not bytes"),
-        ({"privacy_tags": frozenset({"private", 5})}, "context.privacy_tags is made of texts, not int"),
-        ({"memory_version": {"nodes": 3}}, "context.memory_version is a value that can be hashed, not dict"),
-        ({"memory_version": (1, [2])}, "context.memory_version is a value that can be hashed, not tuple"),
+        ({"agent": None}, "context.agent must be a string, not NoneType"),
+        ({"format": 1}, "context.format must be a string, not int"),
+        ({"model": None}, "context.model must be a string, not NoneType"),
+        ({"semantic_threshold": 1.5}, "context.semantic_threshold must be a number from 0 to 1, not 1.5"),
+        ({"semantic_threshold": "0.5"}, "context.semantic_threshold must be a number from 0 to 1, not '0.5'"),
+        ({"focus": ["garden"]}, "context.focus must be a string or None, not list"),
+        ({"scope": 5}, "context.scope must be a string or None, not int"),
+        ({"query": b"roses"}, "context.query must be a string or None, not bytes"),
+        ({"privacy_tags": frozenset({"private", 5})}, "context.privacy_tags must be a set of strings, not int"),
+        ({"memory_version": {"nodes": 3}}, "context.memory_version must be hashable, not dict"),
+        ({"memory_version": (1, [2])}, "context.memory_version must be hashable, not tuple"),
     ],
 )
 def test_invalid_inputs_of_the_context_are_rejected_by_name(invalid: Any, message: str) -> None:
@@ -206,7 +206,7 @@ def test_invalid_inputs_of_the_context_are_rejected_by_name(invalid: Any, messag
 def test_a_single_text_as_privacy_tags_is_rejected() -> None:
     tag: Any = "private"
 
-    with pytest.raises(BadOption, match="privacy_tags is a frozenset of tags, not str"):
+    with pytest.raises(BadOption, match="privacy_tags must be a frozenset of tags, not str"):
         replace(CONTEXT, privacy_tags=tag)
 
 

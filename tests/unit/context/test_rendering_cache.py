@@ -198,7 +198,9 @@ def test_a_builder_that_returns_no_text_is_rejected(invalid: Any) -> None:
     """Regression: an AttributeError."""
     parts = PromptParts()
 
-    with pytest.raises(BadOption, match=f"^context.text is a text, not {type(invalid).__name__}$") as caught:
+    with pytest.raises(
+        BadOption, match=f"^context.text must be a string, not {type(invalid).__name__}$"
+    ) as caught:
         parts.context("user", CONTEXT, lambda _: invalid)
     assert caught.value.path == ("context", "text")
     assert parts.context("user", CONTEXT, describe_inputs).fresh
@@ -281,5 +283,5 @@ def test_a_capacity_of_0_disables_the_cache() -> None:
 
 
 def test_a_negative_capacity_is_rejected() -> None:
-    with pytest.raises(BadOption, match="capacity is a number, 0 or more, not -1"):
+    with pytest.raises(BadOption, match="capacity must be a number, 0 or more, not -1"):
         PromptParts(capacity=-1)

@@ -259,5 +259,5 @@ def add_interval(first: datetime, number: int, unit: str) -> datetime:
 def test_a_time_without_a_zone_is_rejected() -> None:
     nodes: list[Node] = []
 
-    with pytest.raises(BadOption, match="a time has to have a zone"):
+    with pytest.raises(BadOption, match="a time must have a time zone"):
         find_due_deadlines(nodes, now=datetime(2026, 11, 15), warning_minutes=60)

@@ -125,7 +125,7 @@ def test_an_unavailable_file_keeps_its_text_while_others_are_updated() -> None:
 
     assert bundle.files == (changed, USER)
     assert [str(warning) for warning in bundle.warnings] == [
-        "USER.md: is being written; what it said before is still used"
+        "USER.md: is being written; its previous content is still used"
     ]
 
 

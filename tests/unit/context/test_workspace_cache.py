@@ -70,7 +70,7 @@ def test_a_missing_root_is_a_warning(tmp_path: Path) -> None:
     bundle = read_bundle(Workspace(tmp_path / "nobody"), Gate())
 
     assert bundle.sections == ()
-    assert [str(warning) for warning in bundle.warnings] == [f"{tmp_path}/nobody: is not there"]
+    assert [str(warning) for warning in bundle.warnings] == [f"{tmp_path}/nobody: does not exist"]
 
 
 def test_files_in_a_scope_override_those_above_it(root: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_missing_scope_falls_back_to_the_root_with_a_warning(root: Path) -> No
     bundle = read_bundle(Workspace(root, "suport"), Gate())
 
     assert bundle.version == read_bundle(Workspace(root), Gate()).version
-    assert [str(warning) for warning in bundle.warnings] == ["suport/: is not there"]
+    assert [str(warning) for warning in bundle.warnings] == ["suport/: does not exist"]
 
 
 @pytest.mark.slow
@@ -239,7 +239,7 @@ def test_a_half_written_file_leaves_the_last_bundle(root: Path) -> None:
     assert process.returncode == -signal.SIGKILL
     assert current.version == valid.version
     assert [str(warning) for warning in current.warnings] == [
-        "user.md: ends in the middle of a character; what it said before is still used"
+        "user.md: ends in the middle of a character; its previous content is still used"
     ]
 
 

@@ -29,20 +29,20 @@ def cycle(path: Path) -> None:
 
 
 UNUSABLE_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "50 MB": (huge, "is larger than 4,000,000 bytes, the most that is read"),
+    "50 MB": (huge, "is larger than 4,000,000 bytes, the maximum size"),
     "Latin-1": (lambda path: path.write_bytes(b"caf\xe9 noir"), "is not UTF-8 (byte 3)"),
     "UTF-16": (lambda path: path.write_text("café", encoding="utf-16"), "is UTF-16: save it as UTF-8"),
     "half a character": (lambda path: path.write_bytes("é".encode()[:1]), "ends in the middle of a character"),
     "binary": (lambda path: path.write_bytes(b"a\0b"), "is binary, not text"),
     "folder": (Path.mkdir, "is a folder"),
     "FIFO": (os.mkfifo, "is not a file"),
-    "cycle": (cycle, "is a link that leads in a circle"),
+    "cycle": (cycle, "is a circular link"),
     "device": (
         lambda path: path.symlink_to("/dev/zero"),
-        "is a link out of the workspace, which is not followed",
+        "is a link that leads out of the workspace and is not followed",
     ),
-    "broken link": (lambda path: path.symlink_to("nowhere.md"), "is not there"),
-    "link through a file": (lambda path: path.symlink_to("SOUL.md/USER.md"), "is not there"),
+    "broken link": (lambda path: path.symlink_to("nowhere.md"), "does not exist"),
+    "link through a file": (lambda path: path.symlink_to("SOUL.md/USER.md"), "does not exist"),
 }
 
 
@@ -73,7 +73,7 @@ def test_an_unusable_extra_is_left_out_with_a_warning(case: str, tmp_path: Path)
 def test_a_missing_extra_is_a_warning(tmp_path: Path) -> None:
     bundle = read_bundle(Workspace(tmp_path, extras=["none/at/all.md"]), Gate())
 
-    assert bundle.warnings == (WorkspaceWarning("none/at/all.md", "is not there", "none/at/all.md"),)
+    assert bundle.warnings == (WorkspaceWarning("none/at/all.md", "does not exist", "none/at/all.md"),)
 
 
 def test_a_byte_order_mark_and_surrounding_blank_lines_are_dropped(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_of_two_files_that_differ_in_case_the_upper_case_one_is_used(tmp_path: P
     bundle = read_bundle(Workspace(tmp_path), Gate())
 
     assert bundle.text == "LARGE"
-    assert [str(warning) for warning in bundle.warnings] == ["user.md: is not used: there is USER.md too"]
+    assert [str(warning) for warning in bundle.warnings] == ["user.md: is ignored because USER.md exists too"]
 
 
 def test_an_extra_that_is_also_a_role_of_the_scope_occurs_once(tmp_path: Path) -> None:

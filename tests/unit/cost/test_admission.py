@@ -58,8 +58,8 @@ async def test_a_cap_without_room_rejects_and_names_itself_and_all_amounts() -> 
         await admission.admit(CALL, Decimal("0.25"), caps)
 
     assert str(failure.value) == (
-        "this call may cost $0.25, and the cap on a day is $1.00, of which $0.30 are spent and $0.50 reserved"
-        " for calls under way; try again when calls under way are done, or raise the cap"
+        "this call may cost $0.25, and the cap on a day is $1.00, of which $0.30 is spent and $0.50 is reserved"
+        " for running calls; try again when running calls are finished, or raise the cap"
     )
     error = failure.value
     assert (error.cap, error.limit, error.spent, error.reserved, error.ceiling) == (
@@ -82,12 +82,12 @@ async def test_a_call_of_unknown_price_is_rejected_unless_the_cap_allows_it() ->
     admission = make_admission(ledger)
     allows = [Cap(scope=CapScope.DAY, dollars=Decimal(1), unknown=UnknownPricePolicy.ALLOW)]
 
-    with pytest.raises(CapUncheckable, match="price of claude-opus-5-5 is not known"):
+    with pytest.raises(CapUncheckable, match="price of claude-opus-5-5 is unknown"):
         await admission.admit(CALL, None, DAY)
 
     assert (await admission.admit(make_call("a"), None, allows)).is_reserved
     await admission.settle(make_charge(make_call("b"), 1))
-    with pytest.raises(CapExceeded, match="costs nobody knows how much"):
+    with pytest.raises(CapExceeded, match="has an unknown cost"):
         await admission.admit(make_call("c"), None, allows)
 
 
@@ -99,7 +99,7 @@ async def test_a_cap_that_cannot_be_checked_rejects_with_a_reason() -> None:
         await admission.admit(CALL, Decimal("0.5"), [make_cap(CapScope.TOTAL, 9), *DAY])
 
     assert str(failure.value) == (
-        f"the cap on a day ($1.00) cannot be checked: {UNAVAILABLE}; bring the store back, or take the cap away"
+        f"the cap on a day ($1.00) cannot be checked: {UNAVAILABLE}; restore the store, or remove the cap"
     )
     assert (await admission.admit(CALL, Decimal("0.5"), DAY)).is_reserved
 

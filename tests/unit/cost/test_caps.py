@@ -98,15 +98,13 @@ def test_a_call_above_the_cap_on_a_call_is_rejected_without_a_ledger() -> None:
 
     assert str(failure.value) == (
         "this call may cost $1.000001, and the cap on a call is $1.00;"
-        " send less, ask for fewer output tokens, or raise the cap"
+        " send less input, request fewer output tokens, or raise the cap"
     )
 
 
 @pytest.mark.parametrize("scope", CapScope)
 def test_a_call_of_unknown_price_is_rejected_unless_every_cap_allows_it(scope: CapScope) -> None:
-    with pytest.raises(
-        CapUncheckable, match=r"price of claude-opus-5-5 is not known.*unknown: allow"
-    ) as failure:
+    with pytest.raises(CapUncheckable, match=r"price of claude-opus-5-5 is unknown.*unknown: allow") as failure:
         claim_reservation(
             [make_cap(CapScope.TOTAL, "9", unknown=UnknownPricePolicy.ALLOW), make_cap(scope)], CALL, None
         )
@@ -121,18 +119,18 @@ def test_a_call_of_unknown_price_still_reserves_the_smallest_amount() -> None:
     assert claim
     assert to_picodollars(claim.dollars) == 1
     error = make_cap_exceeded(make_cap(CapScope.DAY), make_balance("1"), None)
-    assert "costs nobody knows how much, and the cap on a day is $1.00, of which $1.00 are spent;" in str(error)
+    assert "has an unknown cost, and the cap on a day is $1.00, of which $1.00 is spent;" in str(error)
 
 
 @pytest.mark.parametrize(
     ("scope", "agent", "expected", "remedy"),
     [
-        (CapScope.SESSION, None, "the cap on a session is", "begin another session"),
-        (CapScope.SESSION, "ana", "the cap on a session of ana is", "begin another session"),
+        (CapScope.SESSION, None, "the cap on a session is", "start another session"),
+        (CapScope.SESSION, "ana", "the cap on a session of ana is", "start another session"),
         (CapScope.AGENT, None, "the cap on an agent is", "raise the cap"),
         (CapScope.AGENT, "ana", "the cap on agent ana is", "raise the cap"),
         (CapScope.DAY, "ana", "the cap on a day of ana is", "wait for the next day"),
-        (CapScope.TOTAL, None, "the cap on all that is spent is", "raise the cap"),
+        (CapScope.TOTAL, None, "the cap on total spending is", "raise the cap"),
         (CapScope.TOTAL, "ana", "the cap on agent ana is", "raise the cap"),
     ],
 )
@@ -142,7 +140,7 @@ def test_an_exceeded_cap_is_reported_with_all_amounts(
     error = make_cap_exceeded(make_cap(scope, "5", agent=agent), make_balance("4.9", "0.05"), Decimal("0.2"))
 
     assert (
-        f"this call may cost $0.20, and {expected} $5.00, of which $4.90 are spent and $0.05 reserved"
+        f"this call may cost $0.20, and {expected} $5.00, of which $4.90 is spent and $0.05 is reserved"
         in str(error)
     )
     assert remedy in error.remedy
@@ -154,7 +152,7 @@ def test_an_exceeded_cap_is_reported_with_all_amounts(
 def test_the_remedy_for_a_cap_full_of_reservations_is_to_wait() -> None:
     error = make_cap_exceeded(make_cap(CapScope.SESSION, "5"), make_balance("1", "3.9"), Decimal("0.2"))
 
-    assert error.remedy == "try again when calls under way are done, or raise the cap"
+    assert error.remedy == "try again when running calls are finished, or raise the cap"
 
 
 def test_warnings_start_at_the_share_set_by_the_cap() -> None:
@@ -181,7 +179,7 @@ def test_a_warning_contains_the_balance() -> None:
     )
 
     assert str(warning) == (
-        "the cap on a day is $1.00, of which $0.95 are spent and $0.02 reserved for calls under way"
+        "the cap on a day is $1.00, of which $0.95 is spent and $0.02 is reserved for running calls"
     )
 
 
@@ -194,7 +192,7 @@ def test_a_cap_that_cannot_be_checked_is_reported_with_a_reason() -> None:
 
 @pytest.mark.parametrize("value", ["-0.01", "NaN", "Infinity", "5000000", "1e300"])
 def test_a_cap_with_invalid_dollars_is_rejected(value: str) -> None:
-    with pytest.raises(BadOption, match="from 0 to four million"):
+    with pytest.raises(BadOption, match="from 0 to 4,000,000 dollars"):
         make_cap(CapScope.DAY, value)
 
 
@@ -207,7 +205,7 @@ def test_a_warning_level_outside_0_to_1_is_rejected(value: str) -> None:
 @pytest.mark.parametrize("value", ["-0.01", "NaN", "sNaN", "Infinity"])
 def test_an_invalid_ceiling_is_rejected_even_without_caps(value: str) -> None:
     for caps in ([], [make_cap(CapScope.CALL)], [make_cap(CapScope.DAY)]):
-        with pytest.raises(BadOption, match="some dollars at most"):
+        with pytest.raises(BadOption, match="0 or more dollars"):
             claim_reservation(caps, CALL, Decimal(value))
 
 
@@ -240,7 +238,7 @@ def test_picodollars_survive_a_round_trip_through_dollars(picodollars: int) -> N
 
 @pytest.mark.parametrize("value", ["5e6", "-5e6", "NaN", "sNaN", "-Infinity", "1e999999"])
 def test_amounts_too_large_to_store_are_rejected(value: str) -> None:
-    with pytest.raises(OverflowError, match="more than can be kept"):
+    with pytest.raises(OverflowError, match="too large to be stored"):
         to_picodollars(Decimal(value))
 
 

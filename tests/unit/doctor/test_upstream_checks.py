@@ -62,7 +62,7 @@ def test_an_unreachable_upstream_fails_only_if_it_is_configured() -> None:
 
     assert _unreachable_finding(openai, "no connection", is_named=True).level is Level.FAILED
     assert _unreachable_finding(openai, "no connection", is_named=False).level is Level.WARNING
-    assert "authority" in _unreachable_finding(openai, "its certificate is not trusted", is_named=True).advice
+    assert "authority" in _unreachable_finding(openai, "the certificate is not trusted", is_named=True).advice
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from foveate.engine.options import DEFAULT_SECTION_TOKENS, MemoryOptions, Sectio
 from foveate.errors import BadOption, BadSetting
 from foveate.memory.views.view import DEFAULT_LIMIT_TOKENS
 
-PAGE = Path(__file__).parents[3] / "docs" / "guides" / "injected.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "injected-context.md"
 
 
 def load_options(folder: Path, sections: str, **environment: str) -> SectionOptions | None:
@@ -86,7 +86,7 @@ def test_privacy_tags_are_added_to_the_default_ones(tmp_path: Path) -> None:
     [
         ("{workspce: {}}", "did you mean workspace?"),
         ("{workspace: {root: $NOWHERE}}", "the environment variable 'NOWHERE' is not set"),
-        ("{workspace: {root: /a, scope: ../b}}", "does not lead to something in the workspace"),
+        ("{workspace: {root: /a, scope: ../b}}", "is outside the workspace"),
         ("{memory: {paths: []}}", "paths"),
         ("{memory: {paths: [/a], limit_tokens: 0}}", "limit_tokens must be more than 0"),
         ("{time: {zone: Europe/Nowhere}}", "unknown time zone 'Europe/Nowhere'"),

@@ -254,7 +254,7 @@ async def test_a_late_close_without_a_response_may_have_served_the_request(
         serve_script(reply_and_close(b"")) as upstream,
         ConnectionPool(timeouts=Timeouts(work_seconds=work_seconds)) as pool,
     ):
-        with pytest.raises(UpstreamUnreachable, match="before an answer came") as failure:
+        with pytest.raises(UpstreamUnreachable, match="before a response arrived") as failure:
             await fetch(pool, upstream.target)
 
     assert type(failure.value) is kind

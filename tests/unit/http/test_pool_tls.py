@@ -72,6 +72,6 @@ async def test_a_server_without_tls_is_not_used_for_https() -> None:
 
     listener = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
-    with pytest.raises(UpstreamUnreachable, match="no secure connection"):
+    with pytest.raises(UpstreamUnreachable, match="TLS connection failed"):
         await fetch(ConnectionPool(), f"https://127.0.0.1:{port}/")
     listener.close()

@@ -46,7 +46,7 @@ class CustomPriceTier:
     def __post_init__(self) -> None:
         if type(self.over_tokens) is not int or self.over_tokens < 0:
             raise BadOption(
-                f"over_tokens must be a whole number, not below zero: {self.over_tokens}", path=("over_tokens",)
+                f"over_tokens must be a whole number, 0 or more, not {self.over_tokens}", path=("over_tokens",)
             )
 
 
@@ -68,27 +68,29 @@ class CustomPrice:
 
     def __post_init__(self) -> None:
         if not self.model.strip():
-            raise BadOption("a price needs the name of a model, or a pattern for some", path=("model",))
+            raise BadOption("a price needs the name or glob of a model", path=("model",))
         if isinstance(self.since, datetime):
-            raise BadOption("since must be a day, without a time", path=("since",))
+            raise BadOption("since must be a date without a time", path=("since",))
         if (self.dollars_per_million is None) == (self.discount is None):
-            raise BadOption(f"the price of {self.model} must be either dollars_per_million or a discount")
+            raise BadOption(f"the price of {self.model} needs either dollars_per_million or a discount")
         if self.discount is not None:
             _check_amount(self.discount, "discount")
             if self.discount > 1:
                 raise BadOption(
-                    f"a discount is a share, at most 1: {self.discount} (for 15 percent say 0.15)",
+                    f"a discount must be at most 1, not {self.discount}: write 0.15 for 15%",
                     path=("discount",),
                 )
             if self.tiers:
-                raise BadOption("a discount has no tiers: it is on those of the table", path=("tiers",))
+                raise BadOption(
+                    "a discount cannot have tiers: it applies to those of the price table", path=("tiers",)
+                )
         elif self.dollars_per_million is not None:
             missing = [kind for kind in _REQUIRED_KINDS if kind not in self.dollars_per_million.given_kinds()]
             if missing:
-                raise BadOption(f"the price of {self.model} lacks {' and '.join(missing)}", path=(missing[0],))
+                raise BadOption(f"the price of {self.model} needs {' and '.join(missing)}", path=(missing[0],))
         sizes = [tier.over_tokens for tier in self.tiers]
         if len(set(sizes)) < len(sizes):
-            raise BadOption("two tiers begin at the same number of tokens", path=("tiers",))
+            raise BadOption("two tiers have the same over_tokens", path=("tiers",))
 
     @property
     def match_key(self) -> tuple[str, str | None]:
@@ -103,7 +105,7 @@ class CustomPrice:
 
     def rates(self, table: Rates | None) -> Rates | None:
         """Apply the price to the table's rates; None for a discount without a table price."""
-        origin = f"own price of {self.model}" + (f", since {self.since}" if self.since else "")
+        origin = f"custom price of {self.model}" + (f", since {self.since}" if self.since else "")
         if self.dollars_per_million is not None:
             return Rates(by_kind=self._rates_by_kind(), source=PriceSource.CUSTOM, origin=origin)
         if self.discount is None or table is None:
@@ -157,7 +159,7 @@ def check_custom_prices(prices: Sequence[CustomPrice]) -> None:
     for index, price in enumerate(prices):
         key = (price.match_key, price.since)
         if key in seen:
-            since = f"since {price.since}" if price.since else "without a day since when"
+            since = f"since {price.since}" if price.since else "without a start date"
             raise BadOption(f"there are two prices of {price.model} {since}", path=(index,))
         seen.add(key)
 
@@ -177,12 +179,12 @@ def _check_amount(dollars: Decimal | None, name: str) -> None:
     if dollars is None:
         return
     if not isinstance(dollars, Decimal):
-        raise BadOption(f"{name} must be a decimal number, which money is, not {dollars!r}", path=(name,))
+        raise BadOption(f"{name} must be a Decimal, not {dollars!r}", path=(name,))
     if not dollars.is_finite() or dollars < 0:
-        raise BadOption(f"{name} must be a number, not below zero: {dollars}", path=(name,))
+        raise BadOption(f"{name} must be a number, 0 or more, not {dollars}", path=(name,))
     exponent = dollars.as_tuple().exponent
     if dollars > _MAX_DOLLARS or (isinstance(exponent, int) and exponent < -_MAX_DECIMALS):
         raise BadOption(
-            f"{name} can be {_MAX_DOLLARS:,} at most, with {_MAX_DECIMALS} decimals: {dollars}",
+            f"{name} must be at most {_MAX_DOLLARS:,} with at most {_MAX_DECIMALS} decimals, not {dollars}",
             path=(name,),
         )

@@ -99,7 +99,7 @@ def read_price_file(data: bytes, *, day: date, source: str) -> ImportedPrices:
     if isinstance(document, list):
         return _PriceFileReader(source).read_providers(document, GENAI_PRICES, day, {})
     raise UnreadableInput(
-        source, "is not a price file of genai-prices (a list) or LiteLLM (an object of models)"
+        source, "is neither a genai-prices file (a list) nor a LiteLLM file (an object of models)"
     )
 
 
@@ -111,11 +111,11 @@ def read_stored_price_file(data: bytes, *, source: str) -> ImportedPrices:
     """
     document = _parse_json(data, source)
     if not isinstance(document, dict) or document.get("version") != STORED_VERSION:
-        raise UnreadableInput(source, "is not a price file that `foveate prices update` has written")
+        raise UnreadableInput(source, "was not written by `foveate prices update`")
     reader = _PriceFileReader(source)
     format_ = document.get("format")
     if format_ not in (GENAI_PRICES, LITELLM):
-        raise reader.make_error("format", "is not known")
+        raise reader.make_error("format", "is unknown")
     return reader.read_providers(
         document.get("providers"), format_, reader.read_day(document.get("as_of"), "as_of"), {}
     )
@@ -163,7 +163,7 @@ class _PriceFileReader:
                     models.append(parsed)
             count += len(models)
             if count > _MAX_MODELS:
-                raise self.make_error("models", f"are more than {_MAX_MODELS:,}")
+                raise self.make_error("models", f"the file has more than {_MAX_MODELS:,}")
             if models:
                 providers[id_] = Provider(
                     id=id_, name=id_, api_pattern="", models=models, fallback_model_providers=fallbacks
@@ -176,7 +176,7 @@ class _PriceFileReader:
         try:
             return date.fromisoformat(value if isinstance(value, str) else "")
         except ValueError:
-            raise self.make_error(location, "is not a day (2026-11-01)") from None
+            raise self.make_error(location, "is not a date such as 2026-11-01") from None
 
     def _skip(self, reason: str) -> None:
         self._skipped[reason] = self._skipped.get(reason, 0) + 1
@@ -222,7 +222,7 @@ class _PriceFileReader:
                 for key, value in when.items()
             }
             if not names:
-                raise self.make_error(location, "a price variant does not say when")
+                raise self.make_error(location, "a price variant has no condition (`when`)")
             constraint = self._read_constraint(variant.get("constraint"), location)
             prices = self._read_price(variant.get("prices"), location)
             variants.append(PriceVariant(when=names, prices=prices, constraint=constraint))
@@ -247,10 +247,10 @@ class _PriceFileReader:
             tier = self._check_object(entry, location)
             start = tier.get("start")
             if type(start) is not int or not 0 < start <= _MAX_TIER_TOKENS:
-                raise self.make_error(location, f"a tier cannot begin at {str(start)[:40]}")
+                raise self.make_error(location, f"a tier cannot start at {str(start)[:40]}")
             tiers.append(Tier(start=start, price=self._read_dollars(tier.get("price"), location)))
         if [tier.start for tier in tiers] != sorted({tier.start for tier in tiers}):
-            raise self.make_error(location, "its tiers are not in order")
+            raise self.make_error(location, "the tiers are not in ascending order")
         return TieredPrices(base=self._read_dollars(value.get("base"), location), tiers=tiers)
 
     def _read_dollars(self, value: object, location: str) -> Decimal:
@@ -263,14 +263,14 @@ class _PriceFileReader:
         except (InvalidOperation, ValueError):
             raise self.make_error(location, f"{str(value)[:40]!r} is not a number") from None
         if not dollars.is_finite() or dollars < 0 or dollars > _MAX_DOLLARS:
-            raise self.make_error(location, f"{dollars:.4g} dollars cannot be a price")
+            raise self.make_error(location, f"{dollars:.4g} dollars is not a valid price")
         exponent = dollars.as_tuple().exponent
         if (
             len(dollars.as_tuple().digits) > _MAX_DIGITS
             or not isinstance(exponent, int)
             or exponent < _MIN_EXPONENT
         ):
-            raise self.make_error(location, "a price has more digits than money has")
+            raise self.make_error(location, "a price has too many digits")
         return dollars
 
     def _read_constraint(
@@ -286,7 +286,7 @@ class _PriceFileReader:
         try:
             start, end = (time.fromisoformat(constraint[name]) for name in ("start_time", "end_time"))
         except (KeyError, TypeError, ValueError):
-            raise self.make_error(location, "a price is for a time that cannot be read") from None
+            raise self.make_error(location, "a price has an invalid time range") from None
         return TimeOfDateConstraint(start_time=start, end_time=end)
 
     def _read_clause(self, entry: object, location: str, depth: int = 0) -> "MatchLogic | None":
@@ -295,7 +295,7 @@ class _PriceFileReader:
 
         clause = self._check_object(entry, location)
         if len(clause) != 1 or depth > _MAX_DEPTH:
-            raise self.make_error(location, "its names cannot be matched")
+            raise self.make_error(location, "the pattern for model names is not supported")
         kind, value = next(iter(clause.items()))
         if kind in ("or", "and"):
             parts = [
@@ -313,7 +313,7 @@ class _PriceFileReader:
                 return None
             return types.ClauseRegex(regex=text)
         if kind not in _TEXT_CLAUSES:
-            raise self.make_error(location, "its names cannot be matched")
+            raise self.make_error(location, "the pattern for model names is not supported")
         clause_types: dict[str, type[Any]] = {
             "equals": types.ClauseEquals,
             "starts_with": types.ClauseStartsWith,

@@ -46,7 +46,7 @@ class AnthropicCounter:
 
     def text_query(self, text: str, model: str) -> CountQuery:
         if not text.strip():
-            raise Unsupported("it refuses a text of blanks")
+            raise Unsupported("it rejects a text without visible characters")
         return CountQuery(subject=TEXT, model=model, body=_single_message_body(text, model))
 
     def request_query(self, request: Request) -> CountQuery:

@@ -63,7 +63,7 @@ def _build_endpoint(
 ) -> EndpointCounter | None:
     key, url = options.api_key, options.endpoint_url
     if url and not url.startswith(("http://", "https://")):
-        raise BadOption(f"the address of a server begins with http:// or https://, and {url!r} does not")
+        raise BadOption(f"the URL of a server must start with http:// or https://, not {url!r}")
     match options.backend:
         case Backend.OFFLINE | Backend.ESTIMATE:
             return None
@@ -75,7 +75,7 @@ def _build_endpoint(
             return AnthropicCounter(client, key) if uses_anthropic else None
         case Backend.ENDPOINT:
             if not url:
-                raise BadOption("the backend `endpoint` needs the address of a server")
+                raise BadOption("the backend `endpoint` needs the URL of a server")
             return TokenizeCounter(client, url, _bearer_headers(key), endpoints)
     if not key:
         raise BadOption(f"the backend `{options.backend}` needs an API key")

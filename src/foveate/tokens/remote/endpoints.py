@@ -236,7 +236,7 @@ def parse_token_number(response: JsonReply, name: str, route: str) -> int:
     """
     number = parse_field(response, name, route)
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= _MAX_TOKENS:
-        raise UpstreamGarbled(route, f"no number of tokens as `{name}` in the answer")
+        raise UpstreamGarbled(route, f"the response has no token count `{name}`")
     return number
 
 
@@ -249,7 +249,7 @@ def parse_field(response: JsonReply, name: str, route: str) -> object:
     try:
         return parse_json(response.get(name))
     except (MalformedRequest, ValueError):  # Python does not parse numbers of thousands of digits
-        raise UpstreamGarbled(route, f"`{name}` in the answer cannot be read") from None
+        raise UpstreamGarbled(route, f"`{name}` in the response cannot be read") from None
 
 
 def select_count_fields(body: bytes, names: frozenset[str], model: str = "") -> bytes:

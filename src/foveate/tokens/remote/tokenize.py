@@ -48,9 +48,7 @@ _RESPONSE_FIELDS = frozenset(
 )  # fmt: skip
 _PROBE_TEXT = to_json("a")
 _TEMPLATE_ROUTE = "/apply-template"
-_NO_TEMPLATE_REASON = (
-    "it has /tokenize but not /apply-template, so it cannot count a chat as its model reads it"
-)
+_NO_TEMPLATE_REASON = "it has /tokenize but not /apply-template, which is needed to count a chat"
 
 
 class TokenizeCounter:
@@ -95,7 +93,7 @@ class TokenizeCounter:
     def request_query(self, request: Request) -> CountQuery:
         """The request without the fields that only concern the response."""
         if request.format not in _COUNT_ROUTES:
-            raise Unsupported(f"it has no route to count a request of {request.format}")
+            raise Unsupported(f"it has no endpoint to count a {request.format} request")
         input_fields = {
             name: raw for name, raw in parse_fields(request.body).items() if name not in _RESPONSE_FIELDS
         }
@@ -121,7 +119,7 @@ class TokenizeCounter:
                 self._capabilities.missing_routes.add(route)
         if server is TokenizeServer.LLAMA_CPP and query.subject == Format.CHAT:
             return _exact_count(await self._count_templated_chat(query.body))
-        raise Unsupported(f"it has no route to count a request of {query.subject}")
+        raise Unsupported(f"it has no endpoint to count a {query.subject} request")
 
     async def _count_text(self, query: CountQuery, server: TokenizeServer) -> int:
         if server is TokenizeServer.LLAMA_CPP:
@@ -143,7 +141,7 @@ class TokenizeCounter:
         except UpstreamStatus as error:
             if error.status not in REJECTED_BODY_STATUSES:
                 raise
-            raise UpstreamGarbled(error.url, "takes neither llama.cpp's nor vLLM's body") from None
+            raise UpstreamGarbled(error.url, "accepts neither llama.cpp's nor vLLM's request body") from None
 
     async def _count_by_llama_cpp(self, content: bytes, **options: bytes) -> int:
         response = await self._post("/tokenize", _json_object(content=content, **options))
@@ -174,7 +172,7 @@ class TokenizeCounter:
             self._capabilities.missing_routes.add(_TEMPLATE_ROUTE)
             raise Unsupported(_NO_TEMPLATE_REASON) from None
         if not isinstance(parse_field(response, "prompt", route), str):
-            raise UpstreamGarbled(route, "no `prompt` in the answer")
+            raise UpstreamGarbled(route, "the response has no `prompt`")
         return await self._count_by_llama_cpp(
             bytes(response["prompt"]), add_special=b"true", parse_special=b"true"
         )
@@ -190,7 +188,7 @@ def _json_object(**json_fields: bytes) -> bytes:
 def _count_ids(tokens: bytes, url: str) -> int:
     """Count the ids in a JSON list by its commas, since the list can be megabytes long."""
     if not tokens.startswith(b"[") or b"{" in tokens or b'"' in tokens:
-        raise UpstreamGarbled(url, "no list of token ids as `tokens` in the answer")
+        raise UpstreamGarbled(url, "the response has no list of token ids `tokens`")
     return tokens.count(b",") + 1 if tokens.strip(b"[] \t\r\n") else 0
 
 

@@ -133,14 +133,14 @@ def _load_tokenizer_json(path: Path, data: bytes) -> BpeVocabulary:
     import splintr
 
     if not data.lstrip().startswith(b"{"):
-        raise BadVocabulary(str(path), "not a tokenizer.json (no JSON object) and not named *.tiktoken")
+        raise BadVocabulary(str(path), "is neither a tokenizer.json (a JSON object) nor named *.tiktoken")
     try:
         engine = splintr.from_json_bytes(data)
         engine.encode_batch_flat(_WARM_UP_TEXTS)
     except ValueError as error:
-        raise BadVocabulary(str(path), f"not a usable tokenizer.json: {error}") from None
+        raise BadVocabulary(str(path), f"invalid tokenizer.json: {error}") from None
     if not engine.encode_ordinary(_WARM_UP_TEXTS[0]):
-        raise BadVocabulary(str(path), "its vocabulary has no token for a plain word")
+        raise BadVocabulary(str(path), "the vocabulary has no token for a plain word")
     return BpeVocabulary(
         path.name,
         engine,
@@ -187,13 +187,13 @@ def _load_rank_file(path: Path, data: bytes) -> BpeVocabulary:
     if pattern is None:
         known = ", ".join(sorted(_PATTERNS))
         raise BadVocabulary(
-            str(path), f"ranks do not say how text is split: name the file after one of {known}"
+            str(path), f"a rank file does not define how text is split: name it after one of {known}"
         )
     try:
         engine = splintr.Tokenizer.from_bytes(data, getattr(splintr, pattern), {})
         engine.encode_batch_flat(_WARM_UP_TEXTS)
     except ValueError as error:
-        raise BadVocabulary(str(path), f"not a usable rank file: {error}") from None
+        raise BadVocabulary(str(path), f"invalid rank file: {error}") from None
     return BpeVocabulary(path.name, engine)
 
 
@@ -207,7 +207,7 @@ def _count_ranks(path: Path, data: bytes) -> int:
             if len(token) == 4 and len(byte := base64.b64decode(token, validate=True)) == 1:
                 single_bytes.add(byte)
         except (ValueError, binascii.Error):
-            raise BadVocabulary(str(path), f"line {number} is not a token in base64 and its rank") from None
+            raise BadVocabulary(str(path), f"line {number} is not a base64 token and its rank") from None
         if len(ranks) < number:
             raise BadVocabulary(str(path), f"line {number} repeats the rank of another token")
     if len(single_bytes) < 256:

@@ -223,14 +223,14 @@ def test_every_cap_is_listed_with_its_uses() -> None:
     assert split_cells(heading) == ["cap", "limit", "spent", "reserved", "left"]
     assert [split_cells(line) for line in result] == [
         ["each call", "$0.50"],
-        ["session ssssssss of ana", "$5.00", "$4.00", "$0.50", "$0.50", "90% used, warned from 80% on"],
+        ["session ssssssss of ana", "$5.00", "$4.00", "$0.50", "$0.50", "90% used, warns from 80% on"],
         ["session tttttttt of bob", "$5.00", "$1.00", "$0.00", "$4.00", "20% used"],
         ["session tttttttt of bob", "$4.00", "$1.00", "$0.00", "$3.00", "25% used"],
         ["agent bob", "$10.00", "$11.50", "$0.00", "$0.00", "over by $1.50"],
         ["agent ana", "$10.00", "$10.00", "$0.00", "$0.00", "nothing left"],
         ["agent zoe", "$20.00", "$0.00", "$0.00", "$20.00", "0% used"],
         ["day 2026-11-15", "$30.00", "$3.00", "$0.00", "$27.00", "10% used"],
-        ["day 2026-11-15 of ana", "$40.00", "$31.00", "$1.00", "$8.00", "80% used, warned from 80% on"],
+        ["day 2026-11-15 of ana", "$40.00", "$31.00", "$1.00", "$8.00", "80% used, warns from 80% on"],
         ["all", "$50.00", "$21.50", "$0.00", "$28.50", "43% used"],
     ]
 
@@ -240,7 +240,7 @@ def test_caps_take_two_lines_on_a_narrow_display() -> None:
 
     assert result[:3] == [
         "each call  $0.50",
-        "session ssssssss of ana  $5.00  90% used, warned from 80% on",
+        "session ssssssss of ana  $5.00  90% used, warns from 80% on",
         "  $4.00 spent, $0.50 reserved, $0.50 left",
     ]
 

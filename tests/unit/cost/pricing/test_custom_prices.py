@@ -32,7 +32,7 @@ def test_a_custom_price_applies_to_a_model_missing_from_the_tables() -> None:
     custom = price(book, "Qwen/Qwen3-32B")
 
     assert (custom.dollars, custom.source, custom.sure) == (Decimal("1.0"), PriceSource.CUSTOM, True)
-    assert custom.origin == "own price of qwen3-*"
+    assert custom.origin == "custom price of qwen3-*"
     assert book.price("llama-3", USAGE, provider="vllm", at=AT) is None
 
 
@@ -171,16 +171,16 @@ def test_a_ceiling_uses_custom_prices() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": " ", "discount": Decimal(0)}, "needs the name of a model"),
+        ({"model": " ", "discount": Decimal(0)}, "needs the name or glob of a model"),
         ({"model": "a"}, "either dollars_per_million or a discount"),
         ({"model": "a", "discount": Decimal(0), "dollars_per_million": CHEAP}, "either"),
-        ({"model": "a", "discount": Decimal("1.5")}, "at most 1: 1.5"),
-        ({"model": "a", "discount": Decimal("-0.1")}, "not below zero: -0.1"),
-        ({"model": "a", "discount": Decimal("NaN")}, "not below zero: NaN"),
-        ({"model": "a", "discount": 0.15}, "must be a decimal number"),
-        ({"model": "a", "discount": Decimal(0), "tiers": (LONG,)}, "no tiers"),
-        ({"model": "a", "dollars_per_million": DollarsPerMillion(uncached=Decimal(1))}, "lacks output"),
-        ({"model": "a", "dollars_per_million": DollarsPerMillion()}, "lacks uncached and output"),
+        ({"model": "a", "discount": Decimal("1.5")}, "at most 1, not 1.5"),
+        ({"model": "a", "discount": Decimal("-0.1")}, "0 or more, not -0.1"),
+        ({"model": "a", "discount": Decimal("NaN")}, "0 or more, not NaN"),
+        ({"model": "a", "discount": 0.15}, "must be a Decimal"),
+        ({"model": "a", "discount": Decimal(0), "tiers": (LONG,)}, "cannot have tiers"),
+        ({"model": "a", "dollars_per_million": DollarsPerMillion(uncached=Decimal(1))}, "needs output"),
+        ({"model": "a", "dollars_per_million": DollarsPerMillion()}, "needs uncached and output"),
         ({"model": "a", "discount": Decimal(0), "since": datetime(2026, 1, 1, tzinfo=UTC)}, "without a time"),
         (
             {

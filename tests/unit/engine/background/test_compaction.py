@@ -161,7 +161,7 @@ async def test_without_room_under_the_cap_the_summary_is_extractive() -> None:
     assert result is not None
     assert result.compaction is not None
     assert result.compaction.model == EXTRACTIVE_MODEL
-    assert "the cap on all that is spent is $0.01" in result.compaction.reason
+    assert "the cap on total spending is $0.01" in result.compaction.reason
     assert result.has_failed
     assert (setup.model.reserved_ids, setup.ledger.settled) == ([], [])
 
@@ -294,7 +294,7 @@ async def test_a_call_that_exceeds_a_cap_is_not_sent() -> None:
     setup = CompactorWithLedger(COMPLETE_SUMMARY, COMPLETE_SUMMARY, caps=[total_cap("0.001")])
     client = paid_client(setup)
     await client.post_json(URL, BODY)
-    with pytest.raises(UpstreamStatus, match="the cap on all that is spent") as raised:
+    with pytest.raises(UpstreamStatus, match="the cap on total spending") as raised:
         await client.post_json(URL, BODY)
 
     assert raised.value.status == 402

@@ -78,7 +78,7 @@ def test_a_vanished_workspace_file_keeps_its_content_and_is_reported(tmp_path: P
     assert send(injection, sections) == first
     injection.sources.close()
     assert injection.problems[0].step == "sections/workspace"
-    assert "no longer there" in injection.problems[0].reason
+    assert "is missing" in injection.problems[0].reason
 
 
 def test_an_unreadable_memory_is_left_out_and_reported(tmp_path: Path) -> None:

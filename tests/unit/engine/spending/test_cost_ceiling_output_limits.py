@@ -223,7 +223,7 @@ async def test_a_call_is_rejected_with_numbers_if_the_minimum_does_not_fit() -> 
         "may cost $0.065 even if its output is limited to 4,000 tokens, and the cap on a day is $0.06499"
         in message
     )
-    assert "ask for fewer output tokens" in message
+    assert "request fewer output tokens" in message
 
 
 async def test_the_minimum_is_configurable() -> None:

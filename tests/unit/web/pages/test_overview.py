@@ -207,7 +207,7 @@ async def test_caps_are_shown_with_their_usage(dashboard: Dashboard) -> None:
     caps = extract_part(await dashboard.page("/"), "caps")
 
     assert "each call $0.50 holds each call by itself" in caps
-    assert "session session of … of ana $8.00 $4.70 with 1 unpriced $0.00 59% used, warned from 50% on" in caps
+    assert "session session of … of ana $8.00 $4.70 with 1 unpriced $0.00 59% used, warns from 50% on" in caps
     assert "agent bob $1.00 $3.25 $0.00 over by $2.25" in caps
     assert "day 2026-11-06 $100.00 $4.70 with 1 unpriced $0.00 5% used" in caps
     assert "session of bob" not in caps  # it had no recent call
