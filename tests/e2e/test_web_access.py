@@ -176,7 +176,7 @@ def test_the_page_can_be_disabled_and_enabled_while_the_gateway_runs(
 
         write_config(config, sandbox.url, "server: {page: false}\n")
 
-        expect(page.locator("#live")).to_contain_text("Not connected")  # open pages get no more updates
+        expect(page.locator("#live")).to_contain_text("Disconnected")  # open pages get no more updates
         count_before = len(sandbox.requests)
         for path in ("/", "/-/sessions", ASSET_PATHS[0], "/-/events"):
             status, _, body = fetch(gateway.url, path)
@@ -212,7 +212,7 @@ def test_a_gateway_exits_within_seconds_while_pages_are_open(
         assert code == 0
         assert "broken off" not in errors
         assert seconds < 10
-        expect(page.locator("#live")).to_contain_text("Not connected")
+        expect(page.locator("#live")).to_contain_text("Disconnected")
 
 
 def test_the_page_shows_the_public_address_behind_a_proxy(

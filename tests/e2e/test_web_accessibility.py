@@ -55,7 +55,7 @@ def page_paths(dashboard_gateway: DashboardGateway) -> list[str]:
     )
     names = {
         "/-/sessions/{id:path}": f"/-/sessions/{session_id_by_name(REVIEWER, REVIEW)}",
-        "/-/folds/{id:path}": f"/-/folds/{compaction.id}",
+        "/-/compactions/{id:path}": f"/-/compactions/{compaction.id}",
         "/-/agents/{name:path}": f"/-/agents/{INTERN}",
         "/-/memory": f"/-/memory?agent={GARDENER}&query=water",
     }
@@ -137,7 +137,7 @@ def test_the_keyboard_alone_can_skip_to_content_open_details_and_search(
         page.keyboard.press("Enter")
         expect(page.locator("main")).to_be_focused()
 
-        compaction = page.locator("details[data-name^=fold-]").first
+        compaction = page.locator("details[data-name^=compaction-]").first
         for _ in range(50):
             page.keyboard.press("Tab")
             if compaction.locator("summary").evaluate("element => element === document.activeElement"):
@@ -148,7 +148,7 @@ def test_the_keyboard_alone_can_skip_to_content_open_details_and_search(
         expect(compaction.locator("pre").first).to_be_hidden()
 
         page.goto("/-/configuration")
-        page.get_by_label("Find").focus()
+        page.get_by_label("Search").focus()
         page.keyboard.type("tail_keep")
         page.keyboard.press("Enter")
         expect(page.locator("[data-part=settings] tbody > tr")).to_have_count(1)

@@ -57,7 +57,7 @@ ACCESS: Mapping[str, Access] = {
     "/": Access.OWN_AGENT,
     "/-/sessions": Access.OWN_AGENT,
     "/-/sessions/{id:path}": Access.OWN_AGENT,
-    "/-/folds/{id:path}": Access.OWN_AGENT,
+    "/-/compactions/{id:path}": Access.OWN_AGENT,
     "/-/agents": Access.OWN_AGENT,
     "/-/agents/{name:path}": Access.OWN_AGENT,
     "/-/memory": Access.OWN_AGENT,
@@ -102,7 +102,7 @@ class AgentAccess:
     def addresses(self, route: str) -> list[str]:
         """Return the addresses of a page about this agent: its path alone, and with each query parameter."""
         session, agent = quote(self.session_id, safe=""), quote(self.name, safe="")
-        path = route.replace("{id:path}", self.compaction_ids[-1] if "folds" in route else session)
+        path = route.replace("{id:path}", self.compaction_ids[-1] if "compactions" in route else session)
         path = path.replace("{name:path}", agent).replace("{name}", next(iter(load_assets())))
         path = path.replace("{rest:path}", "nothing")
         request = quote(self.request_ids[-1], safe="")
@@ -121,7 +121,7 @@ class AgentAccess:
             f"before=9999999999~{session}",
             f"after=9999999999~{session}",
             "order=dearest&since=all",
-            "folds=9999999999",
+            "compactions=9999999999",
             "from=1",
         ]
         return [path, *(f"{path}?{query}" for query in queries)]
@@ -343,10 +343,10 @@ def test_a_request_for_another_agent_is_rejected_with_the_reason(route: str, gat
     status, body = open_address(gateways.public, address, own.key)
 
     assert status == 403
-    assert f"this gateway key sees the agent &#39;{own.name}&#39; and no other" in body
+    assert f"this gateway key may only see the agent &#39;{own.name}&#39;" in body
 
 
-@pytest.mark.parametrize("route", ["/-/sessions/{id:path}", "/-/folds/{id:path}"])
+@pytest.mark.parametrize("route", ["/-/sessions/{id:path}", "/-/compactions/{id:path}"])
 def test_ids_of_another_agent_are_answered_like_unknown_ids(route: str, gateways: Gateways) -> None:
     own, other = gateways.agents
     address = other.addresses(route)[0]

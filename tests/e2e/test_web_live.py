@@ -105,7 +105,7 @@ def test_a_page_reconnects_after_its_gateway_restarts(
 
             first.process.kill()
             first.process.communicate()
-            expect(page.locator("#live")).to_have_text("Not connected: trying again")
+            expect(page.locator("#live")).to_have_text("Disconnected, reconnecting…")
 
             with gateway_process(tmp_path, "--port", port) as second:
                 assert second.url == first.url
@@ -122,7 +122,7 @@ def test_open_details_focus_and_scroll_position_survive_updates(
         open_and_tag(page, f"/-/sessions/{session_id_by_name(REVIEWER, REVIEW)}")
         chart = page.locator("figure.chart canvas").first
         drawn_before = int(chart.get_attribute("data-drawn") or 0)
-        compaction = page.locator("details[data-name^=fold-]").first
+        compaction = page.locator("details[data-name^=compaction-]").first
         compaction.locator("summary").focus()
         page.keyboard.press("Enter")
         expect(compaction.locator("pre").first).to_be_visible()
@@ -186,7 +186,7 @@ def test_an_error_response_of_a_proxy_does_not_replace_the_page(
 
         send_request(dashboard.url, "ana", "behind a proxy")
 
-        expect(page.locator("#live")).to_have_text("Not connected: trying again")
+        expect(page.locator("#live")).to_have_text("Disconnected, reconnecting…")
         page.unroute("**/-/sessions")
         expect(session_link(page, "ana", "behind a proxy")).to_be_visible()
         expect(page.locator("#live")).to_have_text("Live")

@@ -54,14 +54,16 @@ def test_the_overview_shows_the_totals_of_the_store(
         expect(tile(page, "Last 7 days").first).to_have_text(format_money(totals.dollars))
         expect(tile(page, "Requests").first).to_have_text(format_number(totals.requests))
         expect(tile(page, "Requests").nth(1)).to_contain_text("1 failed")
-        expect(tile(page, "Hit ratio").first).to_have_text(format_percent(category_totals[("main",)].hit_ratio))
-        expect(tile(page, "Breaks lost").first).to_have_text(format_money(totals.lost_dollars))
+        expect(tile(page, "Cache hit ratio").first).to_have_text(
+            format_percent(category_totals[("main",)].hit_ratio)
+        )
+        expect(tile(page, "Lost to cache misses").first).to_have_text(format_money(totals.lost_dollars))
         expect(page.locator("figure.chart canvas[data-drawn]")).to_have_count(
             page.locator("figure.chart").count()
         )
         crowd = table_row(page, "agents", CROWD)
         expect(crowd.locator("td").first).to_have_text(format_number(CROWD_SESSIONS))
-        expect(page.locator("[data-part=breaks]")).to_contain_text("time")
+        expect(page.locator("[data-part=misses]")).to_contain_text("time")
         expect(table_row(page, "caps", INTERN)).to_contain_text("$0.01")
 
         page.locator("select[name=agent]").select_option(SUPPORT)
@@ -106,7 +108,7 @@ def test_sessions_are_listed_filtered_and_paged_by_the_database(
         expect(page.locator(f"{rows} td").first).to_have_text(re.compile(f"^({REVIEWER}|<script>.*)$"))
 
         page.goto("/-/sessions?agent=nobody")
-        expect(page.locator("main")).to_contain_text("No session is of this kind")
+        expect(page.locator("main")).to_contain_text("No sessions match")
 
 
 def test_a_session_shows_its_window_requests_compactions_and_cache_misses(
@@ -122,7 +124,7 @@ def test_a_session_shows_its_window_requests_compactions_and_cache_misses(
         page.goto(f"/-/sessions/{session_id}")
 
         expect(tile(page, "Cost").first).to_have_text(format_money(totals.dollars))
-        expect(tile(page, "Cache breaks").first).to_have_text("1")
+        expect(tile(page, "Cache misses").first).to_have_text("1")
         expect(tile(page, "Requests").first).to_have_text("11")
         expect(page.locator("figure.chart canvas")).to_have_attribute("data-drawn", "11")
 
@@ -143,18 +145,18 @@ def test_a_session_shows_its_window_requests_compactions_and_cache_misses(
         ]
         assert sum(tokens) == traces[0].trace.tokens
 
-        misses = page.locator("[data-part=requests] details").filter(has_text="broke")
+        misses = page.locator("[data-part=requests] details").filter(has_text="cache miss")
         expect(misses).not_to_have_count(0)
         edits = page.locator("[data-part=requests] details").first
         edits.locator("summary").click()
         expect(edits.locator("table")).to_be_visible()
-        expect(edits).to_contain_text("mark")
+        expect(edits).to_contain_text("breakpoint")
 
-        compaction = page.locator("details[data-name^=fold-]").last  # the oldest
+        compaction = page.locator("details[data-name^=compaction-]").last  # the oldest
         compaction.locator("summary").click()
-        expect(compaction.get_by_role("heading", name="What was folded")).to_be_visible()
+        expect(compaction.get_by_role("heading", name="Compacted messages")).to_be_visible()
         expect(compaction.locator("pre").first).to_contain_text("parser")
-        compaction.get_by_role("link", name="all of it").click()
+        compaction.get_by_role("link", name="show all messages").click()
         expect(page.locator("main")).to_contain_text("Find the slow parser and make it fast.")
 
 
@@ -187,7 +189,7 @@ def test_the_memory_page_shows_the_view_for_a_focus_and_a_limit(
         page.get_by_role("textbox", name="Tokens").fill("120")
         page.keyboard.press("Enter")
         expect(tile(page, "Tokens").first).to_have_text(re.compile(r"^\d+ of 120$"))
-        expect(page.get_by_role("region", name="The text that a model would see")).to_contain_text("Monday")
+        expect(page.get_by_role("region", name="Text as the model sees it")).to_contain_text("Monday")
 
 
 def test_the_configuration_page_shows_effective_settings_and_their_sources(
@@ -196,7 +198,7 @@ def test_the_configuration_page_shows_effective_settings_and_their_sources(
     with open_page(browser, dashboard_gateway.url) as page:
         page.goto("/-/configuration")
         expect(page.locator("[data-part=file]")).to_contain_text("foveate.yaml")
-        page.get_by_label("Find").fill("tail_keep_tokens")
+        page.get_by_label("Search").fill("tail_keep_tokens")
         page.keyboard.press("Enter")
         row = page.locator("[data-part=settings] tbody > tr")
         expect(row).to_have_count(1)
@@ -229,7 +231,7 @@ def test_text_of_users_and_models_is_never_markup(
     )
     with open_page(browser, dashboard_gateway.url, allowed_console_errors="400|404") as page:
         page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
-        for path in [*hostile_pages(), *(f"/-/folds/{compaction.id}" for compaction in compactions)]:
+        for path in [*hostile_pages(), *(f"/-/compactions/{compaction.id}" for compaction in compactions)]:
             page.goto(path)
             for details in page.locator("main details").all()[:30]:
                 details.evaluate("element => { element.open = true; }")
@@ -247,7 +249,7 @@ def test_every_page_is_readable_without_scripts(browser: Browser, dashboard_gate
         page.goto(f"/-/sessions/{session_id_by_name(REVIEWER, REVIEW)}")
         page.locator("figure.chart summary").first.click()
         expect(page.locator("figure.chart tbody > tr")).to_have_count(11)
-        page.locator("details[data-name^=fold-] summary").first.click()
-        expect(page.locator("details[data-name^=fold-] pre").first).to_be_visible()
+        page.locator("details[data-name^=compaction-] summary").first.click()
+        expect(page.locator("details[data-name^=compaction-] pre").first).to_be_visible()
         page.goto("/-/sessions")
         expect(page.locator("[data-part=sessions] tbody > tr")).to_have_count(PAGE_ROWS)

@@ -71,7 +71,7 @@ AGENT_PAGES: dict[str, PageLoader] = {
     ROOT_PATH: overview.load_page,
     "/-/sessions": sessions.load_page,
     "/-/sessions/{id:path}": session.load_page,
-    "/-/folds/{id:path}": compactions.load_page,
+    "/-/compactions/{id:path}": compactions.load_page,
     "/-/agents": agents.load_page,
     "/-/agents/{name:path}": agents.load_agent_page,
     "/-/memory": memory.load_page,
@@ -86,10 +86,10 @@ _NAVIGATION = (
     ("/-/memory", "Memory"),
     ("/-/configuration", "Configuration"),
 )
+_ADMIN_REMEDY = "Use an admin key; `foveate config key --admin` creates one."
+_ADMIN_NEEDED = "This page is for administrators, and your gateway key belongs to one agent."
 # Pages that belong to another entry of the navigation.
-_ADMIN_REMEDY = "An admin key sees everything: `foveate config key --admin` makes one."
-_ADMIN_NEEDED = "This page shows the whole gateway, and your key is that of one agent."
-_NAVIGATION_PARENTS = {"/-/folds/{id:path}": "/-/sessions"}
+_NAVIGATION_PARENTS = {"/-/compactions/{id:path}": "/-/sessions"}
 # Nothing from other sites, no scripts but our own files, never in a frame.
 _CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -101,7 +101,7 @@ _HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
 )
-_PAGES_OFF = Response("this gateway has no page: server.page is off\n", 404, media_type="text/plain")
+_PAGES_OFF = Response("the dashboard is disabled: server.page is false\n", 404, media_type="text/plain")
 _CACHE_FOREVER = "private, max-age=31536000, immutable"
 
 
@@ -116,11 +116,11 @@ def create_app(data: GatewayData) -> "WebApp":
 
     async def events(request: Request) -> Response:
         if change_feed.subscriber_count >= MAX_SUBSCRIBERS:
-            return Response("too many are looking already", 503, {"retry-after": "60"}, "text/plain")
+            return Response("too many open dashboard pages", 503, {"retry-after": "60"}, "text/plain")
         viewer = get_viewer(request.scope)
         session_id = request.query_params.get("session")
         if session_id is not None and not await _can_see_session(data, viewer, session_id):
-            return Response("there is no such session", 404, media_type="text/plain")
+            return Response("session not found", 404, media_type="text/plain")
         # The last event before a reconnect; at first, the digest of the page.
         since = request.headers.get("last-event-id") or request.query_params.get("since", "")
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -215,7 +215,7 @@ class _PageRenderer:
                 digest = digest if page.watched_session_id == session_id else ""
                 body = await asyncio.to_thread(self._render, viewer, page, path, request_path, digest)
             except Exception:  # noqa: BLE001 - outermost border: show an error page
-                _LOG.exception("%s could not be shown", request_path)
+                _LOG.exception("dashboard page %s failed, sending an error page", request_path)
                 page = _INTERNAL_ERROR
                 body = await asyncio.to_thread(self._render, viewer, page, path, request_path, "")
             return Response(body, page.status, {"cache-control": "no-store"}, "text/html")
@@ -227,21 +227,21 @@ class _PageRenderer:
             return await loader(self._data, page_request)
         except PageNotFound as error:
             return _build_error_page(
-                404, "Not found", str(error), "Look in the list of sessions, or at the overview."
+                404, "Not found", str(error), "Use the navigation above to find sessions and agents."
             )
         except Forbidden as error:
-            return _build_error_page(403, "Not allowed", str(error), _ADMIN_REMEDY)
+            return _build_error_page(403, "Access denied", str(error), _ADMIN_REMEDY)
         except BadOption as error:
-            return _build_error_page(400, "This cannot be shown", str(error), "Change the address, or go back.")
+            return _build_error_page(400, "Invalid request", str(error), "Correct the address, or go back.")
         except StoreUnavailable as error:
             return _build_error_page(
                 503,
-                "The store is away",
+                "Store unavailable",
                 str(error),
-                "Requests go on without it. This page tries again by itself.",
+                "The gateway keeps serving requests. This page reloads automatically.",
             )
         except FoveateError as error:
-            return _build_error_page(500, "This could not be shown", str(error), "")
+            return _build_error_page(500, "Internal error", str(error), "")
 
     def _render(self, viewer: Viewer, page: WebPage, path: str, request_path: str, digest: str) -> bytes:
         context: dict[str, Any] = {
@@ -264,20 +264,20 @@ def _build_error_page(status: int, title: str, problem: str, remedy: str) -> Web
 
 _INTERNAL_ERROR = _build_error_page(
     500,
-    "This could not be shown",
-    "This is a fault of Foveate's own, and the gateway's log has it.",
-    "Requests are not affected. The page is tried again as soon as something changes.",
+    "Internal error",
+    "Foveate failed to render this page. See the gateway's log for details.",
+    "Requests are not affected. This page reloads automatically when something changes.",
 )
 
 
 async def _not_found(_data: GatewayData, _page_request: PageRequest) -> WebPage:
-    raise PageNotFound("there is no such page")
+    raise PageNotFound("this page does not exist")
 
 
 async def _serve_asset(request: Request) -> Response:
     asset = load_assets().get(request.path_params["name"])
     if asset is None:
-        return Response("there is no such file", 404, media_type="text/plain")
+        return Response("file not found", 404, media_type="text/plain")
     headers = {"etag": f'"{asset.digest}"', "vary": "accept-encoding"}
     # Only a URL with the digest of this file may be cached forever.
     headers["cache-control"] = _CACHE_FOREVER if request.url.query == asset.digest else "no-cache"

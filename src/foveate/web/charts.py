@@ -45,7 +45,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartEvent:
-    """Something that happened at a label. `kind` is `fold` or `break`; `description` is its text."""
+    """An event at a label. `kind` is `compaction` or `miss`; `description` is its text."""
 
     label: int
     kind: str
@@ -66,6 +66,11 @@ class Chart:
     events: Sequence[ChartEvent] = ()
 
     @property
+    def values(self) -> list[float | None]:
+        """The values of all series."""
+        return [value for item in self.series for value in item.values]
+
+    @property
     def script_data(self) -> dict[str, Any]:
         return {
             "labels": list(self.labels),
@@ -81,6 +86,7 @@ class Chart:
                 for item in self.series
             ],
             "events": [
-                {"label": item.label, "kind": item.kind, "says": item.description} for item in self.events
+                {"label": item.label, "kind": item.kind, "description": item.description}
+                for item in self.events
             ],
         }

@@ -1,45 +1,74 @@
 """Formats numbers and times for pages."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 from urllib.parse import quote
 
 from foveate.budget import graphemes
+from foveate.compaction.store import CompactionOutcome
 from foveate.cost.money import format_dollars
 from foveate.prompt_cache.misses.causes import describe_cause
+from foveate.session.traces import describe_action, describe_step
 
 UNKNOWN = "unknown"
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
-_CENT, _HUNDREDTH_CENT = Decimal("0.01"), Decimal("0.0001")
+_FEW_DECIMALS, _MANY_DECIMALS = 2, 4
 _EXACT_DIGITS = 9
 
 
-def format_money(dollars: Decimal | None) -> str:
-    """`$1.27`, `$0.0413`; less than a cent with all its digits, so that it never looks like zero."""
+def format_money(dollars: Decimal | None, decimals: int | None = None) -> str:
+    """`$1.27`, `$0.0413`; an amount that would be rounded to zero is `<$0.0001`.
+
+    Without `decimals`, amounts from a dollar on have two decimals, and smaller ones two to four.
+    """
     if dollars is None:
         return UNKNOWN
-    precision = _CENT if abs(dollars) >= 1 else _HUNDREDTH_CENT
-    return format_dollars(dollars.quantize(precision, ROUND_HALF_UP) if abs(dollars) >= _CENT else dollars)
+    max_decimals = decimals or (_FEW_DECIMALS if abs(dollars) >= 1 else _MANY_DECIMALS)
+    smallest = Decimal(1).scaleb(-max_decimals)
+    rounded = abs(dollars).quantize(smallest, ROUND_HALF_UP)
+    sign = "-" if dollars < 0 else ""
+    if dollars and not rounded:
+        return f"{sign}<${smallest:f}"
+    return f"{sign}${rounded:,f}" if decimals else format_dollars(rounded.copy_sign(dollars))
 
 
-def format_chart_dollars(amount: float) -> str:
+def choose_decimals(amounts: Iterable[Decimal | float | None]) -> int:
+    """Choose the decimals of a column: two if an amount is a dollar or more, or all are zero, else four."""
+    largest = max((abs(float(amount)) for amount in amounts if amount is not None), default=0.0)
+    return _MANY_DECIMALS if 0 < largest < 1 else _FEW_DECIMALS
+
+
+def format_chart_dollars(amount: float, decimals: int | None = None) -> str:
     """Format a chart value, without floating-point noise."""
-    return format_money(Decimal(str(round(amount, _EXACT_DIGITS))))
+    return format_money(Decimal(str(round(amount, _EXACT_DIGITS))), decimals)
 
 
-def format_savings(dollars: Decimal | None) -> str:
-    """Format what was saved; a negative amount as additional cost."""
-    return (
-        f"cost {format_money(-dollars)} more" if dollars is not None and dollars < 0 else format_money(dollars)
-    )
+def format_savings(dollars: Decimal | None, decimals: int | None = None) -> str:
+    """Format savings; a negative amount as additional cost."""
+    if dollars is not None and dollars < 0:
+        return f"cost {format_money(-dollars, decimals)} more"
+    return format_money(dollars, decimals)
 
 
-def format_difference(dollars: Decimal) -> str:
+def format_difference(dollars: Decimal, decimals: int | None = None) -> str:
     """`+$1.27`, `−$0.0413`."""
-    return f"{'+' if dollars > 0 else '−' if dollars < 0 else ''}{format_money(abs(dollars))}"
+    return f"{'+' if dollars > 0 else '−' if dollars < 0 else ''}{format_money(abs(dollars), decimals)}"
+
+
+_OUTCOME_LABELS = {
+    CompactionOutcome.OK: "done",
+    CompactionOutcome.FAILED: "failed",
+    CompactionOutcome.LOCK_HELD: "skipped",
+    CompactionOutcome.NO_BOUNDARY: "not possible",
+    CompactionOutcome.TOOL_RESULT_TRUNCATED: "tool results shortened",
+}
+
+
+def format_outcome(outcome: CompactionOutcome) -> str:
+    return _OUTCOME_LABELS[outcome]
 
 
 def format_number(count: float | None) -> str:
@@ -128,8 +157,9 @@ def shorten_name(name: str, max_chars: int = 24) -> str:
 
 
 def format_count(count: int, noun: str) -> str:
-    """`1 request`, `12 requests`."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+    """`1 request`, `12 requests`, `2 cache misses`."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{'' if count == 1 else plural}"
 
 
 def quote_path_segment(name: str) -> str:
@@ -137,21 +167,26 @@ def quote_path_segment(name: str) -> str:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
+    "action": describe_action,
     "ago": format_age,
     "as_dollars": format_chart_dollars,
     "cause": describe_cause,
     "clock": format_clock,
     "counted": format_count,
+    "decimals": choose_decimals,
+    "exact_dollars": format_dollars,
     "in_path": quote_path_segment,
     "machine_moment": format_iso_moment,
     "moment": format_moment,
     "money": format_money,
     "number": format_number,
+    "outcome": format_outcome,
     "percent": format_percent,
     "saved": format_savings,
     "signed": format_difference,
     "seconds": format_duration,
     "short": shorten_name,
+    "step": describe_step,
     "tokens": format_tokens,
 }
 

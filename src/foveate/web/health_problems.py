@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from foveate.session.traces import describe_step
 from foveate.web.formatting import format_count
 
 
@@ -25,39 +26,42 @@ def _find_health_problems(health: Mapping[str, Any]) -> Iterator[HealthProblem]:
     config, store, log = health["config"], health["store"], health["log"]
     if not config["valid"]:
         yield HealthProblem(
-            f"The configuration cannot be used as it is: {config['problem']}",
-            "What held before still holds. Correct the file: it takes effect with the next request.",
+            f"The configuration file is invalid: {config['problem']}",
+            "The previous configuration stays in effect. Correct the file;"
+            " the gateway reloads it with the next request.",
             "/-/configuration",
         )
     if not store["reachable"]:
         yield HealthProblem(
-            f"The store does not answer: {store['problem']}",
-            f"See whether {store['where']} can be reached. Until then calls under caps are refused.",
+            f"The store is unavailable: {store['problem']}",
+            f"Check that {store['where']} is reachable. Until then, the gateway rejects calls under caps.",
         )
     if failures := health["failures"]:
-        failed_steps = ", ".join(f"{step} {_format_times(times)}" for step, times in sorted(failures.items()))
+        failed_steps = ", ".join(
+            f"{describe_step(step)} {_format_times(times)}" for step, times in sorted(failures.items())
+        )
         yield HealthProblem(
             f"Steps failed in the last five minutes: {failed_steps}",
-            "Their requests went out without them. The gateway's log says why.",
+            "The gateway sent the requests without these steps. See its log for the reason.",
         )
     waiting, lost = health["bills"]["waiting"], health["bills"]["lost"]
     if waiting:
-        verb = "waits" if waiting == 1 else "wait"
+        verb = "is" if waiting == 1 else "are"
         yield HealthProblem(
-            f"{format_count(waiting, 'bill')} {verb} to be booked, so that sums here are too low",
-            "This is done as soon as the store takes them.",
+            f"{format_count(waiting, 'charge')} {verb} not stored yet, so the totals here are too low",
+            "The gateway stores pending charges as soon as the store accepts them.",
         )
     if lost:
         verb = "was" if lost == 1 else "were"
         yield HealthProblem(
-            f"{format_count(lost, 'bill')} {verb} lost since the gateway started,"
-            " so that sums here are too low",
-            "The gateway's log says why. The provider's own account has what was spent.",
+            f"{format_count(lost, 'charge')} {verb} lost since the gateway started,"
+            " so the totals here are too low",
+            "See the gateway's log for the reason, and the provider's account for the actual spending.",
         )
     if not log["written"]:
         yield HealthProblem(
-            f"The log cannot be written: {log['problem']}",
-            "See whether the disk has room, and whether the gateway may write there.",
+            f"The gateway cannot write its log: {log['problem']}",
+            "Check the free disk space and the permissions of the log file.",
         )
 
 

@@ -80,10 +80,10 @@ class ChangeFeed:
         try:
             state = await self._read_state(target)
         except StoreUnavailable as error:
-            _LOG.debug("nobody can be told of changes: %s", error)
+            _LOG.debug("live updates of the dashboard are paused, the store is unavailable: %s", error)
             state = _STORE_UNAVAILABLE
         except Exception:  # noqa: BLE001 - outermost border: polling must go on
-            _LOG.exception("nobody can be told of changes")
+            _LOG.exception("live updates of the dashboard failed, trying again")
             state = _STORE_UNAVAILABLE
         text = f"{state} {config.changes} {config.problem}"
         return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
@@ -112,7 +112,7 @@ class ChangeFeed:
                     if previous_digest:
                         yield f"id: {subscriber.digest}\nevent: changed\ndata: -\n\n".encode()
                 elif polls % _POLLS_BETWEEN_KEEP_ALIVES == 0:
-                    yield b": still here\n\n"
+                    yield b": keep-alive\n\n"
         finally:
             target_state.subscribers.discard(subscriber)
             if not target_state.subscribers and self._targets.get(target) is target_state:

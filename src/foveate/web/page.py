@@ -46,7 +46,7 @@ class PageRequest:
         if not text:
             return default
         if not text.isdecimal() or not min_value <= int(text) <= max_value:
-            raise BadOption(f"{name}: a whole number from {min_value} to {max_value}, not {text[:40]!r}")
+            raise BadOption(f"{name} must be a whole number from {min_value} to {max_value}, not {text[:40]!r}")
         return int(text)
 
     def choice(self, name: str, default: str, choices: Mapping[str, Any] | frozenset[str]) -> str:
@@ -57,7 +57,7 @@ class PageRequest:
         """
         text = self.text(name) or default
         if text not in choices:
-            raise BadOption(f"{name}: one of {', '.join(sorted(choices))}, not {text[:40]!r}")
+            raise BadOption(f"{name} must be one of {', '.join(sorted(choices))}, not {text[:40]!r}")
         return text
 
     def link(self, **changes: object) -> str:

@@ -193,6 +193,11 @@ class CapUsageRow:
         return float(min(Decimal(1), 1 - max(Decimal(0), self.use.remaining) / self.limit))
 
     @property
+    def remaining(self) -> Decimal:
+        """The unused dollars, at least zero."""
+        return _ZERO if self.use is None else max(_ZERO, self.use.remaining)
+
+    @property
     def level(self) -> CapLevel:
         return CapLevel.FINE if self.use is None else self.use.level
 
@@ -266,7 +271,7 @@ async def _load_spending(
 def _build_rows(cap_usage: CapStatus) -> list[CapUsageRow]:
     cap = cap_usage.cap
     if not cap_usage.uses:
-        text = "holds each call by itself" if cap.scope is CapScope.CALL else "nobody has called of late"
+        text = "applies to each call separately" if cap.scope is CapScope.CALL else "no recent calls"
         return [CapUsageRow(about=describe_cap(cap, _shorten_name(cap.agent)), text=text, limit=cap.dollars)]
     rows = [
         CapUsageRow(
@@ -283,7 +288,7 @@ def _build_rows(cap_usage: CapStatus) -> list[CapUsageRow]:
     more = len(cap_usage.uses) - MAX_USES
     if more > 0:
         are_all = len(cap_usage.uses) < (_MAX_SESSIONS if cap.scope is CapScope.SESSION else _MAX_AGENTS)
-        text = f"{'' if are_all else 'at least '}{format_count(more, f'more {cap.scope}')}, farther from it"
+        text = f"{'' if are_all else 'at least '}{format_count(more, f'more {cap.scope}')} with lower use"
         rows.append(
             CapUsageRow(about=describe_cap(cap, _shorten_name(cap.agent)), text=text, limit=cap.dollars)
         )

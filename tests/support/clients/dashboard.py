@@ -21,7 +21,7 @@ from tests.support.stores.templates import ensure_store
 
 NOW = 1_794_000_000.0
 HEALTHY = HealthStatus(version="1", store="store.sqlite")
-BUSY = "long to be read"
+BUSY = "takes long"
 """Text of a page that does not wait for slow files."""
 _TRIES = 30
 

@@ -26,9 +26,9 @@ async def test_an_internal_error_is_shown_as_a_page_and_logged(
     async with open_dashboard(tmp_path, health_status=BrokenStatus(version="1")) as dashboard:
         text = await dashboard.text("/", 500)
 
-        assert "This is a fault of Foveate's own, and the gateway's log has it." in text
+        assert "Foveate failed to render this page. See the gateway's log for details." in text
         assert "hush" not in text
-        assert "/ could not be shown" in caplog.text
+        assert "dashboard page / failed" in caplog.text
         assert await dashboard.page("/-/sessions")
 
 
@@ -37,7 +37,7 @@ async def test_a_page_reports_an_unavailable_store_and_recovers(tmp_path: Path) 
         await dashboard.store.close()
         page = await dashboard.page("/-/sessions", 503)
 
-        assert "The store is away" in page
+        assert "Store unavailable" in page
         assert 'data-events="/-/events?since=' in page
 
 

@@ -20,7 +20,7 @@ CHART = Chart(
     ),
     unit=Unit.DOLLARS,
     stacked=True,
-    events=(ChartEvent(label=1, kind="fold", description="folded & carried"),),
+    events=(ChartEvent(label=1, kind="compaction", description="compacted & shortened"),),
 )
 
 
@@ -43,10 +43,10 @@ def test_the_script_gets_the_same_numbers_as_the_table() -> None:
             {"name": NAME, "values": [0.5, None], "colour": "one", "shape": "area"},
             {"name": "limit", "values": [1, 1], "colour": "limit", "shape": "limit"},
         ],
-        "events": [{"label": 1, "kind": "fold", "says": "folded & carried"}],
+        "events": [{"label": 1, "kind": "compaction", "description": "compacted & shortened"}],
     }
     cells = re.findall(r"<td[^>]*>(.*?)</td>", text)
-    assert cells == ["$0.50", "$1.00", "", "–", "$1.00", "folded &amp; carried "]
+    assert cells == ["$0.50", "$1.00", "", "–", "$1.00", "compacted &amp; shortened "]
 
 
 def test_names_are_escaped_in_markup_and_scripts() -> None:
@@ -67,5 +67,5 @@ def test_every_colour_of_a_series_is_in_the_styles_for_light_and_dark() -> None:
     from foveate.web.app import load_assets
 
     styles = load_assets()["foveate.css"].plain.decode()
-    for colour in (*SERIES_COLOURS, OTHER_COLOUR, "limit", "fold", "break", "good"):
+    for colour in (*SERIES_COLOURS, OTHER_COLOUR, "limit", "compaction", "miss", "good"):
         assert styles.count(f"--{colour}:") == 2, colour

@@ -1,5 +1,6 @@
 """Formats of numbers and times."""
 
+from collections.abc import Sequence
 from decimal import Decimal
 
 import pytest
@@ -14,17 +15,36 @@ from foveate.web import formatting
     [
         (None, "unknown"),
         (Decimal(0), "$0.00"),
-        (Decimal("0.0000004"), "$0.000001"),
+        (Decimal("0.0000004"), "<$0.0001"),
+        (Decimal("0.00005"), "$0.0001"),
+        (Decimal("0.0071049"), "$0.0071"),
+        (Decimal("0.5"), "$0.50"),
         (Decimal("0.0123"), "$0.0123"),
         (Decimal("1.265"), "$1.27"),
         (Decimal("-3.1"), "-$3.10"),
         (Decimal("12345.678"), "$12,345.68"),
     ],
 )
-def test_money_is_rounded_to_cents_and_small_amounts_keep_their_digits(
-    dollars: Decimal | None, text: str
-) -> None:
+def test_money_has_two_decimals_and_small_amounts_up_to_four(dollars: Decimal | None, text: str) -> None:
     assert formatting.format_money(dollars) == text
+
+
+@pytest.mark.parametrize(
+    ("amounts", "texts"),
+    [
+        (("0.5", "0.01234", "0"), ("$0.5000", "$0.0123", "$0.0000")),
+        (("12.5", "0.004", None), ("$12.50", "<$0.01", "unknown")),
+        (("0", "0"), ("$0.00", "$0.00")),
+        (("-0.2", "0.00001"), ("-$0.2000", "<$0.0001")),
+    ],
+)
+def test_amounts_of_a_column_have_the_same_decimals(
+    amounts: Sequence[str | None], texts: Sequence[str]
+) -> None:
+    column = [None if amount is None else Decimal(amount) for amount in amounts]
+    decimals = formatting.choose_decimals(column)
+
+    assert [formatting.format_money(amount, decimals) for amount in column] == list(texts)
 
 
 def test_money_in_a_chart_has_no_floating_point_noise() -> None:
@@ -109,3 +129,4 @@ def test_a_count_of_one_has_a_singular_noun() -> None:
         "1 call",
         "1,234 calls",
     ]
+    assert formatting.format_count(2, "cache miss") == "2 cache misses"

@@ -21,13 +21,13 @@ def test_a_healthy_gateway_has_no_problems() -> None:
         (
             {"config": BadSetting("foveate.yaml", "unknown setting 'prot'", line=7)},
             "foveate.yaml",
-            "What held before still holds",
+            "The previous configuration stays in effect",
         ),
         ({"store_problem": "no answer within 1 s"}, "no answer within 1 s", "foveate.sqlite"),
-        ({"failures": {"fold": 2, "cache": 1}}, "cache once, fold 2 times", "went out without them"),
-        ({"charges_waiting": 1}, "1 bill waits", "as soon as the store"),
-        ({"charges_lost": 1_200}, "1,200 bills were lost", "log says why"),
-        ({"log_problem": "the disk is full"}, "the disk is full", "room"),
+        ({"failures": {"fold": 2, "cache": 1}}, "prompt cache once, compaction 2 times", "without these steps"),
+        ({"charges_waiting": 1}, "1 charge is not stored yet", "as soon as the store"),
+        ({"charges_lost": 1_200}, "1,200 charges were lost", "See the gateway's log"),
+        ({"log_problem": "the disk is full"}, "the disk is full", "free disk space"),
     ],
 )
 def test_every_problem_is_shown_with_a_remedy(fields: Mapping[str, object], text: str, remedy: str) -> None:

@@ -139,7 +139,7 @@ async def test_a_failing_store_counts_as_unavailable_and_ends_nothing(
     page_data.failure = None
 
     assert b"changed" in await next_event(events)
-    assert "nobody can be told of changes" in caplog.text
+    assert "live updates of the dashboard failed" in caplog.text
 
 
 async def test_a_slow_reader_gets_many_changes_as_one(page_data: PageData) -> None:
@@ -202,7 +202,7 @@ async def test_an_idle_connection_is_kept_alive(page_data: PageData) -> None:
     events = page_data.make_feed().events(ALL)
     assert await next_event(events) == START
 
-    assert await next_event(events) == b": still here\n\n"
+    assert await next_event(events) == b": keep-alive\n\n"
 
 
 async def test_subscribers_beyond_the_limit_are_told_to_retry_later(

@@ -61,7 +61,7 @@ async def test_of_many_sessions_the_ones_closest_to_the_cap_are_shown(tmp_path: 
 
     assert [row.session_id for row in shown] == [f"s{8 - place}" for place in range(MAX_USES)]
     assert (shown[0].text, shown[0].level, shown[0].share) == ("nothing left", CapLevel.FULL, 1.0)
-    assert rest.text == "4 more sessions, farther from it"
+    assert rest.text == "4 more sessions with lower use"
     assert (rest.use, rest.level, rest.share) == (None, CapLevel.FINE, 0.0)
 
 
@@ -72,7 +72,7 @@ async def test_a_cap_of_zero_is_full_and_an_unused_one_is_shown(tmp_path: Path) 
         assert await list_cap_usage(store, [], now=NOON) == []
 
     assert (zero.level, zero.text) == (CapLevel.FULL, "nothing left")
-    assert (session.about, session.text) == ("each session", "nobody has called of late")
+    assert (session.about, session.text) == ("each session", "no recent calls")
 
 
 async def test_a_session_cap_of_one_agent_is_shown_however_expensive_others_are(

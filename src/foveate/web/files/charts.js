@@ -15,7 +15,7 @@ window.foveateCharts = (() => {
   };
   const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
   const WRITE = {
-    dollars: (value) => (Math.abs(value) < 1 ? `$${+value.toPrecision(3)}` : `$${value.toFixed(2)}`),
+    dollars: (value) => `${value < 0 ? "-" : ""}$${Math.abs(value).toFixed(value && Math.abs(value) < 1 ? 4 : 2)}`,
     tokens: (value) => compact.format(value),
     number: (value) => compact.format(value),
     percent: (value) => `${+(100 * value).toFixed(1)}%`,
@@ -26,8 +26,14 @@ window.foveateCharts = (() => {
   const POINTS = ["circle", "triangle", "rect", "rectRot", "crossRot", "star", "cross"];
   const MOST_POINTS = 40;
 
-  // Labels of an axis have less room than a sentence.
-  const MARK = { ...WRITE, dollars: (value) => (Math.abs(value) < 10 ? WRITE.dollars(value) : `$${compact.format(value)}`) };
+  // All labels of an axis have the same decimals.
+  const tickLabel = (unit, value, ticks) => {
+    if (unit !== "dollars") return WRITE[unit](value);
+    const largest = Math.max(...ticks.map((tick) => Math.abs(tick.value)));
+    const amount = Math.abs(value);
+    const text = largest < 0.1 ? amount.toFixed(4) : largest < 10 ? amount.toFixed(2) : compact.format(amount);
+    return `${value < 0 ? "-" : ""}$${text}`;
+  };
 
   const dataset = (series, place, stacked) => {
     const colour = style(series.colour);
@@ -60,11 +66,11 @@ window.foveateCharts = (() => {
 
   // Compactions and cache misses are vertical lines, side by side if both happened at one label.
   const KINDS = {
-    fold: { text: "fold", colour: "fold", dash: [], shift: 0 },
-    break: { text: "cache break", colour: "break", dash: [3, 3], shift: 2 },
+    compaction: { text: "compaction", colour: "compaction", dash: [], shift: 0 },
+    miss: { text: "cache miss", colour: "miss", dash: [3, 3], shift: 2 },
   };
-  const keys = (said) =>
-    [...new Set((said.events ?? []).map((event) => event.kind))].map((kind) => ({
+  const keys = (spec) =>
+    [...new Set((spec.events ?? []).map((event) => event.kind))].map((kind) => ({
       text: KINDS[kind].text,
       fontColor: style("text"),
       fillStyle: "transparent",
@@ -93,27 +99,27 @@ window.foveateCharts = (() => {
     },
   };
 
-  const options = (said) => ({
+  const options = (spec) => ({
     responsive: true,
     maintainAspectRatio: false,
     animation: false,
     interaction: { mode: "index", intersect: false },
     scales: {
       x: {
-        stacked: said.stacked,
-        offset: said.series.every((series) => series.shape !== "area"),
+        stacked: spec.stacked,
+        offset: spec.series.every((series) => series.shape !== "area"),
         ticks: { color: style("quiet"), maxRotation: 0, autoSkip: true, maxTicksLimit: 12 },
         grid: { display: false },
       },
       y: {
-        stacked: said.stacked,
+        stacked: spec.stacked,
         beginAtZero: true,
-        suggestedMax: said.unit === "percent" ? 1 : undefined,
+        suggestedMax: spec.unit === "percent" ? 1 : undefined,
         ticks: {
           color: style("quiet"),
           maxTicksLimit: 6,
-          precision: said.unit === "number" || said.unit === "tokens" ? 0 : undefined,
-          callback: (value) => MARK[said.unit](value),
+          precision: spec.unit === "number" || spec.unit === "tokens" ? 0 : undefined,
+          callback: (value, _index, ticks) => tickLabel(spec.unit, value, ticks),
         },
         border: { display: false },
         grid: { color: style("line") },
@@ -121,7 +127,7 @@ window.foveateCharts = (() => {
     },
     plugins: {
       legend: {
-        display: said.series.length > 1,
+        display: spec.series.length > 1,
         position: "bottom",
         // Events are in the legend, but cannot be hidden.
         onClick: (event, item, of) => item.datasetIndex !== undefined && legend.onClick.call(of, event, item, of),
@@ -131,50 +137,50 @@ window.foveateCharts = (() => {
           boxHeight: 8,
           padding: 12,
           usePointStyle: false,
-          generateLabels: (chart) => [...legend.labels.generateLabels(chart), ...keys(said)],
+          generateLabels: (chart) => [...legend.labels.generateLabels(chart), ...keys(spec)],
         },
       },
       tooltip: {
         callbacks: {
-          label: (item) => `${item.dataset.label}: ${item.raw === null ? "–" : WRITE[said.unit](item.raw)}`,
+          label: (item) => `${item.dataset.label}: ${item.raw === null ? "–" : WRITE[spec.unit](item.raw)}`,
           footer: (items) =>
-            (said.events ?? []).filter((event) => event.label === items[0]?.dataIndex).map((event) => event.says),
+            (spec.events ?? []).filter((event) => event.label === items[0]?.dataIndex).map((event) => event.description),
         },
       },
-      events: { events: said.events },
+      events: { events: spec.events },
     },
   });
 
-  const datasets = (said) => said.series.map((series, place) => dataset(series, place, said.stacked));
+  const datasets = (spec) => spec.series.map((series, place) => dataset(series, place, spec.stacked));
 
   const draw = (figure) => {
     const text = figure.querySelector("script.drawn").textContent;
-    const said = JSON.parse(text);
+    const spec = JSON.parse(text);
     const canvas = figure.querySelector("canvas");
     drawn.get(figure.id)?.chart.destroy();
     const chart = new Chart(canvas, {
-      data: { labels: said.labels, datasets: datasets(said) },
-      options: options(said),
+      data: { labels: spec.labels, datasets: datasets(spec) },
+      options: options(spec),
       plugins: [events],
     });
     drawn.set(figure.id, { chart, text, figure });
-    canvas.dataset.drawn = String(said.labels.length);
+    canvas.dataset.drawn = String(spec.labels.length);
   };
 
   // The same series with new values: hovered and hidden series stay so.
   const redraw = (figure) => {
     const known = drawn.get(figure.id);
     const text = figure.querySelector("script.drawn").textContent;
-    const said = JSON.parse(text);
+    const spec = JSON.parse(text);
     const names = (series) => JSON.stringify(series.map((one) => [one.name ?? one.label]));
-    if (!known || known.figure !== figure || names(known.chart.data.datasets) !== names(said.series)) return draw(figure);
-    const fresh = datasets(said);
-    known.chart.data.labels = said.labels;
+    if (!known || known.figure !== figure || names(known.chart.data.datasets) !== names(spec.series)) return draw(figure);
+    const fresh = datasets(spec);
+    known.chart.data.labels = spec.labels;
     known.chart.data.datasets.forEach((one, place) => Object.assign(one, fresh[place]));
-    known.chart.options = options(said);
+    known.chart.options = options(spec);
     known.chart.update("none");
     drawn.set(figure.id, { ...known, text });
-    figure.querySelector("canvas").dataset.drawn = String(said.labels.length);
+    figure.querySelector("canvas").dataset.drawn = String(spec.labels.length);
   };
 
   const drawAll = () => {

@@ -22,7 +22,7 @@
     status.dataset.state = state;
     status.textContent = text;
   };
-  const away = () => say("Not connected: trying again", "away");
+  const away = () => say("Disconnected, reconnecting…", "away");
   const pause = (ms) => new Promise((done) => setTimeout(done, Math.max(0, ms)));
 
   // A name for an element, to find its replacement.
@@ -86,7 +86,7 @@
     const answer = await fetch(location.href, { headers: { accept: "text/html" }, cache: "no-store" });
     if (answer.status === 401) return null; // when navigated to, the browser asks for a key
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-    if (!fresh.getElementById("live")) throw new Error("not ours: of something that stands between");
+    if (!fresh.getElementById("live")) throw new Error("not a page of this dashboard");
     return fresh;
   };
 

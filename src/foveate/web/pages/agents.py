@@ -95,7 +95,7 @@ async def load_workspace(
         key = ("page", workspace, gate.tags, counter, model)
         files, problems = await sources.load_once(key, lambda: asyncio.to_thread(read), deadline)
     except TimeoutError:
-        problems = (f"{workspace.root}: its files take long to be read",)
+        problems = (f"{workspace.root}: reading the files takes long",)
     return WorkspaceListing(
         root=workspace.root,
         scope=workspace.scope,
@@ -128,22 +128,22 @@ def _modified_at(root: str, path: str) -> float | None:
         return None
 
 
-_SET_FOR_AGENT = "set for this agent"
-_SET_FOR_ALL = "as for all agents"
+_SET_FOR_AGENT = "this agent"
+_SET_FOR_ALL = "all agents"
 
 _OVERFLOW_TEXTS = {
-    OnOverflow.MAKE_ROOM: "old tool results are cleared, then the oldest turns go, each with a placeholder",
-    OnOverflow.REJECT: "it is refused, where the count is sure that it does not fit",
-    OnOverflow.PASS: "it is passed, and the provider decides",
+    OnOverflow.MAKE_ROOM: "clears old tool results, then removes the oldest turns, each with a placeholder",
+    OnOverflow.REJECT: "rejects requests that are certain to exceed the context window",
+    OnOverflow.PASS: "sends requests that do not fit; the provider decides",
 }
 _BACKEND_TEXTS = {
-    Backend.AUTO: "counted here, corrected by bills; where that is not sure enough, by the upstream",
-    Backend.OFFLINE: "counted here, corrected by bills; nobody is asked",
-    Backend.ESTIMATE: "counted here by classes of characters, corrected by bills; nobody is asked",
-    Backend.ENDPOINT: "counted by the upstream's /tokenize, each time",
-    Backend.ANTHROPIC_API: "counted by Anthropic's count_tokens, each time",
-    Backend.OPENAI_API: "counted by OpenAI's input_tokens, each time",
-    Backend.GEMINI_API: "counted by Gemini's countTokens, each time",
+    Backend.AUTO: "local count, corrected by reported usage; the upstream counts if that is not certain enough",
+    Backend.OFFLINE: "local count, corrected by reported usage; no counting requests",
+    Backend.ESTIMATE: "local estimate by character classes, corrected by reported usage; no counting requests",
+    Backend.ENDPOINT: "the upstream's /tokenize counts every request",
+    Backend.ANTHROPIC_API: "Anthropic's count_tokens counts every request",
+    Backend.OPENAI_API: "OpenAI's input_tokens counts every request",
+    Backend.GEMINI_API: "Gemini's countTokens counts every request",
 }
 
 
@@ -186,14 +186,14 @@ def _list_cache_features(options: AgentOptions, agent_settings: AgentSettings | 
     is_on = options.prompt_cache
     ttl = options.placement.ttl
     long = ", ".join(sorted(options.long_ttl_providers)) or "no provider"
-    lifetime = "five minutes or an hour, by each session's rhythm" if ttl is None else f"always {ttl.value}"
-    tools = "one of them may go to the tools" if options.placement.cache_tools else "none goes to the tools"
+    lifetime = "5 minutes or 1 hour, chosen per session" if ttl is None else f"always {ttl.value}"
+    tools = "also on the tools" if options.placement.cache_tools else "never on the tools"
     yield AgentFeature(
         name="Prompt cache",
         is_on=is_on,
-        meaning=f"marks where they pay, {tools}; they live {lifetime} (an hour only on {long})"
+        meaning=f"adds cache breakpoints that save money, {tools}; TTL: {lifetime} (1 hour only on {long})"
         if is_on
-        else "no marks are placed",
+        else "adds no cache breakpoints",
         decided_by=_decided_by(
             agent_settings is not None and agent_settings.context_optimization.prompt_cache is not None
         ),
@@ -201,11 +201,11 @@ def _list_cache_features(options: AgentOptions, agent_settings: AgentSettings | 
     keep_alive = options.keep_alive
     sessions = format_count(keep_alive.max_sessions, "session")
     yield AgentFeature(
-        name="Pings",
+        name="Keep-alive",
         is_on=options.sends_keep_alive,
-        meaning=f"at most {keep_alive.max_in_a_row} in a row, in {sessions} at once"
+        meaning=f"at most {keep_alive.max_in_a_row} requests in a row, for {sessions} at once"
         if options.sends_keep_alive
-        else "no reads keep what is cached from dying",
+        else "sends no keep-alive requests to the prompt cache",
         decided_by=_SET_FOR_ALL,
     )
 
@@ -214,25 +214,23 @@ def _list_compaction_features(
     options: AgentOptions, agent_settings: AgentSettings | None
 ) -> Iterator[AgentFeature]:
     is_on = options.compaction
-    meaning = _describe_compaction(options) if is_on else "histories are sent as they come"
+    meaning = _describe_compaction(options) if is_on else "histories are sent unchanged"
     yield AgentFeature(
         name="Compaction",
         is_on=options.compacts,
-        meaning=meaning
-        if options.token_counter or not is_on
-        else "nothing is folded, since nothing is counted",
+        meaning=meaning if options.token_counter or not is_on else "inactive, because tokens are not counted",
         decided_by=_decided_by(
             agent_settings is not None and agent_settings.context_optimization.compaction is not None
         ),
     )
     policy = options.overflow_options.policy
-    default_text = f"usual {'with' if is_on else 'without'} compaction"
+    default_text = f"default {'with' if is_on else 'without'} compaction"
     yield AgentFeature(
-        name="What does not fit",
+        name="Overflow",
         is_on=options.token_counter and policy is not OnOverflow.PASS,
         meaning=_OVERFLOW_TEXTS[policy]
         if options.token_counter
-        else "left to the provider, since nothing is counted",
+        else "left to the provider, because tokens are not counted",
         decided_by=default_text if options.on_overflow is None else _SET_FOR_AGENT,
         chosen=policy.value,
     )
@@ -240,8 +238,8 @@ def _list_compaction_features(
         yield AgentFeature(
             name="Turn limit",
             is_on=True,
-            meaning=f"turns beyond the last {format_number(options.max_turns)} are left out,"
-            " with a placeholder",
+            meaning=f"only the last {format_number(options.max_turns)} turns are sent;"
+            " a placeholder replaces older ones",
             decided_by=_SET_FOR_AGENT,
         )
 
@@ -249,12 +247,12 @@ def _list_compaction_features(
 def _describe_compaction(options: AgentOptions) -> str:
     compaction = options.compaction_options
     by = shorten_name(options.summarizer_model, _MAX_NAME_CHARS) or "the agent's own model"
-    rules = ", by rules where it gives none" if compaction.extractive else ""
+    rules = ", or by rules if that fails" if compaction.extractive else ""
     return (
-        f"histories are folded from {format_percent(compaction.compact_at_pct)} of the window on, less the"
-        f" answer's room; the last {format_number(compaction.tail_keep_tokens)} tokens stay;"
-        f" {format_count(compaction.min_turns_between, 'turn')} at least between two folds; summaries by"
-        f" {by}{rules}"
+        f"starts at {format_percent(compaction.compact_at_pct)} of the context window, minus the tokens"
+        f" reserved for the response; keeps the last {format_number(compaction.tail_keep_tokens)} tokens; at"
+        f" least {format_count(compaction.min_turns_between, 'turn')} between two compactions;"
+        f" summaries by {by}{rules}"
     )
 
 
@@ -262,13 +260,13 @@ def _list_counting_features(
     options: AgentOptions, agent_settings: AgentSettings | None, settings: Settings
 ) -> Iterator[AgentFeature]:
     counter, is_on = options.counter, options.token_counter
-    asks = "; an upstream may be asked" if counter.use_endpoint else ""
+    asks = "; may use the upstream's tokenizer endpoint" if counter.use_endpoint else ""
     yield AgentFeature(
         name="Token counter",
         is_on=is_on,
         meaning=f"{counter.backend.value}: {_BACKEND_TEXTS[counter.backend]}{asks}"
         if is_on
-        else "nothing is counted: the window is left to the provider, and caps refuse",
+        else "tokens are not counted: the provider enforces the window, and calls under caps are rejected",
         decided_by=_decided_by(
             agent_settings is not None and agent_settings.context_optimization.token_counter is not None
         ),
@@ -276,9 +274,9 @@ def _list_counting_features(
     yield AgentFeature(
         name="Long tool results",
         is_on=options.compacts,
-        meaning=f"cut where they are longer than {format_percent(options.tool_result_max_pct)} of the window"
+        meaning=f"shortened if longer than {format_percent(options.tool_result_max_pct)} of the context window"
         if options.compacts
-        else f"sent as they come, since {'compaction is off' if is_on else 'nothing is counted'}",
+        else f"sent unchanged, because {'compaction is off' if is_on else 'tokens are not counted'}",
         decided_by=_SET_FOR_ALL,
     )
     own_setting = agent_settings.context_optimization.workspace_cache if agent_settings is not None else None
@@ -303,9 +301,9 @@ def list_sections(options: SectionOptions | None) -> list[AgentFeature]:
         section_options.binding,
         section_options.time,
     )
-    skills = "" if section_options.skills is None else f"a line for each in {section_options.skills}"
+    skills = "" if section_options.skills is None else f"one line for each skill in {section_options.skills}"
     described = (
-        ("Workspace", workspace is not None, "" if workspace is None else f"the files of {workspace.root}"),
+        ("Workspace", workspace is not None, "" if workspace is None else f"the files in {workspace.root}"),
         ("Skills", section_options.skills is not None, skills),
         ("Binding", binding is not None, "" if binding is None else _describe_binding(section_options)),
         (
@@ -313,7 +311,7 @@ def list_sections(options: SectionOptions | None) -> list[AgentFeature]:
             memory is not None,
             ""
             if memory is None
-            else f"{format_number(memory.limit_tokens)} tokens of notes at most, as {memory.format}",
+            else f"up to {format_number(memory.limit_tokens)} tokens of notes, as {memory.format}",
         ),
         (
             "Time",
@@ -321,13 +319,13 @@ def list_sections(options: SectionOptions | None) -> list[AgentFeature]:
             ""
             if time is None
             else f"{time.format.value}, {section_options.zone};"
-            f" deadlines {time.warning_minutes} minutes before",
+            f" deadlines are announced {time.warning_minutes} minutes before",
         ),
-        ("Channel", section_options.channel, "where a request comes from, as it says"),
-        ("Budget", section_options.budget, "how much of the window and of caps is left"),
+        ("Channel", section_options.channel, "the channel of the request, as the client states it"),
+        ("Budget", section_options.budget, "the remaining context window and spending caps"),
     )
     return [
-        AgentFeature(name=name, is_on=is_on, meaning=meaning if is_on else "not put into requests")
+        AgentFeature(name=name, is_on=is_on, meaning=meaning if is_on else "not injected")
         for name, is_on, meaning in described
     ]
 
@@ -338,9 +336,9 @@ def _describe_binding(options: SectionOptions) -> str:
     described = [
         format_count(len(binding.peers), "peer") if binding.peers else "",
         format_count(len(binding.channels), "channel") if binding.channels else "",
-        f"answers in {shorten_name(binding.language, _MAX_NAME_CHARS)}" if binding.language else "",
+        f"responses in {shorten_name(binding.language, _MAX_NAME_CHARS)}" if binding.language else "",
     ]
-    return ", ".join(filter(None, described)) or "nothing is said in it"
+    return ", ".join(filter(None, described)) or "empty"
 
 
 def describe_ladder(ladder: Ladder) -> Sequence[str]:
@@ -352,13 +350,13 @@ def _describe_rung(rung: Rung) -> str:
     names = ", ".join(rung.sections)
     match rung:
         case Truncate():
-            return f"cut {names or 'sections, the lowest priority first'}"
+            return f"truncate {names or 'sections, the lowest priority first'}"
         case Drop():
-            return f"leave out {names or 'whole sections, the lowest priority first'}"
+            return f"drop {names or 'whole sections, the lowest priority first'}"
         case LastLines(lines=lines):
             return f"keep the last {format_count(lines, 'line')} of {names}"
         case Replace():
-            return f"put a line in the place of {names}"
+            return f"replace {names} by one line"
 
 
 def list_section_rules(options: SectionOptions) -> list[SectionRuleRow]:
@@ -376,8 +374,8 @@ _UNNAMED_AGENT = ""
 
 AGENT_FILTERS: Mapping[str, str] = {
     "all": "All agents",
-    "configured": "Those in the configuration",
-    "asked": "Those that asked in the last 7 days",
+    "configured": "In the configuration",
+    "asked": "Active in the last 7 days",
 }
 """Names and titles of the filters."""
 
@@ -519,8 +517,8 @@ async def load_agent_page(data: GatewayData, page_request: PageRequest) -> WebPa
         and not await store.totals.sum_totals([TotalsGroup.MODEL], agent=name)
     ):
         raise PageNotFound(
-            f"the agent {shorten_name(name, _MAX_NAME_CHARS)!r} has never asked,"
-            " and the configuration does not name it"
+            f"the agent {shorten_name(name, _MAX_NAME_CHARS)!r} has never sent a request,"
+            " and is not in the configuration"
         )
     models = _list_models(options, group_by_first(week))
     sections = await _load_sections(data.sources, options, models)
@@ -568,13 +566,13 @@ def _describe_model(options: AgentOptions, name: str, spending: SpendingTotals) 
     window = find_context_window(name)
     if window is None:
         return AgentModel(
-            name=name, window_tokens=None, window_source="not known of this model", spending=spending
+            name=name, window_tokens=None, window_source="unknown for this model", spending=spending
         )
-    kin = "as its kin has it, " if window.inherited else ""
+    family = "from its model family, " if window.inherited else ""
     return AgentModel(
         name=name,
         window_tokens=window.tokens,
-        window_source=f"{kin}{window.source}, {window.as_of}",
+        window_source=f"{family}{window.source}, {window.as_of}",
         spending=spending,
     )
 
@@ -615,14 +613,14 @@ async def _load_own_limits(
     try:
         return await sources.with_own_limits(options, _read_deadline())
     except TimeoutError:
-        return options, (f"its own {AGENT_BUDGET_FILE} takes long to be read",)
+        return options, (f"reading {AGENT_BUDGET_FILE} takes long",)
 
 
 async def _load_skill_problems(sources: SectionSources, options: SectionOptions) -> Sequence[str]:
     try:
         return (await sources.skills(options, _read_deadline())).problems
     except TimeoutError:
-        return ("its folder of skills takes long to be read",)
+        return ("reading the folder of skills takes long",)
 
 
 def _read_deadline() -> float:

@@ -82,7 +82,11 @@ class CompactionDetails:
     def meaning(self) -> str:
         if self.compaction.undone_at is not None:
             return undone_meaning(self.compaction)
-        return "a later fold took it in" if self.is_superseded else OUTCOME_MEANINGS[self.compaction.outcome]
+        return (
+            "included in a later compaction"
+            if self.is_superseded
+            else OUTCOME_MEANINGS[self.compaction.outcome]
+        )
 
     @property
     def author(self) -> str:
@@ -124,7 +128,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     compaction_id = page_request.path_parameters["id"]
     compaction = await data.store.compactions.get_compaction(compaction_id)
     if compaction is None or not page_request.viewer.can_see(compaction.agent):
-        raise PageNotFound(f"there is no fold {shorten_name(compaction_id, 80)!r}, or it was forgotten")
+        raise PageNotFound(f"no compaction {shorten_name(compaction_id, 80)!r}; it may have been deleted")
     first = page_request.number("from", 1, min_value=1, max_value=_MAX_MESSAGE_NUMBER)
     span = await data.store.dashboard.compacted_page(compaction_id, skip=first - 1, limit=_MESSAGES_PER_PAGE)
     api_formats = await _find_api_formats(data.store.compactions, {compaction_id: span})
@@ -147,7 +151,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     }
     return WebPage(
         template="compaction.html",
-        title=f"Fold {shorten_name(compaction_id, 40)}",
+        title=f"Compaction {shorten_name(compaction_id, 40)}",
         context=context,
         watched_session_id=compaction.session_id,
     )

@@ -19,8 +19,8 @@ _MAX_PROBLEMS = 20
 _AGENT_KEY = re.compile(r"agents\.(\d+)\.")
 
 SETTING_FILTERS: Mapping[str, str] = {
-    "changed": "Those that differ from the default",
-    "file": "Those in the file",
+    "changed": "Changed from the default",
+    "file": "Set in the file",
     "all": "All settings",
 }
 """Names and titles of the filters."""

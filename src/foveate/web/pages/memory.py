@@ -135,7 +135,7 @@ async def _load_outline(
     try:
         result = await data.sources.memory(memory_options, sections.privacy_tags, deadline)
     except TimeoutError:
-        busy_message = "The memory takes long to be read. Ask again in a moment."
+        busy_message = "Reading the notes takes long. Try again in a moment."
         return context | {"problem": busy_message, "is_busy": True}
     if result.memory is None:
         return context | {"problem": result.problem}

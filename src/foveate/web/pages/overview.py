@@ -70,7 +70,7 @@ def build_cost_chart(
         series.append(_bars(time_range, OTHERS_NAME, rest, OTHER_COLOUR))
     return Chart(
         id="money",
-        title=f"Money by {time_range.unit} and {by}",
+        title=f"Spending by {time_range.unit} and {by}",
         description=_describe_costs(time_range, total, amounts_by_name),
         labels=time_range.labels,
         series=series or [_bars(time_range, "dollars", total, SERIES_COLOURS[0])],
@@ -86,7 +86,7 @@ def build_savings_chart(time_range: TimeRange, overall: SpendingOverTime) -> Cha
         "saved by compaction and trimming": (lambda spending: spending.saved_by_compaction, "four"),
         "saved by keep-alive": (lambda spending: spending.saved_by_keep_alive, "five"),
         "saved by injected context": (lambda spending: spending.saved_by_context, "two"),
-        "lost to cache breaks": (lambda spending: spending.lost_dollars, "break"),
+        "lost to cache misses": (lambda spending: spending.lost_dollars, "miss"),
     }
     amounts = {name: _amounts(time_range, overall, get_amount) for name, (get_amount, _) in kinds.items()}
     texts = [
@@ -94,8 +94,8 @@ def build_savings_chart(time_range: TimeRange, overall: SpendingOverTime) -> Cha
     ]
     return Chart(
         id="saved",
-        title=f"Saved and lost by {time_range.unit}",
-        description=f"{time_range.title}, {', '.join(texts) or 'nothing was saved or lost'}",
+        title=f"Savings and losses by {time_range.unit}",
+        description=f"{time_range.title}, {', '.join(texts) or 'no savings or losses'}",
         labels=time_range.labels,
         series=[
             Series(name=name, values=_chart_values(time_range, values), colour=kinds[name][1], shape=Shape.LINE)
@@ -120,17 +120,17 @@ def build_hit_ratio_chart(time_range: TimeRange, agents: Mapping[str, SpendingOv
         for name, values in known_ratios.items()
     }
     levels = (
-        (DEFAULT_THRESHOLDS.healthy_from, "the aim", "good"),
+        (DEFAULT_THRESHOLDS.healthy_from, "target", "good"),
         (DEFAULT_THRESHOLDS.flagged_below, "flagged below", "limit"),
     )
     places = {name: place for place, name in enumerate(ratios)}
     return Chart(
         id="ratio",
-        title=f"Hit ratio by {time_range.unit} and agent",
+        title=f"Cache hit ratio by {time_range.unit} and agent",
         description=", ".join(
             f"{_series_name(name)} last {format_percent(ratio)}" for name, ratio in last.items()
         )
-        or "nothing was sent",
+        or "no requests",
         labels=time_range.labels,
         series=[
             *(
@@ -171,11 +171,11 @@ def build_requests_chart(time_range: TimeRange, overall: SpendingOverTime) -> Ch
         series=[
             _bars(
                 time_range,
-                "without an error",
+                "successful",
                 [spending.requests - spending.failed for spending in values],
                 SERIES_COLOURS[0],
             ),
-            _bars(time_range, "failed", [spending.failed for spending in values], "break"),
+            _bars(time_range, "failed", [spending.failed for spending in values], "miss"),
         ],
         unit=Unit.NUMBER,
         stacked=True,
@@ -187,13 +187,13 @@ def _describe_costs(
 ) -> str:
     dollars = sum(total, Decimal(0))
     if not dollars:
-        return f"nothing {time_range.title}"
+        return f"no spending {time_range.title}"
     peak = max(range(len(total)), key=lambda at: total[at])
     maximum = f"{time_range.labels[peak]} with {format_money(total[peak])}"
-    text = f"{format_money(dollars)} {time_range.title}, the most at {maximum}"
+    text = f"{format_money(dollars)} {time_range.title}, highest at {maximum}"
     sums = {name: sum(amounts, Decimal(0)) for name, amounts in amounts_by_name.items()}
     first = max(sums, key=lambda name: sums[name], default=None)
-    return text if first is None else f"{text}; {_series_name(first)} has {format_money(sums[first])} of it"
+    return text if first is None else f"{text}; {_series_name(first)} spent {format_money(sums[first])}"
 
 
 def _amounts(
@@ -233,10 +233,10 @@ _MAX_ROWS = 50
 _MAX_LISTED_AGENTS = 200
 _GROUPINGS = frozenset((TotalsGroup.AGENT.value, TotalsGroup.MODEL.value))
 _CATEGORY_TEXTS = {
-    Category.MAIN: "the agents' own",
+    Category.MAIN: "requests of the agents",
     Category.COMPACTION: "summaries of long histories",
-    Category.COUNTING: "tokens counted by a server",
-    Category.PING: "keeping caches warm",
+    Category.COUNTING: "token counts by a provider",
+    Category.PING: "keep-alive requests to the prompt cache",
 }
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from math import isfinite, nan
 
 from foveate.compaction.store import Compaction
@@ -147,7 +148,7 @@ def build_window_chart(
     if known_limits and min(known_limits) <= _MAX_WINDOW_FACTOR * max(counts):
         series.append(Series(name="limit", values=limits, colour="limit", shape=Shape.LIMIT))
     elif known_limits:
-        title += f", far below its limit of {format_tokens(min(known_limits))} tokens"
+        title += f" (limit {format_tokens(min(known_limits))} tokens, not shown)"
     events = _list_events(points, fillings, compactions, is_whole=first_number == 1)
     return Chart(
         id="window",
@@ -209,16 +210,16 @@ def _list_events(
             stretch += 1
         is_newly_compacted, compaction_id = point.compaction_id != compaction_id, point.compaction_id
         if is_newly_compacted:
-            texts_by_event.setdefault((stretch, "fold"), []).append(
+            texts_by_event.setdefault((stretch, "compaction"), []).append(
                 _describe_compaction(point.compaction_id, compactions)
             )
         if not point.is_cache_miss:
             continue
         filling = fillings.get(point.id)
         if filling is None or filling.cache_miss is None or not filling.cache_miss.is_planned:
-            texts_by_event.setdefault((stretch, "break"), []).append(_describe_cache_miss(filling))
+            texts_by_event.setdefault((stretch, "miss"), []).append(_describe_cache_miss(filling))
         elif not is_newly_compacted:
-            texts_by_event.setdefault((stretch, "fold"), []).append(_describe_cache_miss(filling))
+            texts_by_event.setdefault((stretch, "compaction"), []).append(_describe_cache_miss(filling))
     return [
         ChartEvent(
             label=label,
@@ -231,18 +232,18 @@ def _list_events(
 
 def _describe_compaction(compaction_id: str | None, compactions: Mapping[str, Compaction]) -> str:
     if compaction_id is None:
-        return "No longer folded"
+        return "Compaction undone"
     compaction = compactions.get(compaction_id)
     if compaction is None:
-        return "Folded"
+        return "Compacted"
     before, after = format_tokens(compaction.tokens_before), format_tokens(compaction.tokens_after)
-    return f"Folded: {before} tokens became {after}"
+    return f"Compacted from {before} to {after} tokens"
 
 
 def _describe_cache_miss(filling: WindowContents | None) -> str:
     cache_miss = filling.cache_miss if filling is not None else None
     if cache_miss is None:
-        return "Cache broke"
+        return "Cache miss"
     lost = "" if cache_miss.lost_dollars is None else format_money(cache_miss.lost_dollars)
     text = describe_cache_miss(cache_miss, describe_cause(cache_miss.cause), lost)
     return text[:1].upper() + text[1:]
@@ -261,9 +262,11 @@ def _describe_chart(points: Sequence[WindowSample], counts: Sequence[int], event
         share = format_percent(last.tokens / last.window_tokens)
         text += f", {share} of a window of {format_tokens(last.window_tokens)}"
     kinds = [event.kind for event in events]
-    phrases = [f"{format_tokens(max(counts))} at most"]
-    phrases += [f"folds at {format_count(kinds.count('fold'), 'place')}"] if "fold" in kinds else []
-    phrases += [f"the cache broke at {format_count(kinds.count('break'), 'place')}"] if "break" in kinds else []
+    phrases = [f"maximum {format_tokens(max(counts))}"]
+    phrases += (
+        [f"compactions at {format_count(kinds.count('compaction'), 'point')}"] if "compaction" in kinds else []
+    )
+    phrases += [f"cache misses at {format_count(kinds.count('miss'), 'point')}"] if "miss" in kinds else []
     return f"{text}; {', '.join(phrases)}"
 
 
@@ -301,6 +304,10 @@ class RequestRow:
     @property
     def edits(self) -> int:
         return len(self.trace.edits) + self.trace.edits_left_out
+
+    @property
+    def dollars(self) -> Decimal | None:
+        return None if self.traced.charge is None else self.traced.charge.dollars
 
     @property
     def has_more(self) -> bool:
@@ -344,7 +351,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     before_id, compactions_before = page_request.text("before"), _parse_compactions_before(page_request)
     session = await store.totals.get_session(session_id)
     if session is None or not page_request.viewer.can_see(session.agent):
-        raise PageNotFound(f"there is no session {shorten_name(session_id, 80)!r}, or it was forgotten")
+        raise PageNotFound(f"no session {shorten_name(session_id, 80)!r}; it may have been deleted")
     points, page, compactions, counts, sums, family = await asyncio.gather(
         store.dashboard.window_samples(session_id, limit=_MAX_LOADED_POINTS),
         _load_requests(store, session_id, before_id),
@@ -463,7 +470,7 @@ async def _load_family(store: Store, session_id: str) -> SessionRelatives:
 
 
 def _parse_compactions_before(page_request: PageRequest) -> float | None:
-    text = page_request.text("folds")
+    text = page_request.text("compactions")
     if not text:
         return None
     try:
@@ -471,7 +478,9 @@ def _parse_compactions_before(page_request: PageRequest) -> float | None:
     except ValueError:
         at = nan
     if not isfinite(at):
-        raise BadOption(f"folds: the time of a fold, in seconds since 1970, not {text[:40]!r}")
+        raise BadOption(
+            f"compactions must be the time of a compaction in seconds since 1970, not {text[:40]!r}"
+        )
     return at
 
 

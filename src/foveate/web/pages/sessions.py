@@ -29,12 +29,12 @@ _PERIODS: Mapping[str, float | None] = {
     "all": None,
 }
 _PERIOD_LABELS = {
-    "all": "Ever",
-    "hour": "In the last hour",
-    "day": "In the last day",
-    "week": "In the last week",
+    "all": "Any time",
+    "hour": "Last hour",
+    "day": "Last 24 hours",
+    "week": "Last 7 days",
 }
-_ORDER_LABELS = {SessionOrder.NEWEST.value: "Newest first", SessionOrder.DEAREST.value: "Dearest first"}
+_ORDER_LABELS = {SessionOrder.NEWEST.value: "Newest first", SessionOrder.DEAREST.value: "Most expensive first"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ def _parse_place(page_request: PageRequest, name: str, order: str) -> SessionTot
     max_amount = _MAX_TIMESTAMP if order == SessionOrder.NEWEST else MAX_DOLLARS
     if not session_id or not amount.is_finite() or abs(amount) > max_amount:
         raise BadOption(
-            f"{name}: {shorten_name(text, 80)!r} is no place in the list: begin with the first page"
+            f"{name}: {shorten_name(text, 80)!r} is not a position in the list; start from the first page"
         )
     return SessionTotals(
         session_id=session_id,

@@ -55,16 +55,16 @@ async def test_configured_and_active_agents_are_listed_by_cost(
         assert "2 agents" in await dashboard.text(f"{PATH}?which=configured")
         assert "2 agents" in await dashboard.text(f"{PATH}?which=asked")
         assert "1 agent;" in await dashboard.text(f"{PATH}?find=CAR")
-        assert "No agent is like that" in await dashboard.text(f"{PATH}?find=nobody")
+        assert "No agents match" in await dashboard.text(f"{PATH}?find=nobody")
 
 
 async def test_without_agents_the_page_explains_how_to_name_one(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path) as dashboard:
         text = await dashboard.text(PATH)
 
-        assert "No agent has asked yet" in text
-        assert "What holds for all agents" in text
-        assert "Compaction off histories are sent as they come as for all agents" in text
+        assert "No agent has sent a request yet" in text
+        assert "Features of all agents" in text
+        assert "Compaction off histories are sent unchanged all agents" in text
 
 
 async def test_two_hundred_agents_are_listed_in_pages(tmp_path: Path) -> None:
@@ -92,25 +92,25 @@ async def test_an_agents_page_shows_its_features_and_their_origin(tmp_path: Path
     async with open_dashboard(tmp_path, config) as dashboard:
         ana, ben = await dashboard.text(f"{PATH}/ana"), await dashboard.text(f"{PATH}/ben")
 
-        assert "they live always 1h (an hour only on anthropic, vertex) as for all agents" in ana
-        assert "Pings on at most 3 in a row, in 64 sessions at once" in ana
-        assert "Compaction on histories are folded from 50% of the window on" in ana
-        assert "summaries by small set for this agent" in ana
-        assert "What does not fit pass it is passed, and the provider decides set for this agent" in ana
-        assert "Prompt cache off no marks are placed set for this agent" in ben
-        assert "Pings off" in ben
-        assert "Compaction off nothing is folded, since nothing is counted set for this agent" in ben
-        assert "Token counter off nothing is counted" in ben
+        assert "TTL: always 1h (1 hour only on anthropic, vertex) all agents" in ana
+        assert "Keep-alive on at most 3 requests in a row, for 64 sessions at once" in ana
+        assert "Compaction on starts at 50% of the context window" in ana
+        assert "summaries by small this agent" in ana
+        assert "Overflow pass sends requests that do not fit; the provider decides this agent" in ana
+        assert "Prompt cache off adds no cache breakpoints this agent" in ben
+        assert "Keep-alive off" in ben
+        assert "Compaction off inactive, because tokens are not counted this agent" in ben
+        assert "Token counter off tokens are not counted" in ben
 
 
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ("compaction: {enabled: false}", "sent as they come, since compaction is off"),
-        ("compaction: {enabled: true}", "cut where they are longer than 30% of the window"),
+        ("compaction: {enabled: false}", "sent unchanged, because compaction is off"),
+        ("compaction: {enabled: true}", "shortened if longer than 30% of the context window"),
         (
             "compaction: {enabled: true}, token_counter: {enabled: false}",
-            "sent as they come, since nothing is counted",
+            "sent unchanged, because tokens are not counted",
         ),
     ],
 )
@@ -132,11 +132,11 @@ async def test_an_agents_page_shows_its_spending_and_its_models_windows(tmp_path
         text = await dashboard.text(f"{PATH}/ana")
 
         assert "Today $0.50 + 1 unpriced" in text
-        assert "7 days $2.50 + 1 unpriced" in text
+        assert "Last 7 days $2.50 + 1 unpriced" in text
         assert "claude-opus-4-5 200,000" in text
-        assert "nobody-knows unknown not known of this model" in text
-        assert "The configuration does not name it" in text
-        assert "Caps on it None." in text
+        assert "nobody-knows unknown unknown for this model" in text
+        assert "Not in the configuration: the settings for all agents apply" in text
+        assert "Spending caps None." in text
 
 
 async def test_an_agents_caps_are_shown_with_what_is_left(tmp_path: Path) -> None:
@@ -150,9 +150,9 @@ async def test_an_agents_caps_are_shown_with_what_is_left(tmp_path: Path) -> Non
         text = await dashboard.text(f"{PATH}/ana")
 
         assert "agent ana $4.00 $3.00 25% 25% used" in text
-        assert "agent ana $1.00 nothing" in text
+        assert "agent ana $1.00 $0.00" in text
         assert "$20.00 $17.00" in text
-        assert "holds each call by itself" in text
+        assert "applies to each call separately" in text
         assert "ben" not in text
 
 
@@ -173,8 +173,8 @@ async def test_the_workspace_is_shown_with_its_files_and_own_limits(tmp_path: Pa
         assert f"Folder {home}" in text
         assert "IDENTITY.md IDENTITY.md 12 4" in text
         assert "notes.txt" not in text
-        assert "500 tokens, within which it has limited itself in budget.yaml" in text
-        assert "keep the last 5 lines of logs, log, *_logs, *_log; then leave out mandates" in text
+        assert "500 tokens; the agent sets stricter limits in budget.yaml" in text
+        assert "keep the last 5 lines of logs, log, *_logs, *_log; then drop mandates" in text
         assert "context on high 300" in text
 
         (home / "budget.yaml").write_text("total_tokens: many\n")
@@ -208,7 +208,7 @@ async def test_any_name_of_an_agent_has_a_page_and_is_shown_as_text(tmp_path: Pa
 
 async def test_an_unknown_agent_has_no_page(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path) as dashboard:
-        assert "the agent '<b>x</b>' has never asked" in await dashboard.text(f"{PATH}/<b>x</b>", 404)
+        assert "the agent '<b>x</b>' has never sent a request" in await dashboard.text(f"{PATH}/<b>x</b>", 404)
 
 
 class _HangingSources(SectionSources):
@@ -224,6 +224,6 @@ async def test_a_hanging_disk_does_not_block_the_page(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path, config, make_sources=_HangingSources) as dashboard:
         agent, memory = await dashboard.client.get(f"{PATH}/ana"), await dashboard.client.get("/-/memory")
 
-        assert f"{tmp_path}: its files take {BUSY}" in agent.text
-        assert "Put into its requests" in agent.text
-        assert f"The memory takes {BUSY}. Ask again in a moment." in memory.text
+        assert f"{tmp_path}: reading the files {BUSY}" in agent.text
+        assert "Injected sections" in agent.text
+        assert f"Reading the notes {BUSY}. Try again in a moment." in memory.text

@@ -27,7 +27,7 @@ async def test_changed_settings_come_first_with_their_line(
 
         assert text.index("server.port 9000 8090 line 2") < text.index("context_optimization")
         assert "server.log lines same line 3" in text
-        assert "of which 1 differ from the default" in text
+        assert "1 of them changed from the default" in text
         assert f"File {dashboard.file}" in text
 
 
@@ -58,7 +58,7 @@ async def test_settings_can_be_filtered_by_change_and_file(tmp_path: Path) -> No
     async with open_dashboard(tmp_path, "server: {port: 9000, log: lines}") as dashboard:
         assert "1 setting." in await dashboard.text(f"{PATH}?which=changed")
         assert "2 settings." in await dashboard.text(f"{PATH}?which=file")
-        assert "which: one of all, changed, file" in await dashboard.text(f"{PATH}?which=some", 400)
+        assert "which must be one of all, changed, file" in await dashboard.text(f"{PATH}?which=some", 400)
 
 
 async def test_an_invalid_file_is_reported_and_the_previous_settings_stay(
@@ -68,7 +68,7 @@ async def test_an_invalid_file_is_reported_and_the_previous_settings_stay(
         replace_file(dashboard.file, f"server:\n  prot: 3\nagents:\n  - {{id: ana, keys: [{SECRET_KEY}]}}\n")
         text = await dashboard.text(PATH)
 
-        assert "The file cannot be used as it is." in text
+        assert "The file is invalid." in text
         assert f"{dashboard.file}:2 : server.prot : unknown setting 'prot'; did you mean port?" in text
         assert f"{dashboard.file}:4 : agents.0.keys.0 : " in text
         assert SECRET_KEY not in text
@@ -79,22 +79,22 @@ async def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path, "server: {port: 9000}") as dashboard:
         dashboard.file.unlink()
 
-        assert "The file cannot be used as it is." in await dashboard.text(PATH)
+        assert "The file is invalid." in await dashboard.text(PATH)
 
 
 async def test_a_setting_that_waits_for_a_restart_shows_the_current_value(tmp_path: Path) -> None:
     async with open_dashboard(
         tmp_path, "store: {url: 'postgresql://a:hush@db/x'}\nserver: {port: 9000}"
     ) as dashboard:
-        assert "Waits for a start" not in await dashboard.text(PATH)
+        assert "Restart required" not in await dashboard.text(PATH)
         replace_file(dashboard.file, "server: {port: 9001, log: json}")
         text = await dashboard.text(PATH)
 
-        assert "Waits for a start: server.port , store.url changed in the file" in text
-        assert "server.port 9001 from the next start on; until then 9000" in text
-        assert "until then postgresql://a@db/x" in text
+        assert "Restart required: server.port , store.url changed in the file" in text
+        assert "server.port 9001 takes effect after a restart; currently 9000" in text
+        assert "currently postgresql://a@db/x" in text
         assert "hush" not in text
-        assert "Changes since the start 1" in text
+        assert "Reloads since the start 1" in text
 
 
 async def test_no_key_or_password_is_shown(tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ async def test_an_empty_file_leaves_all_defaults(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path) as dashboard:
         text = await dashboard.text(PATH)
 
-        assert "of which 0 differ from the default" in text
-        assert "In force since" in text
+        assert "0 of them changed from the default" in text
+        assert "In effect since" in text
 
 
 async def test_a_page_number_beyond_the_end_shows_the_last_page(

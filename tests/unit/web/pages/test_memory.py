@@ -65,7 +65,7 @@ async def test_node_counts_by_level_add_up(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path, make_config(tmp_path)) as dashboard:
         text = await dashboard.text(f"{PATH}?tokens=25")
 
-        counts = re.search(r"Full (\d+) .*Excerpt (\d+) .*Title (\d+) .*Hidden (\d+) not in the text", text)
+        counts = re.search(r"Full (\d+) .*Excerpt (\d+) .*Title (\d+) .*Hidden (\d+) nodes left out", text)
         assert counts is not None
         assert sum(map(int, counts.groups())) == 5
         assert int(counts[4]) > 0
@@ -79,7 +79,7 @@ async def test_private_notes_are_never_shown(tmp_path: Path) -> None:
             page = await dashboard.page(f"{PATH}{query}")
             assert "Nobody reads" not in page
             assert "Under the pot" not in page
-            assert "something is tagged private" in page
+            assert "tagged as private are left out" in page
         assert "there is no node 'Diary' in the memory" in await dashboard.text(f"{PATH}?focus=Diary", 400)
         assert "there is no node 'Keys' in the memory" in await dashboard.text(f"{PATH}?focus=Keys", 400)
 
@@ -87,7 +87,7 @@ async def test_private_notes_are_never_shown(tmp_path: Path) -> None:
 async def test_invalid_input_is_reported_next_to_the_form(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path, make_config(tmp_path)) as dashboard:
         page = await dashboard.page(f"{PATH}?focus=Bed&tokens=many", 400)
-        assert "tokens: a whole number from 1 to 50000, not &#39;many&#39;" in page
+        assert "tokens must be a whole number from 1 to 50000, not &#39;many&#39;" in page
         assert 'value="many"' in page
         assert 'value="Bed"' in page
 
@@ -96,7 +96,7 @@ async def test_invalid_input_is_reported_next_to_the_form(tmp_path: Path) -> Non
 
         assert "did you mean 'Beds'?" in await dashboard.text(f"{PATH}?focus=Bedss", 400)
         assert "raise the limit" in await dashboard.text(f"{PATH}?focus=Shears&tokens=1", 400)
-        assert "tokens: a whole number" in await dashboard.text(f"{PATH}?tokens=99999999", 400)
+        assert "tokens must be a whole number" in await dashboard.text(f"{PATH}?tokens=99999999", 400)
 
 
 async def test_an_agent_without_a_memory_is_reported(tmp_path: Path) -> None:
@@ -136,10 +136,10 @@ async def test_changed_notes_are_shown(tmp_path: Path) -> None:
 
 async def test_a_smaller_budget_of_the_sections_is_shown(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path, make_config(tmp_path, ", limits: {total_tokens: 200}")) as dashboard:
-        assert "leaves its memory 200 tokens at most" in await dashboard.text(PATH)
+        assert "allows its memory at most 200 tokens" in await dashboard.text(PATH)
     disabled = ", limits: {sections: {context: {enabled: false}}}"
     async with open_dashboard(tmp_path, make_config(tmp_path, disabled)) as dashboard:
-        assert "switch its memory off" in await dashboard.text(PATH)
+        assert "disable its memory" in await dashboard.text(PATH)
 
 
 async def test_a_long_view_is_truncated(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ async def test_a_long_view_is_truncated(tmp_path: Path) -> None:
         page = await dashboard.page(f"{PATH}?tokens=50000")
 
         assert page.count("<li><span") == 300
-        assert re.search(r"… and \d+ more nodes that are in the text", page)
+        assert re.search(r"\d+ more are in the text", page)
         assert re.search(r"… and [\d,]+ more characters", page)
         assert len(page) < 200_000
 

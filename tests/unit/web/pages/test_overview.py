@@ -136,12 +136,12 @@ def extract_part(page: str, name: str) -> str:
 async def test_the_tiles_show_costs_savings_hit_ratio_and_requests_of_a_week(dashboard: Dashboard) -> None:
     tiles = extract_part(await dashboard.page("/"), "tiles")
 
-    assert "Today $4.70 2 requests; 1 call of unknown price on top" in tiles
-    assert "Last 7 days $7.95 1 call of unknown price on top" in tiles
-    assert "Saved $0.95 without Foveate $5.65" in tiles
+    assert "Today $4.70 2 requests; without 1 call of unknown price" in tiles
+    assert "Last 7 days $7.95 without 1 call of unknown price" in tiles
+    assert "Saved $0.95 $5.65 without Foveate" in tiles
     savings = extract_part(await dashboard.page("/"), "savings")
     for expected in (
-        "Without Foveate $5.65 2 calls of 5 as the clients sent them",
+        "Without Foveate $5.65 simulated cost of 2 calls (of 5), exactly as the clients sent them",
         "Breakpoints −$0.90",
         "Compaction and trimming −$0.30",
         "Keep-alive +$0.25",
@@ -149,15 +149,15 @@ async def test_the_tiles_show_costs_savings_hit_ratio_and_requests_of_a_week(das
         "Simulation error $0.00",
     ):
         assert expected in savings
-    assert "Breaks lost $0.06 1 break, 12.3k tokens paid again" in tiles
-    assert "Hit ratio 75.8% healthy" in tiles  # 910 of 1,200, without the summary
+    assert "Lost to cache misses $0.06 1 cache miss, 12.3k tokens paid again" in tiles
+    assert "Cache hit ratio 75.8% healthy" in tiles  # 910 of 1,200, without the summary
     assert "Requests 4 1 failed , 25%" in tiles
 
 
 async def test_today_is_shown_by_hour_and_a_month_includes_older_calls(dashboard: Dashboard) -> None:
     today, month = await dashboard.page("/?span=today"), await dashboard.page("/?span=30d")
 
-    assert "Money by hour and agent" in today
+    assert "Spending by hour and agent" in today
     assert "Last" not in extract_part(today, "tiles")
     assert "bob" not in extract_part(today, "agents")
     assert "Last 30 days $107.95" in extract_part(month, "tiles")
@@ -169,7 +169,7 @@ async def test_today_is_shown_by_hour_and_a_month_includes_older_calls(dashboard
 async def test_one_agent_is_shown_alone_with_costs_by_model(dashboard: Dashboard) -> None:
     page = await dashboard.page("/?agent=ana")
 
-    assert "Money by day and model" in page
+    assert "Spending by day and model" in page
     assert "claude-haiku-5" in extract_part(page, "models")
     assert "bob" not in extract_part(page, "agents")
     assert "Last 7 days $4.70" in extract_part(page, "tiles")
@@ -182,31 +182,31 @@ async def test_agents_are_sorted_by_cost_and_link_to_their_sessions(dashboard: D
     agents = extract_part(page, "agents")
 
     assert agents.index("ana") < agents.index("bob")
-    assert "ana 2 0 90% healthy $4.70 + 1 unpriced $5.65 $0.95 $0.00" in agents
-    assert "bob 2 1 5% flagged $3.25 not compared $0.06" in agents
+    assert "ana 2 0 90% healthy $4.70 + 1 unpriced $5.65 $0.9500 $0.0000" in agents
+    assert "bob 2 1 5% flagged $3.25 not compared $0.0600" in agents
     assert 'href="/-/sessions?agent=bob"' in page
 
 
 async def test_costs_are_shown_by_category(dashboard: Dashboard) -> None:
     text = extract_part(await dashboard.page("/"), "categories")
 
-    assert "main the agents' own 4 1.2k 28 $7.75 + 1 unpriced".replace("'", "&#39;") in text
+    assert "main requests of the agents 4 1.2k 28 $7.75 + 1 unpriced" in text
     assert "compaction summaries of long histories 1 9k 7 $0.20" in text
 
 
 async def test_cache_misses_are_explained_and_link_to_their_session(dashboard: Dashboard) -> None:
     page = await dashboard.page("/")
 
-    assert "a timestamp changed, at system[0] 12.3k tokens $0.06 bob" in extract_part(page, "breaks")
+    assert "a timestamp changed, at system[0] 12.3k tokens $0.0600 bob" in extract_part(page, "misses")
     assert 'href="/-/sessions/session%20of%20bob"' in page
-    assert "None today." in extract_part(await dashboard.page("/?span=today"), "breaks")
-    assert "None in the last 7 days." in extract_part(await dashboard.page("/?agent=ana"), "breaks")
+    assert "No cache misses today." in extract_part(await dashboard.page("/?span=today"), "misses")
+    assert "No cache misses in the last 7 days." in extract_part(await dashboard.page("/?agent=ana"), "misses")
 
 
 async def test_caps_are_shown_with_their_usage(dashboard: Dashboard) -> None:
     caps = extract_part(await dashboard.page("/"), "caps")
 
-    assert "each call $0.50 holds each call by itself" in caps
+    assert "each call $0.50 applies to each call separately" in caps
     assert "session session of … of ana $8.00 $4.70 with 1 unpriced $0.00 59% used, warns from 50% on" in caps
     assert "agent bob $1.00 $3.25 $0.00 over by $2.25" in caps
     assert "day 2026-11-06 $100.00 $4.70 with 1 unpriced $0.00 5% used" in caps
@@ -218,13 +218,13 @@ async def test_charts_have_a_label_for_each_day_and_one_colour_per_agent(dashboa
 
     titles = re.findall(r"<figcaption>(.*?)</figcaption>", page)
     assert titles == [
-        "Money by day and agent",
-        "Saved and lost by day",
-        "Hit ratio by day and agent",
+        "Spending by day and agent",
+        "Savings and losses by day",
+        "Cache hit ratio by day and agent",
         "Requests and errors by day",
     ]
-    assert "$7.95 in the last 7 days, the most at 6 Nov with $4.70; ana has $4.70 of it" in page
-    assert "the aim: 70%" in page
+    assert "$7.95 in the last 7 days, highest at 6 Nov with $4.70; ana spent $4.70" in page
+    assert "target: 70%" in page
     assert "flagged below: 30%" in page
     assert "4 requests in the last 7 days, of which 1 failed" in page
 
@@ -241,17 +241,17 @@ async def test_added_latency_is_shown_since_the_start_and_by_step(tmp_path: Path
         await record_calls(dashboard.store, make_charge("a", "1"))
         page, ana_page = await dashboard.page("/"), await dashboard.page("/?agent=ana")
 
-    assert "Latency added 1.5 ms p50; p99: 2.0 ms; 1 request since the gateway started" in extract_part(
+    assert "Added latency 1.5 ms median; p99 2.0 ms; 1 request since the gateway started" in extract_part(
         page, "tiles"
     )
     expected = (
-        "none failed 8 answered by the gateway itself since it started: 6 upstream unreachable, 2 cap exceeded"
+        "none failed 8 error responses by the gateway since it started: 6 upstream unreachable, 2 cap exceeded"
     )
     assert expected in extract_part(page, "tiles")
-    assert "itself since it started: 3 upstream unreachable, 2 cap exceeded" in extract_part(ana_page, "tiles")
+    assert "since it started: 3 upstream unreachable, 2 cap exceeded" in extract_part(ana_page, "tiles")
     steps = extract_part(page, "latency")
     assert "Since the gateway started" in steps
-    assert steps.index("fold 1 ") < steps.index("cache 1 ")
+    assert steps.index("compaction 1 ") < steps.index("prompt cache 1 ")
 
 
 async def test_requests_rejected_by_the_gateway_are_counted_by_reason(tmp_path: Path) -> None:
@@ -260,9 +260,9 @@ async def test_requests_rejected_by_the_gateway_are_counted_by_reason(tmp_path: 
     async with open_dashboard(tmp_path, samples=registry.samples()) as dashboard:
         text = await dashboard.text("/")
 
-    assert "No request has been sent on yet: 1 request answered by the gateway itself" in text
+    assert "No request has reached a provider yet. The gateway returned 1 error response" in text
     assert "1 upstream unreachable" in text
-    assert "No request has come yet" not in text
+    assert "No requests yet" not in text
 
 
 async def test_an_empty_store_shows_how_to_point_a_client_at_the_gateway(tmp_path: Path) -> None:
@@ -277,13 +277,14 @@ async def test_an_empty_store_shows_how_to_point_a_client_at_the_gateway(tmp_pat
 async def test_health_problems_are_shown_on_top(tmp_path: Path) -> None:
     status = HealthStatus(version="1", store="store.sqlite", failures={"fold": 2}, charges_lost=1)
     async with open_dashboard(tmp_path, health_status=status) as dashboard:
-        text_without_calls = extract_part(await dashboard.page("/"), "troubles")
+        text_without_calls = extract_part(await dashboard.page("/"), "problems")
         await record_calls(dashboard.store, make_charge("a", "1"))
-        text = extract_part(await dashboard.page("/"), "troubles")
+        text = extract_part(await dashboard.page("/"), "problems")
 
     assert text == text_without_calls
-    assert "Steps failed in the last five minutes: fold 2 times Their requests went out without them." in text
-    assert "1 bill was lost" in text
+    assert "Steps failed in the last five minutes: compaction 2 times" in text
+    assert "The gateway sent the requests without these steps." in text
+    assert "1 charge was lost" in text
 
 
 @pytest.mark.parametrize("query", ["span=year", "by=moon"])
@@ -296,7 +297,7 @@ async def test_an_invalid_query_is_reported(dashboard: Dashboard, query: str) ->
 async def test_an_unknown_agent_has_no_requests(dashboard: Dashboard) -> None:
     text = await dashboard.text("/?agent=nobody")
 
-    assert "Nothing was asked in the last 7 days by nobody." in text
+    assert "No requests in the last 7 days from nobody." in text
 
 
 async def test_names_of_any_content_and_length_are_escaped(tmp_path: Path) -> None:
@@ -327,5 +328,5 @@ async def test_many_agents_share_the_rest_of_a_chart_and_of_the_table(tmp_path: 
     assert "others" in extract_part(page, "chart-money")
     assert "agent 59" in extract_part(page, "chart-money")
     assert "agent 40" not in extract_part(page, "chart-money")
-    assert "10 more agents spent less." in extract_part(page, "agents")
+    assert "10 more agents with lower spending." in extract_part(page, "agents")
     assert len(page) < 100_000

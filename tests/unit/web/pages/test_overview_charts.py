@@ -27,7 +27,7 @@ def test_the_rest_of_the_total_is_shown_as_others() -> None:
         ("ana", [0, 0, 0, 0, 0, 0, 2], SERIES_COLOURS[0]),
         (overview.OTHERS_NAME, [1, 0, 0, 0, 0, 0, 1.5], OTHER_COLOUR),
     ]
-    assert chart.description == "$4.50 in the last 7 days, the most at 15 Nov with $3.50; ana has $2.00 of it"
+    assert chart.description == "$4.50 in the last 7 days, highest at 15 Nov with $3.50; ana spent $2.00"
 
 
 def test_the_rest_is_never_negative() -> None:
@@ -42,9 +42,9 @@ def test_an_empty_chart_has_its_labels_and_says_so() -> None:
     chart = overview.build_cost_chart(WEEK, {}, {}, "agent")
 
     assert [series.values for series in chart.series] == [[0] * 7]
-    assert chart.description == "nothing in the last 7 days"
-    assert overview.build_savings_chart(WEEK, {}).description.endswith("nothing was saved or lost")
-    assert overview.build_hit_ratio_chart(WEEK, {}).description == "nothing was sent"
+    assert chart.description == "no spending in the last 7 days"
+    assert overview.build_savings_chart(WEEK, {}).description.endswith("no savings or losses")
+    assert overview.build_hit_ratio_chart(WEEK, {}).description == "no requests"
 
 
 def test_hours_that_have_not_started_are_not_drawn() -> None:
@@ -80,7 +80,7 @@ def test_the_health_levels_are_lines_over_the_whole_time_range() -> None:
     ]
 
     assert [(series.name, series.values) for series in limits] == [
-        ("the aim: 70%", [0.7] * 7),
+        ("target: 70%", [0.7] * 7),
         ("flagged below: 30%", [0.3] * 7),
     ]
 
@@ -93,7 +93,7 @@ def test_losses_are_negative_and_unused_mechanisms_are_left_out() -> None:
     assert {series.name: series.values[-1] for series in chart.series} == {
         "saved by breakpoints": 0,
         "saved by compaction and trimming": -0.5,
-        "lost to cache breaks": 0.25,
+        "lost to cache misses": 0.25,
     }
 
 

@@ -62,9 +62,9 @@ async def make_compaction(
 async def test_an_unknown_session_is_not_found(dashboard: Dashboard) -> None:
     text = await dashboard.text(f"/-/sessions/{quote(MALICIOUS_NAME, safe='')}", status=404)
 
-    assert "there is no session" in text
+    assert "no session" in text
     assert "alert" in text
-    assert "there is no fold" in await dashboard.text("/-/folds/nobody's", status=404)
+    assert "no compaction" in await dashboard.text("/-/compactions/nobody's", status=404)
 
 
 async def test_an_id_may_contain_any_character(dashboard: Dashboard) -> None:
@@ -87,15 +87,15 @@ async def test_the_head_shows_costs_and_losses(dashboard: Dashboard) -> None:
 
     for expected in (
         "Agent ana",
-        "Window 17.3% 34,650 of 200,000 tokens",
+        "Context window 17.3% 34,650 of 200,000 tokens",
         "Cost $0.1225 2 calls",
-        "Hit ratio 98.1% of the input of its requests; 98.1% with all calls",
-        "Saved $0.306 without Foveate $0.428",
-        "Breakpoints −$0.306",
-        "With Foveate $0.122",
-        "Requests 2 none failed, 2.1 ms added to each",
-        "Cache breaks 2 6k tokens paid again, $0.0246",
-        "Beside the requests: 1 compaction call, $0.0612",
+        "Cache hit ratio 98.1% of its requests; 98.1% of all calls",
+        "Saved $0.306 $0.428 without Foveate",
+        "Breakpoints −$0.3060",
+        "With Foveate $0.1220",
+        "Requests 2 none failed, 2.1 ms added per request",
+        "Cache misses 2 6k tokens paid again, $0.0246",
+        "Other calls: 1 compaction call, $0.0612",
     ):
         assert expected in text
 
@@ -106,7 +106,7 @@ async def test_the_contents_of_the_window_add_up(dashboard: Dashboard) -> None:
 
     assert "system 4,000 11.5%" in text
     assert "tool results 30,650 88.5%" in text
-    assert "counted by the model's own tokenizer; 8,000 tokens are reserved for the answer" in text
+    assert "counted exactly; 8,000 tokens are reserved for the response" in text
 
 
 async def test_a_requests_details_show_edits_problems_and_cache_misses(dashboard: Dashboard) -> None:
@@ -114,16 +114,16 @@ async def test_a_requests_details_show_edits_problems_and_cache_misses(dashboard
     call = replace(CALL, id="r1")
     await settle_one(dashboard.store.ledger, replace(CHARGE, call=call), accounts=list_accounts(call))
     text = await page_text(dashboard, "/-/sessions/s")
-    row = text[text.index("Added Status") :]
+    row = text[text.index("Latency added Status") :]
 
     for expected in (
         "34,650 17.3% 34,000 638 12 900 $0.0612 2.1 ms 200",
-        "5 edits, folded, 1 step failed, cache miss: a timestamp changed, at system[0];"
+        "5 edits, compacted, 1 step failed, cache miss: a timestamp changed, at system[0];"
         " 3,000 tokens paid again, $0.0123",
-        "Without memory: ☃: gone",
-        "cache mark 1h system[0] −3,600 saves most",
+        "Sent without memory, which failed: ☃: gone",
+        "prompt cache breakpoint 1h system[0] −3,600 saves most",
         "inject insert messages[9] +40 section time",
-        "and 3 more edits, which are not kept",
+        "and 3 more edits without stored details",
     ):
         assert expected in row
 
@@ -133,7 +133,7 @@ async def test_a_request_without_edits_usage_or_response_says_so(dashboard: Dash
     await dashboard.store.traces.save([replace(bare, compaction_id=None, cache_miss=None)])
     text = await page_text(dashboard, "/-/sessions/s")
 
-    assert "unknown no bill was booked 2.1 ms no answer" in text
+    assert "unknown no charge recorded 2.1 ms no response" in text
     assert "the size of these requests is unknown" in text
     assert "edit," not in text
 
@@ -160,7 +160,7 @@ async def test_message_content_is_escaped(dashboard: Dashboard) -> None:
         [message],
         lease=None,
     )
-    for path in ("/-/sessions/s", "/-/folds/fold-1"):
+    for path in ("/-/sessions/s", "/-/compactions/fold-1"):
         page = await dashboard.page(path)
         assert "<script>alert" not in page
         assert "<script>alert(1)</script>" in page_to_text(page), "and it is all there"
@@ -180,7 +180,7 @@ async def test_requests_are_listed_in_pages_with_their_numbers(dashboard: Dashbo
     last = await dashboard.page(f"/-/sessions/s?before=r{count - 2 * REQUESTS_PER_PAGE + 1}")
     assert 'href="?before=r56#requests" rel="prev"' in last
     middle = await dashboard.page("/-/sessions/s?before=r56")
-    assert f"{count} requests, the newest first; 6 to 55 here" in page_to_text(middle)
+    assert f"{count} requests, newest first; 6 to 55 on this page" in page_to_text(middle)
     assert 'href="/-/sessions/s#requests">Newest' in middle
     assert "has no request 'x'" in await dashboard.text("/-/sessions/s?before=x", status=400)
 
@@ -189,19 +189,19 @@ async def test_a_compactions_details_show_the_messages_and_the_summary(dashboard
     await record_requests(dashboard)
     compaction = await make_compaction(dashboard, 6)
     text = await page_text(dashboard, "/-/sessions/s")
-    section = text[text.index("Folds Messages") : text.index("Requests 1 request")]
+    section = text[text.index("Compactions Messages") : text.index("Requests 1 request")]
 
     for expected in (
-        f"Messages 1–{compaction.messages} folded: 9k tokens became 700, 10 min ago",
-        "Outcome ok: the summary is sent instead of these messages",
+        f"Messages 1–{compaction.messages} compacted from 9k to 700 tokens, 10 min ago",
+        "Outcome done: the summary is sent instead of these messages",
         "9,000 before, 700 after, 92.2% saved",
-        "Made by claude-opus-5-5",
+        "Created by claude-opus-5-5",
         "Cost $0.0123",
-        "Took 2.5 s",
+        "Duration 2.5 s",
         "Summary They looked at src/main.py.",
-        "Carried, since the summary left it out src/main.py port 8790",
+        "Facts added because the summary omits them src/main.py port 8790",
         "Message 1, user",
-        "messages between them: all that was folded",
+        "messages not shown: show all",
         f"Message {compaction.messages}, ",
     ):
         assert expected in section
@@ -227,33 +227,33 @@ async def test_an_undone_failed_or_replaced_compaction_is_not_in_force(dashboard
     )
     text = await page_text(dashboard, "/-/sessions/s")
 
-    assert "became 700, taken in by a later fold," in text
-    assert "Outcome ok: a later fold took it in" in text
-    assert "Not folded: failed" in text
+    assert "to 700 tokens, included in a later compaction," in text
+    assert "Outcome done: included in a later compaction" in text
+    assert "Not compacted: failed" in text
     assert "Outcome failed: no summary could be written" in text
-    assert "Tool results in message 4 cut" in text
-    assert "Limit 700 tokens of each result" in text
+    assert "Tool results in message 4 shortened" in text
+    assert "Limit 700 tokens per tool result" in text
     assert "last words" in text
     assert await dashboard.store.compactions.undo("later", now=NOW)
     text = await page_text(dashboard, "/-/sessions/s")
-    assert "became 700, undone," in text
-    assert "Outcome ok: the messages are sent unchanged" in text
-    assert "taken in" not in text
+    assert "to 700 tokens, undone," in text
+    assert "Outcome done: the messages are sent unchanged" in text
+    assert "included in" not in text
 
 
 async def test_a_compaction_has_its_own_page(dashboard: Dashboard) -> None:
     compaction = await make_compaction(dashboard, 40)
-    page = await dashboard.page("/-/folds/fold-1")
+    page = await dashboard.page("/-/compactions/fold-1")
     (next_query,) = re.findall(r'href="(\?from=\d+)" rel="next"', page)
-    second = await dashboard.text(f"/-/folds/fold-1{next_query}")
+    second = await dashboard.text(f"/-/compactions/fold-1{next_query}")
 
-    assert f"{compaction.messages} messages, kept as they came; 1–30 of them here" in page_to_text(page)
+    assert f"{compaction.messages} messages; 1–30 on this page" in page_to_text(page)
     assert "Message 1, user" in page_to_text(page)
     assert "Message 31, " in second
     assert "Earlier messages" in second
-    assert "from: a whole number" in await dashboard.text("/-/folds/fold-1?from=0", status=400)
-    beyond = (await dashboard.text("/-/folds/fold-1?from=1000")).partition("What was folded")[2]
-    assert "There are no more" in beyond
+    assert "from must be a whole number" in await dashboard.text("/-/compactions/fold-1?from=0", status=400)
+    beyond = (await dashboard.text("/-/compactions/fold-1?from=1000")).partition("Compacted messages")[2]
+    assert "No more messages" in beyond
     assert "Message" not in beyond
 
 
@@ -265,8 +265,8 @@ async def test_unreadable_messages_are_shown_as_received(dashboard: Dashboard) -
     )
     text = await page_text(dashboard, "/-/sessions/s")
 
-    assert "Message 1, 2 bytes as they came \\xff" in text
-    assert f"Message 3, {len(long_message):,} bytes as they came" in text
+    assert "Message 1, 2 bytes, unparsed \\xff" in text
+    assert f"Message 3, {len(long_message):,} bytes, unparsed" in text
     assert len(text) < 20_000
     family = "👩‍👩‍👧‍👦"
     await dashboard.store.compactions.record(with_(COMPACTION, id="b", summary=family * 900), (), lease=None)
@@ -282,12 +282,14 @@ async def test_many_compactions_are_listed_in_pages(dashboard: Dashboard) -> Non
             with_(COMPACTION, id=f"f{at}", compacted_at=AT + at), (), lease=None
         )
     page = await dashboard.page("/-/sessions/s")
-    (earlier,) = re.findall(r'href="(\?folds=[^"#]*)#folds"', page)
+    (earlier,) = re.findall(r'href="(\?compactions=[^"#]*)#compactions"', page)
     older = await dashboard.page(f"/-/sessions/s{earlier}")
 
-    assert page.count('data-name="fold-') == COMPACTIONS_PER_PAGE
-    assert older.count('data-name="fold-') == 2
-    assert "folds: the time of a fold" in await dashboard.text("/-/sessions/s?folds=nan", status=400)
+    assert page.count('data-name="compaction-') == COMPACTIONS_PER_PAGE
+    assert older.count('data-name="compaction-') == 2
+    assert "compactions must be the time of a compaction" in await dashboard.text(
+        "/-/sessions/s?compactions=nan", status=400
+    )
 
 
 async def test_compactions_of_one_moment_are_on_the_same_page(dashboard: Dashboard) -> None:
@@ -297,10 +299,12 @@ async def test_compactions_of_one_moment_are_on_the_same_page(dashboard: Dashboa
         await dashboard.store.compactions.record(compaction, (), lease=None)
     await dashboard.store.compactions.record(with_(COMPACTION, id="first", compacted_at=AT - 1), (), lease=None)
     page = await dashboard.page("/-/sessions/s")
-    (earlier,) = re.findall(r'href="(\?folds=[^"#]*)#folds"', page)
+    (earlier,) = re.findall(r'href="(\?compactions=[^"#]*)#compactions"', page)
 
-    assert page.count('data-name="fold-') == COMPACTIONS_PER_PAGE + 5
-    assert re.findall('data-name="fold-([^"]*)"', await dashboard.page(f"/-/sessions/s{earlier}")) == ["first"]
+    assert page.count('data-name="compaction-') == COMPACTIONS_PER_PAGE + 5
+    assert re.findall('data-name="compaction-([^"]*)"', await dashboard.page(f"/-/sessions/s{earlier}")) == [
+        "first"
+    ]
 
 
 async def test_forks_link_to_each_other(dashboard: Dashboard) -> None:
@@ -312,8 +316,8 @@ async def test_forks_link_to_each_other(dashboard: Dashboard) -> None:
     await record_requests(dashboard, session_id="parent")
     await dashboard.store.traces.save([replace(TRACE, id="c", session_id="child", at=AT)])
 
-    assert 'started session: <a href="/-/sessions/child"' in await dashboard.page("/-/sessions/parent")
-    assert 'started by session <a href="/-/sessions/parent"' in await dashboard.page("/-/sessions/child")
+    assert 'child session: <a href="/-/sessions/child"' in await dashboard.page("/-/sessions/parent")
+    assert 'parent session <a href="/-/sessions/parent"' in await dashboard.page("/-/sessions/child")
 
 
 async def test_sessions_without_requests_are_not_linked(dashboard: Dashboard) -> None:
@@ -333,8 +337,8 @@ async def test_a_session_keeps_its_totals_after_its_requests_are_deleted(dashboa
     text = await page_text(dashboard, "/-/sessions/s")
 
     assert "Cost $0.0612" in text
-    assert "What was done to its requests is no longer kept." in text
-    assert "Nothing of this session was folded." in text
+    assert "The requests of this session are no longer stored." in text
+    assert "This session has no compactions." in text
 
 
 async def test_a_long_session_is_a_small_page(dashboard: Dashboard) -> None:

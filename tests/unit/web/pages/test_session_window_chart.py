@@ -85,7 +85,7 @@ def test_kinds_of_sections_are_stacked_in_the_order_of_the_prompt() -> None:
     assert [series.shape for series in chart.series][-1] is Shape.LIMIT
     assert len({series.colour for series in chart.series}) == len(chart.series)
     assert list(chart.labels) == ["#1 12:00:00", "#2 12:01:00", "#3 12:02:00"]
-    assert chart.description == "1.5k tokens at the last of 3 requests, 37.5% of a window of 4k; 1.5k at most"
+    assert chart.description == "1.5k tokens at the last of 3 requests, 37.5% of a window of 4k; maximum 1.5k"
 
 
 def test_a_distant_limit_does_not_flatten_the_chart() -> None:
@@ -94,7 +94,7 @@ def test_a_distant_limit_does_not_flatten_the_chart() -> None:
     assert chart is not None
     assert [series.name for series in chart.series] == ["user"]
     assert "0.5% of a window of 200k" in chart.description
-    assert chart.title == "Context window over time, far below its limit of 200k tokens"
+    assert chart.title == "Context window over time (limit 200k tokens, not shown)"
 
 
 def test_compactions_and_cache_misses_are_events_of_the_chart() -> None:
@@ -111,14 +111,14 @@ def test_compactions_and_cache_misses_are_events_of_the_chart() -> None:
 
     assert chart is not None
     assert [(event.label, event.kind, event.description) for event in chart.events] == [
-        (1, "fold", "Folded: 9k tokens became 700"),
+        (1, "compaction", "Compacted from 9k to 700 tokens"),
         (
             1,
-            "break",
+            "miss",
             "Cache miss: a timestamp changed, at system[0]; 3,000 tokens paid again, $0.50",
         ),
-        (3, "fold", "Folded"),
-        (4, "fold", "No longer folded"),
+        (3, "compaction", "Compacted"),
+        (4, "compaction", "Compaction undone"),
     ]
     second_page = build_window_chart(points[2:], contents, {}, first_number=3)
     assert second_page is not None
@@ -141,7 +141,7 @@ def test_a_long_session_has_few_points_and_all_events() -> None:
     assert len(ids) < 3 * MAX_POINTS
     assert chart.labels[-1].startswith(f"#{len(points)} ")
     assert {event.label for event in chart.events} == set(range(MAX_POINTS))
-    assert any(event.description == "Cache broke (and 1 more)" for event in chart.events)
+    assert any(event.description == "Cache miss (and 1 more)" for event in chart.events)
 
 
 def test_the_current_window_is_unknown_if_the_last_request_was_not_counted() -> None:

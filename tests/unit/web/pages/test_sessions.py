@@ -45,8 +45,8 @@ def listed_sessions(page: str) -> list[str]:
 async def test_an_empty_store_explains_the_list(dashboard: Dashboard) -> None:
     text = await dashboard.text("/-/sessions")
 
-    assert "No request has gone through this gateway yet" in text
-    assert "No session is of this kind" in await dashboard.text("/-/sessions?agent=nobody")
+    assert "No requests yet" in text
+    assert "No sessions match" in await dashboard.text("/-/sessions?agent=nobody")
 
 
 async def test_a_row_shows_requests_and_costs(dashboard: Dashboard) -> None:
@@ -58,11 +58,11 @@ async def test_a_row_shows_requests_and_costs(dashboard: Dashboard) -> None:
     await dashboard.store.compactions.record(FAILED_COMPACTION, (), lease=None)
     text = await dashboard.text("/-/sessions")
 
-    assert "1 session;" in text
+    assert "1 session." in text
     for expected in ("ana", "claude-opus-5-5", "1 min ago", "2 1 failed", "17.3% of 200k", "98.1%", "$0.05"):
         assert expected in text
-    row = text[text.index("Folds s ") :]
-    assert row.endswith("$0.153 1 1 1 failed"), "saved; breaks; folds"
+    row = text[text.index("Compactions s ") :]
+    assert row.endswith("$0.1530 1 1 1 failed"), "saved; cache misses; compactions"
 
 
 async def test_unknown_values_are_not_zero(dashboard: Dashboard) -> None:
@@ -73,7 +73,7 @@ async def test_unknown_values_are_not_zero(dashboard: Dashboard) -> None:
     text = await dashboard.text("/-/sessions")
 
     assert "unknown" in text
-    assert "34.6k of an unknown window" in text or "34.7k of an unknown window" in text
+    assert "34.6k tokens, window size unknown" in text or "34.7k tokens, window size unknown" in text
     assert "unknown" in text[text.index("uncounted") : text.index("unwindowed")]
 
 
@@ -114,7 +114,7 @@ async def test_pages_link_forward_and_back_and_keep_the_filter(dashboard: Dashbo
     third = await dashboard.page(f"/-/sessions{third_link.replace('&amp;', '&')}")
     (back_link,) = re.findall(r'href="(\?[^"]*)" rel="prev"', third)
 
-    assert "105 sessions of this kind, 50 of them here" in page_to_text(first)
+    assert "105 sessions found, 50 on this page" in page_to_text(first)
     assert "agent=ana" in second_link
     assert 'rel="prev"' not in first
     assert listed_sessions(first) + listed_sessions(second) + listed_sessions(third) == [
@@ -165,13 +165,13 @@ async def test_names_are_escaped_and_link_to_their_sessions(dashboard: Dashboard
 @pytest.mark.parametrize(
     ("query", "problem"),
     [
-        ("order=sideways", "order: one of dearest, newest, not 'sideways'"),
-        ("since=yesterday", "since: one of all, day, hour, week, not 'yesterday'"),
-        ("after=nobody", "after: 'nobody' is no place in the list: begin with the first page"),
-        ("before=nan~s", "before: 'nan~s' is no place in the list: begin with the first page"),
-        ("after=1e999999~s", "after: '1e999999~s' is no place in the list"),
-        ("before=1~", "before: '1~' is no place in the list"),
-        ("order=dearest&after=5000000~s", "after: '5000000~s' is no place in the list"),
+        ("order=sideways", "order must be one of dearest, newest, not 'sideways'"),
+        ("since=yesterday", "since must be one of all, day, hour, week, not 'yesterday'"),
+        ("after=nobody", "after: 'nobody' is not a position in the list; start from the first page"),
+        ("before=nan~s", "before: 'nan~s' is not a position in the list; start from the first page"),
+        ("after=1e999999~s", "after: '1e999999~s' is not a position in the list"),
+        ("before=1~", "before: '1~' is not a position in the list"),
+        ("order=dearest&after=5000000~s", "after: '5000000~s' is not a position in the list"),
         ("after=1~%00", "cannot be stored"),
         ("id=%00", "cannot be stored"),
     ],
