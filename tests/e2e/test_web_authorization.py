@@ -343,7 +343,7 @@ def test_a_request_for_another_agent_is_rejected_with_the_reason(route: str, gat
     status, body = open_address(gateways.public, address, own.key)
 
     assert status == 403
-    assert f"this gateway key may only see the agent &#39;{own.name}&#39;" in body
+    assert f"This gateway key may only see the agent &#39;{own.name}&#39;" in body
 
 
 @pytest.mark.parametrize("route", ["/-/sessions/{id:path}", "/-/compactions/{id:path}"])

@@ -271,7 +271,7 @@ _INTERNAL_ERROR = _build_error_page(
 
 
 async def _not_found(_data: GatewayData, _page_request: PageRequest) -> WebPage:
-    raise PageNotFound("this page does not exist")
+    raise PageNotFound("This page does not exist.")
 
 
 async def _serve_asset(request: Request) -> Response:

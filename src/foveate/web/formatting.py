@@ -47,9 +47,9 @@ def format_chart_dollars(amount: float, decimals: int | None = None) -> str:
 
 
 def format_savings(dollars: Decimal | None, decimals: int | None = None) -> str:
-    """Format savings; a negative amount as additional cost."""
+    """`$1.27`; additional cost is negative, `−$0.0413`."""
     if dollars is not None and dollars < 0:
-        return f"cost {format_money(-dollars, decimals)} more"
+        return f"−{format_money(-dollars, decimals)}"
     return format_money(dollars, decimals)
 
 

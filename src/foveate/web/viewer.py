@@ -33,7 +33,7 @@ class Viewer:
         if self.agent is None:
             return agent
         if agent and not self.can_see(agent):
-            raise Forbidden(f"this gateway key may only see the agent {self.agent!r}")
+            raise Forbidden(f"This gateway key may only see the agent {self.agent!r}.")
         return self.agent
 
 

@@ -232,7 +232,7 @@ def _list_compaction_features(
         if options.token_counter
         else "left to the provider, because tokens are not counted",
         decided_by=default_text if options.on_overflow is None else _SET_FOR_AGENT,
-        chosen=policy.value,
+        chosen=policy.value.replace("_", " "),
     )
     if options.max_turns is not None:
         yield AgentFeature(
@@ -517,8 +517,8 @@ async def load_agent_page(data: GatewayData, page_request: PageRequest) -> WebPa
         and not await store.totals.sum_totals([TotalsGroup.MODEL], agent=name)
     ):
         raise PageNotFound(
-            f"the agent {shorten_name(name, _MAX_NAME_CHARS)!r} has never sent a request,"
-            " and is not in the configuration"
+            f"The agent {shorten_name(name, _MAX_NAME_CHARS)!r} has never sent a request,"
+            " and is not in the configuration."
         )
     models = _list_models(options, group_by_first(week))
     sections = await _load_sections(data.sources, options, models)

@@ -128,7 +128,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     compaction_id = page_request.path_parameters["id"]
     compaction = await data.store.compactions.get_compaction(compaction_id)
     if compaction is None or not page_request.viewer.can_see(compaction.agent):
-        raise PageNotFound(f"no compaction {shorten_name(compaction_id, 80)!r}; it may have been deleted")
+        raise PageNotFound(f"No compaction {shorten_name(compaction_id, 80)!r}. It may have been deleted.")
     first = page_request.number("from", 1, min_value=1, max_value=_MAX_MESSAGE_NUMBER)
     span = await data.store.dashboard.compacted_page(compaction_id, skip=first - 1, limit=_MESSAGES_PER_PAGE)
     api_formats = await _find_api_formats(data.store.compactions, {compaction_id: span})

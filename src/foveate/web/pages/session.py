@@ -351,7 +351,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     before_id, compactions_before = page_request.text("before"), _parse_compactions_before(page_request)
     session = await store.totals.get_session(session_id)
     if session is None or not page_request.viewer.can_see(session.agent):
-        raise PageNotFound(f"no session {shorten_name(session_id, 80)!r}; it may have been deleted")
+        raise PageNotFound(f"No session {shorten_name(session_id, 80)!r}. It may have been deleted.")
     points, page, compactions, counts, sums, family = await asyncio.gather(
         store.dashboard.window_samples(session_id, limit=_MAX_LOADED_POINTS),
         _load_requests(store, session_id, before_id),

@@ -208,7 +208,7 @@ async def test_any_name_of_an_agent_has_a_page_and_is_shown_as_text(tmp_path: Pa
 
 async def test_an_unknown_agent_has_no_page(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path) as dashboard:
-        assert "the agent '<b>x</b>' has never sent a request" in await dashboard.text(f"{PATH}/<b>x</b>", 404)
+        assert "The agent '<b>x</b>' has never sent a request" in await dashboard.text(f"{PATH}/<b>x</b>", 404)
 
 
 class _HangingSources(SectionSources):

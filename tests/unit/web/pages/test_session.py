@@ -62,9 +62,9 @@ async def make_compaction(
 async def test_an_unknown_session_is_not_found(dashboard: Dashboard) -> None:
     text = await dashboard.text(f"/-/sessions/{quote(MALICIOUS_NAME, safe='')}", status=404)
 
-    assert "no session" in text
+    assert "No session" in text
     assert "alert" in text
-    assert "no compaction" in await dashboard.text("/-/compactions/nobody's", status=404)
+    assert "No compaction" in await dashboard.text("/-/compactions/nobody's", status=404)
 
 
 async def test_an_id_may_contain_any_character(dashboard: Dashboard) -> None:
@@ -121,7 +121,7 @@ async def test_a_requests_details_show_edits_problems_and_cache_misses(dashboard
         "5 edits, compacted, 1 step failed, cache miss: a timestamp changed, at system[0];"
         " 3,000 tokens paid again, $0.0123",
         "Sent without memory, which failed: ☃: gone",
-        "prompt cache breakpoint 1h system[0] −3,600 saves most",
+        "prompt cache breakpoint 1h system[0] 3,600 saves most",
         "inject insert messages[9] +40 section time",
         "and 3 more edits without stored details",
     ):
