@@ -136,7 +136,7 @@ def test_the_error_for_an_invalid_budget_names_the_line(run: Any, sections: Path
     [
         (("--sections", ""), "--sections needs the name of a file"),
         (("--budget", ""), "--budget needs the name of a file"),
-        (("--output", ""), "--output needs the name of a file"),
+        (("--output", ""), "--output needs a file name"),
         (("--output", "-", "--json"), "the prompt is in what --json prints"),
         (("--sections", "-", "--budget", "-"), "standard input is either the sections or the budget"),
         (("--total-tokens", "0"), "--total-tokens is a number of tokens, 1 or more, not 0"),

@@ -262,7 +262,7 @@ def test_the_store_is_set_by_the_variable_or_in_the_data_folder(tmp_path: Path) 
         (("export", "--format", "csv"), "--format takes jsonl or json, not 'csv'"),
         (("export", "fold", "--session", "s"), "not both"),
         (("export", "--session", "x"), "no compaction belongs to a session whose id starts with 'x'"),
-        (("export", "--output", ""), "--output needs the name of a file"),
+        (("export", "--output", ""), "--output needs a file name"),
     ],
     ids=lambda value: " ".join(value).encode("ascii", "replace").decode() if isinstance(value, tuple) else "",
 )

@@ -170,7 +170,7 @@ def test_an_export_never_overwrites_the_store_or_without_a_store_an_older_export
     empty = run("compactions", "export", "--store", f"sqlite:///{tmp_path}/no.sqlite", "--output", old_export)
 
     assert overwriting.code == 2
-    assert "is the store itself: choose another name" in overwriting.err
+    assert "is the store itself: choose another file" in overwriting.err
     assert read_undone_at(path) == [None]
     assert (empty.code, empty.out, old_export.read_text()) == (0, "", "old")
 

@@ -83,7 +83,7 @@ def test_an_export_is_complete_and_readable_only_by_its_owner(run: Any, url: str
 
     outcome = run("cost", "export", "--store", url, "-o", file)
 
-    assert (outcome.code, outcome.out, outcome.err) == (0, "", f"foveate: 1,200 calls in {file}\n")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", f"foveate: 1,200 calls written to {file}\n")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.read_bytes().count(b"\r\n") == 1_201
 
@@ -98,7 +98,7 @@ def test_an_export_never_overwrites_the_store_or_without_a_store_an_older_export
     empty = run("cost", "export", "--store", f"sqlite:///{tmp_path}/no.sqlite", "--output", old_export)
 
     assert overwriting.code == 2
-    assert "is the store itself: choose another name" in overwriting.err
+    assert "is the store itself: choose another file" in overwriting.err
     assert (empty.code, empty.out, old_export.read_text()) == (0, "", "old")
     assert run("cost", "--store", url).code == 0
 

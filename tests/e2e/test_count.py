@@ -140,7 +140,8 @@ def test_uncounted_parts_of_a_request_are_named(run: Any, tmp_path: Path) -> Non
     path = write(tmp_path / "r", {"model": "gpt-4o", "input": "go on", "previous_response_id": "resp_1"})
 
     assert json.loads(run("count", "--json", "-r", path).out)["unexplained"]
-    assert "cannot be seen from here" in run("count", "-r", path).out
+    output = run("count", "-r", path).out
+    assert output.endswith("not included: input that the provider adds for previous_response_id\n")
 
 
 def test_a_table_shows_roles_and_hides_empty_rows(run: Any, tmp_path: Path) -> None:
@@ -246,7 +247,7 @@ def test_an_unreachable_server_is_reported_and_the_count_is_still_printed(run: A
     assert outcome.code == 0
     assert outcome.rows["total"] == "~6"
     assert outcome.err == (
-        "foveate: http://127.0.0.1:9/tokenize: connection failed (Connection refused); counted here instead\n"
+        "foveate: http://127.0.0.1:9/tokenize: connection failed (Connection refused); counted offline instead\n"
     )
 
 

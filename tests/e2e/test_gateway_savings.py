@@ -115,4 +115,5 @@ def test_a_session_that_would_not_fit_without_compaction_is_credited_with_nothin
     outcome = spawn("cost", "--store", url, "--by", "agent", "--json")
     total = json.loads(outcome.out)["total"]
     assert total["would_not_fit_calls"] >= main.would_not_fit_calls
-    assert "would not fit" in spawn("cost", "--store", url, "--by", "agent").out
+    report = spawn("cost", "--store", url, "--by", "agent")
+    assert "would not have fit the context window without Foveate" in report.err

@@ -114,7 +114,7 @@ def test_dollars_of_a_subscription_are_list_price_equivalents(tmp_path: Path, st
     assert Decimal(subscription["subscription_dollars"]) == Decimal(subscription["dollars"]) > 0
     assert Decimal(api_key["subscription_dollars"]) == 0
     assert report["total"]["subscription_dollars"] == subscription["subscription_dollars"]
-    assert "list-price equivalents: 1 call that a subscription pays for" in outcome.err
+    assert "of the cost is the list price of 1 call covered by a subscription" in outcome.err
     assert (
         'foveate_subscription_dollars_total{agent="ana",model="claude-opus-5-5",provider="anthropic"}'
         in metrics
@@ -137,7 +137,7 @@ def test_limits_of_a_subscription_are_shown(tmp_path: Path) -> None:
     assert (five_hours["agent"], five_hours["provider"], five_hours["limit"]) == ("ana", "anthropic", "5h")
     assert (week["limit"], week["status"]) == ("7d", "allowed")
     assert five_hours["resets_at"] > time.time()
-    assert "subscription of ana at anthropic: 3% of its 5h limit used, reset 20" in outcome.err
+    assert "5h subscription limit of ana at anthropic: 3% used, resets 20" in outcome.err
     labels = 'agent="ana",limit="5h",provider="anthropic"'
     assert f"foveate_rate_limit_used_ratio{{{labels}}} 0.03" in metrics
     assert f"foveate_rate_limit_reset_timestamp_seconds{{{labels}}} " in metrics

@@ -40,7 +40,7 @@ def test_a_terminal_shows_progress_when_counting_takes_long(text_file: Path) -> 
         url = f"http://127.0.0.1:{silent_server.getsockname()[1]}"
         output = on_terminal("count", str(text_file), "--endpoint", url, "--timeout", "1.5")
 
-    assert "counting …\r  " in output
+    assert "counting tokens… 1 s\r  " in output
     assert "no answer within 1.5 s" in output
 
 
@@ -58,7 +58,7 @@ def test_control_c_ends_the_command_with_130_and_no_traceback() -> None:
         [*COMMAND, "count"], stdin=terminal, stderr=subprocess.PIPE, env=WITHOUT_KEYS
     ) as process:
         assert process.stderr is not None
-        assert b"end with Ctrl-D" in process.stderr.readline()
+        assert b"press Ctrl-D to end" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         code = process.wait(60)
         rest = process.stderr.read()
@@ -167,7 +167,7 @@ def test_a_backend_that_cannot_count_texts_is_reported(text_file: Path) -> None:
     assert outcome.code == 0
     assert outcome.rows["total"] == "6"
     assert outcome.err == (
-        "foveate: https://api.openai.com: it counts Responses requests only; counted here instead\n"
+        "foveate: https://api.openai.com: it counts Responses requests only; counted offline instead\n"
     )
 
 
@@ -256,7 +256,7 @@ def test_reading_sections_from_a_terminal_ends_with_control_c() -> None:
         [*COMMAND, "assemble", "--sections", "-"], stdin=terminal, stderr=subprocess.PIPE, env=WITHOUT_KEYS
     ) as process:
         assert process.stderr is not None
-        assert b"end with Ctrl-D" in process.stderr.readline()
+        assert b"press Ctrl-D to end" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         code = process.wait(60)
         rest = process.stderr.read()

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from threading import Event, Timer
+from threading import Event, Thread
+from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
 from foveate.errors import BudgetExceeded, FoveateError, UnreadableInput, UnwritableOutput
@@ -32,7 +33,7 @@ _STANDARD_OUTPUT = "-"
 _DATABASE_SUFFIXES = ("", "-wal", "-shm")
 Output = Annotated[
     str | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write there; default, and -: standard output."),
+    typer.Option("--output", "-o", metavar="FILE", help="Write to this file; default, or -: standard output."),
 ]
 
 
@@ -90,19 +91,18 @@ def error_object(error: FoveateError) -> dict[str, object]:
 
 
 def print_count(counted: "RequestCount", *, heading: str, roles: Sequence[str] = ()) -> None:
+    from foveate.cli.tables import Column, Fit, format_table, style_text
+
+    display = display_for(sys.stdout)
     rows = [
         (_part_label(part, roles), format_tokens(part.tokens, part.exact))
         for part in counted.parts
         if part.tokens or part.name not in _OPTIONAL_PARTS or not roles
     ]
     total = ("total", format_tokens(counted.total.tokens, counted.total.exact))
-    width = max(len(name) for name, _ in (*rows, total, (heading, "")))
-    digits = max(len(number) for _, number in (*rows, total, ("", "tokens")))
-    lines = [_dim(f"{heading:<{width}}  {'tokens':>{digits}}")]
-    lines += [f"{name:<{width}}  {number:>{digits}}" for name, number in rows]
-    lines.append(_bold(f"{total[0]:<{width}}  {total[1]:>{digits}}"))
-    lines.append(_dim(_describe_accuracy(counted)))
-    print_text("\n".join(lines))
+    columns = (Column(heading=heading, fit=Fit.SHORTEN), Column(heading="tokens", align="right"))
+    lines = format_table(columns, rows, display, total=total)
+    print_lines([*lines, *(style_text(line, "dim", display) for line in _describe_accuracy(counted))])
 
 
 def print_text(text: str) -> None:
@@ -153,7 +153,7 @@ def print_raw(data: bytes) -> None:
 
 
 def read_standard_input() -> bytes:
-    """Read all of standard input. At a terminal, say that input is expected.
+    """Read all of standard input. On a terminal, print a note that input is expected.
 
     Raises:
         UnreadableInput: it is closed, or cannot be read.
@@ -161,7 +161,7 @@ def read_standard_input() -> bytes:
     if sys.stdin is None:
         raise UnreadableInput("standard input", "is closed")
     if sys.stdin.isatty():
-        print_note("reading from standard input; end with Ctrl-D")
+        print_note("reading standard input; press Ctrl-D to end")
     try:
         return sys.stdin.buffer.read()
     except OSError as error:
@@ -203,32 +203,46 @@ def collect_warnings() -> Iterator[None]:
 
 @contextmanager
 def show_progress(activity: str) -> Iterator[None]:
-    """Show a line on a terminal's standard error if the block takes longer than a second, and erase it."""
+    """Show the activity and elapsed seconds on a terminal if the block takes long, and erase the line."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield
         return
-    line = f"foveate: {activity} …"
-    is_shown = Event()
-
-    def show() -> None:
-        is_shown.set()
-        _write_and_flush(line)
-
-    timer = Timer(PROGRESS_AFTER_SECONDS, show)
-    timer.daemon = True
-    timer.start()
+    progress = _ProgressLine(activity, sys.stderr)
+    thread = Thread(target=progress.run, daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        timer.cancel()
-        timer.join()  # it may be writing
-        if is_shown.is_set():
-            _write_and_flush(f"\r{' ' * len(line)}\r")  # works on every terminal
+        progress.is_done.set()
+        thread.join()  # it may be writing
+        progress.erase()
 
 
-def _write_and_flush(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+class _ProgressLine:
+    def __init__(self, activity: str, stream: TextIO) -> None:
+        self.is_done = Event()
+        self._text = f"foveate: {activity}{'…' if display_for(stream).can_show('…') else '...'}"
+        self._stream = stream
+        self._columns = display_for(stream).columns
+        self._shown_chars = 0
+
+    def run(self) -> None:
+        started_at = monotonic()
+        while not self.is_done.wait(PROGRESS_AFTER_SECONDS):
+            self._write(f"{self._text} {monotonic() - started_at:.0f} s")
+
+    def erase(self) -> None:
+        if self._shown_chars:
+            self._write("")
+
+    def _write(self, line: str) -> None:
+        """Replace the shown line. Blanks and carriage returns work on every terminal."""
+        blanks = f"\r{' ' * self._shown_chars}\r" if self._shown_chars else ""
+        line = line[: self._columns - 1]  # a wrapped line could not be erased
+        self._shown_chars = len(line)
+        with suppress(OSError):
+            self._stream.write(blanks + line)
+            self._stream.flush()
 
 
 def escape_control_chars(text: str) -> str:
@@ -265,35 +279,23 @@ def _discard_rest(stream: TextIO) -> None:
 
 def _part_label(part: "PartCount", roles: Sequence[str]) -> str:
     match = _MESSAGE_PART.fullmatch(part.name) if roles else None
-    return escape_control_chars(f"{part.name} {roles[int(match[1])]}".rstrip() if match else part.name)
+    return f"{part.name} {roles[int(match[1])]}".rstrip() if match else part.name
 
 
 def format_tokens(tokens: int, exact: bool) -> str:
     return f"{tokens:,}" if exact else f"~{tokens:,}"
 
 
-def _describe_accuracy(counted: "RequestCount") -> str:
+def _describe_accuracy(counted: "RequestCount") -> Iterator[str]:
     total = counted.total
     accuracy = "exact" if total.exact else "estimated"
     if counted.upper is None:
-        accuracy += ", no upper bound"
+        accuracy += ", upper bound unknown"
     elif counted.upper != total.tokens:
         accuracy += f", at most {counted.upper:,}"
-    lines = [f"{escape_control_chars(counted.model)}, {counted.backend}: {accuracy}"]
+    yield f"{counted.model}, {counted.backend}: {accuracy}"
     if counted.unexplained:
-        lines.append(
-            "cannot be seen from here, and comes on top: "
-            + escape_control_chars(", ".join(counted.unexplained))
-        )
-    return "\n".join(lines)
-
-
-def _dim(text: str) -> str:
-    return f"\x1b[2m{text}\x1b[0m" if _supports_colours(sys.stdout) else text
-
-
-def _bold(text: str) -> str:
-    return f"\x1b[1m{text}\x1b[0m" if _supports_colours(sys.stdout) else text
+        yield f"not included: input that the provider adds for {', '.join(counted.unexplained)}"
 
 
 def _supports_colours(stream: TextIO | None) -> bool:
@@ -333,7 +335,7 @@ def parse_output_option(name: str | None) -> str | None:
         BadOption: the name is empty.
     """
     if name == "":
-        raise BadOption("--output needs the name of a file")
+        raise BadOption("--output needs a file name")
     return None if name == _STANDARD_OUTPUT else name
 
 
@@ -366,4 +368,4 @@ def _check_is_not_store(output: Path, store: str) -> None:
         except (OSError, ValueError):  # a missing file cannot be the same
             continue
         if is_same:
-            raise BadOption(f"--output {output} is the store itself: choose another name")
+            raise BadOption(f"--output {output} is the store itself: choose another file")

@@ -30,36 +30,34 @@ _KEY_VARIABLES = {
 def command(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="Texts to count; none or - is standard input."),
+        typer.Argument(metavar="[FILE]...", help="Text files to count; none or -: standard input."),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="The model to count for; default gpt-4o, or the request's own."),
+        typer.Option("--model", "-m", help="Model to count for; default: gpt-4o, or the model of the request."),
     ] = None,
     request: Annotated[
         str | None,
         typer.Option(
-            "--request", "-r", metavar="FILE", help="A whole request body (JSON); - is standard input."
+            "--request", "-r", metavar="FILE", help="Count a complete request body (JSON); -: standard input."
         ),
     ] = None,
     backend: Annotated[
         str,
         typer.Option(
-            help="Who counts: auto, offline, estimate; or over the network, anthropic_api, openai_api, "
-            "gemini_api (with their usual key variables), endpoint (the server at --endpoint)."
+            help="Counting method: auto, offline or estimate; anthropic_api, openai_api or gemini_api (uses the"
+            " provider's API and key variable); endpoint (uses the server at --endpoint)."
         ),
     ] = "auto",
     endpoint: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="A llama.cpp or vLLM server that counts for its own model."),
+        typer.Option(metavar="URL", help="URL of a llama.cpp or vLLM server that counts tokens of its model."),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="A tokenizer.json or .tiktoken file to count with."),
+        typer.Option(metavar="FILE", help="Count with this tokenizer.json or .tiktoken file."),
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long a server may take to answer.", min=0.01)
-    ] = 2.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Timeout for the server.", min=0.01)] = 2.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Count the tokens of text files or of a complete request, including tools and images."""
@@ -68,7 +66,7 @@ def command(
         if request is None:
             _count_files(options, files or [STANDARD_INPUT], model or DEFAULT_MODEL, as_json=json)
         elif files:
-            raise BadOption("--request counts one request body: leave out the other files")
+            raise BadOption("--request counts one request body: remove the other files")
         else:
             _count_request(options, _read(request), model, as_json=json)
 
@@ -82,11 +80,11 @@ def _parse_options(
         raise BadOption(f"--timeout takes a number of seconds, at most {MAX_TIMEOUT_SECONDS}")
     counter_backend = Backend.from_name(backend)
     if endpoint is not None and not endpoint.strip():
-        raise BadOption("--endpoint needs the address of a server")
+        raise BadOption("--endpoint needs the URL of a server")
     if endpoint is not None and counter_backend in (Backend.OFFLINE, Backend.ESTIMATE):
-        raise BadOption(f"--backend {counter_backend} asks no server: leave out --endpoint")
+        raise BadOption(f"--backend {counter_backend} uses no server: remove --endpoint")
     if tokenizer is not None and counter_backend is Backend.ESTIMATE:
-        raise BadOption("--backend estimate counts with no vocabulary: leave out --tokenizer")
+        raise BadOption("--backend estimate uses no tokenizer: remove --tokenizer")
     variable = _KEY_VARIABLES.get(counter_backend, "")
     if variable and not os.environ.get(variable):
         raise BadOption(f"--backend {counter_backend} needs an API key in {variable}")
@@ -123,7 +121,7 @@ def _count_request(options: "CounterOptions", body: bytes, model: str | None, *,
     if options.uses_network:
         counted = _count_with_server(options, lambda fallback: fallback.count_request(request))
     else:
-        with console.show_progress("counting"):
+        with console.show_progress("counting tokens"):
             counted = _offline_counter(options, request.model).count_request(request)
     if as_json:
         console.print_count_json(counted)
@@ -141,7 +139,7 @@ def _count_texts(options: "CounterOptions", texts: list[tuple[str, str]], model:
     if options.uses_network:
         counted = _count_with_server(options, count)
     else:
-        with console.show_progress("counting"):
+        with console.show_progress("counting tokens"):
             counter = _offline_counter(options, model)
             totals = [(name, counter.text(text)) for name, text in texts]
         counts = [
@@ -174,10 +172,10 @@ def _count_with_server(
         async with ConnectedCounter(options, endpoints) as fallback:
             return await count(fallback)
 
-    with console.show_progress("counting"):
+    with console.show_progress("counting tokens"):
         counted = asyncio.run(run())
     for failure in endpoints.last_errors.values():
-        console.print_note(f"{failure}; counted here instead")
+        console.print_note(f"{failure}; counted offline instead")
     return counted
 
 

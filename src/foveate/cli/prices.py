@@ -1,12 +1,13 @@
 """`foveate prices`: show the price of a model and its source, and read newer price files."""
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,7 @@ from foveate.cli import console
 from foveate.cli.exit_codes import report_errors
 from foveate.cli.options import ConfigFile, find_config_file
 from foveate.cli.store import AsJson
+from foveate.cli.tables import Column, Fit, format_table, wrap_text
 from foveate.errors import BadOption
 
 if TYPE_CHECKING:
@@ -31,14 +33,21 @@ app = typer.Typer(
 # JSON has all differences; text lists this many.
 _MAX_LINES = 20
 _SERVICE_TIERS = ("batch", "flex", "priority", "fast")
+_DIFFERENCE_COLUMNS = (
+    Column(heading="change"),
+    Column(heading="provider"),
+    Column(heading="model", fit=Fit.SHORTEN),
+    Column(heading="dollars per million tokens", fit=Fit.WRAP),
+    Column(heading="before", fit=Fit.WRAP, optional=True),
+)
 
 
 @app.command("show")
 def show(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The name, as clients send it.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model name, as clients send it.")],
     provider: Annotated[
         str | None,
-        typer.Option("--provider", metavar="P", help="Who is called; default: whom the name points to."),
+        typer.Option("--provider", metavar="P", help="Provider of the model; default: derived from the name."),
     ] = None,
     config: ConfigFile = None,
     json: AsJson = False,
@@ -49,7 +58,7 @@ def show(
     """
     with report_errors(as_json=json):
         if not model.strip():
-            raise BadOption("MODEL needs a name")
+            raise BadOption("MODEL must not be empty")
         from foveate.cost.pricing.price_facts import normalize_provider
 
         host = normalize_provider(provider or _likely_provider(model))
@@ -57,7 +66,7 @@ def show(
         if json:
             console.print_object(found)
         else:
-            console.print_lines(_model_lines(found))
+            console.print_lines(_model_lines(found, console.display_for(sys.stdout)))
 
 
 @app.command("update")
@@ -66,12 +75,14 @@ def update(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="genai-prices' data.json, or LiteLLM's model_prices_and_context_window.json.",
+            help="data.json of genai-prices, or model_prices_and_context_window.json of LiteLLM.",
         ),
     ],
     day: Annotated[
         str | None,
-        typer.Option("--date", metavar="DAY", help="The day of its prices (2026-11-01); default: its file's."),
+        typer.Option(
+            "--date", metavar="DAY", help="Date of the prices (2026-11-01); default: the file's date."
+        ),
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -93,7 +104,8 @@ def update(
         if json:
             console.print_object(_update_object(price_update, changes, price_store.path))
         else:
-            console.print_lines(_update_lines(price_update, changes, price_store.path))
+            display = console.display_for(sys.stdout)
+            console.print_lines(_update_lines(price_update, changes, price_store.path, display))
 
 
 def _load_price_book(config: Path | None) -> "PriceBook":
@@ -121,7 +133,7 @@ def _parse_day(text: str | None, file: Path, now: float) -> date:
     try:
         day = date.fromisoformat(text)
     except ValueError:
-        raise BadOption(f"--date is a day such as 2026-11-01, not {text!r:.40}") from None
+        raise BadOption(f"--date takes a date, e.g. 2026-11-01, not {text!r:.40}") from None
     if day > today:
         raise BadOption(f"--date {day} is in the future")
     return day
@@ -197,41 +209,53 @@ def _by_setting_name(dollars: "Mapping[TokenKind, Decimal]") -> dict[str, str]:
     return {names[kind]: f"{amount:f}" for kind, amount in dollars.items()}
 
 
-def _model_lines(found: Mapping[str, object]) -> Iterator[str]:
-    price, window, max_output = found["price"], found["window"], found["longest_answer"]
-    host = console.escape_control_chars(str(found["provider"])) or "an unknown provider"
-    yield f"{console.escape_control_chars(str(found['model']))} at {host}"
+def _model_lines(found: Mapping[str, object], display: console.Display) -> Iterator[str]:
+    price, window, max_output, cache = (found[key] for key in ("price", "window", "longest_answer", "cache"))
+    provider = str(found["provider"]) or "an unknown provider"
+    yield from wrap_text(f"{found['model']} at {provider}", display, style="bold")
+    facts: list[tuple[str, str]] = []
     if isinstance(price, dict):
-        kind = f"inherited from {price['family']}: " if price["inherited"] else ""
-        yield f"  price    {kind}{price['origin']}"
-        yield f"           {_format_amounts(price['dollars_per_million'])}, in dollars per million tokens"
-        for tier in price["tiers"]:
-            yield f"           above {tier['over_tokens']:,}: {_format_amounts(tier['dollars_per_million'])}"
-        for name, tier in price["service_tiers"].items():
-            yield f"           {name}: {_format_amounts(tier['dollars_per_million'])}"
+        yield ""
+        yield from _price_table(price, display)
+        yield ""
+        inherited = f"inherited from {price['family']}, " if price["inherited"] else ""
+        facts.append(("price source", f"{inherited}{price['origin']}"))
     else:
-        yield "  price    unknown: write it under cost.prices, or bring a price file (foveate prices update)"
-    if isinstance(window, dict):
-        yield f"  window   {window['tokens']:,} tokens{_source_note(window)}"
-    else:
-        yield "  window   unknown"
-    yield (
-        f"  answer   {max_output['tokens']:,} tokens{_source_note(max_output)}"
-        if isinstance(max_output, dict)
-        else "  answer   unknown"
-    )
-    cache = found["cache"]
+        facts.append(("price", "unknown: set it under cost.prices, or run `foveate prices update FILE`"))
+    for name, fact in (("context window", window), ("max output", max_output)):
+        tokens = f"{fact['tokens']:,} tokens{_source_note(fact)}" if isinstance(fact, dict) else "unknown"
+        facts.append((name, tokens))
     assert isinstance(cache, dict)
-    writes = "".join(f", {ttl} writes {times:g}" for ttl, times in cache["write_prices"].items())
-    yield (
-        f"  cache    from {cache['minimum_tokens']:,} tokens on, reads {cache['read_price']:g}{writes} times"
-        f" the price of input{_source_note(cache)}"
-    )
+    writes = "".join(f", {ttl} writes {factor:g}x" for ttl, factor in cache["write_prices"].items())
+    factors = f"reads {cache['read_price']:g}x{writes} the input price"
+    facts.append(("prompt cache", f"from {cache['minimum_tokens']:,} tokens, {factors}{_source_note(cache)}"))
+    yield from format_table((Column(), Column(fit=Fit.WRAP)), facts, display)
+
+
+def _price_table(price: Mapping[str, Any], display: console.Display) -> list[str]:
+    rates = {
+        "standard": price,
+        **{f"above {tier['over_tokens']:,} tokens": tier for tier in price["tiers"]},
+        **price["service_tiers"],
+    }
+    kinds = list(dict.fromkeys(kind for rate in rates.values() for kind in rate["dollars_per_million"]))
+    amounts = [[rate["dollars_per_million"].get(kind) for rate in rates.values()] for kind in kinds]
+    columns = [
+        Column(heading="dollars per million tokens", fit=Fit.SHORTEN),
+        *(Column(heading=kind, align="right") for kind in kinds),
+    ]
+    return format_table(columns, list(zip(rates, *map(_align_decimals, amounts), strict=True)), display)
+
+
+def _align_decimals(amounts: Sequence[str | None]) -> list[str]:
+    """Give all amounts of a column as many decimals as the most precise one."""
+    digits = max(len(amount.partition(".")[2]) for amount in amounts if amount is not None)
+    return ["-" if amount is None else f"{Decimal(amount):.{digits}f}" for amount in amounts]
 
 
 def _source_note(fact: Mapping[str, object]) -> str:
     qualifier = "inherited, " if fact.get("inherited") else ""
-    return f" ({qualifier}{fact['source']}; {fact['as_of']})"
+    return f" ({qualifier}{fact['source']}, {fact['as_of']})"
 
 
 def _format_amounts(dollars: Mapping[str, str]) -> str:
@@ -282,34 +306,44 @@ def _update_object(
 
 
 def _update_lines(
-    price_update: "ImportedPrices", differences: "Sequence[PriceDifference]", path: Path
+    price_update: "ImportedPrices",
+    differences: "Sequence[PriceDifference]",
+    path: Path,
+    display: console.Display,
 ) -> Iterator[str]:
     from foveate.cost.pricing.price_book import PriceChange
     from foveate.cost.pricing.price_facts import load_price_facts
 
-    skipped = "".join(f"; {number:,} left out ({reason})" for reason, number in price_update.skipped.items())
-    models = f"{len(differences):,} models ({price_update.origin})"
-    yield f"wrote {console.escape_control_chars(str(path))}: {models}{skipped}"
+    models = f"{len(differences):,} model{'s' * (len(differences) != 1)}"
+    yield display.escape(f"wrote {path}: {models}, {price_update.origin}")
+    for reason, number in price_update.skipped.items():
+        yield display.escape(f"skipped {number:,}: {reason}")
     counts = {change: sum(difference.change is change for difference in differences) for change in PriceChange}
     yield (
         f"{counts[PriceChange.NEW]:,} new, {counts[PriceChange.CHANGED]:,} changed, "
-        f"{counts[PriceChange.SAME]:,} as before, "
-        f"{counts[PriceChange.KEPT]:,} kept, since newer tables have them"
+        f"{counts[PriceChange.SAME]:,} unchanged, {counts[PriceChange.KEPT]:,} ignored (a newer price is known)"
     )
     if price_update.day < load_price_facts().as_of:
         installed = load_price_facts().as_of
-        yield f"older than the installed tables ({installed}): its prices hold for models that these lack"
+        yield f"the file is older than the built-in prices ({installed}): it only adds models that they lack"
     shown_differences = [
         difference
         for change in (PriceChange.CHANGED, PriceChange.NEW)
         for difference in differences
         if difference.change is change
     ]
-    for difference in shown_differences[:_MAX_LINES]:
-        name = console.escape_control_chars(f"{difference.provider} {difference.model}")
-        before = (
-            f" (before: {_format_rates(difference.before)})" if difference.change is PriceChange.CHANGED else ""
+    rows = [
+        (
+            difference.change.value,
+            difference.provider,
+            difference.model,
+            _format_rates(difference.after),
+            _format_rates(difference.before) if difference.change is PriceChange.CHANGED else "",
         )
-        yield f"  {difference.change.value:8} {name}: {_format_rates(difference.after)}{before}"
+        for difference in shown_differences[:_MAX_LINES]
+    ]
+    if rows:
+        yield ""
+        yield from format_table(_DIFFERENCE_COLUMNS, rows, display)
     if len(shown_differences) > _MAX_LINES:
-        yield f"  {len(shown_differences) - _MAX_LINES:,} more; --json has them all"
+        yield f"{len(shown_differences) - _MAX_LINES:,} more: use --json to list all"

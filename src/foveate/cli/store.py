@@ -11,6 +11,7 @@ import typer
 from foveate.cli import console
 from foveate.cli.exit_codes import report_errors
 from foveate.cli.options import find_store_url
+from foveate.cli.tables import Column, format_table
 from foveate.errors import BadOption, NothingKept
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 KEEP_DAYS = 30.0
 _DAY_SECONDS = 86_400.0
 _MAX_DAYS = 36_500.0
-_LABEL_CELLS = 13
 _COUNTS = ("sessions", "turns", "folds", "folded", "size_bytes")
 
 T = TypeVar("T")
@@ -187,15 +187,15 @@ async def _vacuum(store: "Store", requested: _VacuumResult) -> _VacuumResult:
 
 def _size_lines(sizes: "StoreSizes", display: console.Display) -> list[str]:
     rows = {
-        "where": display.escape(sizes.where),
-        "version": display.escape(sizes.version),
+        "where": sizes.where,
+        "version": sizes.version,
         "sessions": f"{sizes.sessions:,}",
         "turns": f"{sizes.turns:,}",
         "compactions": f"{sizes.folds:,}, with {sizes.folded:,} original messages to undo them",
         "requests": f"{sizes.requests:,} stored in full, {_format_size(sizes.request_bytes)}",
         "size": _format_size(sizes.size_bytes),
     }
-    return [f"{name:<{_LABEL_CELLS}}{text}" for name, text in rows.items()]
+    return format_table((Column(), Column()), list(rows.items()), display)
 
 
 def _describe_vacuum(result: _VacuumResult) -> str:

@@ -147,7 +147,13 @@ def _render_table(
     )
     for number, width in widths.items():
         column = columns[number]
-        table.add_column(column.heading, justify=column.align, width=width, no_wrap=column.fit is not Fit.WRAP)
+        table.add_column(
+            column.heading,
+            justify=column.align,
+            width=width,
+            no_wrap=column.fit is not Fit.WRAP,
+            overflow="fold",
+        )
     for row_number, row in enumerate(rows):
         is_total = has_total and row_number == len(rows) - 1
         table.add_row(
@@ -245,6 +251,12 @@ def format_dollar_column(amounts: Sequence[Decimal | None], *, unknown: str = "u
     is_small = bool(known) and min(known) < _MIN_CENTS_DOLLARS and max(known) < _MAX_SMALL_DOLLARS
     digits = 4 if is_small else 2
     return [unknown if amount is None else _format_dollars(amount, digits) for amount in amounts]
+
+
+def format_amount(amount: Decimal) -> str:
+    """Format one amount in a sentence: in cents, or with four decimals if it is small."""
+    text = format_dollar_column([amount])[0]
+    return text.removesuffix("00") if text.endswith("00") and text[-5] == "." else text
 
 
 def _format_dollars(amount: Decimal, digits: int) -> str:

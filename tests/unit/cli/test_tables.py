@@ -17,6 +17,7 @@ from foveate.cli.tables import (
     Fit,
     Styled,
     draw_bar,
+    format_amount,
     format_dollar_column,
     format_table,
     join_styled,
@@ -153,6 +154,12 @@ def test_every_part_of_a_bar_that_is_not_empty_has_a_cell() -> None:
 )
 def test_amounts_of_a_column_have_one_precision(amounts: list[str | None], expected: list[str]) -> None:
     assert format_dollar_column([None if text is None else Decimal(text) for text in amounts]) == expected
+
+
+def test_an_amount_in_a_sentence_has_no_needless_decimals() -> None:
+    assert [format_amount(Decimal(text)) for text in ("0.01", "0.0123", "3", "-0.02")] == [
+        "$0.01", "$0.0123", "$3.00", "-$0.02",
+    ]  # fmt: skip
 
 
 @pytest.mark.process

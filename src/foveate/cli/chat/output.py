@@ -10,7 +10,7 @@ from foveate.chat.preview import RequestPreview
 from foveate.chat.requests import ChatRole, ChatTurn, ModelTarget
 from foveate.chat.tokenize import TokenizedText
 from foveate.cli.console import Display, format_tokens
-from foveate.cli.cost.output import CapFormatter
+from foveate.cli.cost import output as cost_output
 from foveate.cli.window_chart import WindowChartData, draw_window
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
@@ -127,7 +127,7 @@ def budget_lines(preview: RequestPreview, display: Display) -> list[str]:
 
 
 def cap_lines(statuses: Sequence[CapStatus], display: Display) -> list[str]:
-    return list(CapFormatter(display).lines(statuses)) or ["no cap holds for this agent"]
+    return cost_output.cap_lines(statuses, display) or ["no cap holds for this agent"]
 
 
 def _tokens_left(preview: RequestPreview) -> str:

@@ -29,17 +29,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Agent = Annotated[str | None, typer.Option("--agent", metavar="A", help="Of this agent.")]
+Agent = Annotated[str | None, typer.Option("--agent", metavar="A", help="Only calls of this agent.")]
 Session = Annotated[
-    str | None, typer.Option("--session", metavar="S", help="Of this session: its id, or how it begins.")
+    str | None,
+    typer.Option("--session", metavar="S", help="Only calls of this session: its id, or the start of it."),
 ]
 Since = Annotated[
     str | None,
-    typer.Option("--since", metavar="T", help="Made then or later: 2026-11-01 (UTC), or 7d ago."),
+    typer.Option(
+        "--since", metavar="T", help="Only calls since this time: a UTC date (2026-11-01) or an age (7d)."
+    ),
 ]
 Until = Annotated[
     str | None,
-    typer.Option("--until", metavar="T", help="Made then or before: 2026-11-01 (UTC), or 7d ago."),
+    typer.Option(
+        "--until", metavar="T", help="Only calls until this time: a UTC date (2026-11-01) or an age (7d)."
+    ),
 ]
 
 
@@ -48,7 +53,11 @@ def report(
     context: typer.Context,
     by: Annotated[
         str,
-        typer.Option("--by", metavar="B,…", help="A row for each: agent, session, model, category, day."),
+        typer.Option(
+            "--by",
+            metavar="B,…",
+            help="Group calls by these, separated by commas: agent, session, model, category, day.",
+        ),
     ] = _DEFAULT_BY,
     since: Since = None,
     until: Until = None,
@@ -60,7 +69,7 @@ def report(
 ) -> None:
     """Show what calls cost, by model and category, and what the cache, folds and cuts saved.
 
-    Example: foveate cost --by agent,day --since 7d
+    Example: foveate cost --by agent,model --since 7d
     """
     if context.invoked_subcommand is not None:
         with report_errors(as_json=False):
@@ -68,7 +77,7 @@ def report(
         return
     with report_errors(as_json=json):
         if json and csv:
-            raise BadOption("--json and --csv cannot both be")
+            raise BadOption("--json and --csv cannot be used together")
         from time import time
 
         from foveate.cli.cost.selection import parse_group_by
@@ -78,7 +87,9 @@ def report(
         selection = _parse_selection(agent, session, since, until)
         try:
             cost_report, families, limits, correction_count = run_in_store(
-                store, lambda opened_store: _load_report(opened_store, group_by, selection, now), "adding up"
+                store,
+                lambda opened_store: _load_report(opened_store, group_by, selection, now),
+                "reading the ledger",
             )
         except NothingKept as error:
             note_missing_store(error)
@@ -98,10 +109,8 @@ def report(
         else:
             _print_report(cost_report, families, limits, now)
             if correction_count:
-                summary = (
-                    f"{correction_count:,} correction{'s' * (correction_count != 1)} made by hand in this time"
-                )
-                console.print_note(f"{summary}: foveate cost corrections")
+                corrections = f"{correction_count:,} manual correction{'s' * (correction_count != 1)}"
+                console.print_note(f"{corrections} in this period: see foveate cost corrections")
 
 
 @app.command("caps")
@@ -112,7 +121,7 @@ def caps(
             "--config",
             "-c",
             metavar="FILE",
-            help="The configuration that caps stand in; default: foveate.yaml here, or among Foveate's data.",
+            help="Configuration file with the caps; default: foveate.yaml here or in the data folder.",
         ),
     ] = None,
     store: StoreUrl = None,
@@ -126,15 +135,15 @@ def caps(
         if config is None and (default_config := find_config_file()) is not None:
             config = str(default_config)
         if config is None:
-            console.print_note("no configuration (foveate.yaml), so no caps; --config FILE names one")
+            console.print_note("no caps: found no foveate.yaml here or in the data folder; use --config FILE")
             if json:
                 console.print_object({"caps": []})
             return
         if config == "":
-            raise BadOption("--config needs the name of a file")
+            raise BadOption("--config needs a file name")
         from time import time
 
-        from foveate.cli.cost.output import CapFormatter, cap_object
+        from foveate.cli.cost.output import cap_lines, cap_object
         from foveate.config.cost import load_cost
         from foveate.cost.cap_status import compute_cap_status, read_cap_status
 
@@ -143,7 +152,7 @@ def caps(
             statuses = run_in_store(
                 store,
                 lambda opened_store: read_cap_status(opened_store.ledger, configured_caps, now=time()),
-                "adding up",
+                "reading the ledger",
             )
         except NothingKept as error:
             note_missing_store(error)
@@ -151,9 +160,9 @@ def caps(
         if json:
             console.print_object({"caps": [cap_object(status) for status in statuses]})
         else:
-            console.print_lines(CapFormatter(console.display_for(sys.stdout)).lines(statuses))
+            console.print_lines(cap_lines(statuses, console.display_for(sys.stdout)))
             if not statuses:
-                console.print_note(f"{config} has no caps")
+                console.print_note(f"{config} defines no caps")
 
 
 @app.command("export")
@@ -177,7 +186,7 @@ def export(
             # If the reader of standard output goes away, stop reading the store as well.
             with console.handle_write_errors() if name is None else nullcontext():
                 count = run_in_store(
-                    store, lambda opened_store: _export(opened_store, selection, name), "exporting"
+                    store, lambda opened_store: _export(opened_store, selection, name), "exporting calls"
                 )
         except NothingKept as error:
             note_missing_store(error)  # an existing output file may belong to another store: keep it
@@ -185,43 +194,41 @@ def export(
                 console.print_object({"calls": 0, "output": None})
             return
         if name is not None:
-            console.print_note(f"{count:,} call{'s' * (count != 1)} in {name}")
+            console.print_note(f"{count:,} call{'s' * (count != 1)} written to {name}")
             if json:
                 console.print_object({"calls": count, "output": name})
 
 
 @app.command("correct")
 def correct(
-    dollars: Annotated[
-        str, typer.Option("--dollars", metavar="D", help="The right amount: what it cost, or what is spent.")
+    dollars: Annotated[str, typer.Option("--dollars", metavar="D", help="The correct amount in dollars.")],
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="The reason, recorded with the correction.")
     ],
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")],
     call: Annotated[
         str | None,
-        typer.Option("--call", metavar="ID", help="Set what this call cost, and change its accounts with it."),
+        typer.Option("--call", metavar="ID", help="Set the cost of this call, and adjust its cap accounts."),
     ] = None,
     session: Annotated[
         str | None,
-        typer.Option("--session", metavar="S", help="Set what is spent of this session's cap account."),
+        typer.Option("--session", metavar="S", help="Set the amount spent by this session."),
     ] = None,
     agent: Annotated[
-        str | None, typer.Option("--agent", metavar="A", help="Set what is spent of this agent's cap account.")
+        str | None, typer.Option("--agent", metavar="A", help="Set the amount spent by this agent.")
     ] = None,
     day: Annotated[
         str | None,
         typer.Option(
-            "--day", metavar="DATE", help="Set what is spent on this day (UTC); with --agent, by that agent."
+            "--day", metavar="DATE", help="Set the amount spent on this UTC day; with --agent, by that agent."
         ),
     ] = None,
-    total: Annotated[
-        bool, typer.Option("--total", help="Set what is spent of the account of all calls.")
-    ] = False,
+    total: Annotated[bool, typer.Option("--total", help="Set the amount spent by all calls together.")] = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
     """Correct what a call cost, or what is spent of a cap account. The correction is recorded.
 
-    A running gateway holds its caps to the new amount from the next request on.
+    A running gateway applies the new amount to its caps from the next request.
 
     Example: foveate cost correct --call req_0123 --dollars 0.25 --reason "provider's invoice"
     """
@@ -234,7 +241,7 @@ def correct(
         amount = corrections.parse_dollars(dollars)
         utc_day = None if day is None else corrections.parse_day(day)
         if not reason.strip():
-            raise BadOption("--reason needs a text: it is recorded with the correction")
+            raise BadOption("--reason needs a text, which is recorded with the correction")
         correction = run_in_store(
             store,
             lambda opened_store: corrections.apply_correction(
@@ -247,7 +254,7 @@ def correct(
                 agent=agent,
                 day=utc_day,
             ),
-            "correcting",
+            "recording the correction",
         )
         if json:
             console.print_object({"correction": corrections.correction_object(correction)})
@@ -271,14 +278,14 @@ def corrections(
     Example: foveate cost corrections --since 7d
     """
     with report_errors(as_json=json):
-        from foveate.cli.cost.corrections import correction_lines, correction_object
+        from foveate.cli.cost.corrections import correction_object, corrections_table
 
         selection = _parse_selection(agent, session, since, until)
         try:
             found = run_in_store(
                 store,
                 lambda opened_store: _load_corrections(opened_store, selection),
-                "looking for corrections",
+                "reading corrections",
             )
         except NothingKept as error:
             note_missing_store(error)
@@ -286,10 +293,9 @@ def corrections(
         if json:
             console.print_object({"corrections": [correction_object(correction) for correction in found]})
             return
-        plain = console.display_for(sys.stdout).escape
-        console.print_lines(plain(line) for correction in found for line in correction_lines(correction))
+        console.print_lines(corrections_table(found, console.display_for(sys.stdout)))
         if not found:
-            console.print_note("no corrections")
+            console.print_note("no corrections match")
 
 
 def _reject_options_before_command(context: typer.Context) -> None:
@@ -298,7 +304,7 @@ def _reject_options_before_command(context: typer.Context) -> None:
         source = context.get_parameter_source(parameter.name) if parameter.name else None
         if source is not None and source.name == "COMMANDLINE":
             option, command = parameter.opts[0], context.invoked_subcommand
-            raise BadOption(f"{option} belongs behind the command: foveate cost {command} {option} …")
+            raise BadOption(f"{option} must follow the command: foveate cost {command} {option} …")
 
 
 def _parse_selection(
@@ -341,17 +347,14 @@ def _print_report(
     limits: "Sequence[ObservedLimit]",
     now: float,
 ) -> None:
-    from foveate.cli.cost.output import ReportFormatter, family_lines, qualification_lines, rate_limit_lines
+    from foveate.cli.cost.output import rate_limit_notes, report_lines, report_notes
 
-    console.print_lines(ReportFormatter(console.display_for(sys.stdout), families).lines(report))
-    for line in (*family_lines(families), *qualification_lines(report.total), *rate_limit_lines(limits, now)):
-        console.print_note(line)
+    display = console.display_for(sys.stdout)
+    console.print_lines(report_lines(report, display, families))
     if not report.rows:
-        console.print_note("no call is of this kind")
-    if partial_calls := report.total.partial_calls - report.total.possibly_charged_calls:
-        console.print_note(
-            f"{partial_calls:,} call{'s' * (partial_calls != 1)} broke off before the bill was whole"
-        )
+        console.print_note("no calls match")
+    for note in (*report_notes(report, families), *rate_limit_notes(limits, now)):
+        console.print_note(note)
 
 
 async def _load_corrections(store: "Store", selection: "CallSelection") -> "Sequence[Correction]":

@@ -1,16 +1,26 @@
 """Manual corrections of charges: parse the options, apply a correction and format it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
+from foveate.cli.console import Display
+from foveate.cli.tables import Column, Fit, format_dollar_column, format_table
 from foveate.cost.ledger import Correction
 from foveate.cost.money import format_dollars
 from foveate.errors import BadOption
 
 if TYPE_CHECKING:
     from foveate.store import Store
+
+_COLUMNS = (
+    Column(heading="time (UTC)"),
+    Column(heading="corrected", fit=Fit.SHORTEN),
+    Column(heading="before", align="right"),
+    Column(heading="after", align="right"),
+    Column(heading="reason", fit=Fit.WRAP),
+)
 
 
 def parse_dollars(text: str) -> Decimal:
@@ -24,7 +34,7 @@ def parse_dollars(text: str) -> Decimal:
     except InvalidOperation:
         amount = Decimal("NaN")
     if not amount.is_finite() or amount < 0:
-        raise BadOption(f"--dollars takes an amount from 0 up, e.g. 0.25, not {text!r:.40}")
+        raise BadOption(f"--dollars takes an amount of 0 or more, e.g. 0.25, not {text!r:.40}")
     return amount
 
 
@@ -37,7 +47,7 @@ def parse_day(text: str) -> str:
     try:
         return datetime.strptime(text, "%Y-%m-%d").date().isoformat()
     except ValueError:
-        raise BadOption(f"--day takes a day (UTC), e.g. 2026-11-17, not {text!r:.40}") from None
+        raise BadOption(f"--day takes a UTC date, e.g. 2026-11-17, not {text!r:.40}") from None
 
 
 def check_target(
@@ -54,7 +64,7 @@ def check_target(
     targets = [call is not None, session is not None, agent is not None or day is not None, is_total]
     if sum(targets) != 1:
         raise BadOption(
-            "name one call (--call), or one account: --session, --agent, --day, --agent with --day, or --total"
+            "name one call (--call) or one account (--session, --agent, --day, --agent with --day, or --total)"
         )
 
 
@@ -80,13 +90,13 @@ async def apply_correction(
     if call is not None:
         correction = await store.corrections.correct_call(call, dollars, reason=reason, at=at)
         if correction is None:
-            raise BadOption(f"the ledger has no call {call!r:.80}; `foveate cost export` lists the calls")
+            raise BadOption(f"there is no call {call!r:.80}; `foveate cost export` lists all calls")
         return correction
     session_id = await resolve_session_id(store.ledger, CallSelection(session=session))
     account = account_name(agent=agent, session_id=session_id, day=day)
     correction = await store.corrections.correct_account(account, dollars, reason=reason, at=at)
     if correction is None:
-        raise BadOption(f"nothing was ever charged to {account!r:.80}; `foveate cost caps` lists the accounts")
+        raise BadOption(f"there are no charges for {account!r:.80}; `foveate cost caps` lists the accounts")
     return correction
 
 
@@ -107,18 +117,35 @@ def correction_object(correction: Correction) -> dict[str, object]:
 
 
 def correction_lines(correction: Correction) -> Iterator[str]:
-    moment = datetime.fromtimestamp(correction.at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     before = "unknown" if correction.before is None else format_dollars(correction.before)
-    target = (
-        f"account {correction.account}"
-        if correction.account
-        else f"call {correction.call_id} of {correction.agent}"
-    )
-    yield f"{moment}  {target}: {before} -> {format_dollars(correction.after)}  ({correction.reason})"
+    amounts = f"{before} -> {format_dollars(correction.after)}"
+    yield f"{_format_time(correction)} UTC  {_target(correction)}: {amounts}  ({correction.reason})"
     if correction.account:
         return
     if correction.charged is None:
-        yield "  its accounts stay as they are: what they were charged for it is not known"
+        yield "  cap accounts are unchanged: the amount charged to them for this call is unknown"
     elif correction.charged != correction.after:
-        charged, corrected = format_dollars(correction.charged), format_dollars(correction.after)
-        yield f"  its accounts were charged {charged}, and are now charged {corrected}"
+        yield f"  cap accounts: {format_dollars(correction.charged)} -> {format_dollars(correction.after)}"
+
+
+def corrections_table(corrections: Sequence[Correction], display: Display) -> list[str]:
+    if not corrections:
+        return []
+    amounts = format_dollar_column(
+        [amount for correction in corrections for amount in (correction.before, correction.after)]
+    )
+    rows = [
+        (_format_time(correction), _target(correction), before, after, correction.reason)
+        for correction, before, after in zip(corrections, amounts[::2], amounts[1::2], strict=True)
+    ]
+    return format_table(_COLUMNS, rows, display)
+
+
+def _format_time(correction: Correction) -> str:
+    return datetime.fromtimestamp(correction.at, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _target(correction: Correction) -> str:
+    if correction.account:
+        return f"account {correction.account}"
+    return f"call {correction.call_id} of {correction.agent}"

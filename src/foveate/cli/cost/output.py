@@ -5,46 +5,30 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from rich.cells import cell_len, set_cell_size
-
 from foveate.cli.console import Display
 from foveate.cli.cost.selection import SessionFamily
 from foveate.cli.options import shorten_ids
-from foveate.cost.cap_status import CapLevel, CapStatus, CapUse, describe_cap, describe_cap_use
-from foveate.cost.caps import Cap, CapScope
+from foveate.cli.tables import Cell, Column, Fit, Styled, format_amount, format_dollar_column, format_table
+from foveate.cost.cap_status import CapLevel, CapStatus, CapUse, describe_cap
+from foveate.cost.caps import CapScope
 from foveate.cost.ledger import GroupBy
-from foveate.cost.money import format_dollars
 from foveate.cost.report import CostReport, CostReportRow
 from foveate.session.store import ObservedLimit
 
-_GAP = "  "
-_INDENT = "  "
-_UNKNOWN = "unknown"
 # JSON has all uses of a cap; text lists this many.
 _MAX_LISTED_USES = 20
-_MAX_NAME_CELLS = 24
-_BOLD, _DIM, _RED, _YELLOW = "1", "2", "31", "33"
-_COLOURS = {CapLevel.FINE: "", CapLevel.NEAR: _YELLOW, CapLevel.FULL: _RED}
-_NUMBER_COLUMNS = (
-    "calls",
-    "uncached",
-    "read",
-    "written",
-    "output",
-    "cost",
-    "inherited",
-    "list price",
-    "at most",
-    "without Foveate",
-    "saved",
-    "by breakpoints",
-    "by compaction",
-    "by injected context",
-    "by keep-alive",
-    "simulation error",
-    "would not fit",
+_STYLES = {CapLevel.FINE: "", CapLevel.NEAR: "yellow", CapLevel.FULL: "red"}
+_NO_AMOUNT = "-"
+_CAP_COLUMNS = (
+    Column(heading="cap", fit=Fit.SHORTEN),
+    Column(heading="limit", align="right"),
+    Column(heading="spent", align="right"),
+    Column(heading="reserved", align="right", optional=True),
+    Column(heading="left", align="right"),
+    Column(heading="used", align="right"),
+    Column(heading="unpriced", align="right", optional=True),
+    Column(heading="status", optional=True),
 )
-_CAP_HEADINGS = ("cap", "limit", "spent", "reserved", "left", "")
 
 
 def report_object(report: CostReport, families: Mapping[str, SessionFamily] | None = None) -> dict[str, object]:
@@ -65,31 +49,74 @@ def report_object(report: CostReport, families: Mapping[str, SessionFamily] | No
     return {"by": list(report.group_by), "rows": rows, "total": _row_object(report.total), "sessions": sessions}
 
 
-def family_lines(families: Mapping[str, SessionFamily]) -> Iterator[str]:
+def report_notes(report: CostReport, families: Mapping[str, SessionFamily]) -> Iterator[str]:
+    """Yield the facts that the table does not show, such as unknown prices and estimates."""
+    total = report.total
+    yield from _savings_notes(total)
+    if total.unknown_calls > total.possibly_charged_calls:
+        number = total.unknown_calls - total.possibly_charged_calls
+        yield f"{_count_calls(number)} without a known price: not included in the cost"
+    yield from _estimate_notes(total)
+    if partial_calls := total.partial_calls - total.possibly_charged_calls:
+        yield f"{_count_calls(partial_calls)} ended before the provider reported the complete usage"
+    yield from _family_notes(families)
+
+
+def _savings_notes(total: CostReportRow) -> Iterator[str]:
+    savings = total.saved
+    if savings.total is not None:
+        parts = {
+            "cache breakpoints": savings.breakpoints,
+            "compaction": savings.compaction,
+            "injected context": savings.context,
+            "keep-alive": savings.keep_alive,
+        }
+        shown = ", ".join(f"{name} {format_amount(dollars)}" for name, dollars in parts.items() if dollars)
+        accuracy = ""
+        if savings.simulation_error:
+            accuracy = f" (simulated; {format_amount(abs(savings.simulation_error))} off the actual charges)"
+        if shown:
+            yield f"savings: {shown}{accuracy}"
+        if total.compared_calls < total.calls:
+            yield f"savings cover {total.compared_calls:,} of {_count_calls(total.calls)}"
+    if total.unknown_compactions:
+        yield (
+            f"{_count(total.unknown_compactions, 'summary', 'summaries')} without a known price: compaction"
+            " saved less than shown"
+        )
+    if total.would_not_fit_calls:
+        calls, dollars = _count_calls(total.would_not_fit_calls), format_amount(total.would_not_fit_dollars)
+        yield f"{calls} ({dollars}) would not have fit the context window without Foveate: not in the savings"
+
+
+def _estimate_notes(total: CostReportRow) -> Iterator[str]:
+    """Say which dollars are not exact charges: inherited prices, subscriptions, possibly charged calls."""
+    if total.inherited_calls:
+        calls, dollars = _count_calls(total.inherited_calls), format_amount(total.inherited_dollars)
+        yield (
+            f"{dollars} of the cost is an upper bound: {calls} to models without a known price, charged at the"
+            " highest price of the model family"
+        )
+    if total.subscription_calls:
+        calls, dollars = _count_calls(total.subscription_calls), format_amount(total.subscription_dollars)
+        yield f"{dollars} of the cost is the list price of {calls} covered by a subscription"
+    if total.possibly_charged_calls:
+        calls, limit = _count_calls(total.possibly_charged_calls), format_amount(total.possibly_charged_dollars)
+        yield (
+            f"{calls} possibly charged, up to {limit}: in flight when the gateway process ended, not included"
+            " in the cost"
+        )
+
+
+def _family_notes(families: Mapping[str, SessionFamily]) -> Iterator[str]:
     ids = shorten_ids(list(families))
     for id_, family in families.items():
         if (descendants := family.descendants).sessions:
-            cost = format_dollars(descendants.dollars) + (
-                f", and {descendants.unpriced:,} calls unpriced" if descendants.unpriced else ""
-            )
-            count = f"{descendants.sessions:,} session{'s' * (descendants.sessions != 1)}"
-            yield f"{ids[id_]} started {count}, not in its row: {cost}"
-
-
-def qualification_lines(row: CostReportRow) -> Iterator[str]:
-    """Say which dollars are not exact charges: inherited prices, subscriptions, possibly charged calls."""
-    if row.inherited_calls:
-        calls = _count_calls(row.inherited_calls)
-        yield (
-            f"of it {format_dollars(row.inherited_dollars)} inherited: {calls} to models without a price of"
-            " their own, at the most expensive of their family"
-        )
-    if row.subscription_calls:
-        dollars, calls = format_dollars(row.subscription_dollars), _count_calls(row.subscription_calls)
-        yield f"of it {dollars} list-price equivalents: {calls} that a subscription pays for"
-    if row.possibly_charged_calls:
-        calls, dollars = _count_calls(row.possibly_charged_calls), format_dollars(row.possibly_charged_dollars)
-        yield f"{calls} possibly charged, at most {dollars}: under way when the gateway's process ended"
+            cost = format_amount(descendants.dollars)
+            if descendants.unpriced:
+                cost += f" and {_count_calls(descendants.unpriced)} without a known price"
+            sessions = _count(descendants.sessions, "session")
+            yield f"session {ids[id_]} started {sessions}, not included in its row: {cost}"
 
 
 def rate_limit_object(observed: ObservedLimit, now: float) -> dict[str, object]:
@@ -104,15 +131,15 @@ def rate_limit_object(observed: ObservedLimit, now: float) -> dict[str, object]:
     }
 
 
-def rate_limit_lines(limits: Sequence[ObservedLimit], now: float) -> Iterator[str]:
+def rate_limit_notes(limits: Sequence[ObservedLimit], now: float) -> Iterator[str]:
     for observed in limits:
         used, resets_at = observed.used_at(now), observed.limit.resets_at
-        share = "an unknown part" if used is None else f"{used:.0%}"
-        until = ""
+        share = "usage unknown" if used is None else f"{used:.0%} used"
+        reset = ""
         if resets_at is not None and resets_at > now:
-            until = f", reset {datetime.fromtimestamp(resets_at, UTC):%Y-%m-%d %H:%M} UTC"
-        subscription = f"subscription of {observed.agent} at {observed.provider}"
-        yield f"{subscription}: {share} of its {observed.limit.name} limit used{until}"
+            reset = f", resets {datetime.fromtimestamp(resets_at, UTC):%Y-%m-%d %H:%M} UTC"
+        limit = f"{observed.limit.name} subscription limit of {observed.agent} at {observed.provider}"
+        yield f"{limit}: {share}{reset}"
 
 
 def _row_object(row: CostReportRow) -> dict[str, object]:
@@ -154,239 +181,120 @@ def _to_json(value: object) -> object:
     return f"{value:f}" if isinstance(value, Decimal) else value
 
 
-class _CostFormatter:
-    def __init__(self, display: Display) -> None:
-        self._display = display
-        self._ellipsis = "…" if display.can_show("…") else ".."
+def report_lines(
+    report: CostReport,
+    display: Display,
+    families: Mapping[str, SessionFamily] | None = None,
+    *,
+    worst_case: bool = False,
+) -> list[str]:
+    """Format a table with a row for each group, and a total if there are several.
 
-    def _shorten_name(self, name: str) -> str:
-        text = self._display.escape(name) or '""'
-        if cell_len(text) <= _MAX_NAME_CELLS:
-            return text
-        return set_cell_size(text, _MAX_NAME_CELLS - len(self._ellipsis)).rstrip() + self._ellipsis
-
-    def _paint(self, text: str, colour: str) -> str:
-        return f"\x1b[{colour}m{text}\x1b[0m" if text and colour and self._display.colours else text
-
-    def _fits(self, widths: Sequence[int]) -> bool:
-        return sum(widths) + len(_GAP) * (len(widths) - 1) <= self._display.columns
-
-
-class ReportFormatter(_CostFormatter):
-    def __init__(self, display: Display, families: Mapping[str, SessionFamily] | None = None) -> None:
-        super().__init__(display)
-        self._families = families or {}
-
-    def lines(self, report: CostReport) -> Iterator[str]:
-        """Format a table with the total; on narrow displays several lines for each row."""
-        if not report.rows:
-            return
-        names = self._group_names(report)
-        rows = list(zip(names, report.rows, strict=True))
-        if len(rows) > 1:
-            rows.append((("total", *("" for _ in report.group_by[1:])), report.total))
-        all_cells = [(*report.group_by, *_NUMBER_COLUMNS), *((*name, *_row_cells(row)) for name, row in rows)]
-        columns = [
-            column
-            for number, column in enumerate(zip(*all_cells, strict=True))
-            if number < len(report.group_by) or any(cell not in ("", _UNKNOWN) for cell in column[1:])
-        ]
-        headings, *table = zip(*columns, strict=True)
-        widths = [max(map(cell_len, column)) for column in columns]
-        last = len(rows) - 1 if rows[-1][1] is report.total else None
-        if not self._fits(widths):
-            for number, (name, row) in enumerate(rows):
-                yield from self._narrow_lines(_GAP.join(filter(None, name)), row, is_total=number == last)
-            return
-        yield self._paint(_align_columns(headings, widths, len(report.group_by)), _DIM)
-        for number, cells in enumerate(table):
-            line = _align_columns(cells, widths, len(report.group_by))
-            yield self._paint(line, _BOLD) if number == last else line
-
-    def _group_names(self, report: CostReport) -> list[tuple[str, ...]]:
-        if GroupBy.SESSION not in report.group_by:
-            return [tuple(map(self._shorten_name, row.group)) for row in report.rows]
-        session_column = report.group_by.index(GroupBy.SESSION)
-        ids = shorten_ids([row.group[session_column] for row in report.rows])
-        return [
-            tuple(
-                self._session_name(value, ids[value]) if number == session_column else self._shorten_name(value)
-                for number, value in enumerate(row.group)
-            )
-            for row in report.rows
-        ]
-
-    def _session_name(self, id_: str, short: str) -> str:
-        if not id_:
-            return "(no session)"
-        family = self._families.get(id_)
-        return (
-            f"{self._shorten_name(short)} {self._display.escape(family.title)}"
-            if family
-            else self._shorten_name(short)
-        )
-
-    def _narrow_lines(self, name: str, row: CostReportRow, *, is_total: bool) -> Iterator[str]:
-        calls = f"{row.calls:,} call{'s' * (row.calls != 1)}"
-        yield self._paint(f"{name}{_GAP}{calls}", _BOLD if is_total else "")
-        written = row.written_5m + row.written_1h
-        yield (
-            f"{_INDENT}in {row.uncached:,} uncached, {row.read:,} read, {written:,} written; "
-            f"out {row.output_tokens:,}"
-        )
-        ceiling = "" if row.estimated_dollars is None else f" (at most {format_dollars(row.estimated_dollars)})"
-        yield f"{_INDENT}{_format_cost(row)}{ceiling}"
-        yield from (f"{_INDENT}{text}" for text in qualification_lines(row))
-        savings_cells = _savings_cells(row)
-        parts = [
-            ""
-            if text in ("", _UNKNOWN)
-            else text
-            if (column_name, text[:4]) == ("saved", "cost")
-            else f"{column_name} {text}"
-            for column_name, text in zip(_NUMBER_COLUMNS[-len(savings_cells) :], savings_cells, strict=True)
-        ]
-        for part in (parts[:2], parts[2:6], parts[6:]):  # the total, its parts, and the rest
-            if any(part):
-                yield _INDENT + "; ".join(filter(None, part))
-
-
-def _row_cells(row: CostReportRow) -> tuple[str, ...]:
-    return (
-        f"{row.calls:,}",
-        f"{row.uncached:,}",
-        f"{row.read:,}",
-        f"{row.written_5m + row.written_1h:,}",
-        f"{row.output_tokens:,}",
-        _format_cost(row),
-        format_dollars(row.inherited_dollars) if row.inherited_calls else "",
-        format_dollars(row.subscription_dollars) if row.subscription_calls else "",
-        "" if row.estimated_dollars is None else format_dollars(row.estimated_dollars),
-        *_savings_cells(row),
+    Narrow terminals show fewer columns. The worst-case cost is only shown on request.
+    """
+    if not report.rows:
+        return []
+    columns = [*_name_columns(report, display, families or {}), *_number_columns(report, worst_case=worst_case)]
+    *rows, total = zip(*(cells for _, cells in columns), strict=True)
+    return format_table(
+        [column for column, _ in columns], rows, display, total=total if len(rows) > 1 else None
     )
 
 
-def _savings_cells(row: CostReportRow) -> tuple[str, ...]:
-    savings = row.saved
-    without = _UNKNOWN
-    if savings.without is not None:
-        calls_text = "" if row.compared_calls == row.calls else f" for {_count_calls(row.compared_calls)}"
-        without = f"{format_dollars(savings.without)}{calls_text}"
-    error, not_fitting = savings.simulation_error, row.would_not_fit_calls
-    return (
-        without,
-        _format_saving(savings.total) or _UNKNOWN,
-        _format_nonzero_saving(savings.breakpoints),
-        _format_compaction_saving(row),
-        _format_nonzero_saving(savings.context),
-        _format_nonzero_saving(savings.keep_alive),
-        format_dollars(error) if error else "",
-        f"{_count_calls(not_fitting)}, {format_dollars(row.would_not_fit_dollars)}" if not_fitting else "",
-    )
+def _name_columns(
+    report: CostReport, display: Display, families: Mapping[str, SessionFamily]
+) -> Iterator[tuple[Column, list[str]]]:
+    """Yield the columns of the groups, each with a cell for every row and the total."""
+    for number, name in enumerate(report.group_by):
+        values = [row.group[number] for row in report.rows]
+        total = "" if number else "total"
+        if name is not GroupBy.SESSION:
+            yield Column(heading=name, fit=Fit.SHORTEN), [*(value or '""' for value in values), total]
+            continue
+        short_ids = shorten_ids(values)
+        ids = [(short_ids[id_] if display.is_terminal else id_) or "(no session)" for id_ in values]
+        titles = [families[id_].title if id_ in families else "" for id_ in values]
+        yield Column(heading=name), [*ids, total]
+        yield Column(heading="title", fit=Fit.SHORTEN, optional=True), [*titles, ""]
 
 
-def _format_cost(row: CostReportRow) -> str:
-    """Format the cost of calls. Calls of unknown price are counted, never taken as free."""
-    return _format_with_unpriced(row.dollars, "+", row.unknown_calls)
+def _number_columns(report: CostReport, *, worst_case: bool) -> Iterator[tuple[Column, list[str]]]:
+    """Yield the columns of numbers, each with a cell for every row and the total."""
+    rows = [*report.rows, report.total]
+
+    def count_column(heading: str, counts: list[int], drop: int | None = None) -> tuple[Column, list[str]]:
+        column = Column(heading=heading, align="right", optional=True, drop_order=drop)
+        return column, [f"{count:,}" for count in counts]
+
+    written = [row.written_5m + row.written_1h for row in rows]
+    inputs = [row.uncached + row.read + written for row, written in zip(rows, written, strict=True)]
+    shares = [f"{row.read / max(tokens, 1):.0%}" for row, tokens in zip(rows, inputs, strict=True)]
+    yield count_column("calls", [row.calls for row in rows])
+    yield count_column("input", inputs, drop=5)
+    yield Column(heading="cached", align="right", optional=True, drop_order=4), shares
+    yield count_column("written", written, drop=1)
+    yield count_column("output", [row.output_tokens for row in rows], drop=3)
+    yield Column(heading="cost", align="right"), format_dollar_column([row.dollars for row in rows])
+    yield count_column("unpriced", [row.unknown_calls for row in rows])
+    if worst_case:
+        estimates = format_dollar_column([row.estimated_dollars for row in rows], unknown=_NO_AMOUNT)
+        yield Column(heading="worst case", align="right"), estimates
+    without = format_dollar_column([row.saved.without for row in rows], unknown=_NO_AMOUNT)
+    yield Column(heading="without Foveate", align="right", optional=True, drop_order=2), without
+    saved = format_dollar_column([row.saved.total for row in rows], unknown=_NO_AMOUNT)
+    yield Column(heading="saved", align="right", optional=True), saved
 
 
-def _format_with_unpriced(dollars: Decimal | None, word: str, calls: int) -> str:
-    if not calls:
-        return format_dollars(dollars or Decimal(0))
-    unknown = f"{_count_calls(calls)} of unknown price"
-    return f"{format_dollars(dollars)} {word} {unknown}" if dollars else unknown
+def cap_lines(caps: Sequence[CapStatus], display: Display) -> list[str]:
+    """Format a table with a row for each use of a cap."""
+    if not caps:
+        return []
+    ids = shorten_ids([use.session_id or "" for status in caps for use in status.uses])
+    if not display.is_terminal:
+        ids = {id_: id_ for id_ in ids}
+    dollars = iter(format_dollar_column([amount for status in caps for amount in _listed_amounts(status)]))
+    rows: list[list[Cell]] = []
+    for status in caps:
+        cap = status.cap
+        if not status.uses:
+            note = "" if cap.scope is CapScope.CALL else "no recent calls"
+            rows.append([describe_cap(cap, cap.agent), next(dollars), "", "", "", "", "", note])
+        for use in status.uses[:_MAX_LISTED_USES]:
+            session = None if use.session_id is None else ids[use.session_id]
+            name = describe_cap(cap, use.agent, session, use.day)
+            amounts = [next(dollars) for _ in range(4)]
+            unpriced = f"{use.unknown_calls:,}"
+            share = "" if not cap.dollars else f"{(use.balance.spent + use.balance.reserved) / cap.dollars:.0%}"
+            rows.append([name, *amounts, share, unpriced, Styled(_cap_note(use), _STYLES[use.level])])
+        more = len(status.uses) - _MAX_LISTED_USES
+        if more > 0:
+            rows.append([f"{more:,} more {cap.scope}{'s' * (more != 1)} (--json lists all)", *[""] * 7])
+    return format_table(_CAP_COLUMNS, rows, display)
 
 
-def _format_compaction_saving(row: CostReportRow) -> str:
-    unknown = f"{_count_calls(row.unknown_compactions)} of unknown price" if row.unknown_compactions else ""
-    return " less ".join(filter(None, (_format_nonzero_saving(row.saved.compaction), unknown)))
+def _listed_amounts(status: CapStatus) -> Iterator[Decimal]:
+    """Yield the amounts in the rows of a cap: its limit and, for each use, spent, reserved and left."""
+    if not status.uses:
+        yield status.cap.dollars
+    for use in status.uses[:_MAX_LISTED_USES]:
+        yield from (status.cap.dollars, use.balance.spent, use.balance.reserved, max(use.remaining, Decimal(0)))
 
 
-def _format_nonzero_saving(dollars: Decimal | None) -> str:
-    return _format_saving(dollars) if dollars else ""
-
-
-def _format_saving(dollars: Decimal | None) -> str:
-    """Format what was saved or, if negative, what it cost more; empty if unknown."""
-    if dollars is None:
-        return ""
-    return f"cost {format_dollars(-dollars)} more" if dollars < 0 else format_dollars(dollars)
+def _cap_note(use: CapUse) -> str:
+    if use.remaining < 0:
+        return f"over by {format_amount(-use.remaining)}"
+    match use.level:
+        case CapLevel.FULL:
+            return "cap reached"
+        case CapLevel.NEAR:
+            return "near cap"
+        case CapLevel.FINE:
+            return ""
 
 
 def _count_calls(number: int) -> str:
-    return f"{number:,} call{'s' * (number != 1)}"
+    return _count(number, "call")
 
 
-def _align_columns(cells: Sequence[str], widths: Sequence[int], left_columns: int) -> str:
-    """Align cells: the first `left` to the left, the others to the right."""
-    parts = []
-    for number, (text, width) in enumerate(zip(cells, widths, strict=True)):
-        blanks = " " * (width - cell_len(text))
-        parts.append(text + blanks if number < left_columns else blanks + text)
-    return _GAP.join(parts).rstrip()
-
-
-class CapFormatter(_CostFormatter):
-    def lines(self, caps: Sequence[CapStatus]) -> Iterator[str]:
-        """Format a table with a line for each use of a cap; on narrow displays two lines each."""
-        if not caps:
-            return
-        ids = shorten_ids([use.session_id or "" for status in caps for use in status.uses])
-        rows = [row for status in caps for row in self._status_rows(status, ids)]
-        widths = [
-            max(map(cell_len, column)) for column in zip(_CAP_HEADINGS, *(row[0] for row in rows), strict=True)
-        ]
-        if not self._fits(widths):
-            for cells, level in rows:
-                yield from self._narrow_lines(cells, level)
-            return
-        yield self._paint(self._align_row(_CAP_HEADINGS, widths), _DIM)
-        for cells, level in rows:
-            line = self._align_row(cells, widths)
-            yield line.removesuffix(cells[-1]) + self._paint(cells[-1], _COLOURS[level])
-
-    def _status_rows(
-        self, status: CapStatus, ids: dict[str, str]
-    ) -> Iterator[tuple[tuple[str, ...], CapLevel]]:
-        cap = status.cap
-        if not status.uses:
-            note = "" if cap.scope is CapScope.CALL else "nobody has called of late"
-            yield (self._describe_cap(cap), format_dollars(cap.dollars), "", "", "", note), CapLevel.FINE
-        for use in status.uses[:_MAX_LISTED_USES]:
-            cells = (
-                self._describe_cap(cap, use, ids),
-                format_dollars(cap.dollars),
-                _format_with_unpriced(use.balance.spent, "with", use.unknown_calls),
-                format_dollars(use.balance.reserved),
-                format_dollars(use.remaining) if use.remaining > 0 else format_dollars(Decimal(0)),
-                describe_cap_use(use),
-            )
-            yield cells, use.level
-        more = len(status.uses) - _MAX_LISTED_USES
-        if more > 0:
-            note = f"{more:,} more {cap.scope}{'s' * (more != 1)}, farther from it; --json has them all"
-            yield (self._ellipsis, "", "", "", "", note), CapLevel.FINE
-
-    def _describe_cap(self, cap: Cap, use: CapUse | None = None, ids: dict[str, str] | None = None) -> str:
-        agent = cap.agent if use is None else use.agent
-        session = None if use is None or ids is None or use.session_id is None else ids[use.session_id]
-        return describe_cap(
-            cap,
-            None if agent is None else self._shorten_name(agent),
-            None if session is None else self._shorten_name(session),
-            None if use is None else use.day,
-        )
-
-    def _narrow_lines(self, cells: tuple[str, ...], level: CapLevel) -> Iterator[str]:
-        description, limit, spent, reserved, remaining, note = cells
-        yield _GAP.join(filter(None, (description, limit, self._paint(note, _COLOURS[level]))))
-        if spent:
-            yield f"{_INDENT}{spent} spent, {reserved} reserved, {remaining} left"
-
-    def _align_row(self, cells: Sequence[str], widths: Sequence[int]) -> str:
-        *numbers, note = cells
-        return (
-            f"{_align_columns(numbers, widths[:-1], 1)}{_GAP}{note}".rstrip()
-            if note
-            else _align_columns(numbers, widths[:-1], 1)
-        )
+def _count(number: int, singular: str, plural: str = "") -> str:
+    return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"

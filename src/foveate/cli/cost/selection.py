@@ -58,9 +58,9 @@ def parse_group_by(text: str) -> tuple[GroupBy, ...]:
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
         if word not in list(GroupBy):
-            raise BadOption(f"--by is any of {', '.join(GroupBy)} with commas between them, not {word!r:.40}")
+            raise BadOption(f"--by takes {', '.join(GroupBy)}, separated by commas, not {word!r:.40}")
         if words.count(word) > 1:
-            raise BadOption(f"--by has {word} twice")
+            raise BadOption(f"--by names {word} twice")
     return tuple(map(GroupBy, words))
 
 
@@ -100,5 +100,5 @@ async def resolve_session_id(ledger: Ledger, selection: CallSelection) -> str | 
         [id_ for id_ in session_ids if id_.startswith(selection.session)], selection.session, "session"
     )
     if found is None:
-        raise BadOption(f"no call is of a session whose id begins with {selection.session!r:.80}")
+        raise BadOption(f"there are no calls of a session whose id starts with {selection.session!r:.80}")
     return found

@@ -71,7 +71,7 @@ def test_group_by_preserves_the_order() -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "not ''"), ("agent,", "not ''"), ("week", "not 'week'"), ("day,day", "--by has day twice")],
+    [("", "not ''"), ("agent,", "not ''"), ("week", "not 'week'"), ("day,day", "--by names day twice")],
 )
 def test_an_unknown_or_repeated_group_is_rejected(text: str, message: str) -> None:
     with pytest.raises(BadOption, match=message):
