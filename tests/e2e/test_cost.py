@@ -106,6 +106,28 @@ def test_the_table_shows_unknown_costs_and_losses(run: Any, url: str) -> None:
     ]
 
 
+def test_calls_are_grouped_by_day_and_agent_by_default(run: Any, url: str) -> None:
+    assert run_json(run, "--store", url)["by"] == ["day", "agent"]
+    assert [line.split()[:2] for line in run("cost", "--store", url).out.splitlines()[1:]] == [
+        ["2026-11-02", "ana"],
+        ["2026-11-03", "ana"],
+        ["2026-11-03", "bob"],
+        ["2026-11-04", "bob"],
+        ["2026-11-05", "ana"],
+        ["total", "5"],
+    ]
+
+
+def test_the_worst_case_cost_is_shown_only_on_request(run: Any, database_url: str) -> None:
+    fill_ledger(database_url, [CHARGE])
+
+    usual, requested = (run("cost", "--store", database_url, *option).out for option in ((), ("--worst-case",)))
+
+    assert "worst case" not in usual
+    assert "worst case" in requested
+    assert "$0.20" in requested
+
+
 @pytest.mark.parametrize(
     ("filters", "calls"),
     [

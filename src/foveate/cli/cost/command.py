@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from foveate.session.store import ObservedLimit
     from foveate.store import Store
 
-_DEFAULT_BY = "model,category"
+_DEFAULT_BY = "day,agent"
 
 app = typer.Typer(
     name="cost",
@@ -63,6 +63,9 @@ def report(
     until: Until = None,
     agent: Agent = None,
     session: Session = None,
+    worst_case: Annotated[
+        bool, typer.Option("--worst-case", help="Also show the worst-case cost estimated before the calls.")
+    ] = False,
     store: StoreUrl = None,
     json: AsJson = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
@@ -107,7 +110,7 @@ def report(
 
             console.print_raw(report_csv(cost_report))
         else:
-            _print_report(cost_report, families, limits, now)
+            _print_report(cost_report, families, limits, now, worst_case=worst_case)
             if correction_count:
                 corrections = f"{correction_count:,} manual correction{'s' * (correction_count != 1)}"
                 console.print_note(f"{corrections} in this period: see foveate cost corrections")
@@ -346,11 +349,13 @@ def _print_report(
     families: "Mapping[str, SessionFamily]",
     limits: "Sequence[ObservedLimit]",
     now: float,
+    *,
+    worst_case: bool,
 ) -> None:
     from foveate.cli.cost.output import rate_limit_notes, report_lines, report_notes
 
     display = console.display_for(sys.stdout)
-    console.print_lines(report_lines(report, display, families))
+    console.print_lines(report_lines(report, display, families, worst_case=worst_case))
     if not report.rows:
         console.print_note("no calls match")
     for note in (*report_notes(report, families), *rate_limit_notes(limits, now)):
