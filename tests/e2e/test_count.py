@@ -247,7 +247,8 @@ def test_an_unreachable_server_is_reported_and_the_count_is_still_printed(run: A
     assert outcome.code == 0
     assert outcome.rows["total"] == "~6"
     assert outcome.err == (
-        "foveate: http://127.0.0.1:9/tokenize: connection failed (Connection refused); counted offline instead\n"
+        "foveate: http://127.0.0.1:9/tokenize: connection failed (Connection refused);"
+        " counted offline instead\n"
     )
 
 
