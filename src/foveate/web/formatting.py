@@ -36,9 +36,11 @@ def format_money(dollars: Decimal | None, decimals: int | None = None) -> str:
 
 
 def choose_decimals(amounts: Iterable[Decimal | float | None]) -> int:
-    """Choose the decimals of a column: two if an amount is a dollar or more, or all are zero, else four."""
+    """Choose the decimals of a column by its largest amount: four below a dollar, three below ten, else two."""
     largest = max((abs(float(amount)) for amount in amounts if amount is not None), default=0.0)
-    return _MANY_DECIMALS if 0 < largest < 1 else _FEW_DECIMALS
+    if not 0 < largest < 10:
+        return _FEW_DECIMALS
+    return _MANY_DECIMALS if largest < 1 else 3
 
 
 def format_chart_dollars(amount: float, decimals: int | None = None) -> str:

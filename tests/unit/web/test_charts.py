@@ -46,7 +46,7 @@ def test_the_script_gets_the_same_numbers_as_the_table() -> None:
         "events": [{"label": 1, "kind": "compaction", "description": "compacted & shortened"}],
     }
     cells = re.findall(r"<td[^>]*>(.*?)</td>", text)
-    assert cells == ["$0.50", "$1.00", "", "–", "$1.00", "compacted &amp; shortened "]
+    assert cells == ["$0.500", "$1.000", "", "–", "$1.000", "compacted &amp; shortened "]
 
 
 def test_names_are_escaped_in_markup_and_scripts() -> None:

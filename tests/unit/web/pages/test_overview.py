@@ -141,12 +141,12 @@ async def test_the_tiles_show_costs_savings_hit_ratio_and_requests_of_a_week(das
     assert "Saved $0.95 $5.65 without Foveate" in tiles
     savings = extract_part(await dashboard.page("/"), "savings")
     for expected in (
-        "Without Foveate $5.65 simulated cost of 2 calls (of 5), exactly as the clients sent them",
-        "Breakpoints −$0.90",
-        "Compaction and trimming −$0.30",
-        "Keep-alive +$0.25",
-        "With Foveate $4.70",
-        "Simulation error $0.00",
+        "Without Foveate $5.650 simulated cost of 2 calls (of 5), exactly as the clients sent them",
+        "Breakpoints −$0.900",
+        "Compaction and trimming −$0.300",
+        "Keep-alive +$0.250",
+        "With Foveate $4.700",
+        "Simulation error $0.000",
     ):
         assert expected in savings
     assert "Lost to cache misses $0.06 1 cache miss, 12.3k tokens paid again" in tiles
@@ -182,16 +182,16 @@ async def test_agents_are_sorted_by_cost_and_link_to_their_sessions(dashboard: D
     agents = extract_part(page, "agents")
 
     assert agents.index("ana") < agents.index("bob")
-    assert "ana 2 0 90% healthy $4.70 + 1 unpriced $5.65 $0.9500 $0.0000" in agents
-    assert "bob 2 1 5% flagged $3.25 not compared $0.0600" in agents
+    assert "ana 2 0 90% healthy $4.700 + 1 unpriced $5.650 $0.9500 $0.0000" in agents
+    assert "bob 2 1 5% flagged $3.250 not compared $0.0600" in agents
     assert 'href="/-/sessions?agent=bob"' in page
 
 
 async def test_costs_are_shown_by_category(dashboard: Dashboard) -> None:
     text = extract_part(await dashboard.page("/"), "categories")
 
-    assert "main requests of the agents 4 1.2k 28 $7.75 + 1 unpriced" in text
-    assert "compaction summaries of long histories 1 9k 7 $0.20" in text
+    assert "main requests of the agents 4 1.2k 28 $7.750 + 1 unpriced" in text
+    assert "compaction summaries of long histories 1 9k 7 $0.200" in text
 
 
 async def test_cache_misses_are_explained_and_link_to_their_session(dashboard: Dashboard) -> None:
@@ -207,9 +207,9 @@ async def test_caps_are_shown_with_their_usage(dashboard: Dashboard) -> None:
     caps = extract_part(await dashboard.page("/"), "caps")
 
     assert "each call $0.50 applies to each call separately" in caps
-    assert "session session of … of ana $8.00 $4.70 with 1 unpriced $0.00 59% used, warns from 50% on" in caps
-    assert "agent bob $1.00 $3.25 $0.00 over by $2.25" in caps
-    assert "day 2026-11-06 $100.00 $4.70 with 1 unpriced $0.00 5% used" in caps
+    assert "session session of … of ana $8.00 $4.700 with 1 unpriced $0.00 59% used, warns from 50% on" in caps
+    assert "agent bob $1.00 $3.250 $0.00 over by $2.25" in caps
+    assert "day 2026-11-06 $100.00 $4.700 with 1 unpriced $0.00 5% used" in caps
     assert "session of bob" not in caps  # it had no recent call
 
 
