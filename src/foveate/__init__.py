@@ -7,45 +7,89 @@ This is the public API of the library. Importing it loads nothing heavy.
     6
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from datetime import date, datetime
+
     from foveate.budget import Budget, Cut, Item, Prompt, Section, SectionReport, SectionRule
-    from foveate.budget.ladder import LadderLike
+    from foveate.budget.ladder import LadderLike, LadderName
+    from foveate.budget.sections import KeepName, PriorityName, StabilityName
+    from foveate.budget.trim import MessageT, Trimmed
+    from foveate.cost.call_cost import Cost
+    from foveate.cost.pricing.price_book import PriceBook
+    from foveate.errors import (
+        BadOption,
+        BudgetExceeded,
+        FoveateError,
+        InputError,
+        MalformedRequest,
+        UnreadableInput,
+    )
     from foveate.memory.memory import Memory
-    from foveate.memory.views.view import View
-    from foveate.model import TokenCount
+    from foveate.memory.views.view import View, ViewFormatName
+    from foveate.model import ApiFormat, TokenCount
     from foveate.tokens.counter import RequestCounter
     from foveate.tokens.request_count import PartCount, RequestCount
     from foveate.tokens.text_meter import TextCounter
 
 __all__ = [
+    "ApiFormat",
+    "BadOption",
     "Budget",
+    "BudgetExceeded",
+    "Cost",
     "Cut",
+    "FoveateError",
+    "InputError",
     "Item",
+    "KeepName",
+    "LadderName",
+    "MalformedRequest",
     "Memory",
     "PartCount",
+    "PriorityName",
     "Prompt",
     "RequestCount",
     "Section",
     "SectionReport",
     "SectionRule",
+    "StabilityName",
     "TokenCount",
+    "Trimmed",
+    "UnreadableInput",
     "View",
+    "ViewFormatName",
     "assemble",
+    "cost",
     "count",
     "count_request",
+    "trim",
 ]
 
 
 _counter_for: "Callable[[str], RequestCounter] | None" = None
+_price_book: "PriceBook | None" = None
 
 
 def count(text: str, model: str = "gpt-4o") -> "TokenCount":
-    """Count the tokens of `text` for `model`, offline.
+    """Count the tokens of a text, offline.
 
-    Never raises for a text: for an unknown model the count is an estimate, and says so (`exact`, `upper`).
+    For an unknown model the count is an estimate, and says so (`exact`, `upper`).
+
+        >>> import foveate
+        >>> foveate.count("How many tokens is this?")
+        TokenCount(tokens=6, exact=True, upper=6)
+
+    Args:
+        text: the text. An empty one has 0 tokens.
+        model: the name of the model whose tokenizer counts.
+
+    Raises:
+        TypeError: `text` is not a `str`. No text raises.
     """
     global _counter_for
     if not isinstance(text, str):
@@ -57,20 +101,29 @@ def count(text: str, model: str = "gpt-4o") -> "TokenCount":
     return _counter_for(model).text(text)
 
 
-def count_request(body: Mapping[str, Any] | str | bytes, model: str | None = None) -> "RequestCount":
-    """Count the input tokens of a whole request body: system prompt, tools, messages, images and framing.
-
-    `body` is the JSON of an Anthropic Messages, OpenAI chat, OpenAI Responses, Gemini or Bedrock request, or
-    the same as a dict. `model` overrides the model in the body.
+def count_request(
+    body: Mapping[str, Any] | Sequence[Any] | str | bytes, model: str | None = None
+) -> "RequestCount":
+    """Count the input tokens of a whole request: system prompt, tools, messages, images and framing.
 
         >>> import foveate
         >>> body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hello!"}]}
         >>> foveate.count_request(body).total
         TokenCount(tokens=9, exact=True, upper=11)
+        >>> foveate.count_request(body["messages"], model="gpt-4o").total.tokens
+        9
+
+    Args:
+        body: an Anthropic Messages, OpenAI chat, OpenAI Responses, Gemini or Bedrock request, as a dict or as
+            JSON; or a list of messages in one of these formats. Objects of the providers' SDKs can be in it.
+            The format is detected. Messages that have only a role and a text are the same in several formats;
+            they count as Anthropic's if the name of the model starts with `claude`, and otherwise as OpenAI
+            chat.
+        model: overrides the model in the body.
 
     Raises:
-        foveate.errors.MalformedRequest: the body is not JSON or has none of these formats, or an object in it
-            has the same key twice (`foveate.errors.DuplicateKey`).
+        MalformedRequest: the body is not JSON or has none of these formats, or an object in it has the same key
+            twice.
     """
     from foveate.tokens import count_body
 
@@ -87,9 +140,6 @@ def assemble(
     configuration: "Budget | None" = None,
 ) -> "Prompt":
     """Join sections by blank lines, and cut them by the budget's ladder until the whole text fits.
-
-    `budget` can be a ladder alone, by name or as a list of rungs. `model` can be a counter instead: any object
-    whose `text(text)` returns a `TokenCount`. `show_budget` adds a section in which the agent sees its budget.
 
     The limit is the first of these that is set: the total of `budget`, `CONTEXT_MAX_TOKENS` in the environment,
     the total of the `agent`'s budget, that of the operator's `configuration`, the model's context window. The
@@ -109,9 +159,17 @@ def assemble(
         >>> prompt.tokens, [(cut.section, cut.before, cut.after) for cut in prompt.cuts]
         (21, [('log', 44, 16)])
 
+    Args:
+        sections: the parts of the prompt, in order.
+        budget: a `Budget`, the same as a mapping, or only a ladder, by name or as a list of rungs.
+        model: the name of a model, or a counter: any object whose `text(text)` returns a `TokenCount`.
+        show_budget: add a section in which the agent sees its budget.
+        agent: the budget from the agent's own file.
+        configuration: the budget from the operator's configuration.
+
     Raises:
-        foveate.errors.BudgetExceeded: the required sections do not fit; has the size of every section.
-        foveate.errors.BadOption: an invalid argument, such as two sections with the same name.
+        BudgetExceeded: the required sections do not fit; has the size of every section.
+        BadOption: an invalid argument, such as two sections with the same name.
     """
     import os
     from dataclasses import replace
@@ -144,19 +202,134 @@ def assemble(
     return replace(prompt, limit_source=limit.source)
 
 
+def trim(
+    messages: "Sequence[MessageT]", *, limit_tokens: int, model: str, api_format: "ApiFormat | None" = None
+) -> "Trimmed[MessageT]":
+    """Drop the oldest messages of a conversation until the rest fits a number of tokens.
+
+    Whole turns are dropped first, oldest first, then the oldest steps of the last turn, then a finished answer
+    after the last user message. A tool call and its result are dropped together, and so are parallel calls with
+    all their results. These messages always stay: system and developer messages, the last user message, and
+    tool calls and results at the end that the model has not answered yet.
+
+        >>> import foveate
+        >>> messages = [
+        ...     {"role": "system", "content": "Be brief."},
+        ...     {"role": "user", "content": "What is the capital of France?"},
+        ...     {"role": "assistant", "content": "Paris."},
+        ...     {"role": "user", "content": "And of Italy?"},
+        ... ]
+        >>> trimmed = foveate.trim(messages, limit_tokens=30, model="gpt-4o")
+        >>> trimmed
+        <Trimmed: 2 messages, 18 tokens; 2 dropped>
+        >>> [message["content"] for message in trimmed.messages]
+        ['Be brief.', 'And of Italy?']
+
+    Args:
+        messages: a list of messages. It is not changed, and the same objects are returned. Objects of the
+            providers' SDKs can be among them.
+        limit_tokens: the most tokens that the rest may have as a request of its own. If the count is an
+            estimate, its upper bound is within the limit. A system prompt or tools that are not messages are
+            not counted: subtract them from the limit.
+        model: the model whose tokens count.
+        api_format: the format of the messages. None detects it. Messages that have only a role and a text are
+            the same in several formats; they are Anthropic's if the name of the model starts with `claude`, and
+            otherwise those of OpenAI chat.
+
+    Returns:
+        The messages that stay and those that were dropped, both in order, and the count of those that stay.
+
+    Raises:
+        BudgetExceeded: the messages that always stay do not fit.
+        BadOption: an invalid limit or format, or `messages` is not a list.
+        MalformedRequest: a message is not an object, or cannot be written as JSON.
+    """
+    from foveate.budget.trim import trim_messages
+
+    return trim_messages(messages, limit_tokens=limit_tokens, model=model, api_format=api_format)
+
+
+def cost(
+    usage_or_response: object,
+    *,
+    model: str,
+    provider: str | None = None,
+    at: "date | datetime | None" = None,
+) -> "Cost | None":
+    """Return the cost of a call from the usage in its response; None if it is unknown.
+
+    The prices are the installed tables and the file of `foveate prices update`. Nothing is downloaded.
+
+        >>> import foveate
+        >>> usage = {"prompt_tokens": 2000, "completion_tokens": 100}
+        >>> usage["prompt_tokens_details"] = {"cached_tokens": 1024}
+        >>> call = foveate.cost(usage, model="gpt-4o", provider="openai")
+        >>> call.dollars, call.cached_read
+        (Decimal('0.00472000'), Decimal('0.00128000'))
+        >>> foveate.cost(usage, model="nobody/knows-this") is None
+        True
+
+    Args:
+        usage_or_response: the response of a provider's SDK, or its usage; or the same as a dict.
+        model: the model that was called.
+        provider: the provider that was called, by its name in genai-prices or in Foveate's configuration. None
+            takes the provider that makes the model.
+        at: the time of the call, if it is not now: a date, or a datetime. Without a time zone it is in UTC.
+
+    Returns:
+        The cost, or None if the usage is missing, empty or has impossible numbers, or if the price of anything
+        in it is unknown.
+
+    Raises:
+        TypeError: `usage_or_response` is neither a dict nor an object of an SDK.
+        BadOption: `at` is neither a date nor a datetime.
+    """
+    global _price_book
+    import os
+    import time
+
+    from foveate.config.price_file import default_price_file
+    from foveate.cost.call_cost import Cost, read_usage, to_seconds
+    from foveate.cost.pricing.price_book import PriceBook
+    from foveate.prompt_cache.rules import rules_for
+
+    usage, seconds = read_usage(usage_or_response), to_seconds(at, time.time())
+    if usage is None:
+        return None
+    if _price_book is None:
+        _price_book = PriceBook(load_imported=default_price_file(os.environ).current_prices)
+    name = rules_for(model).provider if provider is None else provider
+    price = _price_book.price(model, usage, provider=name, at=seconds)
+    return None if price is None else Cost.from_price(price)
+
+
 _PUBLIC_MODULES = {
+    "ApiFormat": "model",
+    "BadOption": "errors",
     "Budget": "budget.budget",
+    "BudgetExceeded": "errors",
+    "Cost": "cost.call_cost",
     "Cut": "budget.prompt",
+    "FoveateError": "errors",
+    "InputError": "errors",
     "Item": "budget.sections",
+    "KeepName": "budget.sections",
+    "LadderName": "budget.ladder",
+    "MalformedRequest": "errors",
     "Memory": "memory.memory",
     "PartCount": "tokens.request_count",
+    "PriorityName": "budget.sections",
     "Prompt": "budget.prompt",
     "RequestCount": "tokens.request_count",
     "Section": "budget.sections",
     "SectionReport": "budget.prompt",
     "SectionRule": "budget.budget",
+    "StabilityName": "budget.sections",
     "TokenCount": "model",
+    "Trimmed": "budget.trim",
+    "UnreadableInput": "errors",
     "View": "memory.views.view",
+    "ViewFormatName": "memory.views.view",
 }
 
 
@@ -171,3 +344,19 @@ def __getattr__(name: str) -> Any:
 
     attribute = globals()[name] = getattr(import_module(f"foveate.{_PUBLIC_MODULES[name]}"), name)
     return attribute
+
+
+def __dir__() -> list[str]:
+    """List the public API: names that are imported on first use, and no modules."""
+    return [*__all__, "__version__"]
+
+
+class _Package(ModuleType):
+    """Keep the function `cost`: importing the subpackage of the same name would replace it."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name == "cost" and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -8,6 +8,7 @@ ten times as fast as dataclasses.
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
+from typing import Literal
 
 import msgspec
 
@@ -20,6 +21,10 @@ class Format(StrEnum):
     RESPONSES = "openai-responses"
     GEMINI = "gemini"
     BEDROCK = "bedrock"
+
+
+ApiFormat = Literal["anthropic", "openai-chat", "openai-responses", "gemini", "bedrock"]
+"""Names of the formats, for type checkers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,11 @@ class TokenCount:
     def __add__(self, other: "TokenCount") -> "TokenCount":
         """Add two counts; the sum is exact only if both are."""
         return TokenCount(self.tokens + other.tokens, self.exact and other.exact, self.upper + other.upper)
+
+    def _repr_html_(self) -> str:
+        if self.exact:
+            return f"<strong>{self.tokens:,}</strong> tokens"
+        return f"<strong>~{self.tokens:,}</strong> tokens, at most {self.upper:,}"
 
 
 ZERO_TOKENS = TokenCount(0, True, 0)

@@ -6,14 +6,13 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from foveate.budget.ladder import Drop, Ladder, LastLines, Replace, Rung, Truncate, rung_label, rung_matches
-from foveate.budget.prompt import Action, Cut, SectionReport
+from foveate.budget.prompt import SECTION_SEPARATOR, Action, Cut, SectionReport
 from foveate.budget.sections import Priority, Section
 from foveate.budget.truncate import OLDER_TRUNCATED, AvailableRoom, TextParts, TruncatableText, truncate
 from foveate.model import ZERO_TOKENS, TokenCount
 from foveate.tokens.measured_text import MeasuredText, Segment
 from foveate.tokens.text_meter import TextMeter, TextPart, TextSpan
 
-SECTION_SEPARATOR = "\n\n"
 _FLOAT_ERROR = 1e-9
 _MAX_TOKENS = 10**15
 # The sizes of sections are a good guess, since joins change little. After so many wrong guesses, bisect.

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from foveate.budget.apply_ladder import (
-    SECTION_SEPARATOR,
     PromptFitting,
     SectionState,
     build_section_report,
@@ -17,7 +16,14 @@ from foveate.budget.apply_ladder import (
 )
 from foveate.budget.budget import SectionRule
 from foveate.budget.ladder import BUILT_IN_LADDERS, Ladder, name_matches
-from foveate.budget.prompt import BUDGET_SECTION_NAME, Action, Prompt, SectionReport, render_budget_section
+from foveate.budget.prompt import (
+    BUDGET_SECTION_NAME,
+    SECTION_SEPARATOR,
+    Action,
+    Prompt,
+    SectionReport,
+    render_budget_section,
+)
 from foveate.budget.sections import Keep, Priority, Section
 from foveate.budget.truncate import AvailableRoom, truncate, truncate_without_marker
 from foveate.errors import BadOption, BudgetExceeded, SectionSize

@@ -5,8 +5,17 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from foveate.budget.ladder import TRUNCATE_LOW_PRIORITY, Ladder, LadderLike, parse_ladder
-from foveate.budget.sections import Keep, Priority, Section, check_share, check_token_limit, parse_choice
+from foveate.budget.ladder import TRUNCATE_LOW_PRIORITY, Ladder, LadderLike, LadderName, parse_ladder
+from foveate.budget.sections import (
+    Keep,
+    KeepName,
+    Priority,
+    PriorityName,
+    Section,
+    check_share,
+    check_token_limit,
+    parse_choice,
+)
 from foveate.errors import BadOption
 
 _SECTION_DEFAULT = "the section's own"
@@ -19,31 +28,40 @@ def smaller_limit(first: Number | None, second: Number | None) -> Number | None:
     return min((limit for limit in (first, second) if limit is not None), default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, init=False)
 class SectionRule:
     """Rule of a budget for a section. A field that is None leaves the section's own value."""
 
-    priority: Priority | None = None
-    max_tokens: int | None = None
-    share: float | None = None
-    keep: Keep | None = None
-    enabled: bool | None = None
+    priority: Priority | None
+    max_tokens: int | None
+    share: float | None
+    keep: Keep | None
+    enabled: bool | None
 
-    def __post_init__(self) -> None:
-        """Validate and convert the fields.
+    def __init__(
+        self,
+        *,
+        priority: Priority | PriorityName | None = None,
+        max_tokens: int | None = None,
+        share: float | None = None,
+        keep: Keep | KeepName | None = None,
+        enabled: bool | None = None,
+    ) -> None:
+        """Validate and convert the values.
 
         Raises:
             BadOption: an invalid value; its `path` names the field.
         """
+        if not (enabled is None or isinstance(enabled, bool)):
+            raise BadOption(f"enabled is true or false, not {enabled!r}", path=("enabled",))
         set_field = object.__setattr__
-        if self.priority is not None:
-            set_field(self, "priority", parse_choice(Priority, self.priority, ("priority",)))
-        if self.keep is not None:
-            set_field(self, "keep", parse_choice(Keep, self.keep, ("keep",)))
-        set_field(self, "max_tokens", check_token_limit(self.max_tokens, ("max_tokens",)))
-        set_field(self, "share", check_share(self.share, ("share",)))
-        if not (self.enabled is None or isinstance(self.enabled, bool)):
-            raise BadOption(f"enabled is true or false, not {self.enabled!r}", path=("enabled",))
+        set_field(
+            self, "priority", None if priority is None else parse_choice(Priority, priority, ("priority",))
+        )
+        set_field(self, "max_tokens", check_token_limit(max_tokens, ("max_tokens",)))
+        set_field(self, "share", check_share(share, ("share",)))
+        set_field(self, "keep", None if keep is None else parse_choice(Keep, keep, ("keep",)))
+        set_field(self, "enabled", enabled)
 
     def over(self, other: "SectionRule") -> "SectionRule":
         """Return this rule with the missing fields taken from `other`."""
@@ -88,7 +106,7 @@ class Budget:
         ladder: LadderLike | None = None,
         *,
         sections: Mapping[str, SectionRule] | None = None,
-        overflow_policy: str | None = None,
+        overflow_policy: LadderName | None = None,
     ) -> None:
         """Validate the values.
 

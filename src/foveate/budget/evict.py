@@ -94,7 +94,7 @@ def evict(
         BadOption: an invalid limit, or not one count per message.
     """
     _check_arguments(messages, tokens, token_budget, max_turns)
-    positions = [position for position, message in enumerate(messages) if not is_system_message(message)]
+    positions = turn_positions(messages)
     outline = TurnOutline([messages[position] for position in positions])
     total = remaining_tokens = sum(tokens)
     remaining_turns = outline.count_question_turns(outline.turns)
@@ -124,6 +124,11 @@ def evict(
         tokens_after=remaining_tokens,
         token_budget=token_budget,
     )
+
+
+def turn_positions(messages: Sequence[Message]) -> list[int]:
+    """Positions of the messages that belong to turns: all except system messages."""
+    return [position for position, message in enumerate(messages) if not is_system_message(message)]
 
 
 def _check_arguments(

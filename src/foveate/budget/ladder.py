@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Literal
 
 from foveate.errors import BadOption
 
@@ -50,7 +51,8 @@ class Ladder:
     rungs: tuple[Rung, ...]
 
 
-LadderLike = str | Ladder | Sequence[Rung | Mapping[str, object]]
+LadderName = Literal["truncate_low_priority", "drop_low_priority", "progressive"]
+LadderLike = LadderName | Ladder | Sequence[Rung | Mapping[str, object]]
 """A ladder as arguments accept it: its name, a `Ladder`, or its rungs as values or as in YAML."""
 
 TRUNCATE_LOW_PRIORITY = Ladder("truncate_low_priority", (Truncate(),))

@@ -4,9 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
-from typing import TypeGuard, TypeVar
+from typing import Literal, TypeGuard, TypeVar
 
 from foveate.errors import BadOption
+
+PriorityName = Literal["required", "high", "medium", "low"]
+KeepName = Literal["newest", "relevant", "head", "ends", "whole"]
+StabilityName = Literal["static", "session", "turn"]
 
 
 class Priority(StrEnum):
@@ -83,11 +87,11 @@ class Section:
         text: str | None = None,
         *,
         items: Sequence[str | tuple[str, float] | Item] | None = None,
-        priority: str = Priority.MEDIUM,
+        priority: Priority | PriorityName = Priority.MEDIUM,
         max_tokens: int | None = None,
         share: float | None = None,
-        keep: str | None = None,
-        stability: str = Stability.TURN,
+        keep: Keep | KeepName | None = None,
+        stability: Stability | StabilityName = Stability.TURN,
         enabled: bool = True,
     ) -> None:
         """Validate the values.

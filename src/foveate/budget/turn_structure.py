@@ -14,6 +14,8 @@ from foveate.model import SYSTEM_ROLES, Message, Opaque, Part, ToolCall, ToolRes
 
 # A Responses item with which the developer adds tools in mid-conversation.
 _ADDITIONAL_TOOLS = "additional_tools"
+# A Responses item by which the provider replaces earlier items with encrypted content.
+_PROVIDER_COMPACTION = "compaction"
 # Endings of item types in Responses for calls of the provider's tools and the client's results: `computer_call`
 # and `computer_call_output`, `mcp_approval_request` and `mcp_approval_response`.
 _CALL_ENDINGS = ("_call", "_request")
@@ -28,26 +30,35 @@ class MessageKind(Enum):
 
 class TurnOutline:
     def __init__(self, history: Sequence[Message]) -> None:
+        self._history = history
         self._kinds = [classify_message(message) for message in history]
         self._is_boundary = find_turn_boundaries(history, self._kinds)
         self.turns = self._split(range(len(history)), MessageKind.QUESTION)
+        questions = (at for at in reversed(range(len(history))) if self._kinds[at] is MessageKind.QUESTION)
+        self._last_question = next(questions, -1)
 
     def count_question_turns(self, spans: Sequence[range]) -> int:
         return sum(self._kinds[span.start] is MessageKind.QUESTION for span in spans)
 
     def evictable_steps(self) -> list[range]:
+        """Steps of the last turn without the user's message, and without the last step."""
         if not self.turns:
             return []
         *earlier, _ = self._split(self.turns[-1], MessageKind.MODEL)
-        last_question = max(
-            (position for position in self.turns[-1] if self._kinds[position] is MessageKind.QUESTION),
-            default=-1,
-        )
-        return [
-            step
-            for step in earlier
-            if self._kinds[step.start] is not MessageKind.QUESTION and last_question not in step
-        ]
+        return [step for step in earlier if not self._has_question(step)]
+
+    def finished_answer(self) -> range | None:
+        """The last step, if it answers the user's message and neither calls tools nor has their results."""
+        if not self.turns or self._kinds[self.turns[-1].start] is not MessageKind.QUESTION:
+            return None
+        last = self._split(self.turns[-1], MessageKind.MODEL)[-1]
+        ends_with_model = self._kinds[last[-1]] is MessageKind.MODEL
+        has_calls = any(_call_key(part) for position in last for part in self._history[position].parts)
+        return last if ends_with_model and not has_calls and not self._has_question(last) else None
+
+    def _has_question(self, step: range) -> bool:
+        """Return whether a step of the last turn starts with a user message, or contains the last one."""
+        return self._kinds[step.start] is MessageKind.QUESTION or self._last_question in step
 
     def _split(self, span: range, opening: MessageKind) -> list[range]:
         """Split `span` before messages of kind `opening`. What precedes the first of them is a part too."""
@@ -114,6 +125,13 @@ def is_system_message(message: Message) -> bool:
     """System messages always stay: they are the developer's and not part of a turn."""
     return message.role in SYSTEM_ROLES or any(
         isinstance(part, Opaque) and part.kind == _ADDITIONAL_TOOLS for part in message.parts
+    )
+
+
+def is_encrypted_compaction(message: Message) -> bool:
+    """Return whether a message is a provider's own compaction, which stands for everything before it."""
+    return bool(message.parts) and all(
+        isinstance(part, Opaque) and part.kind == _PROVIDER_COMPACTION for part in message.parts
     )
 
 

@@ -160,7 +160,7 @@ def _load_named_budget(name: str) -> "Budget":
         if error.reason != os.strerror(errno.ENOENT):
             raise
         if name in BUILT_IN_LADDERS:
-            return Budget(ladder=name)
+            return Budget(ladder=BUILT_IN_LADDERS[name])
         reason = f"{error.reason}, nor is it a ladder ({', '.join(BUILT_IN_LADDERS)})"
         raise UnreadableInput(error.source, reason) from None
 

@@ -63,8 +63,11 @@ def render(
         ),
     ] = "2000",
     format: Annotated[  # noqa: A002  # the option's name
-        str, typer.Option("--format", metavar="FORMAT", help="What it is written as: org or markdown.")
-    ] = "org",
+        str,
+        typer.Option(
+            "--format", metavar="FORMAT", help="Output format: org, markdown, or auto for that of each file."
+        ),
+    ] = "auto",
     private: Private = None,
     follow_symlinks: FollowSymlinks = False,
     scope: Annotated[
@@ -81,10 +84,12 @@ def render(
     Example: foveate memory render notes/ --focus glasshouse --limit-tokens 500
     """
     with report_errors(as_json=json), console.collect_warnings():
-        limit = _parse_limit(limit_tokens)
+        from foveate.memory.views.view import parse_view_format
+
+        limit, view_format = _parse_limit(limit_tokens), parse_view_format(format)
         memory, failures = _load_memory(paths, private, follow_symlinks=follow_symlinks, as_json=json)
         with console.show_progress("rendering"):
-            view = memory.render(focus, query, limit, format, scope=scope, model=model)
+            view = memory.render(focus, query, limit, view_format, scope=scope, model=model)
         from foveate.cli.memory_output import view_object, view_summary
 
         if json:

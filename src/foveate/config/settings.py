@@ -146,8 +146,8 @@ class MemorySettings(_SettingsModel):
     """Files and folders with notes in Org or Markdown."""
     limit_tokens: Annotated[int, Field(gt=0)] = 2000
     """Maximum number of tokens of notes in a request."""
-    format: Literal["org", "markdown"] = "org"
-    """Format of the notes in the request."""
+    format: Literal["auto", "org", "markdown"] = "auto"
+    """Format of the notes in the request. `auto`: each note in the format of its file."""
     embeddings: EmbeddingsSettings | None = None
     follow_symlinks: bool = False
     """Follow symbolic links that lead out of these folders."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from foveate.budget.sections import check_token_limit
 from foveate.errors import BadOption
-from foveate.memory.views.view import DEFAULT_LIMIT_TOKENS
+from foveate.memory.views.view import DEFAULT_LIMIT_TOKENS, parse_view_format
 from foveate.tokens.families import counter_for
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def context_inputs(
     scope: str | None = None,
     query: str | None = None,
     limit_tokens: int | None = DEFAULT_LIMIT_TOKENS,
-    format: str = "org",  # noqa: A002  # the spec's word
+    format: str = "auto",  # noqa: A002  # the spec's word
     model: str = DEFAULT_MODEL,
 ) -> ContextInputs:
     """Return the inputs of the context for the present state of the memory and the environment.
@@ -200,7 +200,7 @@ def memory_context_builder(
             inputs.focus,
             inputs.query,
             inputs.limit_tokens,
-            inputs.format,
+            parse_view_format(inputs.format),
             scope=inputs.scope,
             model=counters(inputs.model),
             semantic_threshold=inputs.semantic_threshold,

@@ -16,6 +16,7 @@ from typing import Self
 from foveate.budget.sections import Keep, Priority, Section, Stability, parse_choice
 from foveate.caching import register
 from foveate.errors import BadOption
+from foveate.memory.checklists import with_checklist_items
 from foveate.memory.nodes import Node
 from foveate.memory.parsing.outline import PlanningDate
 
@@ -76,7 +77,7 @@ def find_due_deadlines(
     minute = local_minute(now, zone)
     near: list[Deadline] = []
     overdue: list[Deadline] = []
-    for node in nodes:
+    for node in with_checklist_items(nodes):
         if not node.entry.planning_dates or node.entry.is_done:
             continue
         for stamp in node.deadlines:

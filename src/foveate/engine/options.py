@@ -37,7 +37,7 @@ class EmbeddingOptions:
 class MemoryOptions:
     paths: tuple[str, ...]
     limit_tokens: int = DEFAULT_LIMIT_TOKENS
-    format: str = "org"
+    format: str = "auto"
     embeddings: EmbeddingOptions | None = None
     follow_symlinks: bool = False
 

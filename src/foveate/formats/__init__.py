@@ -7,6 +7,7 @@ from foveate.formats.request import (
     automatic_breakpoint,
     blocks_at,
     detect_format,
+    detect_message_format,
     known_bytes,
     message_blocks,
     message_history,
@@ -16,6 +17,7 @@ from foveate.formats.request import (
     preamble_blocks,
     request_blocks,
     strip_breakpoints,
+    wrap_messages,
 )
 from foveate.formats.request_limits import RequestLimits
 from foveate.formats.response.streaming import StreamError, StreamReader, UsageChunkFilter
@@ -33,6 +35,7 @@ __all__ = [
     "automatic_breakpoint",
     "blocks_at",
     "detect_format",
+    "detect_message_format",
     "known_bytes",
     "message_blocks",
     "message_history",
@@ -44,4 +47,5 @@ __all__ = [
     "read_response_usage",
     "request_blocks",
     "strip_breakpoints",
+    "wrap_messages",
 ]

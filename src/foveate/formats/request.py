@@ -35,6 +35,7 @@ from foveate.formats.json_text.parse import (
     TOO_DEEP_MESSAGE,
     Fields,
     as_text,
+    is_list,
     parse_fields,
     parse_inner_fields,
     parse_items,
@@ -76,6 +77,8 @@ _ANTHROPIC_FIELDS = frozenset(
      "context_management", "container")
 )  # fmt: skip
 _ANTHROPIC_BLOCKS = frozenset(("tool_use", "tool_result", "redacted_thinking", "image", "document"))
+_CHAT_BLOCKS = frozenset(("image_url", "file"))
+_RESPONSES_BLOCKS = frozenset(("input_text", "output_text", "input_image", "input_file"))
 _CACHE_CONTROL_KEY, _BREAKPOINT_KEY = (f'"{name}"'.encode() for name in BREAKPOINT_FIELDS)
 _MAX_INSPECTED_MESSAGES = 8  # at the start and at the end: a long chat in plain strings has no sign at all
 _MESSAGE_LIST_DEPTH = 2  # the request, and the list of messages
@@ -261,6 +264,49 @@ def _detect_by_content(fields: Fields) -> Format:
             if _read_text(block, "type") in _ANTHROPIC_BLOCKS:
                 return Format.ANTHROPIC
     return Format.ANTHROPIC if _read_text(fields, "model").startswith("claude") else Format.CHAT
+
+
+def wrap_messages(messages: Sequence[bytes], api_format: Format) -> bytes:
+    """Return a request body in `api_format` that has only these messages."""
+    field = FORMATS[api_format].LAYOUT.message_fields[0]
+    return b'{"' + field.encode() + b'":[' + b",".join(messages) + b"]}"
+
+
+def detect_message_format(messages: Sequence[bytes], model: str = "") -> Format:
+    """Detect the format of messages without their request.
+
+    The first message that only one format allows decides. Messages with only a role and a text are the same in
+    several formats: they are Anthropic's if the name of the model starts with `claude`, and otherwise those of
+    OpenAI's chat completions.
+    """
+    has_system = False
+    for fields in map(parse_inner_fields, messages):
+        if detected := _detect_message(fields):
+            return detected
+        has_system = has_system or _read_text(fields, "role") in _CHAT_ROLES
+    return Format.ANTHROPIC if model.startswith("claude") and not has_system else Format.CHAT
+
+
+def _detect_message(fields: Fields) -> Format | None:
+    """Detect the only format that has such a message; None if several have."""
+    if "parts" in fields:
+        return Format.GEMINI
+    if "tool_calls" in fields or _read_text(fields, "role") in ("tool", "function"):
+        return Format.CHAT
+    kind = _read_text(fields, "type")
+    if kind and (kind != "message" or not is_list(fields.get("content", b""))):
+        return Format.RESPONSES
+    for block in map(parse_inner_fields, parse_items(fields.get("content"))):
+        if _is_untyped(block):
+            return Format.BEDROCK
+        block_kind = _read_text(block, "type")
+        if block_kind in _ANTHROPIC_BLOCKS or "signature" in block:
+            return Format.ANTHROPIC
+        if block_kind in _CHAT_BLOCKS:
+            return Format.CHAT
+        if block_kind in _RESPONSES_BLOCKS:
+            return Format.RESPONSES
+    return None
 
 
 def _is_untyped(block: Fields) -> bool:

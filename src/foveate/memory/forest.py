@@ -1,5 +1,6 @@
 """All nodes of a memory in document order, with their properties as NumPy columns for speed."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -48,6 +49,28 @@ def build_columns(document: NoteDocument) -> NodeColumns:
     )
 
 
+# Tokenizers take three digits as a token.
+MIN_SHORT_ID_CHARS = 6
+_SHORT_ID_STEP = 3
+
+
+def shorten_ids(nodes: Sequence[Node]) -> list[str]:
+    """Shorten generated ids as far as they stay unique. Ids from a property `ID` stay whole."""
+    short_ids = [node.id for node in nodes]
+    remaining = [index for index, node in enumerate(nodes) if node.has_generated_id]
+    size = MIN_SHORT_ID_CHARS
+    while remaining:
+        starts = Counter(node.id[:size] for node in nodes)
+        for index in remaining:
+            if starts[nodes[index].id[:size]] == 1:
+                short_ids[index] = nodes[index].id[:size]
+        remaining = [
+            index for index in remaining if starts[nodes[index].id[:size]] > 1 and size < len(nodes[index].id)
+        ]
+        size += _SHORT_ID_STEP
+    return short_ids
+
+
 @dataclass(frozen=True, eq=False)
 class Forest:
     documents: tuple[NoteDocument, ...]
@@ -71,6 +94,11 @@ class Forest:
     @cached_property
     def nodes(self) -> list[Node]:
         return [node for document in self.documents for node in document.nodes]
+
+    @cached_property
+    def short_ids(self) -> list[str]:
+        """The id of each node as views in Markdown show it: the shortest unique start of a generated id."""
+        return shorten_ids(self.nodes)
 
     @cached_property
     def starts(self) -> "NDArray[np.int64]":

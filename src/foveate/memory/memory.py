@@ -13,8 +13,9 @@ import numpy as np
 
 from foveate.budget.sections import check_token_limit
 from foveate.errors import BadOption
+from foveate.memory.checklists import checklist_items, with_checklist_items
 from foveate.memory.files import Problem
-from foveate.memory.forest import Forest
+from foveate.memory.forest import MIN_SHORT_ID_CHARS, Forest
 from foveate.memory.library import Changes, Library, LibraryState
 from foveate.memory.nodes import Node
 from foveate.memory.privacy import Gate
@@ -22,7 +23,14 @@ from foveate.memory.queries import Query, active_projects, filter_nodes, is_proj
 from foveate.memory.search.relevance import Index, NodeScores
 from foveate.memory.search.words import split_words
 from foveate.memory.views.render import ViewTarget, render
-from foveate.memory.views.view import DEFAULT_LIMIT_TOKENS, View, ViewFormat, read_semantic_threshold
+from foveate.memory.views.view import (
+    DEFAULT_LIMIT_TOKENS,
+    View,
+    ViewFormat,
+    ViewFormatName,
+    parse_view_format,
+    read_semantic_threshold,
+)
 from foveate.tokens.families import counter_for
 from foveate.tokens.text_meter import text_meter_for
 
@@ -49,19 +57,39 @@ class _MemorySnapshot:
         matches = [node for node in self.forest.nodes if node.title == id_or_title]
         if len(matches) == 1:
             return matches[0]
+        what = "have the title"
+        if not matches and (matches := self._find_by_short_id(id_or_title)):
+            what = "have an id that starts with"
+        matches = matches or self._find_items(id_or_title)
+        if len(matches) == 1:
+            return matches[0]
         if matches:
             ids = ", ".join(node.id for node in matches[:_MAX_LISTED_IDS])
-            raise BadOption(
-                f"{len(matches)} nodes have the title {id_or_title!r:.80}; name one by its id: {ids}"
-            )
+            raise BadOption(f"{len(matches)} nodes {what} {id_or_title!r:.80}; name one by its id: {ids}")
         similar_title = self._find_similar_title(id_or_title)
         hint = f"; did you mean {similar_title!r:.80}?" if similar_title else ""
         raise BadOption(f"there is no node {id_or_title!r:.80} in the memory{hint}")
 
     def find_index(self, target: str | Node) -> int:
-        index = self.forest.find_index(self.node(target.id if isinstance(target, Node) else target))
+        """Index of a node; of a checklist item, the node whose text contains it."""
+        node = self.node(target.id if isinstance(target, Node) else target)
+        owner = node.parent if node.parent is not None and node.id not in self.state.nodes else node
+        index = self.forest.find_index(owner)
         assert index is not None  # both have the same documents
         return index
+
+    def _find_by_short_id(self, start: str) -> list[Node]:
+        if len(start) < MIN_SHORT_ID_CHARS or not start.isdecimal():
+            return []
+        return [node for node in self.forest.nodes if node.has_generated_id and node.id.startswith(start)]
+
+    def _find_items(self, id_or_title: str) -> list[Node]:
+        return [
+            item
+            for node in self.forest.nodes
+            for item in checklist_items(node)
+            if id_or_title in (item.id, item.title)
+        ]
 
     def _find_similar_title(self, unknown_title: str) -> str | None:
         """A title that may have been meant: one with the same start or a common word."""
@@ -87,6 +115,11 @@ class Memory:
         self._index = index
         self._snapshot = _MemorySnapshot(library.state, Forest.from_documents(library.documents))
         self._lock = Lock()
+
+    def __repr__(self) -> str:
+        forest = self._snapshot.forest
+        files, nodes = len(forest.documents), len(forest.nodes)
+        return f"<Memory: {files:,} file{'s' * (files != 1)}, {nodes:,} node{'s' * (nodes != 1)}>"
 
     @classmethod
     def load(
@@ -160,7 +193,7 @@ class Memory:
         return self._snapshot.forest.nodes
 
     def node(self, wanted: str) -> Node:
-        """The node with this id or, if there is none, the only one with this title.
+        """The node with this id or, if there is none, the only one with this title or short id.
 
         Raises:
             BadOption: there is none, or there are several.
@@ -180,19 +213,23 @@ class Memory:
     ) -> list[Node]:
         """The nodes that match all given conditions, in document order; see `Query.parse`.
 
+        With a condition on `todo` or `type`, checklist items of Markdown notes (`- [ ] …`) count as tasks.
+
         Raises:
             BadOption: a value cannot be parsed, such as an invalid date.
         """
         now = now or datetime.now().astimezone()
         parsed = Query.parse(tag=tag, todo=todo, type=type, text=text, since=since, until=until, now=now)
-        return list(filter_nodes(self.nodes, parsed))
+        # Other queries find the node whose text contains an item.
+        finds_items = todo is not None or type is not None
+        return list(filter_nodes(with_checklist_items(self.nodes) if finds_items else self.nodes, parsed))
 
     def render(
         self,
         focus: str | Node | None = None,
         query: str | None = None,
         limit_tokens: int | None = DEFAULT_LIMIT_TOKENS,
-        format: str = "org",  # noqa: A002 - public name
+        format: ViewFormat | ViewFormatName = "auto",  # noqa: A002 - public name
         *,
         scope: str | Node | None = None,
         model: "str | TextCounter" = "gpt-4o",
@@ -212,7 +249,7 @@ class Memory:
         """
         snapshot = self._snapshot
         forest = snapshot.forest
-        view_format = _parse_format(format)
+        view_format = parse_view_format(format)
         scope_range = (0, len(forest.nodes))
         if scope is not None:
             top = snapshot.find_index(scope)
@@ -246,7 +283,7 @@ class Memory:
 
     def recent_tasks(self, limit: int = 10) -> list[Node]:
         """The tasks finished last, the newest first."""
-        return recent_tasks(self.nodes, limit)
+        return recent_tasks(with_checklist_items(self.nodes), limit)
 
 
 def _finished_project_mask(forest: Forest) -> "NDArray[np.bool_] | None":
@@ -258,13 +295,6 @@ def _finished_project_mask(forest: Forest) -> "NDArray[np.bool_] | None":
     for index in done:
         mask[index : int(forest.end[index])] = True
     return mask
-
-
-def _parse_format(name: str) -> ViewFormat:
-    try:
-        return ViewFormat(str(name))
-    except ValueError:
-        raise BadOption(f"format is one of {', '.join(ViewFormat)}, not {name!r}", path=("format",)) from None
 
 
 def _check_limit(tokens: int | None) -> int | None:

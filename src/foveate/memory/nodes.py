@@ -64,6 +64,11 @@ class Node:
     children: tuple["Node", ...] = ()
 
     @property
+    def has_generated_id(self) -> bool:
+        """Return whether the id does not come from a property `ID`."""
+        return self.id != _explicit_id(self.entry)
+
+    @property
     def title(self) -> str:
         """The title, or the file name."""
         return self.entry.title or UNTITLED
@@ -179,11 +184,11 @@ def build_nodes(document: NoteDocument, owners: Mapping[str, str] | None = None)
         title = _stable_title(entry.title) if parent else document.key
         identity = parent.id if parent else "", title
         number = same_titled[identity] = same_titled.get(identity, 0) + 1
-        generated, taken_ids = _generate_id(*identity, number), []
+        generated, taken_ids = generate_id(*identity, number), []
         while generated in owners:
             # Somebody who wrote a generated id into a property `ID` means that node, wherever it is now.
             taken_ids.append(generated)
-            generated = _generate_id(
+            generated = generate_id(
                 f"not {generated}", title, number
             )  # no node below the other one can have this id
         node = Node(
@@ -224,7 +229,19 @@ def _stable_title(title: str) -> str:
     return (_COOKIE.sub("", title) if "[" in title else title).strip()
 
 
-def _generate_id(parent_id: str, title: str, number: int) -> str:
+def make_child_node(parent: Node, entry: OutlineEntry, node_id: str) -> Node:
+    """Create a node that is not among the children of its parent."""
+    return Node(
+        id=node_id,
+        entry=entry,
+        document=parent.document,
+        parent=parent,
+        tags=parent.tags,
+        modified=_find_modified_time(entry) or parent.modified,
+    )
+
+
+def generate_id(parent_id: str, title: str, number: int) -> str:
     # The length prefix separates the parent's id from the title.
     digest = _digest_text(f"{len(parent_id)}:{parent_id}{number}:{title}")
     return f"{int.from_bytes(digest) % 10**_ID_DIGITS:0{_ID_DIGITS}}"

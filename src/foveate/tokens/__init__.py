@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from foveate.tokens.families import counter_for
     from foveate.tokens.options import Backend, CounterOptions
     from foveate.tokens.remote.backends import ConnectedCounter
-    from foveate.tokens.request_bodies import Conversation, count_body, sum_counts, with_model
+    from foveate.tokens.request_bodies import (
+        Conversation,
+        count_body,
+        parse_message_list,
+        sum_counts,
+        with_model,
+    )
     from foveate.tokens.request_count import PartCount, RequestCount
 
 __all__ = [
@@ -28,6 +34,7 @@ __all__ = [
     "count_body",
     "counter_for",
     "drop_caches",
+    "parse_message_list",
     "sum_counts",
     "with_model",
 ]
@@ -44,6 +51,7 @@ _MODULES_BY_NAME = {
     "count_body": "foveate.tokens.request_bodies",
     "counter_for": "foveate.tokens.families",
     "drop_caches": "foveate.caching",
+    "parse_message_list": "foveate.tokens.request_bodies",
     "sum_counts": "foveate.tokens.request_bodies",
     "with_model": "foveate.tokens.request_bodies",
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 from foveate import formats
 from foveate.errors import MalformedRequest
-from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE, to_bytes
+from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE, to_bytes, to_json
 from foveate.model import ZERO_TOKENS, Format, Message, Request, TokenCount
 from foveate.tokens.counter import EMPTY_TALLY, EnvelopeCount, RequestCounter, Tally
 from foveate.tokens.families import counter_for
@@ -25,17 +25,32 @@ _DEFAULT_MODELS = {
 _MAX_MODELS = 4
 
 
-def count_body(body: Mapping[str, Any] | str | bytes, model: str | None = None) -> RequestCount:
-    """Count a request body offline.
+def count_body(body: Mapping[str, Any] | Sequence[Any] | str | bytes, model: str | None = None) -> RequestCount:
+    """Count a request body, or a list of messages, offline.
 
     Raises:
         DuplicateKey: an object in it has the same key twice.
         MalformedRequest: not JSON, or none of the known formats.
     """
+    if not isinstance(body, Mapping | str | bytes | bytearray) and isinstance(body, Sequence):
+        request = parse_message_list(body, model or "")
+        return counter_for(request.model).count_request(request)
     data = to_bytes(body)
     with frequent_thread_switches(len(data)):
         request = with_model(formats.parse_request(data), model)
         return counter_for(request.model).count_request(request)
+
+
+def parse_message_list(messages: Sequence[Any], model: str, api_format: Format | None = None) -> Request:
+    """Parse messages as a request without anything else. The format is detected unless it is given.
+
+    Raises:
+        MalformedRequest: a message is not an object, or cannot be written as JSON.
+    """
+    # A string would be taken for JSON.
+    raws = [to_json(message) if isinstance(message, str) else to_bytes(message) for message in messages]
+    detected = api_format or formats.detect_message_format(raws, model)
+    return with_model(formats.parse_request(formats.wrap_messages(raws, detected), detected), model)
 
 
 def with_model(request: Request, model: str | None) -> Request:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from foveate.model import TokenCount
+from foveate.notebook import BarRow, format_tokens, render_bars
 
 # Not visible in the request, but covered by the bound: images have a maximum size, encrypted thinking is at
 # most as long as its data, and a guardrail is not part of the input.
@@ -35,7 +36,7 @@ class PartCount:
     exact: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RequestCount:
     """Count of a request: the total, its parts, and what is not visible in the request.
 
@@ -53,3 +54,27 @@ class RequestCount:
     def upper(self) -> int | None:
         """Upper bound for all input that is charged. None if the provider decides how much it adds."""
         return self.total.upper if BOUNDED_UNEXPLAINED.issuperset(self.unexplained) else None
+
+    def __repr__(self) -> str:
+        """Without the parts: there is one for each message."""
+        hidden = f", not counted: {', '.join(self.unexplained)}" if self.unexplained else ""
+        return f"<RequestCount {self.model}: {self._size}, {len(self.parts):,} parts{hidden}>"
+
+    @property
+    def _size(self) -> str:
+        if self.total.exact:
+            return f"{self.total.tokens:,} tokens"
+        return f"~{self.total.tokens:,} tokens, at most {self.total.upper:,}"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            BarRow(
+                name=part.name,
+                tokens=part.tokens,
+                tokens_before=part.tokens,
+                size=format_tokens(part.tokens, exact=part.exact),
+            )
+            for part in self.parts
+            if part.tokens
+        ]
+        return render_bars(f"{self.model}: {self._size}", rows)

@@ -81,7 +81,7 @@ def test_an_invalid_limit_is_rejected(memory: Memory, limit_tokens: int) -> None
 
 
 def test_an_unknown_format_is_rejected(memory: Memory) -> None:
-    with pytest.raises(BadOption, match="format is one of org, markdown, not 'html'"):
+    with pytest.raises(BadOption, match="format is one of auto, org, markdown, not 'html'"):
         memory.render(format="html")
 
 
@@ -167,3 +167,28 @@ def test_properties_are_shown_and_found(tmp_path: Path) -> None:
     assert [node.title for node in memory.query(text="5550101")] == ["Lena"]
     assert "ID: lena" not in memory.render("Lena").text
     assert "TAGS:" not in memory.render("Bob").text
+
+
+def test_each_note_is_rendered_in_the_format_of_its_file(memory: Memory) -> None:
+    text = memory.render().text
+    notes, three = memory.node("Notes"), memory.node("Three")
+
+    assert f"# Notes {{#{notes.id[:6]}}}\n## Three {{#{three.id[:6]}}}\nText of three." in text
+    assert "* One <<first>>\nText of one." in text
+    assert "* Notes" in memory.render(format="org").text
+    assert "## One {#first}" in memory.render(format="markdown").text
+
+
+def test_a_short_id_of_a_view_names_its_node(memory: Memory) -> None:
+    three = memory.node("Three")
+
+    assert memory.node(three.id[:6]) is three
+    assert memory.render(three.id[:6]) == memory.render("Three")
+    with pytest.raises(BadOption, match="no node"):
+        memory.node(three.id[:5])
+
+
+def test_the_repr_has_the_sizes(memory: Memory) -> None:
+    assert repr(memory) == "<Memory: 2 files, 8 nodes>"
+    assert repr(memory.render("Three", limit_tokens=1000)).startswith("<View: ")
+    assert "<pre" in memory.render("Three")._repr_html_()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate import Memory
+from foveate import Memory, ViewFormatName
 from foveate.memory.parsing.markdown import parse_markdown
 from foveate.memory.parsing.org import parse_org
 from foveate.memory.privacy import Gate
@@ -35,9 +35,12 @@ def test_prose_about_privacy_hides_nothing(note: Note) -> None:
     assert public_text(note) == note.text
 
 
+FORMATS: st.SearchStrategy[ViewFormatName] = st.sampled_from(("auto", "org", "markdown"))
+
+
 @pytest.mark.slow
-@given(notes=st.lists(tagged_notes(), min_size=1, max_size=3), view_format=st.sampled_from(("org", "markdown")))
-def test_hidden_text_is_never_rendered_listed_or_found(notes: list[Note], view_format: str) -> None:
+@given(notes=st.lists(tagged_notes(), min_size=1, max_size=3), view_format=FORMATS)
+def test_hidden_text_is_never_rendered_listed_or_found(notes: list[Note], view_format: ViewFormatName) -> None:
     with TemporaryDirectory() as folder:
         words = set[str]()
         for number, note in enumerate(notes):
@@ -51,8 +54,17 @@ def test_hidden_text_is_never_rendered_listed_or_found(notes: list[Note], view_f
             for query in (None, *sorted(words)[:2])
             for limit in (None, 300)
         ]
-        node_facts = [(node.id, node.title, node.tags) for node in memory.nodes]
+        node_facts = [
+            (node.id, node.title, node.tags)
+            for node in (*memory.nodes, *memory.query(todo="any"), *memory.recent_tasks())
+        ]
 
-        output = repr(views) + "".join(view.text for view in views) + repr(node_facts) + repr(memory.problems)
+        output = (
+            repr(views)
+            + repr([view.nodes for view in views])
+            + "".join(view.text for view in views)
+            + repr(node_facts)
+            + repr(memory.problems)
+        )
         assert [word for word in sorted(words) if word in output] == []
         assert memory.has_private

@@ -19,7 +19,7 @@ _PLAIN = (
     r"(?:[ \t]+[.+]?\+\d+[hdwmy])?)(?![\d-])"
 )
 _KEY = r"[*_]{0,2}(SCHEDULED|DEADLINE|CLOSED)[*_]{0,2}:[*_]{0,2}"
-_PLANNING_ITEM = re.compile(rf"{_KEY}[ \t]*(?:{_BRACKETED}|{_PLAIN})", re.IGNORECASE)
+PLANNING_ITEM = re.compile(rf"{_KEY}[ \t]*(?:{_BRACKETED}|{_PLAIN})", re.IGNORECASE)
 PLANNING_START = re.compile(rf"[ \t]*{_KEY}", re.IGNORECASE)
 """Start of a planning line."""
 
@@ -38,10 +38,10 @@ class PlanningLine(NamedTuple):
 def parse_planning(line: str) -> PlanningLine | None:
     """Parse a line such as `SCHEDULED: <2026-11-20 Fri> DEADLINE: <2026-11-30 Mon>`; None if it is not one."""
     line = line.strip()
-    if len(line) > _MAX_LINE_CHARS or not _PLANNING_ITEM.match(line):
+    if len(line) > _MAX_LINE_CHARS or not PLANNING_ITEM.match(line):
         return None
     dates, problems = [], []
-    for match in _PLANNING_ITEM.finditer(line):
+    for match in PLANNING_ITEM.finditer(line):
         planning_date, problem = parse_planning_date(
             PlanningKind(match[1].lower()), match[2] if match[2] is not None else match[3]
         )
@@ -49,7 +49,7 @@ def parse_planning(line: str) -> PlanningLine | None:
             dates.append(planning_date)
         if problem:
             problems.append(problem)
-    return PlanningLine(tuple(dates), tuple(problems), not _PLANNING_ITEM.sub("", line).strip(" \t,;|"))
+    return PlanningLine(tuple(dates), tuple(problems), not PLANNING_ITEM.sub("", line).strip(" \t,;|"))
 
 
 def parse_planning_date(kind: PlanningKind, text: str) -> tuple[PlanningDate | None, str]:

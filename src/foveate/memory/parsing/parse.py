@@ -8,6 +8,10 @@ from foveate.memory.privacy import Gate
 ORG_SUFFIXES = frozenset({".org", ".org_archive"})
 
 
+def is_org(path: str) -> bool:
+    return path.lower().endswith(tuple(ORG_SUFFIXES))
+
+
 def parse_notes(text: str, gate: Gate, *, path: str) -> Outline:
     """Parse a file as Org or Markdown; the default title is its name.
 

@@ -15,6 +15,7 @@ from foveate.budget.truncate import TRUNCATED, AvailableRoom, TextParts, Truncat
 from foveate.memory.forest import Forest
 from foveate.memory.nodes import Node
 from foveate.memory.parsing.org_syntax import parse_planning
+from foveate.memory.parsing.parse import is_org
 from foveate.memory.search.words import split_words
 from foveate.memory.views.view import DetailLevel, View, ViewFormat, ViewNode
 from foveate.model import TokenCount
@@ -30,23 +31,39 @@ _MAX_TITLE_CHARS = 240
 
 
 def render_heading(
-    node: Node, view_format: ViewFormat, depth: int, score: float | None = None, *, shows_id: bool = True
+    node: Node,
+    view_format: ViewFormat,
+    depth: int,
+    score: float | None = None,
+    *,
+    shows_id: bool = True,
+    short_id: str = "",
 ) -> str:
-    """The heading of a node with state, tags and id; with a score if it is shown for its similarity."""
+    """The heading of a node with state, tags and id; with a score if it is shown for its similarity.
+
+    Markdown shows `short_id`, if it is given.
+    """
     entry = node.entry
+    view_format = _resolve_format(node, view_format)
     title = _shorten_title(" ".join(node.title.split()))
     words = [entry.todo, f"[#{entry.priority}]" if entry.priority else "", title]
     line = " ".join(word for word in words if word)
     tags = f" :{':'.join(entry.tags)}:" if entry.tags else ""
     if view_format is ViewFormat.MARKDOWN:
         score_text = f" score={score:.2f}" if score is not None else ""
-        id_text = f" {{#{node.id}{score_text}}}" if shows_id or score_text else ""
+        id_text = f" {{#{short_id or node.id}{score_text}}}" if shows_id or score_text else ""
         return f"{'#' * min(depth + 1, _MARKDOWN_LEVELS)} {line}{tags}{id_text}"
     stars = "*" * (depth + 1)
     if score is None:
         return f"{stars} {line}{f' <<{node.id}>>' if shows_id else ''}{tags}"
     drawer = f":PROPERTIES:\n:ID: {node.id}\n:SEMANTIC_SCORE: {score:.2f}\n:END:"
     return f"{stars} {line}{tags}\n{drawer}"
+
+
+def _resolve_format(node: Node, view_format: ViewFormat) -> ViewFormat:
+    if view_format is not ViewFormat.AUTO:
+        return view_format
+    return ViewFormat.ORG if is_org(node.document.key) else ViewFormat.MARKDOWN
 
 
 def _shorten_title(title: str) -> str:
@@ -67,7 +84,7 @@ def planning_text(node: Node) -> str:
 
 def content_text(node: Node, view_format: ViewFormat) -> str:
     """The content of a node, with lines escaped that would look like headings."""
-    return _escape_headings(node.full_text, view_format)
+    return _escape_headings(node.full_text, _resolve_format(node, view_format))
 
 
 def _escape_headings(content: str, view_format: ViewFormat) -> str:
@@ -339,17 +356,17 @@ class Page:
         if level is DetailLevel.TITLE or index not in self.similarity_scores:
             return False
         node = self.forest.nodes[index]
-        head = render_heading(node, self.view_format, int(self.forest.depth[index]))
+        head = self._plain_heading(index)
         measured = self.meter.measure(
             _join_lines(head, planning_text(node), content_text(node, self.view_format))
         )
         return self._try_add(index, PageBlock(level, (measured,), measured.total.upper + 1), room_tokens)
 
     def _node_text(self, index: int, level: DetailLevel, *, shows_id: bool = True) -> str:
-        node = self.forest.nodes[index]
         if level is DetailLevel.TITLE:
-            return render_heading(node, self.view_format, int(self.forest.depth[index]))
-        return _join_lines(self._header_text(index, shows_id=shows_id), content_text(node, self.view_format))
+            return self._plain_heading(index)
+        content = content_text(self.forest.nodes[index], self.view_format)
+        return _join_lines(self._header_text(index, shows_id=shows_id), content)
 
     def _header_text(self, index: int, *, shows_id: bool = True) -> str:
         """The part of a node's text before its content, which is never cut."""
@@ -360,8 +377,18 @@ class Page:
     def _heading_text(self, index: int, *, shows_id: bool = True) -> str:
         node, depth = self.forest.nodes[index], int(self.forest.depth[index])
         return render_heading(
-            node, self.view_format, depth, self.similarity_scores.get(index), shows_id=shows_id
+            node,
+            self.view_format,
+            depth,
+            self.similarity_scores.get(index),
+            shows_id=shows_id,
+            short_id=self.forest.short_ids[index],
         )
+
+    def _plain_heading(self, index: int) -> str:
+        """The heading without a score."""
+        node, depth = self.forest.nodes[index], int(self.forest.depth[index])
+        return render_heading(node, self.view_format, depth, short_id=self.forest.short_ids[index])
 
     def _shows_more(self, index: int, level: DetailLevel) -> bool:
         block = self.blocks.get(index)

@@ -108,7 +108,12 @@ def _add_focus(page: Page, focus: int | None, limit_tokens: int) -> None:
     if focus is None:
         return
     if not page.add_excerpt(focus, limit_tokens) and not page.add_title(focus, limit_tokens):
-        title = render_heading(page.forest.nodes[focus], page.view_format, int(page.forest.depth[focus]))
+        title = render_heading(
+            page.forest.nodes[focus],
+            page.view_format,
+            int(page.forest.depth[focus]),
+            short_id=page.forest.short_ids[focus],
+        )
         tokens = page.meter.measure(title).total.upper
         raise BudgetExceeded(
             f"the title of the focus takes {tokens:,} of {limit_tokens:,} tokens",

@@ -10,7 +10,7 @@ from foveate.context.inputs import DEFAULT_MODEL
 from foveate.engine.counting.offline import offline_counter
 from foveate.engine.options import AgentOptions, SectionOptions
 from foveate.errors import BadOption, BudgetExceeded, StoreUnavailable
-from foveate.memory.views.view import DetailLevel, View, ViewNode
+from foveate.memory.views.view import DetailLevel, View, ViewNode, parse_view_format
 from foveate.web.data import ConfigSnapshot, GatewayData
 from foveate.web.page import PageRequest, WebPage
 
@@ -160,7 +160,9 @@ async def _load_outline(
             cached = _OUTLINE_CACHE.get(key)
             if cached is not None:
                 return cached
-            view = memory.render(focus, query, limit_tokens, memory_options.format, model=counter)
+            view = memory.render(
+                focus, query, limit_tokens, parse_view_format(memory_options.format), model=counter
+            )
             outline = _build_outline(memory, view, focus)
             if memory.version == version:
                 return _OUTLINE_CACHE.put_if_absent(key, outline, era)

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 import foveate
 from foveate import Memory
 from foveate.errors import BadOption, BudgetExceeded
+from foveate.memory.forest import shorten_ids
+from foveate.memory.nodes import Node
 from foveate.memory.search.relevance import Index
 from foveate.memory.views.page import content_text, planning_text, render_heading
 from foveate.memory.views.view import ViewFormat
 from tests.support.strategies.notes import NoteFolder, note_folders
 from tests.support.strategies.sections import Odd
 
-FORMATS = st.sampled_from(("org", "markdown"))
+FORMATS: st.SearchStrategy[foveate.ViewFormatName] = st.sampled_from(("auto", "org", "markdown"))
 LIMITS = st.none() | st.integers(1, 60) | st.integers(1, 800)
 
 
@@ -30,7 +32,7 @@ def load_memory(notes: NoteFolder, folder: Path) -> Memory:
 @pytest.mark.slow
 @given(data=st.data(), notes=note_folders(), limit_tokens=LIMITS, view_format=FORMATS)
 def test_nothing_private_is_ever_in_a_view(
-    data: st.DataObject, notes: NoteFolder, limit_tokens: int | None, view_format: str
+    data: st.DataObject, notes: NoteFolder, limit_tokens: int | None, view_format: foveate.ViewFormatName
 ) -> None:
     words = sorted(notes.public | notes.private) or ["none"]
     query = data.draw(st.none() | st.lists(st.sampled_from(words), max_size=4).map(" ".join))
@@ -39,7 +41,7 @@ def test_nothing_private_is_ever_in_a_view(
         memory = load_memory(notes, Path(folder))
         try:
             view = memory.render(focus, query, limit_tokens, view_format)
-            output = view.text + repr(view)
+            output = view.text + repr(view) + repr(view.nodes) + view._repr_html_()
         except (BudgetExceeded, BadOption) as error:
             output = str(error).replace(str(focus), "what was asked for")
 
@@ -58,7 +60,14 @@ def test_the_focus_is_shown_with_its_ancestors_or_it_is_an_error(
         node = data.draw(st.sampled_from(memory.nodes))
         query = data.draw(st.none() | st.sampled_from(sorted(notes.public) or ["none"]))
         path = [*reversed([*node.ancestors()]), node]
-        titles = "\n".join(render_heading(path_node, view_format, path_node.depth) for path_node in path)
+        short_ids = {
+            shown.id: short for shown, short in zip(memory.nodes, shorten_ids(memory.nodes), strict=True)
+        }
+
+        def heading(shown: Node) -> str:
+            return render_heading(shown, view_format, shown.depth, short_id=short_ids[shown.id])
+
+        titles = "\n".join(map(heading, path))
         body = "\n".join(filter(None, (planning_text(node), content_text(node, view_format))))
         # A date is never cut, other lines may be. After a short line the next one may be omitted.
         first = body.split("\n")[0]
@@ -66,7 +75,7 @@ def test_the_focus_is_shown_with_its_ancestors_or_it_is_an_error(
         title_tokens, path_tokens, excerpt_tokens, full_tokens = (
             foveate.count(text).tokens
             for text in (
-                render_heading(node, view_format, node.depth),
+                heading(node),
                 titles,
                 f"{titles}\n{shortest}\n[...truncated]",
                 f"{titles}\n{body}" if body else titles,
@@ -82,7 +91,7 @@ def test_the_focus_is_shown_with_its_ancestors_or_it_is_an_error(
         view = memory.render(node, query, limit_tokens, format_name)
     levels = {path_node.id: path_node.level for path_node in view.nodes}
     assert node.id in levels
-    assert node.id in view.text
+    assert short_ids[node.id] in view.text
     if path_tokens <= limit_tokens:
         assert all(path_node.id in levels for path_node in path)
     if body and excerpt_tokens <= limit_tokens:
@@ -167,7 +176,7 @@ def test_a_view_is_the_same_in_another_process(tmp_path: Path) -> None:
 @pytest.mark.slow
 @given(data=st.data(), notes=note_folders(), limit_tokens=st.integers(1, 500), view_format=FORMATS)
 def test_a_view_is_deterministic_and_within_its_limit(
-    data: st.DataObject, notes: NoteFolder, limit_tokens: int, view_format: str
+    data: st.DataObject, notes: NoteFolder, limit_tokens: int, view_format: foveate.ViewFormatName
 ) -> None:
     counter = data.draw(st.sampled_from(("gpt-4o", "claude-sonnet-4-5", "odd")))
     query = data.draw(st.none() | st.sampled_from(sorted(notes.public) or ["none"]))

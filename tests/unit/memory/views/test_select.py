@@ -173,7 +173,7 @@ def test_a_focus_that_just_fits_is_complete_and_with_a_token_less_keeps_its_dead
 def test_planning_is_shown_as_far_as_it_fits(tmp_path: Path) -> None:
     lines = "DEADLINE: <2026-11-20 Fri>\nSCHEDULED: <2026-11-10 Tue>\n"
     memory = Memory.load(write_files(tmp_path, {"a.md": f"# Notes\n\n## Tiles\n{lines}\nForty of them.\n"}))
-    view = memory.render("Tiles", limit_tokens=45)
+    view = memory.render("Tiles", limit_tokens=40)
 
     assert levels_by_title(view)["Tiles"] is DetailLevel.EXCERPT
     assert "DEADLINE: <2026-11-20 Fri>" in view.text
