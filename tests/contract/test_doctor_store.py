@@ -57,8 +57,8 @@ async def test_a_current_store_is_healthy_and_lists_the_models_called(database_u
     findings = list_findings(database_url)
 
     assert {finding.level for finding in result.findings} == {Level.OK}
-    assert find_level(findings, "ana hit ratio 0.90 in the last hour, of 6 calls: healthy") is Level.OK
-    assert find_level(findings, "counts are within 0.0% of bills") is Level.OK
+    assert find_level(findings, "ana cache hit ratio 0.90 in the last hour (6 calls): healthy") is Level.OK
+    assert find_level(findings, "counts are within 0.0% of reported usage") is Level.OK
     assert result.models == [(CALL.provider, CALL.model)]
     assert result.newest_at == NOON - 60
 
@@ -76,10 +76,12 @@ async def test_agents_without_cache_hits_inaccurate_counters_and_failed_compacti
             assert await store.compactions.record(row, (), lease=None)
     findings = list_findings(database_url)
 
-    assert find_level(findings, "bo hit ratio 0.10") is Level.WARNING
-    assert not [message for _, message in findings if message.startswith("new hit")], "two calls are too few"
-    assert find_level(findings, "counts are within 42.9% of bills") is Level.WARNING
-    assert find_level(findings, "of 3 folds of the last day 3 failed") is Level.WARNING
+    assert find_level(findings, "bo cache hit ratio 0.10") is Level.WARNING
+    assert not [message for _, message in findings if message.startswith("new cache hit")], (
+        "two calls are too few"
+    )
+    assert find_level(findings, "counts are within 42.9% of reported usage") is Level.WARNING
+    assert find_level(findings, "3 of 3 compactions failed in the last day") is Level.WARNING
     assert not [
         message for _, message in list_findings(database_url, now=NOON + 9 * 86_400) if "ratio" in message
     ]
@@ -89,9 +91,9 @@ async def test_long_expired_reservations_are_reported(database_url: str) -> None
     async with await open_store(database_url) as store:
         await store.ledger.reserve(RESERVATION, now=NOON)
 
-    assert find_level(list_findings(database_url), "1 calls have dollars reserved under caps") is Level.OK
+    assert find_level(list_findings(database_url), "cost reservations of running calls: 1;") is Level.OK
     findings_later = list_findings(database_url, now=RESERVATION.expires_at + 7_200)
-    assert find_level(findings_later, "the oldest ran out 120 minutes ago") is Level.WARNING
+    assert find_level(findings_later, "the oldest expired 120 minutes ago") is Level.WARNING
 
 
 @pytest.mark.parametrize("version", ["0001", "0005"])
@@ -99,14 +101,14 @@ def test_an_older_store_is_reported_and_not_migrated(bare_database_url: str, ver
     run_statements(bare_database_url, load_dump(version, bare_database_url))
 
     for _ in ("once", "and again"):
-        assert find_level(list_findings(bare_database_url), f"is of version {version}") is Level.WARNING
+        assert find_level(list_findings(bare_database_url), f"has version {version}") is Level.WARNING
 
 
 async def test_a_store_of_a_newer_version_fails_the_check(database_url: str) -> None:
     await create_store(database_url)
     run_statements(database_url, "UPDATE foveate_version SET version_num = '9999'")
 
-    assert find_level(list_findings(database_url), "is of version 9999") is Level.FAILED
+    assert find_level(list_findings(database_url), "has version 9999") is Level.FAILED
 
 
 def test_an_empty_database_is_fine(bare_database_url: str) -> None:
@@ -116,11 +118,14 @@ def test_an_empty_database_is_fine(bare_database_url: str) -> None:
 
 
 def test_a_missing_store_passes_if_it_can_be_created_and_is_not_created(tmp_path: Path) -> None:
-    assert find_level(list_findings(f"sqlite:///{tmp_path}/new/foveate.sqlite"), "none yet") is Level.OK
+    assert (
+        find_level(list_findings(f"sqlite:///{tmp_path}/new/foveate.sqlite"), "there is no database yet")
+        is Level.OK
+    )
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("")
     assert (
-        find_level(list_findings(f"sqlite:///{tmp_path}/file/foveate.sqlite"), "cannot be written")
+        find_level(list_findings(f"sqlite:///{tmp_path}/file/foveate.sqlite"), "is not writable")
         is Level.FAILED
     )
 
@@ -131,7 +136,7 @@ def test_files_that_others_can_open_or_that_are_not_databases_are_reported(tmp_p
     before = sorted(file.name for file in tmp_path.iterdir())
     path.chmod(0o644)
     assert (
-        find_level(list_findings(f"sqlite:///{path}"), "others of this machine may open it (mode 644)")
+        find_level(list_findings(f"sqlite:///{path}"), "other users can open the database (mode 644)")
         is Level.WARNING
     )
     assert sorted(file.name for file in tmp_path.iterdir()) == before
@@ -146,7 +151,7 @@ def test_a_journal_mode_other_than_wal_is_reported(tmp_path: Path) -> None:
     connection.close()
     path.chmod(0o600)
 
-    assert find_level(list_findings(f"sqlite:///{path}"), "its journal is no WAL") is Level.WARNING
+    assert find_level(list_findings(f"sqlite:///{path}"), "has no write-ahead log") is Level.WARNING
 
 
 @pytest.mark.parametrize(
@@ -169,5 +174,5 @@ async def test_compactions_that_take_longer_than_before_are_reported(database_ur
             assert await store.compactions.record(row, (), lease=None)
     findings = list_findings(database_url)
 
-    assert find_level(findings, "6 folds in the last day, 0 failed") is Level.OK
-    assert find_level(findings, "folds take up to 30 s today, and took up to 4 s") is Level.WARNING
+    assert find_level(findings, "compactions in the last day: 6 succeeded, 0 failed") is Level.OK
+    assert find_level(findings, "compactions take up to 30 s today, and took up to 4 s") is Level.WARNING

@@ -113,9 +113,9 @@ def test_upstreams_are_checked_for_their_key_and_features(
     texts = {finding["name"]: "" for finding in findings(outcome, "upstream")}
     for finding in findings(outcome, "upstream"):
         texts[finding["name"]] += f" {finding['said']}"
-    assert "takes the key" in texts["anthropic"]
-    assert "counts whole requests; caches what is marked" in texts["anthropic"]
-    assert "takes the key" in texts["openai"]
+    assert "accepts the key" in texts["anthropic"]
+    assert "counts the tokens of requests and caches prompts at breakpoints" in texts["anthropic"]
+    assert "accepts the key" in texts["openai"]
     assert [finding["name"] for finding in findings(outcome, "prices")] == ["gpt-5"]
     assert not [request for request in sandbox.requests if request.method == "POST"], (
         "nothing was asked that costs money"
@@ -143,7 +143,7 @@ def test_an_unreachable_upstream_fails_within_seconds(
         "silent": "failed",
         "gone": "failed",
     }
-    assert "no answer within 3 s" in by_name["silent"]["said"]
+    assert "no response within 3 s" in by_name["silent"]["said"]
 
 
 def test_a_local_server_is_checked_for_a_tokenizer(
@@ -153,7 +153,7 @@ def test_a_local_server_is_checked_for_a_tokenizer(
     outcome = run_in_process("--json")
 
     assert outcome.code == 0, outcome.out
-    assert any("tokenises (llama.cpp)" in finding["said"] for finding in findings(outcome, "upstream"))
+    assert any("can tokenize (llama.cpp;" in finding["said"] for finding in findings(outcome, "upstream"))
 
 
 def test_settings_that_prevent_a_start_fail_even_without_a_file(
@@ -203,4 +203,4 @@ def test_an_address_without_an_api_fails(
 
     report = findings(outcome, "upstream")[0]
     assert (outcome.code, report["level"]) == (1, "failed")
-    assert "/elsewhere/chat/completions answers 404" in report["said"]
+    assert "/elsewhere/chat/completions returns 404" in report["said"]

@@ -48,13 +48,17 @@ async def run_checks(checks: Iterable[tuple[str, Check]], *, limit_seconds: floa
         except TimeoutError:
             return [
                 failed_finding(
-                    name, f"no answer within {limit_seconds:g} s", "see whether the machine is overloaded"
+                    name,
+                    f"the check did not finish within {limit_seconds:g} s",
+                    "run it again when the machine is less busy",
                 )
             ]
         except Exception as error:  # noqa: BLE001 - outermost border: a broken check must not hide the others
             return [
                 failed_finding(
-                    name, f"{type(error).__name__}: {error}", "this is a fault of the check: please report it"
+                    name,
+                    f"the check crashed: {type(error).__name__}: {error}",
+                    "this is a bug in Foveate: please report it",
                 )
             ]
 

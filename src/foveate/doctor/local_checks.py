@@ -54,22 +54,28 @@ def check_vocabularies(models: Sequence[str], *, is_counted: bool = True) -> lis
 
     findings: list[Finding] = []
     if not is_counted:
-        advice = "turn token_counter on: nothing is kept within a window without it, and caps refuse"
-        findings.append(warning_finding("vocabularies", "requests are not counted", advice))
+        advice = "turn token_counter on: without it context limits are not enforced, and caps reject calls"
+        findings.append(warning_finding("vocabularies", "the tokens of requests are not counted", advice))
     for name, model in _BUNDLED_VOCABULARIES.items():
         counted = counter_for(model).text(_TEXT)
         if counted.exact:
-            findings.append(ok_finding("vocabularies", "loads, and counts exactly", name=name))
+            findings.append(ok_finding("vocabularies", "this vocabulary loads and counts exactly", name=name))
         else:
-            findings.append(failed_finding("vocabularies", "does not load", "install Foveate anew", name=name))
+            findings.append(
+                failed_finding("vocabularies", "this vocabulary does not load", "reinstall Foveate", name=name)
+            )
     for model in models:
         counter = counter_for(model)
         if counter.text(_TEXT).exact:
-            findings.append(ok_finding("vocabularies", f"counted exactly ({counter.backend})", name=model))
+            findings.append(
+                ok_finding("vocabularies", f"its tokens are counted exactly ({counter.backend})", name=model)
+            )
         else:
             findings.append(
                 ok_finding(
-                    "vocabularies", "counted by an estimate, which is corrected by each bill", name=model
+                    "vocabularies",
+                    "its tokens are estimated, and reported usage corrects the estimate",
+                    name=model,
                 )
             )
     return findings
@@ -82,7 +88,9 @@ def check_cache_ttl(settings: "Settings", providers: Sequence[str]) -> list[Find
     cache = settings.context_optimization.prompt_cache
     if not cache.enabled or cache.ttl != "1h":
         return []
-    message = "prompt_cache.ttl is 1h, but breakpoints live 5 minutes: it is not one of long_ttl_providers"
+    message = (
+        "its cache entries live 5 minutes although prompt_cache.ttl is 1h: it is not in long_ttl_providers"
+    )
     advice = "add it to prompt_cache.long_ttl_providers, or set prompt_cache.ttl to 5m"
     return [
         warning_finding("prompt cache", message, advice, provider)
@@ -102,10 +110,12 @@ def check_embedder() -> list[Finding]:
     except FoveateError as error:
         return [
             failed_finding(
-                "embedder", str(error), "install Foveate anew: memory is ranked by words alone without it"
+                "embedder",
+                str(error),
+                "reinstall Foveate; without the embedder, memory search compares only words",
             )
         ]
-    return [ok_finding("embedder", f"{default.name}, {len(vector)} numbers a text")]
+    return [ok_finding("embedder", f"{default.name} works ({len(vector)} dimensions)")]
 
 
 def check_watchers(settings: "Settings") -> list[Finding]:
@@ -148,11 +158,11 @@ def _check_change_event() -> Finding:
     except OSError as error:
         return failed_finding("watchers", f"no folder can be watched: {error}", _raise_limits_advice())
     if isinstance(events, str):
-        advice = "set workspace_cache.max_age_seconds, so that files are read again without an event"
+        advice = "set workspace_cache.max_age_seconds, so that files are reread even without change events"
         return failed_finding(
-            "watchers", f"a change of a file was not seen within {_WATCH_TIMEOUT_SECONDS:g} s", advice
+            "watchers", f"a changed file was not noticed within {_WATCH_TIMEOUT_SECONDS:g} s", advice
         )
-    return ok_finding("watchers", f"a change of a file is seen, after {1000 * elapsed:.0f} ms")
+    return ok_finding("watchers", f"a changed file was noticed after {1000 * elapsed:.0f} ms")
 
 
 def _check_inotify_limits() -> list[Finding]:
@@ -164,14 +174,16 @@ def _check_inotify_limits() -> list[Finding]:
             continue
         if limit < minimum:
             findings.append(
-                warning_finding("watchers", f"{name} is {limit:,}", _raise_limits_advice(name, minimum))
+                warning_finding(
+                    "watchers", f"fs.inotify.{name} is only {limit:,}", _raise_limits_advice(name, minimum)
+                )
             )
     return findings
 
 
 def _raise_limits_advice(name: str = "max_user_instances", minimum: int = _MIN_INSTANCES) -> str:
     return (
-        f"sudo sysctl fs.inotify.{name}={minimum * 8}"
+        f"raise it: sudo sysctl fs.inotify.{name}={minimum * 8}"
         if sys.platform == "linux"
         else "close programs that watch files"
     )
@@ -181,22 +193,24 @@ def _check_workspace(agent: str, root: Path, max_age_seconds: float) -> Finding:
     if not root.is_dir() or not os.access(root, os.R_OK | os.X_OK):
         return failed_finding(
             "watchers",
-            f"its workspace {root} is no folder that can be read",
-            "mend sections.workspace.root",
+            f"its workspace {root} is not a readable folder",
+            "correct sections.workspace.root",
             agent,
         )
     kind = _file_system_type(root)
     if kind.startswith(_FILE_SYSTEMS_WITHOUT_EVENTS) and not max_age_seconds:
-        advice = "set workspace_cache.max_age_seconds: there may be no events there"
-        return warning_finding("watchers", f"its workspace {root} is on {kind}", advice, agent)
+        advice = "set workspace_cache.max_age_seconds, so that files are reread even without change events"
+        return warning_finding(
+            "watchers", f"its workspace {root} is on {kind}, which may not report changed files", advice, agent
+        )
     return ok_finding("watchers", f"its workspace {root} can be watched", agent)
 
 
 def _check_notes(agent: str, kind: str, paths: Sequence[Path]) -> Finding:
     unreadable = [str(path) for path in paths if not os.access(path, os.R_OK)]
     if unreadable:
-        message = f"its {kind} {', '.join(unreadable)} cannot be read"
-        return warning_finding("watchers", message, f"mend sections.{kind}: prompts go out without it", agent)
+        message = f"its {kind} cannot be read, and prompts are sent without: {', '.join(unreadable)}"
+        return warning_finding("watchers", message, f"correct sections.{kind}", agent)
     return ok_finding("watchers", f"its {kind} can be read: {', '.join(map(str, paths))}", agent)
 
 
@@ -219,14 +233,14 @@ def check_price_tables(file: "PriceFile | None", *, now: float) -> list[Finding]
     update = None if file is None else file.current_prices()
     newest = max(load_price_facts().as_of, load_price_facts().as_of if update is None else update.day)
     age_days = (datetime.fromtimestamp(now, UTC).date() - newest).days
-    advice = "bring a newer one: foveate prices update FILE (docs/guides/cost.md), or upgrade Foveate"
+    advice = "import a newer price file (foveate prices update FILE), or upgrade Foveate"
     findings: list[Finding] = []
     if file is not None and file.problem is not None:
-        reread_advice = "read it again: foveate prices update FILE"
+        reread_advice = "import it again: foveate prices update FILE"
         findings.append(warning_finding("prices", f"the price file is not used: {file.problem}", reread_advice))
     if age_days > _MAX_TABLE_AGE_DAYS:
         findings.append(
-            warning_finding("prices", f"the newest price table is of {newest}, {age_days} days old", advice)
+            warning_finding("prices", f"the newest price table is from {newest}, {age_days} days old", advice)
         )
     return findings
 
@@ -236,25 +250,25 @@ def check_prices(book: "PriceBook", models: Mapping[str, str], *, now: float) ->
     for model, provider in models.items():
         rates = book.rates(model, provider=provider, at=now)
         if rates is None:
-            advice = "write it under cost.prices; under a cap such calls are refused"
+            advice = "set it under cost.prices; caps reject calls without a known price"
             findings.append(
                 warning_finding(
-                    "prices", f"nobody knows its price at {provider or 'its provider'}", advice, model
+                    "prices", f"its price at {provider or 'its provider'} is unknown", advice, model
                 )
             )
         elif rates.inherited_from:
-            message = f"it has no price of its own: charged as {rates.origin}, marked inherited"
-            advice = "bring a newer price file (foveate prices update FILE), or write it under cost.prices"
+            message = f"it has no price of its own, and is charged as {rates.origin} (marked as inherited)"
+            advice = "import a newer price file (foveate prices update FILE), or set it under cost.prices"
             findings.append(warning_finding("prices", message, advice, model))
         else:
-            findings.append(ok_finding("prices", f"known at {provider or 'its provider'}", model))
+            findings.append(ok_finding("prices", f"its price at {provider or 'its provider'} is known", model))
     if not models:
         known = book.rates("claude-sonnet-4-5", provider="anthropic", at=now)
-        message = "the tables load; the configuration names no models"
+        message = "the price tables load; the configuration names no models"
         findings.append(
             ok_finding("prices", message)
             if known
-            else failed_finding("prices", "the tables cannot be read", "install Foveate anew")
+            else failed_finding("prices", "the price tables cannot be read", "reinstall Foveate")
         )
     return findings
 
@@ -268,10 +282,10 @@ def check_local_model() -> list[Finding]:
         return [
             ok_finding(
                 "local model",
-                f"none, which is only needed for --local ({str(error).removeprefix('--local: ')})",
+                f"not installed; only --local needs it ({str(error).removeprefix('--local: ')})",
             )
         ]
-    return [ok_finding("local model", f"{file.stem}, {file.stat().st_size / 1024**2:,.0f} MB")]
+    return [ok_finding("local model", f"{file.stem} is installed ({file.stat().st_size / 1024**2:,.0f} MB)")]
 
 
 def check_file_modes(config: Path | None) -> list[Finding]:
@@ -282,12 +296,16 @@ def check_file_modes(config: Path | None) -> list[Finding]:
     if config is not None and config.exists() and stat.S_IMODE(config.stat().st_mode) & 0o022:
         mode = stat.S_IMODE(config.stat().st_mode)
         findings.append(
-            warning_finding("config", f"others may write {config} (mode {mode:o})", f"chmod go-w {config}")
+            warning_finding(
+                "config", f"other users can change {config} (mode {mode:o})", f"run: chmod go-w {config}"
+            )
         )
     env = Path(".env")
     if env.is_file() and stat.S_IMODE(env.stat().st_mode) & 0o077:
         mode = stat.S_IMODE(env.stat().st_mode)
-        findings.append(warning_finding("config", f"others may read .env (mode {mode:o})", "chmod 600 .env"))
+        findings.append(
+            warning_finding("config", f"other users can read .env (mode {mode:o})", "run: chmod 600 .env")
+        )
     return findings
 
 
@@ -311,30 +329,40 @@ def is_port_free(host: str, port: int) -> bool:
 def check_gateway_health(health: object, address: str, url: str) -> Finding | None:
     if not isinstance(health, dict) or health.get("status") not in ("ok", "degraded"):
         return None
-    message = f"a gateway listens on {address}"
+    message = f"a gateway is running on {address}"
     if "version" in health:  # only shown to callers who may see its pages
         message += f", version {health['version']}"
     if health["status"] == "ok":
-        return ok_finding("port", f"{message}, and is well")
+        return ok_finding("port", f"{message}, and is healthy")
     parts = {name: part for name, part in health.items() if isinstance(part, dict) and part.get("problem")}
     problems = "".join(f"; {name}: {part['problem']}" for name, part in parts.items())
-    return warning_finding("port", f"{message}, and is {health['status']}{problems}", f"see {url}, and its log")
+    return warning_finding(
+        "port", f"{message}, and is {health['status']}{problems}", f"see {url} and the log of the gateway"
+    )
 
 
 def check_clock(*, now: float, newest_at: float | None, upstream_times: Sequence[float]) -> list[Finding]:
-    advice = "set the clock (timedatectl): caps by day and times to live go by it"
+    advice = "set the clock (timedatectl): daily caps and cache lifetimes depend on it"
     if upstream_times:
         skew = min((now - at for at in upstream_times), key=abs)
         if abs(skew) > _MAX_SKEW_SECONDS:
             direction = "ahead of" if skew > 0 else "behind"
-            return [warning_finding("clock", f"{abs(skew):,.0f} s {direction} what upstreams say", advice)]
-        return [ok_finding("clock", "agrees with what upstreams say")]
+            return [
+                warning_finding(
+                    "clock", f"the clock is {abs(skew):,.0f} s {direction} the clocks of the upstreams", advice
+                )
+            ]
+        return [ok_finding("clock", "the clock agrees with the clocks of the upstreams")]
     if now < _MIN_PLAUSIBLE_TIME or (newest_at is not None and newest_at - now > _MAX_SKEW_SECONDS):
         return [
-            warning_finding("clock", f"says {time.strftime('%Y-%m-%d %H:%M', time.gmtime(now))} UTC", advice)
+            warning_finding(
+                "clock",
+                f"the clock is wrong: it shows {time.strftime('%Y-%m-%d %H:%M', time.gmtime(now))} UTC",
+                advice,
+            )
         ]
     return [
         ok_finding(
-            "clock", f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime(now))} UTC, which nobody was asked about"
+            "clock", f"the clock shows {time.strftime('%Y-%m-%d %H:%M', time.gmtime(now))} UTC (not compared)"
         )
     ]

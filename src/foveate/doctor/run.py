@@ -93,14 +93,14 @@ def _check_prices(config_now: ResolvedConfig, models: Mapping[str, str], *, now:
 
 def _load_config(path: Path | None, environment: Mapping[str, str]) -> tuple[ResolvedConfig, list[Finding]]:
     """Load the configuration and judge it. If it is invalid, return the default configuration."""
-    advice = "mend it: `foveate serve` does not start like this, and the checks below go by the defaults"
+    advice = "correct it: `foveate serve` cannot start with it; the checks below use the defaults"
     problems: Sequence[FoveateError] = ()
     try:
         if path is not None:
             problems = find_problems(read_bytes(path, limit_bytes=MAX_SETTINGS_BYTES), display_path(path))
         if not problems:
             config_now = load_live_config(path, environment, logs_changes=False).current().value
-            message = "there is no foveate.yaml: all by default" if path is None else f"{path} can be used"
+            message = "there is no foveate.yaml; the defaults apply" if path is None else f"{path} is valid"
             return config_now, [ok_finding("config", message), *_check_keys(config_now)]
     except FoveateError as error:
         problems = [error]
@@ -122,8 +122,8 @@ def _check_keys(config_now: ResolvedConfig) -> list[Finding]:
         name for name, upstream in config_now.gateway.routing.upstreams.items() if upstream.key is not None
     ]
     if not upstreams_with_key:
-        return [ok_finding("config", "no keys of upstreams are set: clients bring their own")]
-    return [ok_finding("config", f"there are keys for {', '.join(upstreams_with_key)}")]
+        return [ok_finding("config", "no upstream keys are set; clients send their own")]
+    return [ok_finding("config", f"keys are set for {', '.join(upstreams_with_key)}")]
 
 
 def _in_thread(threads: DaemonThreadPool, check: Callable[[], Sequence[Finding]]) -> Check:
@@ -137,9 +137,9 @@ async def _check_port(settings: Settings, threads: DaemonThreadPool) -> Sequence
     host, port = settings.server.host, settings.server.port
     try:
         if await threads.run(lambda: local_checks.is_port_free(host, port)):
-            return [ok_finding("port", f"{host}:{port} is free: `foveate serve` can listen there")]
+            return [ok_finding("port", f"{host}:{port} is free for `foveate serve`")]
     except CannotListen as error:
-        return [failed_finding("port", str(error), "mend server.host or server.port")]
+        return [failed_finding("port", str(error), "correct server.host or server.port")]
     return [await _check_listener(host, port, is_secure=settings.server.tls is not None)]
 
 
@@ -149,8 +149,8 @@ async def _check_listener(host: str, port: int, *, is_secure: bool) -> Finding:
     command_line = f"lsof -i :{port}" if sys.platform == "darwin" else f"ss -ltnp 'sport = :{port}'"
     other_listener = warning_finding(
         "port",
-        f"{host}:{port} is taken",
-        f"`{command_line}` says by whom; `foveate serve --port` takes another",
+        f"another program uses {host}:{port}",
+        f"choose another port with --port, or find the program: {command_line}",
     )
     try:
         async with (

@@ -64,8 +64,14 @@ def check_store(url: str, *, now: float) -> StoreCheck:
         return _check_server(url, now)
     if not url.startswith(_SQLITE_PREFIX) or url == _SQLITE_PREFIX:
         scheme = url.partition(":")[0]
-        advice = "store.url is sqlite:///path or postgresql://user@host/name"
-        return StoreCheck(findings=[failed_finding(CHECK, f"{scheme}: is no URL of a database", advice)])
+        advice = "set store.url to sqlite:///path or postgresql://user@host/name"
+        return StoreCheck(
+            findings=[
+                failed_finding(
+                    CHECK, f"store.url starts with {scheme}:, which is not a supported database", advice
+                )
+            ]
+        )
     return _check_file(Path(url.removeprefix(_SQLITE_PREFIX)).expanduser(), now)
 
 
@@ -76,7 +82,7 @@ def _check_file(path: Path, now: float) -> StoreCheck:
     findings += _check_file_mode(path)
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
         advice = f"give the gateway's user write access to {path} and its folder"
-        findings.append(failed_finding(CHECK, "can be read, and not written", advice))
+        findings.append(failed_finding(CHECK, "the database can be read but not written", advice))
     wal_path = path.with_name(f"{path.name}-wal")
     try:
         wal_bytes = wal_path.stat().st_size if wal_path.exists() else None
@@ -90,18 +96,18 @@ def _check_file(path: Path, now: float) -> StoreCheck:
         with path.open("rb") as file:
             is_wal = file.read(20)[18:20] == _WAL
     except (sqlite3.Error, OSError) as error:
-        advice = (
-            "see whether it is a database of Foveate's, and of this user; a copy can be looked at with sqlite3"
-        )
+        advice = "check that the file is a Foveate database, and that this user can read it"
         return StoreCheck(
             findings=[*findings, failed_finding(CHECK, f"{path} cannot be opened: {error}", advice)]
         )
     if not is_wal:
-        advice = "the gateway turns it on at its start; a folder on a network cannot have it: use PostgreSQL"
-        findings.append(warning_finding(CHECK, "its journal is no WAL", advice))
+        advice = "the gateway turns it on when it starts; on a network folder it does not work: use PostgreSQL"
+        findings.append(warning_finding(CHECK, "the database has no write-ahead log (WAL)", advice))
     elif wal_bytes is not None and wal_bytes > _LARGE_WAL_BYTES:
-        advice = "something reads for very long: end it, and `foveate store vacuum`"
-        findings.append(warning_finding(CHECK, f"its WAL has grown to {wal_bytes // 1024**2:,} MB", advice))
+        advice = "end the program that keeps reading the database, then run `foveate store vacuum`"
+        findings.append(
+            warning_finding(CHECK, f"the write-ahead log has grown to {wal_bytes // 1024**2:,} MB", advice)
+        )
     return StoreCheck(findings=[*tables.findings, *findings], models=tables.models, newest_at=tables.newest_at)
 
 
@@ -110,27 +116,30 @@ def _check_creatable(path: Path) -> list[Finding]:
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         return [
             failed_finding(
-                CHECK, f"there is none, and {folder} cannot be written", "choose another place: FOVEATE_HOME"
+                CHECK,
+                f"there is no database, and {folder} is not writable",
+                "set FOVEATE_HOME to a writable folder",
             )
         ]
-    return [ok_finding(CHECK, f"none yet: the gateway makes {path} at its first start"), *_check_disk(folder)]
+    return [
+        ok_finding(CHECK, f"there is no database yet; the gateway creates {path} when it starts"),
+        *_check_disk(folder),
+    ]
 
 
 def _check_disk(path: Path) -> list[Finding]:
     free = shutil.disk_usage(path if path.is_dir() else path.parent).free
-    message = f"{free / 1024**3:,.1f} GB are free on its disk"
+    message = f"{free / 1024**3:,.1f} GB of disk space are free"
     if free < _MIN_FREE_BYTES:
         return [
             failed_finding(
-                CHECK, f"{free // 1024**2:,} MB are free on its disk", "free some space: bills cannot be booked"
+                CHECK,
+                f"only {free // 1024**2:,} MB of disk space are free",
+                "free disk space: without it charges cannot be recorded",
             )
         ]
     if free < _LOW_FREE_BYTES:
-        return [
-            warning_finding(
-                CHECK, message, "free some space; `foveate store vacuum` gives back what is not needed"
-            )
-        ]
+        return [warning_finding(CHECK, message, "free disk space; `foveate store vacuum` deletes old data")]
     return [ok_finding(CHECK, message)]
 
 
@@ -138,7 +147,9 @@ def _check_file_mode(path: Path) -> list[Finding]:
     mode = stat.S_IMODE(path.stat().st_mode)
     if os.name == "posix" and mode & 0o077:
         return [
-            warning_finding(CHECK, f"others of this machine may open it (mode {mode:o})", f"chmod 600 {path}")
+            warning_finding(
+                CHECK, f"other users can open the database (mode {mode:o})", f"run: chmod 600 {path}"
+            )
         ]
     return []
 
@@ -161,16 +172,14 @@ def _check_server(url: str, now: float) -> StoreCheck:
             ((may_write,),) = rows("SELECT NOT pg_is_in_recovery()", ())
     except ImportError:
         return StoreCheck(
-            findings=[failed_finding(CHECK, "psycopg is not installed", "pip install 'foveate[postgres]'")]
+            findings=[failed_finding(CHECK, "psycopg is not installed", "run: pip install 'foveate[postgres]'")]
         )
     except Exception as error:  # noqa: BLE001 - border to the driver: its message is the finding
         return StoreCheck(findings=[_unusable_server(url, " ".join(str(error).split())[:200])])
     findings = list(tables.findings)
     if not may_write:
         findings.append(
-            failed_finding(
-                CHECK, "the server is a copy that cannot be written", "name the primary in store.url"
-            )
+            failed_finding(CHECK, "the server is a read-only replica", "set store.url to the primary server")
         )
     return StoreCheck(findings=findings, models=tables.models, newest_at=tables.newest_at)
 
@@ -179,12 +188,14 @@ def _unusable_server(url: str, reason: str) -> Finding:
     """Report an unusable server without parts of its password."""
     rest = url.partition("://")[2]
     if rest.count("@") > 1 or "@" in rest.partition("/")[2]:
-        advice = "in a password write @ as %40, / as %2F and : as %3A"
+        advice = "in the password, write @ as %40, / as %2F and : as %3A"
         return failed_finding(
-            CHECK, "the server cannot be used: its URL has more than one @, or one behind a /", advice
+            CHECK, "the server cannot be used: its URL has more than one @, or an @ after a /", advice
         )
     return failed_finding(
-        CHECK, f"the server cannot be used: {reason}", "see that it runs, and store.url's user and name"
+        CHECK,
+        f"the server cannot be used: {reason}",
+        "check that the server is running, and the user and database name in store.url",
     )
 
 
@@ -197,25 +208,35 @@ def _check_tables(rows: QueryRows, target: str, now: float) -> StoreCheck:
     )
     if not has_tables:
         return StoreCheck(
-            findings=[ok_finding(CHECK, f"{target} is empty: the gateway makes its tables at its first start")]
+            findings=[ok_finding(CHECK, f"{target} is empty; the gateway creates its tables when it starts")]
         )
     ((version,),) = rows(FIND_VERSION, ())
     if version not in VERSIONS:
-        advice = "update Foveate, or name another store: a newer one has changed its tables"
+        advice = "upgrade Foveate, or use another store"
         return StoreCheck(
             findings=[
-                failed_finding(CHECK, f"{target} is of version {version}, and {VERSIONS[-1]} is known", advice)
+                failed_finding(
+                    CHECK,
+                    f"{target} has version {version}; this release of Foveate supports {VERSIONS[-1]}",
+                    advice,
+                )
             ]
         )
     if version != VERSIONS[-1]:
-        message = f"{target} is of version {version}; the gateway brings it to {VERSIONS[-1]} at its next start"
+        message = f"{target} has version {version}; the gateway upgrades it to {VERSIONS[-1]} when it starts"
         return StoreCheck(
-            findings=[warning_finding(CHECK, message, "make a copy before, if you might want to go back")]
+            findings=[
+                warning_finding(
+                    CHECK,
+                    message,
+                    "make a backup first: older releases of Foveate cannot read the upgraded store",
+                )
+            ]
         )
     ((newest,),) = rows(_NEWEST, ())
     return StoreCheck(
         findings=[
-            ok_finding(CHECK, f"{target}, version {version}, can be read"),
+            ok_finding(CHECK, f"{target} (version {version}) can be read"),
             *_check_reservations(rows, now),
             *_check_hit_ratios(rows, now),
             *_check_estimate_drift(rows, now),
@@ -229,18 +250,18 @@ def _check_tables(rows: QueryRows, target: str, now: float) -> StoreCheck:
 def _check_reservations(rows: QueryRows, now: float) -> list[Finding]:
     ((count, oldest),) = rows(_OLDEST, ())
     if oldest is not None and now - oldest > _STALE_SECONDS:
-        message = (
-            f"of {count} reservations under caps the oldest ran out {(now - oldest) / 60:,.0f} minutes ago"
-        )
+        message = f"of {count} cost reservations, the oldest expired {(now - oldest) / 60:,.0f} minutes ago"
         return [
             warning_finding(
-                CHECK, message, "a process died in a call; the next call under a cap frees what ran out"
+                CHECK,
+                message,
+                "nothing to do: a process died during a call; the next call under a cap releases it",
             )
         ]
     if oldest is None:
         return []
-    expiry = f"ends in {oldest - now:,.0f} s" if oldest >= now else f"ended {now - oldest:,.0f} s ago"
-    return [ok_finding(CHECK, f"{count} calls have dollars reserved under caps; the oldest lease {expiry}")]
+    expiry = f"expires in {oldest - now:,.0f} s" if oldest >= now else f"expired {now - oldest:,.0f} s ago"
+    return [ok_finding(CHECK, f"cost reservations of running calls: {count}; the oldest {expiry}")]
 
 
 def _check_hit_ratios(rows: QueryRows, now: float) -> list[Finding]:
@@ -250,12 +271,14 @@ def _check_hit_ratios(rows: QueryRows, now: float) -> list[Finding]:
         if calls < _MIN_CALLS or not tokens:
             continue
         ratio = int(read) / int(tokens)
-        message = f"hit ratio {ratio:.2f} in the last hour, of {calls:,} calls"
+        message = f"cache hit ratio {ratio:.2f} in the last hour ({calls:,} calls)"
         if ratio < _LOW_HIT_RATIO:
-            advice = "`foveate explain` says of its last sessions where the cache broke, and why"
+            advice = (
+                "run `foveate explain SESSION` on its latest sessions to see where and why the cache missed"
+            )
             findings.append(warning_finding(HEALTH, message, advice, name=str(agent)))
         else:
-            verdict = "healthy" if ratio >= _HEALTHY_HIT_RATIO else f"{_HEALTHY_HIT_RATIO} is the aim"
+            verdict = "healthy" if ratio >= _HEALTHY_HIT_RATIO else f"aim for {_HEALTHY_HIT_RATIO}"
             findings.append(ok_finding(HEALTH, f"{message}: {verdict}", name=str(agent)))
     return findings
 
@@ -271,9 +294,11 @@ def _check_estimate_drift(rows: QueryRows, now: float) -> list[Finding]:
         if len(drifts) < _MIN_CALLS:
             continue
         worst = _p99(drifts)
-        message = f"counts are within {worst:.1f}% of bills (99 of 100, of {len(drifts):,} calls)"
+        message = f"token counts are within {worst:.1f}% of reported usage (p99 of {len(drifts):,} calls)"
         if worst > _MAX_DRIFT_PERCENT:
-            advice = "the counter is wrong for it: set token_counter.use_endpoint where its server can count"
+            advice = (
+                "counts are wrong for this model: set token_counter.use_endpoint if its server can count tokens"
+            )
             findings.append(warning_finding(HEALTH, message, advice, name=f"{model} at {provider}"))
         elif worst < _GOOD_DRIFT_PERCENT:
             findings.append(ok_finding(HEALTH, message, name=f"{model} at {provider}"))
@@ -291,24 +316,32 @@ def _check_compactions(rows: QueryRows, now: float) -> list[Finding]:
     succeeded, failures, lock_held = (outcomes.get(name, 0) for name in ("ok", "failed", "lock_held"))
     findings: list[Finding] = []
     if failures and failures * 4 > succeeded:
-        advice = "`foveate compactions list` says why; see the summariser's model and key"
+        advice = "`foveate compactions list` shows the reasons; check the model and key of the summarizer"
         findings.append(
             warning_finding(
-                HEALTH, f"of {succeeded + failures:,} folds of the last day {failures:,} failed", advice
+                HEALTH, f"{failures:,} of {succeeded + failures:,} compactions failed in the last day", advice
             )
         )
     elif succeeded:
-        findings.append(ok_finding(HEALTH, f"{succeeded:,} folds in the last day, {failures:,} failed"))
-    if lock_held > max(succeeded, _MIN_CALLS):
-        advice = "several gateways fold the same sessions: raise compaction.lock_ttl_seconds, or one hangs"
         findings.append(
-            warning_finding(HEALTH, f"{lock_held:,} folds of the last day found the lock held", advice)
+            ok_finding(HEALTH, f"compactions in the last day: {succeeded:,} succeeded, {failures:,} failed")
+        )
+    if lock_held > max(succeeded, _MIN_CALLS):
+        advice = "several gateways compact the same sessions: raise compaction.lock_ttl_seconds"
+        findings.append(
+            warning_finding(
+                HEALTH,
+                f"{lock_held:,} compactions were skipped in the last day because their lock was held",
+                advice,
+            )
         )
     today, before = _load_durations(rows, now - _DAY, now), _load_durations(rows, now - 8 * _DAY, now - _DAY)
     if min(len(today), len(before)) >= _MIN_CALLS and _p99(today) > _SLOWDOWN_FACTOR * _p99(before):
         slowest_today, slowest_before = (f"{_p99(durations):,.0f} s" for durations in (today, before))
-        message = f"folds take up to {slowest_today} today, and took up to {slowest_before} in the week before"
-        findings.append(warning_finding(HEALTH, message, "see how the summariser's model is doing"))
+        message = (
+            f"compactions take up to {slowest_today} today, and took up to {slowest_before} in the week before"
+        )
+        findings.append(warning_finding(HEALTH, message, "check whether the model of the summarizer is slow"))
     return findings
 
 

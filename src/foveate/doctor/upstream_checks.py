@@ -29,7 +29,10 @@ _HOSTED_PROVIDERS = frozenset(
 )
 # Paths of the APIs; a server with both has that of OpenAI.
 _API_PATHS = {"anthropic": "/v1/messages", "openai": "/v1/chat/completions"}
-_COUNTING_SUPPORT = {"anthropic": "counts whole requests", "openai": "counts Responses"}
+_COUNTING_SUPPORT = {
+    "anthropic": "counts the tokens of requests",
+    "openai": "counts the tokens of Responses requests",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +78,14 @@ async def check_upstream(upstream: "Upstream", *, is_named: bool, models: Sequen
     try:
         status, at = await _fetch_status("GET", upstream.url(path), headers)
     except (UpstreamError, TimeoutError) as error:
-        reason = str(error) or f"no answer within {LIMIT_SECONDS:g} s"
+        reason = str(error) or f"no response within {LIMIT_SECONDS:g} s"
         return UpstreamCheck([_unreachable_finding(upstream, reason, is_named=is_named)])
     elapsed = f"{1000 * (time.monotonic() - started):,.0f} ms"
     missing = await _check_api_exists(upstream, headers) if status in (404, 405) else None
     findings = [missing or _status_finding(upstream, status, elapsed)]
     abilities = await _describe_abilities(upstream, models)
     if abilities:
-        findings.append(ok_finding(CHECK, f"it {'; '.join(abilities)}", upstream.name))
+        findings.append(ok_finding(CHECK, f"it {' and '.join(abilities)}", upstream.name))
     return UpstreamCheck(findings, at)
 
 
@@ -98,9 +101,9 @@ async def _check_api_exists(upstream: "Upstream", headers: list[tuple[bytes, byt
         return None  # it was just reached, so this does not mean that the address is wrong
     if status not in (404, 405):
         return None
-    message = f"there is no API at its base_url: POST {url} answers {status}"
+    message = f"there is no API at its base_url: POST {url} returns {status}"
     return failed_finding(
-        CHECK, message, "mend its base_url: it is what clients of its API are given", upstream.name
+        CHECK, message, "correct its base_url: it is the base URL that clients of its API use", upstream.name
     )
 
 
@@ -128,44 +131,47 @@ def _parse_date(header: bytes | None) -> float | None:
 
 def _unreachable_finding(upstream: "Upstream", reason: str, *, is_named: bool) -> Finding:
     if "certificate" in reason:
-        advice = "install its certificate's authority on this machine, or see who stands between (a proxy?)"
+        advice = "install its certificate authority on this machine, or check whether a proxy intercepts TLS"
         return failed_finding(CHECK, reason, advice, upstream.name)
     if not is_named:
-        return warning_finding(CHECK, reason, "nothing needs it yet; --offline leaves it out", upstream.name)
-    return failed_finding(CHECK, reason, "see its base_url, whether it runs, and the network", upstream.name)
+        return warning_finding(
+            CHECK, reason, "nothing to do unless your agents use it; --offline skips this check", upstream.name
+        )
+    return failed_finding(
+        CHECK, reason, "check its base_url, the network, and that the server is running", upstream.name
+    )
 
 
 def _status_finding(upstream: "Upstream", status: int, elapsed: str) -> Finding:
-    reached_text = f"reached within {elapsed}" + (
-        ", over TLS" if upstream.base_url.startswith("https:") else ""
-    )
+    reached_text = f"reached in {elapsed}" + (", over TLS" if upstream.base_url.startswith("https:") else "")
     if status in (401, 403):
         if upstream.key is None:
-            return ok_finding(
-                CHECK, f"{reached_text}; there is no key here: clients bring their own", upstream.name
-            )
+            return ok_finding(CHECK, f"{reached_text}; no key is set, clients send their own", upstream.name)
         return failed_finding(
             CHECK,
-            f"{reached_text}, and refuses the key ({status})",
-            "see the variable that holds it",
+            f"{reached_text}, but it rejects the key ({status})",
+            "check the environment variable that holds the key",
             upstream.name,
         )
     if status >= 500:
         return warning_finding(
-            CHECK, f"{reached_text}, and answers {status}", "see how its provider is doing", upstream.name
+            CHECK,
+            f"{reached_text}, but it returns {status}",
+            "check the status page of its provider",
+            upstream.name,
         )
     if status in (404, 405) or upstream.provider in _PUBLIC_MODEL_LISTS:
         key_note = (
-            "whether it takes the key shows at the first call" if upstream.key is not None else "no key is set"
+            "the first call shows whether it accepts the key" if upstream.key is not None else "no key is set"
         )
         return ok_finding(CHECK, f"{reached_text}; {key_note}", upstream.name)
     if not 200 <= status < 300:
         return warning_finding(
-            CHECK, f"{reached_text}, and answers {status}", "see its base_url", upstream.name
+            CHECK, f"{reached_text}, but it returns {status}", "check its base_url", upstream.name
         )
     return ok_finding(
         CHECK,
-        f"{reached_text}; {'takes the key' if upstream.key is not None else 'asks for no key'}",
+        f"{reached_text}; {'it accepts the key' if upstream.key is not None else 'it needs no key'}",
         upstream.name,
     )
 
@@ -175,7 +181,7 @@ async def _describe_abilities(upstream: "Upstream", models: Sequence[str]) -> li
     if upstream.provider not in _HOSTED_PROVIDERS:
         abilities.append(await _describe_tokenizing(upstream))
     else:
-        abilities.append(_COUNTING_SUPPORT.get(upstream.provider, "does not count: counts are made here"))
+        abilities.append(_COUNTING_SUPPORT.get(upstream.provider, "cannot count tokens (Foveate counts them)"))
     abilities.append(await asyncio.to_thread(_describe_caching, upstream, models))
     return abilities
 
@@ -192,11 +198,11 @@ async def _describe_tokenizing(upstream: "Upstream") -> str:
             dialect = await TokenizeCounter(client, upstream.base_url, headers).detect_server()
         except UpstreamError as error:
             if is_permanent_failure(error):
-                return "does not tokenise: counts are made here"
+                return "cannot count tokens (Foveate counts them)"
             if isinstance(error, UpstreamStatus):
-                return f"answers {error.status} where it is asked to tokenise"
-            return f"did not say within {_TOKENIZE_SECONDS:g} s whether it tokenises"
-    return f"tokenises ({dialect}), which token_counter.use_endpoint would use"
+                return f"returns {error.status} to a request to tokenize"
+            return f"did not respond to a request to tokenize within {_TOKENIZE_SECONDS:g} s"
+    return f"can tokenize ({dialect}; token_counter.use_endpoint uses that)"
 
 
 def _describe_caching(upstream: "Upstream", models: Sequence[str]) -> str:
@@ -205,9 +211,9 @@ def _describe_caching(upstream: "Upstream", models: Sequence[str]) -> str:
     default_model = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-5"}.get(upstream.provider, "")
     kinds = {rules_for(model, upstream.provider).caching for model in (models or [default_model])}
     words = {
-        CachingMode.BREAKPOINTS: "caches what is marked",
-        CachingMode.AUTOMATIC: "caches unasked",
-        CachingMode.BOTH: "caches unasked, and what is marked",
-        CachingMode.NONE: "promises no cache",
+        CachingMode.BREAKPOINTS: "caches prompts at breakpoints",
+        CachingMode.AUTOMATIC: "caches prompts automatically",
+        CachingMode.BOTH: "caches prompts automatically and at breakpoints",
+        CachingMode.NONE: "has no known prompt cache",
     }
     return " or ".join(words[kind] for kind in sorted(kinds))

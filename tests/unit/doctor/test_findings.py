@@ -38,7 +38,7 @@ async def test_a_check_that_fails_or_hangs_does_not_hide_the_others() -> None:
         ("b", Level.FAILED),
         ("fine", Level.OK),
     ]
-    assert "no answer within 0.05 s" in findings[0].message
+    assert "did not finish within 0.05 s" in findings[0].message
     assert "RuntimeError: oh" in findings[1].message
 
 

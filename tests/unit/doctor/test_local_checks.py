@@ -92,8 +92,8 @@ def test_files_with_open_permissions_are_reported(tmp_path: Path, monkeypatch: p
     Path(".env").chmod(0o644)
 
     assert [finding.advice for finding in check_file_modes(config)] == [
-        f"chmod go-w {config}",
-        "chmod 600 .env",
+        f"run: chmod go-w {config}",
+        "run: chmod 600 .env",
     ]
 
 
@@ -108,7 +108,7 @@ def test_a_file_change_is_noticed_and_a_missing_workspace_fails(tmp_path: Path) 
     by_name = {finding.name: finding.level for finding in findings if finding.name}
 
     assert by_name == {"ana": Level.OK, "bo": Level.FAILED}
-    assert any("a change of a file is seen" in finding.message for finding in findings)
+    assert any("a changed file was noticed" in finding.message for finding in findings)
     assert not list(tmp_path.iterdir())
 
 
@@ -147,7 +147,10 @@ def test_missing_notes_are_reported(tmp_path: Path) -> None:
 
     assert memory_findings["ana"][0] is Level.OK
     assert skill_findings == [("ana", Level.WARNING)]
-    assert memory_findings["bo"] == (Level.WARNING, f"its memory {tmp_path}/gone.org cannot be read")
+    assert memory_findings["bo"] == (
+        Level.WARNING,
+        f"its memory cannot be read, and prompts are sent without: {tmp_path}/gone.org",
+    )
 
 
 def test_a_port_is_free_in_use_or_invalid() -> None:

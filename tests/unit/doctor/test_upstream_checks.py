@@ -37,13 +37,13 @@ def test_named_upstreams_are_checked_or_else_the_default_ones() -> None:
 @pytest.mark.parametrize(
     ("status", "key", "level", "text"),
     [
-        (200, "sk-1", Level.OK, "takes the key"),
-        (200, None, Level.OK, "asks for no key"),
-        (401, None, Level.OK, "clients bring their own"),
-        (401, "sk-1", Level.FAILED, "refuses the key"),
-        (404, "sk-1", Level.OK, "shows at the first call"),
-        (429, "sk-1", Level.WARNING, "answers 429"),
-        (503, "sk-1", Level.WARNING, "answers 503"),
+        (200, "sk-1", Level.OK, "accepts the key"),
+        (200, None, Level.OK, "needs no key"),
+        (401, None, Level.OK, "clients send their own"),
+        (401, "sk-1", Level.FAILED, "rejects the key"),
+        (404, "sk-1", Level.OK, "the first call shows"),
+        (429, "sk-1", Level.WARNING, "returns 429"),
+        (503, "sk-1", Level.WARNING, "returns 503"),
     ],
 )
 def test_the_status_of_an_upstream_decides_the_finding(
@@ -71,7 +71,9 @@ async def test_counting_support_of_every_upstream_is_reported() -> None:
         silent_upstream = replace(
             KNOWN_UPSTREAMS["llama.cpp"], base_url=f"http://127.0.0.1:{listener.getsockname()[1]}"
         )
-        assert "did not say within 1 s whether it tokenises" in await _describe_abilities(silent_upstream, [])
+        assert "did not respond to a request to tokenize within 1 s" in await _describe_abilities(
+            silent_upstream, []
+        )
     hosted_upstreams = [
         upstream for upstream in KNOWN_UPSTREAMS.values() if upstream.provider not in ("llama.cpp", "vllm")
     ]
