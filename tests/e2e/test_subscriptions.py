@@ -196,7 +196,7 @@ def test_charges_at_the_price_of_a_family_are_labelled(tmp_path: Path) -> None:
     assert rows["claude-opus-9"]["inherited_calls"] == 1
     assert rows["claude-opus-9"]["inherited_dollars"] == rows["claude-opus-9"]["dollars"]
     assert rows["claude-opus-5-5"]["inherited_calls"] == 0
-    assert "inherited: 1 call to models without a price of their own" in outcome.err
+    assert "of the cost is an upper bound: 1 call to unlisted models" in outcome.err
     calls = csv.DictReader(exported)
     price_labels = {call["model"]: (call["is_inherited"], call["is_subscription"]) for call in calls}
     assert price_labels == {"claude-opus-9": ("true", "false"), "claude-opus-5-5": ("false", "false")}

@@ -33,7 +33,7 @@ _STANDARD_OUTPUT = "-"
 _DATABASE_SUFFIXES = ("", "-wal", "-shm")
 Output = Annotated[
     str | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write to this file; default, or -: standard output."),
+    typer.Option("--output", "-o", metavar="FILE", help="Write to this file. Default, or -: standard output."),
 ]
 
 

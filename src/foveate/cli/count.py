@@ -30,16 +30,19 @@ _KEY_VARIABLES = {
 def command(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="Text files to count; none or -: standard input."),
+        typer.Argument(metavar="[FILE]...", help="Text files to count. Default, or -: standard input."),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="Model to count for; default: gpt-4o, or the model of the request."),
+        typer.Option("--model", "-m", help="Model to count for. Default: gpt-4o, or the model of the request."),
     ] = None,
     request: Annotated[
         str | None,
         typer.Option(
-            "--request", "-r", metavar="FILE", help="Count a complete request body (JSON); -: standard input."
+            "--request",
+            "-r",
+            metavar="FILE",
+            help="Count a complete request body (JSON); - for standard input.",
         ),
     ] = None,
     backend: Annotated[
@@ -57,7 +60,9 @@ def command(
         str | None,
         typer.Option(metavar="FILE", help="Count with this tokenizer.json or .tiktoken file."),
     ] = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Timeout for the server.", min=0.01)] = 2.0,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Timeout for requests to the server.", min=0.01)
+    ] = 2.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Count the tokens of text files or of a complete request, including tools and images."""

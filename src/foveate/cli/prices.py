@@ -47,12 +47,12 @@ def show(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Model name, as clients send it.")],
     provider: Annotated[
         str | None,
-        typer.Option("--provider", metavar="P", help="Provider of the model; default: derived from the name."),
+        typer.Option("--provider", metavar="P", help="Provider of the model. Default: derived from the name."),
     ] = None,
     config: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
-    """Show the prices, tiers, window and cache rules of a model, and where each comes from.
+    """Show the prices, context window and cache rules of a model, with their sources.
 
     Example: foveate prices show claude-fable-5-2
     """
@@ -75,18 +75,18 @@ def update(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="data.json of genai-prices, or model_prices_and_context_window.json of LiteLLM.",
+            help="Price file: data.json of genai-prices, or model_prices_and_context_window.json of LiteLLM.",
         ),
     ],
     day: Annotated[
         str | None,
         typer.Option(
-            "--date", metavar="DAY", help="Date of the prices (2026-11-01); default: the file's date."
+            "--date", metavar="DAY", help="Date of the prices (2026-11-01). Default: the file's date."
         ),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Read a newer price file into the data folder; a running gateway uses it from the next request on.
+    """Import a newer price file. A running gateway uses it from the next request.
 
     Example: foveate prices update data.json --date 2026-11-16
     """

@@ -32,7 +32,9 @@ app = typer.Typer(
 Agent = Annotated[str | None, typer.Option("--agent", metavar="A", help="Only calls of this agent.")]
 Session = Annotated[
     str | None,
-    typer.Option("--session", metavar="S", help="Only calls of this session: its id, or the start of it."),
+    typer.Option(
+        "--session", metavar="S", help="Only calls of this session: its id, or the first characters of it."
+    ),
 ]
 Since = Annotated[
     str | None,
@@ -56,7 +58,7 @@ def report(
         typer.Option(
             "--by",
             metavar="B,…",
-            help="Group calls by these, separated by commas: agent, session, model, category, day.",
+            help="Group calls by agent, session, model, category or day, or several of them: day,model.",
         ),
     ] = _DEFAULT_BY,
     since: Since = None,
@@ -64,13 +66,13 @@ def report(
     agent: Agent = None,
     session: Session = None,
     worst_case: Annotated[
-        bool, typer.Option("--worst-case", help="Also show the worst-case cost estimated before the calls.")
+        bool, typer.Option("--worst-case", help="Also show the worst-case cost, computed before each call.")
     ] = False,
     store: StoreUrl = None,
     json: AsJson = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
 ) -> None:
-    """Show what calls cost, by model and category, and what the cache, folds and cuts saved.
+    """Show what calls cost and what caching and compaction saved, by day and agent.
 
     Example: foveate cost --by agent,model --since 7d
     """
@@ -124,13 +126,13 @@ def caps(
             "--config",
             "-c",
             metavar="FILE",
-            help="Configuration file with the caps; default: foveate.yaml here or in the data folder.",
+            help="Configuration file. Default: foveate.yaml in this folder, else in the data folder.",
         ),
     ] = None,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
-    """Show every cap with what is spent, reserved and left of it, for whom it is on now.
+    """Show every cap with the amounts spent, reserved and left.
 
     Example: foveate cost caps --config foveate.yaml
     """
@@ -138,7 +140,9 @@ def caps(
         if config is None and (default_config := find_config_file()) is not None:
             config = str(default_config)
         if config is None:
-            console.print_note("no caps: found no foveate.yaml here or in the data folder; use --config FILE")
+            console.print_note(
+                "no caps: there is no foveate.yaml in this folder or in the data folder; use --config FILE"
+            )
             if json:
                 console.print_object({"caps": []})
             return
@@ -178,7 +182,7 @@ def export(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
-    """Write out every call as CSV, the oldest first, with all its tokens and exact dollars.
+    """Export every call as CSV, oldest first, with all token counts and exact dollars.
 
     Example: foveate cost export --since 2026-11-01 --output calls.csv
     """
@@ -229,7 +233,7 @@ def correct(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
-    """Correct what a call cost, or what is spent of a cap account. The correction is recorded.
+    """Correct the cost of a call, or the amount spent on a cap account. The correction is recorded.
 
     A running gateway applies the new amount to its caps from the next request.
 
@@ -276,7 +280,7 @@ def corrections(
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
-    """List the corrections that were made by hand, the oldest first: amounts before and after, and why.
+    """List manual corrections, oldest first, with the amounts before and after and the reason.
 
     Example: foveate cost corrections --since 7d
     """

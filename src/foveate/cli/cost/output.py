@@ -94,8 +94,8 @@ def _estimate_notes(total: CostReportRow) -> Iterator[str]:
     if total.inherited_calls:
         calls, dollars = _count_calls(total.inherited_calls), format_amount(total.inherited_dollars)
         yield (
-            f"{dollars} of the cost is an upper bound: {calls} to models without a known price, charged at the"
-            " highest price of the model family"
+            f"{dollars} of the cost is an upper bound: {calls} to unlisted models, at the highest price of the"
+            " model family"
         )
     if total.subscription_calls:
         calls, dollars = _count_calls(total.subscription_calls), format_amount(total.subscription_dollars)

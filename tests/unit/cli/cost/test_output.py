@@ -162,8 +162,8 @@ def test_notes_name_what_the_cost_and_the_savings_do_not_include() -> None:
         "2 summaries without a known price: compaction saved less than shown",
         "2 calls ($0.50) would not have fit the context window without Foveate: not in the savings",
         "2 calls without a known price: not included in the cost",
-        "$0.25 of the cost is an upper bound: 1 call to models without a known price, charged at the highest"
-        " price of the model family",
+        "$0.25 of the cost is an upper bound: 1 call to unlisted models, at the highest price of the model"
+        " family",
         "$0.50 of the cost is the list price of 4 calls covered by a subscription",
         "1 call possibly charged, up to $0.80: in flight when the gateway process ended, not included in the"
         " cost",
