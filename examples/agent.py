@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A small agent to try a gateway with: it reads the documentation page by page and asks what each says.
+"""A small agent to try the gateway with. It asks a model what each page of the documentation is about.
 
-Like every agent it sends the whole conversation with each turn. It talks to ANTHROPIC_BASE_URL with
-ANTHROPIC_API_KEY, and needs nothing but Python. With --clock it makes the mistake that costs most: the time at
-the front of its prompt.
+Like every agent, it sends the whole conversation with each turn. It calls ANTHROPIC_BASE_URL with
+ANTHROPIC_API_KEY and needs only Python. With --clock it makes the most expensive mistake: it puts the current
+time at the start of its prompt.
 """
 
 import argparse
@@ -23,7 +23,7 @@ RULES = "You read documentation and say in one sentence what a page is about.\n\
 
 
 def ask(messages: list[Any], *, agent: str, model: str, clock: bool) -> tuple[dict[str, Any], str]:
-    """What the model answers, and the id under which the gateway has it."""
+    """Return the model's response and the gateway's request id."""
     system = f"It is {datetime.now().isoformat()}.\n\n{RULES}" if clock else RULES
     headers = {
         "content-type": "application/json",
@@ -38,15 +38,15 @@ def ask(messages: list[Any], *, agent: str, model: str, clock: bool) -> tuple[di
     except HTTPError as error:
         raise SystemExit(f"{error.code}: {error.read().decode()}") from None
     except URLError as error:
-        raise SystemExit(f"nobody answers at {BASE_URL} ({error.reason}): is the gateway running?") from None
+        raise SystemExit(f"cannot connect to {BASE_URL} ({error.reason}): is the gateway running?") from None
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--agent", default="default", help="who asks")
-    parser.add_argument("--model", default="claude-opus-5-5", help="which model is asked")
-    parser.add_argument("--turns", type=int, default=6, help="how many pages are read")
-    parser.add_argument("--clock", action="store_true", help="put the time at the front of the prompt")
+    parser.add_argument("--agent", default="default", help="name of the agent")
+    parser.add_argument("--model", default="claude-opus-5-5", help="model to call")
+    parser.add_argument("--turns", type=int, default=6, help="number of pages to read")
+    parser.add_argument("--clock", action="store_true", help="put the current time at the start of the prompt")
     options = parser.parse_args()
 
     messages: list[Any] = []

@@ -104,7 +104,7 @@ class DuplicateKey(MalformedRequest):
             if other
             else f"the key `{place}` occurs twice"
         )
-        super().__init__(f"{problem}: send it once, because servers differ in which of the two they read")
+        super().__init__(f"{problem}: send only one of them, because servers differ in which one they use")
         self.path = path
         self.other = other
 
@@ -116,7 +116,7 @@ class RequestLimitExceeded(InputError):
 
     def __init__(self, items: str, number: int, limit: int, *, setting: str = "") -> None:
         where = f" (server.{setting})" if setting else ""
-        super().__init__(f"the request has {number:,} {items}, and at most {limit:,} are accepted{where}")
+        super().__init__(f"the request has {number:,} {items}; the limit is {limit:,}{where}")
         self.number = number
         self.limit = limit
 
@@ -150,11 +150,11 @@ class WrongApi(InputError):
     code = "wrong_api"
 
     def __init__(self, model: str, upstream: str, *, api: str) -> None:
-        requested = f"the model {model!r}" if model else "what names no model"
+        requested = f"the model {model!r}" if model else "requests without a model"
         super().__init__(
-            f"the gateway's route for {requested} leads to {upstream}, which does not speak the API of {api}: "
-            "use a client of the other API, or route it to an upstream that speaks this (`api: both`, if it "
-            "does)"
+            f"the route for {requested} leads to the upstream {upstream}, which does not have the {api} API: "
+            "use a client of the other API, or route it to an upstream that has this API (set `api: both` if "
+            f"{upstream} has both)"
         )
         self.model = model
         self.upstream = upstream
@@ -168,8 +168,8 @@ class NoUpstream(InputError):
 
     def __init__(self, api: str) -> None:
         super().__init__(
-            f"this request is in the API of {api}, and no upstream is configured that speaks it. Nothing was"
-            f" sent. Add one to `upstreams` in foveate.yaml, with its base_url and `api: {api}`"
+            f"no upstream is configured for the {api} API of this request. Nothing was"
+            f" sent. Add an upstream with its base_url and `api: {api}` to `upstreams` in foveate.yaml"
         )
         self.api = api
 
@@ -194,7 +194,7 @@ class WebSocketRefused(InputError):
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"the gateway does not proxy WebSockets, and {path} asks for one: use the API over plain HTTP,"
+            f"the gateway does not support WebSockets, and {path} requests one: use the API over plain HTTP,"
             " where responses stream as server-sent events"
         )
         self.path = path
@@ -206,7 +206,7 @@ class MethodRefused(InputError):
     code = "method_not_allowed"
 
     def __init__(self, method: str) -> None:
-        super().__init__(f"the gateway does not forward {method}: no provider's API uses it")
+        super().__init__(f"the gateway does not forward {method} requests: no provider's API uses this method")
         self.method = method
 
 
@@ -216,9 +216,7 @@ class BadPath(InputError):
     code = "bad_path"
 
     def __init__(self, path: str) -> None:
-        super().__init__(
-            f"{path} contains `.` or `..` segments. Nothing was sent: use the path that they lead to"
-        )
+        super().__init__(f"{path} contains `.` or `..` segments. Nothing was sent. Use the resolved path")
         self.path = path
 
 
@@ -229,8 +227,8 @@ class OperationRefused(InputError):
 
     def __init__(self, operation: str, upstream: str) -> None:
         super().__init__(
-            f"{operation} would use the gateway's own credentials for {upstream}, and is not among the"
-            " operations that they may be used for. Nothing was sent. Use a key of the provider, or add it to"
+            f"{operation} is not one of the operations that may use the gateway's own credentials for"
+            f" {upstream}. Nothing was sent. Use a provider key, or add the operation to"
             f" `upstreams.{upstream}.allow` in foveate.yaml"
         )
         self.operation = operation
@@ -406,8 +404,8 @@ class WorkersFailed(FoveateError):
     def __init__(self, deaths: int, exit_code: int) -> None:
         ending = f"by signal {-exit_code}" if exit_code < 0 else f"with code {exit_code}"
         super().__init__(
-            f"{deaths} worker{'s' * (deaths != 1)} in a row ended soon after the start, the last {ending}; "
-            "what they said is above"
+            f"{deaths} worker{'s' * (deaths != 1)} in a row exited right after the start, the last {ending}; "
+            "their error messages are above"
         )
         self.deaths = deaths
         self.exit_code = exit_code
@@ -452,7 +450,8 @@ class StoreTooNew(StoreUnavailable):
 
     def __init__(self, where: str, *, version: str, known: str) -> None:
         super().__init__(
-            where, f"was changed by a newer Foveate (tables {version}, this one knows {known}): update Foveate"
+            where,
+            f"was migrated by a newer Foveate (schema {version}, supported: {known}): update Foveate",
         )
         self.version = version
         self.known = known
@@ -464,7 +463,7 @@ class NothingKept(StoreUnavailable):
     code = "nothing_kept"
 
     def __init__(self, where: str) -> None:
-        super().__init__(where, "nothing has been kept here yet")
+        super().__init__(where, "no data has been stored here yet")
 
 
 class UpstreamError(FoveateError):
@@ -499,7 +498,7 @@ class UpstreamTimeout(UpstreamError):
     code = "upstream_timeout"
 
     def __init__(self, url: str, timeout_seconds: float) -> None:
-        super().__init__(url, f"no answer within {timeout_seconds:g} s")
+        super().__init__(url, f"no response within {timeout_seconds:g} s")
         self.timeout_seconds = timeout_seconds
 
 
@@ -509,7 +508,7 @@ class UpstreamStatus(UpstreamError):
     code = "upstream_status"
 
     def __init__(self, url: str, status: int, detail: str = "") -> None:
-        super().__init__(url, f"answered {status}" + (f": {detail}" if detail else ""))
+        super().__init__(url, f"responded with status {status}" + (f": {detail}" if detail else ""))
         self.status = status
         self.detail = detail
 

@@ -53,7 +53,7 @@ def table_names(url: str) -> list[str]:
 
 
 async def test_opening_without_create_creates_nothing(bare_database_url: str) -> None:
-    with pytest.raises(NothingKept, match="nothing has been kept here yet"):
+    with pytest.raises(NothingKept, match="no data has been stored here yet"):
         await open_store(bare_database_url, create=False)
 
     assert table_names(bare_database_url) == []

@@ -42,7 +42,7 @@ ERROR_PAGE = "<!DOCTYPE html>\n<html><head><title>502 Bad Gateway</title></head>
 
 FAULTS = {
     "hangs": (ScriptStep(delay_seconds=20), "no summary within"),
-    "500": (ScriptStep(status=500), "answered 500"),
+    "500": (ScriptStep(status=500), "responded with status 500"),
     "empty": (ScriptStep(text=""), "empty|no content"),
     "error page": (ScriptStep(text=ERROR_PAGE), "an HTML page"),
     "error in json": (ScriptStep(text='{"error": {"message": "Overloaded"}}'), "an error"),
@@ -58,7 +58,7 @@ FAULTS = {
         ScriptStep(text="A summary.", disconnect_after=1),
         "connection|payload|disconnected|answer",
     ),
-    "overloaded": (ScriptStep(overloaded=True), "answered 529"),
+    "overloaded": (ScriptStep(overloaded=True), "responded with status 529"),
 }
 
 
@@ -293,7 +293,7 @@ async def test_a_request_that_would_not_fit_gets_an_extractive_summary(database_
     assert result.outcome is CompactionOutcome.OK
     assert result.compaction is not None
     assert result.compaction.model == EXTRACTIVE_MODEL
-    assert "answered 500" in result.reason
+    assert "responded with status 500" in result.reason
     assert RULE in result.compaction.summary
     assert source_path(8) in result.compaction.summary
     assert validate_request(formats.parse_request(compacted_body)) is None

@@ -206,7 +206,7 @@ def test_listing_a_missing_store_is_not_an_error_and_does_not_create_it(
     outcome = run("compactions", *arguments, "--store", f"sqlite:///{tmp_path}/new/foveate.sqlite")
 
     assert outcome.code == 0
-    assert "nothing has been kept here yet" in outcome.err
+    assert "no data has been stored here yet" in outcome.err
     assert json.loads(outcome.out or '{"folds": 0}')["folds"] in (0, [])
     assert list(tmp_path.iterdir()) == []
 
@@ -224,7 +224,7 @@ def test_showing_a_compaction_of_a_missing_store_is_an_error(run: Any, tmp_path:
 def test_an_empty_database_on_a_server_stays_empty(run: Any, postgres: Any) -> None:
     url = postgres.new_database()
 
-    assert "nothing has been kept here yet" in run("compactions", "list", "--store", url).err
+    assert "no data has been stored here yet" in run("compactions", "list", "--store", url).err
     assert "CREATE TABLE" not in postgres.dump(url)
 
 

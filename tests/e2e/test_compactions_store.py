@@ -139,7 +139,7 @@ def test_a_missing_store_is_not_created(run: Any, tmp_path: Path, command: str) 
     json_outcome = run("store", command, "--store", url, "--json")
 
     assert (outcome.code, outcome.out) == (0, "")
-    assert "nothing has been kept here yet" in outcome.err
+    assert "no data has been stored here yet" in outcome.err
     numbers = json.loads(json_outcome.out)
     assert numbers.get("forgotten", numbers)["sessions"] == 0
     assert list(tmp_path.iterdir()) == []

@@ -225,7 +225,7 @@ def test_caps_are_listed_before_any_call_is_stored(run: Any, tmp_path: Path) -> 
     outcome = run("cost", "caps", "--config", config, "--store", f"sqlite:///{tmp_path}/new/no.sqlite")
 
     assert outcome.code == 0
-    assert "nothing has been kept here yet" in outcome.err
+    assert "no data has been stored here yet" in outcome.err
     assert outcome.out.splitlines()[-1].split() == ["all", "$1.20", "$0.00", "$1.20", "0%"]
     assert sorted(tmp_path.iterdir()) == [config]
 
@@ -260,7 +260,7 @@ def test_a_missing_store_is_not_an_error_and_is_not_created(
     outcome = run("cost", *arguments, "--store", f"sqlite:///{tmp_path}/new/foveate.sqlite")
 
     assert outcome.code == 0
-    assert "nothing has been kept here yet" in outcome.err
+    assert "no data has been stored here yet" in outcome.err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -32,4 +32,4 @@ def test_a_missing_gateway_or_provider_is_reported_in_one_line(tmp_path: Path) -
 
     assert error_text.startswith("502: ")
     assert "the provider could not be reached" in error_text
-    assert run_failing_agent(CLOSED_PORT_URL).startswith(f"nobody answers at {CLOSED_PORT_URL} (")
+    assert run_failing_agent(CLOSED_PORT_URL).startswith(f"cannot connect to {CLOSED_PORT_URL} (")

@@ -227,7 +227,7 @@ def test_without_an_upstream_for_azure_nothing_is_sent(tmp_path: Path) -> None:
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path) as gateway,
         open_client(gateway) as client,
-        pytest.raises(openai.BadRequestError, match="no upstream is configured that speaks it"),
+        pytest.raises(openai.BadRequestError, match="no upstream is configured for the azure API"),
     ):
         client.chat.completions.create(model="house", messages=MESSAGES)
 

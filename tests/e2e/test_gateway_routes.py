@@ -163,7 +163,7 @@ def test_a_route_only_leads_to_an_upstream_with_the_clients_api_format(
     gateway, default_requests, other_requests = routed_gateway
     with anthropic.Anthropic(base_url=gateway.url, api_key="sk-x") as client:
         client.messages.create(model="best", max_tokens=9, messages=[{"role": "user", "content": "Hi"}])
-        with pytest.raises(anthropic.BadRequestError, match="does not speak the API of anthropic"):
+        with pytest.raises(anthropic.BadRequestError, match="does not have the anthropic API"):
             client.messages.create(model="fast", max_tokens=9, messages=[{"role": "user", "content": "Hi"}])
 
     assert [body["model"] for _, body in other_requests] == ["claude-opus-4-5"]

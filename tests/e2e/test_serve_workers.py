@@ -160,7 +160,7 @@ def test_workers_that_die_at_once_are_reported_and_not_restarted_forever(tmp_pat
     )
 
     assert result.returncode == 1
-    assert "ended soon after the start" in result.stderr
+    assert "exited right after the start" in result.stderr
     assert f"{tmp_path}/taken" in result.stderr  # from the worker's own output
     assert json.loads(result.stdout)["error"]["code"] == "workers_failed"
 

@@ -447,7 +447,7 @@ def test_requests_are_routed_by_model_and_renamed(gateway: LiveGateway) -> None:
         "/v1/messages", {"model": "house-1", "max_tokens": 9, "messages": gateway.messages()}
     )
     assert rejected.status_code == 400
-    assert "does not speak the API of anthropic" in rejected.text
+    assert "does not have the anthropic API" in rejected.text
 
 
 @pytest.mark.parametrize("api", ["anthropic", "both"])

@@ -43,7 +43,7 @@ async def test_an_error_status_is_reported_with_one_line_of_its_body(status: int
 
 async def test_a_timeout_names_its_seconds() -> None:
     async with raw_server(always_reply(None)) as server, JsonClient(timeout_seconds=0.05) as client:
-        with pytest.raises(UpstreamTimeout, match=r"no answer within 0\.05 s") as failure:
+        with pytest.raises(UpstreamTimeout, match=r"no response within 0\.05 s") as failure:
             await client.post_json(server.url, b"{}")
 
     assert failure.value.timeout_seconds == 0.05

@@ -136,7 +136,7 @@ async def test_a_failure_does_not_reveal_the_query_of_the_url() -> None:
         result = await summarizer.summarize(make_summary_input(claude_body(12)), limit_tokens=LIMIT_TOKENS)
 
     assert isinstance(result, SummaryFailure)
-    assert result.reason.startswith(f"{server.url}/openai/v1/responses: answered 404")
+    assert result.reason.startswith(f"{server.url}/openai/v1/responses: responded with status 404")
     assert "SECRET" not in result.reason
 
 
