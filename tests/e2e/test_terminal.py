@@ -41,7 +41,7 @@ def test_a_terminal_shows_progress_when_counting_takes_long(text_file: Path) -> 
         output = on_terminal("count", str(text_file), "--endpoint", url, "--timeout", "1.5")
 
     assert "counting tokens… 1 s\r  " in output
-    assert "no answer within 1.5 s" in output
+    assert "no response within 1.5 s" in output
 
 
 def test_a_closed_pipe_is_not_an_error(text_file: Path) -> None:
