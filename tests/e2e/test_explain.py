@@ -146,7 +146,7 @@ def test_a_response_given_as_a_request_is_reported(run: Any, tmp_path: Path, nam
         ("no JSON", "the request is not JSON"),
         ("[]", "the request is JSON, but not an object"),
         ("{}", "no messages in the request"),
-        ('{"model": "gpt-4o", "messages": 5}', "`messages` is a number, where a list is expected"),
+        ('{"model": "gpt-4o", "messages": 5}', "`messages` must be a list, not a number"),
     ],
 )
 def test_an_invalid_request_is_reported_in_one_line_with_its_file(

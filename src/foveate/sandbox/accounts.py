@@ -99,7 +99,9 @@ def resolve_references(
 ) -> dict[str, Any] | ErrorResponse:
     """Return a request with the conversation that it continues and the items that it refers to."""
     if body.get("conversation") is not None:
-        return make_status_error(Format.RESPONSES, 404, "The sandbox keeps no conversations: send `input`")
+        return make_status_error(
+            Format.RESPONSES, 404, "The sandbox does not store conversations: send `input`"
+        )
     input_value = body.get("input")
     previous_id = body.get("previous_response_id")
     has_references = isinstance(input_value, list) and any(_is_reference(item) for item in input_value)

@@ -245,7 +245,7 @@ def _parse_type(definition: str) -> ValueType:
         return ValueType(name="object", schema=schema, tags=tuple(tags.split()))
     match = _LIST_PATTERN.fullmatch(definition) or _TYPE_PATTERN.fullmatch(definition)
     if match is None:
-        raise ValueError(f"no kind of value: {definition}")
+        raise ValueError(f"unknown type of value: {definition}")
     parts = match.groupdict()
     minimum, maximum = (int(parts[bound]) if parts[bound] else None for bound in ("least", "most"))
     item = _parse_type(parts["inner"]) if "inner" in parts else None

@@ -79,5 +79,5 @@ def test_gemini_accepts_a_single_content_and_a_single_part_instead_of_a_list() -
 @pytest.mark.parametrize("api_format", list(Format))
 @pytest.mark.parametrize("raw", [b'"Hi"', b"5", b"[]", b"null"])
 def test_a_message_that_is_not_an_object_is_rejected(api_format: Format, raw: bytes) -> None:
-    with pytest.raises(MalformedRequest, match="where an object is expected"):
+    with pytest.raises(MalformedRequest, match="must be an object"):
         formats.parse_message(api_format, raw)

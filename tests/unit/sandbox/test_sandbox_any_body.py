@@ -146,5 +146,5 @@ def test_a_deeply_nested_body_is_answered_or_rejected(sandbox: Sandbox, route: s
 def test_an_unsupported_format_raises_an_error() -> None:
     body: Json = {"messages": []}
 
-    with pytest.raises(MalformedRequest, match="does not speak bedrock"):
+    with pytest.raises(MalformedRequest, match="does not support bedrock"):
         validate_request(formats.parse_request(body, Format.BEDROCK))

@@ -102,7 +102,7 @@ class RequestOutline:
         """
         layout = self.layout
         if not layout.system_fields:
-            reason = "this format has no field for it: insert a message with the role `system`"
+            reason = "this format has no system field: insert a message with the role `system`"
             raise BadEdit(reason, path=("system",))
         name = next(
             (name for name in layout.system_fields if name in self.root.values), layout.system_fields[0]

@@ -38,7 +38,7 @@ def block_json(part: Part, role: str, layout: FormatLayout) -> bytes:
         case Opaque():
             return _validated_json(part)
         case _:
-            raise BadEdit(f"only texts and blocks as they came can be written, not a {type(part).__name__}")
+            raise BadEdit(f"only texts and unchanged blocks can be written, not a {type(part).__name__}")
 
 
 def message_json(message: Message, layout: FormatLayout) -> bytes:
@@ -63,7 +63,7 @@ def join_texts(parts: Sequence[Part]) -> str:
     """
     texts = [part.text for part in parts if isinstance(part, Text)]
     if len(texts) < len(parts):
-        raise BadEdit("only texts can be put into a plain string", path=("system",))
+        raise BadEdit("only texts can be inserted into a plain string", path=("system",))
     return BLANK_LINE.join(filter(None, texts))
 
 
@@ -71,7 +71,7 @@ def _validated_json(part: Opaque) -> bytes:
     try:
         parse_json(part.raw)
     except MalformedRequest:
-        raise BadEdit(f"the block of the kind `{part.kind}` is not JSON") from None
+        raise BadEdit(f"the `{part.kind}` block is not JSON") from None
     return part.raw
 
 
@@ -103,10 +103,12 @@ class BlockListEdits:
         """
         for block in (*self.texts, *self.breakpoints):
             if not 0 <= block < size:
-                raise BadEdit(f"there is no such block, of {size} that can be edited", path=(*self.path, block))
+                raise BadEdit(f"there is no such block; {size} blocks can be edited", path=(*self.path, block))
         for block in self.inserts:
             if not 0 <= block <= size:
-                raise BadEdit(f"nothing can stand there, among {size} blocks", path=(*self.path, block))
+                raise BadEdit(
+                    f"nothing can be inserted there: there are {size} blocks", path=(*self.path, block)
+                )
 
 
 @dataclass(slots=True)
@@ -129,11 +131,11 @@ class EditPlan:
         """Return the list that a place belongs to, and its index there."""
         if place.area is Area.MESSAGES:
             if place.block is None:
-                raise BadEdit("names a message, where a block of it is meant", path=error_path(place))
+                raise BadEdit("is a message, but the edit needs one of its blocks", path=error_path(place))
             block_list = self.messages.setdefault(place.index, BlockListEdits(("messages", place.index)))
             return block_list, place.block
         if place.block is not None:
-            raise BadEdit("has no blocks of its own", path=error_path(place))
+            raise BadEdit("has no blocks", path=error_path(place))
         return (self.tools if place.area is Area.TOOLS else self.system), place.index
 
 
@@ -157,12 +159,14 @@ def plan_edits(edits: Iterable[Edit], message_count: int) -> EditPlan:
                 if block in block_list.breakpoints and _breakpoint_key(
                     block_list.breakpoints[block]
                 ) != _breakpoint_key(edit):
-                    raise BadEdit("two marks that differ for one block", path=error_path(edit.place))
+                    raise BadEdit(
+                        "two different cache breakpoints for the same block", path=error_path(edit.place)
+                    )
                 block_list.breakpoints[block] = edit
             case ReplaceText():
                 block_list, block = plan.find_list(edit.place)
                 if block_list.texts.setdefault(block, edit.text) != edit.text:
-                    raise BadEdit("two texts for one block", path=error_path(edit.place))
+                    raise BadEdit("two texts for the same block", path=error_path(edit.place))
             case InsertParts():
                 _plan_insert(plan, edit)
             case ReplaceMessages():
@@ -171,7 +175,7 @@ def plan_edits(edits: Iterable[Edit], message_count: int) -> EditPlan:
                     _plan_replacement(plan, edit, message_count)
             case ReorderTools():
                 if plan.tool_order not in (None, edit.order):
-                    raise BadEdit("two orders for the tools", path=("tools",))
+                    raise BadEdit("two orders of the tools", path=("tools",))
                 plan.tool_order = edit.order
             case SetParameter():
                 _plan_parameter(plan.parameters, edit)
@@ -185,7 +189,7 @@ def _breakpoint_key(edit: CacheBreakpoint | RemoveBreakpoint) -> object:
 
 def _plan_insert(plan: EditPlan, edit: InsertParts) -> None:
     if not edit.parts:
-        raise BadEdit("nothing is given to insert", path=error_path(edit.place))
+        raise BadEdit("there is nothing to insert", path=error_path(edit.place))
     if edit.place.area is Area.MESSAGES and edit.place.block is None:
         message = Message(role=edit.role, parts=edit.parts)
         inserted = plan.inserted_messages.setdefault(edit.place.index, [])
@@ -201,7 +205,7 @@ def _plan_insert(plan: EditPlan, edit: InsertParts) -> None:
 
 def _plan_replacement(plan: EditPlan, edit: ReplaceMessages, message_count: int) -> None:
     if not 0 <= edit.start <= edit.end <= message_count:
-        reason = f"{edit.start} to {edit.end} is no span of {message_count} messages"
+        reason = f"{edit.start} to {edit.end} is not a range of {message_count} messages"
         raise BadEdit(reason, path=("messages", edit.start))
     span = range(edit.start, edit.end)
     if not plan.dropped_messages.isdisjoint(span):
@@ -213,26 +217,30 @@ def _plan_replacement(plan: EditPlan, edit: ReplaceMessages, message_count: int)
 def _check_plan(plan: EditPlan, replacements: list[ReplaceMessages], message_count: int) -> None:
     for index in plan.inserted_messages:
         if not 0 <= index <= message_count:
-            raise BadEdit(f"nothing can stand there, among {message_count} messages", path=("messages", index))
+            raise BadEdit(
+                f"nothing can be inserted there: there are {message_count} messages", path=("messages", index)
+            )
     for index in plan.messages:
         if not 0 <= index < message_count:
-            raise BadEdit(f"there is no such message, of {message_count}", path=("messages", index))
+            raise BadEdit(
+                f"there is no such message; there are {message_count} messages", path=("messages", index)
+            )
         if index in plan.dropped_messages:
-            raise BadEdit("is edited and replaced at once", path=("messages", index))
+            raise BadEdit("is both edited and replaced", path=("messages", index))
     for replacement in replacements:
         for index in plan.inserted_messages:
             if replacement.start < index < replacement.end:
-                raise BadEdit("something is inserted into a span that is replaced", path=("messages", index))
+                raise BadEdit("an insertion lies within replaced messages", path=("messages", index))
 
 
 def _plan_parameter(tree: ParameterTree, edit: SetParameter) -> None:
     if not edit.path:
-        raise BadEdit("a parameter without a name")
+        raise BadEdit("a parameter has no name")
     for name in edit.path[:-1]:
         inner = tree.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise BadEdit("is set to a value and to an object at once", path=edit.path)
+            raise BadEdit("is set to both a value and an object", path=edit.path)
         tree = inner
     planned = tree.setdefault(edit.path[-1], edit.value)
     if planned != edit.value or type(planned) is not type(edit.value):
-        raise BadEdit("two values for one parameter", path=edit.path)
+        raise BadEdit("two values for the same parameter", path=edit.path)

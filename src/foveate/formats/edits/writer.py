@@ -79,7 +79,7 @@ class BlockListWriter:
         if not added and not dropped:
             return
         if block_list.form is ListForm.OTHER:
-            raise BadEdit("there is something else where a list should be", path=(block_list.name,))
+            raise BadEdit("is not a list", path=(block_list.name,))
         if block_list.span is not None and block_list.form is ListForm.LIST:
             self._patch.set_items(block_list.span, block_list.entries, dropped=dropped, added=added)
         elif block_list.entries and not dropped:
@@ -113,10 +113,10 @@ class BlockListWriter:
         span = entries[number]
         if self._style is BreakpointStyle.CACHE_POINT:
             if isinstance(cache_breakpoint, RemoveBreakpoint):
-                raise BadEdit("a mark that is a block of its own is not removed", path=path)
+                raise BadEdit("a cache breakpoint that is a separate block cannot be removed", path=path)
             self._write_cache_point(span, entries[number + 1 : number + 2], cache_breakpoint)
         elif not self._data.startswith(b"{", span.start):
-            raise BadEdit("is no block that could bear a mark", path=path)
+            raise BadEdit("is not a block that can have a cache breakpoint", path=path)
         else:
             self.set_breakpoint(self._outline.members(span), cache_breakpoint)
 
@@ -150,7 +150,7 @@ class BlockListWriter:
             parts = find_items(self._data, span)
             self.write_breakpoint(parts, len(parts) - 1, cache_breakpoint, path)
         else:
-            raise BadEdit("holds nothing that could bear a mark", path=path)
+            raise BadEdit("contains nothing that can have a cache breakpoint", path=path)
 
     def _write_string(self, block_list: BlockList, edits: BlockListEdits, added: AddedEntries) -> None:
         """Edit a plain string, turning it into a list of blocks only if needed."""
@@ -217,7 +217,7 @@ class BlockListWriter:
         if not isinstance(block, dict) or not (
             kind in self._layout.result_paths or self._layout.is_text(block)
         ):
-            raise BadEdit(f"a block of the kind `{kind}` has no text that could be another", path=path)
+            raise BadEdit(f"a `{kind}` block has no text that can be replaced", path=path)
         owner = find_members(self._data, span)
         if kind not in self._layout.result_paths:
             self._patch.set_member(owner, "text", to_json(text))
@@ -226,7 +226,7 @@ class BlockListWriter:
         for step in outer:
             inner = owner.values[step]
             if not self._data.startswith(b"{", inner.start):
-                raise BadEdit("holds nothing that could be another text", path=path)
+                raise BadEdit("contains no text that can be replaced", path=path)
             owner = find_members(self._data, inner)
         self._write_result_text(owner, name, text)
 
@@ -293,9 +293,9 @@ def write_edits(
 
 def _choose_style(plan: EditPlan, layout: FormatLayout, style: BreakpointStyle | None) -> BreakpointStyle:
     if not layout.breakpoint_styles and plan.has_breakpoints:
-        raise BadEdit("this format has no cache marks")
+        raise BadEdit("this format has no cache breakpoints")
     if style is not None and style not in layout.breakpoint_styles and plan.has_breakpoints:
-        raise BadEdit(f"this format has no marks of the style `{style}`")
+        raise BadEdit(f"this format has no cache breakpoints of the style `{style}`")
     return style or next(iter(layout.breakpoint_styles), BreakpointStyle.CACHE_CONTROL)
 
 
@@ -319,7 +319,7 @@ class _EditWriter:
             if parameter_path in reserved_paths or (
                 is_value and any(other[: len(parameter_path)] == parameter_path for other in reserved_paths)
             ):
-                raise BadEdit("is no parameter, but part of the conversation", path=parameter_path)
+                raise BadEdit("is part of the conversation, not a parameter", path=parameter_path)
             span = owner.values.get(name)
             present = b"null" if span is None else span.read(self._data)
             if not isinstance(new, dict) or present == b"null":
@@ -327,12 +327,12 @@ class _EditWriter:
             elif span is not None and present.startswith(b"{"):
                 self.write_parameters(self.outline.members(span), new, parameter_path)
             else:
-                raise BadEdit("is no object, so that nothing can be set in it", path=parameter_path)
+                raise BadEdit("is not an object, so nothing can be set in it", path=parameter_path)
 
     def write_tools(self, plan: EditPlan) -> None:
         """Set breakpoints on tools and reorder them. A breakpoint moves with its tool."""
         if plan.tools.texts or plan.tools.inserts:
-            raise BadEdit("tools are only marked and put in another order", path=("tools",))
+            raise BadEdit("tools can only be reordered or get cache breakpoints", path=("tools",))
         if not plan.tools.breakpoints and plan.tool_order is None:
             return
         slots = self.outline.tools()
@@ -352,11 +352,11 @@ class _EditWriter:
         breakpoints: Mapping[int, CacheBreakpoint | RemoveBreakpoint],
     ) -> None:
         if sorted(order) != list(range(len(slots))):
-            raise BadEdit(f"the order does not name each of {len(slots)} tools once", path=("tools",))
+            raise BadEdit(f"the order must list each of the {len(slots)} tools once", path=("tools",))
         for slot, index in zip(slots, order, strict=True):
             tool, cache_breakpoint = slots[index], breakpoints.get(index)
             if tool.tools is not slot.tools:
-                raise BadEdit("cannot stand in the place of a tool of another list", path=("tools", index))
+                raise BadEdit("cannot take the place of a tool in another list", path=("tools", index))
             tool_patch = Patch()
             if cache_breakpoint is not None:
                 tool_writer = BlockListWriter(self.outline, tool_patch, self._style)
@@ -413,9 +413,9 @@ class _EditWriter:
         edits.check(1)
         path = (*edits.path, 0)
         if edits.inserts:
-            raise BadEdit(f"a `{kind}` has no blocks of its own", path=edits.path)
+            raise BadEdit(f"a `{kind}` has no blocks", path=edits.path)
         if kind not in self._layout.result_paths:
-            raise BadEdit(f"a `{kind}` can be neither marked nor given another text", path=path)
+            raise BadEdit(f"a `{kind}` can have neither a cache breakpoint nor another text", path=path)
         if edits.breakpoints and self._has_breakpoint(message):
             self._blocks.set_breakpoint(message, edits.breakpoints.pop(0))
         (result_field,) = self._layout.result_paths[kind]
@@ -473,7 +473,7 @@ class _EditWriter:
         """Edit a system prompt that can only be a string. Insertions are separated by blank lines."""
         edits.check(len(block_list.blocks))
         if edits.breakpoints:
-            raise BadEdit("a plain string bears no mark in this format", path=("system", 0))
+            raise BadEdit("a plain string cannot have a cache breakpoint in this format", path=("system", 0))
         size = len(block_list.blocks)
         before = join_texts(edits.inserts.get(0, []) if size else [])
         after = join_texts(edits.inserts.get(size, []))

@@ -267,7 +267,7 @@ def _try_decode(decoder: "msgspec.json.Decoder[Any]", data: bytes) -> Any:
 
 
 def _malformed_at(at: int) -> MalformedRequest:
-    return MalformedRequest(f"the request is not JSON at byte {at}")
+    return MalformedRequest(f"the request is not valid JSON at byte {at}")
 
 
 class Splice(NamedTuple):
@@ -334,7 +334,7 @@ class Patch:
         view = memoryview(data)
         for splice in sorted(self._all_splices(), key=lambda item: (item.start, item.end)):
             if splice.start < at:
-                raise BadEdit("two edits are for the same place")
+                raise BadEdit("two edits change the same place")
             pieces += (view[at : splice.start], splice.new)
             at = splice.end
         return b"".join((*pieces, view[at:end]))

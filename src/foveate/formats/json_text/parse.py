@@ -120,11 +120,11 @@ def parse_entries(raw: msgspec.Raw | bytes | None, name: str) -> tuple[bytes, ..
         return ()
     entries = parse_items(raw)
     if not entries and not is_list(raw):
-        raise MalformedRequest(f"`{name}` is {json_type_name(parse_json(raw))}, where a list is expected")
+        raise MalformedRequest(f"`{name}` must be a list, not {json_type_name(parse_json(raw))}")
     for position, entry in enumerate(entries):
         if not entry.startswith(b"{"):
             kind = json_type_name(parse_json(entry))
-            raise MalformedRequest(f"`{name}[{position}]` is {kind}, where an object is expected")
+            raise MalformedRequest(f"`{name}[{position}]` must be an object, not {kind}")
     return entries
 
 
@@ -136,7 +136,7 @@ def parse_message_object(raw: bytes) -> dict[str, Any]:
     """
     message = parse_json(raw)
     if not isinstance(message, dict):
-        raise MalformedRequest(f"a message is {json_type_name(message)}, where an object is expected")
+        raise MalformedRequest(f"a message must be an object, not {json_type_name(message)}")
     return message
 
 
@@ -232,7 +232,7 @@ def _parse_large(parse: Callable[[bytes], Decoded], data: msgspec.Raw | bytes) -
 def _malformed(error: Exception) -> MalformedRequest:
     if isinstance(error, msgspec.ValidationError):
         is_number = "out of range" in str(error)
-        reason = f"it cannot be read: {error}" if is_number else "not an object"
+        reason = f"cannot be parsed: {error}" if is_number else "not an object"
         return MalformedRequest(f"the request is JSON, but {reason}")
     if isinstance(error, UnicodeDecodeError):
         return MalformedRequest("the request is not UTF-8")

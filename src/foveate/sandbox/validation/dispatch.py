@@ -64,7 +64,7 @@ def find_error(
         case Format.GEMINI:
             return gemini.find_error(body, model, counting=counting)
         case unsupported:
-            raise MalformedRequest(f"the sandbox does not speak {unsupported}")
+            raise MalformedRequest(f"the sandbox does not support {unsupported}")
 
 
 def find_window_error(
