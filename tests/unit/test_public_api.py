@@ -237,7 +237,7 @@ def test_help_loads_no_unneeded_modules() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
-    assert "every call is booked" in " ".join(printed.split())
+    assert "spending caps and cost tracking" in " ".join(printed.split())
     assert printed.splitlines()[-1] == "[]"
 
 
