@@ -68,9 +68,9 @@ FAILURES = {
         "ANTHROPIC_API_KEY",
     ),
     "too many requests": (ScriptStep(status=429, retry_after_seconds=7), FailureKind.BUSY, "try again in 7 s"),
-    "an overloaded provider": (ScriptStep(overloaded=True), FailureKind.BUSY, "no room now"),
+    "an overloaded provider": (ScriptStep(overloaded=True), FailureKind.BUSY, "rate limited or overloaded"),
     "a provider that fails": (ScriptStep(status=500, message="ouch"), FailureKind.UNREACHABLE, "ouch"),
-    "a truncated stream": (ScriptStep(text="Well " * 9, disconnect_after=4), FailureKind.BROKEN, "broke off"),
+    "a truncated stream": (ScriptStep(text="Well " * 9, disconnect_after=4), FailureKind.BROKEN, "interrupted"),
     "a stream that fails": (
         ScriptStep(text="Well " * 9, fail_after=4),
         FailureKind.BROKEN,
@@ -119,7 +119,7 @@ async def test_a_message_longer_than_the_window_is_rejected_with_advice(
 
     assert answer.failure
     assert answer.failure.kind is FailureKind.WINDOW
-    assert "send less" in answer.failure.text
+    assert "send a shorter message" in answer.failure.text
     assert short_answer.failure is None
     assert parse_request_body(sandbox.requests[0])["max_completion_tokens"] == 500
 

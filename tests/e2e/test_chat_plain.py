@@ -61,7 +61,7 @@ def test_each_line_of_a_pipe_is_a_message_or_a_command(config: Path, sandbox: Ru
     first, second, cost, reset, third = outcome.out.splitlines()
     assert first == second == third
     assert "2 calls" in cost
-    assert "anew" in reset
+    assert "new session" in reset
     assert (outcome.code, outcome.err) == (0, "")
     assert ESCAPE not in outcome.out
 
@@ -112,11 +112,11 @@ def test_failed_messages_have_a_code_and_a_line_and_the_rest_are_sent(
 
 
 INVALID_INPUT = {
-    "an empty question": (("  ",), "the question is empty"),
+    "an empty question": (("  ",), "the message is empty"),
     "a model without a key": (("Hi", "--model", "deepseek/deepseek-chat"), "DEEPSEEK_API_KEY"),
     "an agent without a name": (("Hi", "--agent", " "), "--agent"),
     "an agent with a control sequence": (("Hi", "--agent", "\x1b[31m"), "--agent"),
-    "a model without a name": (("Hi", "--model", ""), "a model has a name"),
+    "a model without a name": (("Hi", "--model", ""), "the model needs a name"),
 }
 
 
@@ -218,7 +218,7 @@ def test_a_failed_read_or_write_is_reported_in_one_line(config: Path, tmp_path: 
 def test_an_empty_input_sends_nothing(config: Path) -> None:
     outcome = chat(config, "-", *MODEL)
 
-    assert outcome == Outcome(2, "", "foveate: standard input is empty: there is no question in it\n")
+    assert outcome == Outcome(2, "", "foveate: standard input is empty: it must contain the message\n")
 
 
 def test_help_shows_an_example(run: Any) -> None:

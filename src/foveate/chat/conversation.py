@@ -180,6 +180,8 @@ class ChatConversation:
         self.target = target
         self.agent = agent
         self.turns: tuple[ChatTurn, ...] = ()
+        self.message_count = 0
+        """Messages sent in all sessions of this chat."""
         self.session = _new_session()
         self._engine_session_ids: set[str] = set()
         """The engine's ids of this session, which its charges have."""
@@ -194,6 +196,11 @@ class ChatConversation:
     def main_charges(self) -> CallTotals:
         """Charges of answers only, for the hit ratio."""
         return sum_charges(filter(is_main_call, self.charges))
+
+    @property
+    def chat_charges(self) -> CallTotals:
+        """Charges of all sessions of this chat, including those before a reset."""
+        return sum_charges(self._observer.all_charges)
 
     @property
     def charges(self) -> list[Charge]:
@@ -244,6 +251,7 @@ class ChatConversation:
         is kept.
         """
         turns = (*self.turns, user_turn(replace_surrogates(text)))
+        self.message_count += 1
         try:
             answer = await self._request_answer(turns, show)
         except Exception as error:  # noqa: BLE001 - outermost border: the conversation must not be lost
@@ -337,7 +345,7 @@ class ChatConversation:
         except asyncio.CancelledError:
             if not self._compaction_task.cancelled():
                 raise
-            return CompactionResult(outcome=CompactionOutcome.FAILED, reason="it was stopped")
+            return CompactionResult(outcome=CompactionOutcome.FAILED, reason="you cancelled it")
         finally:
             self._compaction_task = None
 

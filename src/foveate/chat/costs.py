@@ -10,7 +10,7 @@ from functools import reduce
 
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
-from foveate.cost.admission import Settlement
+from foveate.cost.admission import Settlement, SettlementOutcome
 from foveate.cost.ledger import Category, Charge
 from foveate.cost.pricing.rates import EXACT, ZERO
 from foveate.engine.exchange import Exchange
@@ -20,6 +20,12 @@ from foveate.engine.request import RoutedRequest, StepFailure
 # A charge is recorded within this time, or waits in the outbox.
 _CHARGE_TIMEOUT_SECONDS = 5.0
 _MAX_NOTES = 100
+_OUTCOMES = {
+    SettlementOutcome.RECORDED: "recorded",
+    SettlementOutcome.ALREADY_RECORDED: "recorded already",
+    SettlementOutcome.WAITING: "waiting to be recorded",
+    SettlementOutcome.LOST: "lost",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,8 @@ class CallTotals:
     dollars: Decimal = ZERO
     unknown_calls: int = 0
     partial_calls: int = 0
+    saved_dollars: Decimal | None = None
+    """Savings compared with the same requests without Foveate; None if unknown, negative for a loss."""
 
     @property
     def hit_ratio(self) -> float | None:
@@ -45,6 +53,7 @@ class CallTotals:
 def sum_charges(charges: Iterable[Charge], *, model: str = "", category: str = "") -> CallTotals:
     all_charges = list(charges)
     known_dollars = [charge.dollars for charge in all_charges if charge.dollars is not None]
+    known_savings = [saved for charge in all_charges if (saved := charge.savings.total) is not None]
     return CallTotals(
         model=model,
         category=category,
@@ -55,6 +64,7 @@ def sum_charges(charges: Iterable[Charge], *, model: str = "", category: str = "
         dollars=reduce(EXACT.add, known_dollars, ZERO),
         unknown_calls=len(all_charges) - len(known_dollars),
         partial_calls=sum(charge.is_partial for charge in all_charges),
+        saved_dollars=reduce(EXACT.add, known_savings, ZERO) if known_savings else None,
     )
 
 
@@ -75,13 +85,19 @@ class ChatObserver(NullObserver):
         self.last_exchange: Exchange | None = None
         """The last exchange that ended."""
 
+    @property
+    def all_charges(self) -> list[Charge]:
+        return list(self._charges)
+
     def charges_for(self, sessions: Set[str]) -> list[Charge]:
         return [charge for charge in self._charges if charge.call.session_id in sessions]
 
     def on_charge(self, charge: Charge, settlement: Settlement) -> None:
         self._charges.append(charge)
         if settlement.problem:
-            self.add_note(f"the bill of the last call is {settlement.outcome.value}: {settlement.problem}")
+            self.add_note(
+                f"the charge of the last call is {_OUTCOMES[settlement.outcome]}: {settlement.problem}"
+            )
 
     def on_finished(self, exchange: Exchange) -> None:
         self.last_exchange = exchange
@@ -90,7 +106,7 @@ class ChatObserver(NullObserver):
     def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
         """Note the step that a request was sent without."""
         del incoming
-        self.add_note(f"without {problem.step}: {problem.reason}")
+        self.add_note(f"the request was sent without the step {problem.step}: {problem.reason}")
 
     def on_compaction(self, agent: str, result: CompactionResult) -> None:
         del agent
@@ -99,11 +115,11 @@ class ChatObserver(NullObserver):
             return
         if result.outcome is CompactionOutcome.OK and compaction is not None:
             self.add_note(
-                f"folded {compaction.messages} messages:"
-                f" {compaction.tokens_before:,} tokens are {compaction.tokens_after:,} now"
+                f"compacted {compaction.messages} messages from {compaction.tokens_before:,} to "
+                f"{compaction.tokens_after:,} tokens"
             )
         elif result.outcome is CompactionOutcome.FAILED:
-            self.add_note(f"the history could not be folded: {result.reason}")
+            self.add_note(f"the history could not be compacted: {result.reason}")
 
     @contextmanager
     def mute_compactions(self) -> Iterator[None]:
@@ -123,7 +139,7 @@ class ChatObserver(NullObserver):
             async with asyncio.timeout(_CHARGE_TIMEOUT_SECONDS):
                 await self._event(request_id).wait()
         except TimeoutError:
-            self.add_note("the bill of the last call is not booked yet")
+            self.add_note("the charge of the last call is not recorded yet")
         self._finished.clear()  # there is only one request at a time
 
     def take_notes(self) -> list[str]:

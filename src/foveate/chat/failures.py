@@ -12,7 +12,7 @@ from foveate.gateway.config import DEFAULT_KEY_VARIABLES
 
 # Limit for messages of others, so that the advice after them stays visible.
 _MAX_CHARS = 400
-_RETRY_ADVICE = "nothing of it is kept: ask again"
+_RETRY_ADVICE = "your message is not in the conversation: send it again"
 
 
 class FailureKind(StrEnum):
@@ -42,48 +42,51 @@ def classify_failure(
         case 401 | 403:
             variable = DEFAULT_KEY_VARIABLES.get(target.upstream.name)
             key = (
-                f"check {variable}" if variable else "check key_variable of that upstream in the configuration"
+                f"check {variable}" if variable else "check key_variable of this upstream in the configuration"
             )
-            return _build_failure(FailureKind.KEY, f"{server} does not take the key: {message}; {key}")
+            return _build_failure(FailureKind.KEY, f"{server} rejected the API key: {message}; {key}")
         case 402:
             return _build_failure(FailureKind.CAP, message)
         case 429 | 529 | 503:
             return _build_failure(
-                FailureKind.BUSY, f"{server} has no room now: {message}; {_format_retry_delay(headers)}"
+                FailureKind.BUSY,
+                f"{server} is rate limited or overloaded: {message}; {_format_retry_delay(headers)}",
             )
         case 400 | 413 if _is_context_overflow(message):
-            advice = ":compact folds the history, :reset begins anew" if has_history else "send less"
+            advice = "use :compact or :reset" if has_history else "send a shorter message"
             return _build_failure(
-                FailureKind.WINDOW, f"{message}; {advice}, or :model names one with a larger window"
+                FailureKind.WINDOW,
+                f"{message}; {advice}, or use :model to switch to a model with a larger context window",
             )
         case 404:
-            return _build_failure(FailureKind.REFUSED, f"{server}: {message}; :model names another model")
+            return _build_failure(FailureKind.REFUSED, f"{server}: {message}; :model switches to another model")
         case 502 | 504:
             return _build_failure(
-                FailureKind.UNREACHABLE, f"{server}: {message}; try again, or :model names another model"
+                FailureKind.UNREACHABLE,
+                f"{server}: {message}; try again, or switch to another model with :model",
             )
         case _ if status >= 500:
             return _build_failure(FailureKind.UNREACHABLE, f"{server} failed ({status}): {message}; try again")
         case _:
-            return _build_failure(FailureKind.REFUSED, f"{server} refused it ({status}): {message}")
+            return _build_failure(FailureKind.REFUSED, f"{server} rejected the request ({status}): {message}")
 
 
 def describe_interruption(error: StreamError | None, *, has_content: bool) -> Failure:
     """Describe an answer that was cut off. `has_content`: a part of it arrived."""
-    reason = _truncate(error.message or error.kind) if error is not None else "the connection was cut"
-    consequence = "what came so far stays in the conversation" if has_content else _RETRY_ADVICE
-    return _build_failure(FailureKind.BROKEN, f"the answer broke off: {reason}; {consequence}")
+    reason = _truncate(error.message or error.kind) if error is not None else "the connection was lost"
+    consequence = "the part that arrived stays in the conversation" if has_content else _RETRY_ADVICE
+    return _build_failure(FailureKind.BROKEN, f"the response was interrupted: {reason}; {consequence}")
 
 
 def describe_internal_error(error: BaseException) -> Failure:
     return _build_failure(
         FailureKind.INTERNAL,
-        f"Foveate itself failed ({_truncate(f'{type(error).__name__}: {error}')}); {_RETRY_ADVICE}",
+        f"internal error in Foveate ({_truncate(f'{type(error).__name__}: {error}')}); {_RETRY_ADVICE}",
     )
 
 
 def describe_empty_response() -> Failure:
-    return _build_failure(FailureKind.REFUSED, f"the answer is empty; {_RETRY_ADVICE}")
+    return _build_failure(FailureKind.REFUSED, f"the response is empty; {_RETRY_ADVICE}")
 
 
 def _build_failure(kind: FailureKind, text: str) -> Failure:
@@ -100,7 +103,7 @@ def _read_error_message(body: bytes) -> str:
     except MalformedRequest:
         error = None
     message = as_text(as_dict(error).get("message")) or as_text(error)
-    return _truncate((message or body.decode("utf-8", "replace").strip() or "it says nothing more").rstrip("."))
+    return _truncate((message or body.decode("utf-8", "replace").strip() or "no details").rstrip("."))
 
 
 def _format_retry_delay(headers: dict[str, str]) -> str:

@@ -83,14 +83,12 @@ class ChatConfig:
         if models := _list_models_with_keys(config):
             return models[0]
         if any(route.upstream != LOCAL_UPSTREAM for route in config.settings.routes):
-            raise BadOption(
-                "the routes of the configuration name no model by itself: say one with --model NAME"
-            )
+            raise BadOption("no route in the configuration names a single model: choose one with --model NAME")
         upstreams_with_keys = [
             name for name, upstream in config.gateway.routing.upstreams.items() if upstream.key
         ]
         if upstreams_with_keys:
-            raise BadOption(f"say which model is meant: --model {upstreams_with_keys[0]}/NAME")
+            raise BadOption(f"choose a model with --model {upstreams_with_keys[0]}/NAME")
         return LOCAL_UPSTREAM
 
     def select_model(self, model: str) -> ModelTarget:
@@ -100,7 +98,7 @@ class ChatConfig:
             BadOption: no upstream has it, or the upstream's key is missing.
         """
         if not model or not model.isprintable():
-            raise BadOption("a model has a name, such as claude-sonnet-5-5 or local")
+            raise BadOption("the model needs a name, such as claude-sonnet-5-5 or local")
         overrides = replace(self._overrides, route=None)
         upstream = _find_routed_upstream(self.base_config(), model)
         name, _, upstream_model = model.partition("/")
@@ -113,20 +111,19 @@ class ChatConfig:
             upstream = _guess_upstream(self.base_config(), model)
             if upstream_model and not _is_custom_server(upstream):
                 known = ", ".join(sorted(self.base_config().gateway.routing.upstreams))
-                raise BadOption(f"there is no upstream {name!r} for {model}; there are {known}")
+                raise BadOption(f"there is no upstream {name!r} for {model}; configured upstreams: {known}")
             default = self.base_config().gateway.routing.default_upstreams[upstream.family]
             if upstream.name != default:
                 overrides = replace(overrides, route=Route(models=_escape_glob(model), upstream=upstream.name))
         if not (upstream.accepts(ApiFamily.ANTHROPIC) or upstream.accepts(ApiFamily.OPENAI)):
             raise BadOption(
-                f"`foveate chat` does not speak the API of {upstream.name} ({upstream.family.value}): name an"
-                " upstream that speaks OpenAI's or Anthropic's"
+                f"`foveate chat` does not support the API of {upstream.name} ({upstream.family.value}): choose"
+                " an upstream with the OpenAI or Anthropic API"
             )
         if upstream.key is None and upstream.name in DEFAULT_KEY_VARIABLES and not _is_custom_server(upstream):
             raise BadOption(
-                f"there is no key for {upstream.name}, where {model} is:"
-                f" set {DEFAULT_KEY_VARIABLES[upstream.name]},"
-                f" or talk to another model ({LOCAL_UPSTREAM} needs no key)"
+                f"{model} needs an API key for {upstream.name}: set {DEFAULT_KEY_VARIABLES[upstream.name]},"
+                f" or use another model ({LOCAL_UPSTREAM} needs no key)"
             )
         self._overrides = replace(overrides, is_local=upstream.name == LOCAL_UPSTREAM)
         return ModelTarget(model=model, upstream=upstream, api_format=_choose_format(upstream, model))

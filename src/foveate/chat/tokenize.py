@@ -1,4 +1,4 @@
-"""Splits a text into the tokens of a conversation's model."""
+"""Split a text into the tokens of a conversation's model."""
 
 from dataclasses import dataclass
 

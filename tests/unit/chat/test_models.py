@@ -112,8 +112,8 @@ def test_selecting_an_unavailable_model_changes_nothing(tmp_path: Path) -> None:
     errors = {
         "claude-opus-5-5": "ANTHROPIC_API_KEY",
         "opnerouter/x": "there is no upstream 'opnerouter'",
-        "": "has a name",
-        "a\x1b": "has a name",
+        "": "needs a name",
+        "a\x1b": "needs a name",
     }
     for name, message in errors.items():
         with pytest.raises(BadOption, match=message):

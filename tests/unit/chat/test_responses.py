@@ -147,8 +147,8 @@ def test_the_key_is_sent_in_the_header_of_its_api_family() -> None:
         (429, {"retry-after": "12"}, b"", FailureKind.BUSY, "try again in 12 s"),
         (429, {"retry-after": "soon"}, b"{}", FailureKind.BUSY, "try again in a moment"),
         (400, {}, b'{"error": {"message": "prompt is too long: 9 > 8"}}', FailureKind.WINDOW, ":compact"),
-        (400, {}, b'{"error": "what?"}', FailureKind.REFUSED, "refused it (400): what?"),
-        (404, {}, b'{"error": {"message": "no such model"}}', FailureKind.REFUSED, ":model names another"),
+        (400, {}, b'{"error": "what?"}', FailureKind.REFUSED, "rejected the request (400): what?"),
+        (404, {}, b'{"error": {"message": "no such model"}}', FailureKind.REFUSED, ":model switches to another"),
         (502, {}, b"<html>\nBad\ngateway", FailureKind.UNREACHABLE, "<html> Bad gateway"),
         (500, {}, b"\xff" * 5000, FailureKind.UNREACHABLE, "failed (500)"),
     ],
@@ -169,7 +169,7 @@ def test_advice_follows_even_a_very_long_provider_message() -> None:
 
     failure_text = classify_failure(404, {}, body, make_target(), has_history=True).text
 
-    assert failure_text.endswith("…; :model names another model")
+    assert failure_text.endswith("…; :model switches to another model")
 
 
 def test_compaction_is_not_advised_for_a_question_that_is_too_long_by_itself() -> None:
@@ -178,7 +178,7 @@ def test_compaction_is_not_advised_for_a_question_that_is_too_long_by_itself() -
     failure_text = classify_failure(400, {}, body, make_target(), has_history=False).text
 
     assert ":compact" not in failure_text
-    assert "send less" in failure_text
+    assert "send a shorter message" in failure_text
 
 
 @pytest.mark.parametrize("vocabulary", ["o200k_base", "llama3", "mistral_v3"])

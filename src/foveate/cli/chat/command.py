@@ -1,4 +1,4 @@
-"""`foveate chat`: talk to a model in the terminal, through the same engine as the gateway."""
+"""`foveate chat`: chat with a model in the terminal, through the same engine as the gateway."""
 
 import os
 import sys
@@ -27,7 +27,7 @@ def command(
         str | None,
         typer.Argument(
             metavar="[QUESTION]",
-            help="Ask this and end; - takes all of standard input for one question.",
+            help="Send this message, print the answer and exit; - reads the message from standard input.",
             show_default=False,
         ),
     ] = None,
@@ -37,12 +37,13 @@ def command(
             "--model",
             "-m",
             metavar="NAME",
-            help="Whom to talk to, or UPSTREAM/NAME; default: the first that a route names, or of a provider "
-            "whose key is there, else the small model on this machine (local).",
+            help="The model, as NAME or UPSTREAM/NAME. Default: the first model that a route names, else a "
+            "model of a provider whose API key is set, else the small local model (local).",
         ),
     ] = None,
     agent: Annotated[
-        str, typer.Option("--agent", "-a", metavar="A", help="As which agent: its sections, folds and caps.")
+        str,
+        typer.Option("--agent", "-a", metavar="A", help="Use the sections, compaction and caps of this agent."),
     ] = _DEFAULT_AGENT,
     config: ConfigFile = None,
     max_tokens: Annotated[
@@ -50,34 +51,38 @@ def command(
         typer.Option(
             "--max-tokens",
             metavar="N",
-            help="How long an answer may be; default: 4096, or a quarter of a small window.",
+            help="Maximum length of an answer. Default: 4096, or a quarter of a smaller context window.",
             min=1,
         ),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object for each answer: text, usage, dollars.")
     ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print answers as the model wrote them, without rendering Markdown.")
+    ] = False,
 ) -> None:
     """Chat with a model in the terminal, with an agent's sections, memory, compaction and spending caps.
 
-    Not at a terminal, each line of standard input is a message, and answers are printed plainly.
+    If standard input or output is not a terminal, each line of input is a message, and answers are printed as
+    plain text.
 
     Example: foveate chat --model claude-sonnet-5-5 --agent ana
     """
     with report_errors(as_json=json), ExitStack() as stack:
         if not agent.isprintable() or not agent.strip():
-            raise BadOption("--agent needs the name of an agent, in letters that can be shown")
+            raise BadOption("--agent needs a name of printable characters")
         if question is not None and not question.strip():
-            raise BadOption("the question is empty: leave it out to talk, or say something")
+            raise BadOption("the message is empty: omit it to start a chat, or write something")
         with console.show_progress("starting"):
             chat_environment = stack.enter_context(_ChatEnvironment.open(config))
             connection = chat_environment.connect(model)
             if question == _STANDARD_INPUT:
                 question = console.read_standard_input().decode("utf-8", "replace")
                 if not question.strip():
-                    raise BadOption("standard input is empty: there is no question in it")
+                    raise BadOption("standard input is empty: it must contain the message")
         code = _run_chat(
-            chat_environment, connection, question, agent=agent, max_tokens=max_tokens, as_json=json
+            chat_environment, connection, question, agent=agent, max_tokens=max_tokens, as_json=json, raw=raw
         )
         if code:
             raise typer.Exit(code)
@@ -145,11 +150,8 @@ class _ChatEnvironment:
 def _no_local_model_message(error: BadOption, *, is_default: bool) -> str:
     reason = str(error).removeprefix("--local: ")
     if not is_default:
-        return f"there is no model on this machine: {reason}"
-    return (
-        "no key of a provider is in the environment (such as ANTHROPIC_API_KEY), and there is no model on this "
-        f"machine: {reason}"
-    )
+        return f"the local model is not available: {reason}"
+    return f"no API key is set (such as ANTHROPIC_API_KEY), and the local model is not available: {reason}"
 
 
 def _run_chat(
@@ -160,12 +162,13 @@ def _run_chat(
     agent: str,
     max_tokens: int | None,
     as_json: bool,
+    raw: bool,
 ) -> int:
     import asyncio
 
     from foveate.cli.chat.run import ChatOptions, run_chat
 
-    options = ChatOptions(question=question, agent=agent, max_tokens=max_tokens, as_json=as_json)
+    options = ChatOptions(question=question, agent=agent, max_tokens=max_tokens, as_json=as_json, raw=raw)
     return asyncio.run(
         run_chat(
             options,

@@ -1,5 +1,6 @@
 """Commands that can be typed into a chat, such as `:cost`."""
 
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,64 +13,93 @@ from foveate.chat.preview import RequestPreview
 from foveate.cli.chat import output as lines
 from foveate.cli.console import Display
 from foveate.config.overrides import LOCAL_UPSTREAM
+from foveate.cost.cap_status import CapStatus, CapUse
+from foveate.cost.caps import Cap, CapScope, utc_day
+from foveate.cost.ledger import Call, Category, Ledger
 from foveate.errors import BadOption, FoveateError
 
 if TYPE_CHECKING:
     from foveate.store import Store
-from foveate.cost.cap_status import CapStatus, CapUse
-from foveate.cost.caps import Cap, CapScope, utc_day
-from foveate.cost.ledger import Call, Category, Ledger
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    ":model": ("[NAME]", "talk to another model from now on; alone, say which there are"),
-    ":cost": ("[detail]", "what this session has cost; detail: by model and category"),
-    ":budget": ("", "caps and what is left of them, and the budget of injected sections"),
-    ":context": ("", "what fills the window"),
-    ":memory": ("[FOCUS]", "what the model sees of the agent's memory"),
-    ":compact": ("", "fold all but the last exchange into a summary, now"),
-    ":tokenize": ("TEXT", "the tokens of a text, one by one"),
-    ":save": ("FILE", "write the conversation to a new file, as Markdown"),
-    ":reset": ("", "begin anew: another session, in which nothing was said"),
-    ":help": ("", "this list"),
-    ":quit": ("", "end, as Ctrl-D does"),
+    ":model": ("[NAME]", "switch to another model; without a name, list the models"),
+    ":cost": ("[detail]", "show the cost of this session; detail: by model and category"),
+    ":budget": ("", "show what is left of the context window, the section budget and the spending caps"),
+    ":context": ("", "show what fills the context window"),
+    ":memory": ("[FOCUS]", "show the part of the agent's memory that the model sees"),
+    ":compact": ("", "replace all but the last exchange with a summary"),
+    ":tokenize": ("TEXT", "split a text into tokens and count them"),
+    ":save": ("FILE", "save the conversation to a new Markdown file"),
+    ":reset": ("", "start a new, empty session"),
+    ":help": ("", "list commands and keys"),
+    ":quit": ("", "end the chat, like Ctrl-D, exit or quit"),
 }
 """Argument and description of each command."""
 
 QUIT_COMMANDS = frozenset((":quit", ":q", ":exit"))
 """Commands that end a chat. The loop that reads lines handles them."""
 
+_QUIT_WORDS = frozenset(("exit", "quit"))
 _DETAIL = "detail"
+_PREFIXES = (":", "/")
+_COMMAND_WORD = re.compile(r"[:/][A-Za-z]*")
+_ESCAPED_MESSAGE = re.compile(r"(?:::|//)\w")
 
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
+    """A command with a colon, such as `:cost`; an unknown one as it was typed."""
+
     name: str
     argument: str = ""
 
+    @property
+    def is_quit(self) -> bool:
+        return self.name in QUIT_COMMANDS and not self.argument
+
 
 def parse_line(line: str) -> CommandLine | str:
-    """Parse a line as a command or a message. A leading `::` escapes a message that starts with a colon."""
+    """Parse a line as a command or a message.
+
+    A command is `:` or `/` and letters, followed by a blank or nothing: `/etc/hosts` and `:-)` start messages.
+    An unknown command with further words is a message too, unless it resembles a command. A doubled prefix
+    escapes: `//cost` is the message `/cost`. `exit` and `quit` alone end the chat.
+    """
     text = line.strip()
-    if text.startswith("::"):
+    if text.casefold() in _QUIT_WORDS:
+        return CommandLine(":quit")
+    if _ESCAPED_MESSAGE.match(text):
         return text[1:]
-    if not text.startswith(":"):
+    first, *rest = text.split(maxsplit=1) or [""]
+    argument = rest[0] if rest else ""
+    if not _COMMAND_WORD.fullmatch(first):
         return text
-    name, _, rest = text.partition(" ")
-    return CommandLine(name, rest.strip())
+    name = f":{first[1:].casefold()}"
+    if name in COMMANDS or name in QUIT_COMMANDS:
+        return CommandLine(name, argument)
+    if argument and _find_closest_command(first) is None:
+        return text
+    return CommandLine(first, argument)
+
+
+def _find_closest_command(typed: str) -> str | None:
+    """Return the command that a typed word resembles, with the typed prefix."""
+    closest = find_closest_name(typed[1:], [name[1:] for name in COMMANDS])
+    return None if closest is None else f"{typed[:1]}{closest}"
 
 
 def completions(text: str, models: Sequence[str]) -> list[tuple[str, int, str]]:
     """Complete a partial line: candidate words, how many characters each replaces, and a description."""
-    if not text.startswith(":") or "\n" in text:
+    if not text.startswith(_PREFIXES) or "\n" in text:
         return []
     name, space, rest = text.partition(" ")
     if not space:
         return [
-            (word, len(text), description)
+            (f"{name[0]}{word[1:]}", len(text), description)
             for word, (_, description) in COMMANDS.items()
-            if word.startswith(name)
+            if word[1:].startswith(name[1:])
         ]
-    words = {":model": models, ":cost": (_DETAIL,)}.get(name, ())
+    words = {"model": models, "cost": (_DETAIL,)}.get(name[1:], ())
     return [(word, len(rest), "") for word in words if word.startswith(rest)]
 
 
@@ -100,6 +130,11 @@ class CommandRunner:
             raise BadOption(f"{line.name:.40} failed: {type(error).__name__}: {error}") from error
 
     async def _dispatch(self, line: CommandLine) -> list[str]:
+        takes_argument = bool(COMMANDS.get(line.name, ("",))[0])
+        if line.argument and not takes_argument and (line.name in COMMANDS or line.name in QUIT_COMMANDS):
+            raise BadOption(
+                f"{line.name} takes no argument; to send this as a message, start it with :{line.name}"
+            )
         match line.name:
             case ":model":
                 return await self._switch_model(line.argument)
@@ -109,11 +144,9 @@ class CommandRunner:
                 return await self._show_budget()
             case ":context":
                 output = lines.context_lines(await self._conversation.preview(), self._display())
-                return (
-                    output
-                    if self._conversation.turns
-                    else [*output, "nothing was said yet: this is with a first word"]
-                )
+                if self._conversation.turns:
+                    return output
+                return [*output, "The conversation is empty: this shows a request with a short first message."]
             case ":memory":
                 return lines.memory_lines(
                     await self._conversation.preview(focus=line.argument),
@@ -128,15 +161,11 @@ class CommandRunner:
                 return [self._save(line.argument)]
             case ":reset":
                 self._conversation.reset()
-                return ["begun anew: nothing was said yet in this session"]
+                return ["Started a new session. Earlier messages are not sent any more."]
             case ":help":
                 return lines.help_lines(COMMANDS, self._display())
             case name:
-                nearest_name = find_closest_name(name, tuple(COMMANDS))
-                hint = f"did you mean {nearest_name}?" if nearest_name else ":help lists them"
-                raise BadOption(
-                    f"there is no command {name:.40}: {hint} (a message that begins so: :{name:.40})"
-                )
+                raise BadOption(_describe_unknown_command(name))
 
     async def _switch_model(self, name: str) -> list[str]:
         if not name:
@@ -152,7 +181,10 @@ class CommandRunner:
         after = await self._preview()
         output = [lines.model_changed_line(self._conversation.target, after)]
         if before is not None and after is not None and before.is_compacted and not after.is_compacted:
-            output.append("what was folded is sent whole in the format of this model: :compact folds it anew")
+            output.append(
+                "Messages that were compacted for the previous model are sent in full to this one: "
+                ":compact compacts them again."
+            )
         return output
 
     async def _preview(self) -> RequestPreview | None:
@@ -164,7 +196,7 @@ class CommandRunner:
 
     async def _show_cost(self, argument: str) -> list[str]:
         if argument not in ("", _DETAIL):
-            raise BadOption(f":cost is asked alone, or with detail, and not with {argument:.40}")
+            raise BadOption(f":cost takes no argument or detail, not {argument:.40}")
         if argument == _DETAIL:
             return lines.cost_detail_lines(
                 self._conversation.charges, await self._conversation.preview(), self._display()
@@ -172,16 +204,15 @@ class CommandRunner:
         return lines.cost_lines(self._conversation.total_charges, self._conversation.main_charges)
 
     async def _show_budget(self) -> list[str]:
-
         preview, caps = await self._conversation.preview(), self._chat_config.current_config().cost.caps
         output = lines.budget_lines(preview, self._display())
         if not caps:
-            return [*output, "no caps are configured: nothing keeps a call from being made"]
+            return [*output, "No spending caps are configured."]
         try:
             async with self._open_store() as store:
                 statuses = await cap_statuses(store.ledger, caps, self._conversation, now=time())
         except FoveateError as error:
-            return [*output, f"how caps stand cannot be read: {error}"]
+            return [*output, f"Cannot read the spending caps: {error}"]
         return [*output, *lines.cap_lines(statuses, self._display())]
 
     @asynccontextmanager
@@ -198,7 +229,7 @@ class CommandRunner:
 
     async def _tokenize(self, text: str) -> list[str]:
         if not text:
-            raise BadOption(":tokenize needs a text: :tokenize How long is this?")
+            raise BadOption(":tokenize needs a text, e.g. :tokenize How long is this?")
         from foveate.chat.tokenize import tokenize
 
         options = self._chat_config.current_config().agents(self._conversation.agent).counter
@@ -210,17 +241,24 @@ class CommandRunner:
 
     def _save(self, name: str) -> str:
         if not name:
-            raise BadOption(":save needs the name of a file: :save talk.md")
+            raise BadOption(":save needs a file name, e.g. :save chat.md")
         from pathlib import Path
 
         from foveate.config.files import open_replacement
 
         path = Path(name).expanduser()
         if path.exists():
-            raise BadOption(f"{path} is there already: choose another name")
+            raise BadOption(f"{path} already exists: choose another name")
         with open_replacement(path, mode=0o600) as file:
             file.write(lines.to_markdown(self._conversation.turns).encode("utf-8", "replace"))
-        return f"{len(self._conversation.turns)} messages are in {path}"
+        return f"Saved {len(self._conversation.turns)} messages to {path}."
+
+
+def _describe_unknown_command(name: str) -> str:
+    prefix, closest = name[:1], _find_closest_command(name)
+    hint = f"did you mean {closest}?" if closest else f"{prefix}help lists all commands."
+    escape = f" To send it as a message, type {prefix}{name:.40}" if name[1:] else ""
+    return f"unknown command {name:.40}: {hint}{escape}"
 
 
 async def cap_statuses(

@@ -1,6 +1,6 @@
 """Text output of chat commands: cost, window, budget, models and tokens."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 
 from rich.cells import cell_len, set_cell_size
@@ -11,16 +11,34 @@ from foveate.chat.requests import ChatRole, ChatTurn, ModelTarget
 from foveate.chat.tokenize import TokenizedText
 from foveate.cli.console import Display, format_tokens
 from foveate.cli.cost import output as cost_output
+from foveate.cli.tables import Column, Fit, format_dollar_column, format_table, style_text, wrap_text
 from foveate.cli.window_chart import WindowChartData, draw_window
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
 from foveate.cost.cap_status import CapStatus
 from foveate.cost.ledger import Charge
-from foveate.cost.money import format_dollars
 
-_GAP = "  "
+_COST_COLUMNS = (
+    Column(heading="model", fit=Fit.SHORTEN),
+    Column(heading="category"),
+    Column(heading="calls", align="right"),
+    Column(heading="prompt / completion", align="right"),
+    Column(heading="dollars", align="right"),
+)
+_KEYS = {
+    "Enter": "send the message",
+    "Alt-Enter, or \\ at the end": "start a new line",
+    "Up, Down": "go through earlier messages",
+    "Tab": "complete a command",
+    "Ctrl-C": "cancel the answer or clear the input; twice: end the chat",
+    "Ctrl-D": "end the chat",
+}
+_COMMAND_RULE = (
+    "Type / instead of : if you prefer. A line that starts with a path, such as /etc/hosts, is a message. To "
+    "send a message that starts with a command, double its first character: //help sends /help."
+)
 _MAX_SHOWN_TOKENS = 2_000
-_DIM, _BOLD = "2", "1"
+_DIM = "2"
 
 
 def paint(text: str, colour: str, display: Display) -> str:
@@ -55,7 +73,7 @@ def _short_window_use(preview: RequestPreview) -> str:
 
 
 def _short_dollars(totals: CallTotals) -> str:
-    return format_dollars(totals.dollars) + (" + ?" if totals.unknown_calls else "")
+    return _format_dollars(totals.dollars) + (" + ?" if totals.unknown_calls else "")
 
 
 def describe_window_use(preview: RequestPreview) -> str:
@@ -63,47 +81,77 @@ def describe_window_use(preview: RequestPreview) -> str:
         return "not counted (token_counter is off)"
     tokens = format_tokens(preview.tokens, preview.count.exact)
     if preview.window_tokens is None:
-        return f"{tokens} tokens (window unknown)"
+        return f"{tokens} tokens (context window unknown)"
     return f"{tokens} of {preview.window_tokens:,} tokens ({preview.tokens / preview.window_tokens:.0%})"
 
 
 def format_spending(totals: CallTotals) -> str:
-    """Format the cost of calls. Calls of unknown price are named, never taken as free."""
+    """Format the cost of calls. Calls of unknown price are counted separately, never as free."""
     if not totals.unknown_calls:
-        return format_dollars(totals.dollars)
-    unknown = f"{_count_calls(totals.unknown_calls)} of unknown price"
-    return f"{format_dollars(totals.dollars)} + {unknown}" if totals.dollars else unknown
+        return _format_dollars(totals.dollars)
+    return _add_unknown_calls(_format_dollars(totals.dollars), totals)
+
+
+def _format_dollars(amount: Decimal) -> str:
+    return format_dollar_column([amount])[0]
 
 
 def cost_lines(totals: CallTotals, answer_totals: CallTotals) -> list[str]:
     if not totals.calls:
-        return ["nothing was billed in this session yet"]
+        return ["No calls in this session yet."]
     ratio = answer_totals.hit_ratio or 0.0
     output = [
-        f"{format_spending(totals)} for {_count_calls(totals.calls)}: {totals.prompt_tokens:,} prompt tokens "
-        f"({ratio:.0%} of the answers' read from the cache), {totals.completion_tokens:,} completion tokens"
+        f"{format_spending(totals)} for {_count(totals.calls, 'call')}: {totals.prompt_tokens:,} input tokens "
+        f"({ratio:.0%} cached), {totals.completion_tokens:,} output tokens"
     ]
     if totals.partial_calls:
-        output.append(f"{_count_calls(totals.partial_calls)} broke off before the bill was whole")
+        output.append(
+            f"{_count(totals.partial_calls, 'response')} ended early, so the reported usage may be incomplete."
+        )
+    return output
+
+
+def summary_lines(message_count: int, totals: CallTotals) -> list[str]:
+    """Summarize a whole chat. All dollars have the same precision."""
+    if not totals.calls:
+        return ["No calls were made."]
+    cost, saved = format_dollar_column([totals.dollars, totals.saved_dollars])
+    if totals.unknown_calls:
+        cost += f" + {_count(totals.unknown_calls, 'call')} of unknown price"
+    output = [
+        f"{_count(message_count, 'message')}, {_count(totals.calls, 'call')}: "
+        f"{totals.prompt_tokens:,} input tokens ({totals.read_tokens:,} cached), "
+        f"{totals.completion_tokens:,} output tokens",
+        f"Cost: {cost}",
+    ]
+    if totals.saved_dollars is not None:
+        output[-1] += f", saved by Foveate: {saved}"
     return output
 
 
 def cost_detail_lines(entries: Sequence[Charge], preview: RequestPreview, display: Display) -> list[str]:
-    rows = [("model", "category", "calls", "prompt / completion", "dollars")]
-    rows += [
+    totals = sum_charges_by_model(entries)
+    if not totals:
+        return ["No calls in this session yet.", context_estimate_line(preview)]
+    dollars = format_dollar_column([row.dollars for row in totals])
+    rows = [
         (
-            display.escape(row.model),
+            row.model,
             row.category,
             f"{row.calls:,}",
             f"{row.prompt_tokens:,} / {row.completion_tokens:,}",
-            format_spending(row),
+            _add_unknown_calls(amount, row),
         )
-        for row in sum_charges_by_model(entries)
+        for row, amount in zip(totals, dollars, strict=True)
     ]
-    output = (
-        list(_table(rows, left_columns=2, display=display)) if len(rows) > 1 else ["nothing was billed yet"]
-    )
-    return [*output, context_estimate_line(preview)]
+    return [*format_table(_COST_COLUMNS, rows, display), context_estimate_line(preview)]
+
+
+def _add_unknown_calls(dollars: str, totals: CallTotals) -> str:
+    if not totals.unknown_calls:
+        return dollars
+    unknown = f"{_count(totals.unknown_calls, 'call')} of unknown price"
+    return f"{dollars} + {unknown}" if totals.dollars else unknown
 
 
 def context_estimate_line(preview: RequestPreview) -> str:
@@ -115,19 +163,19 @@ def context_estimate_line(preview: RequestPreview) -> str:
 
 def budget_lines(preview: RequestPreview, display: Display) -> list[str]:
     output = [
-        f"{describe_window_use(preview)}; {preview.output_reserve:,} are kept for the answer, "
+        f"{describe_window_use(preview)}; {preview.output_reserve:,} are reserved for the answer, "
         f"{_tokens_left(preview)} are left"
     ]
     if preview.sections_limit is None:
-        return [*output, "no sections are injected for this agent"]
+        return [*output, "No sections are injected for this agent."]
     used_tokens = sum(section.tokens for section in preview.sections)
-    output.append(f"injected sections: {used_tokens:,} of {preview.sections_limit:,} tokens")
+    output.append(f"Injected sections: {used_tokens:,} of {preview.sections_limit:,} tokens")
     output += [f"- {display.escape(section.name)}: {section.tokens:,}" for section in preview.sections]
     return output + [f"  {display.escape(problem)}" for problem in preview.problems]
 
 
 def cap_lines(statuses: Sequence[CapStatus], display: Display) -> list[str]:
-    return cost_output.cap_lines(statuses, display) or ["no cap holds for this agent"]
+    return cost_output.cap_lines(statuses, display) or ["No spending cap applies to this agent."]
 
 
 def _tokens_left(preview: RequestPreview) -> str:
@@ -154,7 +202,9 @@ def memory_lines(preview: RequestPreview, agent: str, display: Display) -> list[
         paint(display.escape(problem), _DIM, display) for problem in preview.problems if "memory" in problem
     ]
     if not parts:
-        no_memory = f"the agent {agent} has no memory: `sections: memory:` in the configuration gives it one"
+        no_memory = (
+            f"The agent {agent} has no memory. To add one, set `sections: memory:` in the configuration."
+        )
         return reasons or [no_memory]
     text = "\n\n".join(part.text for part in parts)
     output = [display.escape(line.expandtabs()) for line in text.splitlines()]
@@ -166,21 +216,20 @@ def compaction_lines(
     result: CompactionResult | None, before: RequestPreview, after: RequestPreview, display: Display
 ) -> list[str]:
     if result is None:
-        return ["there is nothing to fold yet"]
+        return ["There is nothing to compact yet."]
     compaction, reason = result.compaction, display.escape(result.reason)
     if result.outcome is CompactionOutcome.NO_BOUNDARY:
-        return ["there is nothing to fold yet: a summary stands for all but the last exchange"]
+        return ["There is nothing to compact yet: only the last exchange is left, and it is never compacted."]
     if result.outcome is not CompactionOutcome.OK or compaction is None:
-        return [f"nothing was folded: {reason or result.outcome.value}"]
-    cost = "unknown" if compaction.cost is None else format_dollars(compaction.cost)
+        return [f"Nothing was compacted: {reason or result.outcome.value}"]
+    cost = "unknown" if compaction.cost is None else _format_dollars(compaction.cost)
     saved = before.tokens - after.tokens
-    saving = f"saved {saved:,} tokens" if saved > 0 else f"saved nothing ({-saved:,} tokens more)"
+    saving = f"{saved:,} fewer" if saved > 0 else f"{-saved:,} more"
     output = [
-        f"folded {compaction.messages} messages into a summary: {before.tokens:,} tokens are "
-        f"{after.tokens:,} now, "
-        f"{saving}; it cost {cost}"
+        f"Compacted {compaction.messages} messages into a summary: from {before.tokens:,} to {after.tokens:,} "
+        f"tokens ({saving}). The summary cost {cost}."
     ]
-    return output + ([f"by rules, since {reason}"] if reason else [])
+    return output + ([f"The summary is an extract, without a model: {reason}"] if reason else [])
 
 
 def model_lines(connection: ModelTarget, models: Sequence[str], display: Display) -> list[str]:
@@ -188,20 +237,20 @@ def model_lines(connection: ModelTarget, models: Sequence[str], display: Display
     current = display.escape(
         f"{connection.model} at {connection.upstream.name} ({connection.api_format.value})"
     )
-    return [current, f"others: {others or 'none'}; any other by its name, or as UPSTREAM/NAME"]
+    return [current, f"Other models: {others or 'none'}. Any other model works by NAME or UPSTREAM/NAME."]
 
 
 def model_changed_line(connection: ModelTarget, preview: RequestPreview | None) -> str:
     if preview is None:
-        return f"now talking to {connection.model} at {connection.upstream.name}"
+        return f"Now using {connection.model} at {connection.upstream.name}"
     accuracy = "exact" if preview.count is not None and preview.count.exact else "estimated"
     where = f"{connection.model} at {connection.upstream.name}"
-    return f"now talking to {where}: {describe_window_use(preview)}, {accuracy}"
+    return f"Now using {where}: {describe_window_use(preview)}, {accuracy}"
 
 
 def token_lines(tokens: TokenizedText, model: str, display: Display) -> list[str]:
     count = tokens.count
-    accuracy = "exact" if count.exact else f"estimate, at most {count.upper:,}"
+    accuracy = "exact" if count.exact else f"estimate, upper bound {count.upper:,}"
     size = f"{format_tokens(count.tokens, count.exact)} tokens"
     summary = f"{size}, {display.escape(model)}, {tokens.tokenizer}: {accuracy}"
     if tokens.pieces is None:
@@ -218,17 +267,22 @@ def _decode_piece(piece: bytes) -> str:
 
 def help_lines(commands: Mapping[str, tuple[str, str]], display: Display) -> list[str]:
     calls = [f"{name} {argument}".strip() for name, (argument, _) in commands.items()]
-    keys = {
-        "Enter": "sends",
-        "Alt-Enter, or \\ at the end": "a new line",
-        "Up": "what was typed before",
-        "Ctrl-C": "stops an answer, or clears what is typed",
-        "Ctrl-D": "ends",
-        "::": "begins a message with a colon",
-    }
-    rows = [*zip(calls, (description for _, description in commands.values()), strict=True), *keys.items()]
-    width = max(len(name) for name, _ in rows)
-    return [f"{paint(f'{name:<{width}}', _BOLD, display)}{_GAP}{description}" for name, description in rows]
+    descriptions = [description for _, description in commands.values()]
+    width = max(map(len, (*calls, *_KEYS)))
+    return [
+        style_text("Commands", "bold", display),
+        *_help_table(zip(calls, descriptions, strict=True), width, display),
+        "",
+        *(wrap_text(_COMMAND_RULE, display) if display.is_terminal else [_COMMAND_RULE]),
+        "",
+        style_text("Keys", "bold", display),
+        *_help_table(_KEYS.items(), width, display),
+    ]
+
+
+def _help_table(rows: Iterable[tuple[str, str]], width: int, display: Display) -> list[str]:
+    columns = (Column(), Column(fit=Fit.WRAP))
+    return format_table(columns, [(name.ljust(width), text) for name, text in rows], display, indent=2)
 
 
 def to_markdown(turns: Sequence[ChatTurn]) -> str:
@@ -236,19 +290,8 @@ def to_markdown(turns: Sequence[ChatTurn]) -> str:
     return "\n".join(f"## {names[turn.role]}\n\n{turn.sent_text}\n" for turn in turns)
 
 
-def _table(rows: Sequence[tuple[str, ...]], *, left_columns: int, display: Display) -> Iterator[str]:
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    for row_number, row in enumerate(rows):
-        cells = []
-        for column_number, (text, width) in enumerate(zip(row, widths, strict=True)):
-            blanks = " " * (width - cell_len(text))
-            cells.append(text + blanks if column_number < left_columns else blanks + text)
-        line = _GAP.join(cells).rstrip()
-        yield paint(line, _DIM, display) if not row_number else line
-
-
-def _count_calls(count: int) -> str:
-    return f"{count:,} call{'s' * (count != 1)}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def dollars_json(amount: Decimal | None) -> str | None:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from threading import Thread
 from typing import TextIO
 
@@ -13,9 +13,9 @@ from foveate.chat.conversation import ChatAnswer, ChatConversation
 from foveate.chat.failures import FailureKind
 from foveate.chat.responses import FragmentKind, ResponseFragment
 from foveate.cli import console
-from foveate.cli.chat.commands import QUIT_COMMANDS, CommandLine, CommandRunner, parse_line
+from foveate.cli.chat.commands import CommandLine, CommandRunner, parse_line
 from foveate.cli.chat.output import dollars_json
-from foveate.cli.chat.streaming import escape_for_terminal
+from foveate.cli.chat.progress import show_progress
 from foveate.cli.exit_codes import BUDGET_EXCEEDED, OK, SOME_FAILED, UPSTREAM_FAILED, exit_code
 from foveate.errors import FoveateError, UnreadableInput, UnwritableOutput
 
@@ -68,11 +68,12 @@ async def run_piped(
     *,
     as_json: bool,
     reads_commands: bool,
+    raw: bool = False,
 ) -> int:
     """Send all messages in order and return the exit code.
 
-    Without `reads_commands`, a line that starts with a colon is a message. Once nobody reads the output, stop
-    sending: every call costs money.
+    Without `reads_commands`, every line is a message. On a terminal, answers are rendered unless `raw` is set.
+    Once nobody reads the output, stop sending: every call costs money.
 
     Raises:
         UnreadableInput: the input breaks off.
@@ -81,12 +82,12 @@ async def run_piped(
     stdout, codes = _Stdout(), list[int]()
     async for line in messages:
         parsed = parse_line(line) if reads_commands else line.strip()
-        if isinstance(parsed, CommandLine) and parsed.name in QUIT_COMMANDS:
+        if isinstance(parsed, CommandLine) and parsed.is_quit:
             break
         if isinstance(parsed, CommandLine):
             codes.append(await _run_command(stdout, commands, parsed, as_json=as_json))
         elif parsed:
-            codes.append(await _ask(stdout, conversation, parsed, as_json=as_json))
+            codes.append(await _ask(stdout, conversation, parsed, as_json=as_json, raw=raw))
         if not stdout.is_read:
             break
     failed = [code for code in codes if code != OK]
@@ -96,16 +97,13 @@ async def run_piped(
 
 
 class _Stdout:
-    """Standard output with control characters escaped on terminals.
-
-    `is_read` turns false when the reader is gone.
-    """
+    """Standard output. `is_read` turns false when the reader is gone."""
 
     def __init__(self) -> None:
         if sys.stdout is None:
             raise UnwritableOutput("is closed")
         self._stream = sys.stdout
-        self._is_terminal = sys.stdout.isatty()
+        self.is_terminal = sys.stdout.isatty()
         self.is_read = True
 
     def write_line(self, text: str) -> None:
@@ -115,7 +113,7 @@ class _Stdout:
         self.write_line(json.dumps(value))
 
     def write_answer(self, text: str) -> None:
-        self._write(escape_for_terminal(text) if self._is_terminal else text)
+        self._write(text)
 
     def _write(self, text: str) -> None:
         encoding = self._stream.encoding or "utf-8"
@@ -144,15 +142,13 @@ async def _run_command(stdout: _Stdout, commands: CommandRunner, line: CommandLi
     return OK
 
 
-async def _ask(stdout: _Stdout, conversation: ChatConversation, text: str, *, as_json: bool) -> int:
-    writer = _PlainAnswerWriter(stdout, conversation.stop)
-    answer = await conversation.ask(text, (lambda _: None) if as_json else writer)
-    writer.end()
+async def _ask(stdout: _Stdout, conversation: ChatConversation, text: str, *, as_json: bool, raw: bool) -> int:
+    answer = await _show_answer(stdout, conversation, text, as_json=as_json, raw=raw)
     for note in conversation.take_notes():
         console.print_note(note)
     if answer.is_truncated:
         console.print_note(
-            f"the answer is cut: it has {conversation.max_tokens():,} tokens at most (--max-tokens)"
+            f"the answer reached the limit of {conversation.max_tokens():,} tokens (--max-tokens)"
         )
     failure = answer.failure
     if failure is not None:
@@ -162,10 +158,49 @@ async def _ask(stdout: _Stdout, conversation: ChatConversation, text: str, *, as
     return OK if failure is None else _EXIT_CODES.get(failure.kind, UPSTREAM_FAILED)
 
 
+async def _show_answer(
+    stdout: _Stdout, conversation: ChatConversation, text: str, *, as_json: bool, raw: bool
+) -> ChatAnswer:
+    with ExitStack() as progress:
+        progress.enter_context(show_progress(f"Waiting for {conversation.target.model}"))
+        if as_json:
+            return await conversation.ask(text)
+        if stdout.is_terminal:
+            return await _show_on_terminal(conversation, text, on_start=progress.close, raw=raw)
+        writer = _PlainAnswerWriter(stdout, conversation.stop, on_start=progress.close)
+        answer = await conversation.ask(text, writer)
+        writer.end()
+        return answer
+
+
+async def _show_on_terminal(
+    conversation: ChatConversation, text: str, *, on_start: Callable[[], None], raw: bool
+) -> ChatAnswer:
+    from foveate.cli.chat.markdown import can_render_markdown
+    from foveate.cli.chat.streaming import AnswerWriter
+
+    def write_text(fragment: ResponseFragment) -> None:
+        if fragment.kind is FragmentKind.TEXT:
+            writer(fragment)
+
+    renders_markdown = not raw and can_render_markdown(console.display_for(sys.stdout))
+    writer = AnswerWriter(
+        sys.stdout,
+        lambda: console.display_for(sys.stdout),
+        on_start=on_start,
+        renders_markdown=renders_markdown,
+    )
+    async with writer.keep_refreshed():
+        answer = await conversation.ask(text, write_text)
+    writer.end()
+    return answer
+
+
 class _PlainAnswerWriter:
     """Writes the text of an answer. Calls `stop` once nobody can read it."""
 
-    def __init__(self, stdout: _Stdout, stop: Callable[[], None]) -> None:
+    def __init__(self, stdout: _Stdout, stop: Callable[[], None], on_start: Callable[[], None]) -> None:
+        self._on_start = on_start
         self._stdout = stdout
         self._stop = stop
         self._last = "\n"
@@ -174,6 +209,7 @@ class _PlainAnswerWriter:
     def __call__(self, piece: ResponseFragment) -> None:
         if piece.kind is not FragmentKind.TEXT or self._error or not self._stdout.is_read:
             return
+        self._on_start()
         try:
             self._stdout.write_answer(piece.text)
         except UnwritableOutput as error:

@@ -1,4 +1,4 @@
-"""Run a chat from start to end: a gateway in this process, and the terminal or pipe that talks to it."""
+"""Run a chat from start to end: a gateway in this process, and the terminal or pipe that uses it."""
 
 import logging
 import sys
@@ -32,6 +32,7 @@ class ChatOptions:
     agent: str
     max_tokens: int | None
     as_json: bool
+    raw: bool
 
 
 async def run_chat(
@@ -53,7 +54,8 @@ async def run_chat(
     agent_ids = [agent.id for agent in chat_config.current_config().settings.agents]
     if agent_ids and options.agent not in (*agent_ids, DEFAULT_AGENT):
         console.print_note(
-            f"no agent {options.agent} is configured, so it has what all have; there are {', '.join(agent_ids)}"
+            f"no agent {options.agent} is configured, using the defaults of all agents; configured agents: "
+            f"{', '.join(agent_ids)}"
         )
     with _collect_warnings(observer):
         async with open_gateway(
@@ -68,18 +70,35 @@ async def run_chat(
             if options.question is not None:
                 messages = single_message(options.question)
                 return await run_piped(
-                    conversation, commands, messages, as_json=options.as_json, reads_commands=False
+                    conversation,
+                    commands,
+                    messages,
+                    as_json=options.as_json,
+                    reads_commands=False,
+                    raw=options.raw,
                 )
             if sys.stdin is None:
                 raise UnreadableInput("standard input", "is closed")
             if options.as_json or not (sys.stdin.isatty() and sys.stdout is not None and sys.stdout.isatty()):
                 messages = read_lines(sys.stdin)
                 return await run_piped(
-                    conversation, commands, messages, as_json=options.as_json, reads_commands=True
+                    conversation,
+                    commands,
+                    messages,
+                    as_json=options.as_json,
+                    reads_commands=True,
+                    raw=options.raw,
                 )
+            from foveate.cli.chat.markdown import can_render_markdown
             from foveate.cli.chat.terminal import run_terminal_chat
 
-            await run_terminal_chat(conversation, chat_config, commands, home / HISTORY_FILE_NAME)
+            await run_terminal_chat(
+                conversation,
+                chat_config,
+                commands,
+                home / HISTORY_FILE_NAME,
+                renders_markdown=not options.raw and can_render_markdown(console.display_for(sys.stdout)),
+            )
             return OK
 
 

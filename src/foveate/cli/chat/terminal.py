@@ -21,41 +21,63 @@ from foveate.chat.conversation import ChatAnswer, ChatConversation
 from foveate.chat.models import ChatConfig
 from foveate.chat.preview import RequestPreview
 from foveate.cli import console
-from foveate.cli.chat.commands import QUIT_COMMANDS, CommandLine, CommandRunner, completions, parse_line
+from foveate.cli.chat.commands import CommandLine, CommandRunner, completions, parse_line
 from foveate.cli.chat.history import add_to_history, read_history
-from foveate.cli.chat.output import paint, status_line
-from foveate.cli.chat.streaming import AnswerWriter, escape_for_terminal
+from foveate.cli.chat.output import status_line, summary_lines
+from foveate.cli.chat.progress import show_progress
+from foveate.cli.chat.streaming import AnswerWriter
+from foveate.cli.chat.wrapping import wrap_styled
+from foveate.cli.tables import wrap_text
 from foveate.errors import FoveateError
 
 _PROMPT, _CONTINUATION_PROMPT = "> ", "… "
-_DIM, _RED, _YELLOW = "2", "31", "33"
-# Text around the activity in a progress line, and the last column, where terminals may wrap.
-_PROGRESS_OVERHEAD_CELLS = len("foveate:  …") + 1
-_HINT = "Ctrl-D ends; :help lists the commands"
+_DIM, _RED, _YELLOW = "dim", "red", "yellow"
+_HINT = "Type /help for commands, Ctrl-D to end"
+_INTERRUPT_HINT = "Press Ctrl-C again or Ctrl-D to end the chat."
+_CANCEL_HINT = " (Ctrl-C cancels)"
+_COUNTING = "Counting tokens"
+_ACTIVITIES = {
+    ":model": "Switching models",
+    ":cost": _COUNTING,
+    ":budget": _COUNTING,
+    ":context": _COUNTING,
+    ":memory": "Reading the memory",
+    ":compact": "Compacting the conversation",
+    ":tokenize": _COUNTING,
+}
 
 
 async def run_terminal_chat(
-    conversation: ChatConversation, chat_config: ChatConfig, commands: CommandRunner, history: Path
+    conversation: ChatConversation,
+    chat_config: ChatConfig,
+    commands: CommandRunner,
+    history: Path,
+    *,
+    renders_markdown: bool,
 ) -> None:
     terminal = _ChatTerminal(conversation, chat_config, history)
-    terminal.print_notice(f"{conversation.target.model}, as agent {conversation.agent}. {_HINT}.")
+    terminal.print_notice(f"Chatting with {conversation.target.model} as agent {conversation.agent}. {_HINT}.")
     with terminal.catch_interrupts():
         await terminal.refresh_status()
-        while (text := await terminal.read_line()) is not None:
+        while not terminal.is_ended and (text := await terminal.read_line()) is not None:
             parsed = parse_line(text)
-            if isinstance(parsed, CommandLine) and parsed.name in QUIT_COMMANDS:
-                return
+            if isinstance(parsed, CommandLine) and parsed.is_quit:
+                break
             if isinstance(parsed, CommandLine):
                 await _run_command(terminal, conversation, commands, parsed)
             elif parsed:
-                await _ask(terminal, conversation, parsed)
+                await _ask(terminal, conversation, parsed, renders_markdown=renders_markdown)
+    terminal.print_lines(summary_lines(conversation.message_count, conversation.chat_charges))
 
 
 async def _run_command(
     terminal: "_ChatTerminal", conversation: ChatConversation, commands: CommandRunner, line: CommandLine
 ) -> None:
     try:
-        with terminal.interruptible(conversation.stop), terminal.show_progress("at it"):
+        with (
+            terminal.interruptible(conversation.stop),
+            show_progress(_ACTIVITIES.get(line.name, "Working"), hint=_CANCEL_HINT),
+        ):
             output = await commands.run(line)
     except FoveateError as error:
         terminal.print_notice(str(error), _YELLOW)
@@ -64,12 +86,18 @@ async def _run_command(
     await terminal.refresh_status()
 
 
-async def _ask(terminal: "_ChatTerminal", conversation: ChatConversation, text: str) -> None:
+async def _ask(
+    terminal: "_ChatTerminal", conversation: ChatConversation, text: str, *, renders_markdown: bool
+) -> None:
     with ExitStack() as progress:
-        progress.enter_context(terminal.show_progress("waiting for the answer; Ctrl-C stops it"))
-        writer = AnswerWriter(sys.stdout, terminal.display(), on_start=progress.close)
+        activity = f"Waiting for {conversation.target.model}"
+        progress.enter_context(show_progress(activity, hint=_CANCEL_HINT))
+        writer = AnswerWriter(
+            sys.stdout, terminal.display, on_start=progress.close, renders_markdown=renders_markdown
+        )
         with terminal.interruptible(conversation.stop):
-            answer = await conversation.ask(text, writer)
+            async with writer.keep_refreshed():
+                answer = await conversation.ask(text, writer)
         writer.end()
     terminal.print_answer_notices(answer, conversation)
     await terminal.refresh_status()
@@ -80,12 +108,14 @@ class _ChatTerminal:
         self._conversation = conversation
         self._preview: RequestPreview | None = None
         self._stop: Callable[[], None] = _do_nothing
+        self._interrupts = 0
+        """How often Ctrl-C was pressed since the last input."""
         colours = self.display().colours
         self._session: PromptSession[str] = PromptSession(
             history=_InputHistory(history),
             completer=_CommandCompleter(chat_config),
             complete_while_typing=True,
-            key_bindings=_key_bindings(),
+            key_bindings=_key_bindings(on_clear=self._reset_interrupts),
             multiline=True,
             prompt_continuation=_CONTINUATION_PROMPT if self.display().can_show(_CONTINUATION_PROMPT) else ". ",
             bottom_toolbar=self._toolbar,
@@ -102,15 +132,34 @@ class _ChatTerminal:
         """Read the next message or command; None if the user ends the chat."""
         while True:
             try:
-                return await self._session.prompt_async(_PROMPT)
+                text = await self._session.prompt_async(_PROMPT)
             except KeyboardInterrupt:
-                self.print_notice(_HINT)
+                self._interrupts += 1
+                if self.is_ended:
+                    return None
+                self.print_notice(_INTERRUPT_HINT)
             except EOFError:
                 return None
+            else:
+                self._reset_interrupts()
+                return text
+
+    @property
+    def is_ended(self) -> bool:
+        """Ctrl-C was pressed twice."""
+        return self._interrupts > 1
+
+    def _reset_interrupts(self) -> None:
+        self._interrupts = 0
+
+    def _interrupt(self) -> None:
+        self._interrupts += 1
+        self._stop()
 
     async def refresh_status(self) -> None:
         try:
-            self._preview = await self._conversation.preview()
+            with show_progress(_COUNTING):
+                self._preview = await self._conversation.preview()
         except FoveateError:  # the next question reports the same error
             self._preview = None
 
@@ -127,42 +176,35 @@ class _ChatTerminal:
         )
 
     def print_lines(self, lines: Iterable[str]) -> None:
-        console.print_lines(lines)
+        """Print lines, and break those that are too long between words."""
+        columns = self.display().columns
+        console.print_lines(part for line in lines for part in wrap_styled(line, columns))
 
-    def print_notice(self, text: str, colour: str = _DIM) -> None:
-        console.print_text(paint(escape_for_terminal(" ".join(text.split())), colour, self.display()))
+    def print_notice(self, text: str, style: str = _DIM) -> None:
+        console.print_lines(wrap_text(text, self.display(), style=style))
 
     def print_answer_notices(self, answer: ChatAnswer, conversation: ChatConversation) -> None:
         if answer.is_stopped:
-            hint = "" if answer.has_content else "; nothing had come, so the question is not kept (up arrow)"
-            self.print_notice(f"[stopped{hint}]", _YELLOW)
+            hint = (
+                "" if answer.has_content else ": your message is not in the conversation; press Up to edit it"
+            )
+            self.print_notice(f"[cancelled{hint}]", _YELLOW)
         if answer.is_truncated:
             self.print_notice(
-                f"[cut: an answer has {conversation.max_tokens():,} tokens at most (--max-tokens); "
-                "ask to go on]"
+                f"[the answer reached the limit of {conversation.max_tokens():,} tokens (--max-tokens); "
+                "ask the model to continue]"
             )
         for note in conversation.take_notes():
             self.print_notice(f"[{note}]")
         if answer.failure is not None:
-            hint = "" if answer.has_content else " (up arrow: the question)"
+            hint = "" if answer.has_content else " (press Up to edit your message)"
             self.print_notice(f"{answer.failure.text}{hint}", _RED)
 
     @contextmanager
-    def show_progress(self, activity: str) -> Iterator[None]:
-        if not self.display().colours:  # it may not be able to erase the line
-            yield
-            return
-        # It must fit in one line: only the last line is erased.
-        with console.show_progress(activity[: max(0, self.display().columns - _PROGRESS_OVERHEAD_CELLS)]):
-            yield
-
-    @contextmanager
     def catch_interrupts(self) -> Iterator[None]:
-        """Let Ctrl-C stop the current action, but never the program. Keep other keys for the next prompt."""
+        """Let Ctrl-C cancel the current action instead of the program. Keep other keys for the next prompt."""
         loop = asyncio.get_running_loop()
-        previous_handler = signal.signal(
-            signal.SIGINT, lambda *_: loop.call_soon_threadsafe(lambda: self._stop())
-        )
+        previous_handler = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(self._interrupt))
         try:
             with _keep_typed_ahead():
                 yield
@@ -234,7 +276,7 @@ class _CommandCompleter(Completer):
             yield Completion(word, start_position=-replaced_chars, display_meta=description)
 
 
-def _key_bindings() -> KeyBindings:
+def _key_bindings(on_clear: Callable[[], None]) -> KeyBindings:
     """Bind Enter to send, Alt-Enter and a trailing backslash to a new line, Ctrl-C to clear the input."""
     keys = KeyBindings()
 
@@ -256,6 +298,7 @@ def _key_bindings() -> KeyBindings:
     def _clear(event: KeyPressEvent) -> None:
         if event.current_buffer.text:
             event.current_buffer.reset()
+            on_clear()
         else:
             event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
 

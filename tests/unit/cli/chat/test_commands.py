@@ -4,26 +4,25 @@ import json
 import subprocess
 import sys
 from decimal import Decimal
-from io import StringIO
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from foveate.chat.costs import CallTotals, ChatObserver, sum_charges, sum_charges_by_model
 from foveate.chat.models import find_closest_name
 from foveate.chat.preview import RequestPreview
-from foveate.chat.responses import FragmentKind, ResponseFragment
 from foveate.cli.chat import output
 from foveate.cli.chat.commands import COMMANDS, CommandLine, completions, parse_line
 from foveate.cli.chat.history import add_to_history, read_history
-from foveate.cli.chat.streaming import AnswerWriter, escape_for_terminal
 from foveate.cli.console import Display
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
 from foveate.cost.admission import Settlement, SettlementOutcome
 from foveate.cost.ledger import Call, Category, Charge
 from foveate.engine.request import RoutedRequest, StepFailure
-from foveate.model import CacheUsage, Format, TokenCount, Usage
+from foveate.model import CacheUsage, Format, Savings, TokenCount, Usage
 
 WIDE = Display(columns=100)
 
@@ -38,17 +37,67 @@ WIDE = Display(columns=100)
         (":tokenize a  b", CommandLine(":tokenize", "a  b")),
         ("::wq", ":wq"),
         (":", CommandLine(":")),
+        ("/", CommandLine("/")),
         ("", ""),
+        ("/cost", CommandLine(":cost")),
+        ("/Cost\tdetail", CommandLine(":cost", "detail")),
+        ("/tokenize a\nb", CommandLine(":tokenize", "a\nb")),
+        ("/contxt", CommandLine("/contxt")),
+        ("/modle gpt-4o", CommandLine("/modle", "gpt-4o")),
+        (":wq", CommandLine(":wq")),
+        ("/usr", CommandLine("/usr")),
+        ("/etc/hosts is empty", "/etc/hosts is empty"),
+        ("/etc/hosts", "/etc/hosts"),
+        ("/tmp is full", "/tmp is full"),
+        ("/home/ada/notes.txt: summarize it", "/home/ada/notes.txt: summarize it"),
+        (":-)", ":-)"),
+        (": a colon", ": a colon"),
+        ("//etc is a folder", "/etc is a folder"),
+        ("//cost", "/cost"),
+        ("// a comment", "// a comment"),
+        ("/* a comment */", "/* a comment */"),
+        ("exit", CommandLine(":quit")),
+        (" Quit ", CommandLine(":quit")),
+        ("exit the loop", "exit the loop"),
     ],
 )
 def test_a_line_is_a_command_or_a_message(line: str, expected: CommandLine | str) -> None:
     assert parse_line(line) == expected
 
 
+@given(text=st.text(max_size=30), prefix=st.sampled_from(":/"))
+def test_a_line_is_never_dropped(text: str, prefix: str) -> None:
+    """A message is sent as typed, or without the escape; a command keeps its words."""
+    line = f"{prefix}{text}".strip()
+    parsed = parse_line(line)
+
+    if isinstance(parsed, CommandLine):
+        assert (
+            f"{parsed.name[1:]} {parsed.argument}".split() == line[1:].casefold().split()
+            or parsed.argument in line
+        )
+    else:
+        assert parsed in (line, line[1:])
+
+
+@pytest.mark.parametrize(
+    ("line", "is_quit"),
+    [(":quit", True), ("/exit", True), (":q", True), ("/exit the loop", False), (":cost", False)],
+)
+def test_a_command_to_end_the_chat_has_no_argument(line: str, is_quit: bool) -> None:
+    parsed = parse_line(line)
+
+    assert isinstance(parsed, CommandLine)
+    assert parsed.is_quit is is_quit
+
+
 def test_commands_and_their_arguments_are_completed() -> None:
     models = ["claude-sonnet-5-5", "local"]
 
     assert [word for word, _, _ in completions(":co", models)] == [":cost", ":context", ":compact"]
+    assert [word for word, _, _ in completions("/co", models)] == ["/cost", "/context", "/compact"]
+    assert completions("/model cl", models) == [("claude-sonnet-5-5", 2, "")]
+    assert completions("/etc/ho", models) == []
     assert completions(":model cl", models) == [("claude-sonnet-5-5", 2, "")]
     assert completions(":model ", models) == [(model, 0, "") for model in models]
     assert completions(":cost d", models) == [("detail", 1, "")]
@@ -91,54 +140,25 @@ def test_concurrent_conversations_write_complete_history_lines(tmp_path: Path) -
     assert all(len(line) > 9000 for line in lines)
 
 
-def test_text_is_shown_unchanged_thinking_dimmed_and_tool_calls_named() -> None:
-    fragments = [
-        ResponseFragment(FragmentKind.THINKING, "Hm."),
-        ResponseFragment(FragmentKind.TEXT, "Hel"),
-        ResponseFragment(FragmentKind.TEXT, "lo"),
-        ResponseFragment(FragmentKind.TOOL_CALL, "look\x1b_up"),
-    ]
-    dimmed, plain = StringIO(), StringIO()
-    started: list[int] = []
-    for stream, colours in ((dimmed, True), (plain, False)):
-        writer = AnswerWriter(stream, Display(colours=colours), on_start=lambda: started.append(1))
-        for fragment in fragments:
-            writer(fragment)
-        writer.end()
-
-    assert dimmed.getvalue() == "\x1b[2mHm.\x1b[0m\nHello\n[calls look\\x1b_up]\n"
-    assert plain.getvalue() == "(thinking) Hm.\nHello\n[calls look\\x1b_up]\n"
-    assert started == [1, 1]
-
-
-def test_a_line_break_may_be_split_between_chunks() -> None:
-    stream = StringIO()
-    writer = AnswerWriter(stream, Display())
-    for text in ("one\r", "\ntwo\r", "three\r"):
-        writer(ResponseFragment(FragmentKind.TEXT, text))
-    writer.end()
-
-    assert stream.getvalue() == "one\ntwo\\rthree\n"
-
-
 def test_escape_sequences_in_a_compaction_reason_are_not_obeyed() -> None:
     failed = CompactionResult(outcome=CompactionOutcome.FAILED, reason="\x1b[31mred")
 
     assert output.compaction_lines(failed, make_preview(), make_preview(), Display()) == [
-        "nothing was folded: \\x1b[31mred"
+        "Nothing was compacted: \\x1b[31mred"
     ]
 
 
-def test_escape_sequences_in_an_answer_are_not_obeyed_and_emoji_stay_joined() -> None:
-    assert escape_for_terminal("a\tb\n\x1b[31m\u202e 👩\u200d👧\r") == "a    b\n\\x1b[31m\\u202e 👩\u200d👧\\r"
-
-
-def make_charge(model: str, category: Category, dollars: str | None, *, read: int = 0) -> Charge:
+def make_charge(
+    model: str, category: Category, dollars: str | None, *, read: int = 0, saved: str | None = None
+) -> Charge:
     call = Call(
         id="1", agent="a", session_id="s", provider="p", model=model, category=category, at=1_800_000_000.0
     )
     usage = Usage(cache=CacheUsage(uncached=100, read=read), output_tokens=7)
-    return Charge(call=call, usage=usage, dollars=None if dollars is None else Decimal(dollars))
+    savings = Savings(breakpoints=None if saved is None else Decimal(saved))
+    return Charge(
+        call=call, usage=usage, dollars=None if dollars is None else Decimal(dollars), savings=savings
+    )
 
 
 def make_preview(tokens: int = 1893, window: int | None = 8192) -> RequestPreview:
@@ -156,13 +176,37 @@ def test_cost_details_have_a_row_for_each_model_and_category() -> None:
 
     assert output.cost_detail_lines(charges, make_preview(), WIDE) == [
         "model  category    calls  prompt / completion                  dollars",
-        "m      main            2             500 / 14                    $0.02",
-        "m      compaction      1              100 / 7                   $0.002",
+        "m      main            2             500 / 14                  $0.0200",
+        "m      compaction      1              100 / 7                  $0.0020",
         "other  main            1              100 / 7  1 call of unknown price",
         "[estimated session ctx: 1893 tokens; token_budget=6144 (31% used)]",
     ]
     assert [row.calls for row in sum_charges_by_model(charges)] == [2, 1, 1]
     assert sum_charges(charges[:1]).hit_ratio == 0.75
+
+
+def test_the_summary_of_a_chat_has_one_precision_and_counts_calls_of_unknown_price() -> None:
+    charges = [
+        make_charge("m", Category.MAIN, "0.0312345", read=300, saved="0.02"),
+        make_charge("m", Category.COMPACTION, "0.002"),
+        make_charge("other", Category.MAIN, None),
+    ]
+
+    assert output.summary_lines(2, sum_charges(charges)) == [
+        "2 messages, 3 calls: 600 input tokens (300 cached), 21 output tokens",
+        "Cost: $0.0332 + 1 call of unknown price, saved by Foveate: $0.0200",
+    ]
+    assert output.summary_lines(1, sum_charges(charges[1:2]))[1] == "Cost: $0.0020"
+    assert output.summary_lines(0, CallTotals()) == ["No calls were made."]
+
+
+def test_help_lists_commands_keys_and_the_rule_for_slashes() -> None:
+    lines = output.help_lines(COMMANDS, Display(columns=60))
+
+    assert all(any(line.startswith(f"  {name}") for line in lines) for name in COMMANDS)
+    assert any(line.startswith("  Ctrl-D") for line in lines)
+    assert "//help sends /help." in " ".join(lines)
+    assert all(len(line) <= 60 for line in lines)
 
 
 def test_skipped_steps_and_pending_charges_are_noted_once() -> None:
@@ -180,8 +224,8 @@ def test_skipped_steps_and_pending_charges_are_noted_once() -> None:
     notes = observer.take_notes()
 
     assert notes == [
-        "without session: the store is away",
-        "the bill of the last call is waiting: it is away",
+        "the request was sent without the step session: the store is away",
+        "the charge of the last call is waiting to be recorded: it is away",
     ]
     assert observer.take_notes() == []
     assert len(observer.charges_for({"s"})) == 2
@@ -190,7 +234,7 @@ def test_skipped_steps_and_pending_charges_are_noted_once() -> None:
 
 def test_a_model_with_an_unknown_window_has_the_default_budget() -> None:
     assert output.context_estimate_line(make_preview(window=None)).endswith("token_budget=14336 (13% used)]")
-    assert "window unknown" in output.describe_window_use(make_preview(window=None))
+    assert "context window unknown" in output.describe_window_use(make_preview(window=None))
 
 
 def test_the_status_line_fits_however_narrow_a_terminal_is() -> None:
