@@ -148,7 +148,7 @@ def test_the_key_is_sent_in_the_header_of_its_api_family() -> None:
         (429, {"retry-after": "soon"}, b"{}", FailureKind.BUSY, "try again in a moment"),
         (400, {}, b'{"error": {"message": "prompt is too long: 9 > 8"}}', FailureKind.WINDOW, ":compact"),
         (400, {}, b'{"error": "what?"}', FailureKind.REFUSED, "rejected the request (400): what?"),
-        (404, {}, b'{"error": {"message": "no such model"}}', FailureKind.REFUSED, ":model switches to another"),
+        (404, {}, b'{"error": {"message": "no such model"}}', FailureKind.REFUSED, ":model switches to"),
         (502, {}, b"<html>\nBad\ngateway", FailureKind.UNREACHABLE, "<html> Bad gateway"),
         (500, {}, b"\xff" * 5000, FailureKind.UNREACHABLE, "failed (500)"),
     ],
