@@ -89,18 +89,19 @@ def test_a_session_is_shown_as_a_table_of_policies_and_a_check(run: Any) -> None
     assert [line.split()[0] for line in lines[2:10]] == [
         "recorded", "gateway", "gateway-compaction", "none", "markers", "markers-1h", "adaptive", "fold"
     ]  # fmt: skip
-    assert "With Foveate's defaults: the same cost." in lines
+    assert "Through the gateway with its default configuration, this session would have cost" in outcome.out
     assert lines[-1].strip() == "client_breakpoints: replace"
-    assert "logged $0.3498, simulated $0.3498" in outcome.out
-    assert "taken from the first" in outcome.out
+    assert "check: $0.3498 by the recorded usage of 14 calls, $0.3498 simulated" in outcome.out
+    assert "usage of the first call" in outcome.out
     assert max(map(len, lines)) <= 80
 
 
 def test_a_narrow_terminal_gets_short_lines() -> None:
     outcome = run_replay("replay", SESSION, columns=40)
 
-    assert max(map(len, outcome.out.splitlines())) <= 84  # names of sessions and models stay whole
-    assert "hit 76%" in outcome.out
+    lines = outcome.out.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert "adaptive            $0.19  $0.16   91%" in lines
 
 
 @pytest.mark.process
@@ -146,7 +147,7 @@ def test_all_recordings_in_a_folder_are_read_and_other_files_are_skipped(tmp_pat
 
     assert outcome.code == 0, outcome.err
     assert "14 calls" in outcome.out
-    assert "skipped: not recordings" in outcome.err
+    assert "skipped 1 file: not recordings" in outcome.err
 
 
 def test_an_invalid_line_is_reported_with_its_number_and_the_rest_is_replayed(tmp_path: Path) -> None:
@@ -232,7 +233,7 @@ def test_an_error_for_a_forced_format_says_that_it_was_forced() -> None:
     outcome = run_replay("replay", SESSION, "--format", "pi")
 
     assert outcome.code == 2
-    assert "as pi; without --format" in outcome.err
+    assert "in the format pi: leave out --format" in outcome.err
 
 
 def test_a_model_of_unknown_price_is_named_and_can_be_replaced(tmp_path: Path) -> None:
@@ -297,9 +298,9 @@ def test_many_sessions_are_shown_as_a_total_the_most_expensive_and_a_sum_per_mod
     outcome = run_replay("replay", tmp_path)
 
     assert "5 sessions, 70 calls" in outcome.out
-    assert "by model" in outcome.out
-    assert outcome.out.count("logged") == 1
-    assert run_replay("replay", tmp_path, "--each").out.count("logged") == 6
+    assert "model " in outcome.out
+    assert outcome.out.count("check: ") == 1
+    assert run_replay("replay", tmp_path, "--each").out.count("check: ") == 6
 
 
 def test_an_archive_is_read_and_its_files_are_shown_by_their_names_in_it(tmp_path: Path) -> None:
@@ -313,9 +314,9 @@ def test_an_archive_is_read_and_its_files_are_shown_by_their_names_in_it(tmp_pat
 
     assert outcome.code == 1
     assert "14 calls" in outcome.out
-    assert f"skipped in archives: {archive}:notes.txt" in outcome.err
-    assert f"{archive}:../up.jsonl: leads out of the archive" in outcome.err
-    assert f"{archive}:claude/session.jsonl:{len(LINES) + 1}: is cut off" in outcome.err
+    assert f"skipped these files in archives: {archive}:notes.txt" in outcome.err
+    assert f"{archive}:../up.jsonl: points outside the archive" in outcome.err
+    assert f"{archive}:claude/session.jsonl:{len(LINES) + 1}: is truncated" in outcome.err
 
 
 def test_the_gateway_is_replayed_with_its_configuration(tmp_path: Path) -> None:

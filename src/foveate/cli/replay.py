@@ -98,10 +98,10 @@ def command(
         list[str],
         typer.Argument(
             metavar="FILES…",
-            help="Session logs of Claude Code, Codex, pi, Gemini CLI, Qwen Code and opencode; LLM logs of "
-            "OpenHands; trajectories of SWE-agent, result files of tau-bench; lists of messages, logs of "
-            "requests; a store of Foveate. Folders and archives (.tar, .tar.gz, .zip) are read "
-            "whole, - is standard input.",
+            help="Recordings: session logs of Claude Code, Codex, pi, Gemini CLI, Qwen Code and opencode, LLM "
+            "logs of OpenHands, trajectories of SWE-agent, results of tau-bench, lists of messages, logs of "
+            "request bodies, or a store of Foveate. Files, folders, archives (.tar, .tar.gz, .zip), or - for "
+            "standard input.",
             show_default=False,
         ),
     ],
@@ -111,18 +111,27 @@ def command(
             "--policy",
             "-p",
             metavar="P,…",
-            help="Which policies: recorded, gateway, gateway-compaction, none, markers, markers-1h, adaptive, "
-            "fold; or all.",
+            help="Policies to compare, separated by commas: recorded, gateway, gateway-compaction, none, "
+            "markers, markers-1h, adaptive, fold; or all.",
         ),
     ] = "all",
     config: ConfigFile = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", metavar="M", help="What another model would have cost, for all calls."),
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="M",
+            help="Compute all calls for this model, e.g. claude-opus-4-8; default: the recorded models.",
+        ),
     ] = None,
     window: Annotated[
         int | None,
-        typer.Option("--window", metavar="N", help="A context window of so many tokens; default: the model's."),
+        typer.Option(
+            "--window",
+            metavar="N",
+            help="Context window in tokens, e.g. 100000; default: the window of each model.",
+        ),
     ] = None,
     format: Annotated[  # noqa: A002 - the name of the option
         str | None,
@@ -130,18 +139,20 @@ def command(
             "--format",
             "-f",
             metavar="F",
-            help="Who wrote the files, if that is not recognised: claude-code, codex, pi, gemini-cli, "
-            "qwen-code, opencode, openhands, swe-agent, tau-bench, messages, requests, store.",
+            help="Format of the files: claude-code, codex, pi, gemini-cli, qwen-code, opencode, openhands, "
+            "swe-agent, tau-bench, messages, requests or store; default: detected from their content.",
         ),
     ] = None,
     plot: Annotated[
         str | None,
         typer.Option(
-            "--plot", metavar="FILE", help="Draw the context over time there, as .png, .svg or .html."
+            "--plot",
+            metavar="FILE",
+            help="Write a chart of context size and cost by call to this file: .png, .svg or .html.",
         ),
     ] = None,
-    each: Annotated[bool, typer.Option("--each", help="Show every session, however many there are.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="Show a table for every session.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare what recorded sessions cost with what they would have cost under other caching policies.
 
@@ -152,9 +163,9 @@ def command(
 
         policies = parse_policies(policy)
         if window is not None and window <= 0:
-            raise BadOption(f"--window is a number of tokens, more than 0, not {window}")
+            raise BadOption(f"--window takes a number of tokens, 1 or more, not {window}")
         if model is not None and not model.strip():
-            raise BadOption("--model needs the name of a model")
+            raise BadOption("--model takes the name of a model, not an empty text")
         if plot is not None:
             from foveate.replay.plot import check_plot
 
@@ -182,7 +193,7 @@ def command(
             from foveate.replay.plot import write_plot
 
             write_plot(report, plot)
-            console.print_note(f"the picture is in {plot}")
+            console.print_note(f"wrote the chart to {plot}")
         _print_report(report, as_json=json, each=each)
         if not json:
             _print_notes(report)
@@ -212,7 +223,7 @@ def _parse_source(name: str | None) -> "RecordingSource | None":
     if name is None:
         return None
     if name not in tuple(RecordingSource):
-        raise BadOption(f"no format is called {name!r}; there are {', '.join(RecordingSource)}")
+        raise BadOption(f"--format takes {', '.join(RecordingSource)}, not {name!r}")
     return RecordingSource(name)
 
 
@@ -262,18 +273,23 @@ def _replay_found(
             if len(found_files.skipped) > _MAX_LISTED
             else ""
         )
-        console.print_note(f"skipped in archives: {', '.join(found_files.skipped[:_MAX_LISTED])}{more}")
+        console.print_note(
+            f"skipped these files in archives: {', '.join(found_files.skipped[:_MAX_LISTED])}{more}"
+        )
     for path, reason in found_files.ignored[:_MAX_LISTED]:
-        console.print_note(f"{path}: {reason}, passed over")
+        console.print_note(f"{path}: skipped: {reason}")
     return report
 
 
 def _skipped_lines(skipped: "list[SessionFiles]") -> list[str]:
     counts = Counter(session.unsupported for session in skipped)
     unknown = counts.pop("", 0)
-    lines = [f"{_count_files(count)} skipped: {name}; not supported" for name, count in counts.items()]
+    lines = [
+        f"skipped {_count_files(count)} in a format that is not supported: {name}"
+        for name, count in counts.items()
+    ]
     if unknown:
-        lines.append(f"{_count_files(unknown)} skipped: not recordings")
+        lines.append(f"skipped {_count_files(unknown)}: not recordings")
     return lines
 
 
@@ -285,17 +301,17 @@ def _nothing_replayed_reason(report: "ReplayReport", files: list[str], source: "
     if report.unpriced:
         models = [model for model in report.unpriced if model]
         if not models:
-            return "no call says its model: --model M says which it was"
-        return f"nobody knows the price of {', '.join(models)}: --model M asks what another would have cost"
+            return "no call names its model: set it with --model"
+        return f"no price is known for {', '.join(models)}: use --model to compute the calls for another model"
     if report.unread:
         file_prefix = f"{Path(files[0]).expanduser()}: " if len(files) == 1 else ""  # already in the message
         return "; ".join(dict.fromkeys(reason.removeprefix(file_prefix) for _, reason in report.unread))
     if report.unreadable:
         first = report.unreadable[0]
-        return f"no call of a model could be read in it; line {first.line} {first.reason}"
+        return f"contains no readable model call; line {first.line} {first.reason}"
     if source is not None:
-        return f"no call of a model is recorded in it as {source}; without --format it is recognised"
-    return "no call of a model is recorded in it"
+        return f"contains no model call in the format {source}: leave out --format to detect the format"
+    return "contains no model call"
 
 
 def _print_report(report: "ReplayReport", *, as_json: bool, each: bool) -> None:
@@ -310,22 +326,22 @@ def _print_report(report: "ReplayReport", *, as_json: bool, each: bool) -> None:
 def _print_notes(report: "ReplayReport") -> None:
     """Print what could not be read or priced: the first few of each, and how many there are."""
     for model, calls in report.unpriced.items():
-        problem = f"nobody knows the price of {model}" if model else "they do not say their model"
+        problem = f"no price is known for {model}" if model else "they do not name their model"
         console.print_note(
-            f"{calls:,} call{'s' * (calls != 1)} left out: {problem}; "
-            "--model M asks what another would have cost"
+            f"left out {calls:,} call{'s' * (calls != 1)}: {problem}; "
+            "use --model to compute them for another model"
         )
     for path, reason in report.unread[:_MAX_LISTED]:
         console.print_note(reason if path in reason else f"{path}: {reason}")
     if len(report.unread) > _MAX_LISTED:
-        console.print_note(f"… and {len(report.unread) - _MAX_LISTED:,} more files that cannot be read")
+        console.print_note(f"… and {len(report.unread) - _MAX_LISTED:,} more files could not be read")
     broken = report.unreadable
     for line in broken[:_MAX_LISTED]:
         console.print_note(
             f"{line.file}:{line.line}: {line.reason}" if line.line else f"{line.file}: {line.reason}"
         )
     if len(broken) > _MAX_LISTED:
-        console.print_note(f"… and {len(broken) - _MAX_LISTED:,} more lines that cannot be read")
+        console.print_note(f"… and {len(broken) - _MAX_LISTED:,} more lines could not be read")
 
 
 @contextmanager
@@ -335,9 +351,24 @@ def _show_progress(size_bytes: int) -> Iterator[Callable[[int], None]]:
         yield lambda _bytes: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("replaying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("replaying"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeElapsedColumn(),
+        TextColumn("elapsed,"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
         task = progress.add_task("", total=size_bytes)
 

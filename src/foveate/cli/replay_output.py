@@ -1,14 +1,21 @@
 """Replay reports as text and as JSON objects."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
-from rich.cells import cell_len, set_cell_size
-
 from foveate.cli.console import Display
+from foveate.cli.tables import (
+    Column,
+    Fit,
+    format_dollar_column,
+    format_table,
+    shorten_middle,
+    style_text,
+    wrap_text,
+)
 from foveate.cost.money import format_dollars
 from foveate.replay.outcomes import CostCheck, Outcome, Placeholders, ReplayedSession
 from foveate.replay.policies import Policy
@@ -23,40 +30,43 @@ from foveate.replay.report import (
     has_recorded_cost,
 )
 
-_GAP = "  "
 _INDENT = "  "
-_BOLD, _DIM = "1", "2"
 # Up to three sessions are shown in full; of more, the most expensive in one line each.
 _MAX_DETAILED_SESSIONS = 3
 _MAX_LISTED_SESSIONS = 10
-_DEFAULTS, _CONFIG_NAME = "Foveate's defaults", "foveate.yaml"
+_DEFAULTS, _CONFIG_NAME = "its default configuration", "foveate.yaml"
+_NAME_CELLS = 40
 _CENT = Decimal("0.01")
+# Smaller differences between two policies do not explain a saving.
+_MIN_EXPLAINED_SHARE = 0.01
 # Keys in JSON that differ from the names of fields.
 _CHECK_KEYS = {"lower_read_calls": "changed", "higher_read_calls": "kept", "reported": "said"}
-_NAME_CELLS, _MIN_NAME_CELLS = 40, 8
-# Columns to drop first on narrow displays: not part of a sum, or the same in all rows.
-_EXPENDABLE_COLUMNS = ("output", "for 1h", "", "uncached", "largest")
-_HEADINGS = (
-    "policy",
-    "uncached",
-    "read",
-    "written",
-    "for 1h",
-    "output",
-    "cost",
-    "saves",
-    "",
-    "hit",
-    "largest",
-    "over",
-    "folds",
+_OUTCOME_COLUMNS = (
+    Column(heading="policy"),
+    Column(heading="cost", align="right"),
+    Column(heading="saved", align="right", optional=True),
+    Column(align="right", optional=True, drop_order=6),
+    Column(heading="hits", align="right", drop_order=7),
+    Column(heading="uncached", align="right", optional=True, drop_order=3),
+    Column(heading="read", align="right", optional=True, drop_order=4),
+    Column(heading="written", align="right", optional=True, drop_order=5),
+    Column(heading="largest", align="right", optional=True, drop_order=1),
+    Column(heading="overflows", align="right", optional=True, drop_order=8),
+    Column(heading="compactions", align="right", optional=True, drop_order=2),
+)
+_BEST_COLUMNS = (
+    Column(heading="recorded", align="right"),
+    Column(heading="best", align="right"),
+    Column(heading="policy", drop_order=3),
+    Column(heading="saved", align="right"),
 )
 
 
 class ReplayFormatter:
+    """Formats reports for people. Lines fit the width even in a pipe: JSON has every number."""
+
     def __init__(self, display: Display) -> None:
-        self._display = display
-        self._ellipsis = "…" if display.can_show("…") else ".."
+        self._display = replace(display, is_terminal=True)
 
     def lines(self, report: ReplayReport, *, each: bool = False) -> Iterator[str]:
         sessions = report.sessions
@@ -65,8 +75,8 @@ class ReplayFormatter:
                 yield from self._session_lines(session, report.policies)
                 yield ""
         if len(sessions) > 1:
-            calls = f"{len(sessions):,} sessions, {report.calls:,} calls"
-            yield self._paint(calls, _BOLD)
+            calls = f"all {len(sessions):,} sessions, {report.calls:,} calls"
+            yield style_text(calls, "bold", self._display)
             yield from self._outcome_table(report.total, report.policies)
             yield from self._check_lines(report.check)
             yield ""
@@ -74,97 +84,88 @@ class ReplayFormatter:
             yield from self._model_table(report)
             if not each:
                 yield from self._session_table(report)
-        yield from self._wrap([f"{policy}: {policy.meaning}" for policy in report.policies])
+        yield from self._wrap(f"{policy}: {policy.meaning}" for policy in report.policies)
         yield ""
-        yield from self._wrap([self._display.escape(line) for line in _caveats(report)])
+        if caveats := _caveats(report):
+            yield from self._wrap(caveats)
+            yield ""
         yield from self._conclusion_lines(report)
 
     def _conclusion_lines(self, report: ReplayReport) -> Iterator[str]:
         conclusion = report.conclusion
         if conclusion is None:
             return
-        yield ""
-        file = self._display.escape(Path(report.configuration).name)
-        yield self._paint(f"With {file or _DEFAULTS}: {_describe_difference(conclusion.configured)}.", _BOLD)
+        file = Path(report.configuration).name
+        sessions, pronoun = ("this session", "it") if len(report.sessions) == 1 else ("these sessions", "they")
+        yield from self._saving_lines(
+            f"Through the gateway with {file or _DEFAULTS}, {sessions} would have cost",
+            conclusion.configured,
+            report,
+        )
         suggestion = conclusion.suggestion
         if suggestion is None:
             return
         changes = " and ".join(suggestion.changes)
-        yield self._paint(f"With {changes}: {_describe_difference(suggestion.saving)}.", _BOLD)
-        yield f"To apply it, put this into {file or _CONFIG_NAME}:"
+        yield from self._saving_lines(f"With {changes}, {pronoun} would have cost", suggestion.saving, report)
+        yield self._display.escape(f"To apply this, add to {file or _CONFIG_NAME}:")
         yield ""
         yield from (_INDENT + line for line in suggestion.yaml.splitlines())
 
+    def _saving_lines(self, opening: str, saving: PolicySaving, report: ReplayReport) -> Iterator[str]:
+        text = f"{opening} {_describe_difference(saving)}."
+        yield from wrap_text(text, self._display, style="bold")
+        if saving.dollars > 0 and (why := _explain_saving(report.total, saving.policy)):
+            yield from wrap_text(why, self._display)
+
     def _session_lines(self, session: ReplayedSession, policies: Sequence[Policy]) -> Iterator[str]:
-        models = ", ".join(self._display.escape(model) for model in session.models)
         calls = f"{session.calls:,} call{'s' * (session.calls != 1)}"
-        day = _format_day(session.began_at)
-        heading = _GAP.join(filter(None, (self._shorten_name(session.name), day, calls, models)))
-        yield self._paint(heading, _BOLD)
+        name = shorten_middle(session.name or '""', _NAME_CELLS, self._display)
+        heading = ", ".join(filter(None, (name, _format_day(session.began_at), calls, *session.models)))
+        yield from wrap_text(heading, self._display, style="bold")
         yield from self._outcome_table(session.outcomes, policies)
         yield from self._check_lines(session.check if has_recorded_cost(session.check) else None)
 
     def _outcome_table(self, outcomes: Mapping[Policy, Outcome], policies: Sequence[Policy]) -> Iterator[str]:
         recorded = outcomes.get(Policy.RECORDED)
-        rows = [_outcome_cells(outcomes[policy], recorded) for policy in policies]
-        columns = {
-            heading: (heading, *cells)
-            for heading, *cells in zip(_HEADINGS, *rows, strict=True)
-            if heading == _HEADINGS[0] or any(cell not in ("", "0") for cell in cells)
-        }
-        for heading in _EXPENDABLE_COLUMNS:
-            if self._fits(columns):
-                break
-            columns.pop(heading, None)
-        if not self._fits(columns):
-            for policy in policies:
-                yield from self._narrow_lines(outcomes[policy], recorded)
-            return
-        widths = [max(map(cell_len, column)) for column in columns.values()]
-        for number, cells in enumerate(zip(*columns.values(), strict=True)):
-            line = _GAP.join(
-                f"{cell:<{width}}" if not column_number else f"{cell:>{width}}"
-                for column_number, (cell, width) in enumerate(zip(cells, widths, strict=True))
-            ).rstrip()
-            yield self._paint(line, _DIM) if not number else line
-
-    def _fits(self, columns: Mapping[str, Sequence[str]]) -> bool:
-        widths = [max(map(cell_len, column)) for column in columns.values()]
-        return sum(widths) + len(_GAP) * (len(widths) - 1) <= self._display.columns
-
-    def _narrow_lines(self, outcome: Outcome, recorded: Outcome | None) -> Iterator[str]:
-        cells = dict(zip(_HEADINGS, _outcome_cells(outcome, recorded), strict=True))
-        saving = f", saves {cells['saves']} {cells['']}".rstrip() if cells["saves"] else ""
-        yield f"{outcome.policy}{_GAP}{cells['cost']}{saving}"
-        one_hour_part = f", {cells['for 1h']} of it for 1h" if outcome.written_1h else ""
-        details = [
-            f"in {cells['uncached']} uncached, {cells['read']} read, {cells['written']} written{one_hour_part};"
-            f" out {cells['output']}",
-            f"hit {cells['hit'] or '-'}, largest {cells['largest']}, {outcome.overflows:,} over the window, "
-            f"{outcome.folds:,} fold{'s' * (outcome.folds != 1)}",
+        shown = [outcomes[policy] for policy in policies]
+        savings = [_saving(outcome, recorded) for outcome in shown]
+        costs = format_dollar_column([outcome.dollars for outcome in shown])
+        saved = format_dollar_column(
+            [None if saving is None else saving.dollars for saving in savings], unknown=""
+        )
+        rows = [
+            _outcome_cells(outcome, cost, saved_text, _format_share(saving))
+            for outcome, cost, saved_text, saving in zip(shown, costs, saved, savings, strict=True)
         ]
-        for line in details:
-            yield from (_INDENT + part for part in self._wrap([line], len(_INDENT)))
+        yield from format_table(_OUTCOME_COLUMNS, rows, self._display)
 
     def _check_lines(self, check: CostCheck | None) -> Iterator[str]:
         if check is None or check.relative_error is None:
             if check is not None and check.reported is not None:
-                text = f"the recording itself says {_format_dollars(check.reported)}, and not of which model"
+                text = (
+                    f"check: the recording reports a cost of {_format_dollars(check.reported)}, but not for "
+                    "which model"
+                )
                 yield from self._wrap([text])
             return
+        source = (
+            f"the recorded usage of {check.calls:,} call{'s' * (check.calls != 1)}"
+            if check.calls
+            else "the recorded total"
+        )
         line = (
-            f"logged {_format_dollars(check.logged)}, simulated {_format_dollars(check.simulated)} "
-            f"(off by {check.relative_error:+.2%}), "
-            + (f"{check.calls:,} bill{'s' * (check.calls != 1)}" if check.calls else "by the sum of the run")
+            f"check: {_format_dollars(check.logged)} by {source}, {_format_dollars(check.simulated)} simulated "
+            f"(error {check.relative_error:+.2%})"
         )
         if check.reported is not None and check.calls:
-            line += f"; the recording itself says {_format_dollars(check.reported)}"
+            line += f"; the recording itself reports {_format_dollars(check.reported)}"
         lines = [line]
         lower, higher = check.lower_read_calls, check.higher_read_calls
         if lower or higher:
             lines.append(
-                f"{lower:,} bill{'s' * (lower != 1)} read less than the recording explains, "
-                f"{higher:,} more: taken as billed; without them off by {check.expected_error:+.1%}"
+                f"{lower:,} call{'s' * (lower != 1)} read less from the cache than the recording explains, "
+                f"{higher:,} read more: every policy uses the recorded value for them. Without it, the error "
+                f"would be {check.expected_error:+.1%}."
             )
         yield from self._wrap(lines)
 
@@ -172,116 +173,124 @@ class ReplayFormatter:
         groups = report.by_model
         if len(groups) < 2:
             return
+        columns = (
+            Column(heading="model", fit=Fit.SHORTEN),
+            Column(heading="sessions", align="right", drop_order=1),
+            Column(heading="calls", align="right", drop_order=2),
+            *_BEST_COLUMNS,
+        )
+        best_cells = _best_policy_cells([group.outcomes for group in groups], report)
         rows = [
-            (
-                self._shorten_name(group.model),
-                f"{group.sessions:,}",
-                f"{group.calls:,}",
-                *_best_policy_cells(group.outcomes, report),
-            )
-            for group in groups
+            (group.model, f"{group.sessions:,}", f"{group.calls:,}", *cells)
+            for group, cells in zip(groups, best_cells, strict=True)
         ]
-        yield from self._table(("by model", "sessions", "calls", "recorded", "best", "", "saves"), rows)
+        yield from format_table(columns, rows, self._display)
         yield ""
 
     def _session_table(self, report: ReplayReport) -> Iterator[str]:
+        sessions = report.most_expensive(_MAX_LISTED_SESSIONS)
+        is_shortened = len(report.sessions) > _MAX_LISTED_SESSIONS
+        columns = (
+            Column(heading="most expensive" if is_shortened else "session", fit=Fit.SHORTEN),
+            Column(heading="date", optional=True, drop_order=1),
+            Column(heading="calls", align="right", drop_order=2),
+            *_BEST_COLUMNS,
+        )
+        best_cells = _best_policy_cells([session.outcomes for session in sessions], report)
         rows = [
-            (
-                self._shorten_name(session.name),
-                _format_day(session.began_at),
-                f"{session.calls:,}",
-                *_best_policy_cells(session.outcomes, report),
-            )
-            for session in report.most_expensive(_MAX_LISTED_SESSIONS)
+            (session.name or '""', _format_day(session.began_at), f"{session.calls:,}", *cells)
+            for session, cells in zip(sessions, best_cells, strict=True)
         ]
-        heading = "the dearest" if len(report.sessions) > _MAX_LISTED_SESSIONS else "sessions"
-        yield from self._table((heading, "", "calls", "recorded", "best", "", "saves"), rows)
+        yield from format_table(columns, rows, self._display)
         yield ""
 
-    def _table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-        """Format a table; on narrow displays shorten the names first, then drop columns."""
-        columns = list(zip(headings, *rows, strict=True))
-        while True:
-            widths = [max(map(cell_len, column)) for column in columns]
-            excess_cells = sum(widths) + len(_GAP) * (len(widths) - 1) - self._display.columns
-            if excess_cells <= widths[0] - _MIN_NAME_CELLS or len(columns) == 2:
-                break
-            del columns[1]
-        widths[0] = max(widths[0] - max(excess_cells, 0), _MIN_NAME_CELLS)
-        for number, cells in enumerate(zip(*columns, strict=True)):
-            name = self._fit(cells[0], widths[0])
-            rest = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
-            line = _GAP.join((name, *rest)).rstrip()
-            yield self._paint(line, _DIM) if not number else line
-
-    def _shorten_name(self, name: str) -> str:
-        text = self._display.escape(name) or '""'
-        return text if cell_len(text) <= _NAME_CELLS else self._fit(text, _NAME_CELLS).rstrip()
-
-    def _fit(self, text: str, cells: int) -> str:
-        if cell_len(text) <= cells:
-            return set_cell_size(text, cells)
-        return set_cell_size(set_cell_size(text, cells - len(self._ellipsis)).rstrip() + self._ellipsis, cells)
-
-    def _wrap(self, lines: Sequence[str], indent: int = 0) -> Iterator[str]:
+    def _wrap(self, lines: Iterable[str]) -> Iterator[str]:
         for line in lines:
-            wrapped = ""
-            for word in line.split():
-                if wrapped and cell_len(f"{wrapped} {word}") > self._display.columns - indent:
-                    yield self._paint(wrapped, _DIM)
-                    wrapped = word
-                else:
-                    wrapped = f"{wrapped} {word}".lstrip()
-            yield self._paint(wrapped, _DIM)
-
-    def _paint(self, text: str, colour: str) -> str:
-        return f"\x1b[{colour}m{text}\x1b[0m" if text and self._display.colours else text
+            yield from wrap_text(line, self._display, style="dim")
 
 
-def _outcome_cells(outcome: Outcome, recorded: Outcome | None) -> tuple[str, ...]:
+def _saving(outcome: Outcome, recorded: Outcome | None) -> PolicySaving | None:
     # No client sends without a cache, so the extra cost of that policy is not a loss.
     is_compared = outcome.policy not in (Policy.RECORDED, Policy.NONE)
-    saving = compare_to_recorded(outcome, recorded) if is_compared else None
+    return compare_to_recorded(outcome, recorded) if is_compared else None
+
+
+def _outcome_cells(outcome: Outcome, cost: str, saved: str, share: str) -> tuple[str, ...]:
     return (
         str(outcome.policy),
+        cost,
+        saved,
+        share,
+        f"{outcome.hit_ratio:.0%}" if outcome.hit_ratio is not None else "",
         _format_tokens(outcome.uncached),
         _format_tokens(outcome.read),
         _format_tokens(outcome.written_5m + outcome.written_1h),
-        _format_tokens(outcome.written_1h),
-        _format_tokens(outcome.output),
-        _format_dollars(outcome.dollars) if outcome.dollars is not None else "unknown",
-        _format_dollars(saving.dollars) if saving is not None else "",
-        _format_share(saving),
-        f"{outcome.hit_ratio:.0%}" if outcome.hit_ratio is not None else "",
         _format_tokens(outcome.largest_context),
         f"{outcome.overflows:,}",
         f"{outcome.folds:,}",
     )
 
 
-def _best_policy_cells(outcomes: Mapping[Policy, Outcome], report: ReplayReport) -> tuple[str, str, str, str]:
-    """Return the recorded cost, the lowest cost, its policy, and the saving.
+def _best_policy_cells(
+    outcomes: Sequence[Mapping[Policy, Outcome]], report: ReplayReport
+) -> list[tuple[str, str, str, str]]:
+    """Return the recorded cost, the lowest cost, its policy, and the saving, for each group of outcomes."""
+    recorded = [group[Policy.RECORDED] for group in outcomes]
+    best = [_find_best(group, report) for group in outcomes]
+    recorded_costs = format_dollar_column([outcome.dollars for outcome in recorded])
+    best_costs = format_dollar_column(
+        [None if outcome is None else outcome.dollars for outcome in best], unknown=""
+    )
+    return [
+        (cost, best_cost, "", "")
+        if outcome is None
+        else (cost, best_cost, str(outcome.policy), _format_share(compare_to_recorded(outcome, baseline)))
+        for cost, best_cost, outcome, baseline in zip(recorded_costs, best_costs, best, recorded, strict=True)
+    ]
+
+
+def _find_best(outcomes: Mapping[Policy, Outcome], report: ReplayReport) -> Outcome | None:
+    """Return the outcome with the lowest cost; None if no price is known.
 
     Consider only policies that the gateway can apply, unless others alone were requested.
     """
-    recorded = outcomes[Policy.RECORDED]
     reachable = find_reachable_policies(report.gateway)
     policies = [policy for policy in report.policies if policy in reachable]
     if set(policies) <= {Policy.RECORDED}:  # only other policies were requested
         policies = list(report.policies)
-    dollars_by_policy = [(outcomes[policy].dollars, policy) for policy in policies]
-    priced = [(dollars, policy) for dollars, policy in dollars_by_policy if dollars is not None]
-    if not priced or recorded.dollars is None:
-        return "unknown", "", "", ""
-    min_dollars, policy = min(priced, key=lambda item: (item[0], report.policies.index(item[1])))
-    saving = compare_to_recorded(outcomes[policy], recorded)
-    return _format_dollars(recorded.dollars), _format_dollars(min_dollars), str(policy), _format_share(saving)
+    if outcomes[Policy.RECORDED].dollars is None:
+        return None
+    priced = [
+        (dollars, number, policy)
+        for number, policy in enumerate(policies)
+        if (dollars := outcomes[policy].dollars) is not None
+    ]
+    return outcomes[min(priced)[2]] if priced else None
+
+
+def _explain_saving(outcomes: Mapping[Policy, Outcome], policy: Policy) -> str:
+    """Explain by tokens why a policy costs less than the recorded calls; empty if they do not show it."""
+    outcome, recorded = outcomes[policy], outcomes[Policy.RECORDED]
+    reasons = []
+    if outcome.hit_ratio is not None and recorded.hit_ratio is not None:
+        if outcome.hit_ratio - recorded.hit_ratio >= _MIN_EXPLAINED_SHARE:
+            reasons.append(
+                f"{outcome.hit_ratio:.0%} of the input tokens are read from the cache instead of "
+                f"{recorded.hit_ratio:.0%}"
+            )
+        if recorded.input_tokens - outcome.input_tokens >= _MIN_EXPLAINED_SHARE * recorded.input_tokens:
+            compactions = f"{outcome.folds:,} compaction{'s' * (outcome.folds != 1)}"
+            reasons.append(
+                f"{compactions} reduce{'s' * (outcome.folds == 1)} the input from "
+                f"{_format_tokens(recorded.input_tokens)} to {_format_tokens(outcome.input_tokens)} tokens"
+            )
+    return f"Reason: {', and '.join(reasons)}." if reasons else ""
 
 
 def _describe_difference(saving: PolicySaving) -> str:
     percent = round(100 * abs(saving.share)) if saving.share is not None else 0
     if not saving.dollars or (not percent and abs(saving.dollars) < _CENT):
-        return "the same cost"
+        return "the same"
     return f"{_format_dollars(abs(saving.dollars))} ({percent}%) {'less' if saving.dollars > 0 else 'more'}"
 
 
@@ -295,8 +304,8 @@ def _caveats(report: ReplayReport) -> list[str]:
     caveats = []
     if report.model is not None:
         caveats.append(
-            f"asked of {report.model}: at its prices, by the rules of its cache, and each message as many "
-            "times as long as its offline counter finds it"
+            f"All calls are computed for {report.model}: with its prices and cache rules, and with message "
+            "sizes scaled by its offline token counter."
         )
     hidden = [
         session
@@ -306,44 +315,51 @@ def _caveats(report: ReplayReport) -> list[str]:
     hidden_tokens_charged = [session.hidden_tokens for session in hidden if session.check.calls]
     if hidden_tokens_charged:
         caveats.append(
-            "the system prompt and the tools are not in the recording: taken from the first bill "
-            f"({_format_max(hidden_tokens_charged)} tokens)"
+            "The recording does not contain the system prompt and the tools. Their size is taken from the "
+            f"usage of the first call ({_format_max(hidden_tokens_charged)} tokens)."
         )
     uncharged = [session for session in hidden if not session.check.calls]
     hidden_tokens_by_run = [session.hidden_tokens for session in uncharged if session.hidden_tokens]
     if hidden_tokens_by_run:
         caveats.append(
-            "the tools are not in the recording: taken from what the run is said to have cost beyond its "
-            f"messages ({_format_max(hidden_tokens_by_run)} tokens)"
+            "The recording does not contain the tools. Their size is computed from the reported cost of the "
+            f"run ({_format_max(hidden_tokens_by_run)} tokens)."
         )
     if len(hidden_tokens_by_run) < len(uncharged):
         caveats.append(
-            "neither the system prompt and the tools nor a bill are recorded: they are not in the sums"
+            "The recording contains neither the system prompt and the tools nor usage. They are missing in all "
+            "numbers."
         )
     if any(MissingPart.USAGE in session.missing for session in sessions):
         caveats.append(
-            "calls without a bill are counted offline: an estimate; marks are assumed where any are seen"
+            "Calls without recorded usage are counted offline, which is an estimate. Cache breakpoints are "
+            "assumed if the session shows any."
         )
     if any(MissingPart.TIME in session.missing for session in sessions):
-        caveats.append("calls without a time follow each other at once: what is kept does not run out")
+        caveats.append(
+            "Calls without a recorded time are assumed to follow each other at once, so that no cache entry "
+            "expires."
+        )
     if any(MissingPart.TIER_PRICE in session.missing for session in sessions):
-        caveats.append("calls of a tier without a known price (priority, flex, fast) are priced as usual ones")
+        caveats.append(
+            "Calls of a service tier with an unknown price (priority, flex, fast) have the standard price."
+        )
     placeholders = report.placeholders
     if placeholders.calls:
         caveats.append(
-            f"{placeholders.calls:,} answers are logged with the size that a stream begins with: by their text "
-            f"about {placeholders.tokens:,} output tokens ({_format_dollars(placeholders.dollars)}) come on "
-            "top, in every row"
+            f"The log has only placeholders for the output tokens of {placeholders.calls:,} responses. By "
+            f"their text, {placeholders.tokens:,} output tokens ({_format_dollars(placeholders.dollars)}) "
+            "are missing in every row."
         )
     with_agents = [session for session in sessions if session.sub_agents]
     if with_agents:
         agents, count = sum(session.sub_agents for session in with_agents), len(with_agents)
         caveats.append(
-            f"the calls of {agents:,} sub-agent{'s' * (agents != 1)} are counted in the "
-            f"{f'{count:,} sessions' if count != 1 else 'session'} that started them"
+            f"The calls of {agents:,} sub-agent{'s' * (agents != 1)} are included in the "
+            f"{f'{count:,} sessions' if count != 1 else 'session'} that started them."
         )
     if report.repeated:
-        caveats.append(f"{report.repeated:,} calls stand in two files: counted once")
+        caveats.append(f"{report.repeated:,} calls occur in two files and are counted once.")
     return caveats
 
 

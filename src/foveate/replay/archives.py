@@ -134,7 +134,7 @@ class _MemberWriter:
         self._members += 1
         if self._members > self._limits.max_members:
             raise UnreadableInput(
-                str(self._archive), f"is refused: it has more than {self._limits.max_members:,} members"
+                str(self._archive), f"is rejected: it has more than {self._limits.max_members:,} members"
             )
 
     def count_bytes(self, size: int) -> None:
@@ -142,7 +142,7 @@ class _MemberWriter:
         if self._bytes > self.max_bytes:
             raise UnreadableInput(
                 str(self._archive),
-                f"is refused: it unpacks to more than {self.max_bytes:,} bytes; unpack it if you trust it",
+                f"is rejected: it unpacks to more than {self.max_bytes:,} bytes; unpack it if you trust it",
             )
 
     def reject(self, name: str, reason: str) -> None:
@@ -156,7 +156,7 @@ class _MemberWriter:
         plain = name.replace("\\", "/")
         parts = PurePosixPath(plain).parts
         if plain.startswith("/") or _DRIVE.match(plain) or ".." in parts or "\0" in plain:
-            self.reject(name, "leads out of the archive")
+            self.reject(name, "points outside the archive")
             return None
         if not plain.lower().endswith((*SUFFIXES, *STORE_SUFFIXES)):
             self.skip(name)

@@ -77,7 +77,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostCheck:
-    """The recorded cost of calls beside the simulated cost of the same calls.
+    """The recorded cost of calls and the simulated cost of the same calls.
 
     `expected` is the simulated cost before the recorded usage is taken into account. It differs from `logged`
     because of `lower_read_calls`, which read less than expected, and `higher_read_calls`, which read more.

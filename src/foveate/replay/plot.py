@@ -44,11 +44,11 @@ def check_plot(name: str) -> None:
         BadOption: the file type is unknown, or matplotlib is not installed.
     """
     if Path(name).suffix.lower() not in _SUFFIXES:
-        raise BadOption(f"--plot draws {', '.join(_SUFFIXES)}, by the end of the file's name: not {name!r}")
+        raise BadOption(f"--plot takes a file name that ends with {', '.join(_SUFFIXES)}, not {name!r}")
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
-        raise BadOption("--plot needs matplotlib, which is not there: pip install 'foveate[plot]'")
+        raise BadOption("--plot needs matplotlib: install it with pip install 'foveate[plot]'")
 
 
 def write_plot(report: ReplayReport, name: str) -> None:
@@ -136,7 +136,7 @@ def _draw_events(axes: "Axes", line: _ContextLine) -> None:
             "v",
             color=_LINE_STYLES[Policy.ADAPTIVE_COMPACTION][0],
             markersize=7,
-            label="a fold",
+            label="compaction",
         )
     over = [(at, point) for at, point in enumerate(line.points, start=1) if point.is_over]
     if over:
@@ -170,7 +170,7 @@ def _draw_cost(axes: "Axes", session: ReplayedSession, policies: Sequence[Policy
         if policy is not Policy.NONE or len(policies) == 1:
             highest = max(highest, dollars[-1])
     axes.set_ylim(0, 1.25 * highest or 1)
-    _label_axes(axes, f"{session.name}: cost so far", "dollars")
+    _label_axes(axes, f"{session.name}: cumulative cost", "dollars")
 
 
 def _label_axes(axes: "Axes", title: str, unit: str) -> None:
@@ -191,13 +191,14 @@ th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #ddd
 th:first-child, td:first-child { text-align: left; }
 """
 _COLUMNS = ("policy", "calls", "uncached", "read", "written 5m", "written 1h", "output", "dollars", "hit ratio",
-            "largest context", "over the window", "folds")  # fmt: skip
+            "largest context", "over the window", "compactions")  # fmt: skip
 
 
 def _make_page(report: ReplayReport, svg: str) -> str:
     drawn = svg[svg.index("<svg") :]
-    title = f"What {len(report.sessions):,} recorded session{'s' * (len(report.sessions) != 1)} would have cost"
-    about = "The context of each call, and the dollars so far, under each policy; the numbers are in the table."
+    sessions = f"{len(report.sessions):,} recorded session{'s' * (len(report.sessions) != 1)}"
+    title = f"Cost of {sessions} under each policy"
+    about = "Context size of each call and cumulative cost under each policy; the table has the numbers."
     tables = "\n".join(_make_tables(report))
     return f"""<!doctype html>
 <html lang="en">

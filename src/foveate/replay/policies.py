@@ -21,14 +21,15 @@ class Policy(StrEnum):
 
 
 _MEANINGS = {
-    Policy.RECORDED: "what the client did itself",
-    Policy.GATEWAY: "what the gateway would do with this configuration",
-    Policy.GATEWAY_COMPACTION: "the same, and old history replaced by a summary once a request is long",
-    Policy.NONE: "no cache at all",
-    Policy.MARKERS: "fixed breakpoints at the ends of tools, system prompt and history, kept for 5 minutes",
-    Policy.MARKERS_1H: "the same breakpoints, kept for an hour",
-    Policy.ADAPTIVE: "Foveate's breakpoints in place of the client's, for as long as the session's rhythm pays",
-    Policy.ADAPTIVE_COMPACTION: "adaptive, and old history replaced by a summary once a request is long",
+    Policy.RECORDED: "the requests as the client sent them",
+    Policy.GATEWAY: "the gateway with this configuration",
+    Policy.GATEWAY_COMPACTION: "the gateway with this configuration and with compaction: a summary replaces "
+    "old history when requests get long",
+    Policy.NONE: "no prompt cache",
+    Policy.MARKERS: "fixed breakpoints after the tools, the system prompt and the history, with a 5-minute TTL",
+    Policy.MARKERS_1H: "the same breakpoints with a 1-hour TTL",
+    Policy.ADAPTIVE: "Foveate's breakpoints instead of the client's, with TTLs that fit the session's pauses",
+    Policy.ADAPTIVE_COMPACTION: "adaptive, with compaction",
 }
 
 ALL = "all"
@@ -42,12 +43,12 @@ def parse_policies(text: str) -> tuple[Policy, ...]:
     """
     names = [name.strip().lower() for name in text.split(",") if name.strip()]
     if not names:
-        raise BadOption(f"--policy needs a name: {_list_policies()}")
+        raise BadOption(f"--policy takes one or more of {_list_policies()}")
     if ALL in names:
         return tuple(Policy)
     for name in names:
         if name not in tuple(Policy):
-            raise BadOption(f"no policy is called {name!r}; there are {_list_policies()}")
+            raise BadOption(f"--policy takes {_list_policies()}, not {name!r}")
     return tuple(policy for policy in Policy if policy in names)
 
 

@@ -90,14 +90,14 @@ def find_files(paths: Iterable[str | Path]) -> FoundFiles:
     for path in map(_parse_path, paths):
         if not path.is_dir():
             if parse_store_url(path) is None and not path.exists():
-                raise UnreadableInput(str(path), "is not there")
+                raise UnreadableInput(str(path), "does not exist")
             files[path] = None
             explicit.add(path)
             continue
         in_folder = sorted(_walk_folder(path, ignored))
         if not in_folder:
             names = ", ".join(f"*{suffix}" for suffix in _RECORDING_SUFFIXES)
-            raise UnreadableInput(str(path), f"holds no recordings: no file there is called {names}")
+            raise UnreadableInput(str(path), f"contains no recordings: no file is named {names}")
         files.update(dict.fromkeys(in_folder))
     return FoundFiles(files=tuple(files), explicit=frozenset(explicit), ignored=tuple(ignored))
 
@@ -134,7 +134,7 @@ def _walk_folder(folder: Path, ignored: list[tuple[Path, str]]) -> Iterator[Path
             if name.startswith("."):
                 ignored.append((path, "is hidden"))
             elif not path.is_file():
-                ignored.append((path, "is no file, or a link to nothing"))
+                ignored.append((path, "is not a file, or is a broken link"))
             else:
                 yield path
 
@@ -216,8 +216,8 @@ def _describe_unknown_file(path: Path) -> str:
     return (
         f"is not a recording of a known format{detail}: neither a session log of a coding agent (Claude Code, "
         "Codex, pi, Gemini CLI, Qwen Code, opencode), nor LLM logs of OpenHands, a trajectory of SWE-agent, a "
-        "result file of tau-bench, nor messages or requests as JSON; --format says what it is "
-        f"({', '.join(RecordingSource)})"
+        "result file of tau-bench, nor messages or requests as JSON; if it is one of these, set the format "
+        f"with --format ({', '.join(RecordingSource)})"
     )
 
 

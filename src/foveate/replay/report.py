@@ -83,7 +83,7 @@ def _configuration_changes(gateway: AgentOptions) -> dict[Policy, tuple[str, ...
     if not gateway.compaction:
         changes[Policy.GATEWAY_COMPACTION] = ("compaction",)
     if gateway.prompt_cache and keeps_client_breakpoints(gateway):
-        replaced = "Foveate's breakpoints in place of the client's"
+        replaced = "Foveate's breakpoints instead of the client's"
         changes[Policy.ADAPTIVE] = (replaced,)
         if not gateway.compaction:
             changes[Policy.ADAPTIVE_COMPACTION] = (replaced, "compaction")

@@ -96,11 +96,11 @@ def test_notes_below_the_table_name_what_is_missing() -> None:
 
     text = " ".join(report_lines(report))
 
-    assert "taken from the first bill (14," in text
-    assert "an estimate" in text
-    assert "does not run out" in text
+    assert "taken from the usage of the first call (14," in text
+    assert "which is an estimate" in text
+    assert "so that no cache entry expires" in text
     assert "1,234 output tokens ($0.02)" in text
-    assert "7 calls stand in two files" in text
+    assert "7 calls occur in two files" in text
     assert "claude-opus-4-8" in text
 
 
@@ -148,7 +148,7 @@ def test_sending_without_a_cache_is_not_shown_as_a_loss() -> None:
 def test_merged_sub_agents_are_mentioned() -> None:
     text = " ".join(report_lines(make_report(replace(replay_session(), sub_agents=2))))
 
-    assert "the calls of 2 sub-agents are counted in the session that started them" in text
+    assert "The calls of 2 sub-agents are included in the session that started them" in text
 
 
 def test_the_output_ends_with_a_conclusion_and_the_yaml_to_apply() -> None:
@@ -160,9 +160,9 @@ def test_the_output_ends_with_a_conclusion_and_the_yaml_to_apply() -> None:
     lines = report_lines(make_report(replace(replay_session(), outcomes=outcomes)))
 
     assert lines[-7:] == [
-        "With Foveate's defaults: $1.93 (5%) less.",
-        "With compaction: $8.62 (22%) less.",
-        "To apply it, put this into foveate.yaml:",
+        "Through the gateway with its default configuration, this session would have cost $1.93 (5%) less.",
+        "With compaction, it would have cost $8.62 (22%) less.",
+        "To apply this, add to foveate.yaml:",
         "",
         "  context_optimization:",
         "    compaction:",

@@ -83,7 +83,7 @@ def test_a_member_outside_the_archive_is_rejected(
     unpacked = unpack(write_archive(tmp_path / name, [(bad_name, LOG), ("good.jsonl", LOG)]), folder)
 
     assert [path.name for path in unpacked.files] == ["good.jsonl"]
-    assert [reason for _, reason in unpacked.rejected] == ["leads out of the archive"]
+    assert [reason for _, reason in unpacked.rejected] == ["points outside the archive"]
     assert sorted(path.name for path in tmp_path.rglob("*.jsonl")) == ["good.jsonl"]
     assert not Path("/x.jsonl").exists()
 

@@ -146,7 +146,7 @@ def test_an_unknown_format_is_rejected_with_a_list_of_the_known_ones(tmp_path: P
 
     with pytest.raises(UnreadableInput, match=r"empty\.jsonl: is empty$"):
         list(read_recordings(tmp_path / "empty.jsonl"))
-    with pytest.raises(UnreadableInput, match=r"Claude Code.*--format says what it is \(claude-code, pi"):
+    with pytest.raises(UnreadableInput, match=r"Claude Code.*set the format with --format \(claude-code, pi"):
         list(read_recordings(path))
 
 
@@ -181,9 +181,9 @@ def test_a_folder_is_read_completely_and_hidden_files_are_reported(tmp_path: Pat
 
 
 def test_a_folder_without_recordings_and_a_missing_path_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableInput, match=r"holds no recordings: no file there is called \*\.jsonl"):
+    with pytest.raises(UnreadableInput, match=r"contains no recordings: no file is named \*\.jsonl"):
         find_files([tmp_path])
-    with pytest.raises(UnreadableInput, match="is not there"):
+    with pytest.raises(UnreadableInput, match="does not exist"):
         find_files([tmp_path / "x.jsonl"])
 
 
@@ -262,7 +262,7 @@ def test_stores_are_named_by_their_urls(tmp_path: Path) -> None:
     assert parse_store_url(find_files([url]).files[0]) == url
     assert parse_store_url(find_files(["postgresql:///foveate"]).files[0]) == "postgresql:///foveate"
     assert parse_store_url(tmp_path) is None
-    with pytest.raises(UnreadableInput, match="is not there"):
+    with pytest.raises(UnreadableInput, match="does not exist"):
         find_files([f"sqlite:///{tmp_path}/none.sqlite"])
 
 

@@ -52,7 +52,7 @@ def test_a_cut_log_printed_by_jq_is_reported_by_the_first_line_of_its_last_docum
 
     assert peek_file(path).source is RecordingSource.CLAUDE_CODE
     last_line = PRETTY[: PRETTY.rindex("\n{\n")].count("\n") + 2
-    assert [(problem.line, problem.reason) for problem in recording.unreadable] == [(last_line, "is cut off")]
+    assert [(problem.line, problem.reason) for problem in recording.unreadable] == [(last_line, "is truncated")]
 
 
 def test_a_list_that_is_cut_is_reported(tmp_path: Path) -> None:

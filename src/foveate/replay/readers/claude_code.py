@@ -160,7 +160,7 @@ def read_lines(file: LogFile) -> Iterator[LoggedLine]:
         try:
             line = decode_line(_LINE_DECODER, raw)
         except msgspec.ValidationError:
-            file.report_unreadable(number, "is JSON, but no object")
+            file.report_unreadable(number, "is JSON, but not an object")
             continue
         except (msgspec.DecodeError, RecursionError) as error:
             file.report_unreadable(number, describe_decode_error(error))

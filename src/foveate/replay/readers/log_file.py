@@ -73,7 +73,7 @@ class LogFile:
             if not line:
                 continue
             if b"\0" in line:
-                self.report_unreadable(number, "has NUL bytes in it, as a crash leaves them")
+                self.report_unreadable(number, "contains NUL bytes, possibly from a crash")
             elif not line.isascii() and not _is_utf8(line):
                 self.report_unreadable(number, "is not UTF-8")
             else:
@@ -160,7 +160,7 @@ class LogFile:
                         continue
                 except (OSError, EOFError, zlib.error) as error:
                     self.report_unreadable(
-                        number, f"{_describe_read_error(error)}; what stands before it was read"
+                        number, f"{_describe_read_error(error)}; the lines before it were read"
                     )
                     return
                 if not line:
@@ -215,7 +215,7 @@ def describe_decode_error(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return TOO_DEEP
     text = str(error)
-    return "is cut off" if "truncated" in text else f"is not JSON: {text}"
+    return "is truncated" if "truncated" in text else f"is not JSON: {text}"
 
 
 def describe_problem(document: bytes, default: str) -> str:

@@ -117,7 +117,7 @@ def _find_lists(file: LogFile) -> Iterator[_MessageList]:
             lists = list(_find_in_list(read_items(document), number, _MAX_DEPTH))
             yield from lists
             if not lists:
-                file.report_unreadable(number, describe_problem(document, "holds no messages"))
+                file.report_unreadable(number, describe_problem(document, "contains no messages"))
             continue
         fields = read_fields(document)
         if (message_list := _find_in_object(fields, number)) is not None:
@@ -126,7 +126,7 @@ def _find_lists(file: LogFile) -> Iterator[_MessageList]:
             first = first or number
             messages.append(message)
         else:
-            file.report_unreadable(number, describe_problem(document, "holds no messages"))
+            file.report_unreadable(number, describe_problem(document, "contains no messages"))
     yield _MessageList(line=first, messages=tuple(messages))
 
 

@@ -40,7 +40,7 @@ def read_openhands(files: Sequence[LogFile], model: str | None = None) -> list[R
             fields = read_fields(document)
             if "response" not in fields:
                 if "error" not in fields:
-                    file.report_unreadable(number, describe_problem(document, "holds no response"))
+                    file.report_unreadable(number, describe_problem(document, "contains no response"))
                 continue
             row = _make_row(fields, model)
             has_all_tools = has_all_tools and _has_tools(fields, row)

@@ -385,7 +385,7 @@ def read_request_logs(file: LogFile, model: str | None = None) -> list[Recording
             except MalformedRequest as error:
                 file.report_unreadable(number, str(error))
         if not document.startswith(b"[") and not read_fields(document):
-            file.report_unreadable(number, describe_problem(document, "is JSON, but no object"))
+            file.report_unreadable(number, describe_problem(document, "is JSON, but not an object"))
     return [
         replace(recording, unreadable=tuple(file.unreadable), size_bytes=file.size_bytes)
         if at == 0

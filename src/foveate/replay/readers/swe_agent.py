@@ -63,7 +63,7 @@ def read_trajectories(file: LogFile, model: str | None = None) -> list[Recording
         runs = several if several and all(map(_is_run, several)) else [_as_run(decoded)]
         for at, run in enumerate(runs):
             if not _is_run(run):
-                file.report_unreadable(number, "holds no run: neither history, trajectory nor messages")
+                file.report_unreadable(number, "contains no run: neither history, trajectory nor messages")
                 continue
             name = as_text(run.get("instance_id")) or file.name
             name = name if at == 0 or name != file.name else f"{name}:{at + 1}"

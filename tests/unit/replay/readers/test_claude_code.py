@@ -296,9 +296,9 @@ def test_an_unreadable_line_is_skipped_and_reported_by_number(tmp_path: Path) ->
 
     assert len(recording.calls) == 2
     assert [(problem.line, problem.reason) for problem in recording.unreadable] == [
-        (8, "is cut off"),
-        (9, "is JSON, but no object"),
-        (11, "has NUL bytes in it, as a crash leaves them"),
+        (8, "is truncated"),
+        (9, "is JSON, but not an object"),
+        (11, "contains NUL bytes, possibly from a crash"),
     ]
 
 

@@ -137,6 +137,6 @@ def test_a_line_without_messages_is_reported_and_others_are_read(tmp_path: Path)
 
     assert [len(recording.calls) for recording in recordings] == [2, 2]
     assert [(problem.line, problem.reason) for problem in recordings[0].unreadable] == [
-        (2, "is cut off"),
-        (3, "holds no messages"),
+        (2, "is truncated"),
+        (3, "contains no messages"),
     ]

@@ -321,8 +321,8 @@ def test_unreadable_lines_are_reported_by_number(tmp_path: Path) -> None:
     (recording,) = write_and_read(tmp_path, BODY, '{"model": "gpt', "5", make_body(USER, ANSWER, FOLLOW_UP))
 
     assert [(problem.line, problem.reason) for problem in recording.unreadable] == [
-        (2, "is cut off"),
-        (3, "is JSON, but no object"),
+        (2, "is truncated"),
+        (3, "is JSON, but not an object"),
     ]
     assert len(recording.calls) == 2
 

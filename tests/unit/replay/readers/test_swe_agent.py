@@ -207,4 +207,4 @@ def test_several_runs_may_be_on_lines_of_their_own(tmp_path: Path) -> None:
     recordings = list(read_recordings(path))
 
     assert [(recording.name, len(recording.calls)) for recording in recordings] == [("one", 2), ("two", 2)]
-    assert [(problem.line, problem.reason) for problem in recordings[0].unreadable] == [(3, "is cut off")]
+    assert [(problem.line, problem.reason) for problem in recordings[0].unreadable] == [(3, "is truncated")]
