@@ -289,7 +289,7 @@ def cost(
     import time
 
     from foveate.config.price_file import default_price_file
-    from foveate.cost.call_cost import Cost, read_usage, to_seconds
+    from foveate.cost.call_cost import cost_from_price, read_usage, to_seconds
     from foveate.cost.pricing.price_book import PriceBook
     from foveate.prompt_cache.rules import rules_for
 
@@ -300,7 +300,7 @@ def cost(
         _price_book = PriceBook(load_imported=default_price_file(os.environ).current_prices)
     name = rules_for(model).provider if provider is None else provider
     price = _price_book.price(model, usage, provider=name, at=seconds)
-    return None if price is None else Cost.from_price(price)
+    return None if price is None else cost_from_price(price)
 
 
 _PUBLIC_MODULES = {

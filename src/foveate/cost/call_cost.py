@@ -48,26 +48,6 @@ class Cost:
     exact: bool
     inherited_from: str = ""
 
-    @classmethod
-    def from_price(cls, price: Price) -> "Cost":
-        media_read = [dollars for unit, dollars in price.units if unit.startswith("read_")]
-        cache_write = EXACT.add(price.written_5m, price.written_1h)
-        cached_read = price.read
-        for dollars in media_read:
-            cached_read = EXACT.add(cached_read, dollars)
-        return cls(
-            dollars=price.dollars,
-            input=EXACT.subtract(EXACT.subtract(price.input_dollars, cached_read), cache_write),
-            cached_read=cached_read,
-            cache_write=cache_write,
-            output=price.output_dollars,
-            other=price.other_dollars,
-            source=price.source.value,
-            origin=price.origin,
-            exact=price.sure and not price.inherited_from,
-            inherited_from=price.inherited_from,
-        )
-
     def __str__(self) -> str:
         """The total in dollars, with `~` if it is not exact."""
         return f"{'' if self.exact else '~'}{format_dollars(self.dollars)}"
@@ -82,6 +62,26 @@ class Cost:
         }
         listed = ", ".join(f"{name} {format_dollars(dollars)}" for name, dollars in parts.items() if dollars)
         return f"<Cost {self}{f': {listed}' if listed else ''} ({self.origin})>"
+
+
+def cost_from_price(price: Price) -> Cost:
+    cached_read = price.read
+    for unit, dollars in price.units:
+        if unit.startswith("read_"):
+            cached_read = EXACT.add(cached_read, dollars)
+    cache_write = EXACT.add(price.written_5m, price.written_1h)
+    return Cost(
+        dollars=price.dollars,
+        input=EXACT.subtract(EXACT.subtract(price.input_dollars, cached_read), cache_write),
+        cached_read=cached_read,
+        cache_write=cache_write,
+        output=price.output_dollars,
+        other=price.other_dollars,
+        source=price.source.value,
+        origin=price.origin,
+        exact=price.sure and not price.inherited_from,
+        inherited_from=price.inherited_from,
+    )
 
 
 def read_usage(usage_or_response: object) -> Usage | None:

@@ -29,7 +29,7 @@ def test_of_equal_priorities_the_later_is_cut_first() -> None:
 
 
 def test_priorities_decide_in_any_order_of_sections() -> None:
-    names = ["low", "required", "medium", "high"]
+    names: list[foveate.PriorityName] = ["low", "required", "medium", "high"]
     sections = [Section(name, WORDS * 10, priority=name) for name in names]
     section_tokens = foveate.count(WORDS * 10).tokens
 

@@ -103,7 +103,7 @@ def test_overflow_policy_is_another_name_for_the_ladder() -> None:
 
 
 def test_a_rule_converts_and_validates_names() -> None:
-    rule = SectionRule(priority="required", keep="whole")  # type: ignore[arg-type]
+    rule = SectionRule(priority="required", keep="whole")
 
     assert (rule.priority, rule.keep) == (Priority.REQUIRED, Keep.WHOLE)
     for invalid in (

@@ -31,7 +31,8 @@ FIELDS = {Format.RESPONSES: "input", Format.GEMINI: "contents"}
 
 
 def get_messages(body: dict[str, Any]) -> list[dict[str, Any]]:
-    return body.get("messages") or body.get("input") or body["contents"]
+    messages: list[dict[str, Any]] = body.get("messages") or body.get("input") or body["contents"]
+    return messages
 
 
 @st.composite

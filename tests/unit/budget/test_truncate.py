@@ -86,7 +86,8 @@ def test_whole_lines_are_kept(lines: list[str], limit_tokens: int) -> None:
     heads = ["\n".join([*lines[:size], TRUNCATED]) for size in range(1, len(lines))]
     tails = ["\n".join([*lines[-size:], OLDER_TRUNCATED]) for size in range(1, len(lines))]
 
-    for keep, pieces in (("head", heads), ("newest", tails)):
+    kept: dict[foveate.KeepName, list[str]] = {"head": heads, "newest": tails}
+    for keep, pieces in kept.items():
         best = max((piece for piece in pieces if fits(piece, limit_tokens)), key=len, default=None)
         if best is not None:
             assert truncate(Section("lines", whole, keep=keep), limit_tokens) == best
@@ -130,7 +131,7 @@ def test_the_most_relevant_items_are_kept_in_their_order(scored: list[tuple[str,
 
 
 @pytest.mark.parametrize("keep", ["head", "newest", "ends"])
-def test_items_of_several_lines_stay_whole(keep: str) -> None:
+def test_items_of_several_lines_stay_whole(keep: foveate.KeepName) -> None:
     items = [f"entry {number}\nwith a second line" for number in range(50)]
 
     for limit_tokens in range(40, 80, 3):
@@ -194,7 +195,7 @@ def test_items_without_a_score_rank_last_in_their_order() -> None:
     share=shares,
     keep=st.sampled_from(("head", "newest", "relevant", "ends")),
 )
-def test_no_cut_falls_inside_a_grapheme(text: str, share: float, keep: str) -> None:
+def test_no_cut_falls_inside_a_grapheme(text: str, share: float, keep: foveate.KeepName) -> None:
     limit_tokens = limit_for(text, share)
     assume(not fits(text, limit_tokens))
     truncated = truncate(Section("text", text, keep=keep), limit_tokens)
@@ -238,7 +239,7 @@ MEGABYTE = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MEGABYTE)
 @pytest.mark.parametrize("keep", ["head", "newest", "ends"])
-def test_one_line_of_a_megabyte_is_cut_close_to_the_limit(kind: str, keep: str) -> None:
+def test_one_line_of_a_megabyte_is_cut_close_to_the_limit(kind: str, keep: foveate.KeepName) -> None:
     prompt = foveate.assemble([Section("line", MEGABYTE[kind], keep=keep)], Budget(total_tokens=20_000))
 
     assert 0.99 * 20_000 <= prompt.tokens <= 20_000

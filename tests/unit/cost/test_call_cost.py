@@ -82,7 +82,7 @@ OPENAI = {
     "choices": [],
     "usage": CHAT_USAGE,
 }
-ANTHROPIC = {
+ANTHROPIC: dict[str, Any] = {
     "id": "m",
     "type": "message",
     "role": "assistant",

@@ -51,7 +51,7 @@ def test_nothing_private_is_ever_in_a_view(
 @pytest.mark.slow
 @given(data=st.data(), notes=note_folders(), format_name=FORMATS)
 def test_the_focus_is_shown_with_its_ancestors_or_it_is_an_error(
-    data: st.DataObject, notes: NoteFolder, format_name: str
+    data: st.DataObject, notes: NoteFolder, format_name: foveate.ViewFormatName
 ) -> None:
     view_format = ViewFormat(format_name)
     with TemporaryDirectory() as folder:
