@@ -18,5 +18,9 @@ def findings_lines(findings: Sequence[Finding], display: Display) -> Iterator[st
             rows.append(("", "", Styled(f"-> {' '.join(finding.advice.split())}", "dim")))
     yield from format_table((Column(), Column(), Column(fit=Fit.WRAP)), rows, display)
     counts = [(level, sum(finding.level is level for finding in findings)) for level in Level]
-    summary = ", ".join(f"{count} {level}" for level, count in counts if count or level is not Level.WARNING)
+    summary = ", ".join(
+        f"{count} {level}{'s' * (level is Level.WARNING and count > 1)}"
+        for level, count in counts
+        if count or level is not Level.WARNING
+    )
     yield style_text(summary, "bold", display)

@@ -353,16 +353,7 @@ def check_clock(*, now: float, newest_at: float | None, upstream_times: Sequence
                 )
             ]
         return [ok_finding("clock", "the clock agrees with the clocks of the upstreams")]
+    shown_time = time.strftime("%Y-%m-%d %H:%M", time.gmtime(now))
     if now < _MIN_PLAUSIBLE_TIME or (newest_at is not None and newest_at - now > _MAX_SKEW_SECONDS):
-        return [
-            warning_finding(
-                "clock",
-                f"the clock is wrong: it shows {time.strftime('%Y-%m-%d %H:%M', time.gmtime(now))} UTC",
-                advice,
-            )
-        ]
-    return [
-        ok_finding(
-            "clock", f"the clock shows {time.strftime('%Y-%m-%d %H:%M', time.gmtime(now))} UTC (not compared)"
-        )
-    ]
+        return [warning_finding("clock", f"the clock is wrong: it shows {shown_time} UTC", advice)]
+    return [ok_finding("clock", f"the clock shows {shown_time} UTC (not compared with upstreams)")]

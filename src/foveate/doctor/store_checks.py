@@ -129,12 +129,12 @@ def _check_creatable(path: Path) -> list[Finding]:
 
 def _check_disk(path: Path) -> list[Finding]:
     free = shutil.disk_usage(path if path.is_dir() else path.parent).free
-    message = f"{free / 1024**3:,.1f} GB of disk space are free"
+    message = f"{free / 1024**3:,.1f} GB of disk space is free"
     if free < _MIN_FREE_BYTES:
         return [
             failed_finding(
                 CHECK,
-                f"only {free // 1024**2:,} MB of disk space are free",
+                f"only {free // 1024**2:,} MB of disk space is free",
                 "free disk space: without it charges cannot be recorded",
             )
         ]
