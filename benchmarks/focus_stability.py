@@ -18,6 +18,7 @@ from benchmarks.harness import Cell, Report
 from benchmarks.memory_peers import TokenWindow
 from benchmarks.memory_sets import WORG, read_archive
 from benchmarks.recorded import DATA
+from foveate import ViewFormatName
 from foveate.memory.memory import Memory
 from foveate.memory.nodes import Node
 
@@ -159,7 +160,7 @@ def _pairs(nodes: Sequence[Node]) -> list[tuple[Node, Node]]:
     return random.Random(_SEED).sample(both, min(_PAIRS, len(both)))
 
 
-def _measure_move(memory: Memory, pair: tuple[Node, Node], format: str, query: str | None) -> Move:  # noqa: A002
+def _measure_move(memory: Memory, pair: tuple[Node, Node], format: ViewFormatName, query: str | None) -> Move:  # noqa: A002
     started = time.perf_counter()
     before, after = (
         memory.render(focus=node, query=query, limit_tokens=_LIMIT_TOKENS, format=format).text.encode()

@@ -19,6 +19,7 @@ from benchmarks import memory_peers
 from benchmarks.harness import Cell, Report
 from benchmarks.memory_peers import TokenWindow
 from benchmarks.memory_sets import NoteSet, Piece, Task, note_sets
+from foveate import ViewFormatName
 from foveate.memory.memory import Memory
 
 _OURS = "org"
@@ -114,7 +115,7 @@ def _measure(notes: NoteSet, window: TokenWindow) -> SetResult:
 
 
 def _our_methods(memory: Memory) -> dict[str, Fill]:
-    def fill(form: str) -> Fill:
+    def fill(form: ViewFormatName) -> Fill:
         return lambda task, limit: memory.render(query=task.query, limit_tokens=limit, format=form).text
 
     return {form: fill(form) for form in _FORMATS}

@@ -5,18 +5,24 @@ import re
 from collections.abc import Iterator
 from enum import Enum
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
+
+from foveate.errors import FoveateError
 
 _MODULES = re.compile(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])")
 
 
 def signatures(package: ModuleType) -> Iterator[tuple[str, str]]:
-    """List every name in `__all__`: signatures of functions, members of classes."""
+    """List every name in `__all__`: signatures of functions, members of classes, literals, errors by code."""
     for name in package.__all__:
         value = getattr(package, name)
-        if inspect.isclass(value):
+        if inspect.isclass(value) and issubclass(value, FoveateError):
+            yield name, f"error {value.code}"
+        elif inspect.isclass(value):
             yield name, f"class {signature(value)}"
             yield from ((f"{name}.{member}", description) for member, description in _members(value))
+        elif get_origin(value) is Literal:
+            yield name, f"one of {', '.join(map(str, get_args(value)))}"
         else:
             yield name, f"function {signature(value)}"
 

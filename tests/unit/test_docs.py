@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import foveate
 from foveate.budget import Keep, Priority, Section, SectionRule, Stability
 from foveate.budget.ladder import BUILT_IN_LADDERS, LOWEST
 from foveate.budget.model_limits import MAX_TOKENS_VARIABLE
@@ -81,6 +82,14 @@ def test_a_setting_of_a_budget_is_in_the_page_on_budgets(setting: str) -> None:
     assert re.search(rf"`(\w+: )?{re.escape(setting)}\b[^`\n]*`", page), (
         f"docs/guides/budgets.md does not explain {setting}"
     )
+
+
+@pytest.mark.parametrize("name", foveate.__all__)
+def test_a_public_name_is_in_the_page_on_the_python_api(name: str) -> None:
+    page = page_text("reference/python-api.md")
+    is_described = re.search(rf"^(?:### `{name}`$|\| `{name}` \|)", page, re.MULTILINE)
+
+    assert is_described, f"docs/reference/python-api.md does not describe {name}"
 
 
 VARIABLE_NAMES = re.compile(r"\"((?:CONTEXT|TIME|DEADLINE|FOVEATE)_[A-Z_]+|[A-Z]+_API_KEY)\"")

@@ -22,7 +22,7 @@ def list_notes(
     return list(prompt_notes(prompt, budget, model=model, explain=explain))
 
 
-def make_sections(*names: str, priority: str = "medium") -> list[Section]:
+def make_sections(*names: str, priority: foveate.PriorityName = "medium") -> list[Section]:
     return [Section(name, "one two three four five six seven eight", priority=priority) for name in names]
 
 
@@ -103,7 +103,7 @@ def test_thousands_of_names_are_compared_only_by_case() -> None:
 
 @pytest.mark.parametrize("ladder", ["truncate_low_priority", "drop_low_priority", [{"truncate": "lowest"}]])
 @pytest.mark.parametrize("show", [False, True])
-def test_a_cut_by_position_is_reported(ladder: str, show: bool) -> None:
+def test_a_cut_by_position_is_reported(ladder: foveate.LadderName, show: bool) -> None:
     tight = Budget(60 if show else 20, ladder=ladder)
 
     assert list_notes(make_sections("a", "b", "c", "d", "e", "f"), tight, show=show) == [SAME_PRIORITY]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foveate import formats
 from foveate.budget.budget import Budget, SectionRule
-from foveate.budget.ladder import BUILT_IN_LADDERS, parse_ladder
+from foveate.budget.ladder import BUILT_IN_LADDERS, LadderName, parse_ladder
 from foveate.budget.sections import Priority, Section, Stability
 from foveate.context.workspace import ROLE_FILES, Workspace
 from foveate.engine.options import AgentOptions, MemoryOptions, SectionInputs, SectionOptions
@@ -192,7 +192,7 @@ PLACES = [*(f"workspace/{name}" for name in FILES), "context"]
     ladder=st.sampled_from(["truncate_low_priority", "drop_low_priority"]),
 )
 def test_required_sections_are_complete_and_the_lowest_priorities_are_cut_first(
-    text: dict[str, int], priorities: dict[str, Priority], total: int, ladder: str
+    text: dict[str, int], priorities: dict[str, Priority], total: int, ladder: LadderName
 ) -> None:
     kinds = {**{f"workspace/{name}": kind for name, kind in FILES.items()}, "context": "note"}
     with TemporaryDirectory() as folder:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from foveate import LadderName
 from foveate.budget.budget import Budget, SectionRule
 from foveate.budget.sections import Priority
 from foveate.context.workspace_cache import WorkspaceCacheOptions
@@ -254,7 +255,7 @@ def test_without_room_only_required_sections_are_injected(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("ladder", ["truncate_low_priority", "drop_low_priority", "progressive"])
 def test_required_sections_that_exceed_the_limits_are_an_error_that_names_them(
-    tmp_path: Path, ladder: str
+    tmp_path: Path, ladder: LadderName
 ) -> None:
     sections = replace(garden_sections(tmp_path), limits=Budget(total_tokens=10, ladder=ladder))
 
