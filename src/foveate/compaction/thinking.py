@@ -43,7 +43,7 @@ _BAD_REQUEST, _MISMATCH_ERROR = 400, b"prefix_mismatch"
 def required_betas(edits: Sequence[Edit]) -> tuple[str, ...]:
     """The betas that Anthropic requires for a request with these edits.
 
-    They go into the header `anthropic-beta` beside the client's own, or on Bedrock into the body's list
+    They go into the header `anthropic-beta` in addition to the client's own, or on Bedrock into the body's list
     `anthropic_beta`.
     """
     are_mismatch_settings = (

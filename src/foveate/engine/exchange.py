@@ -57,7 +57,7 @@ class ExchangeCompleter(Protocol):
 
 
 class Exchange:
-    """A call from the moment it is sent. Whoever relays the response reports its chunks and its end."""
+    """A call from the moment it is sent. The relay reports the chunks of the response and its end."""
 
     def __init__(
         self,

@@ -160,7 +160,7 @@ def is_server(url: str | None) -> bool:
 
 
 def store_name(url: str | None = None) -> str:
-    """Return a name that is unique to the store at `url`, for files kept beside it.
+    """Return a name that is unique to the store at `url`, for files stored next to it.
 
     The password is not part of it, so it may change.
 

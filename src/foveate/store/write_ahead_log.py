@@ -2,7 +2,7 @@
 
 A call is logged before it is sent, and its charge before the client has the whole response. Charges are
 recorded after the response, several in one transaction. A killed process leaves its log in the format of the
-outbox, so whoever claims outbox files finds it. Nothing waits for the disk: what is written survives the
+outbox, so the process that claims outbox files finds it. Nothing waits for the disk: what is written survives the
 process, but not a power loss.
 """
 
@@ -51,7 +51,7 @@ class FileWriteAheadLog:
             self._truncate()
 
     def discard(self, call_id: str) -> None:
-        """Remove a call that is not charged. Nothing else tells this to whoever claims the file."""
+        """Remove a call that is not charged. Without this line, the process that claims the file would record it."""
         if self._lines.pop(call_id, None) is None:
             return
         if self._lines:
@@ -60,7 +60,7 @@ class FileWriteAheadLog:
             self._truncate()
 
     def close(self) -> None:
-        """Close the file. If it has charges, it stays for whoever claims it next."""
+        """Close the file. If it has charges, it stays for the process that claims it next."""
         if self._file is None:
             return
         if not self._lines:

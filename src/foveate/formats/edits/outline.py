@@ -31,7 +31,7 @@ class BlockList(NamedTuple):
     """A list of blocks or messages in the body, under `name` of `owner`. `span` is None if it is missing.
 
     `blocks` are the indexes of those `entries` that are not cache points of Bedrock. `opening` and `closing`
-    enclose the entries if the list is written anew; `text_block_prefix` and a brace turn a string into a block.
+    enclose the entries if the list is rewritten; `text_block_prefix` and a brace turn a string into a block.
     """
 
     owner: ObjectMembers

@@ -196,7 +196,7 @@ def check_tool_choice(choice: object, names: list[str], *, has_tools: bool) -> I
 
 
 def read_tool_name(tool: dict[str, Any]) -> str:
-    """Return the name in a tool or tool choice: beside its type, or one level below."""
+    """Return the name in a tool or tool choice: next to its type, or one level below."""
     inner = as_dict(tool.get(as_text(tool.get("type"))))
     return as_text(inner.get("name")) or as_text(tool.get("name"))
 

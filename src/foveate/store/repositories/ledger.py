@@ -1,7 +1,7 @@
 """Stores charges, account balances, reservations and corrections.
 
 Many operations are applied in one transaction: a commit costs far more than a statement, and on a server
-whoever updates an account blocks others until the commit. Rows are always locked in the same order, so that
+an update of an account blocks others until the commit. Rows are always locked in the same order, so that
 there are no deadlocks: ledger, reservations, accounts by name, totals (`rollups.py`). A correction is
 recorded in the transaction that applies it.
 """
