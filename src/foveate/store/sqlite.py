@@ -6,9 +6,9 @@ commit costs far more than a statement.
 
 SQLite makes waiting writers poll with growing pauses, so a process that writes often starves the others.
 `WriterQueue` prevents that: the first writer in line holds the lock `next` while it waits for the lock `turn`,
-and a process that has just written queues behind it. These locks only order the writers. SQLite's own lock keeps them
-apart, so writing without a turn is safe. It happens if the lock files cannot be used, or if another process
-holds one for too long.
+and a process that has just written queues behind it. These locks only order the writers. SQLite's own lock
+keeps them apart, so writing without a turn is safe. It happens if the lock files cannot be used, or if another
+process holds one for too long.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
 A call is logged before it is sent, and its charge before the client has the whole response. Charges are
 recorded after the response, several in one transaction. A killed process leaves its log in the format of the
-outbox, so the process that claims outbox files finds it. Nothing waits for the disk: what is written survives the
-process, but not a power loss.
+outbox, so the process that claims outbox files finds it. Nothing waits for the disk: what is written survives
+the process, but not a power loss.
 """
 
 import logging
@@ -51,7 +51,7 @@ class FileWriteAheadLog:
             self._truncate()
 
     def discard(self, call_id: str) -> None:
-        """Remove a call that is not charged. Without this line, the process that claims the file would record it."""
+        """Remove a call that is not charged, so that a process that claims the file does not record it."""
         if self._lines.pop(call_id, None) is None:
             return
         if self._lines:

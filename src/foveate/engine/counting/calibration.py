@@ -1,9 +1,9 @@
 """Calibration: counts are corrected by the usage that providers report, per counter and upstream.
 
-A counter belongs to a model; if its rules or vocabulary change, it is another counter and starts from zero. Stored
-counts of turns are raw and corrected when they are read. Incomplete usage, or usage that includes input added
-by the provider, is ignored. Calibrations are saved periodically, so that a restarted gateway counts as well as
-before.
+A counter belongs to a model; if its rules or vocabulary change, it is another counter and starts from zero.
+Stored counts of turns are raw and corrected when they are read. Incomplete usage, or usage that includes input
+added by the provider, is ignored. Calibrations are saved periodically, so that a restarted gateway counts as
+well as before.
 """
 
 import logging
