@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 GAP = 2
-_MIN_SHORTENED_CELLS, _MIN_WRAPPED_CELLS = 12, 24
+_MIN_SHORTENED_CELLS, _MIN_WRAPPED_CELLS = 16, 24
 _TRAILING_BLANKS = re.compile(r" +((?:\x1b\[[\d;]*m)*)$")
 _NONZERO = re.compile(r"[1-9A-Za-z]")
 _MAX_SMALL_DOLLARS, _MIN_CENTS_DOLLARS = Decimal(100), Decimal("0.1")

@@ -23,10 +23,10 @@ _CAP_COLUMNS = (
     Column(heading="cap", fit=Fit.SHORTEN),
     Column(heading="limit", align="right"),
     Column(heading="spent", align="right"),
-    Column(heading="reserved", align="right", optional=True),
+    Column(heading="reserved", align="right", optional=True, drop_order=2),
     Column(heading="left", align="right"),
-    Column(heading="used", align="right"),
-    Column(heading="unpriced", align="right", optional=True),
+    Column(heading="used", align="right", drop_order=3),
+    Column(heading="unpriced", align="right", optional=True, drop_order=1),
     Column(heading="status", optional=True),
 )
 
@@ -234,14 +234,22 @@ def _number_columns(report: CostReport, *, worst_case: bool) -> Iterator[tuple[C
     yield Column(heading="cached", align="right", optional=True, drop_order=4), shares
     yield count_column("written", written, drop=1)
     yield count_column("output", [row.output_tokens for row in rows], drop=3)
-    yield Column(heading="cost", align="right"), format_dollar_column([row.dollars for row in rows])
+    # All amounts have the same precision, so that they can be compared.
+    amounts = [
+        [row.dollars for row in rows],
+        [row.saved.without for row in rows],
+        [row.saved.total for row in rows],
+        *([[row.estimated_dollars for row in rows]] if worst_case else []),
+    ]
+    texts = format_dollar_column([amount for column in amounts for amount in column], unknown=_NO_AMOUNT)
+    cost, without, saved, *estimates = (
+        texts[start : start + len(rows)] for start in range(0, len(texts), len(rows))
+    )
+    yield Column(heading="cost", align="right"), ["unknown" if text == _NO_AMOUNT else text for text in cost]
     yield count_column("unpriced", [row.unknown_calls for row in rows])
-    if worst_case:
-        estimates = format_dollar_column([row.estimated_dollars for row in rows], unknown=_NO_AMOUNT)
-        yield Column(heading="worst case", align="right"), estimates
-    without = format_dollar_column([row.saved.without for row in rows], unknown=_NO_AMOUNT)
+    for cells in estimates:
+        yield Column(heading="worst case", align="right"), cells
     yield Column(heading="without Foveate", align="right", optional=True, drop_order=2), without
-    saved = format_dollar_column([row.saved.total for row in rows], unknown=_NO_AMOUNT)
     yield Column(heading="saved", align="right", optional=True), saved
 
 

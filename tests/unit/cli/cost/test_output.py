@@ -88,7 +88,7 @@ def test_the_worst_case_cost_has_a_column_on_request() -> None:
 @pytest.mark.parametrize(
     ("columns", "headings"),
     [
-        (100, "model category calls input cached output cost unpriced without Foveate saved"),
+        (100, "model category calls input cached output cost unpriced saved"),
         (80, "model category calls input cached cost unpriced saved"),
         (60, "model category calls cost unpriced saved"),
     ],
