@@ -2,31 +2,20 @@
 
 import json
 import os
-import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, TextIO
-
-from foveate.errors import BudgetExceeded, FoveateError, UnreadableInput, UnwritableOutput
-
-if TYPE_CHECKING:
-    from foveate.tokens.request_count import PartCount, RequestCount
-from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, TextIO
 
 import typer
 
-from foveate.errors import BadOption
+from foveate.errors import BadOption, BudgetExceeded, FoveateError, UnreadableInput, UnwritableOutput
 
 PROGRESS_AFTER_SECONDS = 1.0
-
-# Parts that are shown only if they are not empty.
-_OPTIONAL_PARTS = frozenset(("system", "tools", "images", "overhead"))
-_MESSAGE_PART = re.compile(r"messages\[(\d+)\]")
 
 _DEFAULT_COLUMNS = 80
 _STANDARD_OUTPUT = "-"
@@ -63,14 +52,6 @@ def display_for(stream: TextIO | None) -> Display:
     )
 
 
-def print_count_json(counted: "RequestCount") -> None:
-    result = asdict(counted)
-    result["total"]["upper"] = counted.upper
-    if not result["unexplained"]:
-        del result["unexplained"]
-    print_object(result)
-
-
 def print_object(value: dict[str, object]) -> None:
     print_text(json.dumps(value))
 
@@ -88,21 +69,6 @@ def error_object(error: FoveateError) -> dict[str, object]:
             "sections": [asdict(size) for size in error.sections],
         }
     return {"error": fields}
-
-
-def print_count(counted: "RequestCount", *, heading: str, roles: Sequence[str] = ()) -> None:
-    from foveate.cli.tables import Column, Fit, format_table, style_text
-
-    display = display_for(sys.stdout)
-    rows = [
-        (_part_label(part, roles), format_tokens(part.tokens, part.exact))
-        for part in counted.parts
-        if part.tokens or part.name not in _OPTIONAL_PARTS or not roles
-    ]
-    total = ("total", format_tokens(counted.total.tokens, counted.total.exact))
-    columns = (Column(heading=heading, fit=Fit.SHORTEN), Column(heading="tokens", align="right"))
-    lines = format_table(columns, rows, display, total=total)
-    print_lines([*lines, *(style_text(line, "dim", display) for line in _describe_accuracy(counted))])
 
 
 def print_text(text: str) -> None:
@@ -277,25 +243,8 @@ def _discard_rest(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _part_label(part: "PartCount", roles: Sequence[str]) -> str:
-    match = _MESSAGE_PART.fullmatch(part.name) if roles else None
-    return f"{part.name} {roles[int(match[1])]}".rstrip() if match else part.name
-
-
 def format_tokens(tokens: int, exact: bool) -> str:
     return f"{tokens:,}" if exact else f"~{tokens:,}"
-
-
-def _describe_accuracy(counted: "RequestCount") -> Iterator[str]:
-    total = counted.total
-    accuracy = "exact" if total.exact else "estimated"
-    if counted.upper is None:
-        accuracy += ", upper bound unknown"
-    elif counted.upper != total.tokens:
-        accuracy += f", at most {counted.upper:,}"
-    yield f"{counted.model}, {counted.backend}: {accuracy}"
-    if counted.unexplained:
-        yield f"not included: input that the provider adds for {', '.join(counted.unexplained)}"
 
 
 def _supports_colours(stream: TextIO | None) -> bool:

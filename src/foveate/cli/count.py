@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -129,10 +130,12 @@ def _count_request(options: "CounterOptions", body: bytes, model: str | None, *,
         with console.show_progress("counting tokens"):
             counted = _offline_counter(options, request.model).count_request(request)
     if as_json:
-        console.print_count_json(counted)
+        _print_json(counted)
     else:
+        from foveate.cli.count_output import print_count
+
         roles = [formats.parse_message(request.format, raw).role for raw in request.messages]
-        console.print_count(counted, heading="part", roles=roles)
+        print_count(counted, heading="part", roles=roles)
 
 
 def _count_texts(options: "CounterOptions", texts: list[tuple[str, str]], model: str, *, as_json: bool) -> None:
@@ -152,9 +155,11 @@ def _count_texts(options: "CounterOptions", texts: list[tuple[str, str]], model:
         ]
         counted = sum_counts(model, counts)
     if as_json:
-        console.print_count_json(counted)
+        _print_json(counted)
     else:
-        console.print_count(counted, heading="file")
+        from foveate.cli.count_output import print_count
+
+        print_count(counted, heading="file")
 
 
 def _offline_counter(options: "CounterOptions", model: str) -> "RequestCounter":
@@ -215,3 +220,11 @@ def _decode_text(name: str, data: bytes) -> str:
 def printable_name(name: str) -> str:
     """Return a file name as it can be printed, with replacement characters for invalid UTF-8."""
     return os.fsencode(name).decode("utf-8", "replace")
+
+
+def _print_json(counted: "RequestCount") -> None:
+    result = asdict(counted)
+    result["total"]["upper"] = counted.upper
+    if not result["unexplained"]:
+        del result["unexplained"]
+    console.print_object(result)

@@ -281,7 +281,9 @@ class _Server(uvicorn.Server):
                 self.force_exit = True
                 self._cancel_requests()
             else:
-                _LOG.info("shutting down after running requests are finished; press Ctrl-C again to cancel them")
+                _LOG.info(
+                    "shutting down when running requests have finished; press Ctrl-C again to cancel them"
+                )
             self.should_exit = True
 
         def on_lifeline_closed() -> None:
