@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,7 +28,9 @@ def command(
     session: Annotated[
         Path | None,
         typer.Option(
-            "--session", metavar="FILE", help="Replay one of your own recordings; default: the bundled one."
+            "--session",
+            metavar="FILE",
+            help="Recording to replay, in a format that `foveate replay` reads; default: the bundled session.",
         ),
     ] = None,
     window: Annotated[
@@ -35,7 +38,8 @@ def command(
         typer.Option(
             "--window",
             metavar="TOKENS",
-            help=f"The window that the model is given; default: {_WINDOW_TOKENS:,}, of your own its model's.",
+            help=f"Context window in tokens, 4000 or more; default: {_WINDOW_TOKENS}, or the model's window"
+            " with --session.",
             min=4_000,
         ),
     ] = None,
@@ -96,11 +100,11 @@ def _show_progress(requests: int) -> Iterator[Callable[[int], None]]:
         yield lambda _done: None
         return
 
-    columns = console.display_for(sys.stderr).columns
+    columns, began = console.display_for(sys.stderr).columns, monotonic()
 
     def report_progress(done: int) -> None:
         variant, total = _VARIANTS[min((done - 1) // requests, len(_VARIANTS) - 1)], requests * len(_VARIANTS)
-        line = f"foveate: replaying {variant}, request {done} of {total}"
+        line = f"foveate: replaying {variant}, request {done} of {total}, {monotonic() - began:.0f} s elapsed"
         # A line longer than the terminal would wrap, and could not be overwritten.
         sys.stderr.write(f"\r\x1b[K{line if len(line) < columns else f'{done}/{total}'}")
         sys.stderr.flush()

@@ -4,22 +4,22 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from decimal import Decimal
 
-from rich.cells import cell_len
-
 from foveate.cli.console import Display
+from foveate.cli.tables import Column, Fit, format_dollar_column, format_table, style_text, wrap_text
 from foveate.demo.recording import BREAK_EVERY, BREAK_SECONDS, QUESTION_SECONDS, STEP_SECONDS, DemoSession
 from foveate.demo.run import VariantResult, VariantResults
 from foveate.model import Format
+from foveate.replay.recording import MissingPart
 
-_BOLD, _DIM, _GREEN = "1", "2", "32"
-_GAP = "  "
 _WIDE_COLUMNS = 64
 _NEXT_COMMANDS = (
-    ("foveate replay ~/.claude/projects", "what your own sessions would have cost"),
-    ("foveate serve", "the gateway, for your agent's base URL"),
-    ("foveate explain", "what it did to requests, and their windows"),
-    ("foveate doctor", "whether all that it needs is there"),
+    ("foveate replay ~/.claude/projects", "compare costs for your own sessions"),
+    ("foveate serve", "run the gateway for your agents"),
+    ("foveate explain", "see edits and context windows of requests"),
+    ("foveate doctor", "check the setup"),
 )
+# Names of missing parts that are not plain English.
+_PART_LABELS = {MissingPart.USAGE: "usage", MissingPart.TIER_PRICE: "price of the service tier"}
 
 
 def demo_object(
@@ -59,61 +59,62 @@ def demo_lines(
     is_bundled: bool,
 ) -> Iterator[str]:
     for paragraph in _introduction(session, window_tokens, is_bundled=is_bundled):
-        yield from _wrap(paragraph, display)
+        yield from wrap_text(paragraph, display)
     yield ""
     yield from _table(session, results, display)
     yield ""
     for paragraph in _conclusions(session, results):
-        yield from (_paint(line, _BOLD, display) for line in _wrap(paragraph, display))
+        yield from wrap_text(paragraph, display, style="bold")
     yield ""
-    yield _paint("where to look next", _BOLD, display)
-    width = max(len(command) for command, _ in _NEXT_COMMANDS)
-    for command, description in _NEXT_COMMANDS:
-        line = f"  {command:<{width}}{_GAP}{description}"
-        yield line if cell_len(line) <= display.columns else f"  {command}"
+    yield style_text("Next steps", "bold", display)
+    yield from format_table((Column(), Column(drop_order=1)), _NEXT_COMMANDS, display, indent=2)
 
 
 def _introduction(session: DemoSession, window_tokens: int | None, *, is_bundled: bool) -> Iterator[str]:
     if is_bundled:
         yield (
-            "A recorded session: a small agent answers questions about Foveate by searching and reading its"
-            " pages. The tools and what they found are real; a small local model (SmolLM2, 135M) chose what to"
-            f" read, and wrote the answers. It is replayed as if {session.model} were asked."
+            "This recorded session is a small agent that answers questions about Foveate by searching and"
+            " reading its documentation. The tools and their results are real; a small local model (SmolLM2,"
+            " 135M) chose what to read and wrote the answers. The replay uses the prices and the cache of"
+            f" {session.model}."
         )
     else:
-        yield f"The session {session.name}, with {session.model or 'its model'}."
-    window = "" if window_tokens is None else f", which is given a window of {window_tokens:,} tokens"
+        yield f"Session {session.name}, model {session.model or 'unknown'}."
+    window = "" if window_tokens is None else f" The context window is {window_tokens:,} tokens."
     yield (
-        f"{len(session.requests)} requests go through the gateway three times to the sandbox, a stand-in that"
-        f" caches, bills and refuses as the provider does{window}. Its answers are made up."
+        f"Each of its {len(session.requests)} requests is sent three times through the gateway to the sandbox,"
+        f" which simulates the provider's cache, prices and limits.{window} The responses are placeholders."
     )
     if session.format is Format.ANTHROPIC:
+        yield "- no cache: the requests have no breakpoints."
         yield (
-            "no cache: no breakpoints. usual breakpoints: on the system prompt and the last two messages of the"
-            " user, as coding agents place them. Foveate: the gateway places breakpoints, and compacts."
+            "- usual breakpoints: breakpoints on the system prompt and the last two user messages, as coding"
+            " agents place them."
         )
+        yield "- Foveate: the gateway places breakpoints and compacts the history."
     else:
         yield (
-            "This provider caches unasked, so that there are no usual breakpoints. Foveate: the gateway says"
-            " what belongs together, and compacts."
+            "This provider caches automatically, so there are no usual breakpoints. With Foveate, the gateway"
+            " sets cache keys and compacts the history."
         )
     if session.missing_parts:
+        parts = ", ".join(_PART_LABELS.get(part, part) for part in sorted(session.missing_parts))
         yield (
-            f"The recording does not hold: {', '.join(sorted(session.missing_parts))}. They are not in the"
-            " numbers, which are lower than what was paid; `foveate replay` takes them from the bill."
+            f"The recording does not contain: {parts}. These are missing in all numbers, so the real cost was"
+            " higher. `foveate replay` takes them from the recorded usage."
         )
     if session.is_thinking_removed:
-        yield "Thinking is left out: only the provider that wrote it can read it."
+        yield "Thinking is left out, because only the provider that wrote it can read it."
     if session.left_out:
-        yield f"These are the first requests of the session; {session.left_out:,} more are left out."
+        yield f"Only the first requests of the session are replayed; {session.left_out:,} more are left out."
     if session.broken_lines:
         lines = f"{session.broken_lines:,} line{'s' * (session.broken_lines != 1)}"
-        yield f"{lines} of the recording could not be read: `foveate replay` says which."
+        yield f"{lines} of the recording could not be read: `foveate replay` lists them."
     if not session.has_times:
         yield (
-            f"The clock is moved: {STEP_SECONDS:.0f} s between the steps of an answer,"
-            f" {QUESTION_SECONDS / 60:.0f} minutes before a question, and {BREAK_SECONDS / 60:.0f} before each"
-            f" {_ordinal(BREAK_EVERY)}."
+            f"Simulated time: {STEP_SECONDS:.0f} s between the steps of an answer, {QUESTION_SECONDS / 60:.0f}"
+            f" minutes before each question, and {BREAK_SECONDS / 60:.0f} minutes before every"
+            f" {_ordinal(BREAK_EVERY)} question."
         )
 
 
@@ -122,49 +123,49 @@ def _ordinal(number: int) -> str:
 
 
 def _table(session: DemoSession, results: VariantResults, display: Display) -> Iterator[str]:
-    columns = results.columns
+    variants = results.columns
     first = "no cache" if session.format is Format.ANTHROPIC else "as recorded"
-    failed = [("not answered otherwise", *(f"{result.failed}" for result in columns))]
-    rows = [
-        ("", first, "usual breakpoints" if display.columns >= _WIDE_COLUMNS else "usual", "Foveate"),
-        ("requests answered", *(f"{result.answered} of {result.requests}" for result in columns)),
-        ("refused as too long", *(f"{result.refused}" for result in columns)),
-        *(failed if any(result.failed for result in columns) else []),
-        ("input tokens, uncached", *(f"{result.uncached:,}" for result in columns)),
-        ("read from the cache", *(f"{result.read:,}" for result in columns)),
-        ("written to the cache", *(f"{result.written:,}" for result in columns)),
-        ("output tokens", *(f"{result.output:,}" for result in columns)),
-        ("hit ratio", *(f"{result.hit_ratio:.2f}" for result in columns)),
-        ("largest context", *(f"{result.largest_context:,}" for result in columns)),
-        ("compactions", *(f"{result.folds}" for result in columns)),
-        ("edits of requests", *(f"{result.edits}" for result in columns)),
-        ("added to a request", *(f"{result.added_ms:.1f} ms" for result in columns)),
-        ("dollars", *(_format_dollars(result.dollars) for result in columns)),
-        ("dollars an answer", *(_format_dollars(result.dollars_per_answer) for result in columns)),
+    usual = "usual breakpoints" if display.columns >= _WIDE_COLUMNS else "usual"
+    columns = (
+        Column(fit=Fit.SHORTEN),
+        *(Column(heading=heading, align="right") for heading in (first, usual, "Foveate")),
+    )
+    costs = format_dollar_column([result.dollars for result in variants])
+    costs_per_response = [
+        "unknown" if result.dollars_per_answer is None else f"${result.dollars_per_answer:.4f}"
+        for result in variants
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for number, (name, *cells) in enumerate(rows):
-        line = _GAP.join(
-            [
-                f"{name:<{widths[0]}}",
-                *(f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)),
-            ]
-        )
-        yield _paint(line, _DIM, display) if number == 0 else line
+    rows = [
+        ("requests answered", *(f"{result.answered} of {result.requests}" for result in variants)),
+        ("rejected as too long", *(f"{result.refused}" for result in variants)),
+        ("other failures", *(f"{result.failed}" for result in variants)),
+        ("cost", *costs),
+        ("cost per response", *costs_per_response),
+        ("cache hit ratio", *(f"{result.hit_ratio:.2f}" for result in variants)),
+        ("input tokens, uncached", *(f"{result.uncached:,}" for result in variants)),
+        ("read from the cache", *(f"{result.read:,}" for result in variants)),
+        ("written to the cache", *(f"{result.written:,}" for result in variants)),
+        ("output tokens", *(f"{result.output:,}" for result in variants)),
+        ("largest context", *(f"{result.largest_context:,}" for result in variants)),
+        ("compactions", *(f"{result.folds}" for result in variants)),
+        ("edits of requests", *(f"{result.edits}" for result in variants)),
+        ("time added per request", *(f"{result.added_ms:.1f} ms" for result in variants)),
+    ]
+    yield from format_table(columns, [row for row in rows if set(row[1:]) != {"0"}], display)
 
 
 def _conclusions(session: DemoSession, results: VariantResults) -> Iterator[str]:
     off, usual, on = results.columns
     if on.failed:
-        yield f"The sandbox takes {on.failed} of the requests for wrong; the first: {on.failure}"
+        yield f"The sandbox rejects {on.failed} of the requests as invalid; the first error: {on.failure}"
     if usual.refused > on.refused:
         more = f"it and {usual.refused - 1} more are" if usual.refused > 1 else "it is"
         yield (
-            f"Without Foveate the session ends at request {usual.refused_at}: {more} refused as too long. With"
-            f" it {on.answered} of {on.requests} are answered."
+            f"Without Foveate, the session ends at request {usual.refused_at}: {more} rejected as too long."
+            f" With Foveate, {on.answered} of {on.requests} requests are answered."
         )
     summaries = (
-        f", with the {_format_dollars(on.summary_dollars)} that summaries cost" if on.summary_dollars else ""
+        f" This includes {_format_dollars(on.summary_dollars)} for summaries." if on.summary_dollars else ""
     )
     differences = [
         change
@@ -172,14 +173,14 @@ def _conclusions(session: DemoSession, results: VariantResults) -> Iterator[str]
         if (change := _describe_difference(other, on, name))
     ]
     if differences:
-        yield f"With Foveate an answer costs {', and '.join(differences)}{summaries}."
+        yield f"With Foveate, a response costs {' and '.join(differences)}.{summaries}"
 
 
 def _baselines(
     session: DemoSession, off: VariantResult, usual: VariantResult
 ) -> list[tuple[VariantResult, str]]:
     if session.format is not Format.ANTHROPIC:
-        return [(off, "without it")]
+        return [(off, "without Foveate")]
     return [(usual, "with the usual breakpoints"), (off, "without a cache")]
 
 
@@ -189,23 +190,9 @@ def _describe_difference(before: VariantResult, after: VariantResult, name: str)
         return ""
     percent = round(100 * (before_dollars - after_dollars) / before_dollars)
     if not percent:
-        return f"as much as {name}"
+        return f"the same as {name}"
     return f"{abs(percent)}% {'less' if percent > 0 else 'more'} than {name}"
 
 
 def _format_dollars(dollars: Decimal | None) -> str:
     return "unknown" if dollars is None else f"${dollars:.4f}"
-
-
-def _wrap(text: str, display: Display) -> list[str]:
-    wrapped = [""]
-    for word in display.escape(text).split():
-        if wrapped[-1] and cell_len(f"{wrapped[-1]} {word}") > display.columns:
-            wrapped.append(word)
-        else:
-            wrapped[-1] = f"{wrapped[-1]} {word}".lstrip()
-    return wrapped
-
-
-def _paint(text: str, colour: str, display: Display) -> str:
-    return f"\x1b[{colour}m{text}\x1b[0m" if text and display.colours else text

@@ -71,7 +71,7 @@ def load_session(path: Path, *, max_steps: int | None = None) -> DemoSession:
     ]
     if not recordings:
         formats = ", ".join(api_format.value for api_format in ENDPOINT_PATHS)
-        raise UnreadableInput(str(path), f"holds no session of a format that the sandbox speaks: {formats}")
+        raise UnreadableInput(str(path), f"contains no session in a format of the sandbox: {formats}")
     longest = max(recordings, key=lambda recording: len(recording.calls))
     all_calls = _main_conversation(longest)
     calls = all_calls[:max_steps]

@@ -199,7 +199,7 @@ def temporary_folder(within: Path | None = None) -> "TemporaryDirectory[str]":
         return TemporaryDirectory(prefix="foveate-demo-", dir=within)
     except OSError as error:
         where = error.filename or "the temporary folder"
-        raise UnwritableFile(where, f"{error.strerror}: say another folder in TMPDIR") from None
+        raise UnwritableFile(where, f"{error.strerror}: set TMPDIR to another folder") from None
 
 
 async def _wait_until_settled(gateway: Gateway, counter: _FinishedCounter, expected: int) -> None:

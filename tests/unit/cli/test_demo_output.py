@@ -50,18 +50,18 @@ def test_variants_are_shown_side_by_side_with_conclusions() -> None:
         demo_lines(SESSION, make_results(OFF, ON), Display(columns=200), window_tokens=400, is_bundled=False)
     )
 
-    assert "The session mine, with claude-sonnet-4-5." in text
-    assert "a window of 400 tokens" in text
+    assert "Session mine, model claude-sonnet-4-5." in text
+    assert "The context window is 400 tokens." in text
     assert ["requests answered", "5 of 9", "5 of 9", "9 of 9"] in [
         [cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()
     ]
-    assert "ends at request 6: it and 3 more are refused as too long. With it 9 of 9 are answered." in text
+    assert "request 6: it and 3 more are rejected as too long. With Foveate, 9 of 9 requests are" in text
     assert ["no cache", "usual breakpoints", "Foveate"] in [
         [cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()
     ]
-    assert "costs 50% less than with the usual breakpoints, and 80% less than without a cache." in text
+    assert "costs 50% less than with the usual breakpoints and 80% less than without a cache." in text
     assert "foveate replay ~/.claude/projects" in text
-    assert "not answered otherwise" not in text
+    assert "other failures" not in text
 
 
 def test_unreadable_lines_are_reported(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_the_first_rejected_request_marks_the_end_without_foveate() -> None:
         demo_lines(SESSION, make_results(off, on), Display(columns=200), window_tokens=None, is_bundled=False)
     )
 
-    assert "ends at request 3: it and 3 more are refused as too long. With it 8 of 9 are answered." in text
+    assert "request 3: it and 3 more are rejected as too long. With Foveate, 8 of 9 requests are" in text
 
 
 def test_failures_and_unknown_prices_are_shown() -> None:
@@ -92,7 +92,7 @@ def test_failures_and_unknown_prices_are_shown() -> None:
         demo_lines(session, make_results(OFF, on), Display(columns=200), window_tokens=None, is_bundled=True)
     )
 
-    assert "The sandbox takes 2 of the requests for wrong; the first: max_tokens: too many" in text
+    assert "The sandbox rejects 2 of the requests as invalid; the first error: max_tokens: too many" in text
     assert "7 more are left out" in text
     assert "Thinking is left out" in text
     assert "unknown" in text
@@ -133,5 +133,5 @@ def test_a_provider_with_automatic_caching_gets_no_breakpoints() -> None:
     text = "\n".join(
         demo_lines(session, make_results(OFF, ON), Display(columns=200), window_tokens=None, is_bundled=False)
     )
-    assert "caches unasked" in text
-    assert "costs 80% less than without it." in text
+    assert "caches automatically" in text
+    assert "costs 80% less than without Foveate." in text
