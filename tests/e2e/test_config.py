@@ -63,7 +63,7 @@ def test_every_error_is_reported_with_its_line_and_key(run: Any, working_folder:
         "foveate.yaml:2: server.prot: unknown setting 'prot'; did you mean port?",
         "foveate.yaml:3: server.workers: workers must be a whole number, not 'zero'",
         "foveate.yaml:4: cost.caps.0.scope: scope is one of call, session, agent, day, total, not 'dya'",
-        "foveate.yaml:5: agents.0.context_optimization.compaction: compaction is true or false, not 3",
+        "foveate.yaml:5: agents.0.context_optimization.compaction: compaction must be true or false, not 3",
     ]
     errors = json.loads(as_json.out)["errors"]
     assert [(error["line"], error["key"]) for error in errors][:2] == [
@@ -76,14 +76,14 @@ def test_every_error_is_reported_with_its_line_and_key(run: Any, working_folder:
     ("content", "expected"),
     [
         ("a: [1\n", "foveate.yaml:"),
-        ("- 1\n", "it is a mapping (key: value)"),
+        ("- 1\n", "the configuration must be a mapping (key: value)"),
         (
             "routes: [{models: '*', upstream: nobody}]\n",
             "foveate.yaml:1: routes.0.upstream: there is no upstream",
         ),
         ("upstreams: {openai: {key_variable: NO_SUCH_KEY}}\n", "NO_SUCH_KEY is not set in the environment"),
-        ("server: {tls: {certificate: no.pem, key: no.key}}\n", "the certificate no.pem: No such file"),
-        ("server: {cors_origins: ['https://a.example/']}\n", "is an origin such as https://app.example"),
+        ("server: {tls: {certificate: no.pem, key: no.key}}\n", "the certificate no.pem cannot be read: No such file"),
+        ("server: {cors_origins: ['https://a.example/']}\n", "must be an origin such as https://app.example"),
         ("server: {host_names: ['a.example:1']}\n", "must be a host name without a port"),
     ],
 )

@@ -204,7 +204,7 @@ def _find_models(annotation: Any) -> "list[type[BaseModel]]":
 
 def _last_name(key_path: KeyPath) -> str:
     names = [str(step) for step in key_path if not isinstance(step, int)]
-    return names[-1] if names else "it"
+    return names[-1] if names else "the configuration"
 
 
 def _describe_value(value: object) -> str:
