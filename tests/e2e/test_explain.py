@@ -209,8 +209,8 @@ def test_control_sequences_are_escaped(run: Any, tmp_path: Path) -> None:
     assert "\\x1b[2Jgone" in outcome.out
 
 
-def test_the_example_in_the_reference_matches_the_output(run: Any) -> None:
-    text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+def test_the_example_in_the_guide_matches_the_output(run: Any) -> None:
+    text = (ROOT / "docs" / "guides" / "cache-misses.md").read_text(encoding="utf-8")
     example = text.split("second.json --price 3\n")[1].split("\n\n")[0]
     output = run("explain", "--cache", FIRST_FILE, SECOND_FILE, "--price", "3").out
 

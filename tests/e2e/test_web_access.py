@@ -181,7 +181,7 @@ def test_the_page_can_be_disabled_and_enabled_while_the_gateway_runs(
         for path in ("/", "/-/sessions", ASSET_PATHS[0], "/-/events"):
             status, _, body = fetch(gateway.url, path)
             assert status == 404
-            assert "server.page is off" in body
+            assert "server.page is false" in body
         assert len(sandbox.requests) == count_before
         assert fetch(gateway.url, "/health")[0] == 200
 

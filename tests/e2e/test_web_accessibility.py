@@ -132,8 +132,8 @@ def test_the_keyboard_alone_can_skip_to_content_open_details_and_search(
     with open_page(browser, dashboard_gateway.url) as page:
         page.goto(f"/-/sessions/{session_id_by_name(REVIEWER, REVIEW)}")
         page.keyboard.press("Tab")
-        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
-        expect(page.get_by_role("link", name="Skip to the content")).to_be_in_viewport()
+        expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+        expect(page.get_by_role("link", name="Skip to content")).to_be_in_viewport()
         page.keyboard.press("Enter")
         expect(page.locator("main")).to_be_focused()
 
