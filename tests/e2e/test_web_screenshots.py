@@ -47,10 +47,10 @@ class Screenshot:
 
 
 SCREENSHOTS = {
-    "overview": Screenshot("/", 1180),
+    "overview": Screenshot("/", 1210),
     "sessions": Screenshot("/-/sessions", 860),
-    "session": Screenshot(f"/-/sessions/{REVIEW}", 1240),
-    "agents": Screenshot("/-/agents", 620),
+    "session": Screenshot(f"/-/sessions/{REVIEW}", 1140),
+    "agents": Screenshot("/-/agents", 980),
     "memory": Screenshot("/-/memory?agent=gardener&query=beans", 900),
     "configuration": Screenshot("/-/configuration", 860),
 }
