@@ -23,7 +23,7 @@ from foveate import ViewFormatName
 from foveate.memory.memory import Memory
 
 _OURS = "org"
-_FORMATS = ("org", "markdown")
+_FORMATS: tuple[ViewFormatName, ...] = ("org", "markdown")
 _PEERS = ("bm25", "bm25_stemmed", "embedding", "newest")
 # A shorter line is ambiguous: it counts only as a complete line.
 _DISTINCTIVE_CHARS = 12
