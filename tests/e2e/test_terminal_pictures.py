@@ -1,4 +1,4 @@
-"""The picture of a terminal in README.md: taken from a real gateway, and still up to date.
+"""Pictures of terminals in the documentation: taken from real programs, and still up to date.
 
 The text of the picture, without its numbers, is compared with what the commands print now. If it differs, draw
 the picture again:
@@ -7,6 +7,7 @@ the picture again:
 """
 
 import html
+import json
 import os
 import re
 import subprocess
@@ -14,9 +15,11 @@ import sys
 import time
 from pathlib import Path
 
+import pyte  # type: ignore[import-untyped]
 import pytest
 
-from tests.support.clients.chat import Terminal, open_terminal
+from foveate.sandbox.script import ScriptStep
+from tests.support.clients.chat import KEYS, Terminal, open_terminal
 from tests.support.servers.gateway_process import write_config
 from tests.support.servers.sandbox import running_sandbox
 from tools.picture import draw_svg
@@ -24,11 +27,50 @@ from tools.picture import draw_svg
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
-PICTURE = ROOT / "docs" / "pictures" / "serve.svg"
+SERVE = ROOT / "docs" / "pictures" / "serve.svg"
+CHAT = ROOT / "docs" / "pictures" / "chat.svg"
 IS_UPDATE = bool(os.environ.get("FOVEATE_SCREENSHOTS"))
 ROWS, COLUMNS = 60, 88
 DOCUMENTED_URL = "http://127.0.0.1:8090"
 AGENTS = (("ana", 20), ("ben", 12))
+CHAT_ROWS, CHAT_COLUMNS = 44, 72
+ANSWERS = (
+    """Order **two panes** from Weller's by Wednesday:
+
+| pane | size | thickness |
+|---|---|--:|
+| front | 610 × 457 mm | 4 mm |
+| side | 610 × 457 mm | 4 mm |
+
+They deliver on Thursdays and cut to size for free.""",
+    "Tom's long ladder. He brings it when his roof is done.",
+)
+# What is typed, and what appears when it is done.
+CHAT_LINES = (
+    ("Which panes do I have to order for the glasshouse?", "cut to size for free."),
+    ("/model gpt-5.4", "Now using gpt-5.4"),
+    ("And what am I waiting for?", "his roof is done."),
+    ("/context", "window"),
+    ("/cost detail", "token_budget="),
+)
+COLOURS = {
+    "black": 30,
+    "red": 31,
+    "green": 32,
+    "brown": 33,
+    "blue": 34,
+    "magenta": 35,
+    "cyan": 36,
+    "white": 37,
+    "brightblack": 90,
+    "brightred": 91,
+    "brightgreen": 92,
+    "brightyellow": 93,
+    "brightblue": 94,
+    "brightmagenta": 95,
+    "brightcyan": 96,
+    "brightwhite": 97,
+}
 MASKS = (
     (r"\b(req_|session )[0-9a-f]+…?", r"\1ID"),
     (r"\d{4}-\d\d-\d\d", "DATE"),
@@ -99,20 +141,62 @@ def record_session(folder: Path) -> str:
     return text
 
 
-def test_the_picture_of_the_terminal_matches_what_commands_print(tmp_path: Path) -> None:
-    printed = record_session(tmp_path)
+def styled_line(screen: pyte.Screen, row: int) -> str:
+    """Return a line of a screen with its colours as escape sequences."""
+    line = screen.buffer[row]
+    codes = [
+        ";".join(
+            ["0"]
+            + ["1"] * char.bold
+            + ["4"] * char.underscore
+            + ["7"] * char.reverse
+            + [str(COLOURS[char.fg])] * (char.fg in COLOURS)
+        )
+        for char in (line[column] for column in range(screen.columns))
+    ]
+    return "".join(f"\x1b[{code}m{line[column].data}" for column, code in enumerate(codes)) + "\x1b[0m"
+
+
+def record_chat(folder: Path) -> str:
+    """Chat with a scripted model about the example notes, and return the screen."""
+    steps = [ScriptStep(text=text) for text in ANSWERS]
+    notes = json.dumps(str(ROOT / "examples" / "notes"))
+    with running_sandbox(*steps) as sandbox:
+        agents = f"agents: [{{id: ana, sections: {{memory: {{paths: [{notes}], limit_tokens: 600}}}}}}]\n"
+        write_config(folder / "foveate.yaml", sandbox.url, agents)
+        arguments = ("chat", "--model", "claude-sonnet-5-5", "--agent", "ana")
+        with open_terminal(folder, *arguments, rows=CHAT_ROWS, columns=CHAT_COLUMNS, env=KEYS) as terminal:
+            terminal.wait_for("Type /help")
+            for line, expected in CHAT_LINES:
+                terminal.type(f"{line}\r")
+                terminal.wait_for(expected)
+                terminal.wait_for(lambda: terminal.lines[-2].strip() == ">")
+            screen = terminal.screen
+            rows = [row for row, text in enumerate(screen.display) if text.strip()]
+            return "\n".join(styled_line(screen, row) for row in range(rows[-1] + 1))
+
+
+def check_picture(picture: Path, title: str, printed: str) -> None:
+    """Compare a picture with what was printed; with `FOVEATE_SCREENSHOTS`, draw it first."""
     if IS_UPDATE:
-        PICTURE.write_text(draw_svg(printed, "foveate"), encoding="utf-8")
-    svg = PICTURE.read_text(encoding="utf-8")
+        picture.write_text(draw_svg(printed, title), encoding="utf-8")
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed)
 
-    assert mask(text_of_svg(svg)) == mask(plain), __doc__
+    assert mask(text_of_svg(picture.read_text(encoding="utf-8"))) == mask(plain), __doc__
 
 
-def test_the_picture_is_legible_where_readers_see_it() -> None:
+def test_the_picture_of_a_gateway_matches_what_commands_print(tmp_path: Path) -> None:
+    check_picture(SERVE, "foveate", record_session(tmp_path))
+
+
+def test_the_picture_of_a_chat_matches_what_the_command_shows(tmp_path: Path) -> None:
+    check_picture(CHAT, "foveate chat", record_chat(tmp_path))
+
+
+@pytest.mark.parametrize("picture", [SERVE, CHAT], ids=lambda picture: picture.name)
+def test_a_picture_is_legible_where_readers_see_it(picture: Path) -> None:
     """GitHub shows pictures about 830 pixels wide: letters have to be at least 12 pixels high there."""
-    svg = PICTURE.read_text(encoding="utf-8")
-    width = re.search(r'viewBox="0 0 ([\d.]+)', svg)
+    width = re.search(r'viewBox="0 0 ([\d.]+)', picture.read_text(encoding="utf-8"))
     assert width
 
     assert 20 * 830 / float(width[1]) >= 12
