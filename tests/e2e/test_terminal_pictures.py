@@ -53,23 +53,9 @@ CHAT_LINES = (
     ("/context", "window"),
     ("/cost detail", "token_budget="),
 )
-COLOURS = {
-    "black": 30,
-    "red": 31,
-    "green": 32,
-    "brown": 33,
-    "blue": 34,
-    "magenta": 35,
-    "cyan": 36,
-    "white": 37,
-    "brightblack": 90,
-    "brightred": 91,
-    "brightgreen": 92,
-    "brightyellow": 93,
-    "brightblue": 94,
-    "brightmagenta": 95,
-    "brightcyan": 96,
-    "brightwhite": 97,
+_NAMES = ("black", "red", "green", "brown", "blue", "magenta", "cyan", "white")
+COLOURS = {name: f"3{number}" for number, name in enumerate(_NAMES)} | {
+    f"bright{name}": f"9{number}" for number, name in enumerate(_NAMES)
 }
 MASKS = (
     (r"\b(req_|session )[0-9a-f]+…?", r"\1ID"),
@@ -144,17 +130,18 @@ def record_session(folder: Path) -> str:
 def styled_line(screen: pyte.Screen, row: int) -> str:
     """Return a line of a screen with its colours as escape sequences."""
     line = screen.buffer[row]
+    chars = [line[column] for column in range(screen.columns)]
     codes = [
         ";".join(
             ["0"]
             + ["1"] * char.bold
             + ["4"] * char.underscore
             + ["7"] * char.reverse
-            + [str(COLOURS[char.fg])] * (char.fg in COLOURS)
+            + ([COLOURS[char.fg]] if char.fg in COLOURS else [])
         )
-        for char in (line[column] for column in range(screen.columns))
+        for char in chars
     ]
-    return "".join(f"\x1b[{code}m{line[column].data}" for column, code in enumerate(codes)) + "\x1b[0m"
+    return "".join(f"\x1b[{code}m{char.data}" for char, code in zip(chars, codes, strict=True)) + "\x1b[0m"
 
 
 def record_chat(folder: Path) -> str:
