@@ -253,7 +253,7 @@ def test_the_store_is_set_by_the_variable_or_in_the_data_folder(tmp_path: Path) 
         (("list", "--since", "soon"), "since is a date"),
         (("list", "--since", "1d", "--until", "2d"), "is later than until"),
         (("list", "--session", ""), "--session takes the id of a session"),
-        (("list", "--store", ""), "--store needs the URL of a database"),
+        (("list", "--store", ""), "--store must not be empty"),
         (("list", "--store", "mysql://me:secret@host/db"), "mysql: is not a database URL"),
         (("show", ""), "the id of a compaction is missing"),
         (("show", "nope"), "no compaction has an id that starts with 'nope'"),

@@ -288,7 +288,7 @@ def test_the_store_can_be_set_by_the_variable(tmp_path: Path) -> None:
             ("--session", "walk"),
             "several session ids start with 'walk': walk-1, walk-2; give more characters of the id",
         ),
-        (("--store", ""), "--store needs the URL of a database"),
+        (("--store", ""), "--store must not be empty"),
         (("export", "--session", "x"), "there are no calls of a session whose id starts with 'x'"),
         (("export", "--output", ""), "--output needs a file name"),
         (("caps", "--config", ""), "--config needs a file name"),
