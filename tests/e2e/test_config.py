@@ -82,10 +82,7 @@ def test_every_error_is_reported_with_its_line_and_key(run: Any, working_folder:
             "foveate.yaml:1: routes.0.upstream: there is no upstream",
         ),
         ("upstreams: {openai: {key_variable: NO_SUCH_KEY}}\n", "NO_SUCH_KEY is not set in the environment"),
-        (
-            "server: {tls: {certificate: no.pem, key: no.key}}\n",
-            "the certificate no.pem cannot be read: No such file",
-        ),
+        ("server: {tls: {certificate: no.pem, key: no.key}}\n", "the certificate no.pem cannot be read"),
         ("server: {cors_origins: ['https://a.example/']}\n", "must be an origin such as https://app.example"),
         ("server: {host_names: ['a.example:1']}\n", "must be a host name without a port"),
     ],

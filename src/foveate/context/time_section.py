@@ -330,13 +330,13 @@ def render_time(
         time_left = f"in {_format_duration(deadline.minutes, format)}" if deadline.minutes else "now"
         lines.append(f"Deadline {time_left}: {_format_deadline(deadline, format)}")
     if due.more_near:
-        lines.append(f"Deadlines near, beside these: {due.more_near}")
+        lines.append(f"More deadlines near: {due.more_near}")
     lines += [
         f"Overdue by {_format_duration(-deadline.minutes, format)}: {_format_deadline(deadline, format)}"
         for deadline in due.overdue
     ]
     if due.more_overdue:
-        lines.append(f"Overdue, beside these: {due.more_overdue}")
+        lines.append(f"More overdue: {due.more_overdue}")
     return Section("time", items=lines, priority=Priority.HIGH, keep=Keep.HEAD, stability=Stability.TURN)
 
 

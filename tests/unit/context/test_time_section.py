@@ -44,7 +44,7 @@ def test_the_section_has_the_time_the_session_and_deadlines() -> None:
         "Session: 2 h 5 min",
         "Deadline in 35 min: Send the invoice (2026-11-15T09:47; id a1)",
         "Overdue by 9 h 13 min: Call Ana (2026-11-14; id b2)",
-        "Overdue, beside these: 3",
+        "More overdue: 3",
     ]
 
 
@@ -54,7 +54,7 @@ def test_the_natural_format_reads_like_a_sentence() -> None:
         "Session: 0 min",
         "Deadline in 35 minutes: Send the invoice (Sunday, 15 November 2026, 09:47; id a1)",
         "Overdue by 9 hours 13 minutes: Call Ana (Saturday, 14 November 2026; id b2)",
-        "Overdue, beside these: 3",
+        "More overdue: 3",
     ]
 
 
@@ -90,7 +90,7 @@ def test_a_deadline_of_this_minute_is_now_and_omitted_ones_are_counted() -> None
 
     assert lines(NOW, due)[1:] == [
         "Deadline now: Send the invoice (2026-11-15T09:47; id a1)",
-        "Deadlines near, beside these: 2",
+        "More deadlines near: 2",
     ]
 
 
