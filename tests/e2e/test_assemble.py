@@ -181,10 +181,10 @@ def test_warnings_are_printed_next_to_the_chart_and_listed_in_json(
     budget = write(tmp_path / "budget.yaml", "sections: {Log: {priority: low}, weather: {priority: low}}\n")
     arguments = ("assemble", "--sections", sections, "--budget", budget, "--model", UNKNOWN_MODEL)
     warnings = [
-        f"foveate: the window of '{UNKNOWN_MODEL}' is not known: 16,384 tokens are assumed; "
+        f"foveate: the window of '{UNKNOWN_MODEL}' is unknown, assuming 16,384 tokens: "
         "say total_tokens in a budget",
-        "foveate: the budget says something of 'Log', and there is no such section: did you mean 'log'?",
-        "foveate: the budget says something of 'weather', and there is no such section",
+        "foveate: the budget has a rule for 'Log', but no such section exists: did you mean 'log'?",
+        "foveate: the budget has rules for 'weather', but no such section exists",
     ]
     as_json = run(*arguments, "--json")
     report = json.loads(as_json.out)
@@ -200,7 +200,7 @@ def test_every_cut_is_explained(run: Any, sections: Path, small_budget: Path) ->
     untruncated = run("assemble", "--sections", sections, "--explain").out
 
     assert re.search(r"\n\nlog  25 → 14  truncate_low_priority: \S.*\n", truncated)
-    assert untruncated.endswith("\n\nnothing was cut\n")
+    assert untruncated.endswith("\n\nno cuts\n")
 
 
 def test_the_prompt_can_show_the_agent_its_budget(run: Any, sections: Path) -> None:
@@ -258,7 +258,7 @@ def test_an_unknown_model_is_estimated_and_its_upper_bound_is_within_the_budget(
     count = json.loads(run(*arguments, "--json").out)["count"]
 
     assert re.match(
-        rf"~\d+ of 20 tokens \(\d+%\), {UNKNOWN_MODEL}, estimated, at most \d+ \(\d+%\)\n", outcome.out
+        rf"~\d+ of 20 tokens \(\d+%\), {UNKNOWN_MODEL}, estimated, upper bound \d+ \(\d+%\)\n", outcome.out
     )
     assert re.search(r"rules +required +█+ +~\d of +~", outcome.out)
     assert not count["exact"]

@@ -87,9 +87,12 @@ def test_the_error_line_names_all_of_a_dozen_sections(run: Any, tmp_path: Path, 
         (b"\x89PNG\0", "{path}: is binary, not text"),
         (b"- name: a\n  text: caf\xe9\n", "{path}: is not UTF-8 (byte 21)"),
         (b"- name: a\n  text: x\n- name: [\n", "{path}:4: "),
-        (b"- name: a\n  text: x\n- name: a\n  text: y\n", "{path}:3: section 2: is named 'a', as section 1 is"),
+        (
+            b"- name: a\n  text: x\n- name: a\n  text: y\n",
+            "{path}:3: section 2: section 1 has the same name 'a'",
+        ),
         (b"- name: a\n  text: x\n  prioritty: low\n", "{path}:3: section 1: "),
-        (b"name: a\n", "{path}:1: sections are a list"),
+        (b"name: a\n", "{path}:1: sections must be a list"),
     ],
     ids=["missing", "empty", "binary", "Latin-1", "not YAML", "duplicate name", "unknown key", "not a list"],
 )
@@ -117,7 +120,7 @@ def test_the_error_for_an_unknown_budget_mentions_files_and_ladders(run: Any, se
     assert outcome == Outcome(
         2,
         "",
-        "foveate: progresive: No such file or directory, nor is it a ladder (truncate_low_priority, "
+        "foveate: progresive: No such file or directory, and it is not a ladder (truncate_low_priority, "
         "drop_low_priority, progressive)\n",
     )
 
@@ -134,13 +137,13 @@ def test_the_error_for_an_invalid_budget_names_the_line(run: Any, sections: Path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--sections", ""), "--sections needs the name of a file"),
-        (("--budget", ""), "--budget needs the name of a file"),
+        (("--sections", ""), "--sections needs a file name"),
+        (("--budget", ""), "--budget needs a file name"),
         (("--output", ""), "--output needs a file name"),
-        (("--output", "-", "--json"), "the prompt is in what --json prints"),
-        (("--sections", "-", "--budget", "-"), "standard input is either the sections or the budget"),
-        (("--total-tokens", "0"), "--total-tokens is a number of tokens, 1 or more, not 0"),
-        (("--total-tokens", "-5"), "--total-tokens is a number of tokens, 1 or more, not -5"),
+        (("--output", "-", "--json"), "--json already prints the prompt"),
+        (("--sections", "-", "--budget", "-"), "only one of --sections and --budget can be standard input"),
+        (("--total-tokens", "0"), "--total-tokens takes a number of tokens, 1 or more, not 0"),
+        (("--total-tokens", "-5"), "--total-tokens takes a number of tokens, 1 or more, not -5"),
         (("--sections", "a\0b"), "embedded null byte"),
         (("--sections", "/dev/null/sections"), "/dev/null/sections: Not a directory"),
         (("--budget", "/dev/null/budget"), "/dev/null/budget: Not a directory"),

@@ -30,7 +30,7 @@ def notes(root: Path) -> Path:
     return root / "examples" / "notes"
 
 
-LEFT_OUT_MESSAGE = "foveate: something is tagged private, or may be meant to be, and is left out\n"
+LEFT_OUT_MESSAGE = "foveate: notes with a privacy tag, or with something that may be one, are left out\n"
 
 
 @pytest.mark.parametrize("command", ["render", "query", "outline"])
@@ -335,4 +335,4 @@ def test_a_skill_is_printed_by_name(run: Any, notes: Path) -> None:
 
     assert outcome.code == 0
     assert "# Watering" in outcome.out
-    assert "there is no skill" in run("memory", "skill", "none", "--folder", str(notes / "skills")).err
+    assert "no skill is named" in run("memory", "skill", "none", "--folder", str(notes / "skills")).err

@@ -71,7 +71,7 @@ def test_a_cycle_of_links_terminates(run: Any, notes: Path) -> None:
 
     assert "The rest still works." in outcome.out
     assert outcome.out.count("good") == run("memory", "render", notes / "good.org").out.count("good")
-    assert f"{notes}/below/again: links back to a folder that it stands in" in outcome.err
+    assert f"{notes}/below/again: links back to a folder that contains it" in outcome.err
     assert outcome.code == 0
 
 
@@ -212,7 +212,7 @@ def test_an_empty_folder_is_an_empty_memory_with_a_message(run: Any, tmp_path: P
 
     assert (outcome.code, outcome.out) == (0, "")
     assert outcome.err.splitlines()[0] == (
-        "foveate: the memory is empty: there are no Org or Markdown notes that may be shown"
+        "foveate: the memory is empty: the paths contain no Org or Markdown notes that may be shown"
     )
 
 
@@ -244,7 +244,7 @@ def test_ten_of_hundreds_of_problems_are_printed_and_json_has_all(run: Any, note
     outcome = run("memory", "query", notes)
     report = json.loads(run("memory", "query", notes, "--json").out)
 
-    assert outcome.err.splitlines()[10] == "foveate: … and 190 more; --json tells all"
+    assert outcome.err.splitlines()[10] == "foveate: … and 190 more; --json lists all"
     assert len(outcome.err.splitlines()) == 12
     assert len(report["problems"]) == 200
 
@@ -254,11 +254,11 @@ def test_ten_of_hundreds_of_problems_are_printed_and_json_has_all(run: Any, note
     [
         (
             ("render", "--limit-tokens", "0"),
-            "--limit-tokens is a number of tokens, 1 or more, or none, not '0'",
+            "--limit-tokens takes a number of tokens, 1 or more, or none, not '0'",
         ),
         (
             ("render", "--limit-tokens", "-5"),
-            "--limit-tokens is a number of tokens, 1 or more, or none, not '-5'",
+            "--limit-tokens takes a number of tokens, 1 or more, or none, not '-5'",
         ),
         (("render", "--limit-tokens", "many"), "1 or more, or none, not 'many'"),
         (("render", "--limit-tokens", "9" * 5000), "1 or more, or none, not '999"),

@@ -58,7 +58,7 @@ def assemble_prompt(
         BadOption: two sections have the same name.
     """
     if isinstance(sections, Section):
-        raise BadOption("sections are a list, also where there is only one")
+        raise BadOption("sections must be a list, even for one section")
     sections = list(sections)
     _check_names(sections, reserved=BUDGET_SECTION_NAME if show_budget else None)
     with_rules = [
@@ -280,8 +280,8 @@ def _check_names(sections: Sequence[Section], reserved: str | None) -> None:
     names: set[str] = set() if reserved is None else {reserved}
     for section in sections:
         if not isinstance(section, Section):
-            raise BadOption(f"sections are values of foveate.Section, not {type(section).__name__}")
+            raise BadOption(f"sections must be foveate.Section values, not {type(section).__name__}")
         if section.name in names:
             owner = "the section on the budget" if section.name == reserved else "another section"
-            raise BadOption(f"section {section.name!r}: {owner} has that name; give it one of its own")
+            raise BadOption(f"section {section.name!r}: {owner} already has this name; choose another name")
         names.add(section.name)

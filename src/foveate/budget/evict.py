@@ -152,9 +152,9 @@ def _history_exceeded(messages: Sequence[Message], tokens: Sequence[int], evicti
     system = sum(tokens[position] for position, message in enumerate(messages) if is_system_message(message))
     history = eviction.tokens_after - system
     return BudgetExceeded(
-        f"the history does not fit: its budget is {eviction.token_budget} tokens, and what may not go has "
-        f"{eviction.tokens_after}",
-        "give it a larger budget or shorten these",
+        f"the history does not fit: its budget is {eviction.token_budget} tokens, but the messages that must "
+        f"stay take {eviction.tokens_after}",
+        "increase the budget or shorten these messages",
         limit_tokens=eviction.token_budget,
         tokens=eviction.tokens_after,
         sections=(

@@ -87,7 +87,7 @@ def parse_ladder(value: object) -> Ladder:
             return BUILT_IN_LADDERS[value]
         case str():
             raise BadOption(
-                f"there is no ladder {value!r}; choose one of {', '.join(BUILT_IN_LADDERS)}, or list its rungs"
+                f"no ladder is named {value!r}; choose one of {', '.join(BUILT_IN_LADDERS)}, or list its rungs"
             )
         case Sequence() if value:
             return Ladder(
@@ -157,7 +157,7 @@ def _parse_rung(number: int, value: object) -> Rung:
         case Mapping() | str():
             raise BadOption(
                 f"{rung_name} is not one of truncate: SECTIONS, drop: SECTIONS, last_lines: N with of: "
-                f"SECTIONS, replace: SECTIONS with with: TEXT; it is {value!r}"
+                f"SECTIONS, replace: SECTIONS with with: TEXT, but {value!r}"
             )
         case _:
             raise BadOption(f"{rung_name} is a mapping such as {{drop: lowest}}, not {value!r}")

@@ -55,7 +55,9 @@ class Item:
         try:
             can_be_ranked = _is_number(self.score) and isfinite(self.score)
         except OverflowError:  # not in the message: it can have more digits than Python prints
-            raise BadOption("the score of an item is a finite float, and none is as large as this") from None
+            raise BadOption(
+                "the score of an item must be a finite float, and this number is too large"
+            ) from None
         if not can_be_ranked:
             raise BadOption(f"the score of an item is a finite number, not {self.score!r}")
 

@@ -59,7 +59,7 @@ def to_budget(value: object) -> Budget:
         case Ladder():
             return Budget(ladder=value)
         case int():
-            raise BadOption(f"a number alone is no budget: give Budget(total_tokens={value})")
+            raise BadOption(f"a number is not a budget: use Budget(total_tokens={value})")
         case tuple():
             return Budget(ladder=value)
         case _:
@@ -212,7 +212,7 @@ def checkpoint(budget: Budget, usage: BudgetUsage) -> str:
     data = {"version": CHECKPOINT_VERSION, "budget": budget_as_data(budget), "usage": _usage_as_data(usage)}
     text = json.dumps(data, sort_keys=True)
     if restore(text) != (budget, usage):
-        raise BadOption("this budget or usage holds a text or number that JSON does not give back as it was")
+        raise BadOption("this budget or usage contains a text or number that JSON cannot represent exactly")
     return text
 
 
@@ -225,13 +225,13 @@ def restore(text: str) -> tuple[Budget, BudgetUsage]:
     try:
         data = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:  # TypeError if it is not a text
-        raise BadOption(f"a checkpoint is JSON, and this is not: {error}") from None
+        raise BadOption(f"this checkpoint is not JSON: {error}") from None
     version = data.get("version") if isinstance(data, dict) else None
     if type(version) is not int or version < 1:  # True is an int
         raise BadOption("this is not a checkpoint: it has no version", path=("version",))
     if version > CHECKPOINT_VERSION:
         raise BadOption(
-            f"this checkpoint is of version {version}, and only those up to {CHECKPOINT_VERSION} can be read: "
+            f"this checkpoint has version {version}, but only versions up to {CHECKPOINT_VERSION} can be read: "
             "restore it with the newer Foveate that wrote it",
             path=("version",),
         )

@@ -30,7 +30,7 @@ def command(
         typer.Option(
             "--sections",
             metavar="FILE_OR_DIR",
-            help="A YAML or JSON list of sections, or a folder with one file a section; - is standard input.",
+            help="Sections: a YAML or JSON list, a folder with one file per section, or - for standard input.",
         ),
     ],
     budget: Annotated[
@@ -38,8 +38,9 @@ def command(
         typer.Option(
             "--budget",
             metavar="FILE",
-            help="A budget (YAML; - is standard input), or a built-in ladder: truncate_low_priority, "
-            "drop_low_priority, progressive. Without one, CONTEXT_MAX_TOKENS or the model's window.",
+            help="Budget: a YAML file, - for standard input, or the name of a built-in ladder: "
+            "truncate_low_priority, drop_low_priority or progressive; default: CONTEXT_MAX_TOKENS tokens, or "
+            "the model's window.",
         ),
     ] = None,
     total_tokens: Annotated[
@@ -47,15 +48,15 @@ def command(
         typer.Option(
             "--total-tokens",
             metavar="N",
-            help="How many tokens there are for prompt and answer, whatever the budget says.",
+            help="Tokens for prompt and response together, e.g. 4000; overrides the budget.",
         ),
     ] = None,
     model: Annotated[
-        str, typer.Option("--model", "-m", help="The model that the prompt is for.")
+        str, typer.Option("--model", "-m", help="Model whose tokenizer and window are used.")
     ] = DEFAULT_MODEL,
     tokenizer: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="A tokenizer.json or .tiktoken file to count with."),
+        typer.Option(metavar="FILE", help="Count with this vocabulary: a tokenizer.json or .tiktoken file."),
     ] = None,
     output: Annotated[
         str | None,
@@ -63,31 +64,35 @@ def command(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write the prompt there; - is standard output, and the picture goes to standard error.",
+            help="Write the prompt to this file; with -, to standard output, and the table to standard error.",
         ),
     ] = None,
     show_budget: Annotated[
-        bool, typer.Option("--show-budget", help="Add a section in which the agent sees its budget.")
+        bool, typer.Option("--show-budget", help="Add a section that shows the budget to the model.")
     ] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="List every cut and its reason.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, the text in it.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="List every cut with its reason.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object that includes the prompt.")
+    ] = False,
 ) -> None:
     """Assemble sections into a prompt that fits a token budget, and show how many tokens each section got.
 
-    Priorities come from the sections file or the budget; of equals, the last section is cut first.
+    Priorities come from the sections file or the budget. Among equal priorities, the last section is cut first.
 
     Example: foveate assemble --sections parts/ --budget budget.yaml --explain
     """
     with report_errors(as_json=json):
         for option, name in (("--sections", sections), ("--budget", budget), ("--output", output)):
             if name == "":
-                raise BadOption(f"{option} needs the name of a file")
+                raise BadOption(f"{option} needs a file name")
         if json and output == STANDARD_STREAM:
-            raise BadOption("the prompt is in what --json prints: leave out --output -, or name a file")
+            raise BadOption("--json already prints the prompt: leave out --output -, or give a file name")
         if sections == budget == STANDARD_STREAM:
-            raise BadOption("standard input is either the sections or the budget: name a file for the other")
+            raise BadOption(
+                "only one of --sections and --budget can be standard input: give a file for the other"
+            )
         if total_tokens is not None and total_tokens < 1:
-            raise BadOption(f"--total-tokens is a number of tokens, 1 or more, not {total_tokens}")
+            raise BadOption(f"--total-tokens takes a number of tokens, 1 or more, not {total_tokens}")
         if output is not None and output != STANDARD_STREAM:
             _check_output(Path(output), sections, budget, tokenizer)
         with console.show_progress("assembling"):
@@ -114,7 +119,7 @@ def _check_output(output: Path, sections: str, budget: str | None, tokenizer: st
     inputs = {"--sections": sections, "--budget": budget, "--tokenizer": tokenizer}
     for option, name in inputs.items():
         if name is not None and _is_same(output, Path(name)):
-            raise BadOption(f"--output {output} is what {option} reads: choose another name")
+            raise BadOption(f"--output {output} is also the input of {option}: choose another name")
     folder = Path(sections)
     with suppress(OSError, ValueError):  # reading the input reports the error
         parents = output.parent, Path(os.path.realpath(output)).parent
@@ -161,7 +166,7 @@ def _load_named_budget(name: str) -> "Budget":
             raise
         if name in BUILT_IN_LADDERS:
             return Budget(ladder=BUILT_IN_LADDERS[name])
-        reason = f"{error.reason}, nor is it a ladder ({', '.join(BUILT_IN_LADDERS)})"
+        reason = f"{error.reason}, and it is not a ladder ({', '.join(BUILT_IN_LADDERS)})"
         raise UnreadableInput(error.source, reason) from None
 
 

@@ -112,7 +112,7 @@ class _PromptChart:
 
     def _cut_lines(self, cuts: Sequence[Cut]) -> Iterator[str]:
         if not cuts:
-            yield "nothing was cut"
+            yield "no cuts"
             return
         names = [self._display.escape(cut.section) for cut in cuts]
         sizes = self._align_sizes([(cut.before, self._glyphs.arrow, cut.after) for cut in cuts])
@@ -135,7 +135,7 @@ class _PromptChart:
     def _reason(self, cut: Cut) -> str:
         """Say why it was cut; a cap on an estimate also names the upper bound as the reason."""
         is_bounded = cut.rung == CAP_RUNG and not self._exact
-        return f"{cut.reason}, kept by the bound of an estimate" if is_bounded else cut.reason
+        return f"{cut.reason}; applied to the upper bound of the estimate" if is_bounded else cut.reason
 
     def _align_sizes(self, sizes: Sequence[tuple[int, str, int]]) -> list[str]:
         formatted = [
@@ -171,7 +171,7 @@ def _heading(prompt: Prompt, model: str) -> str:
     count, limit = prompt.count, prompt.limit_tokens
     accuracy = "exact" if count.exact else "estimated"
     if count.upper != count.tokens:
-        accuracy += f", at most {count.upper:,} ({_percent(count.upper, limit)})"
+        accuracy += f", upper bound {count.upper:,} ({_percent(count.upper, limit)})"
     tokens = format_tokens(count.tokens, count.exact)
     return f"{tokens} of {limit:,} tokens ({_percent(count.tokens, limit)}), {model}, {accuracy}"
 
@@ -212,15 +212,15 @@ def prompt_notes(prompt: Prompt, budget: Budget, *, model: str, explain: bool) -
     yield from _limit_notes(prompt, budget, model)
     yield from _name_notes(prompt, budget, explain=explain)
     if _is_cut_by_position(prompt, budget):
-        yield "all sections have the same priority, so the last are cut first: give the budget priorities"
+        yield "all sections have the same priority, so the last are cut first: set priorities in the budget"
 
 
 def _limit_notes(prompt: Prompt, budget: Budget, model: str) -> Iterator[str]:
     if prompt.limit_source is LimitSource.DEFAULT:
-        assumption = f"{prompt.limit_tokens + budget.output_reserve:,} tokens are assumed"
-        yield f"the window of {model!r} is not known: {assumption}; say total_tokens in a budget"
+        assumption = f"{prompt.limit_tokens + budget.output_reserve:,} tokens"
+        yield f"the window of {model!r} is unknown, assuming {assumption}: set total_tokens in the budget"
     elif prompt.limit_source is LimitSource.WINDOW and not budget.output_reserve:
-        yield "nothing of the window is reserved for the answer: set output_reserve in the budget"
+        yield "no tokens are reserved for the response: set output_reserve in the budget"
 
 
 def _name_notes(prompt: Prompt, budget: Budget, *, explain: bool) -> Iterator[str]:
@@ -237,12 +237,11 @@ def _name_notes(prompt: Prompt, budget: Budget, *, explain: bool) -> Iterator[st
             others.append(name)
         else:
             yield (
-                f"the budget says something of {name!r}, and there is no such section: "
-                f"did you mean {suggestion!r}?"
+                f"the budget has a rule for {name!r}, but no such section exists: did you mean {suggestion!r}?"
             )
     if explain and others:
-        problem = "there is no such section" if len(others) == 1 else "there are no such sections"
-        yield f"the budget says something of {', '.join(map(repr, others))}, and {problem}"
+        problem = "no such section exists" if len(others) == 1 else "no such sections exist"
+        yield f"the budget has rules for {', '.join(map(repr, others))}, but {problem}"
 
 
 def _suggest_name(name: str, sections: Mapping[str, str], *, only_case: bool) -> str | None:

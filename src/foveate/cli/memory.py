@@ -30,18 +30,19 @@ app = typer.Typer(
 )
 
 Paths = Annotated[
-    list[str], typer.Argument(metavar="PATH...", help="Files and folders of Org and Markdown notes.")
+    list[str], typer.Argument(metavar="PATH...", help="Org and Markdown files, or folders with them.")
 ]
 Private = Annotated[
     list[str] | None,
     typer.Option(
         "--private",
         metavar="TAG",
-        help="A tag that hides a node and all below it, beside private and @personal; may be given again.",
+        help="Also hide nodes with this tag and everything below them; private and @personal are always hidden."
+        " Can be repeated.",
     ),
 ]
 FollowSymlinks = Annotated[
-    bool, typer.Option("--follow-symlinks", help="Follow links that lead out of the folders.")
+    bool, typer.Option("--follow-symlinks", help="Follow symbolic links that point outside the folders.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -51,15 +52,16 @@ def render(
     paths: Paths,
     focus: Annotated[
         str | None,
-        typer.Option("--focus", metavar="ID", help="The node that is looked at, by its id or its title."),
+        typer.Option("--focus", metavar="ID", help="Node to show in full: its id or title, e.g. glasshouse."),
     ] = None,
     query: Annotated[
-        str | None, typer.Option("--query", metavar="TEXT", help="What is looked for; the best is shown whole.")
+        str | None,
+        typer.Option("--query", metavar="TEXT", help="Text to search for; the best matches are shown in full."),
     ] = None,
     limit_tokens: Annotated[
         str,
         typer.Option(
-            "--limit-tokens", metavar="N", help="How long it may become, in tokens; none is no limit."
+            "--limit-tokens", metavar="N", help="Maximum size of the output in tokens, or none for no limit."
         ),
     ] = "2000",
     format: Annotated[  # noqa: A002  # the option's name
@@ -72,14 +74,14 @@ def render(
     follow_symlinks: FollowSymlinks = False,
     scope: Annotated[
         str | None,
-        typer.Option("--scope", metavar="ID", help="Show nothing but this node and what is below it."),
+        typer.Option("--scope", metavar="ID", help="Show only this node and the nodes below it."),
     ] = None,
     model: Annotated[
-        str, typer.Option("--model", "-m", help="The model whose tokens are counted.")
+        str, typer.Option("--model", "-m", help="Model whose tokenizer counts the tokens.")
     ] = DEFAULT_MODEL,
     json: AsJson = False,
 ) -> None:
-    """Write out what a memory shows: the focus whole, what matches the query, the rest in outline.
+    """Render notes within a token limit: the focus in full, matches of the query, and the rest in outline.
 
     Example: foveate memory render notes/ --focus glasshouse --limit-tokens 500
     """
@@ -108,29 +110,45 @@ def render(
 def query(
     paths: Paths,
     tag: Annotated[
-        str | None, typer.Option(metavar="TAG", help="Has this tag, itself or from above; :a:b: is both.")
+        str | None,
+        typer.Option(
+            metavar="TAG", help="Only nodes with this tag, their own or inherited; :a:b: requires both."
+        ),
     ] = None,
     todo: Annotated[
-        str | None, typer.Option(metavar="STATE", help="Is in this state; or any, open or done.")
+        str | None,
+        typer.Option(
+            metavar="STATE", help="Only nodes in this TODO state: its name, e.g. WAITING, or any, open or done."
+        ),
     ] = None,
     type: Annotated[  # noqa: A002  # the option's name
-        str | None, typer.Option(metavar="TYPE", help="Is a project, task, document, note, or what it says.")
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="Only nodes of this type: project, task, document, note, or a type that the notes define.",
+        ),
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help='Has all these words in its title or text; "…" is a phrase.'),
+        typer.Option(metavar="TEXT", help='Only nodes with all these words in title or text; "…" is a phrase.'),
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Changed then or later: 2026-11-01, or 7d ago.")
+        str | None,
+        typer.Option(
+            metavar="WHEN", help="Only nodes changed since this time: a date (2026-11-01) or an age (7d)."
+        ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Changed then or before: 2026-11-01, or 7d ago.")
+        str | None,
+        typer.Option(
+            metavar="WHEN", help="Only nodes changed until this time: a date (2026-11-01) or an age (7d)."
+        ),
     ] = None,
     private: Private = None,
     follow_symlinks: FollowSymlinks = False,
     json: AsJson = False,
 ) -> None:
-    """List the nodes that match all that is asked, one a line: id, state, title, tags, file.
+    """List the nodes that match all options, with id, state, title, tags and file.
 
     Example: foveate memory query notes/ --todo open --tag project
     """
@@ -155,13 +173,18 @@ def query(
 def outline(
     paths: Paths,
     depth: Annotated[
-        int | None, typer.Option(metavar="N", help="How deep: 0 is the files, 1 their first headings.", min=0)
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Depth of the tree: 0 lists files, 1 also top-level headings; default: all levels.",
+            min=0,
+        ),
     ] = None,
     private: Private = None,
     follow_symlinks: FollowSymlinks = False,
     json: AsJson = False,
 ) -> None:
-    """List every node as a tree with its id, and of each file how many nodes and tokens it has.
+    """List all nodes as a tree with their ids, and the number of nodes and tokens of each file.
 
     Example: foveate memory outline notes/ --depth 1
     """
@@ -187,14 +210,14 @@ def logs(
         typer.Option(
             "--lines",
             metavar="N",
-            help="How many lines of each; 20, or CONTEXT_LOG_LIMIT, if not given.",
+            help="Number of lines of each log; default: CONTEXT_LOG_LIMIT, or 20.",
             min=0,
         ),
     ] = None,
     private: Private = None,
     json: AsJson = False,
 ) -> None:
-    """Print the newest lines of logs, as the section `logs` of a prompt shows them.
+    """Print the newest lines of log files, as the `logs` section of a prompt shows them.
 
     Example: foveate memory logs watch.log --lines 5
     """
@@ -224,12 +247,14 @@ def logs(
 
 @app.command("skill")
 def skill(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The skill's name, in any case.")],
-    folder: Annotated[str, typer.Option("--folder", metavar="PATH", help="The folder of skills.")] = "skills",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the skill; case is ignored.")],
+    folder: Annotated[
+        str, typer.Option("--folder", metavar="PATH", help="Folder that contains the skills.")
+    ] = "skills",
     private: Private = None,
     json: AsJson = False,
 ) -> None:
-    """Print the source of a skill, without what is private in it.
+    """Print the source of a skill without its private parts.
 
     Example: foveate memory skill water --folder notes/skills
     """
@@ -252,7 +277,7 @@ def _parse_limit(text: str) -> int | None:
     tokens = text.strip().replace("_", "").replace(",", "")
     if tokens.isascii() and tokens.isdecimal() and len(tokens) <= _MAX_DIGITS and int(tokens):
         return int(tokens)
-    raise BadOption(f"--limit-tokens is a number of tokens, 1 or more, or {NO_LIMIT}, not {text!r:.40}")
+    raise BadOption(f"--limit-tokens takes a number of tokens, 1 or more, or {NO_LIMIT}, not {text!r:.40}")
 
 
 def _load_memory(
@@ -299,14 +324,14 @@ def _print_problems(memory: "Memory") -> None:
     for problem in problems[:_MAX_LISTED_PROBLEMS]:
         console.print_note(str(problem))
     if len(problems) > _MAX_LISTED_PROBLEMS:
-        console.print_note(f"… and {len(problems) - _MAX_LISTED_PROBLEMS:,} more; --json tells all")
+        console.print_note(f"… and {len(problems) - _MAX_LISTED_PROBLEMS:,} more; --json lists all")
     if not memory.nodes:
-        console.print_note("the memory is empty: there are no Org or Markdown notes that may be shown")
+        console.print_note("the memory is empty: the paths contain no Org or Markdown notes that may be shown")
 
 
 def _print_private_note(memory: "Memory") -> None:
     if memory.has_private:
-        console.print_note("something is tagged private, or may be meant to be, and is left out")
+        console.print_note("notes with a privacy tag, or with something that may be one, are left out")
 
 
 def _state_object(memory: "Memory", failures: Iterable[UnreadableInput]) -> dict[str, object]:

@@ -23,7 +23,7 @@ def view_summary(view: View, *, model: str, nodes: int) -> str:
     tokens = f"{format_tokens(count.tokens, count.exact)} tokens"
     if limit is not None:
         tokens = f"{format_tokens(count.tokens, count.exact)} of {limit:,} tokens"
-    accuracy = "exact" if count.exact else f"estimated, at most {count.upper:,}"
+    accuracy = "exact" if count.exact else f"estimated, upper bound {count.upper:,}"
     levels = [node.level for node in view.nodes]
     counts = ", ".join(
         f"{levels.count(level):,} {word}"
@@ -35,7 +35,7 @@ def view_summary(view: View, *, model: str, nodes: int) -> str:
         if level in levels
     )
     others = f"{nodes - len(levels):,} not shown"
-    return f"{tokens}, {model}, {accuracy}; of {nodes:,} nodes {f'{counts}, ' if counts else ''}{others}"
+    return f"{tokens}, {model}, {accuracy}; {nodes:,} nodes: {f'{counts}, ' if counts else ''}{others}"
 
 
 def view_object(view: View, *, model: str, focus: str | None) -> dict[str, object]:

@@ -145,7 +145,7 @@ class _Walker:
             except FileNotFoundError:
                 # Only the name of a broken link tells whether it was for notes or a folder.
                 if _is_note(path) or not PurePath(path).suffix:
-                    self.result.problems.append(Problem(to_printable(path), "links to nothing"))
+                    self.result.problems.append(Problem(to_printable(path), "is a broken link"))
             except OSError as error:
                 self.result.problems.append(_os_problem(path, error))
             else:
@@ -170,7 +170,7 @@ class _Walker:
         if self._is_first_visit(status):
             self._visit_folder(path, f"{key}/")
         elif Path(path).parent.resolve().is_relative_to(Path(path).resolve()):
-            self.result.problems.append(Problem(to_printable(path), "links back to a folder that it stands in"))
+            self.result.problems.append(Problem(to_printable(path), "links back to a folder that contains it"))
 
     def _visit_folder(self, path: str, prefix: str) -> None:
         """Visit a folder and everything below. Not recursive, because folders can be nested too deeply."""

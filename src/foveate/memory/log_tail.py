@@ -84,7 +84,7 @@ def read_log_tail(path: str | Path, limit_lines: int = DEFAULT_LINES, *, gate: G
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            return LogTail(warnings=(f"{path}: this is no file",))
+            return LogTail(warnings=(f"{path}: is not a file",))
         if limit_lines and (notes := _notes_name(path)):
             return _public_tail(descriptor, status.st_size, limit_lines, gate=gate, notes=notes, name=str(path))
         return read_tail(

@@ -65,10 +65,10 @@ class _MemorySnapshot:
             return matches[0]
         if matches:
             ids = ", ".join(node.id for node in matches[:_MAX_LISTED_IDS])
-            raise BadOption(f"{len(matches)} nodes {what} {id_or_title!r:.80}; name one by its id: {ids}")
+            raise BadOption(f"{len(matches)} nodes {what} {id_or_title!r:.80}; use one of the ids: {ids}")
         similar_title = self._find_similar_title(id_or_title)
         hint = f"; did you mean {similar_title!r:.80}?" if similar_title else ""
-        raise BadOption(f"there is no node {id_or_title!r:.80} in the memory{hint}")
+        raise BadOption(f"the memory has no node {id_or_title!r:.80}{hint}")
 
     def find_index(self, target: str | Node) -> int:
         """Index of a node; of a checklist item, the node whose text contains it."""
@@ -138,7 +138,7 @@ class Memory:
             BadOption: no path is given, or a tag is invalid.
         """
         if not paths:
-            raise BadOption("a memory is read from files or folders: name at least one")
+            raise BadOption("a memory needs at least one file or folder")
         gate = Gate.with_tags(private)
         library = Library(paths, gate, follow_symlinks=follow_symlinks)
         library.refresh()

@@ -88,7 +88,7 @@ def _join_public(outline: Outline, entries: Iterable[OutlineEntry]) -> PublicOut
 def _split_tags(tags: Iterable[str]) -> Iterator[str]:
     """Split tags written as in Org, `:one:two:`."""
     if isinstance(tags, str):
-        raise BadOption(f"privacy tags are a list, also where there is only one: [{tags!r}]", path=("private",))
+        raise BadOption(f"privacy tags must be a list, even for one tag: [{tags!r}]", path=("private",))
     for tag in tags:
         parts = [part for part in str(tag).split(":") if normalize_tag(part)]
         if not parts:

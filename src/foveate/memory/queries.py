@@ -69,7 +69,7 @@ class Query:
             ("text", self._phrases),
         ):
             if getattr(self, name) is not None and not value:
-                raise BadOption(f"{name} is empty: say what to look for, or leave it out", path=(name,))
+                raise BadOption(f"{name} is empty: give a value, or leave it out", path=(name,))
         for name in ("since", "until"):
             moment = getattr(self, name)
             if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo):

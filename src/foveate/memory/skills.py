@@ -79,7 +79,7 @@ def parse_skill(outline: PublicOutline, *, key: str, file_name: str) -> tuple[Sk
     warnings = [f"{key}: {problem}" for problem in outline.problems]
     name = properties["NAME"] or file_name
     if not is_valid_name(name):
-        warnings.append(f"{key}: a skill cannot be called {name!r:.60}; it is called {file_name} instead")
+        warnings.append(f"{key}: {name!r:.60} is not a valid name for a skill; {file_name} is used instead")
         name = file_name
     priority_text = properties["PRIORITY"] or next(
         filter(None, (entry.priority for entry in outline.entries[:2])), ""
@@ -112,9 +112,7 @@ def build_capabilities(skills: Iterable[Skill], warnings: Iterable[str] = ()) ->
     for skill in skills:
         first = by_name.setdefault(skill.name.casefold(), skill)
         if first is not skill:
-            all_warnings.append(
-                f"{skill.key}: {first.key} is called {first.name} already, so this one is left out"
-            )
+            all_warnings.append(f"{skill.key}: left out, because {first.key} already has the name {first.name}")
     resolved = sorted(
         (_resolve_dependencies(skill, by_name) for skill in by_name.values()),
         key=lambda skill: (-skill.priority, skill.name.casefold()),
@@ -124,7 +122,7 @@ def build_capabilities(skills: Iterable[Skill], warnings: Iterable[str] = ()) ->
         for name in skill.depends:
             if name.casefold() not in by_name:
                 missing.add(name)
-                all_warnings.append(f"{skill.key}: {skill.name} needs {name}, and there is no such skill")
+                all_warnings.append(f"{skill.key}: {skill.name} needs the skill {name}, which does not exist")
     all_warnings += [f"skills that need each other: {' > '.join(circle)}" for circle in _find_cycles(resolved)]
     return Capabilities(skills=tuple(resolved), missing=frozenset(missing), warnings=tuple(all_warnings))
 
@@ -206,9 +204,9 @@ def read_skill(folder: StrPath, name: str, gate: Gate) -> str:
     skill = contents.capabilities.find_skill(name)
     if skill is None:
         if not is_valid_name(name):
-            raise BadOption(f"a skill is asked for by its name, which {name!r:.60} cannot be", path=("skill",))
+            raise BadOption(f"{name!r:.60} is not a valid name of a skill", path=("skill",))
         known_names = ", ".join(skill.name for skill in contents.capabilities.skills) or "none"
-        raise BadOption(f"there is no skill {name!r}; there are: {known_names}", path=("skill",))
+        raise BadOption(f"no skill is named {name!r}; the skills are: {known_names}", path=("skill",))
     return contents.texts[skill.key]
 
 
@@ -265,12 +263,12 @@ def _find_skill_file(root: Path, name: str) -> _SkillFile | None:
             if _is_skill_file(file_name)
         ]
         if not inside:
-            raise UnreadableInput(name, "a folder without a SKILL.md is no skill")
+            raise UnreadableInput(name, "a folder without a SKILL.md is not a skill")
         path, skill_name, name = path / inside[0], name, f"{name}/{inside[0]}"
     elif path.suffix.lower() not in _SKILL_SUFFIXES or skill_name.lower() == _README_STEM:
         return None
     if not is_valid_name(skill_name):
-        raise UnreadableInput(f"{name!r:.200}", "a skill cannot be called so; give the file another name")
+        raise UnreadableInput(f"{name!r:.200}", "this is not a valid name for a skill; rename the file")
     return _SkillFile(_resolve_inside(root, path, name), name, skill_name)
 
 
@@ -282,7 +280,7 @@ def _is_skill_file(file_name: str) -> bool:
 def _resolve_inside(root: Path, path: Path, name: str) -> Path:
     real = _resolve(path, name)
     if not real.is_relative_to(root):
-        raise UnreadableInput(name, "leads out of the skills folder, so it is not read")
+        raise UnreadableInput(name, "points outside the skills folder and is not read")
     return real
 
 
@@ -290,9 +288,9 @@ def _resolve(path: Path, name: str) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError):  # RuntimeError before Python 3.13
-        raise UnreadableInput(name, "leads in a circle") from None
+        raise UnreadableInput(name, "is a link that points to itself") from None
     except ValueError:
-        raise UnreadableInput(repr(name), "nothing can have this name") from None
+        raise UnreadableInput(repr(name), "is not a valid file name") from None
 
 
 def _list_names(folder: Path, name: str) -> list[str]:
@@ -309,12 +307,14 @@ def _read_text(skill_file: _SkillFile) -> str:
         descriptor = os.open(skill_file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
         with open(descriptor, "rb") as file:  # noqa: PTH123 - opens a descriptor
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise UnreadableInput(skill_file.key, "this is no file")
+                raise UnreadableInput(skill_file.key, "is not a file")
             data = file.read(_MAX_SKILL_BYTES + 1)
     except OSError as error:
         raise UnreadableInput(skill_file.key, error.strerror or str(error)) from None
     if len(data) > _MAX_SKILL_BYTES:
-        raise UnreadableInput(skill_file.key, f"more than {_MAX_SKILL_BYTES:,} bytes are too many for a skill")
+        raise UnreadableInput(
+            skill_file.key, f"is larger than the limit of {_MAX_SKILL_BYTES:,} bytes for a skill"
+        )
     try:
         return data.decode()
     except UnicodeDecodeError as error:

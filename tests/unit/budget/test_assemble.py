@@ -316,9 +316,9 @@ def test_the_report_never_makes_a_fitting_prompt_fail() -> None:
 
 
 def test_two_sections_of_one_name_are_rejected() -> None:
-    with pytest.raises(BadOption, match="'a': another section has that name"):
+    with pytest.raises(BadOption, match="'a': another section already has this name"):
         foveate.assemble([Section("a", "1"), Section("a", "2")], Budget(total_tokens=10))
-    with pytest.raises(BadOption, match="the section on the budget has that name"):
+    with pytest.raises(BadOption, match="the section on the budget already has this name"):
         foveate.assemble([Section("context_budget", "1")], Budget(total_tokens=10), show_budget=True)
 
 

@@ -392,7 +392,9 @@ def test_a_system_prompt_that_is_too_large_is_an_error_with_its_sizes() -> None:
     ]
     listener = RecordingListener()
 
-    message = r"budget is 50 tokens.* has 107: system \(required\) 100, history \(high\) 7; give it"
+    message = (
+        r"budget is 50 tokens.* take 107: system \(required\) 100, history \(high\) 7; increase the budget"
+    )
     with pytest.raises(BudgetExceeded, match=message) as caught:
         evict_turns(messages, [100, 5, 6, 7], token_budget=50, listener=listener)
 

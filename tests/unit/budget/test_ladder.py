@@ -48,7 +48,7 @@ def test_a_built_in_ladder_can_be_written_as_rungs() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("progresive", "there is no ladder 'progresive'"),
+        ("progresive", "no ladder is named 'progresive'"),
         ([], "a name or a list of rungs"),
         (None, "a name or a list of rungs"),
         (5, "a name or a list of rungs"),

@@ -105,7 +105,10 @@ def test_equal_budgets_have_the_same_text() -> None:
             Budget(ladder=Ladder("mine", (LastLines(("logs",), 0),))),
             "last_lines is a number of lines, 1 or more",
         ),
-        (Budget(ladder=Ladder("mine", (Replace(("logs",), "\ud83d" + "\ude00"),))), "JSON does not give back"),
+        (
+            Budget(ladder=Ladder("mine", (Replace(("logs",), "\ud83d" + "\ude00"),))),
+            "JSON cannot represent exactly",
+        ),
     ],
 )
 def test_values_that_cannot_be_restored_are_rejected_at_the_checkpoint(budget: Budget, message: str) -> None:
@@ -116,15 +119,15 @@ def test_values_that_cannot_be_restored_are_rejected_at_the_checkpoint(budget: B
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "a checkpoint is JSON, and this is not: Expecting value"),
-        ("{" * 5, "a checkpoint is JSON"),
-        ("[" * 100_000, "a checkpoint is JSON"),
+        ("", "this checkpoint is not JSON: Expecting value"),
+        ("{" * 5, "this checkpoint is not JSON"),
+        ("[" * 100_000, "this checkpoint is not JSON"),
         ("[]", "not a checkpoint: it has no version"),
         ("{}", "not a checkpoint: it has no version"),
         ('{"version": "1"}', "not a checkpoint: it has no version"),
         ('{"version": 0}', "not a checkpoint: it has no version"),
         ('{"version": true}', "not a checkpoint: it has no version"),
-        ('{"version": 2, "plan": {}}', "of version 2, and only those up to 1 can be read.* newer Foveate"),
+        ('{"version": 2, "plan": {}}', "has version 2, but only versions up to 1 can be read.* newer Foveate"),
         ('{"version": 1}', "the checkpoint's budget: a budget is a mapping"),
         ('{"version": 1, "budget": {}}', "usage is a mapping"),
     ],
@@ -136,7 +139,7 @@ def test_invalid_checkpoints_are_rejected_with_a_message(text: str, message: str
 
 @pytest.mark.parametrize("value", [None, 5])
 def test_a_checkpoint_that_is_not_a_text_is_rejected_with_a_message(value: Any) -> None:
-    with pytest.raises(BadOption, match=r"a checkpoint is JSON, and this is not: .*, not (NoneType|int)"):
+    with pytest.raises(BadOption, match=r"this checkpoint is not JSON: .*, not (NoneType|int)"):
         restore(value)
 
 

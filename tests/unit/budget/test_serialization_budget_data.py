@@ -112,7 +112,7 @@ def test_a_named_ladder_keeps_its_name() -> None:
     [
         (5, (), "a budget is a mapping of total_tokens"),
         ([], (), "a ladder is a name or a list of rungs"),
-        ("sideways", (), "there is no ladder 'sideways'"),
+        ("sideways", (), "no ladder is named 'sideways'"),
         ([{"drop": "a"}, {"dorp": "b"}], (1,), "rung 2"),
         ({"total_token": 1}, ("total_token",), "did you mean total_tokens?"),
         ({"Total_Tokens": 1}, ("Total_Tokens",), "did you mean total_tokens?"),
@@ -133,7 +133,7 @@ def test_a_named_ladder_keeps_its_name() -> None:
         ({"sections": {"a": {"priority": "hi"}}}, ("sections", "a", "priority"), "one of required, high"),
         ({"sections": {"a": {"keep": "tail"}}}, ("sections", "a", "keep"), "one of newest, relevant"),
         ({"sections": {"a": {"enabled": "yes"}}}, ("sections", "a", "enabled"), "true or false, not 'yes'"),
-        ({"ladder": "climb"}, ("ladder",), "there is no ladder 'climb'"),
+        ({"ladder": "climb"}, ("ladder",), "no ladder is named 'climb'"),
         ({"ladder": None}, ("ladder",), "a name or a list of rungs, not None"),
         ({"ladder": []}, ("ladder",), "a name or a list of rungs"),
         ({"ladder": [{"drop": "a"}, {"drop": 3}]}, ("ladder", 1), "rung 2 of the ladder"),

@@ -184,7 +184,7 @@ def test_an_estimate_shows_its_upper_bound() -> None:
     result = make_prompt(make_report("a", 10), count=TokenCount(8, False, 10))
     heading, row = draw_prompt(result, model="some-model", display=Display(), explain=False).splitlines()
 
-    assert heading == "~8 of 10 tokens (80%), some-model, estimated, at most 10 (100%)"
+    assert heading == "~8 of 10 tokens (80%), some-model, estimated, upper bound 10 (100%)"
     assert row.endswith("~10 of ~10")
 
 
@@ -211,7 +211,7 @@ def test_a_cut_below_the_cap_of_an_estimate_is_explained() -> None:
     ]
 
     assert " ".join(" ".join(lines[0]).split()) == (
-        "a ~900 → ~600 cap: its own cap is 800 tokens, kept by the bound of an estimate"
+        "a ~900 → ~600 cap: its own cap is 800 tokens; applied to the upper bound of the estimate"
     )
     assert lines[1] == ["a  900 → 600  cap: its own cap is 800 tokens"]
 
@@ -256,5 +256,5 @@ def test_bars_use_ascii_if_the_encoding_has_no_block_characters(encoding: str) -
 
 def test_explain_says_that_nothing_was_cut() -> None:
     assert draw_prompt(make_prompt(), model="gpt-4o", display=Display(), explain=True) == (
-        "0 of 1 tokens (0%), gpt-4o, exact\n\nnothing was cut"
+        "0 of 1 tokens (0%), gpt-4o, exact\n\nno cuts"
     )

@@ -9,8 +9,8 @@ from foveate.budget import Budget, Priority, Section, SectionRule
 from foveate.cli.assemble_output import prompt_notes
 
 UNKNOWN_MODEL = "a-model-of-next-year"
-NOT_RESERVED = "nothing of the window is reserved for the answer: set output_reserve in the budget"
-SAME_PRIORITY = "all sections have the same priority, so the last are cut first: give the budget priorities"
+NOT_RESERVED = "no tokens are reserved for the response: set output_reserve in the budget"
+SAME_PRIORITY = "all sections have the same priority, so the last are cut first: set priorities in the budget"
 
 RULE = SectionRule(priority=Priority.HIGH)
 
@@ -33,7 +33,7 @@ def _without_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unknown_window_is_reported_with_the_assumed_size() -> None:
     expected = [
-        f"the window of '{UNKNOWN_MODEL}' is not known: 16,384 tokens are assumed; say total_tokens in a budget"
+        f"the window of '{UNKNOWN_MODEL}' is unknown, assuming 16,384 tokens: set total_tokens in the budget"
     ]
 
     assert list_notes(make_sections("task"), Budget(), model=UNKNOWN_MODEL) == expected
@@ -55,7 +55,7 @@ def test_a_misspelt_rule_is_reported_with_a_suggestion(name: str) -> None:
     budget = Budget(100, sections={name: RULE})
 
     assert list_notes(make_sections("rules", "task_list"), budget) == [
-        f"the budget says something of '{name}', and there is no such section: did you mean 'task_list'?"
+        f"the budget has a rule for '{name}', but no such section exists: did you mean 'task_list'?"
     ]
 
 
@@ -63,7 +63,7 @@ def test_a_misspelt_rung_is_reported_even_if_the_section_has_a_rule() -> None:
     budget = Budget(100, ladder=[{"drop": ["tsak"]}, {"truncate": "lowest"}], sections={"task": RULE})
 
     assert list_notes(make_sections("rules", "task"), budget) == [
-        "the budget says something of 'tsak', and there is no such section: did you mean 'task'?"
+        "the budget has a rule for 'tsak', but no such section exists: did you mean 'task'?"
     ]
 
 
@@ -79,11 +79,11 @@ def test_an_unmatched_name_without_a_suggestion_is_listed_only_with_explain() ->
 
     assert list_notes(make_sections("rules"), one_rule) == []
     assert list_notes(make_sections("rules"), one_rule, explain=True) == [
-        "the budget says something of 'mandates', and there is no such section"
+        "the budget has rules for 'mandates', but no such section exists"
     ]
     assert list_notes(make_sections("rules"), three_rules, explain=True) == [
-        "the budget says something of 'Rules', and there is no such section: did you mean 'rules'?",
-        "the budget says something of 'mandates', 'weather', and there are no such sections",
+        "the budget has a rule for 'Rules', but no such section exists: did you mean 'rules'?",
+        "the budget has rules for 'mandates', 'weather', but no such sections exist",
     ]
 
 

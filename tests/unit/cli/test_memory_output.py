@@ -60,13 +60,13 @@ def make_view(count: TokenCount, limit_tokens: int | None = 100, levels: tuple[D
                 2000,
                 (DetailLevel.FULL, DetailLevel.TITLE, DetailLevel.TITLE, DetailLevel.EXCERPT),
             ),
-            "1,990 of 2,000 tokens, gpt-4o, exact; of 1,234 nodes 1 full, 1 excerpt, 2 title, 1,230 not shown",
+            "1,990 of 2,000 tokens, gpt-4o, exact; 1,234 nodes: 1 full, 1 excerpt, 2 title, 1,230 not shown",
         ),
         (
             make_view(TokenCount(90, False, 99), 100, (DetailLevel.TITLE,)),
-            "~90 of 100 tokens, gpt-4o, estimated, at most 99; of 1,234 nodes 1 title, 1,233 not shown",
+            "~90 of 100 tokens, gpt-4o, estimated, upper bound 99; 1,234 nodes: 1 title, 1,233 not shown",
         ),
-        (make_view(TokenCount(0, True, 0), None), "0 tokens, gpt-4o, exact; of 1,234 nodes 1,234 not shown"),
+        (make_view(TokenCount(0, True, 0), None), "0 tokens, gpt-4o, exact; 1,234 nodes: 1,234 not shown"),
     ],
     ids=["exact", "estimated", "no limit"],
 )

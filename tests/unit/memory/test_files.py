@@ -181,8 +181,8 @@ def test_a_cycle_of_links_is_reported(tmp_path: Path) -> None:
     assert list_keys(tmp_path) == ["a/b/note.md"]
     assert sorted(list_problems(tmp_path)) == [
         "self.md: Too many levels of symbolic links",
-        "top: links back to a folder that it stands in",
-        "up: links back to a folder that it stands in",
+        "top: links back to a folder that contains it",
+        "up: links back to a folder that contains it",
     ]
 
 
@@ -199,7 +199,7 @@ def test_broken_links_are_reported_if_they_may_be_notes(tmp_path: Path) -> None:
     for name in ("note.md", "vault", "photo.jpg", ".#lock.org"):
         (tmp_path / name).symlink_to("nowhere")
 
-    assert sorted(list_problems(tmp_path)) == ["note.md: links to nothing", "vault: links to nothing"]
+    assert sorted(list_problems(tmp_path)) == ["note.md: is a broken link", "vault: is a broken link"]
 
 
 def test_a_pipe_does_not_block(tmp_path: Path) -> None:

@@ -109,8 +109,8 @@ def test_a_missing_file_gives_no_lines_and_a_warning(tmp_path: Path) -> None:
     assert read_log_tail(tmp_path / "gone.log", gate=GATE) == LogTail(
         warnings=(f"{tmp_path / 'gone.log'}: No such file or directory",)
     )
-    assert read_log_tail(tmp_path, gate=GATE).warnings == (f"{tmp_path}: this is no file",)
-    assert read_log_tail(tmp_path / "pipe", gate=GATE).warnings == (f"{tmp_path / 'pipe'}: this is no file",)
+    assert read_log_tail(tmp_path, gate=GATE).warnings == (f"{tmp_path}: is not a file",)
+    assert read_log_tail(tmp_path / "pipe", gate=GATE).warnings == (f"{tmp_path / 'pipe'}: is not a file",)
     assert "loop" in read_log_tail(tmp_path / "loop", gate=GATE).warnings[0]
     assert read_log_tail("a\0b", gate=GATE).warnings == ("'a\\x00b': no file can have this name",)
     assert read_log_tail("a\ud800b", gate=GATE).lines == ()

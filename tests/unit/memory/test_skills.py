@@ -52,7 +52,7 @@ def test_the_list_has_descriptions_and_dependencies() -> None:
 
     assert capabilities.text == "Skill build\nSkill ship: Ships it. (needs build, sign [missing])"
     assert capabilities.missing == {"sign"}
-    assert capabilities.warnings == ("ship.md: ship needs sign, and there is no such skill",)
+    assert capabilities.warnings == ("ship.md: ship needs the skill sign, which does not exist",)
     assert build_capabilities([]).text == NO_SKILLS
 
 
@@ -91,7 +91,7 @@ def test_of_two_skills_with_one_name_the_first_counts() -> None:
     capabilities = build_capabilities([make_skill("deploy"), Skill(name="Deploy", key="other.md")])
 
     assert skill_names(capabilities) == ["deploy"]
-    assert capabilities.warnings == ("other.md: deploy.md is called deploy already, so this one is left out",)
+    assert capabilities.warnings == ("other.md: left out, because deploy.md already has the name deploy",)
 
 
 @given(
@@ -219,7 +219,7 @@ def test_a_name_that_could_be_a_path_is_rejected(folder: Path) -> None:
     capabilities = read_capabilities(folder, GATE)
 
     assert skill_names(capabilities) == ["a"]
-    assert capabilities.warnings == ("a.md: a skill cannot be called '../b'; it is called a instead",)
+    assert capabilities.warnings == ("a.md: '../b' is not a valid name for a skill; a is used instead",)
 
 
 def test_private_skills_are_hidden_without_a_trace(folder: Path) -> None:
@@ -229,7 +229,7 @@ def test_private_skills_are_hidden_without_a_trace(folder: Path) -> None:
 
     assert read_capabilities(folder, GATE) == Capabilities(skills=(make_skill("open"),))
     assert read_skill(folder, "open", GATE) == "# Open\nSeen.\n## After\nSeen too.\n"
-    with pytest.raises(BadOption, match=r"^there is no skill 'secret'; there are: open$"):
+    with pytest.raises(BadOption, match=r"^no skill is named 'secret'; the skills are: open$"):
         read_skill(folder, "secret", GATE)
 
 
@@ -271,7 +271,7 @@ def test_a_skill_outside_the_folder_is_never_read(folder: Path) -> None:
 
     assert skill_names(capabilities) == ["alias", "good"]
     assert capabilities.warnings == tuple(
-        f"{key}: leads out of the skills folder, so it is not read"
+        f"{key}: points outside the skills folder and is not read"
         for key in ("half/SKILL.md", "link.md", "linked", "near.md")
     )
     for name in (
@@ -311,13 +311,13 @@ def test_unreadable_skills_are_reported_and_others_still_listed(folder: Path) ->
 
     assert skill_names(capabilities) == ["good"]
     assert capabilities.warnings == (
-        "empty: a folder without a SKILL.md is no skill",
+        "empty: a folder without a SKILL.md is not a skill",
         "gone.md: No such file or directory",
-        "huge.md: more than 10,000,000 bytes are too many for a skill",
+        "huge.md: is larger than the limit of 10,000,000 bytes for a skill",
         "latin.md: not UTF-8 at byte 3",
-        "loop.md: leads in a circle",
-        "pipe.md: this is no file",
-        "'two\\nlines.md': a skill cannot be called so; give the file another name",
+        "loop.md: is a link that points to itself",
+        "pipe.md: is not a file",
+        "'two\\nlines.md': this is not a valid name for a skill; rename the file",
     )
 
 
@@ -325,7 +325,7 @@ def test_a_missing_folder_has_no_skills_and_a_warning(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
 
     assert read_capabilities(folder, GATE).warnings == (f"{folder}: No such file or directory",)
-    assert read_capabilities("a\0b", GATE).warnings == ("'a\\x00b': nothing can have this name",)
+    assert read_capabilities("a\0b", GATE).warnings == ("'a\\x00b': is not a valid file name",)
     with pytest.raises(UnreadableInput, match="No such file or directory"):
         read_skill(folder, "a", GATE)
 

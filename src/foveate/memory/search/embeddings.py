@@ -87,7 +87,7 @@ def default_embedder() -> Embedder:
 
     spec = find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
-        raise UnreadableInput(_PACKAGE, "not installed, so there is no embedder without an endpoint")
+        raise UnreadableInput(_PACKAGE, "is not installed: install it, or configure an embedding endpoint")
     folder = Path(spec.origin).parent
     weights = folder / "weights" / f"{_MODEL}_256.safetensors"
     try:
@@ -133,7 +133,7 @@ class EndpointEmbedder:
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> None:
         if not url.startswith(("http://", "https://")):
-            raise BadOption(f"an embedder's url begins with http:// or https://, not {url!r}", path=("url",))
+            raise BadOption(f"an embedder's url starts with http:// or https://, not {url!r}", path=("url",))
         if not model:
             raise BadOption("an embedder needs the name of a model", path=("model",))
         if dimensions is not None and dimensions < 1:

@@ -80,8 +80,8 @@ async def test_private_notes_are_never_shown(tmp_path: Path) -> None:
             assert "Nobody reads" not in page
             assert "Under the pot" not in page
             assert "tagged as private are left out" in page
-        assert "there is no node 'Diary' in the memory" in await dashboard.text(f"{PATH}?focus=Diary", 400)
-        assert "there is no node 'Keys' in the memory" in await dashboard.text(f"{PATH}?focus=Keys", 400)
+        assert "the memory has no node 'Diary'" in await dashboard.text(f"{PATH}?focus=Diary", 400)
+        assert "the memory has no node 'Keys'" in await dashboard.text(f"{PATH}?focus=Keys", 400)
 
 
 async def test_invalid_input_is_reported_next_to_the_form(tmp_path: Path) -> None:
