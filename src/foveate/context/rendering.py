@@ -77,7 +77,7 @@ def render_prefix(inputs: PrefixInputs) -> RenderedSections:
 def render_context(inputs: ContextInputs, text: str | MissingContent) -> RenderedSections:
     """Render the section context: the text from the memory, or why there is none.
 
-    The limit in `inputs` is a cap of the section, whoever made the text.
+    The limit in `inputs` is a cap of the section, even if the text comes from elsewhere.
 
     Raises:
         BadOption: `text` is not a text.

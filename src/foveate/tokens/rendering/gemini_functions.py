@@ -86,7 +86,7 @@ def unconfirmed_margin(text: str) -> Rendering:
 class LeafStringSyntax:
     """Gemini up to 2.0, and everything on Vertex AI: each string of a structure is counted on its own.
 
-    Names, descriptions, keys and strings are counted, and a number as one token; all else is free. The rule of
+    Names, descriptions, keys and strings are counted, and a number as one token; nothing else is. The rule of
     the SDK's local tokenizer (google-genai `local_tokenizer`), except that types in schemas count too.
     Recordings of 2024 to 2026: 69 of 69 requests with tools match on Vertex, 10 of 12 on AI Studio (2.0). The
     other two are from early 2025, before types were counted there.
