@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GAP = 2
 _MIN_SHORTENED_CELLS, _MIN_WRAPPED_CELLS = 16, 24
-_TRAILING_BLANKS = re.compile(r" +((?:\x1b\[[\d;]*m)*)$")
+_RESET = "\x1b[0m"
 _NONZERO = re.compile(r"[1-9A-Za-z]")
 _MAX_SMALL_DOLLARS, _MIN_CENTS_DOLLARS = Decimal(100), Decimal("0.1")
 
@@ -282,7 +282,14 @@ def _render(renderable: "RenderableType", columns: int, display: Display) -> Ite
     with console.capture() as capture:
         console.print(renderable, no_wrap=True, overflow="ignore", crop=False)
     for line in capture.get().splitlines():
-        yield _TRAILING_BLANKS.sub(r"\1", line)
+        yield _strip_trailing_blanks(line)
+
+
+def _strip_trailing_blanks(line: str) -> str:
+    """Remove blanks at the end of a line, also before a final escape sequence."""
+    if not line.endswith(_RESET):
+        return line.rstrip(" ")
+    return line.removesuffix(_RESET).rstrip(" ") + _RESET
 
 
 def _console(display: Display, columns: int) -> "Console":
