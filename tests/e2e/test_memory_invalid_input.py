@@ -139,7 +139,8 @@ def test_a_heading_40_levels_deep_is_shown_with_its_ancestors(run: Any, notes: P
     assert outcome.code == 0
     assert f"Text {deepest}." in lines
     for level in range(1, deepest + 1):
-        assert any(re.match(rf"\*{{{level + below_file}}} Level {level}(?: |$)", line) for line in lines)
+        shown = rf"{re.escape(heading_prefix)}{{{level + below_file}}} Level {level}(?: |$)"
+        assert any(re.match(shown, line) for line in lines)
     outline = run("memory", "outline", notes).out.splitlines()
     assert any(line.startswith(f"{'  ' * (deepest - 1 + below_file)}Level {deepest}  <<") for line in outline)
 
@@ -262,7 +263,7 @@ def test_ten_of_hundreds_of_problems_are_printed_and_json_has_all(run: Any, note
         ),
         (("render", "--limit-tokens", "many"), "1 or more, or none, not 'many'"),
         (("render", "--limit-tokens", "9" * 5000), "1 or more, or none, not '999"),
-        (("render", "--format", "html"), "format is one of org, markdown, not 'html'"),
+        (("render", "--format", "html"), "format is one of auto, org, markdown, not 'html'"),
         (("render", "--private", ""), "a privacy tag is a word, not ''"),
         (("query", "--private", " :: "), "a privacy tag is a word, not ' :: '"),
         (("query", "--tag", ""), "tag is empty"),
