@@ -28,7 +28,7 @@ def test_requests_without_a_model_use_the_catch_all_route() -> None:
 
 def test_a_model_whose_upstream_has_another_api_is_rejected() -> None:
     """Regression: it silently went to the default provider."""
-    with pytest.raises(WrongApi, match=r"'deepseek-chat' leads to deepseek, .* API of anthropic"):
+    with pytest.raises(WrongApi, match=r"'deepseek-chat' leads to the upstream deepseek, .* the anthropic API"):
         make_routing(deepseek="*").match(MESSAGES, "deepseek-chat")
     assert make_routing(deepseek="*").match(CHAT, "deepseek-chat").upstream.name == "deepseek"
     both = make_routing(deepseek="*", anthropic="*")
@@ -44,7 +44,7 @@ def test_a_model_in_the_path_is_routed_like_one_in_the_body() -> None:
     assert aliases.match(gemini, "quick").served_model == "gemini-3-flash"
     assert aliases.match(CHAT, "gpt-5").served_model == ""
     assert make_routing().match(gemini, "gemini-3-pro").upstream.name == "google"
-    with pytest.raises(WrongApi, match=r"leads to deepseek, .* API of gemini"):
+    with pytest.raises(WrongApi, match=r"leads to the upstream deepseek, .* the gemini API"):
         make_routing(deepseek="*").match(gemini, "quick")
 
 
