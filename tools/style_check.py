@@ -17,18 +17,18 @@ ROOT = Path(__file__).parents[1]
 
 # A word that must not come back, and what to say instead.
 VOCABULARY = {
-    r"folds?|folded|folding|unfold(?:ed)?": "compaction, compact",
+    r"(?<!adaptive, )folds?|(?<!case-)folded|folding|unfold(?:ed)?": "compaction, compact",
     r"(?<!combining )marks?(?= (?:of|for|in|at|on|are|that|go|placed)\b)|cache marks?": "cache breakpoint",
-    r"(?<!is )(?<!was )thoughts?": "thinking, thinking block",
+    r"thoughts": "thinking, thinking block",
     r"bookings?|booked|books (?:calls?|what|it)": "charge, record",
     r"bills? (?:of|is|are|was|were|that|says?|comes?)": "usage, charge, cost",
     r"anew": "again",
     r"(?<!there )is no(?= (?!longer|more|such|need|way|limit|other|one|cap|\d))": "is not a",
     r"(?<!there )are no(?= (?!longer|more|such))": "are not",
-    r"beside": "next to, compared with, in addition to",
+    r"(?<!schema )beside": "next to, compared with, in addition to",
     r"whence|whereof|therein|thereof|hereof|herein": "plain words",
     r"whoever|whomever": "the actor",
-    r"dearer|dearest|dear": "more expensive",
+    r"dearer|dearest": "more expensive",
     r"nobody knows|no one knows": "is unknown",
     r"all else": "everything else",
     r"is told (?:apart|as|by|of|so|that|in)|are told (?:apart|as|by|of|in)": "is reported, is shown",
@@ -36,13 +36,15 @@ VOCABULARY = {
 _VOCABULARY = [(re.compile(rf"\b(?:{word})\b", re.IGNORECASE), advice) for word, advice in VOCABULARY.items()]
 
 _MARKDOWN_CODE = re.compile(
-    r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*$|<!--.*?-->|(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)|(?<=\])\([^)\s]*\)|<[^>\n]+>|https?://\S+",
+    r"^    .*$|^(?P<fence>```+|~~~+).*?^(?P=fence)\s*$|<!--.*?-->|(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)|(?<=\])\([^)\s]*\)|<[^>\n]+>|https?://\S+",
     re.MULTILINE | re.DOTALL,
 )
 # The glossary names the words to avoid.
 _GLOSSARY = re.compile(r"^\| concept \| say \| not \|\n(?:\|.*\n)+", re.MULTILINE)
 _TEMPLATE_CODE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}|<[^>]*>", re.DOTALL)
-_SQL = re.compile(r"\s*(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|WITH|PRAGMA|CHECK|ON CONFLICT)\b")
+_SQL = re.compile(
+    r"[^a-z]*\b(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|WITH|WHERE|PRAGMA|CHECK|ON CONFLICT)\b"
+)
 _INLINE_CODE = re.compile(r"`[^`\n]+`|https?://\S+|\S*[_/=]\S*")
 _COMMENT = re.compile(r"#+ ?(.*)$")
 
@@ -91,7 +93,7 @@ def _python_texts(content: str) -> Iterator[tuple[int, str]]:
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
             and " " in node.value.strip()
-            and not _SQL.match(node.value)
+            and not _SQL.search(node.value)
         ):
             yield node.lineno, _blank(_INLINE_CODE, node.value)
 

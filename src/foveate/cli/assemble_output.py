@@ -187,7 +187,7 @@ def _section_note(section: SectionReport, *, capped: bool) -> str:
 
 
 def _fit_columns(full_widths: _ColumnWidths, room: int) -> _ColumnWidths:
-    """Fit the columns beside the sizes: shrink the bar first, then the names, then drop columns."""
+    """Fit the columns next to the sizes: shrink the bar first, then the names, then drop columns."""
     minimal = replace(full_widths, bar=_MIN_BAR_CELLS)
     without_priority = replace(minimal, priority=0)
     without_bar = replace(without_priority, bar=0)

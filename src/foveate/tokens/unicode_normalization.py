@@ -1,7 +1,7 @@
 """Unicode normalization (NFC, NFKC) in linear time.
 
 `unicodedata.normalize` sorts a run of combining marks in quadratic time, and holds the GIL until the whole text
-is done. So texts are normalized in chunks, and very long runs of marks are left as they are.
+is done. So texts are normalized in chunks, and very long runs of them are left as they are.
 """
 
 import re
