@@ -10,10 +10,8 @@ import pytest
 
 import foveate
 from tests.support.processes.commands import spawn, write
-from tests.support.processes.forked_commands import COMMAND
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = ROOT / "docs" / "cli.md"
 EXAMPLES = ROOT / "examples"
 
 RULES = "Answer in one word."
@@ -182,7 +180,7 @@ def test_warnings_are_printed_next_to_the_chart_and_listed_in_json(
     arguments = ("assemble", "--sections", sections, "--budget", budget, "--model", UNKNOWN_MODEL)
     warnings = [
         f"foveate: the window of '{UNKNOWN_MODEL}' is unknown, assuming 16,384 tokens: "
-        "say total_tokens in a budget",
+        "set total_tokens in the budget",
         "foveate: the budget has a rule for 'Log', but no such section exists: did you mean 'log'?",
         "foveate: the budget has rules for 'weather', but no such section exists",
     ]
@@ -316,24 +314,3 @@ def test_each_of_a_thousand_sections_has_a_row(run: Any, tmp_path: Path) -> None
 
     assert len(lines) == 1001
     assert all(len(line) <= 80 for line in lines)
-
-
-def examples() -> list[tuple[str, str]]:
-    """The example commands of the reference with the output shown there."""
-    text = REFERENCE.read_text(encoding="utf-8")
-    blocks = re.findall(r"^    \$ (.*foveate assemble .*)\n((?:    .+\n|\n(?=    ))*)", text, re.MULTILINE)
-    return [(line, re.sub(r"^    ", "", output, flags=re.MULTILINE)) for line, output in blocks]
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(("line", "output"), examples(), ids=[line for line, _ in examples()])
-def test_the_examples_in_the_reference_show_the_real_output(line: str, output: str) -> None:
-    script = f'cd "{ROOT}" && ' + line.replace("foveate", '"$@"', 1)
-    outcome = spawn(command=["sh", "-c", script, "sh", *COMMAND])
-
-    assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out == output
-
-
-def test_the_reference_has_examples() -> None:
-    assert len(examples()) >= 2

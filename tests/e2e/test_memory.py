@@ -74,7 +74,7 @@ def test_the_focus_is_shown_completely_with_its_ancestors_and_the_rest_as_an_out
     assert "** TODO [#A] Mend the glasshouse <<glasshouse>> :project:" in lines
     assert foveate.count(outcome.out.rstrip("\n")).tokens <= 150
     assert outcome.err.startswith("foveate: ")
-    assert " of 150 tokens, gpt-4o, exact; of " in outcome.err
+    assert " of 150 tokens, gpt-4o, exact; 20 nodes: " in outcome.err
     assert outcome.err.count("\n") == 2, "that something is left out, and how long it is"
 
 
@@ -112,7 +112,7 @@ def test_without_a_limit_the_outline_has_two_levels_and_the_focus_is_complete(ru
 
     assert any(line.startswith("*** Roses ") for line in lines)
     assert not any("Nine bushes" in line for line in lines)
-    assert "tokens, gpt-4o, exact; of " in outcome.err
+    assert "tokens, gpt-4o, exact; 20 nodes: " in outcome.err
 
 
 def test_json_has_the_text_and_every_node_with_its_score(run: Any, notes: Path) -> None:

@@ -38,7 +38,8 @@ def is_good_node_shown(outcome: Outcome, *, problem_count: int = 1) -> bool:
         and "The rest still works." in outcome.out
         and len(problem_lines) == problem_count
         and all(line.startswith("foveate: ") for line in problem_lines)
-        and " tokens, gpt-4o, exact; of " in summary
+        and " tokens, gpt-4o, exact; " in summary
+        and " nodes: " in summary
     )
 
 
