@@ -45,7 +45,7 @@ async def test_a_session_is_found_by_the_name_that_its_client_gives_it(store: St
     assert isinstance(fox_history, SessionHistory)
     assert [request.trace.id for request in run_history.requests] == ["req_1", "req_2"]
     assert fox_history.session_id == fox_id
-    with pytest.raises(BadOption, match="nothing is known"):
+    with pytest.raises(BadOption, match="no session or request in the store"):
         await find_traces(store, "run", None)
 
 
@@ -56,7 +56,7 @@ async def test_a_session_name_shared_by_several_agents_is_not_guessed(store: Sto
         )
 
     with pytest.raises(
-        BadOption, match=f"{derive_named_session_id('ana', 'main')[:8]} of ana, .* of bo; say the id of one"
+        BadOption, match=f"{derive_named_session_id('ana', 'main')[:8]} of ana, .* of bo; give the id of one"
     ):
         await find_traces(store, "main", None)
 
@@ -69,7 +69,7 @@ async def test_sessions_with_one_name_of_different_callers_are_listed(store: Sto
 
     assert isinstance(history, SessionHistory)
     assert history.session_id == first
-    with pytest.raises(BadOption, match="several sessions are called 'main'") as raised:
+    with pytest.raises(BadOption, match="several sessions are named 'main'") as raised:
         await find_traces(store, "main", None)
     assert first[:8] in str(raised.value)
     assert second[:8] in str(raised.value)

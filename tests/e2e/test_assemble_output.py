@@ -53,7 +53,7 @@ def test_an_input_file_is_never_overwritten_under_any_spelling_of_its_path(
 
     for output in (input_files[option], symlink, hard_link, roundabout):
         inputs = [argument for option_and_file in input_files.items() for argument in option_and_file]
-        check_rejected(run("assemble", *inputs, "-o", output), f"is what {option} reads")
+        check_rejected(run("assemble", *inputs, "-o", output), f"is also the input of {option}")
     assert files(tmp_path) == before
 
 

@@ -167,7 +167,7 @@ async def test_the_memory_visible_to_the_model_can_be_shown(
 
     assert "Answer the insurance" in insurance_node
     assert "tokens of ana's memory" in insurance_node
-    assert "there is no node 'no such node'" in missing
+    assert "the memory has no node 'no such node'" in missing
     assert "injected context" in window
     assert "conversation is empty" in window
     assert "conversation is empty" not in context_with_memory

@@ -187,29 +187,29 @@ TOOL = {"name": "look", "input_schema": {"type": "object"}}
 @pytest.mark.parametrize(
     ("path", "body", "reason"),
     [
-        ("/v1/messages", build_request(tools=[TOOL] * 2_001), "2,001 tools, and at most 2,000"),
-        ("/v1/messages", nested_json(5_000), "levels of nesting, and at most 100"),
-        ("/v1/messages", nested_json(100), "101 levels of nesting, and at most 100"),
-        ("/v1/messages", nested_json(2_000_000), "levels of nesting, and at most 100"),
+        ("/v1/messages", build_request(tools=[TOOL] * 2_001), "2,001 tools; the limit is 2,000"),
+        ("/v1/messages", nested_json(5_000), "levels of nesting; the limit is 100"),
+        ("/v1/messages", nested_json(100), "101 levels of nesting; the limit is 100"),
+        ("/v1/messages", nested_json(2_000_000), "levels of nesting; the limit is 100"),
         (
             "/v1/messages",
             build_request(metadata={"ids": [1] * 1_000_000}),
-            " JSON values, and at most 320,000",
+            " JSON values; the limit is 320,000",
         ),
         (
             "/v1/chat/completions",
             build_request(model="gpt-5", messages=[{"role": "user", "content": "a"}] * 20_001),
-            "20,001 messages, and at most 20,000",
+            "20,001 messages; the limit is 20,000",
         ),
         (
             "/v1/responses",
             b'{"model":"gpt-5","input":[' + b",".join([b'{"role":"user","content":"a"}'] * 20_001) + b"]}",
-            "20,001 input items, and at most 20,000",
+            "20,001 input items; the limit is 20,000",
         ),
         (
             "/v1/embeddings",
             json.dumps({"model": "text-embedding-3-small", "input": ["a"] * 20_001}).encode(),
-            "20,001 input items, and at most 20,000",
+            "20,001 input items; the limit is 20,000",
         ),
     ],
     ids=["tools", "levels", "a level", "two million levels", "values", "chat", "responses", "embeddings"],

@@ -138,16 +138,16 @@ def test_one_request_is_explained_by_its_own_id(
     assert json.loads(explain(newest.id, "--json").out)["broken"] is False
     assert json.loads(explain(after.id, "--json").out)["cause"] == "timestamp"
     outcome = explain(first.id)
-    assert (outcome.code, "nothing is kept before" in outcome.err) == (2, True)
+    assert (outcome.code, "the store has no request before" in outcome.err) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["nowhere.json"], "no kept session or request whose id begins with 'nowhere.json'"),
-        ([""], "the id of a session or of a request is expected"),
-        (["-"], "two requests are compared"),
-        (["x", "--gap", "5m"], "--gap and --model are for files"),
+        (["nowhere.json"], "no file has the name 'nowhere.json', and no stored session or request has an id that"),
+        ([""], "the id of a session or request is missing"),
+        (["-"], "--cache compares two requests"),
+        (["x", "--gap", "5m"], "--gap and --model apply only to files"),
     ],
 )
 def test_invalid_cache_arguments_are_reported(
@@ -168,7 +168,7 @@ def test_sessions_requests_and_edits_are_shown_without_stored_bodies(
     short_id = session["session_id"][:8]
     outcome = explain(short_id, cache=False)
     assert outcome.code == 0, outcome.err
-    assert "broke: timestamp" in outcome.out
+    assert "cache miss: timestamp" in outcome.out
     assert "6 requests, $0.0" in outcome.out
     assert "window: ~" in outcome.out
 
@@ -186,10 +186,10 @@ def test_sessions_requests_and_edits_are_shown_without_stored_bodies(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["nowhere"], "nothing is known of a session or request whose id begins with 'nowhere'"),
-        ([""], "the id of a session or of a request is expected"),
-        (["-"], "add --cache"),
-        (["x", "--gap", "5m"], "--gap, --price and --model go with --cache"),
+        (["nowhere"], "no session or request in the store has an id that starts with 'nowhere'"),
+        ([""], "the id of a session or request is missing"),
+        (["-"], "request bodies can only be explained with --cache"),
+        (["x", "--gap", "5m"], "--gap, --price and --model require --cache"),
         (["--request", "2"], "--request needs the id of a session"),
     ],
 )

@@ -219,7 +219,7 @@ def test_the_page_shows_limits_and_labels_dollars(browser: Browser, tmp_path: Pa
             expect(row).to_contain_text("ana")
             expect(row).to_contain_text("5h")
             expect(row).to_contain_text("1%")
-            expect(part).to_contain_text("list-price equivalents")
+            expect(part).to_contain_text("shown at list prices")
             agents = page.locator("[data-part=agents]")
             expect(agents.locator("tr", has_text="ana")).to_contain_text("list price")
             expect(page.locator("[data-part=models] tr", has_text="claude-opus-9")).to_contain_text("inherited")

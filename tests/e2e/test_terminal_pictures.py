@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-import pyte  # type: ignore[import-untyped]
+import pyte
 import pytest
 
 from foveate.sandbox.script import ScriptStep

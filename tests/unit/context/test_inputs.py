@@ -68,7 +68,7 @@ def test_a_missing_focus_is_a_placeholder_and_a_warning(garden: Path) -> None:
     )
 
     assert built.sections[0].text == "[Awareness not available]"
-    assert "there is no node 'Diary'" in str(built.warnings[0])
+    assert "the memory has no node 'Diary'" in str(built.warnings[0])
 
 
 def long_notes(folder: Path) -> Memory:

@@ -67,7 +67,7 @@ def test_a_request_that_grows_beyond_a_limit_is_rejected() -> None:
         return json.dumps({"model": "m", "max_tokens": 1, "messages": messages[:number], **fields}).encode()
 
     assert len(formats.parse_request(body(5), Format.ANTHROPIC, limits=LIMITS).messages) == 5
-    with pytest.raises(RequestLimitExceeded, match="6 messages, and at most 5"):
+    with pytest.raises(RequestLimitExceeded, match="6 messages; the limit is 5"):
         formats.parse_request(body(6), Format.ANTHROPIC, limits=LIMITS)
     with pytest.raises(RequestLimitExceeded, match="levels of nesting"):
         formats.parse_request(body(5, metadata=[[[[[[[[]]]]]]]]), Format.ANTHROPIC, limits=LIMITS)
