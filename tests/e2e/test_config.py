@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,9 @@ def test_effective_settings_are_shown_with_their_source_and_without_keys(
         "variable": "OPENAI_API_KEY",
         "default": None,
     }
-    assert f"{config}:2" in lines
+    assert lines.startswith(f"file: {config}\n")
+    assert re.search(r"^server\.port +9000 +line 2$", lines, re.MULTILINE)
+    assert re.search(r"^store\.url +\S+ +FOVEATE_STORE$", lines, re.MULTILINE)
     for content in (outcome.out, lines):
         assert "hush" not in content
         assert "a1" * 32 not in content

@@ -188,7 +188,7 @@ def test_control_c_ends_the_command_with_130_and_no_traceback(slow_notes: Path) 
 def test_a_slow_command_shows_progress(slow_notes: Path) -> None:
     output = on_terminal("memory", "render", str(slow_notes), "--query", "a while", env={"NO_COLOR": "1"})
 
-    assert re.search(r"foveate: (reading the memory|rendering) …\r +\r", output)
+    assert re.search(r"foveate: (reading the memory|rendering)… \d+ s\r +\r", output)
 
 
 def test_a_wrong_command_gives_no_traceback(run: Any) -> None:

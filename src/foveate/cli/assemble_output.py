@@ -1,10 +1,8 @@
 """Output of `foveate assemble`: a bar for each section, the cuts, and notes about the budget."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from difflib import get_close_matches
-
-from rich.cells import cell_len, set_cell_size
 
 from foveate.budget.assemble import CAP_RUNG
 from foveate.budget.budget import Budget
@@ -19,14 +17,22 @@ from foveate.budget.prompt import (
     is_near_cap,
 )
 from foveate.cli.console import Display, format_tokens
+from foveate.cli.tables import BarPart, Cell, Column, Fit, Styled, draw_bar, format_table
 
-_GAP = "  "
-_NAME_CELLS, _MIN_NAME_CELLS = 28, 8
+_MIN_NAME_CELLS = 8
 _BAR_CELLS, _MIN_BAR_CELLS = 40, 8
-_MIN_REASON_CELLS = 32
-
-_DIM, _BOLD, _RED, _GREEN, _YELLOW = "2", "1", "31", "32", "33"
-_COLOURS = {Action.DROPPED: _RED, Action.DISABLED: _DIM}
+# Narrower terminals show the reasons of cuts on lines of their own.
+_MIN_REASON_COLUMNS = 64
+_STYLES = {Action.DROPPED: "red", Action.DISABLED: "dim"}
+_NAME = Column(fit=Fit.SHORTEN, min_cells=_MIN_NAME_CELLS)
+_SECTION_COLUMNS = (
+    _NAME,
+    Column(drop_order=1),  # priority
+    Column(drop_order=2),  # bar
+    Column(align="right"),
+    Column(optional=True, drop_order=3),  # note
+)
+_CUT_COLUMNS = (_NAME, Column(align="right"), Column(fit=Fit.WRAP))
 # Fuzzy comparison of more names takes longer than assembling; beyond this only case is ignored.
 _MAX_COMPARISONS = 5_000
 
@@ -36,25 +42,14 @@ class _PromptGlyphs:
     filled: str
     cut: str
     arrow: str
-    more: str
 
 
-_BLOCKS = _PromptGlyphs(filled="█", cut="░", arrow="→", more="…")
-_ASCII = _PromptGlyphs(filled="#", cut=".", arrow="->", more="..")
+_BLOCKS = _PromptGlyphs(filled="█", cut="░", arrow="→")
+_ASCII = _PromptGlyphs(filled="#", cut=".", arrow="->")
 
 
 def draw_prompt(prompt: Prompt, *, model: str, display: Display, explain: bool) -> str:
     return "\n".join(_PromptChart(display, exact=prompt.count.exact).lines(prompt, model, explain=explain))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ColumnWidths:
-    """Width of each column in cells; 0 if the column is left out."""
-
-    name: int
-    priority: int
-    bar: int
-    note: int
 
 
 class _PromptChart:
@@ -64,8 +59,7 @@ class _PromptChart:
         self._glyphs = _BLOCKS if display.can_show("".join(astuple(_BLOCKS))) else _ASCII
 
     def lines(self, prompt: Prompt, model: str, *, explain: bool) -> Iterator[str]:
-        heading = _heading(prompt, self._display.escape(model))
-        yield from (self._paint(line, _BOLD) for line in self._wrap(heading, self._display.columns))
+        yield from self._wrap(Styled(_heading(prompt, model), "bold"))
         yield from self._section_rows(prompt)
         if explain:
             yield ""
@@ -73,98 +67,69 @@ class _PromptChart:
 
     def _section_rows(self, prompt: Prompt) -> Iterator[str]:
         sections = prompt.sections
+        if not sections:
+            return
         capped = {cut.section for cut in prompt.cuts if cut.rung == CAP_RUNG}
         capped -= {cut.section for cut in prompt.cuts if cut.rung != CAP_RUNG}
-        names = [self._display.escape(section.name) for section in sections]
-        notes = [_section_note(section, capped=section.name in capped) for section in sections]
-        sizes = self._align_sizes([(section.after, "of", section.before) for section in sections])
-        largest = max((section.before for section in sections), default=0)
-        full_widths = _ColumnWidths(
-            name=_max_width(names),
-            priority=_max_width([section.priority for section in sections]),
-            bar=_BAR_CELLS,
-            note=_max_width(notes),
-        )
-        columns = _fit_columns(full_widths, self._display.columns - _max_width(sizes))
-        for section, name, size, note in zip(sections, names, sizes, notes, strict=True):
-            cells = [self._fit(name, columns.name)]
-            if columns.priority:
-                cells.append(self._paint(f"{section.priority:<{columns.priority}}", _DIM))
-            if columns.bar:
-                cells.append(self._bar(section, largest, columns.bar))
-            cells.append(size)
-            if columns.note and note:
-                cells.append(self._paint(note, _COLOURS.get(section.action, _YELLOW)))
-            yield _GAP.join(cells)
+        sizes = self._format_sizes([(section.after, "of", section.before) for section in sections])
+        largest = max(section.before for section in sections)
+        rows: list[list[Cell]] = [
+            [
+                section.name,
+                Styled(section.priority, "dim"),
+                self._bar(section, largest),
+                size,
+                Styled(
+                    _section_note(section, capped=section.name in capped),
+                    _STYLES.get(section.action, "yellow"),
+                ),
+            ]
+            for section, size in zip(sections, sizes, strict=True)
+        ]
+        yield from format_table(_SECTION_COLUMNS, rows, self._display)
 
-    def _bar(self, section: SectionReport, largest: int, width: int) -> str:
-        """Draw the original size of a section, filled up to what is kept.
-
-        Non-empty parts take at least one cell.
-        """
-        bar_cells = max(round(width * section.before / largest), 1) if section.before else 0
-        kept_cells = min(max(round(width * section.after / largest), 1), bar_cells) if section.after else 0
-        if section.after < section.before and kept_cells == bar_cells > 1:
-            kept_cells -= 1
-        kept_part = self._paint(self._glyphs.filled * kept_cells, _GREEN)
-        cut_part = self._paint(self._glyphs.cut * (bar_cells - kept_cells), _DIM)
-        return kept_part + cut_part + " " * (width - bar_cells)
+    def _bar(self, section: SectionReport, largest: int) -> list[Styled]:
+        """Draw the original size of a section, filled up to what is kept."""
+        cells = _BAR_CELLS
+        if self._display.is_terminal:
+            cells = min(_BAR_CELLS, max(_MIN_BAR_CELLS, self._display.columns // 4))
+        kept = BarPart(size=section.after, glyph=self._glyphs.filled, style="green")
+        cut = BarPart(size=section.before - section.after, glyph=self._glyphs.cut, style="dim")
+        return draw_bar([kept, cut], cells=cells, full=largest)
 
     def _cut_lines(self, cuts: Sequence[Cut]) -> Iterator[str]:
         if not cuts:
             yield "no cuts"
             return
-        names = [self._display.escape(cut.section) for cut in cuts]
-        sizes = self._align_sizes([(cut.before, self._glyphs.arrow, cut.after) for cut in cuts])
-        cells_left_of_sizes = self._display.columns - _max_width(sizes) - len(_GAP)
-        name_cells = max(min(_max_width(names), _NAME_CELLS, cells_left_of_sizes), 1)
-        reason_column = name_cells + _max_width(sizes) + 2 * len(_GAP)
-        is_reason_on_row = self._display.columns - reason_column >= _MIN_REASON_CELLS
-        indent = " " * (reason_column if is_reason_on_row else 4)
-        for cut, name, size in zip(cuts, names, sizes, strict=True):
-            reason = self._display.escape(f"{cut.rung}: {self._reason(cut)}")
-            first, *rest = self._wrap(reason, self._display.columns - len(indent))
-            row = _GAP.join((self._fit(name, name_cells), size))
-            if is_reason_on_row:
-                yield _GAP.join((row, first))
-            else:
-                yield row
-                yield indent + first
-            yield from (indent + line for line in rest)
+        sizes = self._format_sizes([(cut.before, self._glyphs.arrow, cut.after) for cut in cuts])
+        reasons = [f"{cut.rung}: {self._reason(cut)}" for cut in cuts]
+        rows = [(cut.section, size, reason) for cut, size, reason in zip(cuts, sizes, reasons, strict=True)]
+        if not self._display.is_terminal or self._display.columns >= _MIN_REASON_COLUMNS:
+            yield from format_table(_CUT_COLUMNS, rows, self._display)
+            return
+        lines = format_table(_CUT_COLUMNS[:2], [row[:2] for row in rows], self._display)
+        for line, reason in zip(lines, reasons, strict=True):
+            yield line
+            yield from self._wrap(Styled(reason), indent=2)
 
     def _reason(self, cut: Cut) -> str:
         """Say why it was cut; a cap on an estimate also names the upper bound as the reason."""
         is_bounded = cut.rung == CAP_RUNG and not self._exact
         return f"{cut.reason}; applied to the upper bound of the estimate" if is_bounded else cut.reason
 
-    def _align_sizes(self, sizes: Sequence[tuple[int, str, int]]) -> list[str]:
+    def _format_sizes(self, sizes: Sequence[tuple[int, str, int]]) -> list[str]:
         formatted = [
             (self._format_tokens(first), word, self._format_tokens(second)) for first, word, second in sizes
         ]
-        left, right = (_max_width([size[side] for size in formatted]) for side in (0, 2))
-        return [f"{first:>{left}} {word} {second:>{right}}" for first, word, second in formatted]
+        width = max(len(second) for _, _, second in formatted)
+        return [f"{first} {word} {second:>{width}}" for first, word, second in formatted]
 
     def _format_tokens(self, tokens: int) -> str:
         return format_tokens(tokens, self._exact or not tokens)  # zero is exact even in an estimate
 
-    def _fit(self, text: str, cells: int) -> str:
-        if cell_len(text) <= cells:
-            return set_cell_size(text, cells)
-        more = self._glyphs.more[:cells]
-        return set_cell_size(set_cell_size(text, cells - len(more)).rstrip() + more, cells)
-
-    def _wrap(self, text: str, cells: int) -> list[str]:
-        lines = [""]
-        for word in text.split():
-            fitting = word if cell_len(word) <= cells else self._fit(word, max(cells, 1))
-            if lines[-1] and cell_len(f"{lines[-1]} {fitting}") > cells:
-                lines.append(fitting)
-            else:
-                lines[-1] = f"{lines[-1]} {fitting}".lstrip()
-        return lines
-
-    def _paint(self, text: str, colour: str) -> str:
-        return f"\x1b[{colour}m{text}\x1b[0m" if text and self._display.colours else text
+    def _wrap(self, text: Styled, *, indent: int = 0) -> list[str]:
+        """Wrap a text on a terminal. Words that are too long are broken."""
+        return format_table((Column(fit=Fit.WRAP),), [[text]], self._display, indent=indent)
 
 
 def _heading(prompt: Prompt, model: str) -> str:
@@ -184,28 +149,6 @@ def _section_note(section: SectionReport, *, capped: bool) -> str:
     if section.action is not Action.KEPT:
         return "capped" if capped and section.action is Action.TRUNCATED else str(section.action)
     return "near cap" if is_near_cap(section) else ""
-
-
-def _fit_columns(full_widths: _ColumnWidths, room: int) -> _ColumnWidths:
-    """Fit the columns next to the sizes: shrink the bar first, then the names, then drop columns."""
-    minimal = replace(full_widths, bar=_MIN_BAR_CELLS)
-    without_priority = replace(minimal, priority=0)
-    without_bar = replace(without_priority, bar=0)
-    without_note = replace(without_bar, note=0)
-    for columns in (minimal, without_priority, without_bar, without_note):
-        other_cells = sum(cells + len(_GAP) for cells in (columns.priority, columns.bar, columns.note) if cells)
-        free_cells = room - len(_GAP) - other_cells
-        if free_cells >= min(full_widths.name, _MIN_NAME_CELLS):
-            break
-    # Names get the space that is left once the bar is long enough.
-    max_name_cells = max(_NAME_CELLS, free_cells - (_BAR_CELLS - _MIN_BAR_CELLS))
-    name = max(min(full_widths.name, free_cells, max_name_cells), 1)
-    bar = min(columns.bar + free_cells - name, full_widths.bar) if columns.bar else 0
-    return replace(columns, name=name, bar=bar)
-
-
-def _max_width(texts: Sequence[str]) -> int:
-    return max(map(cell_len, texts), default=0)
 
 
 def prompt_notes(prompt: Prompt, budget: Budget, *, model: str, explain: bool) -> Iterator[str]:

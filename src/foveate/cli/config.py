@@ -25,6 +25,7 @@ app = typer.Typer(
 
 _FILE_NAME = "foveate.yaml"
 _DEFAULT_AGENT = "default"
+_MIN_KEY_CELLS, _MIN_VALUE_CELLS = 40, 14
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 File = Annotated[
@@ -146,14 +147,18 @@ def show(file: File = None, json: AsJson = False) -> None:
             return
         display = console.display_for(sys.stdout)
         console.print_text(f"file: {display.escape(str(path)) if path else 'none, defaults apply'}")
-        keys = max(len(row.key) for row in rows)
-        values = [row.value_text for row in rows]
-        width = min(max(map(len, values)), 40)
-        console.print_lines(
-            f"{display.escape(row.key):<{keys}}  {display.escape(value):<{width}}  "
-            f"{display.escape(row.origin(path))}"
-            for row, value in zip(rows, values, strict=True)
+        from foveate.cli.tables import Column, Fit, format_table
+
+        columns = (
+            Column(heading="setting", fit=Fit.SHORTEN, min_cells=_MIN_KEY_CELLS),
+            Column(heading="value", fit=Fit.WRAP, min_cells=_MIN_VALUE_CELLS),
+            Column(heading="source", fit=Fit.SHORTEN),
         )
+        cells = [
+            (row.key, row.value_text, row.origin(path) if row.line is None else f"line {row.line}")
+            for row in rows
+        ]
+        console.print_lines(format_table(columns, cells, display))
 
 
 def _effective_settings(path: Path | None) -> "list[EffectiveSetting]":

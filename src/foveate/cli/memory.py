@@ -163,7 +163,9 @@ def query(
                 {"nodes": [node_object(node) for node in found]} | _state_object(memory, failures)
             )
         else:
-            console.print_lines(node_lines(found, console.display_for(sys.stdout)))
+            with console.show_progress("formatting"):
+                lines = node_lines(found, console.display_for(sys.stdout))
+            console.print_lines(lines)
             _print_private_note(memory)
             console.print_note(f"{len(found):,} of {len(memory.nodes):,} nodes")
         _exit_if_failed(failures)

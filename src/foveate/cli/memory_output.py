@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from foveate.cli.console import Display, format_tokens
+from foveate.cli.tables import GAP, Cell, Column, Fit, Styled, format_table, join_styled, shorten_middle
 from foveate.memory.nodes import Node, NoteDocument
 from foveate.memory.parsing.outline import PlanningDate, PlanningKind
 from foveate.memory.views.view import DetailLevel, View
@@ -13,9 +14,15 @@ from foveate.memory.views.view import DetailLevel, View
 if TYPE_CHECKING:
     from foveate.model import TokenCount
 
-_GAP = "  "
-_MAX_TITLE_CHARS = 120
-_DIM, _BOLD = "2", "1"
+_INDENT = "  "
+_MIN_TITLE_CELLS, _MAX_TITLE_CELLS = 16, 120
+_NODE_COLUMNS = (
+    Column(),  # id
+    Column(optional=True),  # TODO state
+    Column(fit=Fit.WRAP, min_cells=_MIN_TITLE_CELLS),  # title
+    Column(optional=True, drop_order=2),  # tags
+    Column(fit=Fit.SHORTEN, drop_order=1),  # file
+)
 
 
 def view_summary(view: View, *, model: str, nodes: int) -> str:
@@ -67,37 +74,35 @@ def node_object(node: Node) -> dict[str, object]:
     }
 
 
-def node_lines(nodes: Sequence[Node], display: Display) -> Iterator[str]:
-    ids = max((len(display.escape(node.id)) for node in nodes), default=0)
-    states = max((len(display.escape(node.todo)) for node in nodes), default=0)
-    for node in nodes:
-        cells = [
-            _paint(display.escape(node.id).ljust(ids), _DIM, display),
-            display.escape(node.todo).ljust(states),
-            display.escape(_short_title(node)),
-            display.escape(_format_tags(sorted(node.tags))),
-            _paint(display.escape(node.document.key), _DIM, display),
+def node_lines(nodes: Sequence[Node], display: Display) -> list[str]:
+    rows: list[list[Cell]] = [
+        [
+            Styled(node.id, "dim"),
+            node.todo,
+            _short_title(node, display),
+            _format_tags(sorted(node.tags)),
+            Styled(node.document.key, "dim"),
         ]
-        yield _GAP.join(part for part in cells if part)
+        for node in nodes
+    ]
+    return format_table(_NODE_COLUMNS, rows, display) if rows else []
 
 
 def outline_lines(nodes: Iterable[Node], depth: int | None, display: Display) -> Iterator[str]:
     for document, level, node in _nodes_to_depth(nodes, depth):
-        line = " ".join(filter(None, (node.todo, _priority(node), _short_title(node))))
-        line = _GAP * level + display.escape(line)
-        tags, id_ = (
-            display.escape(_format_tags(node.entry.tags)),
-            _paint(display.escape(f"<<{node.id}>>"), _DIM, display),
-        )
+        title = " ".join(filter(None, (node.todo, _priority(node), _short_title(node, display))))
+        parts = [
+            Styled(_INDENT * level + title, "" if level else "bold"),
+            Styled(f"<<{node.id}>>", "dim"),
+            Styled(_format_tags(node.entry.tags)),
+        ]
         if not level:
             count = _count_tokens(document)
-            line = _paint(line, _BOLD, display)
             node_count = len(document.nodes)
             tokens = f"{format_tokens(count.tokens, count.exact)} tokens"
             size = f"{node_count:,} node{'s' * (node_count != 1)}, {tokens}"
-            yield _GAP.join(filter(None, (line, id_, tags, display.escape(document.key), size)))
-        else:
-            yield _GAP.join(filter(None, (line, id_, tags)))
+            parts += [Styled(document.key), Styled(size)]
+        yield (" " * GAP).join(join_styled([part], display) for part in parts if part.text)
 
 
 def outline_object(nodes: Iterable[Node], depth: int | None) -> dict[str, object]:
@@ -135,9 +140,8 @@ def _count_tokens(document: NoteDocument) -> "TokenCount":
     return foveate.count(document.outline.text)
 
 
-def _short_title(node: Node) -> str:
-    title = " ".join(node.title.split())
-    return title if len(title) <= _MAX_TITLE_CHARS else f"{title[: _MAX_TITLE_CHARS - 1]}…"
+def _short_title(node: Node, display: Display) -> str:
+    return shorten_middle(" ".join(node.title.split()), _MAX_TITLE_CELLS, display)
 
 
 def _priority(node: Node) -> str:
@@ -155,7 +159,3 @@ def _planned_time(node: Node, kind: PlanningKind) -> str | None:
 
 def _format_stamp(stamp: PlanningDate) -> str:
     return stamp.at.isoformat(timespec="minutes") if stamp.has_time else stamp.at.date().isoformat()
-
-
-def _paint(text: str, colour: str, display: Display) -> str:
-    return f"\x1b[{colour}m{text}\x1b[0m" if display.colours else text

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 GAP = 2
 _MIN_SHORTENED_CELLS, _MIN_WRAPPED_CELLS = 16, 24
 _RESET = "\x1b[0m"
-_NONZERO = re.compile(r"[1-9A-Za-z]")
+_EMPTY_OR_ZERO = re.compile(r"[-–~$%.,0 ]*")
 _MAX_SMALL_DOLLARS, _MIN_CENTS_DOLLARS = Decimal(100), Decimal("0.1")
 
 
@@ -51,7 +51,8 @@ class Column:
     """A column of a table.
 
     An `optional` column is left out if all its cells are empty or zero. Columns with a `drop_order` are left
-    out on terminals that are too narrow, the lowest first.
+    out on terminals that are too narrow, the lowest first. `min_cells` is the smallest width to which
+    cells are shortened or wrapped. Columns are wrapped before others are shortened.
     """
 
     heading: str = ""
@@ -59,6 +60,7 @@ class Column:
     fit: Fit = Fit.FIXED
     optional: bool = False
     drop_order: int | None = None
+    min_cells: int | None = None
 
 
 def format_table(
@@ -79,7 +81,7 @@ def format_table(
     shown = [
         number
         for number, column in enumerate(columns)
-        if not column.optional or any(_NONZERO.search(row[number].plain) for row in cells)
+        if not column.optional or not all(_EMPTY_OR_ZERO.fullmatch(row[number].plain) for row in cells)
     ]
     widths = {
         number: max(map(cell_len, (columns[number].heading, *(row[number].plain for row in cells))))
@@ -102,29 +104,26 @@ def _fit_widths(
     )
     while True:
         excess = indent + sum(widths.values()) + GAP * (len(widths) - 1) - display.columns
-        minimum = {
-            number: _min_width(columns[number].fit, heading=columns[number].heading, natural=width)
-            for number, width in widths.items()
-        }
+        minimum = {number: _min_width(columns[number], natural=width) for number, width in widths.items()}
         if excess <= sum(widths[number] - minimum[number] for number in widths) or not droppable:
             break
         del widths[droppable.pop(0)]
     for _ in range(excess):
-        widest = max(widths, key=lambda number: (widths[number] > minimum[number], widths[number]))
-        if widths[widest] <= minimum[widest]:
+        shrinkable = [number for number, width in widths.items() if width > minimum[number]]
+        if not shrinkable:
             break
-        widths[widest] -= 1
+        widths[max(shrinkable, key=lambda number: (columns[number].fit is Fit.WRAP, widths[number]))] -= 1
     return widths
 
 
-def _min_width(fit: Fit, *, heading: str, natural: int) -> int:
-    match fit:
+def _min_width(column: Column, *, natural: int) -> int:
+    match column.fit:
         case Fit.FIXED:
             return natural
         case Fit.SHORTEN:
-            return min(natural, max(_MIN_SHORTENED_CELLS, len(heading)))
+            return min(natural, max(column.min_cells or _MIN_SHORTENED_CELLS, len(column.heading)))
         case Fit.WRAP:
-            return min(natural, _MIN_WRAPPED_CELLS)
+            return min(natural, max(column.min_cells or _MIN_WRAPPED_CELLS, len(column.heading)))
 
 
 def _render_table(
@@ -183,6 +182,8 @@ def shorten_middle(text: str, cells: int, display: Display) -> str:
     tail_cells = max(cells - len(ellipsis), 0) // 2
     head = set_cell_size(text, max(cells - len(ellipsis) - tail_cells, 0)).rstrip()
     tail = set_cell_size(text[::-1], tail_cells)[::-1].lstrip()
+    while tail and not cell_len(tail[0]):  # a combining character without its base
+        tail = tail[1:]
     return head + ellipsis[:cells] + tail
 
 

@@ -222,21 +222,22 @@ def test_zero_tokens_are_exact_in_an_estimate() -> None:
     assert draw_rows(result)[0].endswith("  0 of ~9  dropped")
 
 
-def test_names_are_truncated_between_characters_and_bars_stay_aligned() -> None:
+def test_names_are_shortened_between_characters_and_bars_stay_aligned() -> None:
     long = "日本語" * 6
-    result = make_prompt(make_report(long, 10), make_report("ascii", 10), make_report("e\u0301" * 30, 10))
-    bars = [cell_len(row[: row.index(BLOCKS[0])]) for row in draw_rows(result)]
+    result = make_prompt(make_report(long, 10), make_report("ascii", 10), make_report("e\u0301" * 50, 10))
+    rows = draw_rows(result, columns=67)
+    bars = [cell_len(row[: row.index(BLOCKS[0])]) for row in rows]
 
     assert len(set(bars)) == 1
-    assert draw_rows(result)[0].startswith("日本語日本語日本語日本語日…")
-    assert unicodedata.normalize("NFC", draw_rows(result)[2]).startswith("é" * 27 + "…")
+    assert rows[0].startswith("日本語日本語日…語日本語日本語 ")
+    assert unicodedata.normalize("NFC", rows[2]).startswith("é" * 15 + "…" + "é" * 15 + " ")
 
 
 def test_a_narrow_display_drops_the_bar_before_the_numbers() -> None:
     result = make_prompt(make_report("a_rather_long_name", 99_999, 1_000, Action.TRUNCATED))
 
-    assert draw_rows(result, columns=40) == ["a_rather_lo…  1,000 of 99,999  truncated"]
-    assert draw_rows(result, columns=26) == ["a_rather…  1,000 of 99,999"]
+    assert draw_rows(result, columns=40) == ["a_rath…_name  1,000 of 99,999  truncated"]
+    assert draw_rows(result, columns=26) == ["a_ra…name  1,000 of 99,999"]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
@@ -252,6 +253,18 @@ def test_bars_use_ascii_if_the_encoding_has_no_block_characters(encoding: str) -
     assert "..." in picture
     assert "10 -> 5  cap: why" in picture
     assert "\\U0001f4da" in picture
+
+
+def test_nothing_is_shortened_or_left_out_in_a_pipe() -> None:
+    result = make_prompt(
+        make_report("a" * 60, 10, 5, Action.TRUNCATED),
+        cuts=(Cut(section="a" * 60, rung="cap", before=10, after=5, reason="why " * 40),),
+    )
+    display = Display(columns=40, is_terminal=False)
+    _, row, _, cut = draw_prompt(result, model="gpt-4o", display=display, explain=True).splitlines()
+
+    assert row == f"{'a' * 60}  medium  {'█' * 20}{'░' * 20}  5 of 10  capped"
+    assert cut == f"{'a' * 60}  10 → 5  cap: {'why ' * 40}".rstrip()
 
 
 def test_explain_says_that_nothing_was_cut() -> None:

@@ -21,6 +21,7 @@ from foveate.memory.views.view import DetailLevel, View, ViewNode
 from foveate.model import TokenCount
 
 PLAIN = Display()
+PIPE = Display(is_terminal=False)
 NOTES = """\
 #+FILETAGS: :home:
 * TODO [#B] Paint the door :project:
@@ -92,13 +93,13 @@ def test_a_view_object_has_its_numbers_first() -> None:
 def test_nodes_have_a_line_each_with_aligned_ids_and_states(nodes: list[Node]) -> None:
     file, to_paint, bought, to_sand = nodes
 
-    assert list(node_lines([to_paint, bought, to_sand], PLAIN)) == [
+    assert node_lines([to_paint, bought, to_sand], PLAIN) == [
         f"{'door':15}  TODO  Paint the door  :home:project:  house.org",
-        f"{bought.id}  DONE  Buy paint  :home:project:  house.org",
-        f"{to_sand.id}        Sand it down  :home:project:  house.org",
+        f"{bought.id}  DONE  Buy paint       :home:project:  house.org",
+        f"{to_sand.id}        Sand it down    :home:project:  house.org",
     ]
-    assert list(node_lines([file], PLAIN)) == [f"{file.id}  house  :home:  house.org"]
-    assert list(node_lines([], PLAIN)) == []
+    assert node_lines([file], PLAIN) == [f"{file.id}  house  :home:  house.org"]
+    assert node_lines([], PLAIN) == []
 
 
 def test_a_node_object_has_times_only_for_stamps_with_a_time(nodes: list[Node]) -> None:
@@ -144,21 +145,31 @@ def test_private_text_is_not_counted(tmp_path: Path) -> None:
     assert public == with_private
 
 
-def test_a_long_title_is_truncated_and_its_whitespace_collapsed(tmp_path: Path) -> None:
+def test_a_long_title_is_shortened_and_its_whitespace_collapsed(tmp_path: Path) -> None:
     nodes = read_nodes(tmp_path, f"* {'x' * 121}\n* a \t b\n")
 
-    first, second = node_lines(nodes[1:], PLAIN)
-    assert f"  {'x' * 119}…  house.org" in first
-    assert "  a b  house.org" in second
-    assert not any("x" * 120 in line for line in outline_lines(nodes, None, PLAIN))
+    first, second = node_lines(nodes[1:], PIPE)
+    assert f"  {'x' * 60}…{'x' * 59}  house.org" in first
+    assert f"  a b{' ' * 117}  house.org" in second
+    assert not any("x" * 61 in line for line in outline_lines(nodes, None, PIPE))
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_nodes_fit_the_width_of_a_terminal(tmp_path: Path, columns: int) -> None:
+    nodes = read_nodes(tmp_path, f"* TODO {'a long title ' * 8} :home:\n* a\n")
+    lines = node_lines(nodes, Display(columns=columns))
+
+    assert max(map(len, lines)) <= columns
+    assert " ".join(lines).count("title") == 8
+    assert all(any(line.startswith(node.id) for line in lines) for node in nodes)
 
 
 def test_colours_are_added_after_escaping(tmp_path: Path) -> None:
     _, node = read_nodes(tmp_path, "* Odd\x1b[31m\n:PROPERTIES:\n:ID: i\x1bd\n:END:\n")
-    coloured = next(node_lines([node], Display(colours=True)))
+    coloured = node_lines([node], Display(colours=True))[0]
 
     assert coloured == "\x1b[2mi\\x1bd\x1b[0m  Odd\\x1b[31m  \x1b[2mhouse.org\x1b[0m"
-    assert next(node_lines([node], Display(encoding="ascii"))) == "i\\x1bd  Odd\\x1b[31m  house.org"
+    assert node_lines([node], Display(encoding="ascii"))[0] == "i\\x1bd  Odd\\x1b[31m  house.org"
 
 
 @pytest.mark.slow

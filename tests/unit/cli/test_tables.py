@@ -88,6 +88,25 @@ def test_a_wrapped_column_continues_under_its_first_line_on_a_terminal() -> None
     assert format_table(columns, rows, PIPE)[0] == "ok  one two three four five six seven"
 
 
+def test_columns_are_wrapped_before_others_are_shortened() -> None:
+    columns = (NAME, Column(fit=Fit.WRAP, min_cells=8))
+
+    assert format_table(columns, [(LONG, "one two three")], Display(columns=55))[1:] == [
+        f"{LONG}  one two",
+        f"{' ' * len(LONG)}  three",
+    ]
+    assert format_table(columns, [(LONG, "one two three")], Display(columns=40))[1] == (
+        f"{shorten_middle(LONG, 30, Display())}  one two"
+    )
+
+
+@pytest.mark.parametrize(("cell", "is_shown"), [("", False), ("-", False), ("$0.00", False), ("待办", True)])
+def test_an_optional_column_is_left_out_if_all_cells_are_empty_or_zero(cell: str, is_shown: bool) -> None:
+    columns = (Column(heading="name"), Column(heading="state", optional=True))
+
+    assert ("state" in format_table(columns, [("ana", cell), ("bob", "0")], PIPE)[0]) is is_shown
+
+
 @given(
     name=st.text(max_size=40),
     columns=st.integers(1, 100),
