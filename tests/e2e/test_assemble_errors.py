@@ -58,7 +58,7 @@ def test_the_error_line_names_the_largest_of_many_sections_and_json_names_all(ru
 
     assert (outcome.code, outcome.err.count("\n")) == (3, 1)
     assert outcome.err.startswith(
-        f"foveate: what is required takes {error['tokens']:,} of 3 tokens: part 199 ("
+        f"foveate: the required content takes {error['tokens']:,} tokens, but the limit is 3: part 199 ("
     )
     assert " and 188 more; raise the limit, or give a required section a cap" in outcome.err
     assert re.findall(r"part (\d+) ", outcome.err) == [str(i) for i in range(199, 187, -1)]

@@ -250,7 +250,7 @@ def test_the_store_is_set_by_the_variable_or_in_the_data_folder(tmp_path: Path) 
             ("list", "--outcome", "fine"),
             "--outcome takes one of ok, failed, lock_held, no_boundary, tool_result",
         ),
-        (("list", "--since", "soon"), "since is a date"),
+        (("list", "--since", "soon"), "since must be a date"),
         (("list", "--since", "1d", "--until", "2d"), "is later than until"),
         (("list", "--session", ""), "--session takes the id of a session"),
         (("list", "--store", ""), "--store must not be empty"),

@@ -278,7 +278,7 @@ def test_the_store_can_be_set_by_the_variable(tmp_path: Path) -> None:
     [
         (("--by", "week"), "--by takes agent, session, model, category, day, separated by commas, not 'week'"),
         (("--by", "day,day"), "--by names day twice"),
-        (("--since", "soon"), "since is a date"),
+        (("--since", "soon"), "since must be a date"),
         (("--since", "1d", "--until", "2d"), "is later than until"),
         (("--csv",), "--json and --csv cannot be used together"),
         (("--agent", ""), "--agent needs a name"),

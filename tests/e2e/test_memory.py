@@ -186,7 +186,7 @@ def test_a_query_prints_one_line_per_node(run: Any, notes: Path) -> None:
 
     assert outcome == Outcome(
         0,
-        "glasshouse     TODO  Mend the glasshouse  :garden:project:  garden.org\n"
+        "glasshouse     TODO  Mend the glasshouse     :garden:project:  garden.org\n"
         "spring-sowing  TODO  Plan the spring sowing  :garden:project:  garden.org\n",
         outcome.err,
     )

@@ -72,7 +72,7 @@ def test_a_cycle_of_links_terminates(run: Any, notes: Path) -> None:
 
     assert "The rest still works." in outcome.out
     assert outcome.out.count("good") == run("memory", "render", notes / "good.org").out.count("good")
-    assert f"{notes}/below/again: links back to a folder that contains it" in outcome.err
+    assert f"{notes}/below/again: is a link to a folder that contains it" in outcome.err
     assert outcome.code == 0
 
 
@@ -81,7 +81,7 @@ def test_two_nodes_with_one_id_are_both_shown_and_reported(run: Any, notes: Path
     outcome = run("memory", "render", notes)
 
     assert is_good_node_shown(outcome)
-    assert f"{notes}/other.org: 'Other' has the id good of 'Good' in" in outcome.err
+    assert f"{notes}/other.org: 'Other' has the same id, good, as 'Good' in" in outcome.err
     assert "** Good <<good>>" in outcome.out
     assert "** Other <<" in outcome.out
     report = json.loads(run("memory", "render", notes, "--focus", "good", "--json").out)
@@ -264,12 +264,12 @@ def test_ten_of_hundreds_of_problems_are_printed_and_json_has_all(run: Any, note
         ),
         (("render", "--limit-tokens", "many"), "1 or more, or none, not 'many'"),
         (("render", "--limit-tokens", "9" * 5000), "1 or more, or none, not '999"),
-        (("render", "--format", "html"), "format is one of auto, org, markdown, not 'html'"),
-        (("render", "--private", ""), "a privacy tag is a word, not ''"),
-        (("query", "--private", " :: "), "a privacy tag is a word, not ' :: '"),
-        (("query", "--tag", ""), "tag is empty"),
-        (("query", "--text", " "), "text is empty"),
-        (("query", "--since", "yesterday"), "since is a date (2026-11-01), "),
+        (("render", "--format", "html"), "format must be one of auto, org, markdown, not 'html'"),
+        (("render", "--private", ""), "a privacy tag must be one word, not ''"),
+        (("query", "--private", " :: "), "a privacy tag must be one word, not ' :: '"),
+        (("query", "--tag", ""), "tag must not be empty"),
+        (("query", "--text", " "), "text must not be empty"),
+        (("query", "--since", "yesterday"), "since must be a date (2026-11-01), "),
         (("query", "--since", "2026-11-02", "--until", "2026-11-01"), "since ("),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
@@ -291,7 +291,7 @@ def test_an_invalid_threshold_in_the_environment_is_one_line(
     outcome = run("memory", "render", notes)
 
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
-    assert "CONTEXT_SEMANTIC_THRESHOLD is a number from 0 to 1, not 'much'" in outcome.err
+    assert "CONTEXT_SEMANTIC_THRESHOLD must be a number from 0 to 1, not 'much'" in outcome.err
 
 
 @pytest.mark.process
@@ -301,6 +301,6 @@ def test_an_unusable_vector_cache_is_reported_and_everything_works(root: Path) -
 
     assert (without_cache.code, without_cache.out) == (0, with_cache.out)
     assert without_cache.err.splitlines()[-1].startswith(
-        "foveate: /dev/null/\\x1b[31m/vectors.sqlite: vectors are not kept ("
+        "foveate: /dev/null/\\x1b[31m/vectors.sqlite: vectors are not cached ("
     )
     assert "not kept" not in with_cache.err

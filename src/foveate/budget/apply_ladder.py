@@ -223,9 +223,12 @@ class PromptFitting:
             self._restore_partially(dropped[-1])
         reason = self._describe_excess(excess_tokens)
         for candidate, tokens in zip(dropped, before, strict=True):
-            lowest = f"lowest priority first, and this is {candidate.section.priority}"
+            lowest = f"lowest priorities are cut first, and this section is {candidate.section.priority}"
             self.record_cut(
-                candidate, name, tokens, f"{reason}; {'the ladder names it' if rung.sections else lowest}"
+                candidate,
+                name,
+                tokens,
+                f"{reason}; {'the ladder names this section' if rung.sections else lowest}",
             )
 
     def _shorten_sections(
@@ -294,7 +297,7 @@ class PromptFitting:
         exact = all(state.measured_text.total.exact for state in self.states)
         limit_tokens = self.limit_tokens if self.reported_limit_tokens is None else self.reported_limit_tokens
         text = f"{tokens:,} tokens over the limit of {limit_tokens:,}"
-        return text if exact else f"by the bound of an estimate, {text}"
+        return text if exact else f"{text} by the upper bound of the estimate"
 
     def record_cut(self, state: SectionState, rung: str, before: int, reason: str) -> None:
         self.cuts.append(

@@ -161,11 +161,11 @@ def _apply_cap(fitting: PromptFitting, state: SectionState, cap_tokens: int) -> 
     if parts is None and state.is_required:
         parts = None if body is None or body.keep is Keep.WHOLE else truncate_without_marker(body, room)
         if parts is None:
-            subject = f"section {state.section.name} is required, but its own cap leaves nothing of it: it"
+            subject = f"section {state.section.name} is required, but its cap leaves nothing of it: it"
             raise _budget_exceeded(fitting.states, subject, state.count.upper, cap_tokens, "raise its cap")
     before = state.count.tokens
     state.keep_only(parts or (), Action.DROPPED if parts is None else Action.TRUNCATED, fitting.meter)
-    fitting.record_cut(state, CAP_RUNG, before, f"its own cap is {cap_tokens:,} tokens")
+    fitting.record_cut(state, CAP_RUNG, before, f"its cap is {cap_tokens:,} tokens")
 
 
 def _check_required(fitting: PromptFitting) -> None:
@@ -177,7 +177,7 @@ def _check_required(fitting: PromptFitting) -> None:
     upper = _count_required(fitting).upper
     if upper > fitting.limit_tokens:
         remedy = "raise the limit, or give a required section a cap"
-        raise _budget_exceeded(fitting.states, "what is required", upper, fitting.limit_tokens, remedy)
+        raise _budget_exceeded(fitting.states, "the required content", upper, fitting.limit_tokens, remedy)
 
 
 def _count_required(fitting: PromptFitting) -> TokenCount:
@@ -187,7 +187,7 @@ def _count_required(fitting: PromptFitting) -> TokenCount:
 def _ladder_exhausted_error(
     fitting: PromptFitting, count: TokenCount, limit_tokens: int, ladder: Ladder
 ) -> BudgetExceeded:
-    subject = f"the ladder {ladder.name} has ended, and the prompt"
+    subject = f"after all rungs of the ladder {ladder.name}, the prompt"
     remedy = "raise the limit, or end the ladder with {truncate: lowest}"
     return _budget_exceeded(fitting.states, subject, count.upper, limit_tokens, remedy)
 
@@ -206,8 +206,8 @@ def _budget_exceeded(
         for state in states
     )
     exact = all(state.count.exact for state in states)
-    verb = "takes" if exact else "is estimated, and can take"
-    problem = f"{subject} {verb} {tokens:,} of {limit_tokens:,} tokens"
+    verb = "takes" if exact else "is estimated to take up to"
+    problem = f"{subject} {verb} {tokens:,} tokens, but the limit is {limit_tokens:,}"
     return BudgetExceeded(problem, remedy, limit_tokens=limit_tokens, tokens=tokens, sections=sizes)
 
 

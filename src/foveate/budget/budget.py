@@ -53,7 +53,7 @@ class SectionRule:
             BadOption: an invalid value; its `path` names the field.
         """
         if not (enabled is None or isinstance(enabled, bool)):
-            raise BadOption(f"enabled is true or false, not {enabled!r}", path=("enabled",))
+            raise BadOption(f"enabled must be true or false, not {enabled!r}", path=("enabled",))
         set_field = object.__setattr__
         set_field(
             self, "priority", None if priority is None else parse_choice(Priority, priority, ("priority",))
@@ -115,12 +115,12 @@ class Budget:
         """
         if ladder is not None and overflow_policy is not None:
             raise BadOption(
-                "ladder and overflow_policy are the same: give one of them", path=("overflow_policy",)
+                "ladder and overflow_policy mean the same: set only one of them", path=("overflow_policy",)
             )
         reserve = check_token_limit(output_reserve, ("output_reserve",))
         if reserve is None:
             raise BadOption(
-                "output_reserve is a number of tokens, 0 or more, not None", path=("output_reserve",)
+                "output_reserve must be a number of tokens, 0 or more, not None", path=("output_reserve",)
             )
         chosen_ladder = next((value for value in (ladder, overflow_policy) if value is not None), None)
         set_field = object.__setattr__
@@ -150,7 +150,7 @@ def _restore_budget(
 
 def _check_rule(rule: object, name: str) -> SectionRule:
     if not isinstance(rule, SectionRule):
-        raise BadOption(f"sections.{name} is a SectionRule, not {rule!r}", path=("sections", name))
+        raise BadOption(f"sections.{name} must be a SectionRule, not {rule!r}", path=("sections", name))
     return rule
 
 
@@ -205,7 +205,7 @@ def clamp_budget(budget: Budget, allowed: Budget, *, defaults: Budget) -> tuple[
     if (total, reserve) != (budget.total_tokens, budget.output_reserve):
         changes.append(
             f"total_tokens: {_describe_total(budget.total_tokens)} with an output_reserve of "
-            f"{budget.output_reserve} is more than is allowed; {_describe_total(total)} with {reserve} holds"
+            f"{budget.output_reserve} exceeds the allowed limit; using {_describe_total(total)} with {reserve}"
         )
     for name in {**allowed.sections, **budget.sections}:
         requested, limit, default = (
@@ -261,13 +261,13 @@ def _describe_changes(name: str, requested: SectionRule, clamped: SectionRule) -
             requested_text, cap_text = (
                 "no cap" if number is None else number for number in (requested_cap, cap)
             )
-            yield f"sections.{name}.{field}: {requested_text} is not allowed; {cap_text} holds"
+            yield f"sections.{name}.{field}: {requested_text} is not allowed; using {cap_text}"
     if requested.priority != clamped.priority:
         requested_priority = requested.priority or _SECTION_DEFAULT
-        yield f"sections.{name}.priority: {requested_priority} is not allowed; {clamped.priority} holds"
+        yield f"sections.{name}.priority: {requested_priority} is not allowed; using {clamped.priority}"
     if requested.enabled != clamped.enabled:
         before, after = _ENABLED_NAMES[requested.enabled], _ENABLED_NAMES[clamped.enabled]
-        yield f"sections.{name}.enabled: {before} is not allowed; {after} holds"
+        yield f"sections.{name}.enabled: {before} is not allowed; using {after}"
 
 
 def _describe_total(total_tokens: int | None) -> str:

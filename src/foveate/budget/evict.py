@@ -135,12 +135,14 @@ def _check_arguments(
     messages: Sequence[Message], tokens: Sequence[int], token_budget: int, max_turns: int
 ) -> None:
     if len(messages) != len(tokens):
-        raise BadOption(f"tokens has one number for each message: {len(messages)}, not {len(tokens)}")
+        raise BadOption(f"tokens must have one number for each message: {len(messages)}, not {len(tokens)}")
     if not _is_whole_number(max_turns, minimum=1):
-        raise BadOption(f"max_turns is a number of turns, 1 or more, not {max_turns!r}", path=("max_turns",))
+        raise BadOption(
+            f"max_turns must be a number of turns, 1 or more, not {max_turns!r}", path=("max_turns",)
+        )
     if not _is_whole_number(token_budget, minimum=0):
         raise BadOption(
-            f"token_budget is a number of tokens, 0 or more, not {token_budget!r}", path=("token_budget",)
+            f"token_budget must be a number of tokens, 0 or more, not {token_budget!r}", path=("token_budget",)
         )
 
 
@@ -154,7 +156,7 @@ def _history_exceeded(messages: Sequence[Message], tokens: Sequence[int], evicti
     return BudgetExceeded(
         f"the history does not fit: its budget is {eviction.token_budget} tokens, but the messages that must "
         f"stay take {eviction.tokens_after}",
-        "increase the budget or shorten these messages",
+        "raise the budget or shorten these messages",
         limit_tokens=eviction.token_budget,
         tokens=eviction.tokens_after,
         sections=(

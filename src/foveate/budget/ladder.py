@@ -95,7 +95,7 @@ def parse_ladder(value: object) -> Ladder:
                 tuple(_parse_rung(number, rung) for number, rung in enumerate(value, start=1)),
             )
         case _:
-            raise BadOption(f"a ladder is a name or a list of rungs, not {value!r}")
+            raise BadOption(f"a ladder must be a name or a list of rungs, not {value!r}")
 
 
 def rung_as_data(rung: Rung) -> dict[str, object]:
@@ -150,17 +150,17 @@ def _parse_rung(number: int, value: object) -> Rung:
             return Drop(_parse_section_names(sections, rung_name, lowest=True))
         case {"last_lines": int(lines), "of": str() | Sequence() as sections, **rest} if not rest:
             if isinstance(lines, bool) or lines < 1:
-                raise BadOption(f"{rung_name}: last_lines is a number of lines, 1 or more, not {lines!r}")
+                raise BadOption(f"{rung_name}: last_lines must be a number of lines, 1 or more, not {lines!r}")
             return LastLines(_parse_section_names(sections, rung_name), lines)
         case {"replace": str() | Sequence() as sections, "with": str(text), **rest} if not rest:
             return Replace(_parse_section_names(sections, rung_name), text)
         case Mapping() | str():
             raise BadOption(
-                f"{rung_name} is not one of truncate: SECTIONS, drop: SECTIONS, last_lines: N with of: "
-                f"SECTIONS, replace: SECTIONS with with: TEXT, but {value!r}"
+                f"{rung_name} must be {{truncate: SECTIONS}}, {{drop: SECTIONS}}, "
+                f"{{last_lines: N, of: SECTIONS}} or {{replace: SECTIONS, with: TEXT}}, not {value!r}"
             )
         case _:
-            raise BadOption(f"{rung_name} is a mapping such as {{drop: lowest}}, not {value!r}")
+            raise BadOption(f"{rung_name} must be a mapping such as {{drop: lowest}}, not {value!r}")
 
 
 def _parse_section_names(
@@ -170,7 +170,9 @@ def _parse_section_names(
         return ()
     names = (value,) if isinstance(value, str) else tuple(value)
     if LOWEST in names:
-        raise BadOption(f"{rung_name}: lowest stands alone, and only for truncate and drop, not {value!r}")
+        raise BadOption(
+            f"{rung_name}: lowest is only valid alone, and only for truncate and drop, not {value!r}"
+        )
     if not names or not all(isinstance(name, str) and name for name in names):
         raise BadOption(f"{rung_name}: name at least one section, not {value!r}")
     return tuple(map(str, names))

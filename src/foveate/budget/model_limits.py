@@ -23,7 +23,7 @@ _SOURCE_NAMES = {
     LimitSource.AGENT: "total_tokens in the agent's file",
     LimitSource.CONFIGURATION: "total_tokens in the configuration",
     LimitSource.WINDOW: "the model's window",
-    LimitSource.DEFAULT: "the default for a model whose window is not known",
+    LimitSource.DEFAULT: "the default for models with an unknown window",
 }
 _WINDOW_TABLE = Path(__file__).with_name("windows.toml")
 _OUTPUT_TABLE = Path(__file__).with_name("answers.toml")
@@ -184,7 +184,7 @@ def resolve_prompt_limit(
         is_agent_reserve = (
             agent is not None and 0 < agent.output_reserve == limit.output_reserve != call.output_reserve
         )
-        raise _no_room_error(limit, "the agent's file" if is_agent_reserve else "the answer")
+        raise _no_room_error(limit, "the agent's file" if is_agent_reserve else "the response")
     return limit
 
 
@@ -192,11 +192,11 @@ def _no_room_error(limit: PromptLimit, reserver: str) -> BadOption:
     total_text = f"{_SOURCE_NAMES[limit.source]} is {limit.total_tokens} tokens"
     if not limit.output_reserve:
         return BadOption(
-            f"{total_text}: nothing is left for the prompt; give at least 1", path=("total_tokens",)
+            f"{total_text}: nothing is left for the prompt; set at least 1", path=("total_tokens",)
         )
     return BadOption(
         f"{total_text}, of which {reserver} reserves {limit.output_reserve}: nothing is left for the prompt; "
-        "give more total_tokens, or lower output_reserve or max_tokens",
+        "raise total_tokens, or lower output_reserve or max_tokens",
         path=("output_reserve",),
     )
 
@@ -240,6 +240,6 @@ def _parse_environment(text: str | None) -> int | None:
         tokens = 0
     if tokens < 1:
         raise BadOption(
-            f"{MAX_TOKENS_VARIABLE} is a whole number of tokens, 1 or more, not {text!r:.40}; or unset it"
+            f"{MAX_TOKENS_VARIABLE} must be a whole number of tokens, 1 or more, not {text!r:.40}; or unset it"
         )
     return tokens

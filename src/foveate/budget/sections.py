@@ -49,17 +49,15 @@ class Item:
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
-            raise BadOption(f"the text of an item is a str, not {type(self.text).__name__}")
+            raise BadOption(f"the text of an item must be a str, not {type(self.text).__name__}")
         if self.score is None:
             return
         try:
             can_be_ranked = _is_number(self.score) and isfinite(self.score)
         except OverflowError:  # not in the message: it can have more digits than Python prints
-            raise BadOption(
-                "the score of an item must be a finite float, and this number is too large"
-            ) from None
+            raise BadOption("the score of an item must be a finite float; this number is too large") from None
         if not can_be_ranked:
-            raise BadOption(f"the score of an item is a finite number, not {self.score!r}")
+            raise BadOption(f"the score of an item must be a finite number, not {self.score!r}")
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -102,17 +100,17 @@ class Section:
             BadOption: an invalid value; the message names the section and the field.
         """
         if not _is_valid_name(name):
-            raise BadOption(f"a section's name is a text that can be shown on one line, not {name!r}")
+            raise BadOption(f"a section's name must be text that can be shown on one line, not {name!r}")
         entries = None if items is None else _parse_items(name, items)
         joined = None if entries is None else "\n".join(entry.text for entry in entries)
         # Both are given if a section is copied with `dataclasses.replace`.
         if text is joined is None or (None not in (text, joined) and text != joined):
-            raise BadOption(f"section {name!r}: give it either a text or items")
+            raise BadOption(f"section {name!r}: set either text or items")
         text = joined if text is None else text
         if not isinstance(text, str):
-            raise BadOption(f"section {name!r}: text is a str, not {type(text).__name__}")
+            raise BadOption(f"section {name!r}: text must be a str, not {type(text).__name__}")
         if not isinstance(enabled, bool):
-            raise BadOption(f"section {name!r}: enabled is true or false, not {enabled!r}")
+            raise BadOption(f"section {name!r}: enabled must be true or false, not {enabled!r}")
         default = Keep.HEAD if items is None else Keep.NEWEST
         set_field = object.__setattr__
         set_field(self, "name", name)
@@ -137,7 +135,7 @@ def _is_valid_name(value: object) -> bool:
 
 def _parse_items(name: str, items: Sequence[str | tuple[str, float] | Item]) -> tuple[Item, ...]:
     if isinstance(items, str):
-        raise BadOption(f"section {name!r}: items is a list; a single text goes into text")
+        raise BadOption(f"section {name!r}: items must be a list; use text for a single text")
     try:
         return tuple(map(_parse_item, items))
     except (BadOption, TypeError) as error:
@@ -153,7 +151,7 @@ def _parse_item(item: str | tuple[str, float] | Item) -> Item:
         case (str() as text, score):
             return Item(text, score)
         case _:
-            raise BadOption(f"an item is a text, or a text with a score, not {type(item).__name__}")
+            raise BadOption(f"an item must be text, or text with a score, not {type(item).__name__}")
 
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -169,7 +167,7 @@ def parse_choice(choices: type[Choice], value: object, path: tuple[str, ...]) ->
         return choices(str(value))
     except ValueError:
         known = ", ".join(choices)
-        raise BadOption(f"{'.'.join(path)} is one of {known}, not {value!r}", path=path) from None
+        raise BadOption(f"{'.'.join(path)} must be one of {known}, not {value!r}", path=path) from None
 
 
 def check_token_limit(value: object, path: tuple[str, ...]) -> int | None:
@@ -180,7 +178,7 @@ def check_token_limit(value: object, path: tuple[str, ...]) -> int | None:
     """
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
-    raise BadOption(f"{'.'.join(path)} is a number of tokens, 0 or more, not {value!r}", path=path)
+    raise BadOption(f"{'.'.join(path)} must be a number of tokens, 0 or more, not {value!r}", path=path)
 
 
 def check_share(value: object, path: tuple[str, ...]) -> float | None:
@@ -193,7 +191,7 @@ def check_share(value: object, path: tuple[str, ...]) -> float | None:
         return None
     if _is_number(value) and 0 <= value <= 1:
         return float(value)
-    raise BadOption(f"{'.'.join(path)} is a number from 0 to 1, not {value!r}", path=path)
+    raise BadOption(f"{'.'.join(path)} must be a number from 0 to 1, not {value!r}", path=path)
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

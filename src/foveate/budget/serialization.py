@@ -38,7 +38,7 @@ def budget_from_data(data: object, *, defaults: Budget | None = None) -> Budget:
     fields = check_mapping(data, _BUDGET_KEYS, "a budget", ())
     ladders = [key for key in _LADDER_KEYS if key in fields]
     if len(ladders) > 1:
-        raise BadOption("ladder and overflow_policy are the same: give one of them", path=(ladders[-1],))
+        raise BadOption("ladder and overflow_policy mean the same: set only one of them", path=(ladders[-1],))
     return Budget(
         fields.get("total_tokens", base.total_tokens),
         fields.get("output_reserve", base.output_reserve),
@@ -85,11 +85,11 @@ def check_mapping(
         BadOption: it is not; the message suggests a key for an unknown one.
     """
     if not isinstance(value, Mapping):
-        raise BadOption(f"{description} is a mapping of {', '.join(known)}, not {value!r}", path=path)
+        raise BadOption(f"{description} must be a mapping with {', '.join(known)}, not {value!r}", path=path)
     for key in value:
         if key not in known:
             raise BadOption(
-                f"{description} has no {key!r}; {_suggest_key(str(key), known)}", path=(*path, str(key))
+                f"{description} has no key {key!r}; {_suggest_key(str(key), known)}", path=(*path, str(key))
             )
     return value
 
@@ -110,12 +110,12 @@ def _suggest_key(key: str, known: tuple[str, ...]) -> str:
     from difflib import get_close_matches
 
     close = get_close_matches(key.casefold(), known, n=1)
-    return f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}"
+    return f"did you mean {close[0]}?" if close else f"its keys are {', '.join(known)}"
 
 
 def _parse_sections(value: object, base: Mapping[str, SectionRule]) -> dict[str, SectionRule]:
     if not isinstance(value, Mapping):
-        raise BadOption(f"sections is a mapping of names to rules, not {value!r}", path=("sections",))
+        raise BadOption(f"sections must be a mapping of names to rules, not {value!r}", path=("sections",))
     rules = dict(base)
     for name, rule in value.items():
         path = "sections", check_section_name(name, ("sections", str(name)))
@@ -128,7 +128,9 @@ def _parse_rule(value: object, path: tuple[str, ...], base: SectionRule) -> Sect
     priority, keep = fields.get("priority", base.priority), fields.get("keep", base.keep)
     enabled = fields.get("enabled", base.enabled)
     if not (enabled is None or isinstance(enabled, bool)):
-        raise BadOption(f"{'.'.join(path)}.enabled is true or false, not {enabled!r}", path=(*path, "enabled"))
+        raise BadOption(
+            f"{'.'.join(path)}.enabled must be true or false, not {enabled!r}", path=(*path, "enabled")
+        )
     return SectionRule(
         priority=None if priority is None else parse_choice(Priority, priority, (*path, "priority")),
         max_tokens=check_token_limit(fields.get("max_tokens", base.max_tokens), (*path, "max_tokens")),
@@ -258,7 +260,7 @@ def _parse_usage(data: object) -> BudgetUsage:
     fields = check_mapping(data, _USAGE_KEYS, "the checkpoint's usage", ("usage",))
     sections = fields.get("sections")
     if not isinstance(sections, list):
-        raise BadOption(f"usage.sections is a list, not {sections!r}", path=("usage", "sections"))
+        raise BadOption(f"usage.sections must be a list, not {sections!r}", path=("usage", "sections"))
     return BudgetUsage(
         tokens=_parse_tokens(fields.get("tokens"), ("usage", "tokens")),
         limit_tokens=_parse_tokens(fields.get("limit_tokens"), ("usage", "limit_tokens")),
@@ -271,7 +273,7 @@ def _parse_section_usage(data: object, number: int) -> SectionUsage:
     fields = check_mapping(data, _SECTION_KEYS, f"usage.sections.{number}", path)
     name = fields.get("name")
     if not isinstance(name, str):
-        raise BadOption(f"{'.'.join(path)}.name is a text, not {name!r}", path=(*path, "name"))
+        raise BadOption(f"{'.'.join(path)}.name must be text, not {name!r}", path=(*path, "name"))
     return SectionUsage(
         name=name,
         tokens=_parse_tokens(fields.get("tokens"), (*path, "tokens")),

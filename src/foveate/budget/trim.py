@@ -60,9 +60,11 @@ def trim_messages(
         MalformedRequest: a message is not an object, or cannot be written as JSON.
     """
     if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
-        raise BadOption(f"messages is a list of messages, not {type(messages).__name__}", path=("messages",))
+        raise BadOption(
+            f"messages must be a list of messages, not {type(messages).__name__}", path=("messages",)
+        )
     if check_token_limit(limit_tokens, ("limit_tokens",)) is None:
-        raise BadOption("limit_tokens is a number of tokens, 0 or more, not None", path=("limit_tokens",))
+        raise BadOption("limit_tokens must be a number of tokens, 0 or more, not None", path=("limit_tokens",))
     chosen = None if api_format is None else parse_choice(Format, api_format, ("api_format",))
     if not messages:
         return Trimmed([], [], TokenCount(0, True, 0))

@@ -17,9 +17,9 @@ from foveate.budget.prompt import (
     is_near_cap,
 )
 from foveate.cli.console import Display, format_tokens
-from foveate.cli.tables import BarPart, Cell, Column, Fit, Styled, draw_bar, format_table
+from foveate.cli.tables import GAP, BarPart, Cell, Column, Fit, Styled, draw_bar, format_table
 
-_MIN_NAME_CELLS = 8
+_NAME_CELLS, _MIN_NAME_CELLS = 28, 8
 _BAR_CELLS, _MIN_BAR_CELLS = 40, 8
 # Narrower terminals show the reasons of cuts on lines of their own.
 _MIN_REASON_COLUMNS = 64
@@ -72,27 +72,35 @@ class _PromptChart:
         capped = {cut.section for cut in prompt.cuts if cut.rung == CAP_RUNG}
         capped -= {cut.section for cut in prompt.cuts if cut.rung != CAP_RUNG}
         sizes = self._format_sizes([(section.after, "of", section.before) for section in sections])
+        notes = [_section_note(section, capped=section.name in capped) for section in sections]
+        names, priorities = [section.name for section in sections], [section.priority for section in sections]
+        bar_cells = self._bar_cells(names, priorities, sizes, notes)
         largest = max(section.before for section in sections)
         rows: list[list[Cell]] = [
             [
                 section.name,
                 Styled(section.priority, "dim"),
-                self._bar(section, largest),
+                self._bar(section, largest, bar_cells),
                 size,
-                Styled(
-                    _section_note(section, capped=section.name in capped),
-                    _STYLES.get(section.action, "yellow"),
-                ),
+                Styled(note, _STYLES.get(section.action, "yellow")),
             ]
-            for section, size in zip(sections, sizes, strict=True)
+            for section, size, note in zip(sections, sizes, notes, strict=True)
         ]
         yield from format_table(_SECTION_COLUMNS, rows, self._display)
 
-    def _bar(self, section: SectionReport, largest: int) -> list[Styled]:
+    def _bar_cells(self, names: Sequence[str], *other_columns: Sequence[str]) -> int:
+        """Return the width of the bars, which take what the other columns leave."""
+        from rich.cells import cell_len
+
+        if not self._display.is_terminal:
+            return _BAR_CELLS
+        name_cells = min(max(cell_len(self._display.escape(name)) for name in names), _NAME_CELLS)
+        widths = [name_cells, *(max(map(cell_len, column)) for column in other_columns)]
+        room = self._display.columns - sum(GAP + width for width in widths if width)
+        return min(max(room, _MIN_BAR_CELLS), _BAR_CELLS)
+
+    def _bar(self, section: SectionReport, largest: int, cells: int) -> list[Styled]:
         """Draw the original size of a section, filled up to what is kept."""
-        cells = _BAR_CELLS
-        if self._display.is_terminal:
-            cells = min(_BAR_CELLS, max(_MIN_BAR_CELLS, self._display.columns // 4))
         kept = BarPart(size=section.after, glyph=self._glyphs.filled, style="green")
         cut = BarPart(size=section.before - section.after, glyph=self._glyphs.cut, style="dim")
         return draw_bar([kept, cut], cells=cells, full=largest)

@@ -17,7 +17,7 @@ NOTE_SUFFIXES = (".org", ".org_archive", ".md", ".markdown")
 
 _SKIPPED_FOLDERS = frozenset({"node_modules"})
 _LINK_LEAVES_FOLDER = (
-    "is a link that leads out of the folder, and is not followed (`follow_symlinks` allows it)"
+    "is a link that points outside the folder, and is not followed (`follow_symlinks` allows it)"
 )
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -170,7 +170,7 @@ class _Walker:
         if self._is_first_visit(status):
             self._visit_folder(path, f"{key}/")
         elif Path(path).parent.resolve().is_relative_to(Path(path).resolve()):
-            self.result.problems.append(Problem(to_printable(path), "links back to a folder that contains it"))
+            self.result.problems.append(Problem(to_printable(path), "is a link to a folder that contains it"))
 
     def _visit_folder(self, path: str, prefix: str) -> None:
         """Visit a folder and everything below. Not recursive, because folders can be nested too deeply."""
@@ -302,7 +302,7 @@ def _unreadable_reason(status: os.stat_result) -> str:
     if not stat.S_ISREG(status.st_mode):
         return "is not a file"
     if status.st_size > MAX_FILE_BYTES:
-        return f"is larger than {MAX_FILE_BYTES:,} bytes, the most that is read"
+        return f"is larger than {MAX_FILE_BYTES:,} bytes, the limit for notes"
     return ""
 
 

@@ -250,12 +250,13 @@ def _find_problems(
 
 def _describe_conflict(rejected: RejectedId, other: Node) -> str:
     where = (
-        "here too" if other.document is rejected.node.document else f"in {to_printable(other.document.path)}"
+        "in this file"
+        if other.document is rejected.node.document
+        else f"in {to_printable(other.document.path)}"
     )
     return (
-        f"{_quote_title(rejected.node)} has the id {to_printable(rejected.id):.80} of {_quote_title(other)} "
-        f"{where}, "
-        f"so it goes by {rejected.node.id}: give one of them another"
+        f"{_quote_title(rejected.node)} has the same id, {to_printable(rejected.id):.80}, as "
+        f"{_quote_title(other)} {where}, so it gets the id {rejected.node.id}: change one of the two ids"
     )
 
 
@@ -358,7 +359,7 @@ class Library:
         if read is None:
             return LibraryFile(
                 None,
-                replace(content_before, pending_digest=_BEING_WRITTEN, read_error="changes while it is read"),
+                replace(content_before, pending_digest=_BEING_WRITTEN, read_error="changed while it was read"),
             )
         data, state = read
         digest = blake3(data).digest()

@@ -19,7 +19,7 @@ _BLOCK_BYTES = 64 * 1024
 # Limit for one read, which allows lines of 4 KB; a file without line ends is not read completely.
 _MAX_BYTES = 1024 * 1024
 _LINE_BYTES = 4096
-_SHRANK_WARNING = "{name}: it became shorter while it was read"
+_SHRANK_WARNING = "{name}: shrank while it was read"
 # Whether a line of notes is private depends on the lines above it, so notes are read completely.
 _MAX_NOTES_BYTES = 64 * 1024 * 1024
 # Suffixes of rotated logs.
@@ -49,7 +49,7 @@ def log_limit_lines(environment: Mapping[str, str]) -> int:
         lines = -1
     if lines < 0:
         raise BadOption(
-            f"{LIMIT_VARIABLE} is a whole number of lines, 0 or more, not {value!r:.40}; or unset it",
+            f"{LIMIT_VARIABLE} must be a whole number of lines, 0 or more, not {value!r:.40}; or unset it",
             path=(LIMIT_VARIABLE,),
         )
     return lines
@@ -72,7 +72,7 @@ def read_log_tail(path: str | Path, limit_lines: int = DEFAULT_LINES, *, gate: G
     """
     if limit_lines < 0:
         raise BadOption(
-            f"limit_lines is a number of lines, 0 or more, not {limit_lines}", path=("limit_lines",)
+            f"limit_lines must be a number of lines, 0 or more, not {limit_lines}", path=("limit_lines",)
         )
     try:
         # Do not wait for the writer of a pipe.
@@ -108,7 +108,7 @@ def _notes_name(path: str | Path) -> str:
 def _public_tail(descriptor: int, size: int, limit_lines: int, *, gate: Gate, notes: str, name: str) -> LogTail:
     if size > _MAX_NOTES_BYTES:
         limit = f"{_MAX_NOTES_BYTES:,} bytes"
-        return LogTail(warnings=(f"{name}: more than {limit} of notes, which are read whole",))
+        return LogTail(warnings=(f"{name}: larger than {limit}, the limit for notes",))
     blocks, start = [], 0
     while start < size and (block := os.pread(descriptor, size - start, start)):
         blocks.append(block)
@@ -147,6 +147,6 @@ def read_tail(read: Callable[[int, int], bytes], size: int, limit_lines: int, *,
     if start > 0 and len(lines) <= limit_lines and lines:
         # The first line is incomplete: drop the rest of a split character.
         lines[0] = lines[0].lstrip(bytes(range(0x80, 0xC0)))
-        warnings = (f"{name}: lines so long that the oldest shown may lack its beginning",)
+        warnings = (f"{name}: the lines are very long, so the oldest one may be incomplete",)
     newest = lines[-limit_lines:] if limit_lines else []
     return LogTail(tuple(line.removesuffix(b"\r").decode("utf-8", "replace") for line in newest), warnings)

@@ -300,4 +300,6 @@ def _finished_project_mask(forest: Forest) -> "NDArray[np.bool_] | None":
 def _check_limit(tokens: int | None) -> int | None:
     if tokens is None or check_token_limit(tokens, ("limit_tokens",)):
         return tokens
-    raise BadOption(f"limit_tokens is a number of tokens, 1 or more, not {tokens!r}", path=("limit_tokens",))
+    raise BadOption(
+        f"limit_tokens must be a number of tokens, 1 or more, not {tokens!r}", path=("limit_tokens",)
+    )

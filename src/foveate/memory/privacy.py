@@ -92,7 +92,7 @@ def _split_tags(tags: Iterable[str]) -> Iterator[str]:
     for tag in tags:
         parts = [part for part in str(tag).split(":") if normalize_tag(part)]
         if not parts:
-            raise BadOption(f"a privacy tag is a word, not {tag!r}", path=("private",))
+            raise BadOption(f"a privacy tag must be one word, not {tag!r}", path=("private",))
         yield from parts
 
 

@@ -27,7 +27,7 @@ _STATE_GROUPS: dict[str, Callable[[Node], bool]] = {
 _AGO = re.compile(r"([0-9]{1,9})\s*([hdw])", re.IGNORECASE)
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _AGO_HOURS = {"h": 1, "d": 24, "w": 7 * 24}
-_MOMENTS = "a date (2026-11-01), a time (2026-11-01T09:30) or how long ago (12h, 7d, 2w)"
+_MOMENTS = "a date (2026-11-01), a time (2026-11-01T09:30) or an age (12h, 7d, 2w)"
 _PHRASE = re.compile(r'"([^"]*)"|(\S+)')
 
 
@@ -69,12 +69,13 @@ class Query:
             ("text", self._phrases),
         ):
             if getattr(self, name) is not None and not value:
-                raise BadOption(f"{name} is empty: give a value, or leave it out", path=(name,))
+                raise BadOption(f"{name} must not be empty: set a value or omit it", path=(name,))
         for name in ("since", "until"):
             moment = getattr(self, name)
             if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo):
                 raise BadOption(
-                    f"{name} is a local datetime without a zone, not {moment!r}; Query.parse reads text",
+                    f"{name} must be a local datetime without a time zone, not {moment!r}; "
+                    "use Query.parse for text",
                     path=(name,),
                 )
         if self.since and self.until and self.since > self.until:
@@ -150,7 +151,7 @@ def recent_tasks(nodes: Iterable[Node], limit: int = DEFAULT_RECENT_TASKS) -> li
         BadOption: `limit` is below 0.
     """
     if limit < 0:
-        raise BadOption(f"limit is a number of tasks, 0 or more, not {limit}", path=("limit",))
+        raise BadOption(f"limit must be a number of tasks, 0 or more, not {limit}", path=("limit",))
     return nlargest(limit, (node for node in nodes if node.entry.is_done), key=finished_at)
 
 
@@ -178,7 +179,7 @@ def _parse_moment(written: str, now: datetime, name: str, time_of_day: time) -> 
             return datetime.combine(date.fromisoformat(text), time_of_day)
         return _to_local(datetime.fromisoformat(text), now)
     except (ValueError, OverflowError):
-        raise BadOption(f"{name} is {_MOMENTS}, not {written!r:.60}", path=(name,)) from None
+        raise BadOption(f"{name} must be {_MOMENTS}, not {written!r:.60}", path=(name,)) from None
 
 
 def _to_local(moment: datetime, now: datetime) -> datetime:

@@ -66,7 +66,7 @@ def test_the_progressive_ladder_trims_logs_then_mandates_then_the_context() -> N
     assert [actions(prompt)["mandates"] for prompt in prompts] == ["kept", "kept", "dropped", "dropped"]
     assert [actions(prompt)["context"] for prompt in prompts] == ["kept", "kept", "kept", "replaced"]
     assert "[Context trimmed: 40 items]" in prompts[-1].text
-    with pytest.raises(BudgetExceeded, match="progressive has ended"):
+    with pytest.raises(BudgetExceeded, match="after all rungs of the ladder progressive, the prompt takes"):
         foveate.assemble(sections, Budget(total_tokens=20, ladder="progressive"))
 
 
@@ -138,7 +138,7 @@ def test_named_rungs_never_cut_a_required_section(rung: Mapping[str, object]) ->
 
     assert [section.text for section in prompt.sections[:3]] == [LOGS] * 3
     assert prompt.cuts
-    with pytest.raises(BudgetExceeded, match="has ended") as caught:
+    with pytest.raises(BudgetExceeded, match="after all rungs of the ladder") as caught:
         foveate.assemble([*sections, Section("more", "x\n" * 200)], Budget(needed + 60, 0, [{"drop": "other"}]))
     assert [size.after for size in caught.value.sections][:3] == [359] * 3
 

@@ -56,7 +56,7 @@ def test_caps_of_sections_apply_first() -> None:
     assert [section.cap_tokens for section in prompt.sections] == [50, 100]
     assert 48 <= prompt.sections[0].after <= 50
     assert 97 <= prompt.sections[1].after <= 100
-    assert prompt.cuts[0].reason == "its own cap is 50 tokens"
+    assert prompt.cuts[0].reason == "its cap is 50 tokens"
 
 
 def test_the_smaller_of_both_caps_applies() -> None:
@@ -142,7 +142,7 @@ def test_for_estimates_the_agent_sees_upper_bounds() -> None:
 def test_the_numbers_of_an_error_add_up_for_estimates() -> None:
     sections = [Section(name, WORDS * 20, priority="required") for name in ("system", "task")]
 
-    with pytest.raises(BudgetExceeded, match="is estimated, and can take") as caught:
+    with pytest.raises(BudgetExceeded, match="is estimated to take up to") as caught:
         foveate.assemble(sections, Budget(total_tokens=300), "claude-sonnet-4-5")
 
     assert abs(sum(size.after for size in caught.value.sections) - caught.value.tokens) <= 5

@@ -392,9 +392,7 @@ def test_a_system_prompt_that_is_too_large_is_an_error_with_its_sizes() -> None:
     ]
     listener = RecordingListener()
 
-    message = (
-        r"budget is 50 tokens.* take 107: system \(required\) 100, history \(high\) 7; increase the budget"
-    )
+    message = r"budget is 50 tokens.* take 107: system \(required\) 100, history \(high\) 7; raise the budget"
     with pytest.raises(BudgetExceeded, match=message) as caught:
         evict_turns(messages, [100, 5, 6, 7], token_budget=50, listener=listener)
 
@@ -410,10 +408,10 @@ def test_a_system_prompt_that_is_too_large_is_an_error_with_its_sizes() -> None:
     ("tokens", "max_turns", "token_budget", "reason"),
     [
         ([1, 1], 40, 10, "one number for each message: 1, not 2"),
-        ([1], 0, 10, "max_turns is a number of turns, 1 or more, not 0"),
-        ([1], True, 10, "max_turns is a number of turns, 1 or more, not True"),
-        ([1], 40, -1, "token_budget is a number of tokens, 0 or more, not -1"),
-        ([1], 40, 0.5, "token_budget is a number of tokens, 0 or more, not 0.5"),
+        ([1], 0, 10, "max_turns must be a number of turns, 1 or more, not 0"),
+        ([1], True, 10, "max_turns must be a number of turns, 1 or more, not True"),
+        ([1], 40, -1, "token_budget must be a number of tokens, 0 or more, not -1"),
+        ([1], 40, 0.5, "token_budget must be a number of tokens, 0 or more, not 0.5"),
     ],
 )
 def test_an_invalid_limit_is_rejected(

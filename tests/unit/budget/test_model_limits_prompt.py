@@ -80,7 +80,9 @@ def test_an_empty_variable_counts_as_unset(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0", "-5", "4k", "16,384", "1e4", "12.5", "1__0", "9" * 5_000, "∞"])
 def test_an_invalid_variable_is_named_in_the_error(text: str) -> None:
-    with pytest.raises(BadOption, match="CONTEXT_MAX_TOKENS is a whole number of tokens, 1 or more") as caught:
+    with pytest.raises(
+        BadOption, match="CONTEXT_MAX_TOKENS must be a whole number of tokens, 1 or more"
+    ) as caught:
         resolve_limit(environment=text)
 
     assert len(str(caught.value)) < 200
@@ -147,7 +149,9 @@ def test_the_output_reserve_is_resolved_in_the_same_order(
 
 
 def test_a_reserve_that_leaves_no_room_is_rejected_with_the_numbers() -> None:
-    with pytest.raises(BadOption, match="the model's window is 8192 tokens, of which the answer reserves 8192"):
+    with pytest.raises(
+        BadOption, match="the model's window is 8192 tokens, of which the response reserves 8192"
+    ):
         resolve_limit(window_tokens=8_192, request_max_tokens=8_192)
 
     assert resolve_limit(window_tokens=8_192, request_max_tokens=8_191).tokens == 1

@@ -125,7 +125,7 @@ def test_every_section_is_in_exactly_one_part(texts: list[tuple[str, foveate.Sta
 
 def test_an_unknown_format_is_rejected() -> None:
     wrong: Any = "openai"
-    with pytest.raises(foveate.BadOption, match="api_format is one of anthropic, openai-chat"):
+    with pytest.raises(foveate.BadOption, match="api_format must be one of anthropic, openai-chat"):
         foveate.assemble(SECTIONS).as_messages(api_format=wrong)
 
 

@@ -50,10 +50,10 @@ def test_the_repr_of_a_section_is_short() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "either a text or items"),
-        ({"text": "a", "items": ["b"]}, "either a text or items"),
-        ({"text": b"bytes"}, "text is a str, not bytes"),
-        ({"items": "letters"}, "items is a list"),
+        ({}, "set either text or items"),
+        ({"text": "a", "items": ["b"]}, "set either text or items"),
+        ({"text": b"bytes"}, "text must be a str, not bytes"),
+        ({"items": "letters"}, "items must be a list"),
         ({"items": [1]}, "not int"),
         ({"items": [("a", "b")]}, "finite number, not 'b'"),
         ({"items": [("a", math.nan)]}, "finite number, not nan"),
@@ -61,15 +61,18 @@ def test_the_repr_of_a_section_is_short() -> None:
         ({"items": [("a", 10**400)]}, "this number is too large"),
         ({"items": [("a", -(10**5000))]}, "this number is too large"),
         ({"items": 5}, "not iterable"),
-        ({"text": "a", "priority": "urgent"}, "priority is one of required, high, medium, low, not 'urgent'"),
-        ({"text": "a", "keep": "tail"}, "keep is one of newest, relevant, head, ends, whole, not 'tail'"),
-        ({"text": "a", "stability": "never"}, "stability is one of static, session, turn, not 'never'"),
-        ({"text": "a", "max_tokens": -1}, "max_tokens is a number of tokens, 0 or more, not -1"),
+        (
+            {"text": "a", "priority": "urgent"},
+            "priority must be one of required, high, medium, low, not 'urgent'",
+        ),
+        ({"text": "a", "keep": "tail"}, "keep must be one of newest, relevant, head, ends, whole, not 'tail'"),
+        ({"text": "a", "stability": "never"}, "stability must be one of static, session, turn, not 'never'"),
+        ({"text": "a", "max_tokens": -1}, "max_tokens must be a number of tokens, 0 or more, not -1"),
         ({"text": "a", "max_tokens": 1.5}, "not 1.5"),
         ({"text": "a", "max_tokens": True}, "not True"),
-        ({"text": "a", "share": 1.1}, "share is a number from 0 to 1, not 1.1"),
+        ({"text": "a", "share": 1.1}, "share must be a number from 0 to 1, not 1.1"),
         ({"text": "a", "share": math.nan}, "not nan"),
-        ({"text": "a", "enabled": "yes"}, "enabled is true or false, not 'yes'"),
+        ({"text": "a", "enabled": "yes"}, "enabled must be true or false, not 'yes'"),
     ],
 )
 def test_invalid_values_are_rejected_by_name(arguments: dict[str, Any], message: str) -> None:
@@ -116,7 +119,7 @@ def test_a_rule_converts_and_validates_names() -> None:
         with pytest.raises(BadOption) as caught:
             SectionRule(**invalid)
         assert caught.value.path == tuple(invalid)
-    with pytest.raises(BadOption, match=r"sections\.a is a SectionRule"):
+    with pytest.raises(BadOption, match=r"sections\.a must be a SectionRule"):
         Budget(sections={"a": {"max_tokens": 5}})  # type: ignore[dict-item]
 
 

@@ -103,7 +103,7 @@ def test_equal_budgets_have_the_same_text() -> None:
         (Budget(sections={"two\nlines": SectionRule()}), "can be shown on one line"),
         (
             Budget(ladder=Ladder("mine", (LastLines(("logs",), 0),))),
-            "last_lines is a number of lines, 1 or more",
+            "last_lines must be a number of lines, 1 or more",
         ),
         (
             Budget(ladder=Ladder("mine", (Replace(("logs",), "\ud83d" + "\ude00"),))),
@@ -128,8 +128,8 @@ def test_values_that_cannot_be_restored_are_rejected_at_the_checkpoint(budget: B
         ('{"version": 0}', "not a checkpoint: it has no version"),
         ('{"version": true}', "not a checkpoint: it has no version"),
         ('{"version": 2, "plan": {}}', "has version 2, but only versions up to 1 can be read.* newer Foveate"),
-        ('{"version": 1}', "the checkpoint's budget: a budget is a mapping"),
-        ('{"version": 1, "budget": {}}', "usage is a mapping"),
+        ('{"version": 1}', "the checkpoint's budget: a budget must be a mapping"),
+        ('{"version": 1, "budget": {}}', "usage must be a mapping"),
     ],
 )
 def test_invalid_checkpoints_are_rejected_with_a_message(text: str, message: str) -> None:

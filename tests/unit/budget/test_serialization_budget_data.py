@@ -110,20 +110,20 @@ def test_a_named_ladder_keeps_its_name() -> None:
 @pytest.mark.parametrize(
     ("data", "path", "message"),
     [
-        (5, (), "a budget is a mapping of total_tokens"),
-        ([], (), "a ladder is a name or a list of rungs"),
+        (5, (), "a budget must be a mapping with total_tokens"),
+        ([], (), "a ladder must be a name or a list of rungs"),
         ("sideways", (), "no ladder is named 'sideways'"),
         ([{"drop": "a"}, {"dorp": "b"}], (1,), "rung 2"),
         ({"total_token": 1}, ("total_token",), "did you mean total_tokens?"),
         ({"Total_Tokens": 1}, ("Total_Tokens",), "did you mean total_tokens?"),
-        ({"colour": 1}, ("colour",), "it has total_tokens, output_reserve"),
+        ({"colour": 1}, ("colour",), "its keys are total_tokens, output_reserve"),
         ({"total_tokens": -1}, ("total_tokens",), "0 or more, not -1"),
         ({"total_tokens": True}, ("total_tokens",), "not True"),
         ({"total_tokens": 1.5}, ("total_tokens",), "not 1.5"),
         ({"output_reserve": None}, ("output_reserve",), "not None"),
         ({"output_reserve": "many"}, ("output_reserve",), "not 'many'"),
         ({"sections": None}, ("sections",), "a mapping of names to rules, not None"),
-        ({"sections": {"a": 3}}, ("sections", "a"), "the rule for 'a' is a mapping of priority"),
+        ({"sections": {"a": 3}}, ("sections", "a"), "the rule for 'a' must be a mapping with priority"),
         ({"sections": {" ": {}}}, ("sections", " "), "a section's name"),
         ({"sections": {"a\nb": {}}}, ("sections", "a\nb"), "a section's name"),
         ({"sections": {"a": {"max_token": 1}}}, ("sections", "a", "max_token"), "did you mean max_tokens?"),
@@ -139,7 +139,11 @@ def test_a_named_ladder_keeps_its_name() -> None:
         ({"ladder": [{"drop": "a"}, {"drop": 3}]}, ("ladder", 1), "rung 2 of the ladder"),
         ({"overflow_policy": ["drop"]}, ("overflow_policy", 0), "rung 1 of the ladder"),
         ({"ladder": {"name": "mine", "rungs": [{"drop": 3}]}}, ("ladder", "rungs", 0), "rung 1"),
-        ({"ladder": "progressive", "overflow_policy": "progressive"}, ("overflow_policy",), "give one of them"),
+        (
+            {"ladder": "progressive", "overflow_policy": "progressive"},
+            ("overflow_policy",),
+            "set only one of them",
+        ),
     ],
 )
 def test_invalid_data_is_rejected_with_its_path(data: Any, path: tuple[str | int, ...], message: str) -> None:

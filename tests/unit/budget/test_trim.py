@@ -239,19 +239,19 @@ def test_objects_of_an_sdk_are_kept_as_they_are() -> None:
     [(True, "not True"), (-1, "not -1"), (1.5, "not 1.5"), (None, "not None"), ("9", "not '9'")],
 )
 def test_an_invalid_limit_is_rejected(limit: Any, expected: str) -> None:
-    with pytest.raises(BadOption, match=f"limit_tokens is a number of tokens, 0 or more, {expected}"):
+    with pytest.raises(BadOption, match=f"limit_tokens must be a number of tokens, 0 or more, {expected}"):
         foveate.trim([{"role": "user", "content": "a"}], limit_tokens=limit, model="gpt-4o")
 
 
 def test_an_unknown_format_is_rejected_with_the_known_ones() -> None:
     wrong: Any = "openai"
-    with pytest.raises(BadOption, match=r"api_format is one of anthropic, openai-chat, .*, not 'openai'"):
+    with pytest.raises(BadOption, match=r"api_format must be one of anthropic, openai-chat, .*, not 'openai'"):
         foveate.trim([{"role": "user", "content": "a"}], limit_tokens=9, model="gpt-4o", api_format=wrong)
 
 
 @pytest.mark.parametrize("messages", ["text", b"text", {"role": "user"}, None, 5])
 def test_anything_but_a_list_is_rejected(messages: Any) -> None:
-    with pytest.raises(BadOption, match="messages is a list of messages, not"):
+    with pytest.raises(BadOption, match="messages must be a list of messages, not"):
         foveate.trim(messages, limit_tokens=9, model="gpt-4o")
 
 

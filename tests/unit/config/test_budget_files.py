@@ -31,7 +31,7 @@ def test_a_budget_may_be_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "key", "message"),
     [
-        ("# mine\n5\n", 2, "", "a budget is a mapping of total_tokens"),
+        ("# mine\n5\n", 2, "", "a budget must be a mapping with total_tokens"),
         ("# mine\n- {drop: a}\n- a\n", 3, "1", "rung 2 of the ladder"),
         ("total_tokens: 9\n\ntotal_token: 1\n", 3, "total_token", "did you mean total_tokens?"),
         ("total_tokens: 4k\n", 1, "total_tokens", "0 or more, not '4k'"),
@@ -45,7 +45,12 @@ def test_a_budget_may_be_json(tmp_path: Path) -> None:
         ("sections:\n  a:\n    prio: low\n", 3, "sections.a.prio", "did you mean priority?"),
         ("sections:\n  a: {}\n  no: {}\n", 3, "sections.no", "put it in quotes"),
         ("sections:\n  a: {}\n  a: {}\n", 3, "sections.a", "duplicate key"),
-        ("ladder:\n  - {drop: a}\n  - {dorp: b}\n", 3, "ladder.1", "rung 2 of the ladder is not one of"),
+        (
+            "ladder:\n  - {drop: a}\n  - {dorp: b}\n",
+            3,
+            "ladder.1",
+            "rung 2 of the ladder must be {truncate: SECTIONS}",
+        ),
     ],
 )
 def test_invalid_values_are_reported_with_file_line_and_key(

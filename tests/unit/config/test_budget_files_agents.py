@@ -75,11 +75,11 @@ def test_values_above_what_is_allowed_are_clamped_and_reported(file: Path) -> No
         },
     )
     assert agents.clamped == (
-        "total_tokens: 1000000 with an output_reserve of 0 is more than is allowed; 4000 with 500 holds",
-        "sections.logs.max_tokens: 90 is not allowed; 50 holds",
-        "sections.logs.share: 0.5 is not allowed; 0.1 holds",
-        "sections.notes.max_tokens: no cap is not allowed; 70 holds",
-        "sections.more.share: no cap is not allowed; 0.2 holds",
+        "total_tokens: 1000000 with an output_reserve of 0 exceeds the allowed limit; using 4000 with 500",
+        "sections.logs.max_tokens: 90 is not allowed; using 50",
+        "sections.logs.share: 0.5 is not allowed; using 0.1",
+        "sections.notes.max_tokens: no cap is not allowed; using 70",
+        "sections.more.share: no cap is not allowed; using 0.2",
     )
 
 
@@ -118,15 +118,15 @@ def test_an_agent_cannot_change_what_the_operator_requires_or_switches(file: Pat
         "logs": SectionRule(priority=Priority.HIGH, enabled=False),
     }
     assert agents.clamped == (
-        "sections.system.max_tokens: 0 is not allowed; no cap holds",
-        "sections.system.priority: low is not allowed; required holds",
-        "sections.system.enabled: false is not allowed; the section's own holds",
-        "sections.usual.enabled: the section's own is not allowed; true holds",
-        "sections.closed.priority: high is not allowed; required holds",
-        "sections.closed.enabled: true is not allowed; false holds",
-        "sections.open.enabled: false is not allowed; true holds",
-        "sections.logs.priority: required is not allowed; high holds",
-        "sections.diary.priority: required is not allowed; high holds",
+        "sections.system.max_tokens: 0 is not allowed; using no cap",
+        "sections.system.priority: low is not allowed; using required",
+        "sections.system.enabled: false is not allowed; using the section's own",
+        "sections.usual.enabled: the section's own is not allowed; using true",
+        "sections.closed.priority: high is not allowed; using required",
+        "sections.closed.enabled: true is not allowed; using false",
+        "sections.open.enabled: false is not allowed; using true",
+        "sections.logs.priority: required is not allowed; using high",
+        "sections.diary.priority: required is not allowed; using high",
     )
 
 

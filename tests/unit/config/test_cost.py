@@ -142,11 +142,16 @@ PRICE = "cost:\n  prices:\n    - model: m\n"
     ("text", "line", "key", "message"),
     [
         ("- a\n", 1, "", "the configuration must be a mapping"),
-        ("a: 1\ncost: 5\n", 2, "cost", "cost is a mapping of caps, min_output_tokens, allow_fields, prices"),
+        (
+            "a: 1\ncost: 5\n",
+            2,
+            "cost",
+            "cost must be a mapping with caps, min_output_tokens, allow_fields, prices",
+        ),
         ("cost:\n  cap: []\n", 2, "cost.cap", "did you mean caps?"),
         ("cost:\n  caps:\n", 2, "cost.caps", "caps must be a list"),
         ("cost:\n  caps: {scope: day}\n", 2, "cost.caps", "caps must be a list"),
-        ("cost:\n  caps:\n    - 5\n", 3, "cost.caps.0", "a cap is a mapping of scope"),
+        ("cost:\n  caps:\n    - 5\n", 3, "cost.caps.0", "a cap must be a mapping with scope"),
         ("cost:\n  caps:\n    - {scope: day}\n", 3, "cost.caps.0", "a cap needs dollars"),
         ("cost:\n  caps:\n    - {dollars: 1}\n", 3, "cost.caps.0", "a cap needs scope"),
         (

@@ -154,7 +154,7 @@ def test_links_that_leave_the_folders_are_followed_only_if_allowed(tmp_path: Pat
         "own.md",
         "sub/b.md",
     ]  # an explicitly passed folder may itself be a link
-    assert sorted(line.partition(" leads")[0] for line in list_problems(notes)) == [
+    assert sorted(line.partition(" points outside")[0] for line in list_problems(notes)) == [
         "linked: is a link that",
         "one.md: is a link that",
         "other.md: is a link that",
@@ -181,8 +181,8 @@ def test_a_cycle_of_links_is_reported(tmp_path: Path) -> None:
     assert list_keys(tmp_path) == ["a/b/note.md"]
     assert sorted(list_problems(tmp_path)) == [
         "self.md: Too many levels of symbolic links",
-        "top: links back to a folder that contains it",
-        "up: links back to a folder that contains it",
+        "top: is a link to a folder that contains it",
+        "up: is a link to a folder that contains it",
     ]
 
 

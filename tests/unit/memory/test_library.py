@@ -287,7 +287,7 @@ def test_a_file_that_changes_while_it_is_read_keeps_its_old_content(tmp_path: Pa
         "r+b"
     ) as file:  # large enough that reading takes longer than a tick of the file system's clock
         file.truncate(100_000_000)
-    expected = ["a.org: changes while it is read"]
+    expected = ["a.org: changed while it was read"]
     with concurrent_writer(path):
         for _ in range(20):  # on a busy machine there may be no write during a read
             library.refresh()
@@ -323,7 +323,7 @@ def test_a_file_above_the_size_limit_is_reported(tmp_path: Path) -> None:
     library = load_library(tmp_path)
 
     assert document_keys(library) == ["b.org"]
-    assert problem_lines(library) == ["a.org: is larger than 1,000,000,000 bytes, the most that is read"]
+    assert problem_lines(library) == ["a.org: is larger than 1,000,000,000 bytes, the limit for notes"]
 
 
 @pytest.mark.slow

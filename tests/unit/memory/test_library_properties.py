@@ -231,8 +231,8 @@ def test_an_id_in_two_files_belongs_to_the_first_and_both_are_named(tmp_path: Pa
     assert ids["Later"] != "same"
     assert ids["Child"] != child
     assert problem_lines(library) == [
-        f"b.org: 'Later' has the id same of 'Sooner' in {tmp_path}/a.org, so it goes by {ids['Later']}: "
-        "give one of them another"
+        f"b.org: 'Later' has the same id, same, as 'Sooner' in {tmp_path}/a.org, "
+        f"so it gets the id {ids['Later']}: change one of the two ids"
     ]
 
     (tmp_path / "a.org").unlink()
@@ -246,7 +246,9 @@ def test_a_duplicate_id_in_one_file_is_reported(tmp_path: Path) -> None:
     library = load_library(write_files(tmp_path, {"a.md": "# One {#same}\n\n# Two {#same}\n"}))
 
     assert node_ids(library)["One"] == "same"
-    assert problem_lines(library)[0].startswith("a.md: 'Two' has the id same of 'One' here too, so it goes by")
+    assert problem_lines(library)[0].startswith(
+        "a.md: 'Two' has the same id, same, as 'One' in this file, so it gets the id"
+    )
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ def test_only_the_end_of_an_endless_line_is_read(log: Path) -> None:
     assert tail.lines[1] == "last"
     assert 500 * KB < len(tail.lines[0]) <= 1024 * KB
     assert set(tail.lines[0]) == {"ä", "x"}, "no half of a character is left"
-    assert tail.warnings == (f"{log}: lines so long that the oldest shown may lack its beginning",)
+    assert tail.warnings == (f"{log}: the lines are very long, so the oldest one may be incomplete",)
 
 
 def test_a_missing_file_gives_no_lines_and_a_warning(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_missing_file_gives_no_lines_and_a_warning(tmp_path: Path) -> None:
 def test_a_log_truncated_while_it_is_read_gives_no_lines_and_a_warning() -> None:
     tail = read_tail(lambda _start, _size: b"", 5000, 20, name="agent.log")
 
-    assert tail == LogTail(warnings=("agent.log: it became shorter while it was read",))
+    assert tail == LogTail(warnings=("agent.log: shrank while it was read",))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_environment_sets_the_number_of_lines(environment: dict[str, str], l
 @pytest.mark.parametrize("setting", ["many", "-1", "1.5", "9" * 5000])
 def test_an_invalid_number_of_lines_is_an_error_that_names_the_variable(setting: str) -> None:
     with pytest.raises(
-        BadOption, match="CONTEXT_LOG_LIMIT is a whole number of lines, 0 or more, not"
+        BadOption, match="CONTEXT_LOG_LIMIT must be a whole number of lines, 0 or more, not"
     ) as caught:
         log_limit_lines({"CONTEXT_LOG_LIMIT": setting})
 
@@ -146,7 +146,7 @@ def test_an_invalid_number_of_lines_is_an_error_that_names_the_variable(setting:
 
 
 def test_a_negative_number_of_lines_is_rejected(log: Path) -> None:
-    with pytest.raises(BadOption, match="limit_lines is a number of lines, 0 or more, not -1"):
+    with pytest.raises(BadOption, match="limit_lines must be a number of lines, 0 or more, not -1"):
         read_log_tail(log, -1, gate=GATE)
 
 
@@ -195,7 +195,7 @@ def test_notes_that_are_too_large_or_not_utf_8_give_no_lines_and_a_warning(tmp_p
     truncated.write_bytes("# A\nb\u00e4".encode()[:-1])
 
     assert read_log_tail(large, gate=GATE) == LogTail(
-        warnings=(f"{large}: more than 67,108,864 bytes of notes, which are read whole",)
+        warnings=(f"{large}: larger than 67,108,864 bytes, the limit for notes",)
     )
     assert read_log_tail(utf16, gate=GATE) == LogTail(warnings=(f"{utf16}: not UTF-8 from byte 0 on",))
     assert read_log_tail(truncated, gate=GATE) == LogTail(("# A", "b\ufffd"))

@@ -81,7 +81,7 @@ def test_an_invalid_limit_is_rejected(memory: Memory, limit_tokens: int) -> None
 
 
 def test_an_unknown_format_is_rejected(memory: Memory) -> None:
-    with pytest.raises(BadOption, match="format is one of auto, org, markdown, not 'html'"):
+    with pytest.raises(BadOption, match="format must be one of auto, org, markdown, not 'html'"):
         memory.render(format="html")  # type: ignore[arg-type]
 
 
@@ -151,7 +151,7 @@ def test_an_invalid_threshold_is_an_error(
 ) -> None:
     monkeypatch.setenv("CONTEXT_SEMANTIC_THRESHOLD", setting)
 
-    with pytest.raises(BadOption, match="CONTEXT_SEMANTIC_THRESHOLD is a number from 0 to 1"):
+    with pytest.raises(BadOption, match="CONTEXT_SEMANTIC_THRESHOLD must be a number from 0 to 1"):
         memory.render()
 
 

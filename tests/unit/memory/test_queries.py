@@ -166,7 +166,9 @@ def test_ages_count_elapsed_hours_despite_clock_changes() -> None:
     ],
 )
 def test_an_invalid_moment_is_rejected_with_the_valid_forms(name: str, conditions: str) -> None:
-    with pytest.raises(BadOption, match=rf"{name} is a date \(2026-11-01\), .* \(12h, 7d, 2w\), not") as caught:
+    with pytest.raises(
+        BadOption, match=rf"{name} must be a date \(2026-11-01\), .* \(12h, 7d, 2w\), not"
+    ) as caught:
         Query.parse(now=NOW, **{name: conditions})
 
     assert caught.value.path == (name,)
@@ -178,7 +180,7 @@ def test_an_invalid_moment_is_rejected_with_the_valid_forms(name: str, condition
     [({"tag": "::"}, "tag"), ({"todo": " "}, "todo"), ({"type": ""}, "type"), ({"text": '""'}, "text")],
 )
 def test_an_empty_condition_is_rejected_by_name(conditions: dict[str, str], name: str) -> None:
-    with pytest.raises(BadOption, match=f"{name} is empty"):
+    with pytest.raises(BadOption, match=f"{name} must not be empty"):
         Query(**conditions)  # type: ignore[arg-type]
 
 
@@ -189,10 +191,11 @@ def test_since_after_until_is_rejected() -> None:
 
 def test_a_string_instead_of_a_time_is_rejected() -> None:
     with pytest.raises(
-        BadOption, match=r"since is a local datetime without a zone, not '7d'; Query\.parse reads text"
+        BadOption,
+        match=r"since must be a local datetime without a time zone, not '7d'; use Query\.parse for text",
     ):
         Query(since="7d")  # type: ignore[arg-type]
-    with pytest.raises(BadOption, match="until is a local datetime without a zone, not"):
+    with pytest.raises(BadOption, match="until must be a local datetime without a time zone, not"):
         Query(until=NOW)
 
 

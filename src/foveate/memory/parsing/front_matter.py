@@ -271,12 +271,12 @@ def _parse_quoted_yaml(source: str) -> list[tuple[str, Value]] | None:
                     open_collections[-1].append(dict(pairs))
                     top_level_pairs = pairs if len(open_collections) == 1 else top_level_pairs
                 case yaml.AliasEvent():
-                    raise _InvalidFrontMatter(f"it has an alias, *{event.anchor}")
+                    raise _InvalidFrontMatter(f"it contains an alias, *{event.anchor}")
     except yaml.MarkedYAMLError as error:
         line = f" in its line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise _InvalidFrontMatter(f"{error.problem}{line}") from None
     except (yaml.YAMLError, UnicodeError):
-        raise _InvalidFrontMatter("it has characters that YAML does not allow") from None
+        raise _InvalidFrontMatter("it contains characters that YAML does not allow") from None
     return top_level_pairs
 
 
@@ -304,7 +304,7 @@ def _parse_json(source: str) -> tuple[list[tuple[str, Value]], int]:
 def _reject_duplicate_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
-        raise _InvalidFrontMatter("it has a key twice")
+        raise _InvalidFrontMatter("it contains a key twice")
     return mapping
 
 

@@ -312,7 +312,7 @@ class _OrgParser:
                 if drawer[1].lower() == "properties":
                     is_all = self._read_properties(properties, drawer.end(), closed.start() if closed else end)
                     if not is_all or not closed:
-                        self._problems.add(position, "these properties have lines that are none, or no :END:")
+                        self._problems.add(position, "these properties contain invalid lines, or have no :END:")
                         break
                 elif not closed:
                     break

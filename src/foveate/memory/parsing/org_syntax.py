@@ -59,13 +59,13 @@ def parse_planning_date(kind: PlanningKind, text: str) -> tuple[PlanningDate | N
     """
     match = _DATE.match(text)
     if not match:
-        return None, f"{kind.upper()} has no date that can be read: {shorten_line(text)}"
+        return None, f"{kind.upper()} has an invalid date: {shorten_line(text)}"
     year, month, day = map(int, match.groups())
     rest = text[match.end() :]
     try:
         date = datetime(year, month, day)
     except ValueError:
-        return None, f"{kind.upper()} is on a day that does not exist: {shorten_line(text)}"
+        return None, f"{kind.upper()} has a date that does not exist: {shorten_line(text)}"
     repeater = _REPEATER.search(rest)
     repeated = repeater[1] if repeater else ""
     time = _TIME.search(rest)
@@ -75,7 +75,7 @@ def parse_planning_date(kind: PlanningKind, text: str) -> tuple[PlanningDate | N
     if hour > 23 or minute > 59:
         return PlanningDate(
             kind, date, repeater=repeated
-        ), f"{kind.upper()} is at no time of day: {shorten_line(text)}"
+        ), f"{kind.upper()} has an invalid time of day: {shorten_line(text)}"
     return PlanningDate(kind, date.replace(hour=hour, minute=minute), has_time=True, repeater=repeated), ""
 
 

@@ -94,7 +94,7 @@ def default_embedder() -> Embedder:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizers" / f"{_MODEL}_tokenizer_config.json"))
         vectors = load_file(weights)["embedding.weight"].astype(np.float32)
     except (OSError, SafetensorError, KeyError) as error:
-        raise UnreadableInput(str(weights), f"no word vectors ({error})") from None
+        raise UnreadableInput(str(weights), f"contains no word vectors ({error})") from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
     # To this tokenizer a text is one word that hardly ever recurs. A cache of 10,000 texts would take 60 MB and
@@ -133,11 +133,13 @@ class EndpointEmbedder:
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     ) -> None:
         if not url.startswith(("http://", "https://")):
-            raise BadOption(f"an embedder's url starts with http:// or https://, not {url!r}", path=("url",))
+            raise BadOption(
+                f"an embedder's url must start with http:// or https://, not {url!r}", path=("url",)
+            )
         if not model:
             raise BadOption("an embedder needs the name of a model", path=("model",))
         if dimensions is not None and dimensions < 1:
-            raise BadOption(f"vectors have at least 1 dimension, not {dimensions}", path=("dimensions",))
+            raise BadOption(f"vectors must have at least 1 dimension, not {dimensions}", path=("dimensions",))
         self.url = _embeddings_url(url)
         self.name = f"{self.url} {model} {dimensions or ''}".rstrip()
         self._body_fields = {"model": model} | ({"dimensions": dimensions} if dimensions else {})
@@ -190,12 +192,12 @@ class EndpointEmbedder:
         try:
             rows = _ROWS_DECODER.decode(reply.get("data", msgspec.Raw(b"null")))
         except msgspec.DecodeError:
-            raise UpstreamGarbled(self.url, "no list of vectors as `data` in the answer") from None
+            raise UpstreamGarbled(self.url, "the response has no list of vectors in `data`") from None
         if len(rows) != len(texts):
             raise UpstreamGarbled(self.url, f"{len(rows)} vectors for {len(texts)} texts")
         numbers = [number if row.index is None else row.index for number, row in enumerate(rows)]
         if sorted(numbers) != list(range(len(rows))):
-            raise UpstreamGarbled(self.url, "the numbers of the vectors are not those of the texts")
+            raise UpstreamGarbled(self.url, "the indexes of the vectors do not match the texts")
         in_order = [
             row.embedding for _, row in sorted(zip(numbers, rows, strict=True), key=lambda pair: pair[0])
         ]
@@ -295,7 +297,7 @@ class SqliteVectorCache:
         except (sqlite3.Error, OSError) as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
                 return  # another process is writing: do without the cache this time
-            self.failure = f"{self.path}: vectors are not kept ({error})"
+            self.failure = f"{self.path}: vectors are not cached ({error})"
             _LOG.warning("%s", self.failure)
 
     def _run_once(self, operation: Callable[[sqlite3.Connection], None]) -> None:

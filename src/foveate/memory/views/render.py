@@ -116,7 +116,7 @@ def _add_focus(page: Page, focus: int | None, limit_tokens: int) -> None:
         )
         tokens = page.meter.measure(title).total.upper
         raise BudgetExceeded(
-            f"the title of the focus takes {tokens:,} of {limit_tokens:,} tokens",
+            f"the title of the focus takes {tokens:,} tokens, but the limit is {limit_tokens:,}",
             "raise the limit",
             limit_tokens=limit_tokens,
             tokens=tokens,

@@ -94,5 +94,5 @@ def read_semantic_threshold(environment: Mapping[str, str]) -> float:
     except ValueError:
         threshold = -1.0
     if not 0 <= threshold <= 1:
-        raise BadOption(f"{THRESHOLD_VARIABLE} is a number from 0 to 1, not {value!r:.40}; or unset it")
+        raise BadOption(f"{THRESHOLD_VARIABLE} must be a number from 0 to 1, not {value!r:.40}; or unset it")
     return threshold

@@ -229,7 +229,7 @@ def test_an_agent_limits_its_own_sections_within_what_is_allowed(tmp_path: Path)
     assert "Time: " not in without_time
     assert over_limit == invalid == complete
     assert {problem.step for problem in injection.problems} == {"sections/limits"}
-    assert "more than is allowed" in injection.problems[0].reason
+    assert "exceeds the allowed limit" in injection.problems[0].reason
 
 
 def test_a_section_that_does_not_fit_is_reported_with_its_tokens(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_several_dates_and_invalid_ones_are_parsed_as_in_org() -> None:
         PlanningKind.CLOSED,
     ]
     assert parsed.entries[1].planning_dates[0].repeater == "+1w"
-    assert parsed.problems == ("line 4: DEADLINE is on a day that does not exist: 2026-02-31",)
+    assert parsed.problems == ("line 4: DEADLINE has a date that does not exist: 2026-02-31",)
 
 
 @pytest.mark.parametrize("lines", ["DEADLINE: soon\n", "Deadline: 2026-11-20, ask Bob\n", "Text #a\n", "#1\n"])

@@ -283,7 +283,7 @@ def test_problems_have_line_numbers_and_are_limited() -> None:
         "x\r\n\r* A\nDEADLINE: <2026-02-31>\n" + "* A\nCLOSED: [x]\n" * 1000, GATE, path="a.org"
     ).problems
 
-    assert problems[0] == "line 4: DEADLINE is on a day that does not exist: 2026-02-31"
+    assert problems[0] == "line 4: DEADLINE has a date that does not exist: 2026-02-31"
     assert problems[-1] == "and 981 more"
     assert len(problems) == 21
 

@@ -135,7 +135,10 @@ def test_an_unpaired_surrogate_is_replaced() -> None:
         ({"error": "no"}, "no list of vectors"),
         ({"data": "vectors"}, "no list of vectors"),
         ({"data": [{"embedding": ["a"]}, {"embedding": [1]}]}, "no list of vectors"),
-        ({"data": [{"index": 0, "embedding": [1]}, {"index": 0, "embedding": [1]}]}, "numbers of the vectors"),
+        (
+            {"data": [{"index": 0, "embedding": [1]}, {"index": 0, "embedding": [1]}]},
+            "indexes of the vectors do not match",
+        ),
         ({"data": [{"embedding": [1]}, {"embedding": [1, 2]}]}, "different lengths"),
         ({"data": [{"embedding": []}, {"embedding": []}]}, "a vector without numbers"),
         (b'{"data": [{"embedding": [1e999]}, {"embedding": [1]}]}', "no list of vectors|without numbers"),
