@@ -20,6 +20,7 @@ from foveate.compaction.overflow import OnOverflow, OverflowAction, OverflowOpti
 from foveate.compaction.plan import CompactionOptions
 from foveate.compaction.store import CompactionOutcome
 from foveate.compaction.tool_results import TOOL_RESULT_MAX_PCT
+from foveate.config.settings import CompactionSettings
 from foveate.memory.search.relevance import RelevanceWeights, default_weights
 from tests.support.oracles.command_tree import COMMANDS
 
@@ -139,7 +140,8 @@ COMPACTION_OPTIONS = [
 
 @pytest.mark.parametrize("option", COMPACTION_OPTIONS, ids=lambda field: field.name)
 def test_a_compaction_option_is_in_its_page_with_its_default(option: dataclasses.Field[Any]) -> None:
-    match = re.search(rf"^\| `{option.name}` \| ([^|]+) \|", page_text("guides/compaction.md"), re.MULTILINE)
+    page = page_text("guides/compaction.md")
+    match = re.search(rf"^\| `(?:context_optimization\.)?{option.name}` \| ([^|]+) \|", page, re.MULTILINE)
 
     assert match, f"docs/guides/compaction.md does not explain {option.name}"
     if isinstance(option.default, int | float):  # a flag too
@@ -154,7 +156,14 @@ def test_a_compaction_outcome_or_action_is_in_its_page(word: str) -> None:
 
 
 def test_the_limit_of_a_tool_result_is_in_the_page_with_its_default() -> None:
-    assert f"`tool_result_max_pct`, {TOOL_RESULT_MAX_PCT:.2f}:" in page_text("guides/compaction.md")
+    assert f"\n| `tool_result_max_pct` | {TOOL_RESULT_MAX_PCT:.2f} |" in page_text("guides/compaction.md")
+
+
+def test_the_page_on_compaction_has_every_setting_in_one_table() -> None:
+    page = page_text("guides/compaction.md")
+    table = page.partition("\n### Settings of `context_optimization.compaction`\n")[2].partition("\n### ")[0]
+
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(CompactionSettings.model_fields)
 
 
 def page_text(name: str) -> str:
