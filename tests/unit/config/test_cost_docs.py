@@ -49,12 +49,11 @@ def test_documented_defaults_are_correct(page: str) -> None:
     assert f"({options.max_waiting:,} of them at most)" in page
 
 
-def test_the_documented_example_is_valid(page: str) -> None:
-    example = re.search(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert example
+def test_the_documented_examples_are_valid(page: str) -> None:
+    examples = re.findall(r"^```yaml\n(cost:\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    parsed = [parse_cost(example.encode(), "cost.yaml") for example in examples]
 
-    options = parse_cost(example[1].encode(), "cost.yaml")
-
-    assert {cap.scope for cap in options.caps} == set(CapScope)
-    assert len(options.prices) == 4
-    PriceBook(options.prices)
+    assert any(options.caps for options in parsed)
+    (prices,) = (options.prices for options in parsed if options.prices)
+    assert len(prices) == 4
+    PriceBook(prices)
