@@ -27,7 +27,7 @@ def test_required_sections_that_do_not_fit_exit_with_code_3_and_the_numbers(
     outcome = run("assemble", "--sections", sections, "--budget", budget)
 
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (3, "", 1)
-    assert "5 of 3 tokens" in outcome.err
+    assert "takes 5 tokens, but the limit is 3" in outcome.err
     for numbers in ("rules (required) 5", "log (low) 7"):
         assert numbers in outcome.err
 

@@ -63,7 +63,7 @@ def test_every_error_is_reported_with_its_line_and_key(run: Any, working_folder:
     assert outcome.out.splitlines() == [
         "foveate.yaml:2: server.prot: unknown setting 'prot'; did you mean port?",
         "foveate.yaml:3: server.workers: workers must be a whole number, not 'zero'",
-        "foveate.yaml:4: cost.caps.0.scope: scope is one of call, session, agent, day, total, not 'dya'",
+        "foveate.yaml:4: cost.caps.0.scope: scope must be one of call, session, agent, day, total, not 'dya'",
         "foveate.yaml:5: agents.0.context_optimization.compaction: compaction must be true or false, not 3",
     ]
     errors = json.loads(as_json.out)["errors"]
