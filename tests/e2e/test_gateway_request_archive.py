@@ -144,7 +144,7 @@ def test_one_request_is_explained_by_its_own_id(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["nowhere.json"], "no file has the name 'nowhere.json', and no stored session or request has an id that"),
+        (["nowhere.json"], "no file has the name 'nowhere.json', and no stored session or request has an id"),
         ([""], "the id of a session or request is missing"),
         (["-"], "--cache compares two requests"),
         (["x", "--gap", "5m"], "--gap and --model apply only to files"),
