@@ -126,10 +126,10 @@ def test_an_environment_variable_is_in_the_reference(name: str) -> None:
 def test_a_weight_of_relevance_is_in_the_page_on_memory_with_its_value(
     weight: dataclasses.Field[float],
 ) -> None:
-    page = page_text("guides/memory.md")
+    page = page_text("reference/memory-syntax.md")
 
     match = re.search(rf"`{weight.name}` ([\d.]+)", page)
-    assert match, f"docs/guides/memory.md does not explain {weight.name}"
+    assert match, f"docs/reference/memory-syntax.md does not explain {weight.name}"
     assert float(match[1]) == getattr(default_weights(), weight.name)
 
 

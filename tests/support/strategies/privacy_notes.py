@@ -1,4 +1,4 @@
-"""Notes that follow the documented grammar of privacy tags (`docs/guides/memory.md`, "What is private").
+"""Notes that follow the documented privacy tags (`docs/reference/memory-syntax.md`, "Private notes").
 
 A note has three headings. A tag in one of the documented positions hides the file, one heading or one block.
 Each word is unique, so it is known which of them may be shown.
