@@ -85,5 +85,5 @@ def test_the_help_of_every_command_is_generated_with_its_options() -> None:
 
     for word in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
         assert f"\n### `foveate {word}`\n" in text
-    assert "| `--by B,…` | Group calls by" in cost
+    assert "| `--by GROUP,...` | Group calls by" in cost
     assert "#### `foveate cost caps`" in cost

@@ -22,7 +22,7 @@ from foveate.cli import (
     store,
 )
 from foveate.cli.chat import command as chat
-from foveate.cli.command_groups import GroupedCommands
+from foveate.cli.command_groups import GroupedCommands, PlainUsageCommand
 from foveate.cli.compactions import command as compactions
 from foveate.cli.cost import command as cost
 from foveate.cli.exit_codes import exit_code, report_errors
@@ -36,7 +36,7 @@ _ENV_FILE = ".env"
 app = typer.Typer(
     name="foveate",
     cls=GroupedCommands,
-    help="Control what goes into a language model's context window, and what it costs.",
+    help="Manage the context, prompt caching and cost of language model calls.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     # Rich help would load more than all the rest of the command line.
@@ -59,7 +59,7 @@ def _load_env_file(
         False, "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
     ),
 ) -> None:
-    """Control what goes into a language model's context window, and what it costs."""
+    """Manage the context, prompt caching and cost of language model calls."""
     if Path(_ENV_FILE).is_file():
         from foveate.config.dotenv import load_env_file
 
@@ -84,17 +84,18 @@ app.add_typer(store.app)
 app.add_typer(prices.app)
 
 
-def _use_full_summaries(group: typer.Typer) -> None:
-    """Show the whole first line of each command's help in lists of commands, not a truncated one."""
+def _improve_help(group: typer.Typer) -> None:
+    """Show plain usage lines, and the whole first line of each command's help in lists of commands."""
     for command in group.registered_commands:
+        command.cls = PlainUsageCommand
         command.short_help = (getattr(command.callback, "__doc__", None) or "").partition("\n")[0]
     for subgroup in group.registered_groups:
         if subgroup.typer_instance is not None:
-            subgroup.short_help = subgroup.typer_instance.info.help
-            _use_full_summaries(subgroup.typer_instance)
+            subgroup.short_help = (subgroup.typer_instance.info.help or "").partition("\n")[0]
+            _improve_help(subgroup.typer_instance)
 
 
-_use_full_summaries(app)
+_improve_help(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -13,6 +13,7 @@ import typer
 from foveate.cli import console
 from foveate.cli.count import DEFAULT_MODEL
 from foveate.cli.exit_codes import report_errors
+from foveate.cli.options import MODEL_METAVAR, TOKENIZER_HELP
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ def command(
         str,
         typer.Option(
             "--sections",
-            metavar="FILE_OR_DIR",
-            help="Sections: a YAML or JSON list, a folder with one file per section, or - for standard input.",
+            metavar="PATH",
+            help="Sections of the prompt: a YAML or JSON file with a list, a folder with one file per section, "
+            "or - for standard input.",
         ),
     ],
     budget: Annotated[
@@ -38,9 +40,9 @@ def command(
         typer.Option(
             "--budget",
             metavar="FILE",
-            help="Budget: a YAML file, - for standard input, or the name of a built-in ladder: "
-            "truncate_low_priority, drop_low_priority or progressive; default: CONTEXT_MAX_TOKENS tokens, or "
-            "the model's window.",
+            help="Token budget: a YAML file, - for standard input, or a built-in strategy to shorten sections "
+            "(ladder): truncate_low_priority, drop_low_priority or progressive. Default: the environment "
+            "variable CONTEXT_MAX_TOKENS, or the model's context window.",
         ),
     ] = None,
     total_tokens: Annotated[
@@ -48,15 +50,18 @@ def command(
         typer.Option(
             "--total-tokens",
             metavar="N",
-            help="Tokens for prompt and response together, e.g. 4000; overrides the budget.",
+            help="Maximum tokens of prompt and response together; overrides the total in --budget.",
         ),
     ] = None,
     model: Annotated[
-        str, typer.Option("--model", "-m", help="Model whose tokenizer and window are used.")
+        str,
+        typer.Option(
+            "--model", "-m", metavar=MODEL_METAVAR, help="Model whose tokenizer and context window apply."
+        ),
     ] = DEFAULT_MODEL,
     tokenizer: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Count with this vocabulary: a tokenizer.json or .tiktoken file."),
+        typer.Option(metavar="FILE", help=TOKENIZER_HELP),
     ] = None,
     output: Annotated[
         str | None,
@@ -64,20 +69,25 @@ def command(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write the prompt to this file; with -, to standard output, and the table to standard error.",
+            help="Write the prompt to this file. With -, write the prompt to standard output and the table to "
+            "standard error. Default: print only the table.",
         ),
     ] = None,
     show_budget: Annotated[
-        bool, typer.Option("--show-budget", help="Add a section that shows the budget to the model.")
+        bool,
+        typer.Option(
+            "--show-budget", help="Add a section to the prompt that tells the model its token budget."
+        ),
     ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="List every cut with its reason.")] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object that includes the prompt.")
+        bool, typer.Option("--json", help="Print the result as one JSON object, including the prompt.")
     ] = False,
 ) -> None:
-    """Assemble sections into a prompt that fits a token budget, and show how many tokens each section got.
+    """Assemble sections into a prompt that fits a token budget, and show the tokens of each section.
 
-    Priorities come from the sections file or the budget. Among equal priorities, the last section is cut first.
+    Sections with the lowest priority are cut first; priorities are set in the sections or in the budget. Among
+    sections of equal priority, the last is cut first.
 
     Example: foveate assemble --sections parts/ --budget budget.yaml --explain
     """

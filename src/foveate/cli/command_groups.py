@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 COMMAND_GROUPS: Mapping[str, Sequence[str]] = {
     "Run": ("serve", "chat", "sandbox"),
@@ -12,6 +12,14 @@ COMMAND_GROUPS: Mapping[str, Sequence[str]] = {
     "Build": ("count", "assemble", "memory"),
     "Operate": ("config", "doctor", "store", "prices"),
 }
+
+
+class PlainUsageCommand(TyperCommand):
+    """Shows required arguments as `FILE...` in the usage line, as other programs do. Typer adds braces."""
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        pieces = " ".join(self.collect_usage_pieces(ctx)).replace("{", "").replace("}", "")
+        formatter.write_usage(ctx.command_path, pieces)
 
 
 class _HelpFormatter(Protocol):

@@ -10,7 +10,7 @@ import typer
 
 from foveate.cli import console
 from foveate.cli.exit_codes import BAD_INPUT, report_errors
-from foveate.cli.options import find_config_file
+from foveate.cli.options import CONFIG_HELP, find_config_file
 from foveate.errors import BadOption, BadSetting, FoveateError, UnwritableFile
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ _FILE_NAME = "foveate.yaml"
 _DEFAULT_AGENT = "default"
 _MIN_KEY_CELLS, _MIN_VALUE_CELLS = 40, 14
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 File = Annotated[
     Path | None,
     typer.Argument(
         metavar="[FILE]",
-        help="Configuration file. Default: foveate.yaml in this folder, else in the data folder.",
+        help=CONFIG_HELP,
     ),
 ]
 
@@ -43,7 +43,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Write a configuration file that explains every setting and sets it to its default.
+    """Write a configuration file with every setting, its default value and an explanation.
 
     Example: foveate config init foveate.yaml
     """
@@ -70,7 +70,7 @@ def read_example() -> bytes:
 
 @app.command("check")
 def check(file: File = None, json: AsJson = False) -> None:
-    """Check a configuration file, and list every error with its line, its setting and how to fix it.
+    """Check a configuration file, and list each error with its line, the setting and how to fix it.
 
     Example: foveate config check foveate.yaml
     """
@@ -130,7 +130,7 @@ def _problem_line(problem: FoveateError) -> str:
 
 @app.command("show")
 def show(file: File = None, json: AsJson = False) -> None:
-    """Show the effective settings, and where each value comes from: default, file or environment.
+    """Show the settings in effect, and whether each comes from the defaults, the file or the environment.
 
     Example: foveate config show --json
     """
@@ -179,17 +179,27 @@ class _GatewayKey:
 
 @app.command("key")
 def key(
-    agent: Annotated[str, typer.Option(metavar="NAME", help="Agent that the key belongs to.")] = _DEFAULT_AGENT,
+    agent: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the agent that uses the key. Default: the agent named default.",
+            show_default=False,
+        ),
+    ] = _DEFAULT_AGENT,
     admin: Annotated[
         bool,
         typer.Option(
             "--admin",
-            help="Create an admin key: it opens the dashboard for all agents, but cannot send requests.",
+            help="Create an admin key, which opens the dashboard for all agents and /metrics, but "
+            "cannot send requests.",
         ),
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Create a gateway key. It is shown once; the configuration file gets only its hash.
+    """Create a gateway key, and print it once, with the lines to add to the configuration.
+
+    Those lines contain only a hash of the key. The command does not change any file.
 
     Example: foveate config key --agent ana
     """

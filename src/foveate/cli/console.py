@@ -22,7 +22,12 @@ _STANDARD_OUTPUT = "-"
 _DATABASE_SUFFIXES = ("", "-wal", "-shm")
 Output = Annotated[
     str | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write to this file. Default, or -: standard output."),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write to this file. Default: standard output, also written as -.",
+    ),
 ]
 
 

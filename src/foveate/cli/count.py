@@ -10,6 +10,7 @@ import typer
 
 from foveate.cli import console
 from foveate.cli.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.options import MODEL_METAVAR, TOKENIZER_HELP
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
@@ -31,11 +32,18 @@ _KEY_VARIABLES = {
 def command(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="Text files to count. Default, or -: standard input."),
+        typer.Argument(
+            metavar="[FILE]...", help="Text files to count. Default: standard input, also written as -."
+        ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="Model to count for. Default: gpt-4o, or the model of the request."),
+        typer.Option(
+            "--model",
+            "-m",
+            metavar=MODEL_METAVAR,
+            help="Model to count for. Default: the model in the request, or gpt-4o for text.",
+        ),
     ] = None,
     request: Annotated[
         str | None,
@@ -43,30 +51,40 @@ def command(
             "--request",
             "-r",
             metavar="FILE",
-            help="Count a complete request body (JSON); - for standard input.",
+            help="Count this request body (JSON file, or - for standard input) instead of text files.",
         ),
     ] = None,
     backend: Annotated[
         str,
         typer.Option(
-            help="Counting method: auto, offline or estimate; anthropic_api, openai_api or gemini_api (uses the"
-            " provider's API and key variable); endpoint (uses the server at --endpoint)."
+            metavar="NAME",
+            help="Counting method. On this machine: auto (the model's tokenizer, else an estimate), offline"
+            " (alias tiktoken) or estimate. With the provider's API and its API key in the environment:"
+            " anthropic_api, openai_api or gemini_api. With the server at --endpoint: endpoint.",
         ),
     ] = "auto",
     endpoint: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="URL of a llama.cpp or vLLM server that counts tokens of its model."),
+        typer.Option(metavar="URL", help="Count with the llama.cpp or vLLM server at this URL."),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Count with this tokenizer.json or .tiktoken file."),
+        typer.Option(metavar="FILE", help=TOKENIZER_HELP),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Timeout for requests to the server.", min=0.01)
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="Timeout for each request to a counting API or to --endpoint, in seconds.",
+            min=0.01,
+        ),
     ] = 2.0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Count the tokens of text files or of a complete request, including tools and images."""
+    """Count the tokens of text files or of a complete request, including tools and images.
+
+    Example: foveate count --model gpt-4o README.md
+    """
     with report_errors(as_json=json):
         options = _parse_options(backend, endpoint, tokenizer, timeout)
         if request is None:

@@ -30,7 +30,8 @@ def command(
         typer.Option(
             "--session",
             metavar="FILE",
-            help="Recording to replay, in a format that `foveate replay` reads; default: the bundled session.",
+            help="Recording to replay, in any format that `foveate replay` reads. Default: the bundled session"
+            " of a small documentation agent.",
         ),
     ] = None,
     window: Annotated[
@@ -38,14 +39,13 @@ def command(
         typer.Option(
             "--window",
             metavar="TOKENS",
-            help=f"Context window in tokens, 4000 or more; default: {_WINDOW_TOKENS}, or the model's window"
-            " with --session.",
+            help=f"Context window in tokens. Default: {_WINDOW_TOKENS}; with --session, the model's window.",
             min=4_000,
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Show what Foveate saves on a recorded session. Needs no API key and no network.
+    """Show what Foveate saves in a recorded session. Needs no API key and no network.
 
     Example: foveate demo
     """

@@ -12,14 +12,12 @@ from foveate.cli.options import ConfigFile, find_config_file
 
 def command(
     config: ConfigFile = None,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Do not contact upstreams; check only this machine and the store.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Skip the checks that contact providers.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Check the configuration, the store, the upstreams and this machine, and show how to fix problems.
+    """Check the configuration, database, providers and this machine, and show how to fix problems.
 
-    It changes nothing and sends only requests that cost nothing. The exit code is 1 if a check failed.
+    The command changes nothing and sends only free requests. The exit code is 1 if a check failed.
 
     Example: foveate doctor --offline
     """

@@ -11,6 +11,7 @@ import typer
 from foveate.cli import console
 from foveate.cli.count import DEFAULT_MODEL, printable_name
 from foveate.cli.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.options import LOCAL_TIME_HELP, MODEL_METAVAR, UNTIL_NOTE
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
@@ -24,27 +25,29 @@ _MAX_DIGITS = 18
 
 app = typer.Typer(
     name="memory",
-    help="Render, search and outline notes in Org and Markdown files, as agents get them in their prompts.",
+    help="Show, search and outline notes (Org and Markdown files) as agents see them in their prompts.\n\n"
+    "A node is a note: a heading with its text, or a whole file.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 Paths = Annotated[
-    list[str], typer.Argument(metavar="PATH...", help="Org and Markdown files, or folders with them.")
+    list[str], typer.Argument(metavar="PATH...", help="Org or Markdown files, or folders that contain them.")
 ]
 Private = Annotated[
     list[str] | None,
     typer.Option(
         "--private",
         metavar="TAG",
-        help="Also hide nodes with this tag and everything below them; private and @personal are always hidden."
-        " Can be repeated.",
+        help="Also hide notes with this tag, and everything below them. Notes tagged private or @personal are "
+        "always hidden. Can be repeated.",
     ),
 ]
 FollowSymlinks = Annotated[
-    bool, typer.Option("--follow-symlinks", help="Follow symbolic links that point outside the folders.")
+    bool,
+    typer.Option("--follow-symlinks", help="Also follow symbolic links that point outside the given folders."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
 @app.command("render")
@@ -52,36 +55,37 @@ def render(
     paths: Paths,
     focus: Annotated[
         str | None,
-        typer.Option("--focus", metavar="ID", help="Node to show in full: its id or title, e.g. glasshouse."),
+        typer.Option("--focus", metavar="ID", help="Node to show in full (the focus): its id or title."),
     ] = None,
     query: Annotated[
         str | None,
-        typer.Option("--query", metavar="TEXT", help="Text to search for; the best matches are shown in full."),
+        typer.Option("--query", metavar="TEXT", help="Text to search for. The best matches are shown in full."),
     ] = None,
     limit_tokens: Annotated[
         str,
-        typer.Option(
-            "--limit-tokens", metavar="N", help="Maximum size of the output in tokens, or none for no limit."
-        ),
+        typer.Option("--limit-tokens", metavar="N", help="Maximum size of the output in tokens, or none."),
     ] = "2000",
     format: Annotated[  # noqa: A002  # the option's name
         str,
         typer.Option(
-            "--format", metavar="FORMAT", help="Output format: org, markdown, or auto for that of each file."
+            "--format",
+            metavar="FORMAT",
+            help="Output format: org, markdown, or auto (the format of each file).",
         ),
     ] = "auto",
     private: Private = None,
     follow_symlinks: FollowSymlinks = False,
     scope: Annotated[
         str | None,
-        typer.Option("--scope", metavar="ID", help="Show only this node and the nodes below it."),
+        typer.Option("--scope", metavar="ID", help="Show only this node (id or title) and the nodes below it."),
     ] = None,
     model: Annotated[
-        str, typer.Option("--model", "-m", help="Model whose tokenizer counts the tokens.")
+        str,
+        typer.Option("--model", "-m", metavar=MODEL_METAVAR, help="Model whose tokenizer counts the tokens."),
     ] = DEFAULT_MODEL,
     json: AsJson = False,
 ) -> None:
-    """Render notes within a token limit: the focus in full, matches of the query, and the rest in outline.
+    """Show notes within a token limit: the focus and the best matches in full, the rest as an outline.
 
     Example: foveate memory render notes/ --focus glasshouse --limit-tokens 500
     """
@@ -112,43 +116,46 @@ def query(
     tag: Annotated[
         str | None,
         typer.Option(
-            metavar="TAG", help="Only nodes with this tag, their own or inherited; :a:b: requires both."
+            metavar="TAG",
+            help="Only nodes with this tag, their own or inherited. :a:b: means both a and b.",
         ),
     ] = None,
     todo: Annotated[
         str | None,
         typer.Option(
-            metavar="STATE", help="Only nodes in this TODO state: its name, e.g. WAITING, or any, open or done."
+            metavar="STATE",
+            help="Only nodes in this TODO state: a name (WAITING), or open, done or any.",
         ),
     ] = None,
     type: Annotated[  # noqa: A002  # the option's name
         str | None,
         typer.Option(
             metavar="TYPE",
-            help="Only nodes of this type: project, task, document, note, or a type that the notes define.",
+            help="Only nodes of this type: project, task, document, note, or a type defined in the notes.",
         ),
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help='Only nodes with all these words in title or text; "…" is a phrase.'),
+        typer.Option(
+            metavar="TEXT",
+            help='Only nodes whose title or text contains all these words. Quote a phrase: "two words".',
+        ),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(
-            metavar="WHEN", help="Only nodes changed since this time: a date (2026-11-01) or an age (7d)."
-        ),
+        typer.Option(metavar="TIME", help=f"Only nodes changed since this time: {LOCAL_TIME_HELP}"),
     ] = None,
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="WHEN", help="Only nodes changed until this time: a date (2026-11-01) or an age (7d)."
+            metavar="TIME", help=f"Only nodes changed up to this time: {LOCAL_TIME_HELP} {UNTIL_NOTE}"
         ),
     ] = None,
     private: Private = None,
     follow_symlinks: FollowSymlinks = False,
     json: AsJson = False,
 ) -> None:
-    """List the nodes that match all options, with id, state, title, tags and file.
+    """List the nodes that match all given options, with their id, TODO state, title, tags and file.
 
     Example: foveate memory query notes/ --todo open --tag project
     """
@@ -178,7 +185,7 @@ def outline(
         int | None,
         typer.Option(
             metavar="N",
-            help="Depth of the tree: 0 lists files, 1 also top-level headings; default: all levels.",
+            help="Depth of the tree: 0 lists files, 1 also top-level headings. Default: all levels.",
             min=0,
         ),
     ] = None,
@@ -186,7 +193,7 @@ def outline(
     follow_symlinks: FollowSymlinks = False,
     json: AsJson = False,
 ) -> None:
-    """List all nodes as a tree with their ids, and the number of nodes and tokens of each file.
+    """List all nodes as a tree with their ids, and the number of nodes and tokens in each file.
 
     Example: foveate memory outline notes/ --depth 1
     """
@@ -206,20 +213,29 @@ def outline(
 
 @app.command("logs")
 def logs(
-    paths: Annotated[list[str], typer.Argument(metavar="FILE...", help="Log files, in any format.")],
+    paths: Annotated[list[str], typer.Argument(metavar="FILE...", help="Log files (text, in any format).")],
     lines: Annotated[
         int | None,
         typer.Option(
             "--lines",
             metavar="N",
-            help="Number of lines of each log; default: CONTEXT_LOG_LIMIT, or 20.",
+            help="Number of lines to print from each log. Default: the environment variable "
+            "CONTEXT_LOG_LIMIT, or 20.",
             min=0,
         ),
     ] = None,
-    private: Private = None,
+    private: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--private",
+            metavar="TAG",
+            help="In logs that are Org or Markdown files, also hide text with this tag. Text tagged private or "
+            "@personal is always hidden. Can be repeated.",
+        ),
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """Print the newest lines of log files, as the `logs` section of a prompt shows them.
+    """Print the newest lines of log files, as agents see them in their prompts.
 
     Example: foveate memory logs watch.log --lines 5
     """
@@ -249,14 +265,25 @@ def logs(
 
 @app.command("skill")
 def skill(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the skill; case is ignored.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the skill, in upper or lower case.")],
     folder: Annotated[
-        str, typer.Option("--folder", metavar="PATH", help="Folder that contains the skills.")
+        str,
+        typer.Option(
+            "--folder", metavar="PATH", help="Folder that contains the skills, relative to the current folder."
+        ),
     ] = "skills",
-    private: Private = None,
+    private: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--private",
+            metavar="TAG",
+            help="Also hide parts with this tag. Parts tagged private or @personal are always hidden. Can be "
+            "repeated.",
+        ),
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """Print the source of a skill without its private parts.
+    """Print a skill, without its private parts. A skill is a file that describes a task to the agent.
 
     Example: foveate memory skill water --folder notes/skills
     """

@@ -10,13 +10,19 @@ import typer
 
 from foveate.errors import BadOption
 
+CONFIG_HELP = "Configuration file. Default: foveate.yaml in the current folder, else in the data folder."
+MODEL_METAVAR = "MODEL"
+TOKENIZER_HELP = "Count with this tokenizer file (tokenizer.json or .tiktoken). Default: the model's tokenizer."
+UTC_TIME_HELP = "a UTC date (2026-11-01) or an age (7d is seven days ago)."
+LOCAL_TIME_HELP = "a date in local time (2026-11-01) or an age (7d is seven days ago)."
+UNTIL_NOTE = "A date includes the whole day."
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
         "--config",
         "-c",
         metavar="FILE",
-        help="Configuration file. Default: foveate.yaml in this folder, else in the data folder.",
+        help=CONFIG_HELP,
     ),
 ]
 SHORT_ID_CHARS = 8

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="prices",
-    help="Show the prices of a model and where they come from, and import newer price files.",
+    help="Show the prices of a model and their sources, and import newer price files.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -44,10 +44,16 @@ _DIFFERENCE_COLUMNS = (
 
 @app.command("show")
 def show(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model name, as clients send it.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Model name, as clients send it, e.g. claude-fable-5-2.")
+    ],
     provider: Annotated[
         str | None,
-        typer.Option("--provider", metavar="P", help="Provider of the model. Default: derived from the name."),
+        typer.Option(
+            "--provider",
+            metavar="NAME",
+            help="Provider of the model, e.g. anthropic. Default: derived from the model name.",
+        ),
     ] = None,
     config: ConfigFile = None,
     json: AsJson = False,
@@ -75,18 +81,21 @@ def update(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="Price file: data.json of genai-prices, or model_prices_and_context_window.json of LiteLLM.",
+            help="Price file: data.json from github.com/pydantic/genai-prices, or "
+            "model_prices_and_context_window.json from github.com/BerriAI/litellm.",
         ),
     ],
     day: Annotated[
         str | None,
         typer.Option(
-            "--date", metavar="DAY", help="Date of the prices (2026-11-01). Default: the file's date."
+            "--date",
+            metavar="DATE",
+            help="Date of the prices (2026-11-01). Default: the day the file was last modified (UTC).",
         ),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Import a newer price file. A running gateway uses it from the next request.
+    """Import a newer price file. A running gateway uses it starting with the next request.
 
     Example: foveate prices update data.json --date 2026-11-16
     """

@@ -16,7 +16,7 @@ import typer
 
 from foveate.cli import console
 from foveate.cli.exit_codes import SOME_FAILED, report_errors
-from foveate.cli.options import ConfigFile, find_config_file
+from foveate.cli.options import MODEL_METAVAR, ConfigFile, find_config_file
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
@@ -97,11 +97,11 @@ def command(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILES…",
-            help="Recordings: session logs of Claude Code, Codex, pi, Gemini CLI, Qwen Code and opencode, LLM "
-            "logs of OpenHands, trajectories of SWE-agent, results of tau-bench, lists of messages, logs of "
-            "request bodies, or a store of Foveate. Files, folders, archives (.tar, .tar.gz, .zip), or - for "
-            "standard input.",
+            metavar="FILE...",
+            help="Recordings: session logs of Claude Code, Codex, pi, Gemini CLI, Qwen Code and opencode, "
+            "LLM logs of OpenHands, trajectories of SWE-agent, results of tau-bench, lists of messages, logs "
+            "of request bodies, or a Foveate store. Give files, folders or archives (.tar, .tar.gz, .zip), or "
+            "- for standard input.",
             show_default=False,
         ),
     ],
@@ -110,9 +110,11 @@ def command(
         typer.Option(
             "--policy",
             "-p",
-            metavar="P,…",
-            help="Policies to compare, separated by commas: recorded, gateway, gateway-compaction, none, "
-            "markers, markers-1h, adaptive, fold; or all.",
+            metavar="POLICY,...",
+            help="Policies to compare, separated by commas, or all: recorded (requests as sent), gateway (with "
+            "this configuration), gateway-compaction (also with compaction), none (no cache), markers (fixed "
+            "breakpoints, 5-minute TTL), markers-1h (the same, 1-hour TTL), adaptive, fold (Foveate's "
+            "breakpoints instead of the client's, without and with compaction).",
         ),
     ] = "all",
     config: ConfigFile = None,
@@ -121,16 +123,16 @@ def command(
         typer.Option(
             "--model",
             "-m",
-            metavar="M",
-            help="Compute all calls for this model, e.g. claude-opus-4-8; default: the recorded models.",
+            metavar=MODEL_METAVAR,
+            help="Compute the cost as if all calls used this model. Default: the recorded models.",
         ),
     ] = None,
     window: Annotated[
         int | None,
         typer.Option(
             "--window",
-            metavar="N",
-            help="Context window in tokens, e.g. 100000; default: the window of each model.",
+            metavar="TOKENS",
+            help="Context window in tokens. Default: the window of each model.",
         ),
     ] = None,
     format: Annotated[  # noqa: A002 - the name of the option
@@ -138,9 +140,9 @@ def command(
         typer.Option(
             "--format",
             "-f",
-            metavar="F",
+            metavar="FORMAT",
             help="Format of the files: claude-code, codex, pi, gemini-cli, qwen-code, opencode, openhands, "
-            "swe-agent, tau-bench, messages, requests or store; default: detected from their content.",
+            "swe-agent, tau-bench, messages, requests or store. Default: detected from their content.",
         ),
     ] = None,
     plot: Annotated[
@@ -148,13 +150,13 @@ def command(
         typer.Option(
             "--plot",
             metavar="FILE",
-            help="Write a chart of context size and cost by call to this file: .png, .svg or .html.",
+            help="Write a chart of the context size and cost of each call to this file (.png, .svg or .html).",
         ),
     ] = None,
-    each: Annotated[bool, typer.Option("--each", help="Show a table for every session.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="Also show a table for each session.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Compare what recorded sessions cost with what they would have cost under other caching policies.
+    """Compare the cost of recorded sessions under different caching and compaction policies.
 
     Example: foveate replay ~/.claude/projects --policy recorded,gateway,gateway-compaction
     """

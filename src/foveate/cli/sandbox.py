@@ -21,23 +21,31 @@ def command(
     provider: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="API to simulate: anthropic, openai or google; both simulates all three."
+            metavar="NAME",
+            help="Simulate only this API: anthropic, openai or google. Default: all three.",
+            show_default=False,
         ),
     ] = BOTH,
     script: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="YAML or JSON file with the responses to send, in order (see docs/guides/sandbox.md).",
+            help="YAML or JSON file with the responses to send, in order (see docs/guides/sandbox.md). "
+            "Default: a fixed sentence.",
         ),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object once the sandbox is ready.")
+        bool,
+        typer.Option(
+            "--json",
+            help="Print the address and the simulated APIs as one JSON object once the sandbox is ready.",
+        ),
     ] = False,
 ) -> None:
-    """Run a simulation of the Anthropic, OpenAI and Google APIs, to test agents without keys or costs.
+    """Simulate the Anthropic, OpenAI and Google APIs, to test agents without API keys or costs.
 
-    It rejects the requests that the providers reject, and simulates their prompt caches. Any API key works.
+    The sandbox rejects requests that the providers would reject, and simulates their prompt caches. It accepts
+    any API key.
 
     Example: foveate sandbox --provider anthropic --port 8790
     """

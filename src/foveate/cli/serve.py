@@ -31,14 +31,14 @@ def command(
         typer.Option(
             metavar="ADDRESS",
             help="Address to listen on; 0.0.0.0 accepts connections from other machines. "
-            "Default: server.host of the configuration, or 127.0.0.1.",
+            "Default: server.host in the configuration, or 127.0.0.1.",
         ),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
             metavar="PORT",
-            help="Port to listen on; 0 picks a free port. Default: server.port of the configuration, or 8090.",
+            help="Port to listen on; 0 picks a free port. Default: server.port in the configuration, or 8090.",
             min=0,
             max=65535,
         ),
@@ -47,35 +47,44 @@ def command(
         int | None,
         typer.Option(
             metavar="N",
-            help="Number of worker processes. Default: server.workers of the configuration, or 1.",
+            help="Number of worker processes. Default: server.workers in the configuration, or 1.",
             min=1,
             max=256,
         ),
     ] = None,
     local: Annotated[
         bool,
-        typer.Option("--local", help="Also run a small model on this machine. It needs no API key."),
+        typer.Option(
+            "--local", help="Also run a small local model (SmolLM2 135M, with llama.cpp). It needs no API key."
+        ),
     ] = False,
     tls_certificate: Annotated[
         str | None,
         typer.Option(
-            "--tls-certificate", metavar="FILE", help="HTTPS certificate (PEM file); needs --tls-key."
+            "--tls-certificate",
+            metavar="FILE",
+            help="Serve HTTPS with this certificate (PEM file). Requires --tls-key.",
         ),
     ] = None,
     tls_key: Annotated[
         str | None,
-        typer.Option("--tls-key", metavar="FILE", help="Key of the certificate (PEM file without a password)."),
+        typer.Option(
+            "--tls-key", metavar="FILE", help="Private key of the certificate (PEM file without a password)."
+        ),
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
         typer.Option(
             "--cors-origin",
             metavar="ORIGIN",
-            help="Let web pages of this origin, e.g. https://app.example, call the gateway. Can be repeated.",
+            help="Let web pages from this origin (https://app.example) call the gateway. Can be repeated.",
         ),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object once the gateway is ready.")
+        bool,
+        typer.Option(
+            "--json", help="Print the addresses and settings as one JSON object once the gateway is ready."
+        ),
     ] = False,
 ) -> None:
     """Run the gateway: an HTTP proxy that adds prompt caching, context limits, spending caps and cost tracking.

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 app = typer.Typer(
     name="store",
-    help="Show where the store is and how large it is, and delete old sessions.",
+    help="Show the location and size of the store (the database), and delete old sessions.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -36,16 +36,16 @@ StoreUrl = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="Database: sqlite:///path or postgresql://user@host/name. "
-        "Default: FOVEATE_STORE, else store.url in foveate.yaml, else a file in the data folder.",
+        help="Database: sqlite:///path or postgresql://user@host/name. Default: the environment variable "
+        "FOVEATE_STORE, else store.url in foveate.yaml, else a SQLite file in the data folder.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
 @app.command("info")
 def info(store: StoreUrl = None, json: AsJson = False) -> None:
-    """Show where the store is, the version of its tables, and how much data it has.
+    """Show the location of the store, its schema version, and how much data it holds.
 
     Example: foveate store info --json
     """
@@ -78,23 +78,28 @@ class _VacuumResult:
 def vacuum(
     keep_days: Annotated[
         float,
-        typer.Option("--keep-days", metavar="N", help="Delete sessions that were not used for this many days."),
+        typer.Option(
+            "--keep-days",
+            metavar="DAYS",
+            help=f"Delete sessions that have not been used for this many days. Default: {KEEP_DAYS:g}.",
+            show_default=False,
+        ),
     ] = KEEP_DAYS,
     keep_ledger_days: Annotated[
         float | None,
         typer.Option(
             "--keep-ledger-days",
-            metavar="N",
-            help="Also delete calls from the ledger that are older than this many days. Default: keep all.",
+            metavar="DAYS",
+            help="Also delete calls older than this many days from the ledger. Default: keep all calls.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be deleted, without deleting it.")
     ] = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
-    """Delete sessions that were not used for a long time, with their compactions, and free disk space.
+    """Delete sessions that have not been used for a while, with their compactions, and free disk space.
 
     Example: foveate store vacuum --keep-days 90 --dry-run
     """

@@ -10,7 +10,7 @@ import typer
 
 from foveate.cli import console
 from foveate.cli.exit_codes import report_errors
-from foveate.cli.options import ConfigFile
+from foveate.cli.options import MODEL_METAVAR, ConfigFile
 from foveate.errors import BadOption
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ def command(
         str | None,
         typer.Argument(
             metavar="[QUESTION]",
-            help="Send this message, print the answer and exit; - reads the message from standard input.",
+            help="Message to send. Foveate prints the response and exits; - reads the message from standard "
+            "input. Default: start a conversation.",
             show_default=False,
         ),
     ] = None,
@@ -36,14 +37,22 @@ def command(
         typer.Option(
             "--model",
             "-m",
-            metavar="NAME",
-            help="The model, as NAME or UPSTREAM/NAME. Default: the first model that a route names, else a "
-            "model of a provider whose API key is set, else the small local model (local).",
+            metavar=MODEL_METAVAR,
+            help="Model to chat with: MODEL, or UPSTREAM/MODEL. Default: the first model under `routes` in the "
+            "configuration, else the default model of the first provider whose API key is set "
+            "(claude-sonnet-5-5, gpt-5.4, deepseek-chat or gemini-2.5-flash), else the local model (local).",
         ),
     ] = None,
     agent: Annotated[
         str,
-        typer.Option("--agent", "-a", metavar="A", help="Use the sections, compaction and caps of this agent."),
+        typer.Option(
+            "--agent",
+            "-a",
+            metavar="NAME",
+            help="Use the injected context, compaction and caps of this agent. Default: the agent "
+            "named default.",
+            show_default=False,
+        ),
     ] = _DEFAULT_AGENT,
     config: ConfigFile = None,
     max_tokens: Annotated[
@@ -51,21 +60,22 @@ def command(
         typer.Option(
             "--max-tokens",
             metavar="N",
-            help="Maximum length of an answer. Default: 4096, or a quarter of a smaller context window.",
+            help="Maximum length of a response in tokens. Default: 4096, or a quarter of the context "
+            "window if that is less.",
             min=1,
         ),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for each answer: text, usage, dollars.")
+        bool, typer.Option("--json", help="Print one JSON object per response, with text, usage and dollars.")
     ] = False,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Print answers as the model wrote them, without rendering Markdown.")
+        bool, typer.Option("--raw", help="Print responses as the model wrote them, without rendering Markdown.")
     ] = False,
 ) -> None:
-    """Chat with a model in the terminal, with an agent's sections, memory, compaction and spending caps.
+    """Chat with a model in the terminal, using an agent's injected context, compaction and spending caps.
 
-    If standard input or output is not a terminal, each line of input is a message, and answers are printed as
-    plain text.
+    If standard input or output is not a terminal, each line of input is a message, and responses are
+    printed as plain text.
 
     Example: foveate chat --model claude-sonnet-5-5 --agent ana
     """

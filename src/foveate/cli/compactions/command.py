@@ -9,6 +9,7 @@ import typer
 from foveate.cli import console
 from foveate.cli.console import Output, open_output, parse_output_option
 from foveate.cli.exit_codes import report_errors
+from foveate.cli.options import LOCAL_TIME_HELP, UNTIL_NOTE
 from foveate.cli.store import AsJson, StoreUrl, note_missing_store, run_in_store
 from foveate.errors import BadOption, NothingKept
 
@@ -24,7 +25,7 @@ _JSONL, _JSON = "jsonl", "json"
 
 app = typer.Typer(
     name="compactions",
-    help="List, show, undo and export the compactions of sessions.",
+    help="List, show, undo and export compactions: summaries that replace old messages.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -36,8 +37,8 @@ Session = Annotated[
     str | None,
     typer.Option(
         "--session",
-        metavar="S",
-        help="Only compactions of this session: its id or its first characters, e.g. 97b7.",
+        metavar="ID",
+        help="Only compactions of this session: its id, or its first characters.",
     ),
 ]
 
@@ -45,41 +46,42 @@ Session = Annotated[
 @app.command("list")
 def list_(
     agent: Annotated[
-        str | None, typer.Option("--agent", metavar="A", help="Only compactions of this agent, e.g. ana.")
+        str | None, typer.Option("--agent", metavar="NAME", help="Only compactions of this agent.")
     ] = None,
     session: Session = None,
     outcome: Annotated[
         str | None,
         typer.Option(
             "--outcome",
-            metavar="O",
-            help="Only compactions with this outcome: ok, failed, lock_held, no_boundary or"
-            " tool_result_truncated.",
+            metavar="OUTCOME",
+            help="Only this outcome: ok, failed, lock_held (another process was compacting the session), "
+            "no_boundary (no place to cut the history) or tool_result_truncated (a long tool result was "
+            "shortened instead).",
         ),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
             "--since",
-            metavar="T",
-            help="Only compactions since this time: a date (2026-11-01) or an age (7d).",
+            metavar="TIME",
+            help=f"Only compactions since this time: {LOCAL_TIME_HELP}",
         ),
     ] = None,
     until: Annotated[
         str | None,
         typer.Option(
             "--until",
-            metavar="T",
-            help="Only compactions until this time: a date (2026-11-01) or an age (7d).",
+            metavar="TIME",
+            help=f"Only compactions up to this time: {LOCAL_TIME_HELP} {UNTIL_NOTE}",
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", help="List at most this many compactions, newest first.")
+        int, typer.Option("--limit", metavar="N", help="Maximum number of compactions to list.")
     ] = _LIMIT,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
-    """List compactions, newest first, with their messages, tokens before and after, cost and outcome.
+    """List compactions, newest first, with their outcome, cost, messages, and tokens before and after.
 
     Example: foveate compactions list --agent ana --since 7d
     """
@@ -110,13 +112,11 @@ def list_(
 @app.command("show")
 def show(
     id: CompactionId,  # noqa: A002  # the argument's name
-    full: Annotated[
-        bool, typer.Option("--full", help="Also print the original messages that the summary replaces.")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Also print the original messages in full.")] = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
-    """Show one compaction: its outcome, the messages that it replaced, its summary, tokens and cost.
+    """Show the outcome of a compaction, its summary, the messages it replaced, its tokens and its cost.
 
     Example: foveate compactions show 3f9a --full
     """
@@ -134,7 +134,7 @@ def show(
 
 @app.command("undo")
 def undo(id: CompactionId, store: StoreUrl = None, json: AsJson = False) -> None:  # noqa: A002  # the argument's name
-    """Undo a compaction: the next request of its session contains the original messages again.
+    """Undo a compaction: the next request in its session contains the original messages again.
 
     Example: foveate compactions undo 3f9a
     """
@@ -158,19 +158,28 @@ def export(
     ids: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ID]...", help="Ids of compactions, or their first characters; default: all compactions."
+            metavar="[ID]...", help="Ids of compactions, or their first characters. Default: all compactions."
         ),
     ] = None,
     session: Session = None,
     output: Output = None,
     format: Annotated[  # noqa: A002  # the option's name
         str,
-        typer.Option("--format", metavar="FORMAT", help="jsonl (one compaction per line) or json (one list)."),
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="Format of the export: jsonl (one JSON object per line) or json (one list).",
+        ),
     ] = _JSONL,
     store: StoreUrl = None,
-    json: AsJson = False,
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="With --output FILE, print the number of compactions and the file name as JSON."
+        ),
+    ] = False,
 ) -> None:
-    """Export compactions with their summaries and original messages as JSON, without loss.
+    """Export compactions as JSON, with their summaries and complete original messages.
 
     Example: foveate compactions export --output compactions.jsonl
     """

@@ -10,7 +10,7 @@ import typer
 from foveate.cli import console
 from foveate.cli.console import Output, open_output, parse_output_option
 from foveate.cli.exit_codes import report_errors
-from foveate.cli.options import find_config_file
+from foveate.cli.options import CONFIG_HELP, UNTIL_NOTE, UTC_TIME_HELP, find_config_file
 from foveate.cli.store import AsJson, StoreUrl, note_missing_store, run_in_store
 from foveate.errors import BadOption, NothingKept
 
@@ -25,28 +25,26 @@ _DEFAULT_BY = "day,agent"
 
 app = typer.Typer(
     name="cost",
-    help="Show what calls cost, what caching and compaction saved, and how much of each cap is used.",
+    help="Show costs, savings and spending caps; export and correct calls.\n\n"
+    "Without a command: show what calls cost, and what caching and compaction saved.\n\n"
+    "Example: foveate cost --by agent,model --since 7d",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Agent = Annotated[str | None, typer.Option("--agent", metavar="A", help="Only calls of this agent.")]
+Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only calls by this agent.")]
 Session = Annotated[
     str | None,
     typer.Option(
-        "--session", metavar="S", help="Only calls of this session: its id, or the first characters of it."
+        "--session", metavar="ID", help="Only calls in this session: its id, or its first characters."
     ),
 ]
 Since = Annotated[
     str | None,
-    typer.Option(
-        "--since", metavar="T", help="Only calls since this time: a UTC date (2026-11-01) or an age (7d)."
-    ),
+    typer.Option("--since", metavar="TIME", help=f"Only calls since this time: {UTC_TIME_HELP}"),
 ]
 Until = Annotated[
     str | None,
-    typer.Option(
-        "--until", metavar="T", help="Only calls until this time: a UTC date (2026-11-01) or an age (7d)."
-    ),
+    typer.Option("--until", metavar="TIME", help=f"Only calls up to this time: {UTC_TIME_HELP} {UNTIL_NOTE}"),
 ]
 
 
@@ -57,8 +55,9 @@ def report(
         str,
         typer.Option(
             "--by",
-            metavar="B,…",
-            help="Group calls by agent, session, model, category or day, or several of them: day,model.",
+            metavar="GROUP,...",
+            help="Group calls by one or more of agent, session, model, day and category (main, compaction, "
+            "counting, or ping for keep-alive).",
         ),
     ] = _DEFAULT_BY,
     since: Since = None,
@@ -66,16 +65,17 @@ def report(
     agent: Agent = None,
     session: Session = None,
     worst_case: Annotated[
-        bool, typer.Option("--worst-case", help="Also show the worst-case cost, computed before each call.")
+        bool,
+        typer.Option(
+            "--worst-case",
+            help="Also show the worst-case cost that was computed before each call (cost ceiling).",
+        ),
     ] = False,
     store: StoreUrl = None,
     json: AsJson = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print the rows as CSV.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the result as CSV.")] = False,
 ) -> None:
-    """Show what calls cost and what caching and compaction saved, by day and agent.
-
-    Example: foveate cost --by agent,model --since 7d
-    """
+    """Show what calls cost, and what caching and compaction saved."""
     if context.invoked_subcommand is not None:
         with report_errors(as_json=False):
             _reject_options_before_command(context)
@@ -126,13 +126,13 @@ def caps(
             "--config",
             "-c",
             metavar="FILE",
-            help="Configuration file. Default: foveate.yaml in this folder, else in the data folder.",
+            help=CONFIG_HELP,
         ),
     ] = None,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
-    """Show every cap with the amounts spent, reserved and left.
+    """Show each spending cap with the amounts spent, reserved and left.
 
     Example: foveate cost caps --config foveate.yaml
     """
@@ -180,9 +180,12 @@ def export(
     session: Session = None,
     output: Output = None,
     store: StoreUrl = None,
-    json: AsJson = False,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="With --output FILE, print the number of calls and the file name as JSON."),
+    ] = False,
 ) -> None:
-    """Export every call as CSV, oldest first, with all token counts and exact dollars.
+    """Export all calls as CSV, oldest first, with token counts and exact costs.
 
     Example: foveate cost export --since 2026-11-01 --output calls.csv
     """
@@ -208,34 +211,46 @@ def export(
 
 @app.command("correct")
 def correct(
-    dollars: Annotated[str, typer.Option("--dollars", metavar="D", help="The correct amount in dollars.")],
+    dollars: Annotated[
+        str, typer.Option("--dollars", metavar="DOLLARS", help="The correct amount in dollars.")
+    ],
     reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="The reason, recorded with the correction.")
+        str,
+        typer.Option("--reason", metavar="TEXT", help="Reason for the correction, which is recorded with it."),
     ],
     call: Annotated[
         str | None,
-        typer.Option("--call", metavar="ID", help="Set the cost of this call, and adjust its cap accounts."),
+        typer.Option("--call", metavar="ID", help="Set the cost of this call, in reports and for caps."),
     ] = None,
     session: Annotated[
         str | None,
-        typer.Option("--session", metavar="S", help="Set the amount spent by this session."),
+        typer.Option(
+            "--session",
+            metavar="ID",
+            help="Set the amount that caps count for this session: its id, or its first characters.",
+        ),
     ] = None,
     agent: Annotated[
-        str | None, typer.Option("--agent", metavar="A", help="Set the amount spent by this agent.")
+        str | None,
+        typer.Option("--agent", metavar="NAME", help="Set the amount that caps count for this agent."),
     ] = None,
     day: Annotated[
         str | None,
         typer.Option(
-            "--day", metavar="DATE", help="Set the amount spent on this UTC day; with --agent, by that agent."
+            "--day",
+            metavar="DATE",
+            help="Set the amount that caps count for this UTC day (2026-11-01); with --agent, for that agent.",
         ),
     ] = None,
-    total: Annotated[bool, typer.Option("--total", help="Set the amount spent by all calls together.")] = False,
+    total: Annotated[
+        bool, typer.Option("--total", help="Set the amount that caps count for all calls together.")
+    ] = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
-    """Correct the cost of a call, or the amount spent on a cap account. The correction is recorded.
+    """Correct the cost of a call, or an amount that caps count as spent. The correction is recorded.
 
-    A running gateway applies the new amount to its caps from the next request.
+    A running gateway applies the new amount starting with the next request. Only --call changes cost reports.
 
     Example: foveate cost correct --call req_0123 --dollars 0.25 --reason "provider's invoice"
     """
@@ -273,14 +288,33 @@ def correct(
 
 @app.command("corrections")
 def corrections(
-    since: Since = None,
-    until: Until = None,
-    agent: Agent = None,
-    session: Session = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help=f"Only corrections made since this time: {UTC_TIME_HELP}"),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="TIME",
+            help=f"Only corrections made up to this time: {UTC_TIME_HELP} {UNTIL_NOTE}",
+        ),
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="NAME", help="Only corrections of calls by this agent.")
+    ] = None,
+    session: Annotated[
+        str | None,
+        typer.Option(
+            "--session",
+            metavar="ID",
+            help="Only corrections of calls in this session: its id, or its first characters.",
+        ),
+    ] = None,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
-    """List manual corrections, oldest first, with the amounts before and after and the reason.
+    """List manual corrections, oldest first, with the amounts before and after, and the reason.
 
     Example: foveate cost corrections --since 7d
     """

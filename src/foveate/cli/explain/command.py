@@ -11,6 +11,7 @@ import typer
 from foveate.cli import console
 from foveate.cli.count import STANDARD_INPUT, printable_name
 from foveate.cli.exit_codes import report_errors
+from foveate.cli.options import MODEL_METAVAR
 from foveate.cli.store import StoreUrl, run_in_store
 from foveate.errors import BadOption, MalformedRequest, NothingKept, UnreadableInput
 
@@ -34,33 +35,32 @@ def command(
         str | None,
         typer.Argument(
             metavar="SESSION|REQUEST",
-            help="Id of a session or request, its first characters, or the name that a client gave its session;"
-            " default: list the latest sessions. With --cache also a file with a request body (JSON), or - for"
-            " standard input.",
+            help="Id of a session or request, its first characters, or the session id that a client sent. "
+            "Default: list the latest sessions. With --cache, this can also be the first of two request "
+            "bodies: a JSON file, or - for standard input.",
             show_default=False,
         ),
     ] = None,
     current: Annotated[
         str | None,
         typer.Argument(
-            metavar="CURRENT",
-            help="With --cache, the request body that was sent next: a JSON file, or - for standard input.",
+            metavar="NEXT",
+            help="With --cache, the request body that was sent after the first: a JSON file, or - for standard "
+            "input.",
             show_default=False,
         ),
     ] = None,
     request: Annotated[
         int | None,
-        typer.Option(
-            "--request", metavar="N", help="Show request number N of the session; the first request is 1."
-        ),
+        typer.Option("--request", metavar="N", help="Show request N of the session. The first request is 1."),
     ] = None,
     last: Annotated[
         int | None,
         typer.Option(
             "--last",
             metavar="N",
-            help=f"List the last N requests of the session, or the last N sessions; default: {_DEFAULT_LAST},"
-            " or every request with --json.",
+            help=f"List only the last N requests of the session, or the last N sessions. Default: "
+            f"{_DEFAULT_LAST}; with --json, all requests of a session.",
             min=1,
             max=_MAX_LISTED,
         ),
@@ -68,37 +68,42 @@ def command(
     cache: Annotated[
         bool,
         typer.Option(
-            "--cache", help="Explain why a request could not read the prompt cache that the previous one wrote."
+            "--cache",
+            help="Explain why a request missed the prompt cache, compared with the request before it.",
         ),
     ] = False,
     gap: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Time between the two request bodies: seconds (90), or 90s, 5m, 2h, 1d; default: 0.",
+            help="With two request bodies: time between them, as seconds (90) or 90s, 5m, 2h, 1d. Default: 0."
+            " Stored requests have their own times.",
         ),
     ] = None,
     price: Annotated[
         str | None,
         typer.Option(
             metavar="DOLLARS",
-            help="Price of a million uncached input tokens in dollars, e.g. 3; default for stored requests: the"
-            " model's price.",
+            help="With --cache: price of a million uncached input tokens in dollars. Default: the model's"
+            " price for stored requests; for request bodies none, and the loss is shown in tokens only.",
         ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", "-m", help="Model of both request bodies; default: the model that each body names."
+            "--model",
+            "-m",
+            metavar=MODEL_METAVAR,
+            help="With two request bodies: the model they were sent to. Default: the model in each body.",
         ),
     ] = None,
     store: StoreUrl = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Show what Foveate changed in a request and why, what that saved, and what fills the context window.
 
     For a session, list its requests and show the context window of the last one. With --cache, explain why a
-    request could not read what the previous request wrote to the provider's prompt cache.
+    request missed the prompt cache.
 
     Example: foveate explain 3f2a --request 12
     """
