@@ -105,10 +105,16 @@ DRIFT = _histogram(
     *_CALL_LABELS,
     "exact",
 )
-WORKSPACE_HITS = _counter("workspace_cache_hits_total", "Workspace bundles served from the cache.", "path")
-WORKSPACE_MISSES = _counter("workspace_cache_misses_total", "Workspace bundles read from disk.", "path")
+WORKSPACE_HITS = _counter(
+    "workspace_cache_hits_total", "Requests for workspace contents that were served from the cache.", "path"
+)
+WORKSPACE_MISSES = _counter(
+    "workspace_cache_misses_total", "Requests for workspace contents that were read from disk.", "path"
+)
 WORKSPACE_INVALIDATIONS = _counter(
-    "workspace_cache_invalidations_total", "Times that changed files invalidated the bundles of a root.", "path"
+    "workspace_cache_invalidations_total",
+    "Times that changed files invalidated the cached contents of a workspace.",
+    "path",
 )
 
 WINDOW_READ = _gauge(
@@ -205,7 +211,7 @@ STEP_SECONDS = _histogram(
 )
 ADDED_SECONDS = _histogram(
     "foveate_added_seconds",
-    "Time that the engine took before a request was sent to the upstream.",
+    "Time that the gateway needed before it sent a request to the upstream.",
     _ADDED_BUCKETS,
 )
 FIRST_BYTE_SECONDS = _histogram(
