@@ -33,14 +33,14 @@ class PingSettings(_SettingsModel):
     most_in_a_row: Annotated[int, Field(gt=0, le=100)] = 3
     """Maximum number of keep-alive requests between two requests of a session."""
     most_sessions: Annotated[int, Field(gt=0)] = 64
-    """Maximum number of sessions kept alive at once. With more, those that save the most are kept alive."""
+    """Maximum number of sessions kept alive at once. If there are more, those that save the most are chosen."""
 
 
 class PromptCacheSettings(_SettingsModel):
     enabled: bool = True
     """Add cache breakpoints to requests."""
     long_ttl_providers: list[Name] = ["anthropic", "vertex"]
-    """Providers that get breakpoints with a TTL of one hour. All others get `5m`, even with `ttl: 1h`."""
+    """Providers that may get breakpoints with a TTL of one hour. All others get `5m`, even with `ttl: 1h`."""
     ttl: Literal["auto", "5m", "1h"] = "auto"
     """TTL of cache breakpoints. `auto` chooses `5m` or `1h` from the time between a session's requests."""
     cache_tools: bool = True
@@ -54,26 +54,29 @@ class CompactionSettings(_SettingsModel):
     enabled: bool = False
     """Enable compaction."""
     compact_at_pct: Share = 0.75
-    """Compact when a request fills this share of the context window minus the response reserve."""
+    """Threshold: compact when a request exceeds this share of (context window − response reserve)."""
     tail_keep_tokens: Annotated[int, Field(ge=0)] = 20_000
     """Minimum number of tokens at the end of the history that compaction leaves unchanged."""
     tool_result_max_pct: Share = 0.30
-    """Truncate tool results that exceed this share of the context window before they are first sent."""
+    """Truncate a tool result that exceeds this share of the context window, before it is first sent."""
     summarizer_model: str = ""
-    """Model that writes summaries. If empty: the agent's own model, which has the history in its cache."""
+    """Model that writes summaries. Default: the agent's own model, which has the history in its cache."""
     lock_ttl_seconds: Seconds = 300
     """Lifetime of the lock that keeps other processes from compacting the same session."""
     min_turns_between: Annotated[int, Field(ge=0)] = 4
     """Minimum number of model responses between two compactions of a session."""
     extractive: bool = False
-    """Build the summary by rules, without a model, if no model returns a usable one."""
+    """Let rules write the summary if no model returns a usable one."""
     limit_seconds: Seconds = 600
-    """Timeout for one compaction."""
+    """Time limit for one compaction, including retries."""
 
 
 class TokenCounterSettings(_SettingsModel):
     enabled: bool = True
-    """Count the tokens of requests. If off, context limits are not enforced, and caps reject every request."""
+    """Count the tokens of requests. If off, context limits are not enforced.
+
+    Caps then reject every request, except caps with `unknown: allow`.
+    """
     backend: Literal["auto", "anthropic_api", "endpoint", "offline", "tiktoken", "estimate"] = "auto"
     """Counting backend ([list](../guides/counting.md#through-the-gateway))."""
     cache_capacity: Annotated[int, Field(gt=0)] = 1024
@@ -88,9 +91,9 @@ class WorkspaceCacheSettings(_SettingsModel):
     enabled: bool = True
     """Cache workspace files between requests."""
     watch_debounce_ms: Annotated[int, Field(ge=0)] = 500
-    """Wait until a changed file has not been written for this long before reading it again."""
+    """Time without writes before a changed file is read again."""
     max_age_seconds: Annotated[float, Field(ge=0)] = 0
-    """Read files again after this time even if no change was reported. 0 means never."""
+    """Read files again after this time, even if no change was reported. 0 means never."""
 
 
 class ContextOptimizationSettings(_SettingsModel):
@@ -189,7 +192,7 @@ class SectionsSettings(_SettingsModel):
     channel: bool = False
     """Add the channel and the sender that a request names in its headers."""
     budget: bool = False
-    """Add how much of the agent's budget is used."""
+    """Add how much of the agent's token budget is used."""
     privacy_tags: list[Name] = []
     """Never send notes with one of these tags, in addition to `private` and `@personal`."""
     limits: dict[str, Any] = {}
@@ -215,9 +218,15 @@ class AgentSettings(_SettingsModel):
     Default: `make_room` if compaction is on, else `refuse`.
     """
     window_tokens: Annotated[int, Field(gt=0)] | None = None
-    """Context window to use instead of the model's. At most a quarter of a smaller one is for the response."""
+    """Context window to use instead of the model's.
+
+    If it is smaller than the model's, at most a quarter of it is reserved for the response.
+    """
     max_turns: Annotated[int, Field(gt=0)] | None = None
-    """Maximum number of turns to send. Older turns are omitted, a quarter of this number at a time."""
+    """Maximum number of turns to send. The oldest turns are dropped a quarter of this number at a time.
+
+    The cached prefix then changes rarely.
+    """
     sections: SectionsSettings | None = None
 
 
@@ -251,9 +260,12 @@ class UpstreamSettings(_SettingsModel):
     sign: Literal["aws"] | None = None
     """`aws` signs requests with the gateway's own AWS credentials, which replace those of the clients."""
     allow: list[AllowedOperation] = ["answers", "counting", "embeddings", "models"]
-    """Operations that may use the gateway's own credentials: these groups, `all`, or `METHOD /path` globs."""
+    """Operations that may use the gateway's own credentials: these groups, `all`, or `METHOD /path` globs.
+
+    `answers` are model responses.
+    """
     reuse: bool = True
-    """Reuse connections to the server. Turn it off if the server may send two responses to one request."""
+    """Reuse connections to the server. Turn it off if the server can mix up responses on a connection."""
 
 
 class RouteSettings(_SettingsModel):
@@ -264,7 +276,7 @@ class RouteSettings(_SettingsModel):
     upstream: Name
     """Name of the upstream that these requests are sent to."""
     model: Name | None = None
-    """Model name to send instead of the client's, which makes `models` an alias."""
+    """Model name to send instead of the client's. `models` is then an alias."""
 
 
 class StoreSettings(_SettingsModel):
@@ -274,14 +286,17 @@ class StoreSettings(_SettingsModel):
     Default: a SQLite file in the data folder.
     """
     keep_days: Annotated[float, Field(gt=0)] = 30
-    """Delete data that has not been used for this many days. The ledger is kept forever."""
+    """Delete sessions, compactions and traces that have not been used for this many days.
+
+    The ledger is kept until `foveate store vacuum --keep-ledger-days` deletes old calls.
+    """
 
 
 class TimeoutSettings(_SettingsModel):
     connect_seconds: Seconds = 10
     """Timeout for connecting to an upstream."""
     idle_seconds: Seconds = 600
-    """Timeout for the next bytes of a response."""
+    """Maximum time between two parts of a response."""
     total_seconds: Seconds = 3600
     """Timeout for a whole response."""
 
@@ -297,7 +312,7 @@ class TlsSettings(_SettingsModel):
 
 class ServerSettings(_SettingsModel):
     host: Name = "127.0.0.1"
-    """Address to listen on. On an address other than loopback, the dashboard requires a key."""
+    """Address to listen on. On an address other than loopback, the dashboard and `/metrics` require a key."""
     admin_keys: list[KeyHash] = []
     """Hashes of keys for the whole dashboard and `/metrics`. `foveate config key --admin` creates a key."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8090
@@ -311,7 +326,7 @@ class ServerSettings(_SettingsModel):
     body_timeout_seconds: Seconds = 300
     """Timeout for receiving a request body. Slower requests are rejected with 408."""
     max_messages: Annotated[int, Field(gt=0)] = 20_000
-    """Maximum number of messages, or of inputs to embed. Requests with more are rejected with 400."""
+    """Maximum number of messages or embedding inputs. Requests with more are rejected with 400."""
     max_tools: Annotated[int, Field(gt=0)] = 2_000
     """Maximum number of tools. Requests with more are rejected with 400."""
     max_depth: Annotated[int, Field(gt=0, le=500)] = 100
@@ -323,7 +338,7 @@ class ServerSettings(_SettingsModel):
     host_names: list[Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+$")]] = []
     """Host names accepted on loopback besides `127.0.0.1` and `localhost`, e.g. `host.docker.internal`."""
     grace_seconds: Annotated[float, Field(ge=0)] = 30
-    """Time to finish running requests when the gateway stops."""
+    """Time for requests in progress to finish when the gateway stops."""
     log: Literal["lines", "json"] = "lines"
     """Log format, on standard error."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
