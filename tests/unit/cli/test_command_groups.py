@@ -51,3 +51,8 @@ def test_help_does_not_load_rich() -> None:
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert (outcome.returncode, outcome.stderr) == (0, "[]\n")
+
+
+def test_usage_shows_required_arguments_without_braces() -> None:
+    usage = CliRunner().invoke(app, ["memory", "outline", "--help"], prog_name="foveate").stdout.splitlines()[0]
+    assert usage == "Usage: foveate memory outline [OPTIONS] PATH..."
