@@ -53,7 +53,7 @@ def test_the_documented_examples_are_valid(page: str) -> None:
     examples = re.findall(r"^```yaml\n(cost:\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
     parsed = [parse_cost(example.encode(), "cost.yaml") for example in examples]
 
-    assert any(options.caps for options in parsed)
+    assert {cap.scope for options in parsed for cap in options.caps} == set(CapScope)
     (prices,) = (options.prices for options in parsed if options.prices)
     assert len(prices) == 4
     PriceBook(prices)
