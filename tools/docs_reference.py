@@ -216,7 +216,7 @@ def _command_help(name: str, command: Any) -> str:
     parts = [f"{level} `{name}`", _paragraphs(inspect.cleandoc(command.help or ""))]
     for kind in ("argument", "option"):
         rows = [
-            f"| {_parameter_name(parameter)} | {_cell(getattr(parameter, 'help', None) or '')} |"
+            f"| {_parameter_name(parameter)} | {_cell(_parameter_help(parameter))} |"
             for parameter in command.params
             if parameter.param_type_name == kind and not getattr(parameter, "hidden", False)
         ]
@@ -233,6 +233,16 @@ def _parameter_name(parameter: Any) -> str:
         else [parameter.metavar or parameter.name.upper()]
     )
     return ", ".join(f"`{name}{metavar}`" for name in names)
+
+
+def _parameter_help(parameter: Any) -> str:
+    """The help of a parameter, with its default as the command line shows it."""
+    parts = [getattr(parameter, "help", None) or ""]
+    if parameter.param_type_name == "option" and parameter.required:
+        parts.append("Required.")
+    elif getattr(parameter, "show_default", False) and parameter.default not in (None, False, ()):
+        parts.append(f"Default: {parameter.default}.")
+    return " ".join(parts)
 
 
 def _cell(text: str) -> str:

@@ -58,8 +58,8 @@ def command(
         str,
         typer.Option(
             metavar="NAME",
-            help="Counting method. On this machine: auto (the model's tokenizer, else an estimate), offline"
-            " (alias tiktoken) or estimate. With the provider's API and its API key in the environment:"
+            help="Counting method. On this machine: auto or offline (the model's tokenizer, or an estimate),"
+            " or estimate (no tokenizer). With the provider's API and its API key in the environment:"
             " anthropic_api, openai_api or gemini_api. With the server at --endpoint: endpoint.",
         ),
     ] = "auto",

@@ -113,8 +113,8 @@ def command(
             metavar="POLICY,...",
             help="Policies to compare, separated by commas, or all: recorded (requests as sent), gateway (with "
             "this configuration), gateway-compaction (also with compaction), none (no cache), markers (fixed "
-            "breakpoints, 5-minute TTL), markers-1h (the same, 1-hour TTL), adaptive, fold (Foveate's "
-            "breakpoints instead of the client's, without and with compaction).",
+            "breakpoints, 5-minute TTL), markers-1h (the same, 1-hour TTL), adaptive (Foveate's "
+            "breakpoints instead of the client's), fold (the same, with compaction).",
         ),
     ] = "all",
     config: ConfigFile = None,

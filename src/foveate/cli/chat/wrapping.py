@@ -106,6 +106,8 @@ class WordWrapper:
         if self._column and self._column + len(blanks) + cells > self.columns:
             self._column, blanks, lead = 0, "", "\n"
         else:
+            if not self._column:  # a word that fits without its indentation is not broken
+                blanks = blanks[: max(0, self.columns - cells)]
             lead = blanks
         self._column += len(blanks) + cells
         if self._column > self.columns:  # the terminal has broken the word

@@ -84,8 +84,8 @@ def command(
         str | None,
         typer.Option(
             metavar="DOLLARS",
-            help="With --cache: price of a million uncached input tokens in dollars. Default: the model's"
-            " price for stored requests; for request bodies none, and the loss is shown in tokens only.",
+            help="With --cache: price of a million uncached input tokens in dollars. Default: for"
+            " stored requests, the model's price; for two request bodies, none: the loss is shown in tokens.",
         ),
     ] = None,
     model: Annotated[

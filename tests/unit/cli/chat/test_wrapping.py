@@ -33,7 +33,8 @@ def test_wrapping_keeps_all_characters_and_does_not_depend_on_chunks(
     assert "".join(parts) + pieces.flush() == expected
     assert expected.split() == text.split() or "".join(expected.split()) == "".join(text.split())
     for line in expected.splitlines():
-        assert cell_len(line) <= columns or " " not in line.strip()
+        # The terminal breaks a word that is longer than a line, and the text continues after it.
+        assert cell_len(line) <= columns or cell_len(line.split()[0]) > columns
 
 
 def test_a_styled_line_is_broken_between_words() -> None:
