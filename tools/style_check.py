@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 # A word that must not come back, and what to say instead.
 VOCABULARY = {
-    r"(?<!adaptive, )folds?|(?<!case-)folded|folding|unfold(?:ed)?": "compaction, compact",
+    r"(?<!adaptive, )(?<!client's\), )folds?|(?<!case-)folded|folding|unfold(?:ed)?": "compaction, compact",
     r"(?<!combining )marks?(?= (?:of|for|in|at|on|are|that|go|placed)\b)|cache marks?": "cache breakpoint",
     r"thoughts": "thinking, thinking block",
     r"bookings?|booked|books (?:calls?|what|it)": "charge, record",
