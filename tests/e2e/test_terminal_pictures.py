@@ -60,6 +60,7 @@ COLOURS = {name: f"3{number}" for number, name in enumerate(_NAMES)} | {
 MASKS = (
     (r"\b(req_|session )[0-9a-f]+…?", r"\1ID"),
     (r"\d{4}-\d\d-\d\d", "DATE"),
+    (r"\b[0-9a-f]{8}\b", "ID"),
     (r"[-−+~]?\$?\d[\d,.:]*( ?(ms|s|%|[kM]))?", "N"),
     (r"\s+", ""),
     (r"N+", "N"),

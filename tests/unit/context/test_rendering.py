@@ -211,5 +211,5 @@ def test_a_single_text_as_privacy_tags_is_rejected() -> None:
 
 
 def test_a_negative_limit_is_rejected() -> None:
-    with pytest.raises(BadOption, match="limit_tokens is a number of tokens"):
+    with pytest.raises(BadOption, match="limit_tokens must be a number of tokens"):
         replace(CONTEXT, limit_tokens=-1)

@@ -147,7 +147,7 @@ def test_heartbeats_and_delegations_skip_the_section_even_if_it_is_cached(kind: 
 
 
 def test_an_unknown_kind_of_call_is_rejected_with_the_known_ones() -> None:
-    with pytest.raises(BadOption, match="kind is one of user, tool, heartbeat, delegation, not 'cron'"):
+    with pytest.raises(BadOption, match="kind must be one of user, tool, heartbeat, delegation, not 'cron'"):
         PromptParts().context("cron", CONTEXT, describe_inputs)
 
 
