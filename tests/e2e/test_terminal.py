@@ -179,7 +179,7 @@ def test_a_picture_is_as_wide_as_the_terminal(sections_file: Path, columns: int,
     (row,) = [line for line in lines if line.endswith("truncated")]
 
     assert width - 3 <= cell_len(row) <= max(map(cell_len, lines)) <= width
-    assert row.startswith("📚 本棚")
+    assert row.startswith("📚 本棚" if columns > 40 else "📚")  # a long name is shortened in the middle
 
 
 def test_columns_in_the_environment_take_precedence(sections_file: Path) -> None:

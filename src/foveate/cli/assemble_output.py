@@ -19,8 +19,8 @@ from foveate.budget.prompt import (
 from foveate.cli.console import Display, format_tokens
 from foveate.cli.tables import GAP, BarPart, Cell, Column, Fit, Styled, draw_bar, format_table
 
-_NAME_CELLS, _MIN_NAME_CELLS = 28, 6
-_BAR_CELLS, _MIN_BAR_CELLS = 40, 4
+_NAME_CELLS, _MIN_NAME_CELLS = 28, 8
+_BAR_CELLS, _MIN_BAR_CELLS = 40, 8
 # Narrower terminals show the reasons of cuts on lines of their own.
 _MIN_REASON_COLUMNS = 64
 _STYLES = {Action.DROPPED: "red", Action.DISABLED: "dim"}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 GAP = 2
 _MIN_SHORTENED_CELLS, _MIN_WRAPPED_CELLS = 16, 24
+# On a terminal too narrow even for the smallest widths, names are shortened further.
+_LEAST_CELLS = 4
 _RESET = "\x1b[0m"
 _EMPTY_OR_ZERO = re.compile(r"[-–~$%.,0 ]*")
 _MAX_SMALL_DOLLARS, _MIN_CENTS_DOLLARS = Decimal(100), Decimal("0.1")
@@ -109,7 +111,11 @@ def _fit_widths(
             break
         del widths[droppable.pop(0)]
     for _ in range(excess):
-        shrinkable = [number for number, width in widths.items() if width > minimum[number]]
+        shrinkable = [number for number, width in widths.items() if width > minimum[number]] or [
+            number
+            for number, width in widths.items()
+            if columns[number].fit is Fit.SHORTEN and width > _LEAST_CELLS
+        ]
         if not shrinkable:
             break
         widths[max(shrinkable, key=lambda number: (columns[number].fit is Fit.WRAP, widths[number]))] -= 1
