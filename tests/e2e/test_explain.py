@@ -38,7 +38,7 @@ def test_the_cause_both_sides_and_the_loss_are_shown(run: Any, tmp_path: Path) -
     assert TIMESTAMPED_PROMPTS[0] in lines[2]
     assert TIMESTAMPED_PROMPTS[1] in lines[4]
     assert re.search(
-        r"are paid again\.\s+Extra\s+cost:\s+as\s+much\s+as\s+~[\d,]+\s+uncached input tokens \(\$0\.\d+\)",
+        r"are paid again\.\s+Extra\s+cost:\s+the\s+price\s+of\s+~[\d,]+\s+uncached input tokens \(\$0\.\d+\)",
         outcome.out,
     )
     assert "claude-sonnet-4-6: cache rules of claude-sonnet-4.6 at anthropic" in outcome.out

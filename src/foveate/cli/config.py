@@ -191,7 +191,7 @@ def key(
         bool,
         typer.Option(
             "--admin",
-            help="Create an admin key, which opens the dashboard for all agents and /metrics, but "
+            help="Create an admin key. It gives access to /metrics and to the dashboard of all agents, but "
             "cannot send requests.",
         ),
     ] = False,

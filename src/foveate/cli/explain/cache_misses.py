@@ -132,7 +132,7 @@ class _ExplanationFormatter:
                 "no cached tokens are lost" if found.kept_tokens else "nothing was cached, so nothing is lost"
             )
         uncached = self._format_tokens(found.lost_uncached_tokens)
-        paid = f"{lost} are paid again. Extra cost: as much as {uncached} uncached input tokens"
+        paid = f"{lost} are paid again. Extra cost: the price of {uncached} uncached input tokens"
         if found.lost_dollars is not None:
             paid += f" (${_rounded_dollars(found.lost_dollars)})"
         return f"{read} of {cached} cached tokens can be read; {paid}"
