@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterable, Iterator
 
 from foveate.memory.nodes import Node, generate_id, make_child_node
+from foveate.memory.parsing.markdown import CHECKBOX_STATES
 from foveate.memory.parsing.org_syntax import PLANNING_ITEM, parse_planning
 from foveate.memory.parsing.outline import OutlineEntry
 from foveate.memory.parsing.parse import is_org
 
 _ITEM = re.compile(r"^[ \t>]*(?:[-*+]|\d{1,9}[.)])[ \t]+\[([ xX])\][ \t]+(\S.*)$", re.MULTILINE)
 _FENCE = re.compile(r"^[ \t]*(`{3,}+|~{3,}+)[^\n]*+\n.*?(?:^[ \t]*\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
-_STATES = {" ": "TODO", "x": "DONE", "X": "DONE"}
 # Separates the identity of items from that of headings with the same title.
 _ITEM_IDENTITY = "checklist item\0"
 
@@ -40,7 +40,7 @@ def checklist_items(node: Node) -> Iterator[Node]:
         number = same_titled[title] = same_titled.get(title, 0) + 1
         planning_start = PLANNING_ITEM.search(match[2])
         planning = parse_planning(match[2][planning_start.start() :]) if planning_start else None
-        state = _STATES[match[1]]
+        state = CHECKBOX_STATES[match[1]]
         item = OutlineEntry(
             start=match.start(),
             body=match.end(),

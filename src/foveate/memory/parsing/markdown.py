@@ -250,7 +250,7 @@ def _trim(title: str) -> str:
 
 _TODO_STATES = frozenset({"TODO", "DONE"})
 _CHECKBOX = re.compile(r"\[([ xX])\](?!\S)\s*")
-_CHECKBOX_STATES = {" ": "TODO", "x": "DONE", "X": "DONE"}
+CHECKBOX_STATES = {" ": "TODO", "x": "DONE", "X": "DONE"}
 # A number is an issue, not a tag.
 _TAG = re.compile(r"#(?=\S*[^\W\d_])([\w@%][^\s#,;]*)[,;]?\Z")
 _ATTRIBUTE = re.compile(r"[#.][^\s{}]+\Z|[\w:-]+=\S*\Z")
@@ -526,7 +526,7 @@ def _parse_heading(line: str, gate: Gate) -> _HeadingLine:
     title, todo = split_state(title, _TODO_STATES)
     title, priority = split_priority(title)
     if not todo and (box := _CHECKBOX.match(title)):
-        title, todo = title[box.end() :], _CHECKBOX_STATES[box[1]]
+        title, todo = title[box.end() :], CHECKBOX_STATES[box[1]]
     return _HeadingLine(_plain_title(title), tags, todo, priority, id_)
 
 
