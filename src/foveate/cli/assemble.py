@@ -40,8 +40,8 @@ def command(
         typer.Option(
             "--budget",
             metavar="FILE",
-            help="Token budget: a YAML file, - for standard input, or instead of a file, a way to shorten "
-            "sections: truncate_low_priority, drop_low_priority or progressive. If it has no total, the total "
+            help="Token budget: a YAML file, or - for standard input. You can also give just the name of a "
+            "ladder: truncate_low_priority, drop_low_priority or progressive. If it has no total, the total "
             "is --total-tokens, else the environment variable CONTEXT_MAX_TOKENS, else the model's context "
             "window.",
         ),

@@ -13,7 +13,7 @@ from foveate.errors import BadOption
 CONFIG_HELP = "Configuration file. Default: foveate.yaml in the current folder, else in the data folder."
 MODEL_METAVAR = "MODEL"
 TOKENIZER_HELP = "Count with this tokenizer file (tokenizer.json or .tiktoken). Default: the model's tokenizer."
-UTC_TIME_HELP = "a UTC date (2026-11-01) or an age (7d is seven days ago)."
+UTC_TIME_HELP = "a UTC date (2026-11-01 or 2026-11-01T09:30) or an age (7d is seven days ago)."
 LOCAL_TIME_HELP = "a date in local time (2026-11-01) or an age (7d is seven days ago)."
 UNTIL_NOTE = "A date includes the whole day."
 ConfigFile = Annotated[

@@ -207,7 +207,7 @@ class AgentSettings(_SettingsModel):
     keys: list[KeyHash] = []
     """Hashes of the agent's gateway keys. `foveate config key --agent NAME` creates a key."""
     user_agents: list[Name] = []
-    """Globs for the `user-agent` header. Clients that match and send no gateway key are this agent.
+    """Globs for the `user-agent` header. Requests that match, with neither a gateway key nor `x-foveate-agent`, belong to this agent.
 
     Not allowed together with `keys`.
     """
@@ -286,7 +286,7 @@ class StoreSettings(_SettingsModel):
     Default: a SQLite file in the data folder.
     """
     keep_days: Annotated[float, Field(gt=0)] = 30
-    """Delete sessions, compactions and traces that have not been used for this many days.
+    """Delete sessions, compactions and the data of `foveate explain` that were unused for this many days.
 
     The ledger is kept until `foveate store vacuum --keep-ledger-days` deletes old calls.
     """

@@ -180,7 +180,7 @@ SUBSCRIPTION_COST = _counter(
 )
 INHERITED_COST = _counter(
     "foveate_inherited_dollars_total",
-    "Part of the cost that is an upper bound, for models without their own price.",
+    "Part of the cost at the highest price of the model's family, for models without their own price.",
     *_CALL_LABELS,
 )
 RATE_LIMIT_USED = _gauge(
@@ -204,7 +204,7 @@ REJECTIONS = _counter(
 )
 EDITS = _counter("foveate_edits_total", "Edits of requests, by pipeline step.", "step")
 STEP_FAILURES = _counter(
-    "foveate_step_failures_total", "Failed pipeline steps; their requests were sent without them.", "step"
+    "foveate_step_failures_total", "Pipeline steps that failed; the request was sent without the step.", "step"
 )
 STEP_SECONDS = _histogram(
     "foveate_step_duration_seconds", "Duration of pipeline steps.", _ADDED_BUCKETS, "step"
