@@ -40,10 +40,10 @@ def command(
         typer.Option(
             "--budget",
             metavar="FILE",
-            help="Token budget: a YAML file, or - for standard input. You can also give just the name of a "
-            "ladder: truncate_low_priority, drop_low_priority or progressive. If it has no total, the total "
-            "is --total-tokens, else the environment variable CONTEXT_MAX_TOKENS, else the model's context "
-            "window.",
+            help="Token budget: a YAML file, or - for standard input. Instead of a file, you can give "
+            "the way in which sections are cut: truncate_low_priority, drop_low_priority or progressive. "
+            "If it has no total, the total is --total-tokens, else the environment variable "
+            "CONTEXT_MAX_TOKENS, else the model's context window.",
         ),
     ] = None,
     total_tokens: Annotated[

@@ -207,9 +207,9 @@ class AgentSettings(_SettingsModel):
     keys: list[KeyHash] = []
     """Hashes of the agent's gateway keys. `foveate config key --agent NAME` creates a key."""
     user_agents: list[Name] = []
-    """Globs for the `user-agent` header. Requests that match, with neither a gateway key nor `x-foveate-agent`, belong to this agent.
+    """Globs for the `user-agent` header of this agent's requests.
 
-    Not allowed together with `keys`.
+    They apply to requests with neither a gateway key nor `x-foveate-agent`. Not allowed together with `keys`.
     """
     context_optimization: AgentSwitches = AgentSwitches()
     on_overflow: Literal["make_room", "refuse", "pass"] | None = None
