@@ -83,11 +83,14 @@ class Terminal:
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
+        self._lines: list[str] | None = None  # None: the screen has changed
 
     @property
     def lines(self) -> list[str]:
         """Lines of the screen that are not empty."""
-        return [line.rstrip() for line in self.screen.display if line.strip()]
+        if self._lines is None:
+            self._lines = [line.rstrip() for line in self.screen.display if line.strip()]
+        return self._lines
 
     @property
     def screen_text(self) -> str:
@@ -103,6 +106,7 @@ class Terminal:
 
     def resize(self, rows: int, columns: int) -> None:
         self.screen.resize(rows, columns)
+        self._lines = None
         self.process.setwinsize(rows, columns)
 
     def wait_for(self, what: "Callable[[], object] | str") -> None:
@@ -132,6 +136,7 @@ class Terminal:
         )  # the query may be split
         self.raw += data
         self._stream.feed(data)
+        self._lines = None
         if is_query:  # answer the query as a terminal does
             self.process.send(f"\x1b[{self.screen.cursor.y + 1};{self.screen.cursor.x + 1}R")
 
