@@ -1,6 +1,6 @@
 """Requests for embeddings: checked against caps and recorded like all calls, and otherwise sent as they are."""
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from foveate.engine.completion import CompletionQueue
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NO_OBSERVER, Observer
 from foveate.engine.options import SpendingOptions
+from foveate.engine.relay import ResponseEvent, Transport, relay_call
 from foveate.engine.request import AppliedEdit, RoutedRequest, UpstreamRequest, check_model_name
 from foveate.engine.spending.admission import AdmitUncounted, admit_call, check_unknown_cost
 from foveate.engine.spending.cost_features import (
@@ -78,6 +79,10 @@ class EmbeddingsEngine:
     clock: Callable[[], float]
     completion_queue: CompletionQueue
     observer: Observer = NO_OBSERVER
+
+    def send(self, incoming: RoutedRequest, transport: Transport) -> AsyncGenerator[ResponseEvent]:
+        """Admit a request, send it, and yield its response; see `relay_call` and `prepare`."""
+        return relay_call(lambda: self.prepare(incoming), transport)
 
     async def prepare(self, incoming: RoutedRequest) -> Exchange:
         """Admit the request. One that cannot be parsed is admitted if no cap applies.

@@ -1,7 +1,7 @@
 """The engine: every request passes the same steps in the same order. A step that fails is skipped."""
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from foveate import formats
@@ -10,6 +10,7 @@ from foveate.engine.context import RequestContext, Step
 from foveate.engine.exchange import Exchange, ExchangeHook
 from foveate.engine.observer import Observer
 from foveate.engine.options import AgentOptions
+from foveate.engine.relay import ResponseEvent, Transport, UpstreamsWithoutCounts, relay_call
 from foveate.engine.request import RoutedRequest, StepFailure, UpstreamRequest, check_model_name
 from foveate.engine.spending.admission import AdmitUncounted
 from foveate.engine.steps.names import ROUTE
@@ -69,6 +70,18 @@ class Engine:
     recount: Callable[[RequestContext], Awaitable[None]] | None = None
     read_only_steps: Sequence[Step] = ()
     forget_conversation: Callable[[str, str, str], None] | None = None
+    upstreams_without_counts: UpstreamsWithoutCounts = field(default_factory=UpstreamsWithoutCounts)
+
+    def send(self, incoming: RoutedRequest, transport: Transport) -> AsyncGenerator[ResponseEvent]:
+        """Prepare a request, send it, and yield its response; see `relay_call` and `prepare`."""
+        return relay_call(lambda: self.prepare(incoming), transport)
+
+    def count(self, incoming: RoutedRequest, transport: Transport) -> AsyncGenerator[ResponseEvent]:
+        """Prepare a count request as if it were sent, and yield the count of the upstream, or the local one."""
+        engine = self.preview or self
+        return relay_call(
+            lambda: engine.prepare(incoming), transport, upstreams_without_counts=self.upstreams_without_counts
+        )
 
     async def prepare(self, incoming: RoutedRequest) -> Exchange:
         """Prepare a request for its upstream. One that cannot be parsed is sent as it is, unless a cap applies.

@@ -3,8 +3,8 @@
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -12,6 +12,14 @@ import msgspec
 from foveate.engine.embeddings import EmbeddingsEngine
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
+from foveate.engine.relay import (
+    CallPrepared,
+    CountedLocally,
+    ResponseChunk,
+    ResponseEvent,
+    ResponseFinished,
+    ResponseStarted,
+)
 from foveate.engine.request import RoutedRequest
 from foveate.engine.spending.cost_features import cost_headers
 from foveate.errors import (
@@ -47,7 +55,7 @@ from foveate.gateway.auth.keys import Keys, NoKeys
 from foveate.gateway.body.encodings import decompress_in_thread, parse_content_encodings, strip_content_encoding
 from foveate.gateway.body.errors import BodyRejected, TooLarge
 from foveate.gateway.body.reader import BodyLimits, BodyMemory, BodyReservation, read_body
-from foveate.gateway.endpoints import SIGNED_FAMILIES, ApiFamily, Endpoint, Operation, normalize_slashes
+from foveate.gateway.endpoints import SIGNED_FAMILIES, ApiFamily, Operation, normalize_slashes
 from foveate.gateway.error_responses import build_error_response, classify_audience, log_reason, may_retry
 from foveate.gateway.headers import Headers, forward_request_headers, signed_header_names
 from foveate.gateway.message_threads import ThreadStore, ThreadTurn, begin_turn
@@ -65,21 +73,16 @@ from foveate.gateway.request import (
     parse_request,
     parse_section_headers,
 )
-from foveate.gateway.response import ClientResponse, UpstreamsWithoutCounts, build_count_response
+from foveate.gateway.response import ClientResponse
 from foveate.gateway.routing import KNOWN_UPSTREAMS, RouteMatch, Routing, Upstream
 from foveate.gateway.server.protocol import CONNECTION_SCOPE_KEY, RequestConnection
-from foveate.http.pool import ConnectionPool, HttpResponse, parse_url
+from foveate.http.pool import ConnectionPool, HttpResponse, Timeouts, parse_url
 from foveate.model import Format
 from foveate.session.client_names import NAMING_HEADERS
 from foveate.session.counting import run_in_thread_if_large
 
 PAGES_PREFIX = "/-/"
 """Path prefix of the gateway's own pages. No provider uses it."""
-# Errors about cache breakpoints are shorter than this.
-_MAX_ERROR_BYTES = 64 * 1024
-_EVENT_STREAM = b"text/event-stream"
-_AWS_EVENT_STREAM = b"application/vnd.amazon.eventstream"
-
 # Operations that the engine parses, checks against caps and charges.
 _PARSED_OPERATIONS = frozenset((Operation.GENERATE, Operation.EMBEDDINGS, Operation.COUNT_TOKENS))
 # RFC 9110, 15.5.22 and 15.5.6: these responses name what to use instead.
@@ -89,8 +92,6 @@ _ERROR_HEADERS: Mapping[type[FoveateError], Headers] = {
 }
 _CONVERSATION_PATH = re.compile(r"/v1/conversations/([^/]+)")
 _FREE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
-
-_Relay = Callable[[IncomingRequest, RouteMatch, Exchange, ClientResponse, ThreadTurn | None], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,6 @@ class Gateway:
         self._pages = pages or {}
         self._observer = observer
         self._is_open = is_open
-        self._upstreams_without_counts = UpstreamsWithoutCounts()
         self._body_memory = BodyMemory()
         self._threads = threads or ThreadStore(time.monotonic)
         self._signer = AwsSigner()
@@ -192,6 +192,10 @@ class Gateway:
     @property
     def engine(self) -> Engine:
         return self._engine
+
+    @property
+    def timeouts(self) -> Timeouts:
+        return self._pool.timeouts
 
     async def preview(self, scope: Scope, body: bytes) -> Exchange:
         """Prepare a request as if it were sent, and store nothing. Only a counting endpoint may be called.
@@ -324,10 +328,10 @@ class Gateway:
                 client_response.agent, route.upstream.name, changed_conversation[1]
             )
         client_response.provider = route.upstream.provider
-        async with await self._send_upstream(
+        async with await self.send_upstream(
             request, route, body, {}, reads_response=False
         ) as upstream_response:
-            await client_response.start(upstream_response, is_changed=False)
+            await client_response.start(upstream_response.status, upstream_response.headers, is_changed=False)
             while chunk := await upstream_response.read_chunk():
                 await client_response.send_chunk(chunk)
         await client_response.finish()
@@ -350,9 +354,6 @@ class Gateway:
         if route.model is not None and request.endpoint.model:
             request = replace_path_model(request, route.model)
         is_count = request.endpoint.operation is Operation.COUNT_TOKENS
-        engine = self._engine.preview if is_count and self._engine.preview is not None else self._engine
-        prepare = self._embeddings.prepare if is_embeddings else engine.prepare
-        relay = self._relay_count if is_count else self._relay_response
         client_response.provider = route.upstream.provider
         turn = await begin_turn(
             self._threads, route.upstream.threads, request, agent, body, claims=not is_count
@@ -366,98 +367,20 @@ class Gateway:
             routed_request = _build_routed_request(
                 request, api_format, agent, body, route, model, options.limits, keeps_response=turn is not None
             )
-            client_response.exchange = exchange = await prepare(routed_request)
-            await self._run_exchange(exchange, relay, request, route, client_response, turn)
+            send = (
+                self._engine.count
+                if is_count
+                else self._embeddings.send
+                if is_embeddings
+                else self._engine.send
+            )
+            async with aclosing(send(routed_request, _GatewayTransport(self, request, route))) as events:
+                await _forward_events(events, client_response, turn)
         finally:
             if turn is not None:
                 turn.close()
 
-    async def _run_exchange(
-        self,
-        exchange: Exchange,
-        relay: _Relay,
-        request: IncomingRequest,
-        route: RouteMatch,
-        client_response: ClientResponse,
-        turn: ThreadTurn | None,
-    ) -> None:
-        is_interrupted = True
-        try:
-            last_chunk = await relay(request, route, exchange, client_response, turn)
-            if turn is not None and not exchange.is_streaming:
-                await turn.finish(exchange)
-            is_interrupted = False
-        except KeyRefused:
-            exchange.mark_unsent()
-            raise
-        except UpstreamError as error:
-            if self._is_unsent(error):
-                exchange.mark_unsent()
-            raise
-        finally:
-            exchange.finish(is_interrupted=is_interrupted)
-            if is_interrupted:
-                await exchange.wait_until_completed()  # release the reservation before the client retries
-        await client_response.finish(last_chunk)
-
-    async def _relay_response(
-        self,
-        request: IncomingRequest,
-        route: RouteMatch,
-        exchange: Exchange,
-        client_response: ClientResponse,
-        turn: ThreadTurn | None,
-    ) -> bytes:
-        """Relay a response except its last chunk, and return that."""
-        while True:
-            upstream_request = exchange.upstream_request
-            async with await self._send_upstream(
-                request, route, upstream_request.body, upstream_request.headers, reads_response=True
-            ) as upstream_response:
-                error_body = await _read_error(upstream_response)
-                if not error_body or not await exchange.should_resend(upstream_response.status, error_body):
-                    return await _relay_body(
-                        exchange, upstream_response, client_response, error_body, request.endpoint, turn
-                    )
-
-    async def _relay_count(
-        self,
-        request: IncomingRequest,
-        route: RouteMatch,
-        exchange: Exchange,
-        client_response: ClientResponse,
-        _turn: ThreadTurn | None,
-    ) -> bytes:
-        """Relay a token count, or answer with a local count if the upstream has no counting endpoint."""
-        upstream_request = exchange.upstream_request
-        local_count = build_count_response(exchange)
-        endpoint = (route.upstream, exchange.incoming.api_format)
-        if local_count is None or not self._upstreams_without_counts.contains(*endpoint):
-            async with await self._send_upstream(
-                request, route, upstream_request.body, upstream_request.headers, reads_response=True
-            ) as upstream_response:
-                error_body = await _read_error(upstream_response)
-                if local_count is None or not self._upstreams_without_counts.learn_from_response(
-                    *endpoint, upstream_response.status, error_body
-                ):
-                    return await _relay_body(
-                        exchange, upstream_response, client_response, error_body, request.endpoint
-                    )
-        await client_response.send_count(*local_count)
-        return b""
-
-    def _is_unsent(self, error: UpstreamError) -> bool:
-        """Return whether the upstream cannot have started on the request: no connection was established."""
-        if isinstance(error, UpstreamTimeout):
-            timeouts = self._pool.timeouts
-            seconds = error.timeout_seconds
-            return seconds == timeouts.connect_seconds and seconds not in (
-                timeouts.idle_seconds,
-                timeouts.total_seconds,
-            )
-        return isinstance(error, UpstreamUnreachable) and not isinstance(error, UpstreamBroken)
-
-    async def _send_upstream(
+    async def send_upstream(
         self,
         request: IncomingRequest,
         route: RouteMatch,
@@ -521,61 +444,58 @@ async def _serve_until_disconnect(
             disconnect_task.cancel()
 
 
-async def _read_error(upstream_response: HttpResponse) -> bytes:
-    """Read the body of a 4xx response; return nothing for any other status."""
-    if not 400 <= upstream_response.status < 500:
-        return b""
-    error_body = b""
-    while len(error_body) < _MAX_ERROR_BYTES and (chunk := await upstream_response.read_chunk()):
-        error_body += chunk
-    return error_body
+@dataclass(frozen=True, slots=True)
+class _GatewayTransport:
+    """Sends the requests of one call to the upstream of its route."""
+
+    gateway: Gateway
+    request: IncomingRequest
+    route: RouteMatch
+
+    @property
+    def base_url(self) -> str:
+        return self.route.upstream.base_url
+
+    @property
+    def is_streaming(self) -> bool:
+        return self.request.endpoint.is_streaming
+
+    async def send(self, body: bytes, headers: Mapping[str, str]) -> AbstractAsyncContextManager[HttpResponse]:
+        return await self.gateway.send_upstream(self.request, self.route, body, headers, reads_response=True)
+
+    def is_unsent(self, error: UpstreamError) -> bool:
+        """Return whether no connection was established."""
+        if isinstance(error, UpstreamTimeout):
+            timeouts = self.gateway.timeouts
+            seconds = error.timeout_seconds
+            return seconds == timeouts.connect_seconds and seconds not in (
+                timeouts.idle_seconds,
+                timeouts.total_seconds,
+            )
+        return isinstance(error, UpstreamUnreachable) and not isinstance(error, UpstreamBroken)
 
 
-async def _relay_body(
-    exchange: Exchange,
-    upstream_response: HttpResponse,
-    client_response: ClientResponse,
-    error_body: bytes,
-    endpoint: Endpoint,
-    turn: ThreadTurn | None = None,
-) -> bytes:
-    """Relay a response, of which `error_body` was already read, and return the last chunk.
-
-    The last chunk of a response that does not stream is held back until its charge is recorded. The thread of
-    `turn` can be continued before the client has all of a stream.
-    """
-    content_type = upstream_response.header(b"content-type") or b""
-    is_framed = content_type.startswith(_AWS_EVENT_STREAM)
-    is_streaming = (
-        content_type.startswith(_EVENT_STREAM)
-        or is_framed
-        or (endpoint.is_streaming and 200 <= upstream_response.status < 300)
-    )
-    exchange.on_response_start(
-        upstream_response.status,
-        is_streaming=is_streaming,
-        is_framed=is_framed,
-        headers=upstream_response.headers,
-    )
-    await client_response.start(upstream_response, is_changed=exchange.changes_response)
-    is_streaming = exchange.is_streaming
-    pending = exchange.on_chunk(error_body) if error_body else b""
-    try:
-        while chunk := await upstream_response.read_chunk():
-            if pending:
-                await client_response.send_chunk(pending)
-            pending = exchange.on_chunk(chunk)
-            if turn is not None and is_streaming and exchange.has_ended:
-                await turn.finish(exchange)
-            # Some providers send whitespace as a keep-alive.
-            if pending and (is_streaming or pending.isspace()):
-                await client_response.send_chunk(pending)
-                pending = b""
-    except UpstreamError:
-        if pending:
-            await client_response.send_chunk(pending)
-        raise
-    return pending + exchange.flush()
+async def _forward_events(
+    events: AsyncIterator[ResponseEvent], client_response: ClientResponse, turn: ThreadTurn | None
+) -> None:
+    """Send a response to the client. The thread of `turn` can be continued before the client has all of it."""
+    exchange = None
+    async for event in events:
+        match event:
+            case ResponseChunk(data):
+                if turn is not None and exchange is not None and exchange.is_streaming and exchange.has_ended:
+                    await turn.finish(exchange)
+                await client_response.send_chunk(data)
+            case CallPrepared():
+                client_response.exchange = exchange = event.exchange
+            case ResponseStarted(status, headers, is_changed):
+                await client_response.start(status, headers, is_changed=is_changed)
+            case CountedLocally(body, is_exact):
+                await client_response.send_count(body, is_exact=is_exact)
+            case ResponseFinished(data):
+                if turn is not None and exchange is not None:
+                    await turn.finish(exchange)
+                await client_response.finish(data)
 
 
 def _build_routed_request(
