@@ -323,8 +323,8 @@ class ChatConversation:
         if (
             compact_now is None
             or context is None
-            or context.chain is None
-            or context.token_count is None
+            or context.session.chain is None
+            or context.count.total is None
             or not self.turns
         ):
             return None
@@ -334,7 +334,7 @@ class ChatConversation:
             compaction_options=replace(
                 options.compaction_options, tail_keep_tokens=1, min_turns_between=0, extractive=True
             ),
-            window_tokens=context.window_tokens or max(DEFAULT_TOKENS, 2 * context.token_count.tokens),
+            window_tokens=context.window_tokens or max(DEFAULT_TOKENS, 2 * context.count.total.tokens),
         )
         self._compaction_task = asyncio.ensure_future(
             compact_now(context, compaction_candidate(context, must_fit=True))
@@ -358,7 +358,7 @@ class ChatConversation:
 
     def _remember_session(self, exchange: Exchange | None) -> None:
         context = exchange.context if exchange is not None else None
-        if context is not None and context.session_match is not None:
+        if context is not None and context.session.match is not None:
             self._engine_session_ids.add(context.session_id)
 
     def _identity(self, focus: str = "") -> SessionIdentity:

@@ -71,7 +71,7 @@ def build_preview(exchange: Exchange, *, max_tokens: int) -> RequestPreview:
     context.sent_history = formats.message_history(context.request)
     return RequestPreview(
         model=context.model,
-        count=context.token_count,
+        count=context.count.total,
         window_tokens=context.window_tokens,
         output_reserve=context.output_reserve_tokens,
         sections=tuple(_list_injected_sections(context)),

@@ -57,8 +57,63 @@ SIMULATED_STATE_BY_STEP = {
 """The simulated state that each step's edits belong to; all other steps belong to compaction."""
 
 
+class SessionFields(msgspec.Struct, eq=False):
+    """Set by `steps.session`."""
+
+    chain: HashChain | None = None
+    match: SessionMatch | None = None
+    state: SessionState = SessionState()
+    in_flight: InFlightRequest | None = None
+
+
+class CountFields(msgspec.Struct, eq=False):
+    """Set by `steps.count`."""
+
+    total: TokenCount | None = None
+    """Calibrated, or counted by the upstream."""
+    raw: RequestCount | None = None
+    """The local count behind `total`, if there is one."""
+    is_fallback: bool = False
+    """The local count replaces that of a server that failed."""
+    has_unexplained_input: bool = False
+    """The provider adds input that cannot be counted."""
+    includes_stored: bool = False
+    """`total` includes messages that the provider stores."""
+    reported_tokens: int | None = None
+    """The provider's own number of input tokens; set after the response."""
+    drift_percent: float | None = None
+    """Excess of `reported_tokens` over `total`; negative if fewer were reported."""
+
+
+class CacheFields(msgspec.Struct, eq=False):
+    """Set by `steps.cache`, except where another step is named."""
+
+    prompt: CachedPrompt | None = None
+    observed_request: ObservedRequest | None = None
+    breakpoints: tuple[CacheBreakpoint, ...] = ()
+    added_parameters: tuple[Edit, ...] = ()
+    added_headers: dict[str, str] = msgspec.field(default_factory=dict)
+    transient_places: tuple[Place, ...] = ()
+    """Places of blocks that the next request will not repeat; set by `steps.sections`."""
+    needs_simulation: bool = False
+    """Foveate may have changed the cost of the request; set by `steps.savings`."""
+    simulated_prompts: dict[SimulatedState, CachedPrompt] = msgspec.field(default_factory=dict)
+    """The prompts of all simulated states, if `needs_simulation`; set by `steps.savings`."""
+
+
+class CostFields(msgspec.Struct, eq=False):
+    """Set by `steps.caps`."""
+
+    call: Call | None = None
+    ceiling: CostCeiling | None = None
+    ceiling_dollars: Decimal | None = None
+    output_limit: SetParameter | None = None
+    """A limit that fits under the caps, for a request without one; it is never sent without it."""
+    reservation: AdmittedCall | None = None
+
+
 class RequestContext(msgspec.Struct, eq=False):
-    """The state of one request in the pipeline. Fields are grouped by the step that sets them."""
+    """The state of one request in the pipeline. Most fields are grouped by the step that sets them."""
 
     incoming: RoutedRequest
     options: AgentOptions
@@ -78,62 +133,19 @@ class RequestContext(msgspec.Struct, eq=False):
     requests_before_state: dict[SimulatedState, Request] = msgspec.field(default_factory=dict)
     """The request before the first edit of each later simulated state."""
 
-    # steps.session
-    chain: HashChain | None = None
-    session_match: SessionMatch | None = None
-    session_state: SessionState = SessionState()
-    in_flight: InFlightRequest | None = None
-
     # steps.compactions
     compactions: Sequence[Compaction] = ()
     compaction: Compaction | None = None
     truncated_result_count: int = 0
 
-    # steps.count
-    token_count: TokenCount | None = None
-    """Calibrated, or counted by the upstream."""
-    raw_count: RequestCount | None = None
-    """The local count behind `token_count`, if there is one."""
-    is_fallback_count: bool = False
-    """The local count replaces that of a server that failed."""
-    has_unexplained_input: bool = False
-    """The provider adds input that cannot be counted."""
-    count_includes_stored: bool = False
-    """`token_count` includes messages that the provider stores."""
-
-    # steps.sections
-    transient_places: tuple[Place, ...] = ()
-    """Places of blocks that the next request will not repeat."""
-
-    # steps.cache
-    prompt: CachedPrompt | None = None
-    observed_request: ObservedRequest | None = None
-    breakpoints: tuple[CacheBreakpoint, ...] = ()
-    added_parameters: tuple[Edit, ...] = ()
-    added_headers: dict[str, str] = msgspec.field(default_factory=dict)
-
-    # steps.savings
-    needs_simulation: bool = False
-    simulated_prompts: dict[SimulatedState, CachedPrompt] = msgspec.field(default_factory=dict)
-    """The prompts of all simulated states, if Foveate may have changed the cost of the request."""
-
     # steps.sent_messages
     sent_history: formats.MessageHistory | None = None
     """The messages of the request as it is sent."""
 
-    # steps.caps
-    call: Call | None = None
-    cost_ceiling: CostCeiling | None = None
-    ceiling_dollars: Decimal | None = None
-    output_limit: SetParameter | None = None
-    """A limit that fits under the caps, for a request without one; it is never sent without it."""
-    reservation: AdmittedCall | None = None
-
-    # After the response
-    reported_tokens: int | None = None
-    """The provider's own number of input tokens."""
-    drift_percent: float | None = None
-    """Excess of `reported_tokens` over `token_count`; negative if fewer were reported."""
+    session: SessionFields = msgspec.field(default_factory=SessionFields)
+    count: CountFields = msgspec.field(default_factory=CountFields)
+    cache: CacheFields = msgspec.field(default_factory=CacheFields)
+    cost: CostFields = msgspec.field(default_factory=CostFields)
 
     @property
     def model(self) -> str:
@@ -155,24 +167,24 @@ class RequestContext(msgspec.Struct, eq=False):
 
     @property
     def tokens_per_raw_token(self) -> float:
-        raw_tokens = self.raw_count.total.tokens if self.raw_count is not None else 0
-        return self.token_count.tokens / raw_tokens if raw_tokens and self.token_count is not None else 1.0
+        raw_tokens = self.count.raw.total.tokens if self.count.raw is not None else 0
+        return self.count.total.tokens / raw_tokens if raw_tokens and self.count.total is not None else 1.0
 
     @property
     def conservative_rules(self) -> CacheRules:
         """`rules` with a minimum that is certain to be reached, whatever the error of the count."""
-        raw_count, prompt = self.raw_count, self.prompt
+        raw_count, prompt = self.count.raw, self.cache.prompt
         block_tokens = (
             raw_count.total.tokens if raw_count is not None else prompt.tokens if prompt is not None else 0
         )
         return conservative_minimum(
-            self.rules, self.request.model, self.incoming.provider, blocks=block_tokens, count=self.token_count
+            self.rules, self.request.model, self.incoming.provider, blocks=block_tokens, count=self.count.total
         )
 
     @property
     def session_id(self) -> str:
         """The id of the session; that of the request if the session is unknown."""
-        return self.session_match.session.id if self.session_match is not None else self.incoming.id
+        return self.session.match.session.id if self.session.match is not None else self.incoming.id
 
     @property
     def window_tokens(self) -> int | None:
@@ -203,12 +215,12 @@ class RequestContext(msgspec.Struct, eq=False):
     @property
     def has_unknown_size(self) -> bool:
         """Return whether the provider stores earlier messages whose size is unknown."""
-        return self.original.continues_stored_conversation and not self.count_includes_stored
+        return self.original.continues_stored_conversation and not self.count.includes_stored
 
     @property
     def unexplained(self) -> Sequence[str]:
         """Names of inputs that the provider adds and `token_count` does not include."""
-        return (self.raw_count or self.request).unexplained
+        return (self.count.raw or self.request).unexplained
 
     @property
     def output_reserve_tokens(self) -> int:
@@ -232,10 +244,12 @@ class RequestContext(msgspec.Struct, eq=False):
     def max_ttl(self) -> Ttl | None:
         """The longest TTL of all breakpoints, the client's and ours; valid once all are placed."""
         ttls = [
-            cache_breakpoint.ttl for cache_breakpoint in self.breakpoints if cache_breakpoint.ttl is not None
+            cache_breakpoint.ttl
+            for cache_breakpoint in self.cache.breakpoints
+            if cache_breakpoint.ttl is not None
         ]
-        if self.prompt is not None:
-            ttls += prompt_layout(self.prompt).breakpoints.values()
+        if self.cache.prompt is not None:
+            ttls += prompt_layout(self.cache.prompt).breakpoints.values()
         elif (client_ttl := max_breakpoint_ttl(self.request)) is not None:
             ttls.append(client_ttl)
         return max(ttls, key=lambda ttl: ttl.seconds) if ttls else None
@@ -298,16 +312,16 @@ class RequestContext(msgspec.Struct, eq=False):
         self.applied_edits += [AppliedEdit(step, edit) for edit in edits]
 
     def all_edits(self) -> tuple[AppliedEdit, ...]:
-        limits = () if self.output_limit is None else (AppliedEdit(CAPS, self.output_limit),)
+        limits = () if self.cost.output_limit is None else (AppliedEdit(CAPS, self.cost.output_limit),)
         return (
             *self.applied_edits,
             *limits,
-            *[AppliedEdit(CACHE, edit) for edit in (*self.added_parameters, *self.breakpoints)],
+            *[AppliedEdit(CACHE, edit) for edit in (*self.cache.added_parameters, *self.cache.breakpoints)],
         )
 
     def write_body(self) -> bytes:
-        limits = () if self.output_limit is None else (self.output_limit,)
-        edits = (*limits, *self.added_parameters, *self.breakpoints)
+        limits = () if self.cost.output_limit is None else (self.cost.output_limit,)
+        edits = (*limits, *self.cache.added_parameters, *self.cache.breakpoints)
         return formats.apply_edits(self.request, edits, breakpoint_style=self._breakpoint_style())
 
     def _breakpoint_style(self) -> BreakpointStyle | None:

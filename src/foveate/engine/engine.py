@@ -175,9 +175,9 @@ class Engine:
         body = self._write_body(context)
         betas = resolve_beta_header(self.beta_override, context.betas)
         headers = (
-            context.added_headers
+            context.cache.added_headers
             if betas == context.incoming.betas
-            else {**context.added_headers, BETA_HEADER: betas}
+            else {**context.cache.added_headers, BETA_HEADER: betas}
         )
         return UpstreamRequest(
             body=body,
@@ -192,12 +192,12 @@ class Engine:
             return context.write_body()
         except FoveateError as error:
             context.problems.append(self._log_failure(context.incoming, "write", error))
-            context.breakpoints = ()
+            context.cache.breakpoints = ()
         try:
             return context.write_body()
         except FoveateError as error:
             context.problems.append(self._log_failure(context.incoming, "write", error))
-            context.added_parameters = ()
+            context.cache.added_parameters = ()
         return context.write_body()
 
     def _make_exchange(

@@ -131,14 +131,14 @@ class Exchange:
 
     def _drop_rejected_parameters(self, context: RequestContext, status: int, error_body: bytes) -> bool:
         """Remove our parameters that an error response names; the client's own are never removed."""
-        added = {edit.path[0] for edit in context.added_parameters if isinstance(edit, SetParameter)}
+        added = {edit.path[0] for edit in context.cache.added_parameters if isinstance(edit, SetParameter)}
         rejected = find_rejected_parameters(status, error_body, added) if added else frozenset()
         if not rejected:
             return False
         self.rejected_parameters |= rejected
-        context.added_parameters = tuple(
+        context.cache.added_parameters = tuple(
             edit
-            for edit in context.added_parameters
+            for edit in context.cache.added_parameters
             if not isinstance(edit, SetParameter) or edit.path[0] not in rejected
         )
         _LOG.info(
@@ -155,8 +155,8 @@ class Exchange:
         rejection = classify_rejection(status, error_body)
         if rejection is None or self.breakpoint_rejection is Rejection.CLIENT_BREAKPOINTS:
             return False
-        if context.breakpoints:
-            self.breakpoint_rejection, context.breakpoints = rejection, ()
+        if context.cache.breakpoints:
+            self.breakpoint_rejection, context.cache.breakpoints = rejection, ()
             return True
         removals = remove_client_breakpoints(context.request) if rejection is Rejection.BREAKPOINTS else []
         if not removals:
@@ -196,7 +196,7 @@ class Exchange:
         )
 
     def _added_usage_request(self) -> bool:
-        parameters = self.context.added_parameters if self.context is not None else ()
+        parameters = self.context.cache.added_parameters if self.context is not None else ()
         return any(isinstance(edit, SetParameter) and edit.path[0] == "stream_options" for edit in parameters)
 
     @property
@@ -268,7 +268,7 @@ class Exchange:
     def unused_reservation(self) -> AdmittedCall | None:
         if self.charge is not None or self._is_charge_unknown:
             return None
-        return self._reservation if self.context is None else self.context.reservation
+        return self._reservation if self.context is None else self.context.cost.reservation
 
     def finish(self, *, is_interrupted: bool = False) -> None:
         """End the exchange and start its hooks; `is_interrupted`: the response is missing or incomplete."""

@@ -141,14 +141,14 @@ class PreviewSession:
         self._session_states = session_states
 
     async def apply(self, context: RequestContext) -> None:
-        context.chain = await compute_chain_in_thread(context.original)
-        conversation = describe_conversation(context, context.chain)
+        context.session.chain = await compute_chain_in_thread(context.original)
+        conversation = describe_conversation(context, context.session.chain)
         session_match = await self._sessions.find(conversation, now=context.received_at)
         if session_match.is_new and conversation.named_session_id is None:
             # The id is assigned with its first request.
             session_match = replace(session_match, session=replace(session_match.session, id=""))
-        context.session_match = session_match
-        context.session_state = self._session_states.session(context.incoming.agent, context.session_id)
+        context.session.match = session_match
+        context.session.state = self._session_states.session(context.incoming.agent, context.session_id)
 
 
 class TryToFitWindow:

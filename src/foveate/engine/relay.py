@@ -98,7 +98,7 @@ class _CountFallback:
 
     def __init__(self, exchange: Exchange, transport: Transport, upstreams: UpstreamsWithoutCounts) -> None:
         context = exchange.context
-        self._count = context.token_count if context is not None else None
+        self._count = context.count.total if context is not None else None
         self._api_format = exchange.incoming.api_format
         self._key = (transport.base_url, self._api_format)
         self._upstreams = upstreams

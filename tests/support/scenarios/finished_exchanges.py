@@ -85,7 +85,7 @@ async def finish_exchange(
     context = RequestContext(
         incoming=incoming, options=AgentOptions(), received_at=100.0, original=request, request=request
     )
-    context.token_count, context.truncated_result_count = counted, cut_results
+    context.count.total, context.truncated_result_count = counted, cut_results
     outgoing = UpstreamRequest(
         body=body,
         applied_edits=(AppliedEdit("cache", BREAKPOINT), AppliedEdit("cache", BREAKPOINT)),

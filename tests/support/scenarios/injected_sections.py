@@ -98,9 +98,9 @@ class SectionInjection:
         context = RequestContext(
             incoming=incoming, options=options, received_at=NOW, original=request, request=request
         )
-        context.chain = compute_chain(request)
-        context.raw_count = context.counter.count_request(request)
-        context.token_count = context.raw_count.total
+        context.session.chain = compute_chain(request)
+        context.count.raw = context.counter.count_request(request)
+        context.count.total = context.count.raw.total
         if count is not None:
             count(context)
         asyncio.run(self.step.apply(context))

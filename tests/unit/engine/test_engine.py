@@ -32,9 +32,9 @@ class FakeStep:
         if isinstance(self._action, ReplaceText):
             await context.apply_edits(self.name, (self._action,))
         if isinstance(self._action, CacheBreakpoint):
-            context.breakpoints = (self._action,)
+            context.cache.breakpoints = (self._action,)
         if isinstance(self._action, SetParameter):
-            context.added_parameters += (self._action,)
+            context.cache.added_parameters += (self._action,)
 
 
 REPLACE_TEXT = ReplaceText(place=Place(Area.MESSAGES, 0, 0), text="Hello", reason="longer")

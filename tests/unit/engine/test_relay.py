@@ -39,8 +39,8 @@ class FakeStep:
     async def apply(self, context: RequestContext) -> None:
         if self._error is not None:
             raise self._error
-        context.breakpoints = (BREAKPOINT,)
-        context.token_count = TokenCount(9, exact=False, upper=12)
+        context.cache.breakpoints = (BREAKPOINT,)
+        context.count.total = TokenCount(9, exact=False, upper=12)
 
 
 class Sent:

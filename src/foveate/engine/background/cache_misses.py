@@ -140,8 +140,8 @@ class CacheMissDetector:
         rules = context.rules
         if (
             rules.caching is CachingMode.NONE
-            or context.session_match is None
-            or context.session_match.is_side_request
+            or context.session.match is None
+            or context.session.match.is_side_request
         ):
             return
         key = (context.incoming.agent, context.session_id)

@@ -74,9 +74,9 @@ class SessionCompactor:
         if context.is_read_only:
             return
         if (
-            context.chain is None
-            or context.session_match is None
-            or context.token_count is None
+            context.session.chain is None
+            or context.session.match is None
+            or context.count.total is None
             or context.window_tokens is None
         ):
             return
@@ -174,7 +174,7 @@ class SessionCompactor:
         call = self._make_call(context)
         cost_parameters = read_cost_parameters(candidate.sent_request)
         upper = _SUMMARY_INPUT_FACTOR * max(
-            candidate.sent_tokens, context.token_count.upper if context.token_count else 0
+            candidate.sent_tokens, context.count.total.upper if context.count.total else 0
         )
         input_tokens = max_input_tokens(
             candidate.sent_request, upper, context.unexplained, window_tokens=context.max_window_tokens
@@ -228,8 +228,8 @@ def _compare_summary_cost(
 ) -> Savings:
     """Compare the cost of a summary: without Foveate it would not have been needed, or not have helped."""
     window, is_too_long = context.max_window_tokens, False
-    if candidate.must_fit and context.token_count is not None and window is not None:
-        is_too_long = context.token_count.tokens > window - context.output_reserve_tokens
-    if context.session_state.would_exceed_window or is_too_long:
+    if candidate.must_fit and context.count.total is not None and window is not None:
+        is_too_long = context.count.total.tokens > window - context.output_reserve_tokens
+    if context.session.state.would_exceed_window or is_too_long:
         return Savings(comparison=ComparisonOutcome.WOULD_NOT_FIT)
     return make_own_call_savings(call, dollars)

@@ -111,7 +111,7 @@ class WarmSession:
 def warm_session(exchange: Exchange) -> WarmSession | None:
     """Return the session of an exchange if its cache entry can be kept alive."""
     context, usage = exchange.context, exchange.usage
-    if context is None or context.prompt is None or usage is None or not exchange.is_complete:
+    if context is None or context.cache.prompt is None or usage is None or not exchange.is_complete:
         return None
     if (
         not 200 <= exchange.status < 300
@@ -120,9 +120,11 @@ def warm_session(exchange: Exchange) -> WarmSession | None:
     ):
         return None
     endpoint = context.incoming.endpoint
-    if endpoint is None or context.token_count is None:
+    if endpoint is None or context.count.total is None:
         return None
-    has_client_breakpoints = prompt_layout(context.prompt).breakpoints or context.prompt.duplicate_breakpoints
+    has_client_breakpoints = (
+        prompt_layout(context.cache.prompt).breakpoints or context.cache.prompt.duplicate_breakpoints
+    )
     response_texts = (
         ()
         if has_client_breakpoints or not _accepts_long_ttl(context.incoming, context)
@@ -136,12 +138,12 @@ def warm_session(exchange: Exchange) -> WarmSession | None:
         endpoint=endpoint,
         body=exchange.upstream_request.body,
         request=context.request,
-        prompt=apply_breakpoints(context.prompt, context.breakpoints),
+        prompt=apply_breakpoints(context.cache.prompt, context.cache.breakpoints),
         rules=context.conservative_rules,
         block_tokens=context.block_tokens,
         response_texts=response_texts,
         response_tokens=usage.output_tokens,
-        input_tokens=max(context.token_count.upper, usage.cache.input_tokens),
+        input_tokens=max(context.count.total.upper, usage.cache.input_tokens),
         last_request_at=exchange.sent_at,
         is_subscription=exchange.is_subscription,
     )
@@ -159,7 +161,9 @@ def _accepts_long_ttl(incoming: RoutedRequest, context: RequestContext) -> bool:
     options = context.options.placement
     wants_long = options.long_ttl and (options.ttl is None or options.ttl is context.rules.ttls[-1])
     return (
-        wants_long and incoming.provider in context.options.long_ttl_providers and not context.transient_places
+        wants_long
+        and incoming.provider in context.options.long_ttl_providers
+        and not context.cache.transient_places
     )
 
 

@@ -24,9 +24,9 @@ class RecordResponse:
 
     def __call__(self, exchange: Exchange) -> None:
         context = exchange.context
-        if context is None or context.session_match is None or context.in_flight is None:
+        if context is None or context.session.match is None or context.session.in_flight is None:
             return
-        session, api_format = context.session_match.session, exchange.incoming.api_format
+        session, api_format = context.session.match.session, exchange.incoming.api_format
         is_success = 200 <= exchange.status < 300
         rows = []
         if is_success:
@@ -36,8 +36,8 @@ class RecordResponse:
             )
             if exchange.has_complete_usage and exchange.is_complete and exchange.usage is not None:
                 self.stored_conversations.record(exchange.incoming, context.original, parts.id, exchange.usage)
-        self.sessions.end(session, context.in_flight, rows, is_answered=is_success)
-        context.in_flight = None
+        self.sessions.end(session, context.session.in_flight, rows, is_answered=is_success)
+        context.session.in_flight = None
         if rows:
             context.pending_writes.append(make_pending_write(AnswerUpdate(rows=rows), self.session_store))
 
@@ -54,11 +54,13 @@ class InvalidateCompactionThinking:
             context is not None
             and exchange.has_invalid_thinking
             and context.compaction is not None
-            and context.chain is not None
+            and context.session.chain is not None
         ):
             context.pending_writes.append(
                 PendingWrite(
-                    partial(invalidate_history, context.chain, context.compaction, self.compaction_store)
+                    partial(
+                        invalidate_history, context.session.chain, context.compaction, self.compaction_store
+                    )
                 )
             )
 

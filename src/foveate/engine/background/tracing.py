@@ -72,7 +72,7 @@ def break_down_window(context: RequestContext) -> tuple[WindowSection, ...]:
         MalformedRequest: a message cannot be parsed.
     """
     history = context.sent_history
-    if context.token_count is None or history is None:
+    if context.count.total is None or history is None:
         return ()
     request, counter = context.request, context.counter
     message_sizes = list(_measure_messages(request, history, counter))
@@ -91,7 +91,7 @@ def break_down_window(context: RequestContext) -> tuple[WindowSection, ...]:
         *zip(_MESSAGE_PARTS[:_SYSTEM_INDEX], message_sizes, strict=False),
         *injected_after.items(),
     ]
-    return _round_to_total(sizes, context.token_count.tokens)
+    return _round_to_total(sizes, context.count.total.tokens)
 
 
 def _measure_messages(request: Request, history: formats.MessageHistory, counter: RequestCounter) -> _Sizes:
@@ -283,7 +283,7 @@ def _make_traces(waiting: Sequence[FinishedRequest]) -> list[Trace]:
 def make_trace(finished: FinishedRequest) -> Trace:
     incoming, context, upstream_request = finished.incoming, finished.context, finished.upstream_request
     applied_edits = upstream_request.applied_edits
-    count = context.token_count
+    count = context.count.total
     return Trace(
         id=incoming.id,
         agent=incoming.agent,

@@ -75,21 +75,21 @@ class Calibrate:
 
     def __call__(self, exchange: Exchange) -> None:
         context, usage = exchange.context, exchange.usage
-        if context is None or context.token_count is None or usage is None or not 200 <= exchange.status < 300:
+        if context is None or context.count.total is None or usage is None or not 200 <= exchange.status < 300:
             return
-        if not exchange.has_complete_usage or not exchange.is_complete or context.has_unexplained_input:
+        if not exchange.has_complete_usage or not exchange.is_complete or context.count.has_unexplained_input:
             return
         reported_tokens = usage.cache.input_tokens
-        if reported_tokens <= 0 or context.token_count.tokens <= 0:
+        if reported_tokens <= 0 or context.count.total.tokens <= 0:
             return
-        context.reported_tokens = reported_tokens
-        context.drift_percent = 100 * (reported_tokens / context.token_count.tokens - 1)
+        context.count.reported_tokens = reported_tokens
+        context.count.drift_percent = 100 * (reported_tokens / context.count.total.tokens - 1)
         calibrate(self._calibrations, context, reported_tokens)
 
 
 def calibrate(calibrations: Calibrations, context: RequestContext, tokens: int) -> None:
     """Learn from the true number of tokens, if the count was an estimate."""
-    raw_count = context.raw_count
+    raw_count = context.count.raw
     if raw_count is not None and not raw_count.total.exact and not raw_count.unexplained:
         calibrations.observe(calibration_key(context), raw_count.total.tokens, tokens)
 

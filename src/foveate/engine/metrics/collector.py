@@ -339,12 +339,12 @@ class MetricsCollector:
         usage_counters.read.value += cache.read
         usage_counters.created.value += cache.written_5m + cache.written_1h
         self._hit_ratios.add(call_metrics.labels[0], cache, at=exchange.response_started_at)
-        if context is None or context.token_count is None:
+        if context is None or context.count.total is None:
             return
-        histograms = call_metrics.count_histograms(context.token_count.exact)
-        histograms.estimated.observe(context.token_count.tokens)
-        if context.drift_percent is not None:
-            histograms.drift.observe(context.drift_percent)
+        histograms = call_metrics.count_histograms(context.count.total.exact)
+        histograms.estimated.observe(context.count.total.tokens)
+        if context.count.drift_percent is not None:
+            histograms.drift.observe(context.count.drift_percent)
 
     def count_response(self, agent: str, provider: str, model: str, status: int) -> None:
         """Count a request by the status that its client got; a new model is believed if it has responded."""

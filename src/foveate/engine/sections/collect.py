@@ -250,7 +250,7 @@ class SectionCollector:
             memory = None
             if options.memory is not None:
                 memory = (await self._sources.memory(options.memory, options.privacy_tags, deadline)).memory
-            started = context.session_match.session.created_at if context.session_match is not None else None
+            started = context.session.match.session.created_at if context.session.match is not None else None
             version = memory.version if memory is not None else None
             key = (
                 context.incoming.agent,
@@ -305,8 +305,8 @@ class SectionCollector:
             _report_problem(context, _BUDGET_SECTION, _describe_error(error))
             spending = []
         sent_tokens = (
-            context.token_count.upper
-            if context.token_count is not None
+            context.count.total.upper
+            if context.count.total is not None
             else len(context.request.body) // BYTES_PER_TOKEN
         )
         window = context.window_tokens

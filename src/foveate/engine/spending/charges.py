@@ -30,35 +30,35 @@ class RecordCharges:
 
     def announce_call(self, context: RequestContext) -> None:
         """Note a call before it is sent, in case this process ends before the call does."""
-        if context.call is not None:
+        if context.cost.call is not None:
             self._admission.announce(
-                context.call,
-                ceiling=context.ceiling_dollars,
-                estimated_input_tokens=context.token_count.tokens if context.token_count is not None else None,
+                context.cost.call,
+                ceiling=context.cost.ceiling_dollars,
+                estimated_input_tokens=context.count.total.tokens if context.count.total is not None else None,
             )
 
     def record_charge(self, exchange: Exchange) -> None:
         """Write the charge to the write-ahead log, so that it survives the end of this process."""
         context = exchange.context
-        if context is None or context.call is None:
+        if context is None or context.cost.call is None:
             return
         has_usage = exchange.has_complete_usage
         if not has_usage and not exchange.may_be_charged:
-            self._admission.withdraw(context.call.id)
+            self._admission.withdraw(context.cost.call.id)
             return
         options = self._options()
         prices = options.prices
-        price = make_price_function(prices, context.call)
+        price = make_price_function(prices, context.cost.call)
         usage = exchange.usage or Usage(cache=CacheUsage())
-        call = context.call
+        call = context.cost.call
         if exchange.is_subscription and not call.is_subscription:
-            call = context.call = replace(call, is_subscription=True)
+            call = context.cost.call = replace(call, is_subscription=True)
         exchange.charge = Charge(
             call=call,
             usage=usage,
             dollars=price(usage) if has_usage else None,
-            estimated_input_tokens=context.token_count.tokens if context.token_count is not None else None,
-            estimated_dollars=context.ceiling_dollars,
+            estimated_input_tokens=context.count.total.tokens if context.count.total is not None else None,
+            estimated_dollars=context.cost.ceiling_dollars,
             is_partial=not exchange.is_complete,
             charge=None if has_usage else _estimate_charge(exchange, context, price, options),
             is_inherited=has_usage
@@ -75,7 +75,7 @@ class RecordCharges:
         _ensure_cost_ceiling(exchange, context, options)
         exchange.charge = replace(
             charge,
-            estimated_dollars=context.ceiling_dollars,
+            estimated_dollars=context.cost.ceiling_dollars,
             savings=self._compare_cost(exchange, context, charge, options.prices),
         )
 
@@ -86,7 +86,9 @@ class RecordCharges:
             return Savings()
         if self._session_states.session(charge.call.agent, charge.call.session_id).would_exceed_window:
             return Savings(comparison=ComparisonOutcome.WOULD_NOT_FIT)
-        if context.needs_simulation and not (exchange.simulated_usage and context.session_state.has_served_all):
+        if context.cache.needs_simulation and not (
+            exchange.simulated_usage and context.session.state.has_served_all
+        ):
             return Savings()
         return compare_costs(
             charge.usage, charge.dollars, make_price_function(prices, charge.call), exchange.simulated_usage
@@ -94,7 +96,7 @@ class RecordCharges:
 
 
 def _ensure_cost_ceiling(exchange: Exchange, context: RequestContext, options: SpendingOptions) -> None:
-    if context.reservation is not None or context.cost_ceiling is not None:
+    if context.cost.reservation is not None or context.cost.ceiling is not None:
         return
     try:
         set_cost_ceiling(context, options)
@@ -109,8 +111,8 @@ def _estimate_charge(
     _ensure_cost_ceiling(exchange, context, options)
     usage = exchange.usage
     if usage is not None and usage.is_unreadable:
-        return context.ceiling_dollars
-    output_tokens, ceiling = exchange.estimated_output_tokens, context.cost_ceiling
+        return context.cost.ceiling_dollars
+    output_tokens, ceiling = exchange.estimated_output_tokens, context.cost.ceiling
     if output_tokens is None or ceiling is None:
         return None
     output_tokens = min(output_tokens, ceiling.output_tokens)

@@ -77,8 +77,8 @@ class PlaceBreakpoints:
             return
         key = set_cache_key(context.request, rules, context.session_id)
         if key is not None and self._rejections.accepts_parameter(context, rules.key_parameter):
-            context.added_parameters += (key,)
-        context.added_headers |= cache_key_headers(rules, context.session_id)
+            context.cache.added_parameters += (key,)
+        context.cache.added_headers |= cache_key_headers(rules, context.session_id)
         upstream, known_rejections = context.incoming.upstream, self._rejections.known
         if rules.rejects_breakpoints or not known_rejections.accepts_client_breakpoints(
             upstream, context.model, at=context.received_at
@@ -88,7 +88,7 @@ class PlaceBreakpoints:
             return
         if context.request.continues_stored_conversation:
             return  # what precedes its messages is unknown
-        if context.token_count is not None and context.token_count.upper < rules.minimum_tokens:
+        if context.count.total is not None and context.count.total.upper < rules.minimum_tokens:
             return  # too short to be cached
         prompt = await read_prompt(context.request, rules, context.block_tokens)
         accepts_breakpoints = known_rejections.accepts_breakpoints(
@@ -96,18 +96,18 @@ class PlaceBreakpoints:
         )
         # If others serve the session too, the client knows better what is cached.
         replaces_client = (
-            context.options.replace_breakpoints and context.session_state.has_served_all and accepts_breakpoints
+            context.options.replace_breakpoints and context.session.state.has_served_all and accepts_breakpoints
         )
         if replaces_client and (removals := _replace_client_breakpoints(context.request, prompt)):
             await context.apply_edits(self.name, removals)
             prompt = await read_prompt(context.request, rules, context.block_tokens)
-        context.prompt = prompt
+        context.cache.prompt = prompt
         if not accepts_breakpoints:
             return
         accepts_ttl = known_rejections.accepts_ttl(upstream, context.model, at=context.received_at)
         accepts_long_ttl = accepts_ttl and context.incoming.provider in context.options.long_ttl_providers
         expected = forecast_next_request(
-            context.session_state.rhythm, self._session_states.agent_rhythm(context.incoming.agent)
+            context.session.state.rhythm, self._session_states.agent_rhythm(context.incoming.agent)
         )
         options = context.options.placement
         if not accepts_long_ttl:
@@ -121,11 +121,11 @@ class PlaceBreakpoints:
         observed = log.observe(
             prompt,
             observing_rules,
-            context.session_state.cache,
+            context.session.state.cache,
             now=context.received_at,
             short_ttl_share=short_ttl_share(expected, observing_rules),
             long_ttl=options.long_ttl,
-            transient=context.transient_places,
+            transient=context.cache.transient_places,
         )
         breakpoints = place_breakpoints(
             prompt,
@@ -134,17 +134,17 @@ class PlaceBreakpoints:
             estimate_returns(expected, rules, observed.reach),
             now=context.received_at,
             options=options if observed.reach.allows_long else replace(options, long_ttl=False),
-            transient=context.transient_places,
+            transient=context.cache.transient_places,
             max_pieces=observed.reach.pieces,
         )
-        context.observed_request = log.record_cost(
+        context.cache.observed_request = log.record_cost(
             observed,
             prompt,
             merge_breakpoints(prompt, breakpoints),
             conservative_rules,
             now=context.received_at,
         )
-        context.breakpoints = (
+        context.cache.breakpoints = (
             breakpoints
             if accepts_ttl
             else tuple(structs.replace(cache_breakpoint, ttl=None) for cache_breakpoint in breakpoints)

@@ -50,7 +50,7 @@ class EnforceCaps:
             CapUncheckable: the price, or the amount spent so far, is unknown.
         """
         incoming, options = context.incoming, self._options()
-        call = context.call = Call(
+        call = context.cost.call = Call(
             id=incoming.id,
             agent=incoming.agent,
             session_id=context.session_id,
@@ -78,7 +78,7 @@ class EnforceCaps:
                 lambda: set_cost_ceiling(context, options), size_bytes, min_bytes=LARGE_BYTES
             )
             check_unknown_cost(caps, unknown)
-            context.reservation = await self._admit(context, call, caps, options)
+            context.cost.reservation = await self._admit(context, call, caps, options)
         except CallRefused:
             raise
         except Exception as error:  # fail closed: without a check, nobody knows whether there is room
@@ -87,7 +87,7 @@ class EnforceCaps:
 
     def _compute_ceiling_later(self, context: RequestContext, options: SpendingOptions) -> None:
         _try_cost_ceiling(context, options)
-        self._admission.announce_ceiling(context.incoming.id, context.ceiling_dollars)
+        self._admission.announce_ceiling(context.incoming.id, context.cost.ceiling_dollars)
 
     async def _admit(
         self, context: RequestContext, call: Call, caps: Sequence[Cap], options: SpendingOptions
@@ -97,27 +97,27 @@ class EnforceCaps:
         Raises:
             CallRefused: as `Admission.admit` does.
         """
-        unlimited = context.cost_ceiling
+        unlimited = context.cost.ceiling
         while True:
             try:
                 return await admit_call(
                     self._admission,
                     call,
-                    context.ceiling_dollars,
+                    context.cost.ceiling_dollars,
                     caps,
                     wait_for_charges=self._wait_for_charges,
                 )
             except CapExceeded as rejection:
                 if (
                     unlimited is None
-                    or context.ceiling_dollars is None
-                    or context.ceiling_dollars <= rejection.room
+                    or context.cost.ceiling_dollars is None
+                    or context.cost.ceiling_dollars <= rejection.room
                 ):
                     raise
                 if context.is_read_only:
                     raise
                 # Another cap, or calls admitted meanwhile, may then require a lower limit.
-                context.output_limit, context.cost_ceiling = limit_output(
+                context.cost.output_limit, context.cost.ceiling = limit_output(
                     context.request,
                     unlimited,
                     rejection,
@@ -125,7 +125,7 @@ class EnforceCaps:
                     prices=options.prices,
                     min_tokens=options.min_output_tokens,
                 )
-                context.ceiling_dollars = context.cost_ceiling.dollars(options.prices)
+                context.cost.ceiling_dollars = context.cost.ceiling.dollars(options.prices)
 
 
 def set_cost_ceiling(context: RequestContext, options: SpendingOptions) -> str:
@@ -138,7 +138,7 @@ def set_cost_ceiling(context: RequestContext, options: SpendingOptions) -> str:
     features = unknown_features(context.request, context.incoming.provider, allowed)
     features += without_allowed(header_features(context.incoming.cost_headers), allowed)
     unknown = str(features[0]) if features else ""
-    count = ZERO_TOKENS if context.token_count is None and context.has_unknown_size else context.token_count
+    count = ZERO_TOKENS if context.count.total is None and context.has_unknown_size else context.count.total
     if count is None:
         return unknown
     cost_ceiling = compute_cost_ceiling(
@@ -149,13 +149,13 @@ def set_cost_ceiling(context: RequestContext, options: SpendingOptions) -> str:
         ttl=context.max_ttl,
         at=context.received_at,
         unexplained=context.unexplained,
-        counted_inputs=STORED_HISTORY if context.count_includes_stored else frozenset(),
+        counted_inputs=STORED_HISTORY if context.count.includes_stored else frozenset(),
         region=context.incoming.region or None,
         allowed=allowed,
     )
-    context.ceiling_dollars = cost_ceiling.dollars(prices) if cost_ceiling is not None else None
-    context.cost_ceiling = cost_ceiling
-    if not unknown and cost_ceiling is not None and context.ceiling_dollars is None:
+    context.cost.ceiling_dollars = cost_ceiling.dollars(prices) if cost_ceiling is not None else None
+    context.cost.ceiling = cost_ceiling
+    if not unknown and cost_ceiling is not None and context.cost.ceiling_dollars is None:
         return cost_ceiling.describe_unpriced(prices)
     return unknown
 

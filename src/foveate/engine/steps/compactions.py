@@ -39,11 +39,11 @@ class ApplyCompactions:
         self._without_compactions.pop(agent, None)
 
     async def apply(self, context: RequestContext) -> None:
-        if not context.options.compaction or context.chain is None or context.session_match is None:
+        if not context.options.compaction or context.session.chain is None or context.session.match is None:
             return
-        if len(context.chain) < _MIN_MESSAGES and len(context.original.body) < _MIN_BYTES:
+        if len(context.session.chain) < _MIN_MESSAGES and len(context.original.body) < _MIN_BYTES:
             return
-        context.compactions = await self._find_compactions(context.incoming.agent, context.chain)
+        context.compactions = await self._find_compactions(context.incoming.agent, context.session.chain)
         await self.apply_stored(context)
 
     async def find_new_compactions(self, context: RequestContext) -> bool:
@@ -51,13 +51,13 @@ class ApplyCompactions:
         agent = context.incoming.agent
         if (
             context.compactions
-            or context.chain is None
+            or context.session.chain is None
             or not (context.options.compaction and self._assumes_none(agent))
         ):
             return False
         self.expect_compactions(agent)
         try:
-            context.compactions = await self._find_compactions(agent, context.chain)
+            context.compactions = await self._find_compactions(agent, context.session.chain)
             if context.compactions:
                 await self.apply_stored(context)
         except StoreUnavailable:  # other means make the request fit
@@ -82,25 +82,25 @@ class ApplyCompactions:
         return time.monotonic() < self._without_compactions.get(agent, 0.0)
 
     async def apply_stored(self, context: RequestContext) -> None:
-        assert context.chain is not None
+        assert context.session.chain is not None
         application_history = await load_application_history(
-            context.chain, context.compactions, self._compaction_store, model=context.model
+            context.session.chain, context.compactions, self._compaction_store, model=context.model
         )
         invalid_thinking_ranges = (
             None if application_history is None else application_history.invalid_thinking_ranges()
         )
         compaction_edits = build_compaction_edits(
             context.original,
-            context.chain,
+            context.session.chain,
             context.compactions,
             invalid_thinking_ranges=invalid_thinking_ranges,
             model=context.model,
         )
         context.compaction = (
-            find_active_compaction(context.chain, context.compactions) if compaction_edits else None
+            find_active_compaction(context.session.chain, context.compactions) if compaction_edits else None
         )
         start = (
-            context.chain.leading_system_messages + context.compaction.messages
+            context.session.chain.leading_system_messages + context.compaction.messages
             if context.compaction is not None
             else 0
         )
@@ -108,7 +108,7 @@ class ApplyCompactions:
         if context.window_tokens is not None and context.options.compacts:
             truncated = await truncate_tool_results(
                 context.original,
-                context.chain,
+                context.session.chain,
                 context.compactions,
                 context.counter,
                 self._compaction_store,

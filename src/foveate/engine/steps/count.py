@@ -25,11 +25,11 @@ class CountCorrector:
         if self._remote_counter is None:
             return False
         total, is_unsupported = await self._remote_counter.count_always(context)
-        context.is_fallback_count = total is None and not is_unsupported
+        context.count.is_fallback = total is None and not is_unsupported
         if total is None:
             return False
-        context.token_count, context.raw_count = total, None
-        context.has_unexplained_input = bool(context.request.unexplained)
+        context.count.total, context.count.raw = total, None
+        context.count.has_unexplained_input = bool(context.request.unexplained)
         return True
 
     async def count_stored(self, context: RequestContext) -> TokenCount | None:
@@ -39,38 +39,38 @@ class CountCorrector:
         return await self._remote_counter.count_for_decision(context)
 
     def use_raw_count(self, context: RequestContext, raw_count: RequestCount) -> None:
-        context.raw_count, context.has_unexplained_input = raw_count, bool(raw_count.unexplained)
+        context.count.raw, context.count.has_unexplained_input = raw_count, bool(raw_count.unexplained)
         total = raw_count.total
-        if context.is_fallback_count:
+        if context.count.is_fallback:
             # It replaces an endpoint that is failing. Exact and estimated counts must not be mixed.
             total = replace(total, exact=False)
-        context.token_count = self._calibrations.correct(calibration_key(context), total)
+        context.count.total = self._calibrations.correct(calibration_key(context), total)
 
     async def confirm(self, context: RequestContext) -> None:
         """Replace an estimate by the upstream's count, if allowed, since a decision depends on it."""
-        if context.raw_count is None and context.token_count is not None:
+        if context.count.raw is None and context.count.total is not None:
             # The upstream has counted the request. Its messages are measured by our counter.
-            context.raw_count = await count_in_thread(context.request, context.counter)
-            calibrate(self._calibrations, context, context.token_count.tokens)
-        if self._remote_counter is None or context.token_count is None or context.token_count.exact:
+            context.count.raw = await count_in_thread(context.request, context.counter)
+            calibrate(self._calibrations, context, context.count.total.tokens)
+        if self._remote_counter is None or context.count.total is None or context.count.total.exact:
             return
         total = await self._remote_counter.count_for_decision(context)
         if total is not None:
-            context.token_count = total
+            context.count.total = total
             calibrate(self._calibrations, context, total.tokens)
 
     async def recount(self, context: RequestContext) -> None:
         """Let the upstream count a request that is only displayed, if the options allow it."""
         if (
             self._remote_counter is None
-            or context.token_count is None
-            or context.token_count.exact
+            or context.count.total is None
+            or context.count.total.exact
             or context.request.continues_stored_conversation
         ):
             return
         total = await self._remote_counter.count_if_allowed(context)
         if total is not None:
-            context.token_count = total
+            context.count.total = total
 
 
 class CountTokens:
@@ -98,16 +98,16 @@ class CountTokens:
             return
         if (
             context.request is context.original
-            and context.chain is not None
-            and context.session_match is not None
+            and context.session.chain is not None
+            and context.session.match is not None
         ):
             agent = context.incoming.agent
             turn_counts = await self._counts.count_without_saving(
                 agent,
                 context.request,
-                context.chain,
+                context.session.chain,
                 context.counter,
-                known=context.session_match.known_messages,
+                known=context.session.match.known_messages,
             )
             if turn_counts.new:
                 context.pending_writes.append(self._counts.make_pending_write(agent, turn_counts))
@@ -117,14 +117,14 @@ class CountTokens:
         self._reader.use_raw_count(context, raw_count)
 
     async def _count_with_stored(self, context: RequestContext) -> None:
-        context.has_unexplained_input = True
+        context.count.has_unexplained_input = True
         stored = self._stored_sizes.stored_tokens(context.incoming, context.original)
         if stored is not None:
             raw_count = await count_in_thread(context.request, context.counter)
-            context.token_count = stored + raw_count.total
+            context.count.total = stored + raw_count.total
         elif context.request.format is Format.RESPONSES:
-            context.token_count = await self._reader.count_stored(context)
-        context.count_includes_stored = context.token_count is not None
+            context.count.total = await self._reader.count_stored(context)
+        context.count.includes_stored = context.count.total is not None
 
     async def confirm(self, context: RequestContext) -> None:
         await self._reader.confirm(context)

@@ -44,7 +44,7 @@ class FitWindow:
         """
         window_tokens = context.window_tokens
         if (
-            context.token_count is None
+            context.count.total is None
             or window_tokens is None
             or context.request.continues_stored_conversation
         ):
@@ -55,19 +55,19 @@ class FitWindow:
             lambda: context.output_reserve_tokens, size_bytes, min_bytes=LARGE_BYTES
         )
         limit_tokens = window_tokens - reserve_tokens - section_tokens
-        if context.token_count.tokens > limit_tokens:
+        if context.count.total.tokens > limit_tokens:
             await self._count_tokens.confirm(context)
-        if context.token_count.tokens <= limit_tokens:
+        if context.count.total.tokens <= limit_tokens:
             return
         if await self._apply_compactions.find_new_compactions(context):
             await self._limit_turns.apply(context)
             await self._count_tokens.apply(context)
-            if context.token_count.tokens <= limit_tokens:
+            if context.count.total.tokens <= limit_tokens:
                 return
         if (
             await _can_compact(context, limit_tokens)
             and await self._compact(context)
-            and context.token_count.tokens <= limit_tokens
+            and context.count.total.tokens <= limit_tokens
         ):
             return
         plan = await run_in_thread_if_large(
@@ -75,7 +75,7 @@ class FitWindow:
         )
         if plan.final_action is OverflowAction.REJECT:
             raise DoesNotFit(
-                tokens=lower_bound_tokens(context.token_count),
+                tokens=lower_bound_tokens(context.count.total),
                 limit_tokens=limit_tokens,
                 window_tokens=window_tokens,
                 reason=f"{plan.reason}; required sections take {section_tokens:,} more"
@@ -88,9 +88,9 @@ class FitWindow:
 
     async def _compact(self, context: RequestContext) -> bool:
         if (
-            context.chain is None
-            or context.session_match is None
-            or context.token_count is None
+            context.session.chain is None
+            or context.session.match is None
+            or context.count.total is None
             or context.window_tokens is None
         ):
             return False
@@ -120,7 +120,7 @@ async def _can_compact(context: RequestContext, limit_tokens: int) -> bool:
 
 
 def _plan_overflow(context: RequestContext, limit_tokens: int) -> OverflowPlan:
-    assert context.token_count is not None
+    assert context.count.total is not None
     messages = [formats.parse_message(context.request.format, raw) for raw in context.request.messages]
     tokens = [
         round(context.counter.count_message(message).tokens * context.tokens_per_raw_token)
@@ -130,7 +130,7 @@ def _plan_overflow(context: RequestContext, limit_tokens: int) -> OverflowPlan:
         context.request,
         messages,
         tokens,
-        context.token_count,
+        context.count.total,
         limit_tokens=limit_tokens,
         options=context.options.overflow_options,
         can_compact=False,
@@ -139,16 +139,16 @@ def _plan_overflow(context: RequestContext, limit_tokens: int) -> OverflowPlan:
 
 
 def compaction_candidate(context: RequestContext, *, must_fit: bool) -> CompactionCandidate:
-    assert context.chain is not None
-    assert context.token_count is not None
+    assert context.session.chain is not None
+    assert context.count.total is not None
     assert context.window_tokens is not None
     return CompactionCandidate(
         agent=context.incoming.agent,
         session_id=context.session_id,
         original=context.original,
-        chain=context.chain,
+        chain=context.session.chain,
         sent_request=context.request,
-        sent_tokens=context.reported_tokens or context.token_count.tokens,
+        sent_tokens=context.count.reported_tokens or context.count.total.tokens,
         window_tokens=context.window_tokens,
         output_reserve=context.output_reserve_tokens,
         earlier_compaction=context.compaction,

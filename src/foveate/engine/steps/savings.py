@@ -26,15 +26,17 @@ class ReadSimulatedPrompts:
 
     async def apply(self, context: RequestContext) -> None:
         """Read the prompt of each simulated state; usually all share one request."""
-        context.needs_simulation = True  # until proven otherwise: if the simulation fails, nothing is compared
-        if context.request is context.original and context.prompt is not None:
-            context.simulated_prompts = dict.fromkeys(SimulatedState, context.prompt)
+        context.cache.needs_simulation = (
+            True  # until proven otherwise: if the simulation fails, nothing is compared
+        )
+        if context.request is context.original and context.cache.prompt is not None:
+            context.cache.simulated_prompts = dict.fromkeys(SimulatedState, context.cache.prompt)
             return
-        context.needs_simulation = _needs_simulation(context)
-        if not context.needs_simulation:
+        context.cache.needs_simulation = _needs_simulation(context)
+        if not context.cache.needs_simulation:
             return
         prompts: list[tuple[Request, CachedPrompt]] = (
-            [] if context.prompt is None else [(context.request, context.prompt)]
+            [] if context.cache.prompt is None else [(context.request, context.cache.prompt)]
         )
         simulated: dict[SimulatedState, CachedPrompt] = {}
         for state in reversed(SimulatedState):
@@ -44,15 +46,15 @@ class ReadSimulatedPrompts:
                 known_prompt = await read_prompt(request, context.rules, context.block_tokens)
                 prompts.append((request, known_prompt))
             simulated[state] = known_prompt
-        context.simulated_prompts = simulated
+        context.cache.simulated_prompts = simulated
 
 
 def _needs_simulation(context: RequestContext) -> bool:
     """Return whether Foveate may have changed the cost of the request."""
     is_edited = context.request_in_state(SimulatedState.CONTEXT) is not context.original
-    if context.prompt is not None or is_edited or context.session_state.simulated_caches:
+    if context.cache.prompt is not None or is_edited or context.session.state.simulated_caches:
         return True
-    if context.token_count is not None and context.token_count.upper < context.rules.minimum_tokens:
+    if context.count.total is not None and context.count.total.upper < context.rules.minimum_tokens:
         return False  # too short to be cached
     return context.options.compaction and context.rules.caching is not CachingMode.NONE
 
@@ -67,30 +69,30 @@ class SimulateSavings:
 
     def __call__(self, exchange: Exchange) -> None:
         context = exchange.context
-        if context is None or not context.simulated_prompts:
+        if context is None or not context.cache.simulated_prompts:
             return
         agent, session_id = context.incoming.agent, context.session_id
         log = self.logs.open(agent)
         if not 200 <= exchange.status < 300:
-            if context.observed_request is not None:
-                log.record_failure(context.observed_request)
+            if context.cache.observed_request is not None:
+                log.record_failure(context.cache.observed_request)
             return
         # Other requests of the session may have been answered meanwhile.
         state = self.session_states.session(agent, session_id)
         sent_version = RequestVersion(
-            context.simulated_prompts[_SENT_STATE],
-            merge_breakpoints(context.simulated_prompts[_SENT_STATE], context.breakpoints),
+            context.cache.simulated_prompts[_SENT_STATE],
+            merge_breakpoints(context.cache.simulated_prompts[_SENT_STATE], context.cache.breakpoints),
         )
         rules = context.conservative_rules
-        keys = context.observed_request.keys if context.observed_request is not None else ()
+        keys = context.cache.observed_request.keys if context.cache.observed_request is not None else ()
         states = self._agent_states(agent)
         times = {"at": exchange.sent_at, "response_at": exchange.response_started_at}
         actual = states.serve_actual(sent_version, state.cache, rules, **times)
-        if context.observed_request is not None:
-            log.record_response(context.observed_request, actual.cache)
+        if context.cache.observed_request is not None:
+            log.record_response(context.cache.observed_request, actual.cache)
         versions = {
             simulated_state: RequestVersion(prompt, prompt_layout(prompt).breakpoints)
-            for simulated_state, prompt in context.simulated_prompts.items()
+            for simulated_state, prompt in context.cache.simulated_prompts.items()
         }
         versions[SimulatedState.BREAKPOINTS] = versions[_SENT_STATE] = sent_version
         simulated = states.serve(
@@ -104,7 +106,7 @@ class SimulateSavings:
         state = state.with_response(actual.cache, simulated.caches)
         if not state.would_exceed_window and _outgrows_window(exchange, context, simulated):
             state = replace(state, would_exceed_window=True)
-        context.session_state = replace(context.session_state, would_exceed_window=state.would_exceed_window)
+        context.session.state = replace(context.session.state, would_exceed_window=state.would_exceed_window)
         self.session_states.put(agent, session_id, state)
         exchange.simulated_usage = simulated.usage
 

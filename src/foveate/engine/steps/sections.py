@@ -102,7 +102,10 @@ class InjectSections:
                 and pinned.stable_version == fitted.stable.version
                 and _fits(fitted.stable, room())
             ):
-                pinned, needs_turn_sections = _restart_pinned(context, pinned), context.chain is not None
+                pinned, needs_turn_sections = (
+                    _restart_pinned(context, pinned),
+                    context.session.chain is not None,
+                )
                 if repeated is not ZERO_TOKENS:
                     repeated = ZERO_TOKENS
                     fitted = await fit()
@@ -133,7 +136,7 @@ class InjectSections:
             await context.apply_edits(self.name, edits)
             _add_to_count(context, added + turn_group.count if placed.edits else added)
         if not is_pinned:
-            context.transient_places = tuple(
+            context.cache.transient_places = tuple(
                 Place(place.area, place.index + shift, place.block) for place in placed.transient_places
             )
         left_out = (*fitted.stable.left_out, *turn_group.left_out)
@@ -157,39 +160,43 @@ class InjectSections:
         """Return whether thinking blocks of this conversation depend on sections that were injected before."""
         if (
             context.incoming.agent not in self._agents
-            or context.chain is None
+            or context.session.chain is None
             or not context.rules.binds_thinking
         ):
             return False
-        pinned, _ = self._pinned.find(context.incoming.agent, context.chain)
+        pinned, _ = self._pinned.find(context.incoming.agent, context.session.chain)
         return pinned is not None and bool(
             pinned.stable_version or pinned.pinned_texts or pinned.invalid_before
         )
 
     def _known_pinned(self, context: RequestContext) -> tuple[PinnedSections, int]:
         """Return what is pinned, with the user's last text, and the number of messages it covers."""
-        if context.chain is None:
+        if context.session.chain is None:
             return PinnedSections(), 0
-        known, known_messages = self._pinned.find(context.incoming.agent, context.chain)
+        known, known_messages = self._pinned.find(context.incoming.agent, context.session.chain)
         pinned = known or PinnedSections()
         for index in range(
-            len(context.original.messages) - 1, context.chain.leading_system_messages + known_messages - 1, -1
+            len(context.original.messages) - 1,
+            context.session.chain.leading_system_messages + known_messages - 1,
+            -1,
         ):
             if user_text := read_user_text(context.original, index):
                 return replace(pinned, user_text=user_text[-_QUERY_CHARS:]), known_messages
         return pinned, known_messages
 
     def _remember_pinned(self, context: RequestContext, pinned: PinnedSections, known_messages: int) -> None:
-        if context.chain is not None and (known_messages < len(context.chain) or pinned.invalid_before):
-            self._pinned.put(context.incoming.agent, context.chain, pinned)
+        if context.session.chain is not None and (
+            known_messages < len(context.session.chain) or pinned.invalid_before
+        ):
+            self._pinned.put(context.incoming.agent, context.session.chain, pinned)
             self._agents.add(context.incoming.agent)
 
 
 def _needs_turn_sections(context: RequestContext, pinned: PinnedSections, known_messages: int) -> bool:
     """Return whether the user has a new message, or no turn sections are pinned."""
-    if context.chain is None:
+    if context.session.chain is None:
         return False
-    if known_messages == len(context.chain):  # a repeated request, as after a lost response
+    if known_messages == len(context.session.chain):  # a repeated request, as after a lost response
         return not pinned.pinned_texts
     last = last_user_message(context.request)
     return last is not None and (has_user_text(context.request, last) or not pinned.pinned_texts)
@@ -216,7 +223,7 @@ def _restart_pinned(context: RequestContext, pinned: PinnedSections) -> PinnedSe
 
     That is necessary if nothing is known, the system prompt has changed, or there is no room to repeat.
     """
-    head = context.chain.leading_system_messages if context.chain is not None else 0
+    head = context.session.chain.leading_system_messages if context.session.chain is not None else 0
     return PinnedSections(user_text=pinned.user_text, invalid_before=len(context.original.messages) - head)
 
 
@@ -224,7 +231,7 @@ def _repeat_pinned(
     context: RequestContext, pinned: PinnedSections, *, joins: bool
 ) -> tuple[list[Edit], PinnedSections] | None:
     """Edits that repeat pinned texts and drop invalid thinking; None if that is impossible."""
-    head = context.chain.leading_system_messages if context.chain is not None else 0
+    head = context.session.chain.leading_system_messages if context.session.chain is not None else 0
     edits: list[Edit] = []
     for pinned_text in pinned.pinned_texts:
         place = find_message(context.request, context.original, head + pinned_text.message_index)
@@ -248,13 +255,13 @@ def _repeat_pinned(
 def _with_turn_sections(
     context: RequestContext, pinned: PinnedSections, turn: SectionGroup, placed: PlacedSections
 ) -> PinnedSections:
-    if not placed.edits or context.chain is None:
+    if not placed.edits or context.session.chain is None:
         return pinned
     index = (
         placed.edits[0].place.index
         + len(context.original.messages)
         - len(context.request.messages)
-        - context.chain.leading_system_messages
+        - context.session.chain.leading_system_messages
     )
     texts = tuple((section.text, section.tokens) for section in turn.sections)
     return replace(pinned, pinned_texts=(*pinned.pinned_texts, PinnedText(index, texts)))
@@ -265,18 +272,18 @@ def _room_tokens(context: RequestContext) -> int | None:
     if context.window_tokens is None:
         return None
     limit = context.window_tokens - context.output_reserve_tokens
-    if context.token_count is None:
+    if context.count.total is None:
         return max(0, limit - len(context.request.body) // BYTES_PER_TOKEN)
-    return max(0, int((limit - context.token_count.upper) / max(1.0, context.tokens_per_raw_token)))
+    return max(0, int((limit - context.count.total.upper) / max(1.0, context.tokens_per_raw_token)))
 
 
 def _add_to_count(context: RequestContext, added: TokenCount) -> None:
     rate = context.tokens_per_raw_token
-    if context.raw_count is not None:
-        context.raw_count = replace(context.raw_count, total=context.raw_count.total + added)
-    if context.token_count is not None:
+    if context.count.raw is not None:
+        context.count.raw = replace(context.count.raw, total=context.count.raw.total + added)
+    if context.count.total is not None:
         upper = round(added.upper * max(1.0, rate))
-        context.token_count += TokenCount(round(added.tokens * rate), added.exact, upper)
+        context.count.total += TokenCount(round(added.tokens * rate), added.exact, upper)
 
 
 def _is_first_message(edit: Edit) -> bool:

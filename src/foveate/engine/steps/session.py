@@ -32,7 +32,7 @@ class FindSession:
         self._session_states = session_states
 
     async def apply(self, context: RequestContext) -> None:
-        context.chain = chain = await compute_chain_in_thread(context.original)
+        context.session.chain = chain = await compute_chain_in_thread(context.original)
         conversation = describe_conversation(context, chain)
         try:
             session_match = await self._sessions.find(conversation, now=context.received_at)
@@ -46,18 +46,18 @@ class FindSession:
         agent = context.incoming.agent
         if session_match.is_new:
             session_match = replace(session_match, session=self._with_labels(context, session_match.session))
-        context.session_match = session_match
-        context.in_flight = self._sessions.begin(session_match)
+        context.session.match = session_match
+        context.session.in_flight = self._sessions.begin(session_match)
         if session_match.is_changed:
             context.pending_writes.append(
                 make_pending_write(
                     SessionUpdate(session=session_match.session, turns=session_match.turns), self._session_store
                 )
             )
-        chain = context.chain
+        chain = context.session.chain
         assert chain is not None
         previous = self._session_states.session(agent, context.session_id)
-        context.session_state = replace(
+        context.session.state = replace(
             previous.with_request(context.received_at),
             messages=previous.messages if session_match.is_side_request else len(chain),
             last_hash=previous.last_hash
@@ -70,10 +70,10 @@ class FindSession:
         )
         if previous.last_request_at is not None:
             self._session_states.add_gap(agent, max(0.0, context.received_at - previous.last_request_at))
-        self._session_states.put(agent, context.session_id, context.session_state)
+        self._session_states.put(agent, context.session_id, context.session.state)
 
     def _with_labels(self, context: RequestContext, session: Session) -> Session:
-        head = context.chain.leading_system_messages if context.chain is not None else 0
+        head = context.session.chain.leading_system_messages if context.session.chain is not None else 0
         opening = find_opening_words(context.original.messages[head:]) if self._may_store_text() else None
         return replace(session, folder=find_working_folder(context.original, head), opening=opening)
 

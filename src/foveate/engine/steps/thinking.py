@@ -14,7 +14,7 @@ class DropInvalidThinking:
 
     async def apply(self, context: RequestContext) -> None:
         """Ask the provider to drop those that do not fit; if it cannot be asked, drop all of them."""
-        if context.session_state.has_invalid_thinking:
+        if context.session.state.has_invalid_thinking:
             request, model = context.request, context.model
             edits = await run_in_thread_if_large(
                 lambda: let_provider_drop_thinking(request, model) or drop_all_thinking(request, model),

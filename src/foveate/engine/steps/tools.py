@@ -24,13 +24,13 @@ class OrderTools:
 
     async def apply(self, context: RequestContext) -> None:
         """Restore the order of the session's first request."""
-        if not context.options.prompt_cache or len(context.request.tools) < 2 or context.session_match is None:
+        if not context.options.prompt_cache or len(context.request.tools) < 2 or context.session.match is None:
             return
         envelope = get_envelope(context.request)
         if (
             envelope is not None
-            and context.session_state.settled_envelope is not None
-            and context.session_state.settled_envelope() is envelope
+            and context.session.state.settled_envelope is not None
+            and context.session.state.settled_envelope() is envelope
         ):
             return
         tool_list: ToolList | None = envelope.memo.get(_TOOL_LIST_KEY) if envelope is not None else None
@@ -41,10 +41,10 @@ class OrderTools:
             )
             if envelope is not None:
                 envelope.memo[_TOOL_LIST_KEY] = tool_list
-        edit, orders = context.session_state.tools.stabilize(tool_list)
+        edit, orders = context.session.state.tools.stabilize(tool_list)
         settled_envelope = ref(envelope) if edit is None and envelope is not None else None
-        context.session_state = context.session_state.with_tools(orders, settled_envelope)
-        self._session_states.put(context.incoming.agent, context.session_id, context.session_state)
+        context.session.state = context.session.state.with_tools(orders, settled_envelope)
+        self._session_states.put(context.incoming.agent, context.session_id, context.session.state)
         if edit is not None:
             await context.apply_edits(self.name, (edit,))
 

@@ -29,7 +29,7 @@ class RequestUsage:
             return
         if stream_options is not None and not isinstance(stream_options, dict):
             return  # invalid; the provider reports it
-        context.added_parameters += (
+        context.cache.added_parameters += (
             SetParameter(
                 path=("stream_options", "include_usage"),
                 value=True,

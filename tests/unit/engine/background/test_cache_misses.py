@@ -90,7 +90,7 @@ async def finish_call(
         incoming=incoming, options=AgentOptions(), received_at=at, original=request, request=request
     )
     context.compaction, context.applied_edits = compaction, list(applied_edits)
-    context.session_match = SessionMatch(
+    context.session.match = SessionMatch(
         session=make_session(name, 2), known_messages=0, is_new=False, is_fork=False
     )
     exchange = Exchange(
@@ -289,7 +289,7 @@ async def test_a_loss_of_fewer_than_1024_tokens_is_not_a_miss() -> None:
         context = RequestContext(
             incoming=incoming, options=AgentOptions(), received_at=at, original=request, request=request
         )
-        context.session_match = SessionMatch(
+        context.session.match = SessionMatch(
             session=make_session("s", 2), known_messages=0, is_new=False, is_fork=False
         )
         exchange = Exchange(

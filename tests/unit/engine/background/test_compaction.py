@@ -85,7 +85,7 @@ class CompactorWithLedger:
             original=request,
             request=request,
         )
-        context.token_count = counter_for(MODEL).count_request(request).total
+        context.count.total = counter_for(MODEL).count_request(request).total
         return await self.compactor.compact_now(context, subject)
 
 

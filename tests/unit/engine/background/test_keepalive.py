@@ -82,7 +82,7 @@ class AgentSessions:
             incoming=incoming, options=self.options, received_at=self.clock(), original=request, request=request
         )
         tokens = context.counter.count_request(request).total.tokens
-        context.token_count = TokenCount(tokens, True, tokens)
+        context.count.total = TokenCount(tokens, True, tokens)
         await PlaceBreakpoints(self.session_states, RejectionMemory(), self.logs).apply(context)
         await ReadSimulatedPrompts().apply(context)
         self.keep_alive.cancel_planned(context)

@@ -98,7 +98,7 @@ async def make_context(body: bytes, api_format: Format = Format.ANTHROPIC) -> Re
         incoming=incoming, options=AgentOptions(), received_at=5.0, original=request, request=request
     )
     await KeepSentMessages().apply(context)
-    context.token_count = context.counter.count_request(request).total
+    context.count.total = context.counter.count_request(request).total
     return context
 
 
@@ -241,8 +241,8 @@ async def test_the_parts_of_a_window_add_up_to_its_count() -> None:
     window_parts = {section.name: section.tokens for section in break_down_window(context)}
     parts = {part.name: part.tokens for part in context.counter.count_request(context.request).parts}
 
-    assert context.token_count is not None
-    assert sum(window_parts.values()) == context.token_count.tokens
+    assert context.count.total is not None
+    assert sum(window_parts.values()) == context.count.total.tokens
     assert list(window_parts) == ["tools", "system", "user", "assistant", "tool results"]
     assert abs(window_parts["system"] - parts["system"]) <= 2
     assert abs(window_parts["tools"] - parts["tools"]) <= 2
@@ -298,6 +298,6 @@ async def test_images_thinking_and_system_messages_are_parts_of_their_own() -> N
 
 async def test_an_uncounted_request_has_no_parts() -> None:
     context = await make_context(HELLO)
-    context.token_count = None
+    context.count.total = None
 
     assert break_down_window(context) == ()

@@ -89,13 +89,13 @@ async def test_usage_shows_the_drift_of_a_count_and_corrects_the_next(calibratio
         await report_usage(calibrations, make_context(calibrations, RAW), 1_300)
     corrected = make_context(calibrations, RAW)
 
-    assert (first.token_count, first.reported_tokens) == (RAW, 1_300)
-    assert first.drift_percent == pytest.approx(30)
-    assert corrected.token_count is not None
-    assert corrected.token_count.tokens == pytest.approx(1_300, rel=0.02)
-    assert corrected.token_count.upper >= 1_300
-    assert corrected.raw_count is not None
-    assert corrected.raw_count.total == RAW  # stored counts of turns stay raw
+    assert (first.count.total, first.count.reported_tokens) == (RAW, 1_300)
+    assert first.count.drift_percent == pytest.approx(30)
+    assert corrected.count.total is not None
+    assert corrected.count.total.tokens == pytest.approx(1_300, rel=0.02)
+    assert corrected.count.total.upper >= 1_300
+    assert corrected.count.raw is not None
+    assert corrected.count.raw.total == RAW  # stored counts of turns stay raw
     assert corrected.tokens_per_raw_token == pytest.approx(1.3, rel=0.02)
 
 
@@ -119,14 +119,14 @@ async def test_usage_that_cannot_be_compared_is_ignored(
 ) -> None:
     await report(calibrations)
 
-    assert make_context(calibrations, RAW).token_count == RAW
+    assert make_context(calibrations, RAW).count.total == RAW
 
 
 async def test_each_upstream_has_its_own_calibration(calibrations: Calibrations) -> None:
     _, counter = calibration_key(make_context(calibrations, RAW))
     calibrations.observe(("poisoned", counter), 1_000, 2_000)
 
-    assert make_context(calibrations, RAW).token_count == RAW
+    assert make_context(calibrations, RAW).count.total == RAW
 
 
 async def test_each_counter_has_its_own_calibration(calibrations: Calibrations) -> None:
@@ -134,7 +134,7 @@ async def test_each_counter_has_its_own_calibration(calibrations: Calibrations) 
     upstream, counter = calibration_key(make_context(calibrations, RAW))
     calibrations.observe((upstream, f"{counter} of before"), 1_000, 2_000)
 
-    assert make_context(calibrations, RAW).token_count == RAW
+    assert make_context(calibrations, RAW).count.total == RAW
 
 
 def test_the_least_recently_used_models_are_forgotten(calibrations: Calibrations) -> None:

@@ -79,7 +79,7 @@ def test_turn_sections_follow_tool_results(sections: SectionOptions) -> None:
     assert (
         "Bed 7 gets water on day 7." in sent_messages[2]["content"][2]["text"]
     )  # the user's last text is the query
-    assert set(context.transient_places) == {
+    assert set(context.cache.transient_places) == {
         Place(Area.MESSAGES, 2, block) for block in range(1, len(sent_messages[2]["content"]))
     }
 
@@ -106,7 +106,7 @@ def test_a_chat_without_a_system_prompt_gets_one(
     )
 
     assert [message["role"] for message in sent_body(context)["messages"]] == ["system", "user"]
-    assert context.transient_places == (Place(Area.MESSAGES, 1, 0),)
+    assert context.cache.transient_places == (Place(Area.MESSAGES, 1, 0),)
 
 
 def test_a_chat_that_ends_with_a_tool_result_gets_a_new_message(sections: SectionOptions) -> None:
@@ -119,7 +119,7 @@ def test_a_chat_that_ends_with_a_tool_result_gets_a_new_message(sections: Sectio
     assert [message["role"] for message in sent_messages[4:]] == ["user"]
     assert sent_messages[4]["content"].startswith(HEADING)
     assert "\n\nTime: " in sent_messages[4]["content"]
-    assert context.transient_places == (Place(Area.MESSAGES, 4, 0),)
+    assert context.cache.transient_places == (Place(Area.MESSAGES, 4, 0),)
 
 
 def test_a_chat_gets_blocks_if_its_provider_supports_breakpoints(sections: SectionOptions) -> None:
@@ -132,7 +132,7 @@ def test_a_chat_gets_blocks_if_its_provider_supports_breakpoints(sections: Secti
     sent_messages = sent_body(context)["messages"]
     assert sent_messages[0]["content"][0] == {"type": "text", "text": "Be kind."}
     assert sent_messages[1]["content"][0] == {"type": "text", "text": HELLO["content"]}
-    assert context.transient_places[0] == Place(Area.MESSAGES, 1, 1)
+    assert context.cache.transient_places[0] == Place(Area.MESSAGES, 1, 1)
 
 
 def test_responses_get_instructions_and_a_longer_input(sections: SectionOptions) -> None:
@@ -176,7 +176,7 @@ def test_a_prefilled_response_stays_last(sections: SectionOptions) -> None:
     sent_messages = sent_body(context)["messages"]
     assert sent_messages[1] == prefill
     assert HEADING in sent_messages[0]["content"][1]["text"]
-    assert Place(Area.MESSAGES, 1, 0) in context.transient_places
+    assert Place(Area.MESSAGES, 1, 0) in context.cache.transient_places
 
 
 @pytest.mark.parametrize("kind", ["heartbeat", "delegation"])

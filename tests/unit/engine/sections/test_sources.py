@@ -293,11 +293,11 @@ def test_a_budget_section_with_a_priority_is_kept_before_lower_ones(tmp_path: Pa
 
 def test_an_uncounted_request_has_its_sections(tmp_path: Path) -> None:
     def remove_count(context: Any) -> None:
-        context.token_count = context.raw_count = None
+        context.count.total = context.count.raw = None
 
     context = SectionInjection().apply(
         HELLO, Format.ANTHROPIC, AgentOptions(sections=garden_sections(tmp_path)), count=remove_count
     )
 
     assert b"You are Ana" in context.request.body
-    assert context.token_count is None
+    assert context.count.total is None

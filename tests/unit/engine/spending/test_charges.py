@@ -47,9 +47,11 @@ class FakeCount:
         self._tokens, self._ttl = tokens, ttl
 
     async def apply(self, context: RequestContext) -> None:
-        context.token_count = TokenCount(self._tokens, exact=True, upper=self._tokens) if self._tokens else None
+        context.count.total = TokenCount(self._tokens, exact=True, upper=self._tokens) if self._tokens else None
         if self._ttl is not None:
-            context.breakpoints = (CacheBreakpoint(place=Place(Area.MESSAGES, 0, 0), reason="", ttl=self._ttl),)
+            context.cache.breakpoints = (
+                CacheBreakpoint(place=Place(Area.MESSAGES, 0, 0), reason="", ttl=self._ttl),
+            )
 
 
 class CappedEngine:
@@ -113,7 +115,7 @@ async def test_the_cost_ceiling_includes_the_ttl_of_the_input(ttl: Ttl | None, t
     assert reserved.dollars >= 1_000 * OPUS_IN * Decimal(times) + 100 * OPUS_OUT
     assert reserved.dollars < (1_000 * OPUS_IN * Decimal(times) + 100 * OPUS_OUT) * Decimal("1.2")
     assert exchange.context is not None
-    assert exchange.context.ceiling_dollars == reserved.dollars
+    assert exchange.context.cost.ceiling_dollars == reserved.dollars
 
 
 async def test_the_ttl_of_a_clients_breakpoint_is_priced() -> None:

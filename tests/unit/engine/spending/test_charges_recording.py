@@ -225,4 +225,4 @@ class FakeCount:
     name = "count"
 
     async def apply(self, context: RequestContext) -> None:
-        context.token_count = TokenCount(7, exact=True, upper=7)
+        context.count.total = TokenCount(7, exact=True, upper=7)

@@ -55,8 +55,8 @@ class CountTokens:
         self._breakpoints = tuple(breakpoints)
 
     async def apply(self, context: RequestContext) -> None:
-        context.token_count = TokenCount(INPUT_TOKENS, exact=True, upper=INPUT_TOKENS)
-        context.breakpoints = self._breakpoints
+        context.count.total = TokenCount(INPUT_TOKENS, exact=True, upper=INPUT_TOKENS)
+        context.cache.breakpoints = self._breakpoints
 
 
 class CappedEngine:
@@ -251,7 +251,7 @@ class AddInvalidLimit:
     name = "spoil"
 
     async def apply(self, context: RequestContext) -> None:
-        context.output_limit = SetParameter(path=("input", "limit"), value=1, reason="")
+        context.cost.output_limit = SetParameter(path=("input", "limit"), value=1, reason="")
 
 
 async def test_a_call_that_cannot_be_written_reserves_nothing() -> None:

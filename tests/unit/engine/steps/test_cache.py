@@ -49,7 +49,7 @@ async def test_many_tools_are_parsed_in_a_thread(tools: int, is_in_thread: bool)
     """Defect: ordering hundreds of tools blocked all other requests."""
     context = make_context(make_large_body(1, tools))
     session = Session(id="s", agent="ana", tip=b"", messages=1, created_at=0.0, seen_at=0.0)
-    context.session_match = SessionMatch(session=session, known_messages=0, is_new=True, is_fork=False)
+    context.session.match = SessionMatch(session=session, known_messages=0, is_new=True, is_fork=False)
 
     assert (await turns_while(OrderTools(SessionStates()).apply(context)) > 0) == is_in_thread
 
@@ -67,7 +67,7 @@ async def test_many_new_messages_or_tools_are_read_in_a_thread(
 
     assert (await turns_while(step.apply(first)) > 0) == is_in_thread
     assert await turns_while(step.apply(second)) == 0  # nothing is new
-    assert second.prompt == first.prompt
+    assert second.cache.prompt == first.cache.prompt
 
 
 @pytest.mark.parametrize("is_rejected", [False, True])

@@ -36,7 +36,7 @@ def make_long_context(times: int) -> RequestContext:
     messages = [{"role": "user", "content": f"{number} is said here. " * times} for number in range(10)]
     body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": messages}).encode()
     context = make_context(body, AgentOptions(window_tokens=100, compaction=False))
-    context.token_count = TokenCount(1_000_000, exact=True, upper=1_000_000)
+    context.count.total = TokenCount(1_000_000, exact=True, upper=1_000_000)
     return context
 
 
@@ -159,8 +159,8 @@ async def test_compactions_of_other_processes_are_found_before_room_is_made(
     await FitWindow(history, count, skip_compaction).apply(context)
 
     assert {applied.step for applied in context.applied_edits} == steps
-    assert context.token_count is not None
-    assert context.token_count.tokens <= 2_000
+    assert context.count.total is not None
+    assert context.count.total.tokens <= 2_000
 
 
 async def apply_history(body: bytes, options: AgentOptions, history: ApplyCompactions) -> RequestContext:
