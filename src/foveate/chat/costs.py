@@ -15,7 +15,7 @@ from foveate.cost.ledger import Category, Charge
 from foveate.cost.pricing.rates import EXACT, ZERO
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NullObserver, SessionCacheMiss
-from foveate.engine.request import RoutedRequest, StepFailure
+from foveate.engine.request import IncomingRequest, StepFailure
 
 # A charge is recorded within this time, or waits in the outbox.
 _CHARGE_TIMEOUT_SECONDS = 5.0
@@ -103,7 +103,7 @@ class ChatObserver(NullObserver):
         self.last_exchange = exchange
         self._event(exchange.incoming.id).set()
 
-    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
+    def on_failure(self, incoming: IncomingRequest, problem: StepFailure) -> None:
         """Note the step that a request was sent without."""
         del incoming
         self.add_note(f"the request was sent without the step {problem.step}: {problem.reason}")

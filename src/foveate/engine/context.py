@@ -16,7 +16,7 @@ from foveate.cost.admission import AdmittedCall
 from foveate.cost.ledger import Call
 from foveate.engine.counting.offline import block_tokens, conservative_minimum, offline_counter
 from foveate.engine.options import AgentOptions
-from foveate.engine.request import AppliedEdit, RoutedRequest, StepFailure
+from foveate.engine.request import AppliedEdit, IncomingRequest, StepFailure
 from foveate.engine.session_state import SessionState
 from foveate.engine.spending.cost_ceiling import CostCeiling, max_breakpoint_ttl, read_cost_parameters
 from foveate.engine.steps.names import CACHE, CAPS, SECTIONS, THINKING, TOOLS
@@ -115,7 +115,7 @@ class CostFields(msgspec.Struct, eq=False):
 class RequestContext(msgspec.Struct, eq=False):
     """The state of one request in the pipeline. Most fields are grouped by the step that sets them."""
 
-    incoming: RoutedRequest
+    incoming: IncomingRequest
     options: AgentOptions
     received_at: float
     original: Request

@@ -14,7 +14,7 @@ from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NO_OBSERVER, Observer
 from foveate.engine.options import SpendingOptions
 from foveate.engine.relay import ResponseEvent, Transport, relay_call
-from foveate.engine.request import AppliedEdit, RoutedRequest, UpstreamRequest, check_model_name
+from foveate.engine.request import AppliedEdit, IncomingRequest, UpstreamRequest, check_model_name
 from foveate.engine.spending.admission import AdmitUncounted, admit_call, check_unknown_cost
 from foveate.engine.spending.cost_features import (
     CostFeature,
@@ -80,11 +80,11 @@ class EmbeddingsEngine:
     completion_queue: CompletionQueue
     observer: Observer = NO_OBSERVER
 
-    def send(self, incoming: RoutedRequest, transport: Transport) -> AsyncGenerator[ResponseEvent]:
+    def send(self, incoming: IncomingRequest, transport: Transport) -> AsyncGenerator[ResponseEvent]:
         """Admit a request, send it, and yield its response; see `relay_call` and `prepare`."""
         return relay_call(lambda: self.prepare(incoming), transport)
 
-    async def prepare(self, incoming: RoutedRequest) -> Exchange:
+    async def prepare(self, incoming: IncomingRequest) -> Exchange:
         """Admit the request. One that cannot be parsed is admitted if no cap applies.
 
         Raises:
@@ -141,7 +141,7 @@ class EmbeddingsEngine:
 
     def _make_exchange(
         self,
-        incoming: RoutedRequest,
+        incoming: IncomingRequest,
         upstream_request: UpstreamRequest,
         *,
         received_at: float | None = None,
@@ -162,14 +162,14 @@ class EmbeddingsEngine:
         )
 
 
-def _session_id(incoming: RoutedRequest) -> str:
+def _session_id(incoming: IncomingRequest) -> str:
     """The session that a header names; without the header each request is its own session."""
     if not incoming.session:
         return incoming.id
     return derive_named_session_id(incoming.agent, incoming.session, incoming.session_scope)
 
 
-def _rename_model(incoming: RoutedRequest) -> UpstreamRequest:
+def _rename_model(incoming: IncomingRequest) -> UpstreamRequest:
     """Replace the model by its name at the upstream.
 
     Raises:

@@ -11,7 +11,7 @@ from foveate.engine.exchange import Exchange, ExchangeHook
 from foveate.engine.observer import Observer
 from foveate.engine.options import AgentOptions
 from foveate.engine.relay import ResponseEvent, Transport, UpstreamsWithoutCounts, relay_call
-from foveate.engine.request import RoutedRequest, StepFailure, UpstreamRequest, check_model_name
+from foveate.engine.request import IncomingRequest, StepFailure, UpstreamRequest, check_model_name
 from foveate.engine.spending.admission import AdmitUncounted
 from foveate.engine.steps.names import ROUTE
 from foveate.engine.steps.overflow import CompactNow
@@ -72,18 +72,18 @@ class Engine:
     forget_conversation: Callable[[str, str, str], None] | None = None
     upstreams_without_counts: UpstreamsWithoutCounts = field(default_factory=UpstreamsWithoutCounts)
 
-    def send(self, incoming: RoutedRequest, transport: Transport) -> AsyncGenerator[ResponseEvent]:
+    def send(self, incoming: IncomingRequest, transport: Transport) -> AsyncGenerator[ResponseEvent]:
         """Prepare a request, send it, and yield its response; see `relay_call` and `prepare`."""
         return relay_call(lambda: self.prepare(incoming), transport)
 
-    def count(self, incoming: RoutedRequest, transport: Transport) -> AsyncGenerator[ResponseEvent]:
+    def count(self, incoming: IncomingRequest, transport: Transport) -> AsyncGenerator[ResponseEvent]:
         """Prepare a count request as if it were sent, and yield the count of the upstream, or the local one."""
         engine = self.preview or self
         return relay_call(
             lambda: engine.prepare(incoming), transport, upstreams_without_counts=self.upstreams_without_counts
         )
 
-    async def prepare(self, incoming: RoutedRequest) -> Exchange:
+    async def prepare(self, incoming: IncomingRequest) -> Exchange:
         """Prepare a request for its upstream. One that cannot be parsed is sent as it is, unless a cap applies.
 
         Raises:
@@ -137,7 +137,7 @@ class Engine:
         for problem in context.problems:
             self.observer.on_failure(context.incoming, problem)
 
-    async def _read(self, incoming: RoutedRequest) -> RequestContext:
+    async def _read(self, incoming: IncomingRequest) -> RequestContext:
         """Parse a request, in a thread if much of it is new."""
         body = incoming.body
         known_bytes = (
@@ -147,7 +147,7 @@ class Engine:
             return self._begin_context(incoming)
         return await run_in_thread(lambda: self._begin_context(incoming), len(body))
 
-    def _begin_context(self, incoming: RoutedRequest) -> RequestContext:
+    def _begin_context(self, incoming: IncomingRequest) -> RequestContext:
         request = formats.parse_request(
             incoming.body, incoming.api_format, limits=incoming.limits, model=incoming.served_model
         )
@@ -202,7 +202,7 @@ class Engine:
 
     def _make_exchange(
         self,
-        incoming: RoutedRequest,
+        incoming: IncomingRequest,
         context: RequestContext | None,
         upstream_request: UpstreamRequest,
         received_at: float,
@@ -226,7 +226,7 @@ class Engine:
         if self.preview is not None:
             await self.preview.close()
 
-    def _log_failure(self, incoming: RoutedRequest, step: str, error: Exception) -> StepFailure:
+    def _log_failure(self, incoming: IncomingRequest, step: str, error: Exception) -> StepFailure:
         """Log a failure, with a traceback if it is a bug of ours."""
         problem = StepFailure(step, f"{type(error).__name__}: {error}")
         is_expected = isinstance(error, FoveateError)

@@ -9,7 +9,7 @@ from foveate.compaction.thinking import is_prefix_mismatch
 from foveate.cost.admission import AdmittedCall
 from foveate.cost.ledger import Charge
 from foveate.engine.context import RequestContext
-from foveate.engine.request import RoutedRequest, StepFailure, UpstreamRequest
+from foveate.engine.request import IncomingRequest, StepFailure, UpstreamRequest
 from foveate.engine.response_reader import ResponseReader
 from foveate.engine.steps.names import CACHE, PREPARE_CHARGE
 from foveate.errors import FoveateError
@@ -38,7 +38,7 @@ class ExchangeHook(Protocol):
 
 
 class ExchangeObserver(Protocol):
-    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
+    def on_failure(self, incoming: IncomingRequest, problem: StepFailure) -> None:
         """Called when a step or a hook has failed."""
 
     def on_finished(self, exchange: "Exchange") -> None:
@@ -61,7 +61,7 @@ class Exchange:
 
     def __init__(
         self,
-        incoming: RoutedRequest,
+        incoming: IncomingRequest,
         context: RequestContext | None,
         upstream_request: UpstreamRequest,
         *,

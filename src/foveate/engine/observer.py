@@ -7,7 +7,7 @@ from foveate.compaction.compact import CompactionResult
 from foveate.cost.admission import Settlement
 from foveate.cost.ledger import Charge
 from foveate.engine.exchange import Exchange, ExchangeObserver
-from foveate.engine.request import RoutedRequest, StepFailure
+from foveate.engine.request import IncomingRequest, StepFailure
 from foveate.errors import FoveateError
 from foveate.prompt_cache.misses.causes import PLANNED_CAUSES
 from foveate.prompt_cache.misses.explain import ExplainedMiss
@@ -53,7 +53,7 @@ class Observer(ExchangeObserver, Protocol):
 class NullObserver:
     """Ignores everything; a base class for observers of a few events."""
 
-    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None: ...
+    def on_failure(self, incoming: IncomingRequest, problem: StepFailure) -> None: ...
 
     def on_step(self, step: str, seconds: float) -> None: ...
 

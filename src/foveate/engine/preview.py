@@ -17,7 +17,7 @@ from foveate.engine.context import RequestContext
 from foveate.engine.counting.remote import RemoteCounter
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NullObserver, Observer
-from foveate.engine.request import RoutedRequest, StepFailure
+from foveate.engine.request import IncomingRequest, StepFailure
 from foveate.engine.session_state import SessionState, SessionStates
 from foveate.engine.steps.names import OVERFLOW, SESSION
 from foveate.engine.steps.overflow import FitWindow
@@ -183,7 +183,7 @@ class FailureObserver(NullObserver):
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
 
-    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
+    def on_failure(self, incoming: IncomingRequest, problem: StepFailure) -> None:
         self._observer.on_failure(incoming, problem)
 
 

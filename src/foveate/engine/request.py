@@ -24,8 +24,8 @@ def check_model_name(name: str) -> None:
         raise MalformedRequest(f"the model's name has {len(name):,} characters, more than {_MAX_MODEL_CHARS:,}")
 
 
-class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request with its route.
+class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as it arrived, with its route.
 
     `session` is the session named by a header, `session_headers` are other headers in which clients name it,
     and `caller` separates clients that use the same agent name. Session names that are not unique apply within
@@ -63,7 +63,7 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Leaves out the body and the key."""
-        return f"RoutedRequest(id={self.id!r}, agent={self.agent!r}, upstream={self.upstream!r})"
+        return f"IncomingRequest(id={self.id!r}, agent={self.agent!r}, upstream={self.upstream!r})"
 
     @property
     def endpoint(self) -> SummarizerEndpoint | None:

@@ -20,7 +20,7 @@ from foveate.engine.relay import (
     ResponseFinished,
     ResponseStarted,
 )
-from foveate.engine.request import RoutedRequest
+from foveate.engine.request import IncomingRequest
 from foveate.engine.spending.cost_features import cost_headers
 from foveate.errors import (
     FoveateError,
@@ -66,7 +66,7 @@ from foveate.gateway.request import (
     KIND_HEADER,
     SESSION_HEADER,
     AsgiApp,
-    IncomingRequest,
+    ClientRequest,
     Receive,
     Scope,
     Send,
@@ -214,7 +214,7 @@ class Gateway:
         if turn is not None:
             request, body = turn.request, turn.body
         exchange = await engine.prepare(
-            _build_routed_request(request, request.api_format, agent, body, route, model, options.limits)
+            _build_incoming_request(request, request.api_format, agent, body, route, model, options.limits)
         )
         if exchange.context is not None and self._engine.recount is not None:
             await self._engine.recount(exchange.context)
@@ -222,7 +222,7 @@ class Gateway:
 
     async def _serve(
         self,
-        request: IncomingRequest,
+        request: ClientRequest,
         body: bytes,
         client_response: ClientResponse,
         options: GatewayOptions,
@@ -262,7 +262,7 @@ class Gateway:
             request, request.api_format, client_response.agent, plain, client_response, options, reservation
         )
 
-    def _route(self, request: IncomingRequest, model: str, options: GatewayOptions) -> RouteMatch:
+    def _route(self, request: ClientRequest, model: str, options: GatewayOptions) -> RouteMatch:
         route = options.routing.match(request.endpoint, model)
         self._check_upstream(request, route.upstream)
         if route.model is not None and _is_sent_unchanged(request, route.upstream):
@@ -272,12 +272,12 @@ class Gateway:
             )
         return route
 
-    def _check_upstream(self, request: IncomingRequest, upstream: Upstream) -> None:
+    def _check_upstream(self, request: ClientRequest, upstream: Upstream) -> None:
         check_payer(request, upstream, is_open=self._is_open)
         check_operation(request, upstream)
         check_credentials(request, upstream)
 
-    def _check_possible_upstreams(self, request: IncomingRequest, options: GatewayOptions) -> None:
+    def _check_possible_upstreams(self, request: ClientRequest, options: GatewayOptions) -> None:
         """Reject a request that no upstream would accept, whatever model its body names."""
         first_error: KeyRefused | OperationRefused | None = None
         for upstream in options.routing.possible_upstreams(request.endpoint):
@@ -291,7 +291,7 @@ class Gateway:
 
     async def _relay_unparsed(
         self,
-        request: IncomingRequest,
+        request: ClientRequest,
         body: bytes,
         client_response: ClientResponse,
         options: GatewayOptions,
@@ -338,7 +338,7 @@ class Gateway:
 
     async def _relay_through_engine(
         self,
-        request: IncomingRequest,
+        request: ClientRequest,
         api_format: Format,
         agent: str,
         body: bytes,
@@ -364,7 +364,7 @@ class Gateway:
                     raise TooLarge(options.body.max_bytes)
                 reservation.grow(len(turn.body))
                 request, body = turn.request, turn.body
-            routed_request = _build_routed_request(
+            incoming_request = _build_incoming_request(
                 request, api_format, agent, body, route, model, options.limits, keeps_response=turn is not None
             )
             send = (
@@ -374,7 +374,7 @@ class Gateway:
                 if is_embeddings
                 else self._engine.send
             )
-            async with aclosing(send(routed_request, _GatewayTransport(self, request, route))) as events:
+            async with aclosing(send(incoming_request, _GatewayTransport(self, request, route))) as events:
                 await _forward_events(events, client_response, turn)
         finally:
             if turn is not None:
@@ -382,7 +382,7 @@ class Gateway:
 
     async def send_upstream(
         self,
-        request: IncomingRequest,
+        request: ClientRequest,
         route: RouteMatch,
         body: bytes,
         headers: Mapping[str, str],
@@ -449,7 +449,7 @@ class _GatewayTransport:
     """Sends the requests of one call to the upstream of its route."""
 
     gateway: Gateway
-    request: IncomingRequest
+    request: ClientRequest
     route: RouteMatch
 
     @property
@@ -498,8 +498,8 @@ async def _forward_events(
                 await client_response.finish(data)
 
 
-def _build_routed_request(
-    request: IncomingRequest,
+def _build_incoming_request(
+    request: ClientRequest,
     api_format: Format,
     agent: str,
     body: bytes,
@@ -508,10 +508,10 @@ def _build_routed_request(
     limits: RequestLimits,
     *,
     keeps_response: bool = False,
-) -> RoutedRequest:
+) -> IncomingRequest:
     # The engine uses `served_model` instead of this name, which only the upstream knows.
     upstream_model = (route.model or model) if route.served_model else ""
-    return RoutedRequest(
+    return IncomingRequest(
         id=request.id,
         agent=agent,
         api_format=api_format,
@@ -539,6 +539,6 @@ def _build_routed_request(
     )
 
 
-def _is_sent_unchanged(request: IncomingRequest, upstream: Upstream) -> bool:
+def _is_sent_unchanged(request: ClientRequest, upstream: Upstream) -> bool:
     """Return whether a request is sent unchanged: its client signed it, and the gateway does not sign."""
     return request.endpoint.family in SIGNED_FAMILIES and replacement_key_headers(request, upstream) is None

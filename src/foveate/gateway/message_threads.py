@@ -33,7 +33,7 @@ from foveate.formats.message_threads import (
 )
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.headers import KEY_HEADERS
-from foveate.gateway.request import IncomingRequest
+from foveate.gateway.request import ClientRequest
 from foveate.gateway.routing import ThreadMode
 from foveate.model import Format
 from foveate.session.counting import run_in_thread_if_large
@@ -174,7 +174,7 @@ class ThreadTurn:
     owner: bytes
     thread_request: ThreadRequest
     history: ThreadHistory | None
-    request: IncomingRequest
+    request: ClientRequest
     body: bytes
     is_stored: bool = field(default=False, init=False)
 
@@ -223,7 +223,7 @@ class ThreadTurn:
 
 
 async def begin_turn(
-    threads: ThreadStore, mode: ThreadMode, request: IncomingRequest, agent: str, body: bytes, *, claims: bool
+    threads: ThreadStore, mode: ThreadMode, request: ClientRequest, agent: str, body: bytes, *, claims: bool
 ) -> ThreadTurn | None:
     """Expand a request of a thread; None for other requests and for those that are forwarded as they are.
 
@@ -274,7 +274,7 @@ async def begin_turn(
     )
 
 
-def hash_owner(request: IncomingRequest, agent: str) -> bytes:
+def hash_owner(request: ClientRequest, agent: str) -> bytes:
     """Return a digest of the agent and all its credentials, so that nobody else can continue its threads.
 
     The same key may be sent as `x-api-key` or as `authorization: Bearer`.
@@ -294,7 +294,7 @@ def _mismatch_message(changed: list[str]) -> str:
     return f"{names} cannot change on a thread: leave them out, or {_REPLAY_ADVICE}."
 
 
-def _remove_threads_beta(request: IncomingRequest) -> IncomingRequest:
+def _remove_threads_beta(request: ClientRequest) -> ClientRequest:
     name = _BETA_HEADER.encode()
     other_betas = remove_threads_beta(
         ",".join(value.decode("latin-1") for key, value in request.raw_headers if key == name)

@@ -12,7 +12,7 @@ from foveate.formats.json_text.parse import parse_fields, parse_json
 from foveate.formats.request_limits import RequestLimits
 from foveate.gateway.body.multipart import form_boundary, form_field
 from foveate.gateway.endpoints import Operation
-from foveate.gateway.request import IncomingRequest
+from foveate.gateway.request import ClientRequest
 from foveate.model import Format, SetParameter
 
 
@@ -47,7 +47,7 @@ def _read_model_strictly(body: bytes) -> str:
     return read_model(body)
 
 
-def find_requested_model(request: IncomingRequest, body: bytes) -> str:
+def find_requested_model(request: ClientRequest, body: bytes) -> str:
     """Return the model that any request names in its path, form or JSON; empty if it names none.
 
     Raises:
@@ -68,7 +68,7 @@ def find_requested_model(request: IncomingRequest, body: bytes) -> str:
     return _read_model_strictly(body)
 
 
-def replace_path_model(request: IncomingRequest, model: str) -> IncomingRequest:
+def replace_path_model(request: ClientRequest, model: str) -> ClientRequest:
     """Replace the model in the path.
 
     Raises:

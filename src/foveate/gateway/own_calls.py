@@ -6,7 +6,7 @@ from foveate.compaction.summarize.llm import SummarizerEndpoint
 from foveate.gateway.auth.callers import replacement_key_headers
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.headers import GOOGLE_KEY_PARAMETERS, KEY_HEADERS
-from foveate.gateway.request import IncomingRequest
+from foveate.gateway.request import ClientRequest
 from foveate.gateway.routing import Upstream
 from foveate.model import Format
 
@@ -28,7 +28,7 @@ _SUMMARY_PATHS = {
 
 
 def find_summary_endpoint(
-    request: IncomingRequest, upstream: Upstream, api_format: Format, model: str
+    request: ClientRequest, upstream: Upstream, api_format: Format, model: str
 ) -> SummarizerEndpoint:
     """Find the endpoint for summaries of a session, with the credentials that its requests use.
 
@@ -60,7 +60,7 @@ def find_summary_endpoint(
     )
 
 
-def _find_google_endpoint(request: IncomingRequest, upstream: Upstream, model: str) -> SummarizerEndpoint:
+def _find_google_endpoint(request: ClientRequest, upstream: Upstream, model: str) -> SummarizerEndpoint:
     """Return Google's endpoint for chat completions, which accepts the same models and keys."""
     return SummarizerEndpoint(
         url=upstream.url(_GOOGLE_CHAT_PATH),
@@ -71,7 +71,7 @@ def _find_google_endpoint(request: IncomingRequest, upstream: Upstream, model: s
     )
 
 
-def _find_azure_endpoint(request: IncomingRequest, upstream: Upstream, model: str) -> SummarizerEndpoint:
+def _find_azure_endpoint(request: ClientRequest, upstream: Upstream, model: str) -> SummarizerEndpoint:
     """Return the endpoint that the client itself calls; `model` is the name of its deployment."""
     replacement = replacement_key_headers(request, upstream)
     client_keys = [(name, value) for name, value in request.raw_headers if name in KEY_HEADERS]
@@ -85,7 +85,7 @@ def _find_azure_endpoint(request: IncomingRequest, upstream: Upstream, model: st
     )
 
 
-def _google_credential(request: IncomingRequest, upstream: Upstream) -> str:
+def _google_credential(request: ClientRequest, upstream: Upstream) -> str:
     replacement = replacement_key_headers(request, upstream)
     if replacement is not None:
         return f"Bearer {replacement[0][1].decode('latin-1')}" if replacement else ""

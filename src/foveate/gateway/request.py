@@ -1,4 +1,4 @@
-"""An incoming HTTP request, parsed as far as the gateway needs it, and Foveate's own request headers."""
+"""The HTTP request of a client, parsed as far as the gateway needs it, and Foveate's own request headers."""
 
 import re
 from base64 import b64decode
@@ -55,8 +55,8 @@ _ERROR_FORMATS = {
 _ID_GENERATOR = Random()
 
 
-class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An incoming request. Header names are lower case.
+class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The HTTP request of a client. Header names are lower case.
 
     `path` is decoded; `raw_path` is forwarded, because `%2F` in a name is not a slash to the provider. `key` is
     the gateway key; None if the client sends its provider's key or none. `keeps_credentials`: the key has a
@@ -76,7 +76,7 @@ class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Leave out keys."""
-        return f"IncomingRequest(id={self.id!r}, method={self.method!r}, path={self.path!r})"
+        return f"ClientRequest(id={self.id!r}, method={self.method!r}, path={self.path!r})"
 
     @property
     def is_websocket_upgrade(self) -> bool:
@@ -94,7 +94,7 @@ class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
         return Format.BEDROCK if self.endpoint.family is ApiFamily.BEDROCK else self.api_format
 
 
-def parse_request(scope: Scope) -> IncomingRequest:
+def parse_request(scope: Scope) -> ClientRequest:
     raw = list(scope["headers"])
     gateway_key = find_gateway_key(raw)
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
@@ -105,7 +105,7 @@ def parse_request(scope: Scope) -> IncomingRequest:
     method, path = scope["method"], canonicalize_path(scope["path"])
     raw_path = canonicalize_path((scope.get("raw_path") or path.encode()).decode("latin-1"))
     query, endpoint = scope["query_string"].decode("latin-1"), match_endpoint(method, path, headers)
-    return IncomingRequest(
+    return ClientRequest(
         id=f"req_{_ID_GENERATOR.getrandbits(128):032x}",
         method=method,
         path=path,

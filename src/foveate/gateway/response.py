@@ -6,7 +6,7 @@ from foveate.engine.exchange import Exchange
 from foveate.formats.response.errors import ErrorResponse, error_body
 from foveate.gateway.error_responses import SHOULD_RETRY_HEADER
 from foveate.gateway.headers import Headers, forward_response_headers
-from foveate.gateway.request import DEFAULT_AGENT, REQUEST_ID_HEADER, IncomingRequest, Send
+from foveate.gateway.request import DEFAULT_AGENT, REQUEST_ID_HEADER, ClientRequest, Send
 from foveate.model import Format
 
 COUNT_HEADER = "x-foveate-count"
@@ -21,7 +21,7 @@ _ERROR_ID_HEADERS = {Format.ANTHROPIC: b"request-id"}
 class ClientResponse:
     """The response to a client. Once started, it can only continue or be cut off."""
 
-    def __init__(self, request: IncomingRequest, send: Send) -> None:
+    def __init__(self, request: ClientRequest, send: Send) -> None:
         self._request = request
         self.api_format = request.error_format
         self._send = send

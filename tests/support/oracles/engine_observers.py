@@ -2,7 +2,7 @@
 
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NullObserver
-from foveate.engine.request import RoutedRequest, StepFailure
+from foveate.engine.request import IncomingRequest, StepFailure
 
 
 class StepObserver(NullObserver):
@@ -12,7 +12,7 @@ class StepObserver(NullObserver):
         self.problems: list[StepFailure] = []
         self.steps: list[str] = []
 
-    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
+    def on_failure(self, incoming: IncomingRequest, problem: StepFailure) -> None:
         self.problems.append(problem)
 
     def on_step(self, step: str, seconds: float) -> None:
@@ -25,7 +25,7 @@ class EventObserver(NullObserver):
     def __init__(self) -> None:
         self.events: list[str] = []
 
-    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
+    def on_failure(self, incoming: IncomingRequest, problem: StepFailure) -> None:
         self.events.append(f"{problem.step} failed: {problem.reason}")
 
     def on_step(self, step: str, seconds: float) -> None:

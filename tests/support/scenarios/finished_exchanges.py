@@ -14,7 +14,7 @@ from foveate.engine.metrics.collector import MetricsCollector
 from foveate.engine.metrics.registry import render_metrics
 from foveate.engine.observer import NO_OBSERVER, Observer
 from foveate.engine.options import AgentOptions
-from foveate.engine.request import AppliedEdit, RoutedRequest, StepFailure, UpstreamRequest
+from foveate.engine.request import AppliedEdit, IncomingRequest, StepFailure, UpstreamRequest
 from foveate.model import (
     Area,
     CacheBreakpoint,
@@ -78,7 +78,7 @@ async def finish_exchange(
     """Build a finished exchange: 100 tokens in, 80 of them read, 10 written; 7 out."""
     times = iter([100.001, 100.5, 102.0])
     body = wire_body(model)
-    incoming = RoutedRequest(
+    incoming = IncomingRequest(
         id="req_1", agent=agent, api_format=Format.ANTHROPIC, provider=provider, upstream=provider, body=body
     )
     request = formats.parse_request(body, Format.ANTHROPIC)

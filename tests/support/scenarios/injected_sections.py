@@ -20,7 +20,7 @@ from foveate.engine.options import (
     SectionInputs,
     SectionOptions,
 )
-from foveate.engine.request import RoutedRequest, StepFailure
+from foveate.engine.request import IncomingRequest, StepFailure
 from foveate.engine.sections.sources import SectionSources
 from foveate.engine.steps.sections import InjectSections
 from foveate.model import Format
@@ -85,7 +85,7 @@ class SectionInjection:
         data = msgspec.json.encode(body)
         request = formats.parse_request(data, api_format)
         provider = provider or ("anthropic" if api_format is Format.ANTHROPIC else "openai")
-        incoming = RoutedRequest(
+        incoming = IncomingRequest(
             id="req_1",
             agent="ana",
             api_format=api_format,

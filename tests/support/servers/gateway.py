@@ -15,7 +15,7 @@ from foveate.cost.caps import Cap
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.observer import NullObserver, SessionCacheMiss
 from foveate.engine.options import AgentOptions, SpendingOptions
-from foveate.engine.request import RoutedRequest, StepFailure
+from foveate.engine.request import IncomingRequest, StepFailure
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.body.reader import BodyLimits
 from foveate.gateway.build import open_gateway
@@ -46,7 +46,7 @@ class _RecordingObserver(NullObserver):
     problems: list[StepFailure]
     misses: list[SessionCacheMiss]
 
-    def on_failure(self, _: RoutedRequest, problem: StepFailure) -> None:
+    def on_failure(self, _: IncomingRequest, problem: StepFailure) -> None:
         self.problems.append(problem)
 
     def on_cache_miss(self, miss: SessionCacheMiss) -> None:

@@ -18,7 +18,7 @@ from foveate.errors import StoreUnavailable
 from foveate.formats import parse_request
 from foveate.session.store import CountUpdate, PendingWrite, SessionWrite
 from tests.support.oracles.engine_observers import EventObserver
-from tests.support.scenarios.routed_requests import BODY, make_routed_request
+from tests.support.scenarios.incoming_requests import BODY, make_incoming_request
 from tests.support.stores.ledger_records import make_call, make_charge
 from tests.support.stores.memory_ledger import InMemoryLedger, make_admission
 from tests.support.stores.memory_session_store import InMemorySessionStore
@@ -77,9 +77,9 @@ class QueueSetup:
 
     def finish_exchange(self, id_: str, *, is_broken: bool = False, has_failing_hook: bool = False) -> Exchange:
         """Finish an exchange with a charge and a count to be stored, both under this name."""
-        request = parse_request(BODY, make_routed_request().api_format)
+        request = parse_request(BODY, make_incoming_request().api_format)
         context = RequestContext(
-            incoming=make_routed_request(),
+            incoming=make_incoming_request(),
             options=AgentOptions(),
             received_at=0.0,
             original=request,
@@ -99,7 +99,7 @@ class QueueSetup:
                 raise RuntimeError(id_)
 
         exchange = Exchange(
-            make_routed_request(),
+            make_incoming_request(),
             context,
             UpstreamRequest(body=BODY),
             background_hooks=(run_hook,),
@@ -224,7 +224,7 @@ async def test_a_reservation_is_released_unless_the_charge_is_unknown(is_recorde
             raise RuntimeError("no")
 
     exchange = Exchange(
-        msgspec.structs.replace(make_routed_request(), id="a"),
+        msgspec.structs.replace(make_incoming_request(), id="a"),
         None,
         UpstreamRequest(body=BODY),
         background_hooks=(),
@@ -253,7 +253,7 @@ async def test_a_reservation_is_released_even_if_other_charges_cannot_be_recorde
     queue, observer = CompletionQueue(FailingAdmission(ledger, clock=lambda: 0.0)), EventObserver()
     for id_, charge in (("a", make_charge(make_call("a"), "0.25")), ("b", None)):
         exchange = Exchange(
-            make_routed_request(),
+            make_incoming_request(),
             None,
             UpstreamRequest(body=BODY),
             background_hooks=(),

@@ -7,7 +7,7 @@ import pytest
 from foveate import formats
 from foveate.engine.context import RequestContext
 from foveate.engine.options import AgentOptions
-from foveate.engine.request import RoutedRequest
+from foveate.engine.request import IncomingRequest
 from foveate.model import Format
 
 
@@ -15,7 +15,7 @@ def make_context(model: str, max_tokens: int, window_tokens: int | None) -> Requ
     payload = {"model": model, "max_tokens": max_tokens, "messages": [{"role": "user", "content": "Hi"}]}
     body = json.dumps(payload).encode()
     request = formats.parse_request(body, Format.ANTHROPIC)
-    incoming = RoutedRequest(
+    incoming = IncomingRequest(
         id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=body
     )
     return RequestContext(

@@ -13,7 +13,7 @@ from foveate.engine.completion import CompletionQueue
 from foveate.engine.embeddings import EmbeddingsEngine, read_embeddings_request
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import SpendingOptions
-from foveate.engine.request import RoutedRequest
+from foveate.engine.request import IncomingRequest
 from foveate.engine.spending.admission import CapUncounted
 from foveate.errors import CapExceeded, CapUncheckable, DuplicateKey, MalformedRequest
 from foveate.model import Format
@@ -46,7 +46,7 @@ class EmbeddingsSetup:
 
     async def prepare(self, body: bytes) -> Exchange:
         return await self.embeddings.prepare(
-            RoutedRequest(
+            IncomingRequest(
                 id="e", agent="ana", api_format=Format.CHAT, provider="openai", upstream="openai", body=body
             )
         )

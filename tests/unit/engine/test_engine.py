@@ -10,7 +10,7 @@ from foveate.engine.context import RequestContext, Step
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions
-from foveate.engine.request import RoutedRequest
+from foveate.engine.request import IncomingRequest
 from foveate.errors import CapExceeded, DoesNotFit, DuplicateKey
 from foveate.formats.json_text.parse import to_json
 from foveate.model import Area, CacheBreakpoint, Format, Place, ReplaceText, SetParameter
@@ -56,8 +56,8 @@ def make_engine(observer: StepObserver, steps: Sequence[Step]) -> Engine:
     )
 
 
-def make_incoming(body: bytes, model: str | None) -> RoutedRequest:
-    return RoutedRequest(
+def make_incoming(body: bytes, model: str | None) -> IncomingRequest:
+    return IncomingRequest(
         id="r",
         agent="ana",
         api_format=Format.ANTHROPIC,

@@ -12,7 +12,7 @@ from foveate.engine.options import AgentOptions
 from foveate.engine.request import StepFailure, UpstreamRequest
 from foveate.errors import DoesNotFit
 from tests.support.oracles.engine_observers import EventObserver
-from tests.support.scenarios.routed_requests import BODY, make_routed_request
+from tests.support.scenarios.incoming_requests import BODY, make_incoming_request
 from tests.support.stores.ledger_records import CHARGE
 from tests.support.stores.memory_ledger import InMemoryLedger, make_admission
 
@@ -63,7 +63,7 @@ def make_engine(observer: EventObserver, *steps: FailingStep | RejectingStep | D
 async def test_failures_of_steps_and_hooks_and_the_end_are_reported() -> None:
     observer = EventObserver()
 
-    exchange = await make_engine(observer, FailingStep(), DegradedStep()).prepare(make_routed_request())
+    exchange = await make_engine(observer, FailingStep(), DegradedStep()).prepare(make_incoming_request())
     before = list(observer.events)
     exchange.on_response_start(200, is_streaming=False)
     exchange.finish()
@@ -80,7 +80,7 @@ async def test_failures_before_a_rejection_are_reported() -> None:
     observer = EventObserver()
 
     with pytest.raises(DoesNotFit):
-        await make_engine(observer, FailingStep(), RejectingStep()).prepare(make_routed_request())
+        await make_engine(observer, FailingStep(), RejectingStep()).prepare(make_incoming_request())
 
     assert "fails failed: RuntimeError: no" in observer.events
 
@@ -88,7 +88,7 @@ async def test_failures_before_a_rejection_are_reported() -> None:
 async def test_an_unreadable_request_is_reported_and_sent() -> None:
     observer = EventObserver()
 
-    exchange = await make_engine(observer).prepare(make_routed_request(b"{"))
+    exchange = await make_engine(observer).prepare(make_incoming_request(b"{"))
 
     assert exchange.upstream_request.body == b"{"
     assert len(observer.events) == 1
@@ -99,7 +99,7 @@ async def test_a_cancelled_exchange_is_reported() -> None:
     observer, ledger = EventObserver(), InMemoryLedger(pause=asyncio.Event())
     queue = CompletionQueue(make_admission(ledger))
     exchange = Exchange(
-        make_routed_request(),
+        make_incoming_request(),
         None,
         UpstreamRequest(body=BODY),
         background_hooks=(),

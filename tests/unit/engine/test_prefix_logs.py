@@ -6,12 +6,12 @@ from foveate.engine.completion import CompletionQueue
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.prefix_logs import MAX_LOGS, PrefixLogs, SaveReuse, load_prefix_logs
-from foveate.engine.request import RoutedRequest, UpstreamRequest
+from foveate.engine.request import IncomingRequest, UpstreamRequest
 from foveate.errors import StoreUnavailable
 from foveate.model import Format
 from foveate.prompt_cache.placement.reuse import AgentReuse
 
-INCOMING = RoutedRequest(
+INCOMING = IncomingRequest(
     id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=b""
 )
 

@@ -16,7 +16,7 @@ from foveate.engine.relay import (
     ResponseFinished,
     ResponseStarted,
 )
-from foveate.engine.request import RoutedRequest
+from foveate.engine.request import IncomingRequest
 from foveate.errors import DoesNotFit, KeyRefused, UpstreamBroken, UpstreamError, UpstreamUnreachable
 from foveate.model import Area, CacheBreakpoint, Format, Place, TokenCount
 from tests.support.oracles.engine_observers import StepObserver
@@ -61,7 +61,7 @@ class Sent:
         )
 
     async def send(self, transport: ScriptedTransport, *, is_count: bool = False) -> None:
-        incoming = RoutedRequest(
+        incoming = IncomingRequest(
             id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="a", body=BODY
         )
         send = self.engine.count if is_count else self.engine.send
@@ -100,7 +100,7 @@ async def test_a_call_is_prepared_started_and_finished() -> None:
 
 async def test_the_charge_is_recorded_before_the_client_has_the_last_bytes() -> None:
     sent = Sent()
-    incoming = RoutedRequest(
+    incoming = IncomingRequest(
         id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="a", body=BODY
     )
     received = b""
@@ -194,7 +194,7 @@ async def test_the_client_gets_everything_that_arrived_before_the_response_broke
 
 async def test_a_closed_generator_cancels_the_call() -> None:
     sent, response = Sent(), ScriptedResponse([b"event: a\n\n", b"event: b\n\n"], headers=STREAM_HEADERS)
-    incoming = RoutedRequest(
+    incoming = IncomingRequest(
         id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="a", body=BODY
     )
     async with aclosing(sent.engine.send(incoming, ScriptedTransport(response))) as events:

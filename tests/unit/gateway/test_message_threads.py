@@ -18,7 +18,7 @@ from foveate.formats.message_threads import (
 from foveate.gateway.config import build_gateway_options
 from foveate.gateway.error_responses import build_error_response, may_retry
 from foveate.gateway.message_threads import ThreadStore, ThreadTurn, begin_turn, hash_owner
-from foveate.gateway.request import IncomingRequest, parse_request
+from foveate.gateway.request import ClientRequest, parse_request
 from foveate.gateway.routing import ThreadMode
 from foveate.model import Format
 
@@ -46,7 +46,7 @@ def error_code(call: Callable[[], object]) -> str:
 
 def make_request(
     path: str = "/v1/messages", *, key: bytes = b"sk-1", agent: bytes = b"SDK", beta: bytes = BETA
-) -> IncomingRequest:
+) -> ClientRequest:
     headers = [(b"x-api-key", key), (b"user-agent", agent), (b"anthropic-beta", beta)]
     return parse_request(
         {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
@@ -58,7 +58,7 @@ def make_body(thread: object, **fields: object) -> bytes:
 
 
 async def begin(
-    threads: ThreadStore, body: bytes, *, claims: bool = True, request: IncomingRequest | None = None
+    threads: ThreadStore, body: bytes, *, claims: bool = True, request: ClientRequest | None = None
 ) -> ThreadTurn:
     turn = await begin_turn(threads, ThreadMode.HOLD, request or make_request(), "default", body, claims=claims)
     assert turn is not None

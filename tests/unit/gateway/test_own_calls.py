@@ -8,14 +8,14 @@ import pytest
 from foveate.gateway.auth.keys import generate_key
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.own_calls import find_summary_endpoint
-from foveate.gateway.request import IncomingRequest, parse_request
+from foveate.gateway.request import ClientRequest, parse_request
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream
 from foveate.model import Format
 
 GOOGLE = KNOWN_UPSTREAMS["google"]
 
 
-def make_request(query: str = "", **headers: str) -> IncomingRequest:
+def make_request(query: str = "", **headers: str) -> ClientRequest:
     return parse_request(
         {
             "method": "POST",
@@ -37,7 +37,7 @@ def make_request(query: str = "", **headers: str) -> IncomingRequest:
     ],
 )
 def test_googles_chat_endpoint_gets_the_clients_credential_or_the_gateways(
-    client_request: IncomingRequest, credential: str
+    client_request: ClientRequest, credential: str
 ) -> None:
     endpoint = find_summary_endpoint(
         client_request, replace(GOOGLE, key="ours"), client_request.api_format, "gemini-3-pro"

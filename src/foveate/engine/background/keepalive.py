@@ -23,7 +23,7 @@ from foveate.cost.savings import make_own_call_savings
 from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions, SpendingOptions
-from foveate.engine.request import RoutedRequest
+from foveate.engine.request import IncomingRequest
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.cost_ceiling import CostCeiling
 from foveate.engine.spending.paid_client import PaidClient, PaymentOptions
@@ -157,7 +157,7 @@ def _can_keep_alive(context: RequestContext) -> bool:
     return is_anthropic and not context.incoming.served_model and context.request.thinking in _NOT_THINKING
 
 
-def _accepts_long_ttl(incoming: RoutedRequest, context: RequestContext) -> bool:
+def _accepts_long_ttl(incoming: IncomingRequest, context: RequestContext) -> bool:
     options = context.options.placement
     wants_long = options.long_ttl and (options.ttl is None or options.ttl is context.rules.ttls[-1])
     return (

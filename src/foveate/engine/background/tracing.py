@@ -16,7 +16,7 @@ from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import SessionCacheMiss
 from foveate.engine.redaction import redact_keys
-from foveate.engine.request import AppliedEdit, RoutedRequest, StepFailure, UpstreamRequest
+from foveate.engine.request import AppliedEdit, IncomingRequest, StepFailure, UpstreamRequest
 from foveate.engine.steps.names import SECTIONS
 from foveate.errors import FoveateError, StoreUnavailable
 from foveate.formats.blocks import get_cached_blocks
@@ -193,7 +193,7 @@ def _round_to_total(sizes: Sequence[tuple[str, float]], total_tokens: int) -> tu
 class FinishedRequest(NamedTuple):
     """A finished request as far as it is traced, without its response, which may be long."""
 
-    incoming: RoutedRequest
+    incoming: IncomingRequest
     context: RequestContext
     upstream_request: UpstreamRequest
     status: int

@@ -16,7 +16,7 @@ from foveate.cost.admission import Admission
 from foveate.cost.ledger import Call, Category, Charge
 from foveate.cost.savings import make_unchanged_savings
 from foveate.engine.context import RequestContext
-from foveate.engine.request import RoutedRequest
+from foveate.engine.request import IncomingRequest
 from foveate.errors import UpstreamStatus, UpstreamTimeout
 from foveate.http import JsonClient
 from foveate.model import CacheUsage, Format, Request, TokenCount, Usage
@@ -106,7 +106,7 @@ class RemoteCounter:
                 _LOG.warning("%s cannot count this request, counting it locally: %s", endpoint.url, reason)
             return _NOT_COUNTED
 
-    def record_count(self, incoming: RoutedRequest, session_id: str, model: str) -> None:
+    def record_count(self, incoming: IncomingRequest, session_id: str, model: str) -> None:
         """Record a count in the ledger at no cost, in the background."""
         call = Call(
             id=f"{incoming.id}-count-{uuid4().hex}",
@@ -144,7 +144,7 @@ class RemoteCounter:
 
 def _choose_endpoint(
     options: CounterOptions,
-    incoming: RoutedRequest,
+    incoming: IncomingRequest,
     target: SummarizerEndpoint,
     request: Request,
     client: JsonClient,

@@ -1,7 +1,7 @@
 """Sizes of conversations that a provider stores, learned from the usage of their responses."""
 
 from foveate.caching import LruCache
-from foveate.engine.request import RoutedRequest
+from foveate.engine.request import IncomingRequest
 from foveate.formats.incremental.envelope import get_parameters
 from foveate.formats.json_text.parse import as_dict, as_text, parse_json
 from foveate.model import Format, Request, TokenCount, Usage
@@ -21,7 +21,7 @@ class StoredConversationSizes:
     def __init__(self) -> None:
         self._tokens: LruCache[int] = LruCache(_MAX_CONVERSATIONS)
 
-    def stored_tokens(self, incoming: RoutedRequest, request: Request) -> TokenCount | None:
+    def stored_tokens(self, incoming: IncomingRequest, request: Request) -> TokenCount | None:
         """The size of the conversation that a request continues, without its own messages."""
         if request.format is not Format.RESPONSES:
             return None
@@ -30,7 +30,7 @@ class StoredConversationSizes:
         tokens = self._tokens.get((incoming.agent, incoming.upstream, kind, name))
         return None if tokens is None else TokenCount(tokens, False, tokens + tokens // 100 + _FRAME_TOKENS)
 
-    def record(self, incoming: RoutedRequest, request: Request, response_id: str, usage: Usage) -> None:
+    def record(self, incoming: IncomingRequest, request: Request, response_id: str, usage: Usage) -> None:
         if request.format is not Format.RESPONSES:
             return
         tokens = usage.cache.input_tokens + usage.output_tokens

@@ -19,7 +19,7 @@ from foveate.engine.metrics.definitions import MetricDefinition
 from foveate.engine.metrics.registry import Histogram, MetricsRegistry, Sample, Scalar
 from foveate.engine.observer import SessionCacheMiss
 from foveate.engine.redaction import redact_keys
-from foveate.engine.request import RoutedRequest, StepFailure
+from foveate.engine.request import IncomingRequest, StepFailure
 from foveate.errors import FoveateError
 from foveate.formats.response.rate_limits import RateLimit
 from foveate.model import ComparisonOutcome
@@ -234,7 +234,7 @@ class MetricsCollector:
     def add_known_agents(self, agents: Iterable[str]) -> None:
         self._agents.add_known(agents)
 
-    def on_failure(self, incoming: RoutedRequest, problem: StepFailure) -> None:
+    def on_failure(self, incoming: IncomingRequest, problem: StepFailure) -> None:
         self._registry.scalar(definitions.STEP_FAILURES, problem.step).value += 1
         self.recent_failures.add(problem, incoming.id, at=self._clock())
 

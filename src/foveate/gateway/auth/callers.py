@@ -16,7 +16,7 @@ from foveate.gateway.request import (
     AGENT_HEADER,
     DEFAULT_AGENT,
     GATEWAY_KEY_HEADER,
-    IncomingRequest,
+    ClientRequest,
     decode_header,
     has_misplaced_key,
 )
@@ -74,7 +74,7 @@ _AWS_SCHEME, _AWS_KEY_ID = b"AWS4-", re.compile(rb"Credential=((?!ASIA)[^/,\s]{1
 _GOOGLE_FAMILIES = frozenset((ApiFamily.GEMINI, ApiFamily.VERTEX))
 
 
-def identify_agent(request: IncomingRequest, keys: Keys, user_agents: Sequence[tuple[str, str]] = ()) -> str:
+def identify_agent(request: ClientRequest, keys: Keys, user_agents: Sequence[tuple[str, str]] = ()) -> str:
     """Identify the agent of a request by its gateway key, a header or its user-agent, else the default one.
 
     `user_agents` are globs with agent names.
@@ -118,7 +118,7 @@ def identify_agent(request: IncomingRequest, keys: Keys, user_agents: Sequence[t
     return name
 
 
-def hash_caller(request: IncomingRequest) -> str:
+def hash_caller(request: ClientRequest) -> str:
     """Return a digest that tells callers with the same agent name apart, by their key and program.
 
     Tokens that clients renew every hour are left out. Of a signature, only the id of its key counts.
@@ -128,7 +128,7 @@ def hash_caller(request: IncomingRequest) -> str:
     )
 
 
-def hash_name_scope(request: IncomingRequest) -> str:
+def hash_name_scope(request: ClientRequest) -> str:
     """Return a digest of the scope of session names: the caller's key, or its program if it has none.
 
     It stays the same if the caller sends its key in another header or program, or renews a short-lived token.
@@ -140,7 +140,7 @@ def hash_name_scope(request: IncomingRequest) -> str:
     return blake3(b"scope\0" + b"\0".join(keys or (b"program", _client_program(request)))).hexdigest(16)
 
 
-def _long_lived_keys(request: IncomingRequest) -> list[bytes]:
+def _long_lived_keys(request: ClientRequest) -> list[bytes]:
     names = KEY_HEADERS | {GATEWAY_KEY_HEADER.encode()}
     keys = [value for name, value in request.raw_headers if name in names]
     if request.endpoint.family in _GOOGLE_FAMILIES:
@@ -150,11 +150,11 @@ def _long_lived_keys(request: IncomingRequest) -> list[bytes]:
     return [key for key in keys if not _SHORT_LIVED.search(key)]
 
 
-def _client_program(request: IncomingRequest) -> bytes:
+def _client_program(request: ClientRequest) -> bytes:
     return user_agent_family(request.headers.get("user-agent", "")).encode("latin-1", "replace")
 
 
-def check_payer(request: IncomingRequest, upstream: Upstream, *, is_open: bool) -> None:
+def check_payer(request: ClientRequest, upstream: Upstream, *, is_open: bool) -> None:
     """Check that somebody known pays for a request. `is_open`: other machines can reach the gateway.
 
     Raises:
@@ -169,7 +169,7 @@ def check_payer(request: IncomingRequest, upstream: Upstream, *, is_open: bool) 
         )
 
 
-def build_upstream_query(request: IncomingRequest, upstream: Upstream) -> str:
+def build_upstream_query(request: ClientRequest, upstream: Upstream) -> str:
     """Return the query to forward, without a key that is replaced."""
     if (
         not request.query
@@ -185,7 +185,7 @@ def build_upstream_query(request: IncomingRequest, upstream: Upstream) -> str:
     return "&".join(parameters)
 
 
-def replacement_key_headers(request: IncomingRequest, upstream: Upstream) -> list[tuple[bytes, bytes]] | None:
+def replacement_key_headers(request: ClientRequest, upstream: Upstream) -> list[tuple[bytes, bytes]] | None:
     """Return the key that replaces the client's; None if the client's credentials are forwarded.
 
     A gateway key is never forwarded.

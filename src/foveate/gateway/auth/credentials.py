@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from foveate.errors import BadPath, KeyRefused, MethodRefused, OperationRefused
 from foveate.gateway.endpoints import Operation
 from foveate.gateway.headers import GOOGLE_KEY_PARAMETERS, KEY_HEADERS
-from foveate.gateway.request import IncomingRequest
+from foveate.gateway.request import ClientRequest
 from foveate.gateway.routing import Upstream
 
 # Prefixes of credentials, and the providers that accept them (each provider's documentation, November 2026).
@@ -96,12 +96,12 @@ def official_provider(upstream: Upstream) -> str | None:
     )
 
 
-def replaces_credentials(request: IncomingRequest, upstream: Upstream) -> bool:
+def replaces_credentials(request: ClientRequest, upstream: Upstream) -> bool:
     """Return whether the gateway replaces or removes the client's credentials."""
     return upstream.replaces_keys or (request.key is not None and not request.keeps_credentials)
 
 
-def is_subscription(request: IncomingRequest, upstream: Upstream) -> bool:
+def is_subscription(request: ClientRequest, upstream: Upstream) -> bool:
     """Return whether the client's own credentials are forwarded and belong to a subscription.
 
     Claude subscriptions use OAuth tokens (`sk-ant-oat…`); Codex uses a ChatGPT token with an account id.
@@ -112,7 +112,7 @@ def is_subscription(request: IncomingRequest, upstream: Upstream) -> bool:
     return is_known and not replaces_credentials(request, upstream)
 
 
-def check_credentials(request: IncomingRequest, upstream: Upstream) -> None:
+def check_credentials(request: ClientRequest, upstream: Upstream) -> None:
     """Check that an upstream may see the credentials of a request, and implements the API of its path.
 
     Raises:
@@ -142,9 +142,7 @@ def check_credentials(request: IncomingRequest, upstream: Upstream) -> None:
             )
 
 
-def _visible_credentials(
-    request: IncomingRequest, *, is_replaced: bool
-) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _visible_credentials(request: ClientRequest, *, is_replaced: bool) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the credentials that an upstream would see, each with the providers that it belongs to."""
     for header, value in request.raw_headers:
         if header in KEY_HEADERS and not is_replaced:
@@ -187,7 +185,7 @@ _BEDROCK_OPERATIONS = {
 _EMBEDDING_METHODS = ("embedContent", "batchEmbedContents")
 
 
-def check_request_line(request: IncomingRequest) -> None:
+def check_request_line(request: ClientRequest) -> None:
     """Reject methods that no API uses, and paths that leave an upstream's base URL.
 
     Raises:
@@ -204,7 +202,7 @@ def check_request_line(request: IncomingRequest) -> None:
         path = unquote(path)
 
 
-def check_operation(request: IncomingRequest, upstream: Upstream) -> None:
+def check_operation(request: ClientRequest, upstream: Upstream) -> None:
     """Reject an operation that would use the gateway's credentials without permission.
 
     Raises:
@@ -214,7 +212,7 @@ def check_operation(request: IncomingRequest, upstream: Upstream) -> None:
         raise OperationRefused(f"{request.method} {request.path[:100]}", upstream.name)
 
 
-def is_allowed(request: IncomingRequest, allow: Sequence[str]) -> bool:
+def is_allowed(request: ClientRequest, allow: Sequence[str]) -> bool:
     """Return whether `allow` lists the operation of a request, by its kind or by its method and path."""
     line = f"{request.method} {request.path}"
     kind = _OPERATION_NAMES.get(request.endpoint.operation) or _classify_unparsed(request.method, request.path)

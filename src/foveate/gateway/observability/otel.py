@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from foveate.engine.metrics.collector import CardinalityLimiter, response_model
 from foveate.errors import BadOption
 from foveate.gateway.endpoints import Operation
-from foveate.gateway.request import IncomingRequest
+from foveate.gateway.request import ClientRequest
 from foveate.gateway.response import ClientResponse
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Telemetry:
         self._propagator = TraceContextTextMapPropagator()
         self._models = CardinalityLimiter()
 
-    def on_request_end(self, request: IncomingRequest, response: ClientResponse) -> None:
+    def on_request_end(self, request: ClientRequest, response: ClientResponse) -> None:
         """Create the span of a request in its client's trace, and count it."""
         operation, exchange = _OPERATION_NAMES.get(request.endpoint.operation), response.exchange
         if operation is None or exchange is None:

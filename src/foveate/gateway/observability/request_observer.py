@@ -8,7 +8,7 @@ from typing import Protocol
 
 from foveate.engine.metrics.collector import MetricsCollector, response_model
 from foveate.gateway.observability.access_log import AccessRecord
-from foveate.gateway.request import IncomingRequest, Scope, Send, parse_request
+from foveate.gateway.request import ClientRequest, Scope, Send, parse_request
 from foveate.gateway.response import ClientResponse
 
 # nginx's status for a client that disconnects before the response.
@@ -20,14 +20,14 @@ _LOG = logging.getLogger("foveate.requests")
 class RequestObserver(Protocol):
     def on_start(self, response: ClientResponse) -> None: ...
 
-    def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
+    def on_end(self, request: ClientRequest, response: ClientResponse) -> None:
         """Record a request that is answered, or whose client disconnected."""
 
 
 class NullRequestObserver:
     def on_start(self, response: ClientResponse) -> None: ...
 
-    def on_end(self, request: IncomingRequest, response: ClientResponse) -> None: ...
+    def on_end(self, request: ClientRequest, response: ClientResponse) -> None: ...
 
 
 NO_REQUEST_OBSERVER = NullRequestObserver()
@@ -46,7 +46,7 @@ def observe_response(scope: Scope, send: Send, observer: RequestObserver) -> Ite
 
 
 class RequestListener(Protocol):
-    def on_request_end(self, request: IncomingRequest, response: ClientResponse) -> None: ...
+    def on_request_end(self, request: ClientRequest, response: ClientResponse) -> None: ...
 
 
 class RequestRecorder:
@@ -69,7 +69,7 @@ class RequestRecorder:
         response.received_at = self._clock()
         self._open.add(response)
 
-    def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
+    def on_end(self, request: ClientRequest, response: ClientResponse) -> None:
         self._open.discard(response)
         metrics, exchange = self._metrics, response.exchange
         metrics.request_bytes.value += response.received_bytes
@@ -93,7 +93,7 @@ class RequestRecorder:
 
 
 def _build_access_record(
-    request: IncomingRequest, response: ClientResponse, model: str, now: float
+    request: ClientRequest, response: ClientResponse, model: str, now: float
 ) -> AccessRecord:
     exchange = response.exchange
     if exchange is None:

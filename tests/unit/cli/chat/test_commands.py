@@ -21,7 +21,7 @@ from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
 from foveate.cost.admission import Settlement, SettlementOutcome
 from foveate.cost.ledger import Call, Category, Charge
-from foveate.engine.request import RoutedRequest, StepFailure
+from foveate.engine.request import IncomingRequest, StepFailure
 from foveate.model import CacheUsage, Format, Savings, TokenCount, Usage
 
 WIDE = Display(columns=100)
@@ -212,7 +212,7 @@ def test_help_lists_commands_keys_and_the_rule_for_slashes() -> None:
 def test_skipped_steps_and_pending_charges_are_noted_once() -> None:
     observer, incoming = (
         ChatObserver(),
-        RoutedRequest(id="1", agent="a", api_format=Format.CHAT, provider="p", upstream="u", body=b""),
+        IncomingRequest(id="1", agent="a", api_format=Format.CHAT, provider="p", upstream="u", body=b""),
     )
     for _ in range(2):
         observer.on_failure(incoming, StepFailure("session", "the store is away"))

@@ -18,7 +18,7 @@ from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NO_OBSERVER, NullObserver, SessionCacheMiss
 from foveate.engine.options import AgentOptions, SpendingOptions
-from foveate.engine.request import AppliedEdit, RoutedRequest, UpstreamRequest
+from foveate.engine.request import AppliedEdit, IncomingRequest, UpstreamRequest
 from foveate.model import Area, Format, ReplaceMessages
 from foveate.prompt_cache.misses.causes import MissCause
 from foveate.session.matching import SessionMatch
@@ -77,7 +77,7 @@ async def finish_call(
 ) -> None:
     """Finish a call of a session with this usage."""
     body = make_body(system, turns=turns, word=word)
-    incoming = RoutedRequest(
+    incoming = IncomingRequest(
         id=f"req {name} {at}",
         agent="ana",
         api_format=Format.ANTHROPIC,
@@ -276,7 +276,7 @@ async def test_a_loss_of_fewer_than_1024_tokens_is_not_a_miss() -> None:
     model, payload = "gemini-2.5-pro", {"contents": [{"role": "user", "parts": [{"text": LONG[:4000]}]}]}
     body = json.dumps(payload).encode()
     for at in (0.0, 20.0):
-        incoming = RoutedRequest(
+        incoming = IncomingRequest(
             id=f"req {at}",
             agent="ana",
             api_format=Format.GEMINI,

@@ -20,7 +20,7 @@ from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.background.compaction import SessionCompactor
 from foveate.engine.context import RequestContext
 from foveate.engine.options import AgentOptions, SpendingOptions
-from foveate.engine.request import RoutedRequest
+from foveate.engine.request import IncomingRequest
 from foveate.engine.spending.paid_client import PaidClient, PaymentOptions
 from foveate.errors import UpstreamStatus, UpstreamTimeout, UpstreamUnreachable
 from foveate.model import Format
@@ -71,7 +71,7 @@ class CompactorWithLedger:
             subject = replace(subject, window_tokens=10 * subject.sent_tokens)
         request = formats.parse_request(json.dumps(body).encode(), Format.ANTHROPIC)
         context = RequestContext(
-            incoming=RoutedRequest(
+            incoming=IncomingRequest(
                 id="r",
                 agent=AGENT,
                 api_format=Format.ANTHROPIC,

@@ -20,7 +20,7 @@ from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions, KeepAliveOptions, SpendingOptions
 from foveate.engine.prefix_logs import PrefixLogs
-from foveate.engine.request import RoutedRequest, UpstreamRequest
+from foveate.engine.request import IncomingRequest, UpstreamRequest
 from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
 from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings
@@ -66,7 +66,7 @@ class AgentSessions:
 
     async def start_request(self, session: str, body: bytes) -> RequestContext:
         """Run a request until it is sent."""
-        incoming = RoutedRequest(
+        incoming = IncomingRequest(
             id=session,
             agent="ana",
             api_format=Format.ANTHROPIC,

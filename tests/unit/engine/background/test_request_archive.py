@@ -12,7 +12,7 @@ from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions
-from foveate.engine.request import RoutedRequest, UpstreamRequest
+from foveate.engine.request import IncomingRequest, UpstreamRequest
 from foveate.errors import StoreUnavailable
 from foveate.model import Format
 from foveate.session.store import ArchivedRequest
@@ -82,7 +82,7 @@ class ArchivingGateway:
     async def call(
         self, id_: str = "req", *, sent_body: bytes = BODY, is_unsent: bool = False, is_readable: bool = True
     ) -> None:
-        incoming = RoutedRequest(
+        incoming = IncomingRequest(
             id=id_, agent="ana", api_format=Format.ANTHROPIC, provider="p", upstream="u", body=BODY, session="s"
         )
         request = formats.parse_request(BODY)

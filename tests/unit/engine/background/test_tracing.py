@@ -21,7 +21,7 @@ from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions
-from foveate.engine.request import AppliedEdit, RoutedRequest, StepFailure, UpstreamRequest
+from foveate.engine.request import AppliedEdit, IncomingRequest, StepFailure, UpstreamRequest
 from foveate.engine.steps.names import SECTIONS
 from foveate.engine.steps.sent_messages import KeepSentMessages
 from foveate.errors import StoreUnavailable
@@ -85,7 +85,7 @@ HELLO = make_body([{"role": "user", "content": SECRET}])
 
 async def make_context(body: bytes, api_format: Format = Format.ANTHROPIC) -> RequestContext:
     """A request after all steps."""
-    incoming = RoutedRequest(
+    incoming = IncomingRequest(
         id="req",
         agent="ana",
         api_format=api_format,

@@ -16,7 +16,7 @@ from foveate.engine.counting.offline import conservative_minimum
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions
-from foveate.engine.request import RoutedRequest, UpstreamRequest
+from foveate.engine.request import IncomingRequest, UpstreamRequest
 from foveate.engine.steps.count import CountCorrector
 from foveate.model import Area, Format, Place, TokenCount
 from foveate.prompt_cache.placement.arrival_times import estimate_returns, forecast_next_request
@@ -34,7 +34,7 @@ BODY = msgspec.json.encode(
 
 def make_context(calibrations: Calibrations, total: TokenCount, *unexplained: str) -> RequestContext:
     """A request whose raw count is `total`."""
-    incoming = RoutedRequest(
+    incoming = IncomingRequest(
         id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="there", body=BODY
     )
     request = formats.parse_request(BODY, Format.ANTHROPIC)

@@ -6,13 +6,13 @@ from foveate.engine.completion import CompletionQueue
 from foveate.engine.counting.calibration import Calibrations, SaveCalibrations, load_calibrations
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NO_OBSERVER
-from foveate.engine.request import RoutedRequest, UpstreamRequest
+from foveate.engine.request import IncomingRequest, UpstreamRequest
 from foveate.errors import StoreUnavailable
 from foveate.model import Format
 from foveate.tokens.calibration import Calibration, CalibrationKey
 
 CALIBRATION = ("anthropic", "claude-opus-9")
-INCOMING = RoutedRequest(
+INCOMING = IncomingRequest(
     id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=b""
 )
 

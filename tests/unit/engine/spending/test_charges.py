@@ -20,7 +20,7 @@ from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.prefix_logs import PrefixLogs
-from foveate.engine.request import RoutedRequest
+from foveate.engine.request import IncomingRequest
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import RecordCharges
@@ -86,7 +86,7 @@ class CappedEngine:
     async def prepare_body(self, body: bytes, api_format: Format = Format.ANTHROPIC) -> Exchange:
         self._calls += 1
         return await self.engine.prepare(
-            RoutedRequest(
+            IncomingRequest(
                 id=f"call {self._calls}",
                 agent="ana",
                 api_format=api_format,

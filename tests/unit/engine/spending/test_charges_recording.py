@@ -17,7 +17,7 @@ from foveate.engine.embeddings import EmbeddingsEngine
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions, SpendingOptions
-from foveate.engine.request import RoutedRequest
+from foveate.engine.request import IncomingRequest
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import RecordCharges
@@ -84,7 +84,7 @@ class EngineWithLedger:
         prepare = self.embeddings.prepare if is_embeddings else self.engine.prepare
         body = json.dumps(fields).encode()
         return await prepare(
-            RoutedRequest(
+            IncomingRequest(
                 id="call", agent="ana", api_format=api_format, provider=provider, upstream="u", body=body
             )
         )

@@ -10,7 +10,7 @@ from foveate import formats
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.context import RequestContext
 from foveate.engine.options import AgentOptions
-from foveate.engine.request import RoutedRequest
+from foveate.engine.request import IncomingRequest
 from foveate.engine.spending.cost_ceiling import (
     CostCeiling,
     CostParameters,
@@ -259,7 +259,7 @@ def test_input_is_bounded_by_the_providers_own_window(
 ) -> None:
     body = _make_body(Format.ANTHROPIC, {"model": "claude-sonnet-4-5"})
     request = formats.parse_request(body, Format.ANTHROPIC)
-    incoming = RoutedRequest(
+    incoming = IncomingRequest(
         id="r", agent="a", api_format=request.format, provider="anthropic", upstream="a", body=body, betas=betas
     )
     options = AgentOptions(window_tokens=configured_tokens)

@@ -20,7 +20,7 @@ from foveate.engine.context import RequestContext
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions, SpendingOptions
-from foveate.engine.request import RoutedRequest
+from foveate.engine.request import IncomingRequest
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import RecordCharges
@@ -101,7 +101,7 @@ class CappedEngine:
         )
         body = json.dumps({"model": "gpt-6-sol", **extra, **(fields or {})}).encode()
         return await self.engine.prepare(
-            RoutedRequest(
+            IncomingRequest(
                 id=f"call {self._calls}",
                 agent=agent,
                 api_format=api_format,

@@ -9,7 +9,7 @@ from foveate import formats
 from foveate.engine.context import RequestContext
 from foveate.engine.options import AgentOptions
 from foveate.engine.prefix_logs import PrefixLogs
-from foveate.engine.request import RoutedRequest
+from foveate.engine.request import IncomingRequest
 from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
 from foveate.engine.steps.tools import OrderTools
@@ -24,7 +24,7 @@ from tests.support.oracles.event_loop import turns_while
 def make_context(fields: dict[str, Any]) -> RequestContext:
     body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, **fields}).encode()
     request = formats.parse_request(body, Format.ANTHROPIC)
-    incoming = RoutedRequest(
+    incoming = IncomingRequest(
         id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="a", body=body
     )
     return RequestContext(

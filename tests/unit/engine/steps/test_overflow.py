@@ -13,7 +13,7 @@ from foveate.compaction.plan import CompactionCandidate
 from foveate.engine.context import RequestContext
 from foveate.engine.counting.calibration import Calibrations
 from foveate.engine.options import AgentOptions
-from foveate.engine.request import RoutedRequest
+from foveate.engine.request import IncomingRequest
 from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.compactions import ApplyCompactions
 from foveate.engine.steps.count import CountCorrector, CountTokens
@@ -47,7 +47,7 @@ def find_session() -> FindSession:
 
 def make_context(body: bytes, options: AgentOptions) -> RequestContext:
     request = formats.parse_request(body, Format.ANTHROPIC)
-    incoming = RoutedRequest(
+    incoming = IncomingRequest(
         id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="a", body=body
     )
     return RequestContext(

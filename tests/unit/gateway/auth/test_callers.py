@@ -16,7 +16,7 @@ from foveate.gateway.auth.callers import (
 from foveate.gateway.auth.keys import HashedKeys, generate_key, hash_key
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.headers import KEY_HEADERS, forward_request_headers
-from foveate.gateway.request import IncomingRequest, parse_request
+from foveate.gateway.request import ClientRequest, parse_request
 from foveate.gateway.routing import Upstream
 
 KEY = generate_key()
@@ -32,7 +32,7 @@ GATEWAY_PAID = Upstream(
 )
 
 
-def make_request(*headers: tuple[bytes, bytes], query: bytes = b"") -> IncomingRequest:
+def make_request(*headers: tuple[bytes, bytes], query: bytes = b"") -> ClientRequest:
     scope = {"method": "POST", "path": "/v1/chat/completions", "query_string": query, "headers": list(headers)}
     return parse_request(scope)
 
@@ -128,7 +128,7 @@ def test_a_google_key_in_the_query_is_forwarded_unless_it_is_replaced() -> None:
     assert replacement_key_headers(make_request(), google) == [(b"x-goog-api-key", b"sk-ours")]
 
 
-def make_signed_request(key_id: str, signature: str, *other_headers: tuple[bytes, bytes]) -> IncomingRequest:
+def make_signed_request(key_id: str, signature: str, *other_headers: tuple[bytes, bytes]) -> ClientRequest:
     text = f"AWS4-HMAC-SHA256 Credential={key_id}/20261117/r/bedrock/aws4_request, Signature={signature}"
     return make_request((b"authorization", text.encode()), *other_headers)
 
@@ -144,7 +144,7 @@ def test_a_signing_caller_is_identified_by_its_key_not_by_its_signatures() -> No
 
 
 def test_callers_of_gemini_differ_by_the_key_in_the_query() -> None:
-    def make_gemini_request(query: bytes) -> IncomingRequest:
+    def make_gemini_request(query: bytes) -> ClientRequest:
         path = "/v1beta/models/gemini-3-pro:generateContent"
         return parse_request({"method": "POST", "path": path, "query_string": query, "headers": []})
 

@@ -6,7 +6,7 @@ from foveate.errors import KeyRefused
 from foveate.gateway.auth.credentials import check_credentials, official_provider
 from foveate.gateway.auth.keys import generate_key
 from foveate.gateway.endpoints import ApiFamily
-from foveate.gateway.request import IncomingRequest, parse_request
+from foveate.gateway.request import ClientRequest, parse_request
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream
 
 CHAT = "/v1/chat/completions"
@@ -38,19 +38,19 @@ OFFICIAL = {
 }
 
 
-def make_request(header: str, value: str, *, path: str = CHAT, query: str = "") -> IncomingRequest:
+def make_request(header: str, value: str, *, path: str = CHAT, query: str = "") -> ClientRequest:
     headers = [(header.encode(), value.encode())] if header else []
     return parse_request({"method": "POST", "path": path, "query_string": query.encode(), "headers": headers})
 
 
-def allowed_providers(request: IncomingRequest) -> set[str]:
+def allowed_providers(request: ClientRequest) -> set[str]:
     """Return the official providers that may receive a request."""
     messages = {provider: error_message(request, url) for provider, url in OFFICIAL.items()}
     assert all("Nothing was sent" in text and "secret" not in text for text in messages.values() if text)
     return {provider for provider, text in messages.items() if not text}
 
 
-def error_message(request: IncomingRequest, url: str) -> str:
+def error_message(request: ClientRequest, url: str) -> str:
     try:
         check_credentials(request, make_upstream(url))
     except KeyRefused as error:

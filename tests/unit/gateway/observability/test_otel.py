@@ -16,7 +16,7 @@ from foveate.errors import BadSetting
 from foveate.gateway.config import resolve_config
 from foveate.gateway.observability import otel
 from foveate.gateway.observability.otel import Telemetry
-from foveate.gateway.request import IncomingRequest, parse_request
+from foveate.gateway.request import ClientRequest, parse_request
 from foveate.gateway.response import ClientResponse
 from tests.support.scenarios.finished_exchanges import finish_exchange
 
@@ -46,7 +46,7 @@ class InMemoryTelemetry:
         return values
 
 
-def make_request(path: str = "/v1/messages", **headers: str) -> IncomingRequest:
+def make_request(path: str = "/v1/messages", **headers: str) -> ClientRequest:
     names = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", **headers}
     raw = [(name.encode(), value.encode()) for name, value in names.items()]
     return parse_request(
@@ -55,7 +55,7 @@ def make_request(path: str = "/v1/messages", **headers: str) -> IncomingRequest:
 
 
 def finish_request(
-    request: IncomingRequest, exchange: Exchange | None, status: int = 200, error_code: str = ""
+    request: ClientRequest, exchange: Exchange | None, status: int = 200, error_code: str = ""
 ) -> ClientResponse:
     async def send(_: object) -> None:
         """Discard the message."""

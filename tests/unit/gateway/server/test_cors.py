@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.gateway.request import IncomingRequest, Receive, Scope, Send
+from foveate.gateway.request import ClientRequest, Receive, Scope, Send
 from foveate.gateway.response import ClientResponse
 from foveate.gateway.server.cors import CorsMiddleware, preflight_headers, response_headers
 
@@ -129,7 +129,7 @@ class RecordingObserver:
     def on_start(self, _client: ClientResponse) -> None:
         self.started += 1
 
-    def on_end(self, request: IncomingRequest, response: ClientResponse) -> None:
+    def on_end(self, request: ClientRequest, response: ClientResponse) -> None:
         self.ended.append((request.id, response.status, response.error_code))
 
 
