@@ -208,7 +208,7 @@ async def _wait_until_settled(gateway: Gateway, counter: _FinishedCounter, expec
         if counter.finished >= expected:
             break
         await asyncio.sleep(_POLL_SECONDS)
-    for settle in gateway.engine.background_hooks:
+    for settle in gateway.engine.hooks.in_background:
         if isinstance(settle, SessionCompactor):
             await settle.wait()
 

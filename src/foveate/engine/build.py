@@ -21,6 +21,7 @@ from foveate.engine.counting.calibration import Calibrate, Calibrations, SaveCal
 from foveate.engine.counting.remote import RemoteCounter
 from foveate.engine.counting.stored_conversations import StoredConversationSizes
 from foveate.engine.engine import Engine
+from foveate.engine.exchange import CallHooks
 from foveate.engine.observer import NO_OBSERVER, Observer
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.prefix_logs import PrefixLogs, SaveReuse
@@ -37,7 +38,7 @@ from foveate.engine.preview import (
 )
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import CapUncounted
-from foveate.engine.spending.charges import RecordCharges
+from foveate.engine.spending.charges import ChargeRecorder, CompareCosts
 from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
 from foveate.engine.steps.caps import EnforceCaps
 from foveate.engine.steps.compactions import ApplyCompactions, LimitTurns
@@ -91,8 +92,8 @@ def build_engine(
     stored_conversations = StoredConversationSizes()
     apply_compactions = ApplyCompactions(compaction_store)
     count = CountTokens(session_store, CountCorrector(calibrations, remote_counter), stored_conversations)
-    completion_queue = CompletionQueue(admission, session_store)
-    record_charges = RecordCharges(admission, spending, session_states)
+    charges = ChargeRecorder(admission, spending)
+    completion_queue = CompletionQueue(charges, session_store)
     sessions = SessionMatcher(session_store, has_other_workers=has_other_processes)
     preview = _build_preview(
         sessions,
@@ -135,23 +136,33 @@ def build_engine(
             enforce_caps,
             *((CancelKeepAlive(keep_alive),) if keep_alive is not None else ()),
         ),
-        session_hooks=(
-            RecordResponse(sessions, session_store, stored_conversations),
-            SimulateSavings(session_states, logs),
-            record_charges,
-            Calibrate(calibrations),
-            *((keep_alive,) if keep_alive is not None else ()),
-            RecordRejections(rejections),
-            RecordInvalidThinking(session_states),
-            InvalidateCompactionThinking(compaction_store),
-        ),
-        background_hooks=(
-            *(
-                hook
-                for hook in (cache_misses, request_archive, tracing, save_calibrations, save_reuse, rate_limits)
-                if hook is not None
+        hooks=CallHooks(
+            before_last_byte=(charges.complete,),
+            after_response=(
+                RecordResponse(sessions, session_store, stored_conversations),
+                SimulateSavings(session_states, logs),
+                CompareCosts(spending, session_states),
+                Calibrate(calibrations),
+                *((keep_alive,) if keep_alive is not None else ()),
+                RecordRejections(rejections),
+                RecordInvalidThinking(session_states),
+                InvalidateCompactionThinking(compaction_store),
             ),
-            compactor,
+            in_background=(
+                *(
+                    hook
+                    for hook in (
+                        cache_misses,
+                        request_archive,
+                        tracing,
+                        save_calibrations,
+                        save_reuse,
+                        rate_limits,
+                    )
+                    if hook is not None
+                ),
+                compactor,
+            ),
         ),
         completion_queue=completion_queue,
         options=options,
@@ -160,8 +171,7 @@ def build_engine(
         admit_uncounted=CapUncounted(admission, spending, clock),
         beta_override=beta_override,
         preview=preview,
-        record_charge=record_charges.record_charge,
-        announce_call=record_charges.announce_call,
+        charges=charges,
         compact_now=compactor.compact_now,
         recount=CountCorrector(calibrations, remote_counter).recount,
         read_only_steps=(find_session, count, *keep_sent_messages, enforce_caps),
@@ -200,7 +210,7 @@ def _build_preview(
             DropInvalidThinking(),
             OrderTools(read_only_states),
         ),
-        background_hooks=(RecordCount(remote_counter),) if remote_counter is not None else (),
+        hooks=CallHooks(in_background=(RecordCount(remote_counter),) if remote_counter is not None else ()),
         completion_queue=CompletionQueue(session_store=read_only_store),
         options=options,
         clock=clock,

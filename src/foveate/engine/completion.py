@@ -4,8 +4,8 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 
-from foveate.cost.admission import Admission
 from foveate.engine.exchange import Exchange
+from foveate.engine.spending.charges import ChargeRecorder
 from foveate.engine.steps.names import RECORD_CHARGES, STORE_WRITES
 from foveate.errors import StoreUnavailable
 from foveate.session.store import PendingWrite, SessionStore, SessionWrite
@@ -23,13 +23,13 @@ class CompletionQueue:
 
     def __init__(
         self,
-        admission: Admission | None = None,
+        charges: ChargeRecorder | None = None,
         session_store: SessionStore | None = None,
         *,
         interval_seconds: float = _INTERVAL_SECONDS,
     ) -> None:
-        """`admission` records the charges; pending writes go to `session_store`."""
-        self._admission = admission
+        """`charges` persists the charges; pending writes go to `session_store`."""
+        self._charges = charges
         self._session_store = session_store
         self._interval_seconds = interval_seconds
         self._finished: list[Exchange] = []
@@ -81,13 +81,12 @@ class CompletionQueue:
 
     async def _complete(self, finished: Sequence[Exchange]) -> None:
         self.store_writes(finished)  # together with the charges, in one transaction
-        if self._admission is not None:
-            for action in (_record_charges, _release_reservations):
-                try:
-                    await action(finished, self._admission)
-                except Exception as error:  # noqa: BLE001 - the hooks run nevertheless
-                    for exchange in finished:
-                        exchange.report_failure(RECORD_CHARGES, error)
+        if self._charges is not None:
+            try:
+                await self._charges.persist(finished)
+            except Exception as error:  # noqa: BLE001 - the hooks run nevertheless
+                for exchange in finished:
+                    exchange.report_failure(RECORD_CHARGES, error)
         for exchange in finished:
             exchange.run_background_hooks()
 
@@ -135,17 +134,3 @@ def _start_task(tasks: set[asyncio.Task[None]], coroutine: Coroutine[object, obj
     task = asyncio.create_task(coroutine)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
-
-
-async def _record_charges(finished: Sequence[Exchange], admission: Admission) -> None:
-    charges = [exchange.charge for exchange in finished if exchange.charge is not None]
-    if charges:
-        await admission.settle_all(charges)
-
-
-async def _release_reservations(finished: Sequence[Exchange], admission: Admission) -> None:
-    reservations = [
-        reservation for exchange in finished if (reservation := exchange.unused_reservation) is not None
-    ]
-    if reservations:
-        await asyncio.gather(*(admission.release(reservation) for reservation in reservations))

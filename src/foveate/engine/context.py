@@ -110,6 +110,7 @@ class CostFields(msgspec.Struct, eq=False):
     output_limit: SetParameter | None = None
     """A limit that fits under the caps, for a request without one; it is never sent without it."""
     reservation: AdmittedCall | None = None
+    estimated_input_tokens: int | None = None
 
 
 class RequestContext(msgspec.Struct, eq=False):

@@ -3,19 +3,18 @@
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from foveate import formats
-from foveate.cost.admission import Admission, AdmittedCall
-from foveate.cost.ledger import Call, Category, Charge
-from foveate.cost.savings import make_price_function, make_unchanged_savings
+from foveate.cost.admission import Admission
+from foveate.cost.ledger import Call, Category
 from foveate.engine.completion import CompletionQueue
-from foveate.engine.exchange import Exchange
+from foveate.engine.context import CostFields
+from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import NO_OBSERVER, Observer
 from foveate.engine.options import SpendingOptions
 from foveate.engine.relay import ResponseEvent, Transport, relay_call
 from foveate.engine.request import AppliedEdit, IncomingRequest, UpstreamRequest, check_model_name
 from foveate.engine.spending.admission import AdmitUncounted, admit_call, check_unknown_cost
+from foveate.engine.spending.charges import ChargeRecorder
 from foveate.engine.spending.cost_features import (
     CostFeature,
     header_features,
@@ -26,7 +25,7 @@ from foveate.engine.steps.names import ROUTE
 from foveate.errors import BadEdit, DuplicateKey, MalformedRequest
 from foveate.formats.json_text.duplicate_keys import check_unique_keys
 from foveate.formats.json_text.parse import parse_fields, parse_json
-from foveate.model import ZERO_TOKENS, CacheUsage, Format, SetParameter, TokenCount, Usage
+from foveate.model import ZERO_TOKENS, Format, SetParameter, TokenCount
 from foveate.session.client_names import derive_named_session_id
 from foveate.session.counting import run_in_thread_if_large
 from foveate.tokens import counter_for
@@ -74,6 +73,7 @@ def read_embeddings_request(body: bytes, served_model: str = "") -> EmbeddingsRe
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingsEngine:
     admission: Admission
+    charges: ChargeRecorder
     options: Callable[[], SpendingOptions]
     admit_uncounted: AdmitUncounted
     clock: Callable[[], float]
@@ -133,11 +133,14 @@ class EmbeddingsEngine:
             options.caps,
             wait_for_charges=self.completion_queue.drain_all_processes,
         )
-        self.admission.announce(call, ceiling=ceiling, estimated_input_tokens=embeddings.count.tokens)
-        record_charge = _RecordEmbeddingsCharge(self, reservation, embeddings.count)
-        return self._make_exchange(
-            incoming, upstream_request, received_at=now, record_charge=record_charge, reservation=reservation
+        cost = CostFields(
+            call=reservation.call,
+            ceiling_dollars=reservation.ceiling,
+            reservation=reservation,
+            estimated_input_tokens=embeddings.count.tokens,
         )
+        self.charges.open(cost)
+        return self._make_exchange(incoming, upstream_request, received_at=now, cost=cost)
 
     def _make_exchange(
         self,
@@ -145,20 +148,18 @@ class EmbeddingsEngine:
         upstream_request: UpstreamRequest,
         *,
         received_at: float | None = None,
-        record_charge: "_RecordEmbeddingsCharge | None" = None,
-        reservation: AdmittedCall | None = None,
+        cost: CostFields | None = None,
     ) -> Exchange:
         return Exchange(
             incoming,
             None,
             upstream_request,
-            background_hooks=(),
+            hooks=CallHooks(before_last_byte=(self.charges.complete,)),
             clock=self.clock,
             observer=self.observer,
             received_at=received_at,
-            record_charge=record_charge,
             completer=self.completion_queue,
-            reservation=reservation,
+            cost=cost,
         )
 
 
@@ -183,28 +184,3 @@ def _rename_model(incoming: IncomingRequest) -> UpstreamRequest:
     return UpstreamRequest(
         body=formats.apply_edits(request, (rename,)), applied_edits=(AppliedEdit(ROUTE, rename),)
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _RecordEmbeddingsCharge:
-    embeddings: EmbeddingsEngine
-    reservation: AdmittedCall
-    count: TokenCount
-
-    def __call__(self, exchange: Exchange) -> None:
-        usage, has_usage, call = exchange.usage, exchange.has_complete_usage, self.reservation.call
-        if not has_usage and not exchange.may_be_charged:
-            self.embeddings.admission.withdraw(call.id)
-            return
-        prices = self.embeddings.options().prices
-        price = make_price_function(prices, call)
-        charge = Charge(
-            call=call,
-            usage=usage or Usage(cache=CacheUsage()),
-            dollars=price(usage) if usage is not None and has_usage else None,
-            estimated_input_tokens=self.count.tokens,
-            estimated_dollars=self.reservation.ceiling,
-            is_partial=not exchange.is_complete,
-        )
-        exchange.charge = replace(charge, savings=make_unchanged_savings(charge.dollars))
-        self.embeddings.admission.log_charge(exchange.charge)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from foveate import formats
 from foveate.engine.completion import CompletionQueue
 from foveate.engine.context import RequestContext, Step
-from foveate.engine.exchange import Exchange, ExchangeHook
+from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import Observer
 from foveate.engine.options import AgentOptions
 from foveate.engine.relay import ResponseEvent, Transport, UpstreamsWithoutCounts, relay_call
 from foveate.engine.request import IncomingRequest, StepFailure, UpstreamRequest, check_model_name
 from foveate.engine.spending.admission import AdmitUncounted
+from foveate.engine.spending.charges import ChargeRecorder
 from foveate.engine.steps.names import ROUTE
 from foveate.engine.steps.overflow import CompactNow
 from foveate.errors import (
@@ -48,23 +49,20 @@ class Engine:
     the value of `ANTHROPIC_CACHE_BETA`. `preview` prepares what would be sent, without side effects.
     `compact_now` compacts a session on demand, whatever its size.
 
-    Hooks run in this order: `announce_call` right before a request is sent, `record_charge` before the client
-    has the whole response, `session_hooks` before its next request, `background_hooks` in the
-    `completion_queue`. `forget_conversation` takes the agent, the upstream and the id of a stored conversation
+    `charges` opens the charge of each call; `hooks` and the `completion_queue` run at its end.
+    `forget_conversation` takes the agent, the upstream and the id of a stored conversation
     that was changed.
     """
 
     steps: Sequence[Step]
-    background_hooks: Sequence[ExchangeHook]
     options: Callable[[str], AgentOptions]
     clock: Callable[[], float]
     observer: Observer
     admit_uncounted: AdmitUncounted
     beta_override: str | None = None
     preview: "Engine | None" = None
-    record_charge: Callable[[Exchange], None] | None = None
-    announce_call: Callable[[RequestContext], None] | None = None
-    session_hooks: Sequence[ExchangeHook] = ()
+    hooks: CallHooks = CallHooks()  # noqa: RUF009 - it is frozen
+    charges: ChargeRecorder | None = None
     completion_queue: CompletionQueue = field(default_factory=CompletionQueue)
     compact_now: CompactNow | None = None
     recount: Callable[[RequestContext], Awaitable[None]] | None = None
@@ -129,8 +127,10 @@ class Engine:
             raise
         if context.problems:
             self._report_problems(context)
-        if self.announce_call is not None:
-            self.announce_call(context)
+        if self.charges is not None and context.cost.call is not None:
+            count = context.count.total
+            context.cost.estimated_input_tokens = count.tokens if count is not None else None
+            self.charges.open(context.cost)
         return self._make_exchange(incoming, context, upstream_request, received_at)
 
     def _report_problems(self, context: RequestContext) -> None:
@@ -211,13 +211,11 @@ class Engine:
             incoming,
             context,
             upstream_request,
-            background_hooks=self.background_hooks,
+            hooks=self.hooks,
             clock=self.clock,
             observer=self.observer,
             received_at=received_at,
             write_request=self._write_request,
-            record_charge=self.record_charge,
-            session_hooks=self.session_hooks,
             completer=self.completion_queue,
         )
 

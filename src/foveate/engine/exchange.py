@@ -3,12 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from foveate.compaction.thinking import is_prefix_mismatch
 from foveate.cost.admission import AdmittedCall
 from foveate.cost.ledger import Charge
-from foveate.engine.context import RequestContext
+from foveate.engine.context import CostFields, RequestContext
 from foveate.engine.request import IncomingRequest, StepFailure, UpstreamRequest
 from foveate.engine.response_reader import ResponseReader
 from foveate.engine.steps.names import CACHE, PREPARE_CHARGE
@@ -16,7 +17,7 @@ from foveate.errors import FoveateError
 from foveate.formats.json_text.large_json import LARGE_BYTES
 from foveate.formats.response.answers import AnswerParts
 from foveate.formats.response.rate_limits import RateLimit, read_rate_limits
-from foveate.model import CacheUsage, SetParameter, SimulatedState, Usage
+from foveate.model import CacheUsage, Savings, SetParameter, SimulatedState, Usage
 from foveate.prompt_cache.rejections import (
     Rejection,
     classify_rejection,
@@ -35,6 +36,22 @@ class ExchangeHook(Protocol):
     """Runs at the end of every exchange. It must be quick, since it blocks the event loop."""
 
     def __call__(self, exchange: "Exchange", /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallHooks:
+    """What runs at the end of each call. A hook that fails is reported, and the others run nevertheless.
+
+    - `before_last_byte` runs before the client has the whole response: whatever must not be lost if this
+      process is killed right after the response.
+    - `after_response` runs once the last bytes for the client are written, and before its next request is read:
+      whatever the next request of the session needs.
+    - `in_background` runs in batches, some milliseconds later, once the charges are persisted.
+    """
+
+    before_last_byte: Sequence[ExchangeHook] = ()
+    after_response: Sequence[ExchangeHook] = ()
+    in_background: Sequence[ExchangeHook] = ()
 
 
 class ExchangeObserver(Protocol):
@@ -65,22 +82,18 @@ class Exchange:
         context: RequestContext | None,
         upstream_request: UpstreamRequest,
         *,
-        background_hooks: Sequence[ExchangeHook],
         clock: Callable[[], float],
         observer: ExchangeObserver,
         completer: ExchangeCompleter,
+        hooks: CallHooks = CallHooks(),  # noqa: B008 - it is frozen
         received_at: float | None = None,
         write_request: Callable[[RequestContext], UpstreamRequest] | None = None,
-        record_charge: ExchangeHook | None = None,
-        session_hooks: Sequence[ExchangeHook] = (),
-        reservation: AdmittedCall | None = None,
+        cost: CostFields | None = None,
     ) -> None:
         """`context` is None for a request that could not be parsed. `received_at`: when the request arrived.
 
-        `write_request` writes the request again once our breakpoints or parameters are removed. `record_charge`
-        runs before the client has the whole response, `session_hooks` before its next request, and
-        `background_hooks` once the charge is recorded. `reservation` is that of the call, if there is no
-        context.
+        `write_request` writes the request again once our breakpoints or parameters are removed. `cost` is that
+        of a call without a context.
         """
         self.incoming = incoming
         self.context = context
@@ -97,15 +110,14 @@ class Exchange:
         self.charge: Charge | None = None  # for the ledger
         self.rate_limits: tuple[RateLimit, ...] = ()  # of the subscription that pays
         self.simulated_usage: Mapping[SimulatedState, CacheUsage] = {}  # input usage in each simulated state
-        self._reservation = reservation
+        self.savings = Savings()
+        self.cost = context.cost if context is not None else cost or CostFields()
         self._is_charge_unknown = False
         self._observer = observer
         self._completer = completer
-        self._background_hooks = background_hooks
+        self._hooks = hooks
         self._write_request = write_request
-        self._record_charge = record_charge
-        self._is_charge_recorded = record_charge is None
-        self._session_hooks = session_hooks
+        self._is_charge_completed = not hooks.before_last_byte
         self._clock = clock
         self._reader: ResponseReader | None = None
 
@@ -209,8 +221,8 @@ class Exchange:
         if self._reader is None:
             return chunk
         forwarded = self._reader.on_chunk(chunk)
-        if not self._is_charge_recorded and self._reader.has_ended:
-            self._record_charge_once()
+        if not self._is_charge_completed and self._reader.has_ended:
+            self._run_before_last_byte()
         return forwarded
 
     def flush(self) -> bytes:
@@ -268,16 +280,15 @@ class Exchange:
     def unused_reservation(self) -> AdmittedCall | None:
         if self.charge is not None or self._is_charge_unknown:
             return None
-        return self._reservation if self.context is None else self.context.cost.reservation
+        return self.cost.reservation
 
     def finish(self, *, is_interrupted: bool = False) -> None:
         """End the exchange and start its hooks; `is_interrupted`: the response is missing or incomplete."""
         self.is_interrupted = is_interrupted
-        if not self._is_charge_recorded:
-            self._record_charge_once()
+        if not self._is_charge_completed:
+            self._run_before_last_byte()
         self.ended_at = self._clock()
-        # After the last bytes for the client are written, and before its next request is read.
-        asyncio.get_running_loop().call_soon(self._run_hooks, self._session_hooks)
+        asyncio.get_running_loop().call_soon(self._run_hooks, self._hooks.after_response)
         self._completer.enqueue(self)
 
     async def wait_until_completed(self) -> None:
@@ -287,7 +298,7 @@ class Exchange:
         self._completer.store_writes((self,))
 
     def run_background_hooks(self) -> None:
-        self._run_hooks((*self._background_hooks, self._observer.on_finished))
+        self._run_hooks((*self._hooks.in_background, self._observer.on_finished))
 
     def report_failure(self, task: str, error: Exception) -> None:
         """Log and report a failure, with a traceback if it is a bug of ours."""
@@ -296,12 +307,12 @@ class Exchange:
         _LOG.error("%s: %s failed: %s", self.incoming.id, task, problem.reason, exc_info=bug)
         self._observer.on_failure(self.incoming, problem)
 
-    def _record_charge_once(self) -> None:
-        self._is_charge_recorded = True
+    def _run_before_last_byte(self) -> None:
+        self._is_charge_completed = True
         self.ended_at = self._clock()
         try:
-            if self._record_charge is not None:
-                self._record_charge(self)
+            for hook in self._hooks.before_last_byte:
+                hook(self)
         except Exception as error:  # noqa: BLE001 - the client has its response
             self._is_charge_unknown = True  # whether the provider charges for the call
             self.report_failure(PREPARE_CHARGE, error)

@@ -33,6 +33,7 @@ from foveate.engine.sections.collect import SpendingSource
 from foveate.engine.sections.sources import SectionSources
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import ObservedAdmission, adopt_orphans
+from foveate.engine.spending.charges import ChargeRecorder
 from foveate.engine.steps.sections import InjectSections
 from foveate.errors import FoveateError
 from foveate.gateway.app import PAGES_PREFIX, Gateway, GatewayOptions
@@ -362,6 +363,7 @@ async def open_gateway(
         )
         embeddings = EmbeddingsEngine(
             admission=admission,
+            charges=ChargeRecorder(admission, lambda: current_config().cost),
             options=lambda: current_config().cost,
             admit_uncounted=engine.admit_uncounted,
             clock=clock,

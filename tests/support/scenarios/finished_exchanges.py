@@ -9,7 +9,7 @@ from foveate.cost.ledger import Call, Category, Charge
 from foveate.engine.completion import CompletionQueue
 from foveate.engine.context import RequestContext
 from foveate.engine.counting.calibration import Calibrate, Calibrations
-from foveate.engine.exchange import Exchange
+from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.metrics.collector import MetricsCollector
 from foveate.engine.metrics.registry import render_metrics
 from foveate.engine.observer import NO_OBSERVER, Observer
@@ -95,7 +95,7 @@ async def finish_exchange(
         incoming,
         context,
         outgoing,
-        background_hooks=(Calibrate(Calibrations()),),
+        hooks=CallHooks(in_background=(Calibrate(Calibrations()),)),
         clock=lambda: next(times),
         observer=watch,
         received_at=100.0,

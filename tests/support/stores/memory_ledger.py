@@ -16,6 +16,9 @@ from foveate.cost.ledger import (
     Ledger,
     Reservation,
 )
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.engine.options import SpendingOptions
+from foveate.engine.spending.charges import ChargeRecorder
 from foveate.errors import BadOption, StoreUnavailable
 from tests.support.stores.ledger_records import NOON, make_standing
 
@@ -129,3 +132,8 @@ def make_admission(ledger: Ledger, sleeps: ManualSleeps | None = None, *, max_wa
         options=AdmissionOptions(lifetime_seconds=60.0, max_waiting=max_waiting),
         sleep=(sleeps or ManualSleeps()).sleep,
     )
+
+
+def make_recorder(admission: Admission) -> ChargeRecorder:
+    """Return a recorder that knows no prices and no caps."""
+    return ChargeRecorder(admission, lambda: SpendingOptions(caps=(), prices=PriceBook()))

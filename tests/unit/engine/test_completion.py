@@ -9,8 +9,8 @@ import pytest
 from foveate.cost.admission import Admission, AdmittedCall, Settlement
 from foveate.cost.ledger import Charge
 from foveate.engine.completion import CompletionQueue
-from foveate.engine.context import RequestContext
-from foveate.engine.exchange import Exchange
+from foveate.engine.context import CostFields, RequestContext
+from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import UpstreamRequest
@@ -20,7 +20,7 @@ from foveate.session.store import CountUpdate, PendingWrite, SessionWrite
 from tests.support.oracles.engine_observers import EventObserver
 from tests.support.scenarios.incoming_requests import BODY, make_incoming_request
 from tests.support.stores.ledger_records import make_call, make_charge
-from tests.support.stores.memory_ledger import InMemoryLedger, make_admission
+from tests.support.stores.memory_ledger import InMemoryLedger, make_admission, make_recorder
 from tests.support.stores.memory_session_store import InMemorySessionStore
 
 FAILING_STATUS = 410
@@ -71,7 +71,9 @@ class QueueSetup:
             session_store or RecordingStore(),
             FinishObserver(),
         )
-        self.queue = CompletionQueue(make_admission(ledger), self.session_store, interval_seconds=seconds)
+        self.queue = CompletionQueue(
+            make_recorder(make_admission(ledger)), self.session_store, interval_seconds=seconds
+        )
         self.hook_calls: list[str] = []
         self.stored: list[tuple[str, bool]] = []
 
@@ -102,10 +104,9 @@ class QueueSetup:
             make_incoming_request(),
             context,
             UpstreamRequest(body=BODY),
-            background_hooks=(run_hook,),
+            hooks=CallHooks(after_response=(lambda _: self.hook_calls.append(id_),), in_background=(run_hook,)),
             clock=lambda: 0.0,
             observer=self.observer,
-            session_hooks=(lambda _: self.hook_calls.append(id_),),
             completer=self.queue,
         )
         exchange.charge = make_charge(make_call(id_), "0.25")
@@ -227,11 +228,10 @@ async def test_a_reservation_is_released_unless_the_charge_is_unknown(is_recorde
         msgspec.structs.replace(make_incoming_request(), id="a"),
         None,
         UpstreamRequest(body=BODY),
-        background_hooks=(),
         clock=lambda: 0.0,
-        record_charge=record_charge,
-        completer=CompletionQueue(make_admission(ledger)),
-        reservation=AdmittedCall(call=make_call("a"), is_reserved=True),
+        hooks=CallHooks(before_last_byte=(record_charge,)),
+        completer=CompletionQueue(make_recorder(make_admission(ledger))),
+        cost=CostFields(reservation=AdmittedCall(call=make_call("a"), is_reserved=True)),
         observer=NO_OBSERVER,
     )
     exchange.finish()
@@ -250,17 +250,19 @@ class FailingAdmission(Admission):
 async def test_a_reservation_is_released_even_if_other_charges_cannot_be_recorded() -> None:
     """Defect: it blocked others under a cap for as long as a call may take."""
     ledger = InMemoryLedger()
-    queue, observer = CompletionQueue(FailingAdmission(ledger, clock=lambda: 0.0)), EventObserver()
+    queue, observer = (
+        CompletionQueue(make_recorder(FailingAdmission(ledger, clock=lambda: 0.0))),
+        EventObserver(),
+    )
     for id_, charge in (("a", make_charge(make_call("a"), "0.25")), ("b", None)):
         exchange = Exchange(
             make_incoming_request(),
             None,
             UpstreamRequest(body=BODY),
-            background_hooks=(),
             clock=lambda: 0.0,
             observer=observer,
             completer=queue,
-            reservation=AdmittedCall(call=make_call(id_), is_reserved=True),
+            cost=CostFields(reservation=AdmittedCall(call=make_call(id_), is_reserved=True)),
         )
         exchange.charge = charge
         exchange.finish()

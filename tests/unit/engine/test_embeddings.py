@@ -15,6 +15,7 @@ from foveate.engine.exchange import Exchange
 from foveate.engine.options import SpendingOptions
 from foveate.engine.request import IncomingRequest
 from foveate.engine.spending.admission import CapUncounted
+from foveate.engine.spending.charges import ChargeRecorder
 from foveate.errors import CapExceeded, CapUncheckable, DuplicateKey, MalformedRequest
 from foveate.model import Format
 from tests.support.oracles.event_loop import turns_while
@@ -36,12 +37,14 @@ class EmbeddingsSetup:
         admission = Admission(self.ledger, clock=clock)
         spending = SpendingOptions(caps=caps, prices=PRICES)
         uncounted = CapUncounted(admission, lambda: spending, clock)
+        charges = ChargeRecorder(admission, lambda: spending)
         self.embeddings = EmbeddingsEngine(
             admission=admission,
+            charges=charges,
             options=lambda: spending,
             admit_uncounted=uncounted,
             clock=clock,
-            completion_queue=CompletionQueue(admission),
+            completion_queue=CompletionQueue(charges),
         )
 
     async def prepare(self, body: bytes) -> Exchange:

@@ -48,7 +48,6 @@ async def admit_always(request_id: str, agent: str, reason: str) -> None: ...
 def make_engine(observer: StepObserver, steps: Sequence[Step]) -> Engine:
     return Engine(
         steps=steps,
-        background_hooks=(),
         options=lambda _: AgentOptions(),
         clock=lambda: 1.0,
         observer=observer,

@@ -7,14 +7,14 @@ import pytest
 from foveate.engine.completion import CompletionQueue
 from foveate.engine.context import RequestContext
 from foveate.engine.engine import Engine
-from foveate.engine.exchange import Exchange
+from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import StepFailure, UpstreamRequest
 from foveate.errors import DoesNotFit
 from tests.support.oracles.engine_observers import EventObserver
 from tests.support.scenarios.incoming_requests import BODY, make_incoming_request
 from tests.support.stores.ledger_records import CHARGE
-from tests.support.stores.memory_ledger import InMemoryLedger, make_admission
+from tests.support.stores.memory_ledger import InMemoryLedger, make_admission, make_recorder
 
 
 class FailingStep:
@@ -52,7 +52,7 @@ def make_engine(observer: EventObserver, *steps: FailingStep | RejectingStep | D
     times = iter(range(100))
     return Engine(
         steps=steps,
-        background_hooks=(FailingStep(),),
+        hooks=CallHooks(in_background=(FailingStep(),)),
         options=lambda _: AgentOptions(),
         clock=lambda: float(next(times)),
         observer=observer,
@@ -97,12 +97,11 @@ async def test_an_unreadable_request_is_reported_and_sent() -> None:
 
 async def test_a_cancelled_exchange_is_reported() -> None:
     observer, ledger = EventObserver(), InMemoryLedger(pause=asyncio.Event())
-    queue = CompletionQueue(make_admission(ledger))
+    queue = CompletionQueue(make_recorder(make_admission(ledger)))
     exchange = Exchange(
         make_incoming_request(),
         None,
         UpstreamRequest(body=BODY),
-        background_hooks=(),
         clock=lambda: 0.0,
         observer=observer,
         completer=queue,

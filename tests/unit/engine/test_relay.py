@@ -6,7 +6,7 @@ import pytest
 
 from foveate.engine.context import RequestContext
 from foveate.engine.engine import Engine
-from foveate.engine.exchange import Exchange
+from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.options import AgentOptions
 from foveate.engine.relay import (
     CallPrepared,
@@ -52,8 +52,10 @@ class Sent:
         self.events: list[ResponseEvent] = []
         self.engine = Engine(
             steps=(step or FakeStep(),),
-            background_hooks=(self.hooked.append,),
-            record_charge=lambda _: self.recorded.append("charge"),
+            hooks=CallHooks(
+                before_last_byte=(lambda _: self.recorded.append("charge"),),
+                in_background=(self.hooked.append,),
+            ),
             options=lambda _: AgentOptions(),
             clock=lambda: 1.0,
             observer=StepObserver(),

@@ -15,7 +15,7 @@ from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.background.cache_misses import CacheMissDetector, describe_miss, describe_miss_briefly
 from foveate.engine.completion import CompletionQueue
 from foveate.engine.context import RequestContext
-from foveate.engine.exchange import Exchange
+from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import NO_OBSERVER, NullObserver, SessionCacheMiss
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.request import AppliedEdit, IncomingRequest, UpstreamRequest
@@ -97,7 +97,7 @@ async def finish_call(
         incoming,
         context,
         UpstreamRequest(body=body),
-        background_hooks=(detector,),
+        hooks=CallHooks(in_background=(detector,)),
         clock=lambda: at,
         observer=NO_OBSERVER,
         completer=CompletionQueue(),
@@ -296,7 +296,7 @@ async def test_a_loss_of_fewer_than_1024_tokens_is_not_a_miss() -> None:
             incoming,
             context,
             UpstreamRequest(body=body),
-            background_hooks=(detector,),
+            hooks=CallHooks(in_background=(detector,)),
             clock=iter(repeat(at)).__next__,
             observer=NO_OBSERVER,
             completer=CompletionQueue(),

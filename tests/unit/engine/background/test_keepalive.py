@@ -16,7 +16,7 @@ from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.background.keepalive import KeepAliveScheduler, apply_keep_alive, warm_session
 from foveate.engine.completion import CompletionQueue
 from foveate.engine.context import RequestContext
-from foveate.engine.exchange import Exchange
+from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions, KeepAliveOptions, SpendingOptions
 from foveate.engine.prefix_logs import PrefixLogs
@@ -93,7 +93,7 @@ class AgentSessions:
             context.incoming,
             context,
             UpstreamRequest(body=context.write_body()),
-            background_hooks=(self._simulate, self.keep_alive),
+            hooks=CallHooks(in_background=(self._simulate, self.keep_alive)),
             clock=self.clock,
             observer=NO_OBSERVER,
             completer=CompletionQueue(),

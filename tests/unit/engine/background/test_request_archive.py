@@ -9,7 +9,7 @@ from foveate import formats
 from foveate.engine.background.request_archive import RequestArchiver
 from foveate.engine.completion import CompletionQueue
 from foveate.engine.context import RequestContext
-from foveate.engine.exchange import Exchange
+from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import IncomingRequest, UpstreamRequest
@@ -93,7 +93,7 @@ class ArchivingGateway:
             incoming,
             context if is_readable else None,
             UpstreamRequest(body=sent_body),
-            background_hooks=(self.archiver,),
+            hooks=CallHooks(in_background=(self.archiver,)),
             clock=lambda: self.now,
             observer=NO_OBSERVER,
             completer=CompletionQueue(),

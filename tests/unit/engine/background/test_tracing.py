@@ -111,7 +111,6 @@ async def make_exchange(*edits: Edit, body: bytes = HELLO, problems: Sequence[St
         context.incoming,
         context,
         outgoing,
-        background_hooks=(),
         clock=lambda: 7.0,
         received_at=6.5,
         observer=NO_OBSERVER,

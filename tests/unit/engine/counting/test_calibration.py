@@ -13,7 +13,7 @@ from foveate.engine.completion import CompletionQueue
 from foveate.engine.context import RequestContext
 from foveate.engine.counting.calibration import MAX_CALIBRATIONS, Calibrate, Calibrations, calibration_key
 from foveate.engine.counting.offline import conservative_minimum
-from foveate.engine.exchange import Exchange
+from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import IncomingRequest, UpstreamRequest
@@ -59,7 +59,7 @@ async def report_usage(
         context.incoming,
         context,
         UpstreamRequest(body=BODY),
-        background_hooks=(Calibrate(calibrations),),
+        hooks=CallHooks(in_background=(Calibrate(calibrations),)),
         clock=lambda: 0.0,
         observer=NO_OBSERVER,
         completer=CompletionQueue(),

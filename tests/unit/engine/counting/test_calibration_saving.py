@@ -22,7 +22,6 @@ def make_exchange() -> Exchange:
         INCOMING,
         None,
         UpstreamRequest(body=b""),
-        background_hooks=(),
         clock=lambda: 0.0,
         observer=NO_OBSERVER,
         completer=CompletionQueue(),

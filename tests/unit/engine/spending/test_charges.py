@@ -17,13 +17,13 @@ from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.completion import CompletionQueue
 from foveate.engine.context import RequestContext, Step
 from foveate.engine.engine import Engine
-from foveate.engine.exchange import Exchange
+from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.request import IncomingRequest
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import CapUncounted
-from foveate.engine.spending.charges import RecordCharges
+from foveate.engine.spending.charges import ChargeRecorder, CompareCosts
 from foveate.engine.steps.caps import EnforceCaps
 from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings
 from foveate.errors import CallRefused, CapExceeded, CapUncheckable
@@ -63,13 +63,15 @@ class CappedEngine:
         self.ledger, self.clock, self.observer = RecordingLedger(), ManualClock(), StepObserver()
         self.admission = Admission(self.ledger, clock=self.clock)
         spending = SpendingOptions(caps=caps, prices=prices)
-        recorder = RecordCharges(self.admission, lambda: spending, SessionStates())
+        recorder = ChargeRecorder(self.admission, lambda: spending)
         self.engine = Engine(
             steps=(FakeCount(tokens, ttl), EnforceCaps(self.admission, lambda: spending)),
-            background_hooks=(),
-            record_charge=recorder.record_charge,
-            session_hooks=(recorder,),
-            completion_queue=CompletionQueue(self.admission),
+            hooks=CallHooks(
+                before_last_byte=(recorder.complete,),
+                after_response=(CompareCosts(lambda: spending, SessionStates()),),
+            ),
+            charges=recorder,
+            completion_queue=CompletionQueue(recorder),
             options=lambda _: AgentOptions(),
             clock=self.clock,
             observer=self.observer,
@@ -246,8 +248,10 @@ class InjectText:
 async def test_a_call_whose_simulation_fails_is_recorded_and_not_compared() -> None:
     capped = CappedEngine()
     steps: Sequence[Step] = (InjectText(), ReadSimulatedPrompts(), *capped.engine.steps)
-    session_hooks = (SimulateSavings(SessionStates(), FailingLogs()), *capped.engine.session_hooks)
-    capped.engine = replace(capped.engine, steps=steps, session_hooks=session_hooks)
+    hooks = capped.engine.hooks
+    after_response = (SimulateSavings(SessionStates(), FailingLogs()), *hooks.after_response)
+    hooks = replace(hooks, after_response=after_response)
+    capped.engine = replace(capped.engine, steps=steps, hooks=hooks)
 
     charge = await complete_call(capped)
 

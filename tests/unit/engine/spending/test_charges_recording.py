@@ -15,12 +15,12 @@ from foveate.engine.completion import CompletionQueue
 from foveate.engine.context import RequestContext
 from foveate.engine.embeddings import EmbeddingsEngine
 from foveate.engine.engine import Engine
-from foveate.engine.exchange import Exchange
+from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.request import IncomingRequest
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import CapUncounted
-from foveate.engine.spending.charges import RecordCharges
+from foveate.engine.spending.charges import ChargeRecorder, CompareCosts
 from foveate.engine.spending.paid_client import PaidClient, PaymentOptions
 from foveate.engine.steps.caps import EnforceCaps
 from foveate.model import Format, Savings, TokenCount
@@ -57,14 +57,15 @@ class EngineWithLedger:
         self.admission = Admission(self.ledger, clock=clock, write_ahead_log=self.write_ahead_log)
         self.spending = SpendingOptions(caps=(), prices=PriceBook())
         uncounted = CapUncounted(self.admission, lambda: self.spending, clock)
-        recorder = RecordCharges(self.admission, lambda: self.spending, SessionStates())
+        recorder = ChargeRecorder(self.admission, lambda: self.spending)
         self.engine = Engine(
             steps=(EnforceCaps(self.admission, lambda: self.spending),),
-            background_hooks=(),
-            record_charge=recorder.record_charge,
-            announce_call=recorder.announce_call,
-            session_hooks=(recorder,),
-            completion_queue=CompletionQueue(self.admission),
+            hooks=CallHooks(
+                before_last_byte=(recorder.complete,),
+                after_response=(CompareCosts(lambda: self.spending, SessionStates()),),
+            ),
+            charges=recorder,
+            completion_queue=CompletionQueue(recorder),
             options=lambda _: AgentOptions(),
             clock=clock,
             observer=StepObserver(),
@@ -72,6 +73,7 @@ class EngineWithLedger:
         )
         self.embeddings = EmbeddingsEngine(
             admission=self.admission,
+            charges=recorder,
             options=lambda: self.spending,
             admit_uncounted=uncounted,
             clock=clock,

@@ -18,12 +18,12 @@ from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.completion import CompletionQueue
 from foveate.engine.context import RequestContext
 from foveate.engine.engine import Engine
-from foveate.engine.exchange import Exchange
+from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.request import IncomingRequest
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import CapUncounted
-from foveate.engine.spending.charges import RecordCharges
+from foveate.engine.spending.charges import ChargeRecorder, CompareCosts
 from foveate.engine.steps.caps import EnforceCaps
 from foveate.errors import BadEdit, CallRefused, CapExceeded
 from foveate.model import Area, CacheBreakpoint, Format, Place, SetParameter, TokenCount
@@ -71,13 +71,15 @@ class CappedEngine:
         self.ledger, clock = YieldingLedger(), ManualClock()
         admission = Admission(self.ledger, clock=clock)
         spending = SpendingOptions(caps=caps, prices=PriceBook(), min_output_tokens=min_output_tokens)
-        recorder = RecordCharges(admission, lambda: spending, SessionStates())
+        recorder = ChargeRecorder(admission, lambda: spending)
         self.engine = Engine(
             steps=(CountTokens(breakpoints), EnforceCaps(admission, lambda: spending)),
-            background_hooks=(),
-            record_charge=recorder.record_charge,
-            session_hooks=(recorder,),
-            completion_queue=CompletionQueue(admission),
+            hooks=CallHooks(
+                before_last_byte=(recorder.complete,),
+                after_response=(CompareCosts(lambda: spending, SessionStates()),),
+            ),
+            charges=recorder,
+            completion_queue=CompletionQueue(recorder),
             options=lambda _: AgentOptions(),
             clock=clock,
             observer=StepObserver(),
