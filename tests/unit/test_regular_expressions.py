@@ -46,7 +46,6 @@ _METHODS = {
     "foveate.prompt_cache.misses.field_diff._WORD_CHARACTER": "match",
     "foveate.prompt_cache.misses.field_diff._BASE64": "match",
     "foveate.prompt_cache.misses.field_diff._BASE64_CHARACTER": "match",
-    "foveate.config.yaml_parser._RESOLVERS": "match",
     "foveate.compaction.facts.rules._COLOUR": "fullmatch",
     "foveate.compaction.facts.rules._DIGEST": "fullmatch",
     "foveate.compaction.facts.rules._FLAG": "fullmatch",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from foveate.config.files import decode_text, display_path, read_bytes
-from foveate.config.key_path import KeyPath, format_key_path, shorten_text
+from foveate.config.key_path import KeyPath, find_line, format_key_path, shorten_text
 from foveate.errors import BadSetting, UnreadableInput
 
 MAX_SETTINGS_BYTES = 1_000_000
@@ -20,21 +20,15 @@ class ConfigDocument:
     source: str
     data: object
     text: str = field(repr=False)
-    find_line: Callable[[str, KeyPath], int | None] = field(repr=False)
     find_lines: Callable[[str], dict[KeyPath, int]] = field(repr=False)
 
     def lines(self) -> dict[KeyPath, int]:
-        """Return the line of each value, found in one pass."""
+        """Return the line of each value. They are only found now, because few callers need them."""
         return self.find_lines(self.text)
 
     def error(self, reason: str, key_path: KeyPath = ()) -> BadSetting:
-        """Return an error at `key_path`. Its line is only looked up now."""
-        return BadSetting(
-            self.source,
-            shorten_text(reason),
-            line=self.find_line(self.text, key_path),
-            key=format_key_path(key_path),
-        )
+        line = find_line(self.lines(), key_path)
+        return BadSetting(self.source, shorten_text(reason), line=line, key=format_key_path(key_path))
 
 
 def read_document(path: Path, *, limit_bytes: int = MAX_SETTINGS_BYTES, exact: bool = False) -> ConfigDocument:
@@ -76,9 +70,7 @@ def _parse_json(text: str, source: str, exact: bool) -> ConfigDocument:
     from foveate.config import json_parser
 
     data = json_parser.parse(text, source, exact=exact)
-    return ConfigDocument(
-        source=source, data=data, text=text, find_line=json_parser.find_line, find_lines=json_parser.find_lines
-    )
+    return ConfigDocument(source=source, data=data, text=text, find_lines=json_parser.find_lines)
 
 
 def _parse_yaml_or_raise(json_error: BadSetting, text: str, source: str, exact: bool) -> ConfigDocument:
@@ -95,6 +87,4 @@ def _parse_yaml(text: str, source: str, exact: bool) -> ConfigDocument:
     data = yaml_parser.parse(text, source, exact=exact)
     if data is None:
         raise UnreadableInput(source, "is empty")
-    return ConfigDocument(
-        source=source, data=data, text=text, find_line=yaml_parser.find_line, find_lines=yaml_parser.find_lines
-    )
+    return ConfigDocument(source=source, data=data, text=text, find_lines=yaml_parser.find_lines)

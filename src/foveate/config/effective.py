@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from foveate.budget.model_limits import MAX_TOKENS_VARIABLE
 from foveate.config.document import ConfigDocument
-from foveate.config.key_path import KeyPath, format_key_path
+from foveate.config.key_path import KeyPath, find_line, format_key_path
 from foveate.config.load import validate_settings
 from foveate.config.overrides import STORE_VARIABLE
 from foveate.context.time_section import (
@@ -132,9 +132,7 @@ class _FileSettings:
                 return None
             value = value[step]
         # Values within an alias have no line of their own.
-        return next(
-            (line for depth in range(len(key_path), -1, -1) if (line := self.lines.get(key_path[:depth]))), None
-        )
+        return find_line(self.lines, key_path)
 
 
 def _read_file_settings(document: ConfigDocument | None) -> _FileSettings:

@@ -42,13 +42,8 @@ def parse(text: str, source: str, *, exact: bool = False) -> object:
     return data
 
 
-def find_line(text: str, key_path: KeyPath) -> int | None:
-    """Return the line of a value in valid JSON, or of the closest value around it."""
-    found = [at for visited_path, at in _iter_key_paths(text) if visited_path == key_path[: len(visited_path)]]
-    return _line_at(text, found[-1]) if found else None
-
-
 def find_lines(text: str) -> dict[KeyPath, int]:
+    """Return the line of each value in valid JSON."""
     found: dict[KeyPath, int] = {}
     line, before = 1, 0
     for key_path, at in _iter_key_paths(text):
@@ -82,17 +77,14 @@ def _nesting_error(text: str, source: str) -> BadSetting:
 
 
 def _duplicate_key_error(text: str, source: str) -> BadSetting:
-    key_path, at = next(_find_duplicates(text))
-    reason = f"duplicate key {key_path[-1]!r}"
-    return BadSetting(source, shorten_text(reason), line=_line_at(text, at), key=format_key_path(key_path))
-
-
-def _find_duplicates(text: str) -> Iterator[tuple[KeyPath, int]]:
     seen: set[KeyPath] = set()
     for key_path, at in _iter_key_paths(text):
         if key_path in seen:
-            yield key_path, at
+            line = _line_at(text, at)
+            break
         seen.add(key_path)
+    reason = f"duplicate key {key_path[-1]!r}"
+    return BadSetting(source, shorten_text(reason), line=line, key=format_key_path(key_path))
 
 
 def _iter_key_paths(text: str) -> Iterator[tuple[KeyPath, int]]:

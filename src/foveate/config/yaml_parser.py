@@ -1,16 +1,15 @@
 """Parses YAML into plain data: null, booleans, numbers, strings, lists, and mappings with string keys.
 
 Values are built from the parser's events and not by PyYAML's constructors: those accept duplicate keys, let a
-few lines of aliases expand to gigabytes, and lose the positions of values.
+few lines of aliases expand to gigabytes, and lose the positions of values. `yaml.compose` keeps positions, but
+crashes the process at 50,000 brackets, rejects repeated anchors, and reports syntax errors without a key path.
 """
 
 import re
-from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import yaml
-from yaml.constructor import SafeConstructor
 from yaml.reader import Reader, ReaderError
 
 from foveate.config.key_path import MAX_DEPTH, KeyPath, format_key_path, shorten_text
@@ -29,19 +28,9 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG_PREFIX = "tag:yaml.org,2002:"
 _TEXT, _LIST, _MAPPING = _TAG_PREFIX + "str", _TAG_PREFIX + "seq", _TAG_PREFIX + "map"
 _INTEGER, _FLOAT = _TAG_PREFIX + "int", _TAG_PREFIX + "float"
-_CONSTRUCTOR = SafeConstructor()
-_SCALAR_CONSTRUCTORS: dict[str, Callable[[yaml.ScalarNode], object]] = {
-    _TAG_PREFIX + "null": _CONSTRUCTOR.construct_yaml_null,
-    _TAG_PREFIX + "bool": _CONSTRUCTOR.construct_yaml_bool,
-    _INTEGER: _CONSTRUCTOR.construct_yaml_int,
-    _FLOAT: _CONSTRUCTOR.construct_yaml_float,
-}
+# Other unquoted scalars are strings, such as dates.
+_PLAIN_TAGS = frozenset({_TAG_PREFIX + "null", _TAG_PREFIX + "bool", _INTEGER, _FLOAT})
 _VALUE_NAMES: dict[object, str] = {True: "true", False: "false", None: "null"}
-# By first character, as in PyYAML, but without dates, which stay strings.
-_RESOLVERS = {
-    first: [(tag, pattern) for tag, pattern in known if tag in _SCALAR_CONSTRUCTORS]
-    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def parse(text: str, source: str, *, exact: bool = False) -> object:
@@ -54,13 +43,6 @@ def parse(text: str, source: str, *, exact: bool = False) -> object:
     return _YamlParser(text, source, exact=exact).parse()
 
 
-def find_line(text: str, key_path: KeyPath) -> int | None:
-    """Return the line of a value in valid YAML, or of the closest value around it."""
-    parser = _YamlParser(text, "", target_path=key_path)
-    parser.parse()
-    return parser.line
-
-
 def find_lines(text: str) -> dict[KeyPath, int]:
     """Return the line of each value in valid YAML, except those within an alias."""
     found: dict[KeyPath, int] = {}
@@ -70,20 +52,12 @@ def find_lines(text: str) -> dict[KeyPath, int]:
 
 class _YamlParser:
     def __init__(
-        self,
-        text: str,
-        source: str,
-        target_path: KeyPath = (),
-        *,
-        exact: bool = False,
-        lines: dict[KeyPath, int] | None = None,
+        self, text: str, source: str, *, exact: bool = False, lines: dict[KeyPath, int] | None = None
     ) -> None:
-        self.line: int | None = None
         self._lines = lines
         self._exact = exact
         self._text = text
         self._source = source
-        self._target_path = target_path
         self._path: list[str | int] = []
         self._anchors: dict[str, tuple[object, int]] = {}
         self._size = 0
@@ -146,10 +120,16 @@ class _YamlParser:
                 return _parse_decimal(text)
             except InvalidOperation:
                 raise self._error("this number is out of range", event) from None
-        return _construct_scalar(tag, text)
+        return self._construct_scalar(tag, text)
+
+    def _construct_scalar(self, tag: str, text: str) -> object:
+        return self._loader.yaml_constructors[tag](self._loader, yaml.ScalarNode(tag, text))
 
     def _scalar_tag(self, event: Any) -> str:
-        tag = _TEXT if event.style else _resolve_tag(event.value)
+        tag = _TEXT
+        if not event.style and len(event.value) <= _MAX_NUMBER_CHARS:
+            resolved = self._loader.resolve(yaml.ScalarNode, event.value, (True, False))
+            tag = resolved if resolved in _PLAIN_TAGS else _TEXT
         if event.tag not in (None, "!", _TEXT, tag):
             raise self._tag_error(event)
         return _TEXT if event.tag in ("!", _TEXT) else tag
@@ -180,9 +160,8 @@ class _YamlParser:
     def _parse_key(self, event: Any) -> str:
         if isinstance(event, yaml.ScalarEvent) and (tag := self._scalar_tag(event)) != _TEXT:
             self._path.append(event.value)
-            read_as = (
-                "a number" if tag in (_INTEGER, _FLOAT) else _VALUE_NAMES[_construct_scalar(tag, event.value)]
-            )
+            is_number = tag in (_INTEGER, _FLOAT)
+            read_as = "a number" if is_number else _VALUE_NAMES[self._construct_scalar(tag, event.value)]
             raise self._error(f"the key {event.value!r} is read as {read_as}: put it in quotes", event)
         # Collections are not parsed as keys: they could be nested without limit.
         key = None if isinstance(event, yaml.CollectionStartEvent) else self._parse_value(event)
@@ -211,12 +190,8 @@ class _YamlParser:
             raise self._error(f"is nested more than {MAX_DEPTH} levels deep", event)
 
     def _record_line(self, event: Any) -> None:
-        """Record the line of the current value if it is on the path to the wanted one."""
         if self._lines is not None:
             self._lines[tuple(self._path)] = event.start_mark.line + 1
-        depth = len(self._path)
-        if depth <= len(self._target_path) and tuple(self._path) == self._target_path[:depth]:
-            self.line = event.start_mark.line + 1
 
     def _error(self, reason: str, event: Any) -> BadSetting:
         return BadSetting(
@@ -239,17 +214,6 @@ class _YamlParser:
         if position is not None and _is_indented_by_a_tab(self._text, position.index):
             reason = "invalid YAML: this line is indented with a tab; use spaces"
         return BadSetting(self._source, reason, line=line, key=format_key_path(tuple(self._path)))
-
-
-def _resolve_tag(text: str) -> str:
-    """The scalar is unquoted."""
-    if len(text) > _MAX_NUMBER_CHARS:
-        return _TEXT
-    return next((tag for tag, pattern in _RESOLVERS.get(text[:1], ()) if pattern.match(text)), _TEXT)
-
-
-def _construct_scalar(tag: str, text: str) -> object:
-    return _SCALAR_CONSTRUCTORS[tag](yaml.ScalarNode(tag, text))
 
 
 def _parse_decimal(text: str) -> Decimal:

@@ -12,7 +12,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.config import json_parser, yaml_parser
 from foveate.config.document import parse_document, read_document
 from foveate.config.files import read_bytes
 from foveate.config.key_path import KeyPath
@@ -95,18 +94,16 @@ def test_the_line_of_every_value_is_found(data: object) -> None:
     write(data, (), "", "")
     text = "\n".join(lines).replace("\\ud83c\\udf89", "🎉")
 
-    for key_path, line in line_by_path.items():
-        assert json_parser.find_line(text, key_path) == line
-        assert yaml_parser.find_line(text, key_path) == line
+    for source in ("a.json", "a.yaml"):
+        assert parse_document(text.encode(), source).lines() == line_by_path
 
 
 def test_the_line_of_a_missing_value_is_that_of_its_parent() -> None:
-    for find, text in (
-        (yaml_parser.find_line, "a: 1\nb:\n  c: 2\n"),
-        (json_parser.find_line, '{"a": 1,\n"b":\n{"c": 2}}'),
-    ):
-        assert find(text, ("b", "nothing", "deeper")) == 2
-        assert find(text, ("nothing",)) == 1
+    for source, text in (("a.yaml", "a: 1\nb:\n  c: 2\n"), ("a.json", '{"a": 1,\n"b":\n{"c": 2}}')):
+        document = parse_document(text.encode(), source)
+
+        assert document.error("wrong", ("b", "nothing", "deeper")).line == 2
+        assert document.error("wrong", ("nothing",)).line == 1
 
 
 @pytest.mark.parametrize(
@@ -117,6 +114,7 @@ def test_the_line_of_a_missing_value_is_that_of_its_parent() -> None:
         ("a: !!str 3\nb: ! 4\nc: !!int 5\n", {"a": "3", "b": "4", "c": 5}),
         ("'no': 1\n\"12\": 2\n", {"no": 1, "12": 2}),
         ("a: &x [1, 2]\nb: *x\n", {"a": [1, 2], "b": [1, 2]}),
+        ("- &x 1\n- *x\n- &x 2\n- *x\n", [1, 1, 2, 2]),
         ("a: |\r\n  one\r\n  two\r\nb: 1\r\n", {"a": "one\ntwo\n", "b": 1}),
         ("😀: 🎉 é\n", {"😀": "🎉 é"}),
         ("- a\n...\n", ["a"]),
@@ -152,6 +150,7 @@ def test_yaml_is_read_as_people_expect(text: str, data: object) -> None:
         ("a: !!int 010\n", 1, "a", "or in quotes if it is a string"),
         ("a: 1\nb: \x1b[31m\n", 2, "", "contains a control character"),
         ("[" * 200, 1, ".".join("0" * 100), "nested more than 100 levels deep"),
+        ("[" * 100_000 + "]" * 100_000, 1, ".".join("0" * 100), "nested more than 100 levels deep"),
         ("a:\n  {" + "{" * 5000, 2, "a", "a key must be a string, not a list or a mapping"),
     ],
 )
