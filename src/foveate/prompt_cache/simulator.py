@@ -206,27 +206,6 @@ class SimulatedCache:
             ),
             -1,
         )
-        return self.apply_hit(
-            keys, ends, requested, rules, hit=hit, at=at, response_at=response_at, shared=shared
-        )
-
-    def apply_hit(
-        self,
-        keys: Sequence[bytes],
-        ends: Sequence[int],
-        requested: Mapping[int, Ttl],
-        rules: CacheRules,
-        *,
-        hit: int,
-        at: float,
-        response_at: float | None = None,
-        shared: Mapping[bytes, CacheEntry] | None = None,
-    ) -> ServedRequest:
-        """Compute usage and changes if the hit is already known: up to position `hit`, or -1 for a miss.
-
-        `requested` are the positions up to which a prefix is to be cached. Positions other than these, the
-        hit and the last may be left out; `read_pieces` then counts only those given.
-        """
         read = ends[hit] // rules.step_tokens * rules.step_tokens if hit >= 0 else 0
         readable_at = at if response_at is None else max(at, response_at)
         changes = self._collect_changes(keys, ends, requested, shared, hit=hit, at=at, readable_at=readable_at)

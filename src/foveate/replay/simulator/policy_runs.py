@@ -31,11 +31,8 @@ from foveate.prompt_cache.simulator import ServedRequest, SimulatedCache
 from foveate.replay.policies import Policy
 from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts, build_prompt, build_tail
 from foveate.replay.simulator.breakpoints import (
-    BreakpointPosition,
     fixed_breakpoint_pieces,
-    fixed_positions,
     iterate_full_nodes,
-    uses_breakpoint_lookback,
     with_breakpoints,
 )
 from foveate.replay.simulator.compactions import MessageReader, SimulatedCompaction, simulate_compaction
@@ -44,9 +41,7 @@ from foveate.replay.simulator.reconstruct import (
     ExternalEntry,
     ReconstructedCall,
     recorded_breakpoints,
-    recorded_positions,
     serve_call,
-    serve_call_by_lookback,
 )
 
 DEFAULT_GATEWAY = AgentOptions()
@@ -102,9 +97,7 @@ def start_runs(
         else served
     )
     runs: dict[Policy, PolicyRun] = {
-        Policy.RECORDED: _RecordedRun()
-        if is_as_sent
-        else _FixedRun(prompts, recorded_breakpoints, recorded_positions),
+        Policy.RECORDED: _RecordedRun() if is_as_sent else _FixedRun(prompts, recorded_breakpoints),
         Policy.GATEWAY: as_configured,
         Policy.GATEWAY_COMPACTION: _CompactingRun(
             served, api_format, window_tokens, gateway.compaction_options
@@ -141,11 +134,6 @@ class _ChooseBreakpoints(Protocol):
         """The breakpoints of a prompt, by piece."""
 
 
-class _ChoosePositions(Protocol):
-    def __call__(self, sent_call: ReconstructedCall, /) -> list[BreakpointPosition]:
-        """The same breakpoints as positions in the history."""
-
-
 class _SharedPrompts:
     """The prompts of calls, built once for all policies that send them unchanged."""
 
@@ -162,23 +150,14 @@ class _SharedPrompts:
 class _FixedRun:
     """Breakpoints that depend only on what is sent."""
 
-    def __init__(
-        self,
-        prompts: _SharedPrompts,
-        choose_breakpoints: _ChooseBreakpoints,
-        choose_positions: _ChoosePositions,
-    ) -> None:
+    def __init__(self, prompts: _SharedPrompts, choose_breakpoints: _ChooseBreakpoints) -> None:
         self._prompts = prompts
         self._choose_breakpoints = choose_breakpoints
-        self._choose_positions = choose_positions
         self._cache = SimulatedCache()
 
     def simulate(self, call: ReconstructedCall) -> SimulatedCall:
-        if uses_breakpoint_lookback(call.rules):
-            served = serve_call_by_lookback(self._cache, call, self._choose_positions(call))
-        else:
-            prompt = self._prompts.build(call)
-            served = serve_call(self._cache, call, prompt, self._choose_breakpoints(call, prompt))
+        prompt = self._prompts.build(call)
+        served = serve_call(self._cache, call, prompt, self._choose_breakpoints(call, prompt))
         self._prompts.abbreviated.record_sent(call)
         self._cache = served.cache
         return SimulatedCall(usage=served.usage)
@@ -189,16 +168,12 @@ def _make_fixed_run(prompts: _SharedPrompts, number: int) -> _FixedRun:
 
     def choose_breakpoints(sent_call: ReconstructedCall, prompt: CachedPrompt) -> dict[int, Ttl]:
         rules = sent_call.rules
-        if rules.caching is not CachingMode.BOTH or not rules.ttls:
+        if rules.caching not in (CachingMode.BREAKPOINTS, CachingMode.BOTH) or not rules.ttls:
             return {}
         places = fixed_breakpoint_pieces(prompt, sent_call.preamble, minimum_tokens=rules.minimum_tokens)
         return dict.fromkeys(places, rules.ttls[number])
 
-    def choose_positions(sent_call: ReconstructedCall) -> list[BreakpointPosition]:
-        ttls = sent_call.rules.ttls
-        return fixed_positions(sent_call.preamble, sent_call.last_node, ttls[number]) if ttls else []
-
-    return _FixedRun(prompts, choose_breakpoints, choose_positions)
+    return _FixedRun(prompts, choose_breakpoints)
 
 
 # The served call, its prompt, and its breakpoints by piece.

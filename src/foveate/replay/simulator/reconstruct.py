@@ -8,7 +8,7 @@ same. Both hold under any policy, so both are taken from the usage, and counted.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -23,14 +23,7 @@ from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.prompt_cache.simulator import ServedRequest, SimulatedCache, write_entry
 from foveate.replay.recording import RecordedCall, RecordedMessage, Recording, RecordingSource
 from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts
-from foveate.replay.simulator.breakpoints import (
-    BreakpointPosition,
-    client_breakpoints,
-    client_positions,
-    rules_at,
-    serve_positions,
-    uses_breakpoint_lookback,
-)
+from foveate.replay.simulator.breakpoints import client_breakpoints, rules_at
 from foveate.replay.simulator.history import (
     HistoryNode,
     SimulatedPreamble,
@@ -301,25 +294,6 @@ def _external_entry_breakpoint(
     return {at: ttls[1] for at, prefix_key in enumerate(prompt.keys or ()) if prefix_key == key}
 
 
-def recorded_positions(call: ReconstructedCall) -> list[BreakpointPosition]:
-    """The same breakpoints as positions in the history."""
-    if call.ttls is None:
-        return []
-    preamble_ttl, tail_ttl = call.ttls
-    positions = client_positions(call.preamble, call.last_node, preamble_ttl=preamble_ttl, tail_ttl=tail_ttl)
-    external_entry = call.external_entry
-    if external_entry is not None and external_entry.node is None:
-        positions.append(BreakpointPosition(None, external_entry.piece, preamble_ttl))
-    elif (
-        external_entry is not None
-        and external_entry.node is not None
-        and external_entry.node.pieces
-        and call.last_node.descends_from(external_entry.node)
-    ):
-        positions.append(BreakpointPosition(external_entry.node, len(external_entry.node.pieces) - 1, tail_ttl))
-    return positions
-
-
 def add_external_entry(cache: SimulatedCache, sent_call: ReconstructedCall) -> SimulatedCache:
     """Add the external entry to `cache`: it would exist under any policy."""
     external_entry = sent_call.external_entry
@@ -347,22 +321,6 @@ def serve_call(
     call = sent_call.call
     return add_external_entry(cache, sent_call).serve_with_breakpoints(
         prompt, breakpoints, sent_call.rules, at=call.at, response_at=call.response_at
-    )
-
-
-def serve_call_by_lookback(
-    cache: SimulatedCache, sent_call: ReconstructedCall, positions: Iterable[BreakpointPosition]
-) -> ServedRequest:
-    """The same with breakpoints as positions in the history."""
-    call, with_external = sent_call.call, add_external_entry(cache, sent_call)
-    return serve_positions(
-        with_external,
-        sent_call.preamble,
-        sent_call.last_node,
-        positions,
-        sent_call.rules,
-        at=call.at,
-        response_at=call.response_at,
     )
 
 
@@ -434,8 +392,6 @@ class _CallReconstructor:
         return conversation, new
 
     def _serve(self, sent_call: ReconstructedCall) -> ServedRequest:
-        if uses_breakpoint_lookback(sent_call.rules):
-            return serve_call_by_lookback(self._cache, sent_call, recorded_positions(sent_call))
         prompt = self._prompts.build(sent_call)
         return serve_call(self._cache, sent_call, prompt, recorded_breakpoints(sent_call, prompt))
 
