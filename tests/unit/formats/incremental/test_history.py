@@ -4,12 +4,18 @@ import gc
 import json
 import sys
 import weakref
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from foveate import formats
-from foveate.formats.incremental.envelope import ENVELOPES, EnvelopeCache, get_envelope
-from foveate.formats.incremental.history import HistoryCache, HistoryTree, count_memoized
+from foveate.formats.incremental.envelope import ENVELOPES, EnvelopeCache, get_envelope, get_parameters
+from foveate.formats.incremental.history import HistoryCache, HistoryTree, UncachedHistory, count_memoized
 from foveate.formats.json_text.parse import parse_fields
 from foveate.model import Format
+from foveate.tokens import drop_caches
+from tests.support.strategies.request_edits import BODIES
 
 
 def make_messages(*texts: str, role: str = "user") -> tuple[bytes, ...]:
@@ -122,6 +128,58 @@ def test_memos_of_a_long_conversation_outlive_their_generation_without_gaps() ->
             del words[41:]
 
     assert tree.find(Format.CHAT, make_messages(*words)).nodes[0].memo is memo
+
+
+conversations = st.tuples(
+    st.integers(0, 2),  # system messages at the start
+    st.lists(st.sampled_from("ab"), max_size=4).map(tuple),
+    st.integers(0, 20),  # then this many messages of all conversations
+    st.lists(st.sampled_from("abc"), max_size=4).map(tuple),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from((Format.CHAT, Format.ANTHROPIC)), conversations), max_size=12))
+def test_a_cached_history_always_equals_an_uncached_one(
+    requests: list[tuple[Format, tuple[int, tuple[str, ...], int, tuple[str, ...]]]],
+) -> None:
+    """Memos are found again only for the same messages in the same format, in every generation."""
+    tree = HistoryTree(max_bytes=16 * 1024)
+    for api_format, (system_messages, start, shared, end) in requests:
+        words = (*start, *map(str, range(shared)), *end)
+        messages = make_messages(*("It is 9:00.",) * system_messages, role="system") + make_messages(*words)
+        expected = UncachedHistory.from_messages(messages).history
+
+        history = tree.find(api_format, messages)
+
+        assert history.leading_system_messages == expected.leading_system_messages
+        assert [(node.raw, node.role) for node in history.nodes] == [
+            (node.raw, node.role) for node in expected.nodes
+        ]
+        for length, node in enumerate(history.nodes, start=1):
+            assert node.memo.setdefault("path", (api_format, words[:length])) == (api_format, words[:length])
+
+
+@given(
+    st.sampled_from(Format).flatmap(lambda api_format: st.tuples(st.just(api_format), BODIES[api_format])),
+    st.booleans(),
+)
+def test_a_request_with_a_cached_envelope_always_equals_one_parsed_anew(
+    format_and_body: tuple[Format, Any], has_other_messages: bool
+) -> None:
+    api_format, body = format_and_body
+    drop_caches()
+    expected = formats.parse_request(body, api_format)
+    drop_caches()
+    earlier = {**body, "messages": body["messages"][:1]} if has_other_messages and "messages" in body else body
+    formats.parse_request(earlier, api_format)
+
+    request = formats.parse_request(body, api_format)
+
+    assert request == expected
+    fields = parse_fields(request.body)
+    assert {name: bytes(raw) for name, raw in get_parameters(request).items()}.items() <= {
+        name: bytes(raw) for name, raw in fields.items()
+    }.items()
 
 
 def test_the_envelope_of_requests_is_parsed_once() -> None:
