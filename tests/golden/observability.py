@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Iterable
 from decimal import Decimal
-from typing import Any
 
 import msgspec
 from opentelemetry.sdk.metrics import MeterProvider
@@ -93,7 +92,10 @@ def log_keys() -> dict[str, str]:
         failed = logging.LogRecord("foveate", logging.ERROR, "", 0, "x", None, sys.exc_info())
     plain = logging.LogRecord("foveate", logging.INFO, "", 0, "x", None, None)
     lines_by_kind = {
-        "request": _write_log([request, msgspec.structs.replace(request, added_seconds=None, dollars=None)]),
+        "request": _write_log(
+            logging.LogRecord("foveate.requests", logging.INFO, "", 0, each, None, None)
+            for each in (request, msgspec.structs.replace(request, added_seconds=None, dollars=None))
+        ),
         "message": _write_log([plain, failed]),
     }
     return {
@@ -103,10 +105,10 @@ def log_keys() -> dict[str, str]:
     }
 
 
-def _write_log(records: Iterable[Any]) -> list[object]:
+def _write_log(records: Iterable[logging.LogRecord]) -> list[object]:
     output = io.BytesIO()
     writer = LogWriter(output, as_json=True, colours=False)
     for record in records:
-        writer.put(record)
+        writer.handle(record)
     writer.close()
     return [json.loads(line) for line in output.getvalue().splitlines()]

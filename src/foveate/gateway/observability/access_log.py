@@ -1,21 +1,22 @@
 """The log: one line per request, as text or JSON, never with keys or message text.
 
-Lines wait in a queue for a thread that writes them in batches, so that a slow terminal or a full pipe never
+Records wait in a queue for a thread that formats and writes them, so that a slow terminal or a full pipe never
 delays a request. If the queue or a disk is full, lines are lost; their number is logged as soon as a line can
 be written again. Writing stops for good only if nobody reads the log any more.
 """
 
-import atexit
 import errno
 import logging
 import re
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from functools import lru_cache
-from threading import Event, Thread
+from logging.handlers import QueueHandler
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, BinaryIO
 
 import msgspec
@@ -85,6 +86,9 @@ class AccessRecord(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[StepFailure, ...] = ()
     error_code: str = ""
     error_reason: str = ""
+
+    def __str__(self) -> str:
+        return format_line(self)
 
 
 def format_line(record: AccessRecord) -> str:
@@ -264,53 +268,95 @@ def _format_local_second(second: int) -> str:
 
 
 MAX_WAITING_LINES = 10_000
-# How long the writer collects lines for one batch.
+# Pause after the last waiting record, so that the thread wakes up once for many of them.
 _BATCH_SECONDS = 0.05
 _FLUSH_SECONDS = 2.0
-# Largest atomic write to a pipe (POSIX has at least 512 bytes, Linux this).
-_ATOMIC_WRITE_BYTES = 4096
-
 _FATAL_ERRNOS = (errno.EPIPE, errno.EBADF)
 
 _ROOT_LOGGER = "foveate"
 _DIM, _RED, _YELLOW, _RESET = "\x1b[2m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
 
 
-class LogWriter(logging.Handler):
-    """Writes log records and access records in its own thread. `close` waits for pending ones."""
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        if isinstance(record.msg, AccessRecord):
+            fields = record_to_json(record.msg)
+        else:
+            fields = {
+                "at": format_timestamp(record.created),
+                "level": record.levelname.lower(),
+                "logger": record.name,
+                "message": _redact_message(record.getMessage()),
+            }
+            if record.exc_info:
+                fields["trace"] = _redact_message(self.formatException(record.exc_info))
+        return msgspec.json.encode(fields).decode()
+
+
+def _redact_message(text: str) -> str:
+    """Remove keys, and escape unpaired surrogates, such as those of file names, which JSON cannot contain."""
+    return redact_keys(text).encode("utf-8", "backslashreplace").decode()
+
+
+class TextFormatter(logging.Formatter):
+    def __init__(self, *, colours: bool) -> None:
+        super().__init__()
+        self._colours = colours
+
+    def format(self, record: logging.LogRecord) -> str:
+        if isinstance(record.msg, AccessRecord):
+            is_error = record.msg.status == 0 or record.msg.status >= 400
+            return self._colorize(str(record.msg), _RED if is_error else _YELLOW if record.msg.problems else "")
+        local_time = _format_local_second(int(record.created))
+        if short_message := getattr(record, SHORT_MESSAGE, None):
+            return _cut(f"{local_time} {escape_unprintable(short_message)}", MAX_COLUMNS)
+        colour = (
+            _RED if record.levelno >= logging.ERROR else _YELLOW if record.levelno >= logging.WARNING else _DIM
+        )
+        level = self._colorize(f"{record.levelname.lower():<7}", colour)
+        message = escape_unprintable(redact_keys(record.getMessage()))
+        line = f"{local_time} {level} {record.name.removeprefix(f'{_ROOT_LOGGER}.')}: {message}"
+        return f"{line}\n{redact_keys(self.formatException(record.exc_info))}" if record.exc_info else line
+
+    def _colorize(self, text: str, colour: str) -> str:
+        return f"{colour}{text}{_RESET}" if self._colours and colour else text
+
+
+class LogWriter(QueueHandler):
+    """Writes log records in its own thread. `close` waits for pending ones.
+
+    The thread is not a `QueueListener`, whose `stop` would wait forever if nobody reads the log.
+    """
+
+    queue: "SimpleQueue[logging.LogRecord | None]"
 
     def __init__(
         self, output: BinaryIO, *, as_json: bool, colours: bool, max_waiting: int = MAX_WAITING_LINES
     ) -> None:
-        super().__init__()
+        super().__init__(SimpleQueue())
         self.as_json = as_json
+        self._json_formatter, self._text_formatter = JsonFormatter(), TextFormatter(colours=colours)
         self._output = output
-        self._colours = colours
         self._max_waiting = max_waiting
-        self._waiting: deque[logging.LogRecord | AccessRecord] = deque()
         # Lines that did not fit in the queue, that could not be written, and that were reported as lost. Each
-        # counter is changed by one thread only.
+        # counter is changed by one thread at a time.
         self._dropped = self._failed = self._reported_lost = 0
         self.problem = ""
         """Reason why nothing can be written now; empty if it can."""
         self._has_ended = False
-        self._has_lines, self._is_closed = Event(), False
-        self._thread: Thread | None = None
+        self._thread = Thread(target=self._write_all, name="foveate log", daemon=True)
+        self._thread.start()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        record.msg, record.args = record.getMessage(), None  # the arguments may change before it is written
-        self.put(record)
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        if not isinstance(record.msg, AccessRecord):  # values may change before they are written
+            record.msg, record.args = record.getMessage(), None
+        return record
 
-    def put(self, record: "logging.LogRecord | AccessRecord") -> None:
-        if self._has_ended or len(self._waiting) >= self._max_waiting:
+    def enqueue(self, record: logging.LogRecord) -> None:
+        if self._has_ended or self.queue.qsize() >= self._max_waiting:
             self._dropped += 1
-            return
-        self._waiting.append(record)
-        if not self._has_lines.is_set():
-            self._has_lines.set()
-            if self._thread is None:
-                self._thread = Thread(target=self._write_all, name="foveate log", daemon=True)
-                self._thread.start()
+        else:
+            self.queue.put_nowait(record)
 
     @property
     def lost_lines(self) -> int:
@@ -318,122 +364,52 @@ class LogWriter(logging.Handler):
         return self._dropped + self._failed
 
     def close(self) -> None:
-        self._is_closed = True
-        self._has_lines.set()
-        if self._thread is not None:
-            self._thread.join(_FLUSH_SECONDS)
+        self.queue.put_nowait(None)
+        self._thread.join(_FLUSH_SECONDS)
         super().close()
 
     def _write_all(self) -> None:
-        while True:
-            self._has_lines.wait()
-            if not self._is_closed:
-                time.sleep(_BATCH_SECONDS)
-            self._has_lines.clear()
-            if not self._write_waiting() or (self._is_closed and not self._waiting):
-                return
-
-    def _write_waiting(self) -> bool:
-        """Write all queued records; return whether the log can still be written."""
-        lines = []
-        while self._waiting:
-            lines.append(self._format_record(self._waiting.popleft()))
-        try:
-            self._failed += self._write_lines(lines)
-            if (lost := self.lost_lines) > self._reported_lost and not self.problem:
+        for record in iter(self.queue.get, None):
+            if not self._write_line(record):
+                self._failed += 1
+            elif (lost := self.lost_lines) > self._reported_lost:
                 message = f"{lost - self._reported_lost} log lines were lost"
-                record = logging.LogRecord(_ROOT_LOGGER, logging.WARNING, "", 0, message, None, None)
-                if not self._write_lines([self._format_record(record)]):
+                notice = logging.LogRecord(_ROOT_LOGGER, logging.WARNING, "", 0, message, None, None)
+                if self._write_line(notice):
                     self._reported_lost = lost
-        except (BrokenPipeError, ValueError):  # a pipe without a reader, or a closed file
-            self.problem, self._has_ended = "its reader has closed it", True
-            self._failed += len(lines) + len(self._waiting)
-            self._waiting.clear()
-            return False
-        return True
+            if self.queue.empty():
+                time.sleep(_BATCH_SECONDS)
 
-    def _write_lines(self, lines: list[str]) -> int:
-        """Write lines; return how many could not be written."""
-        unwritten = len(lines)
+    def _write_line(self, record: logging.LogRecord) -> bool:
+        """Write a line in one piece, so that lines of several workers do not mix; return whether it worked."""
+        if self._has_ended:
+            return False
+        formatter = self._json_formatter if self.as_json else self._text_formatter
+        rest, is_taken = f"{formatter.format(record)}\n".encode("utf-8", "replace"), False
         try:
-            for chunk, count in _split_into_chunks(lines):
-                rest = chunk
-                while rest:  # an unbuffered stream may take only a part
-                    written_bytes = self._output.write(rest)
-                    if written_bytes is None:
-                        raise BlockingIOError(errno.EAGAIN, "the output is full")
-                    rest = rest[written_bytes:]
-                unwritten -= count  # buffered data is not lost: the next flush tries again
-                self._output.flush()
-        except OSError as error:  # a full disk or a lost terminal: it may recover
-            if error.errno in _FATAL_ERRNOS:
-                raise BrokenPipeError from None
+            while rest:  # an unbuffered stream may take only a part
+                written_bytes = self._output.write(rest)
+                if written_bytes is None:
+                    raise BlockingIOError(errno.EAGAIN, "the output is full")
+                rest = rest[written_bytes:]
+            is_taken = True  # buffered data is not lost: the next flush tries again
+            self._output.flush()
+        except OSError as error:  # a full disk or a lost terminal may recover, a pipe without a reader does not
+            self._has_ended = error.errno in _FATAL_ERRNOS
             self.problem = error.strerror or str(error)
+        except ValueError:  # a closed file
+            self._has_ended = True
         else:
             self.problem = ""
-        return unwritten
-
-    def _format_record(self, record: "logging.LogRecord | AccessRecord") -> str:
-        if isinstance(record, AccessRecord):
-            return (
-                msgspec.json.encode(record_to_json(record)).decode()
-                if self.as_json
-                else self._format_access_line(record)
-            )
-        message = redact_keys(str(record.msg))
-        trace = redact_keys(logging.Formatter().formatException(record.exc_info)) if record.exc_info else ""
-        level, logger_name = record.levelname.lower(), record.name.removeprefix(f"{_ROOT_LOGGER}.")
-        if not self.as_json and (short_message := getattr(record, SHORT_MESSAGE, None)):
-            return _cut(
-                f"{_format_local_second(int(record.created))} {escape_unprintable(short_message)}", MAX_COLUMNS
-            )
-        if self.as_json:
-            fields = {
-                "at": format_timestamp(record.created),
-                "level": level,
-                "logger": record.name,
-                "message": message,
-            }
-            return msgspec.json.encode({**fields, "trace": trace} if trace else fields).decode()
-        colour = (
-            _RED if record.levelno >= logging.ERROR else _YELLOW if record.levelno >= logging.WARNING else _DIM
-        )
-        start = f"{_format_local_second(int(record.created))} {self._colorize(f'{level:<7}', colour)}"
-        line = f"{start} {logger_name}: {escape_unprintable(message)}"
-        return f"{line}\n{trace}" if trace else line
-
-    def _format_access_line(self, record: AccessRecord) -> str:
-        line = format_line(record)
-        is_error = record.status == 0 or record.status >= 400
-        return (
-            self._colorize(line, _RED)
-            if is_error
-            else self._colorize(line, _YELLOW)
-            if record.problems
-            else line
-        )
-
-    def _colorize(self, text: str, colour: str) -> str:
-        return f"{colour}{text}{_RESET}" if self._colours else text
-
-
-def _split_into_chunks(lines: list[str]) -> Iterator[tuple[bytes, int]]:
-    """Yield encoded lines and their number, in chunks that a pipe takes in one piece."""
-    chunk, count = b"", 0
-    for line in lines:
-        encoded = f"{line}\n".encode("utf-8", "replace")
-        if chunk and len(chunk) + len(encoded) > _ATOMIC_WRITE_BYTES:
-            yield chunk, count
-            chunk, count = b"", 0
-        chunk, count = chunk + encoded, count + 1
-    if chunk:
-        yield chunk, count
+        if self._has_ended:
+            self.problem = "its reader has closed it"
+        return is_taken and not self._has_ended
 
 
 def start_writer(
     *, as_json: bool, level: str, colours: bool | None = None, output: BinaryIO | None = None
 ) -> LogWriter:
-    """Log to standard error (or `output`) until the process ends."""
+    """Log to standard error (or `output`) until the process ends; `logging` then closes the writer."""
     stream = output or sys.stderr.buffer
     if colours is None:
         colours = not as_json and should_use_colours()
@@ -444,7 +420,6 @@ def start_writer(
         old.close()
     root.addHandler(writer)
     set_level(level)
-    atexit.register(writer.close)
     return writer
 
 

@@ -67,9 +67,7 @@ class Instrumentation:
         self._shutdown_check: Callable[[], bool] = lambda: False
         self.metrics = MetricsCollector(version=version, clock=clock)
         self._telemetry: Telemetry | None = None
-        self.request_observer = RequestRecorder(
-            self.metrics, log.put, clock=clock, listener=lambda: self._telemetry
-        )
+        self.request_observer = RequestRecorder(self.metrics, clock=clock, listener=lambda: self._telemetry)
         self.last_config = self.current_config()
         """The configuration at the last check; every request checks at its start."""
 

@@ -53,13 +53,11 @@ class RequestRecorder:
     def __init__(
         self,
         metrics: MetricsCollector,
-        write: Callable[[AccessRecord], None],
         *,
         clock: Callable[[], float] = time.time,
         listener: Callable[[], RequestListener | None] = lambda: None,
     ) -> None:
         self._metrics = metrics
-        self._write = write
         self._clock = clock
         self._listener = listener
         self._open: set[ClientResponse] = set()
@@ -79,8 +77,9 @@ class RequestRecorder:
         if response.error_code:
             metrics.count_rejection(response.agent, response.error_code)
         if _LOG.isEnabledFor(logging.INFO):
-            now = self._clock()
-            self._write(_build_access_record(request, response, model, now))
+            access_record = _build_access_record(request, response, model, self._clock())
+            # `_LOG.info` would also look for its caller, which takes as long as all the rest.
+            _LOG.handle(logging.LogRecord(_LOG.name, logging.INFO, "", 0, access_record, None, None))
         listener = self._listener()
         if listener is not None:
             listener.on_request_end(request, response)

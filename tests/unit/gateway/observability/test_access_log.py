@@ -50,11 +50,15 @@ RECORD = AccessRecord(
 )
 
 
+def make_log_record(record: AccessRecord) -> logging.LogRecord:
+    return logging.LogRecord("foveate.requests", logging.INFO, "", 0, record, None, None)
+
+
 def write_log(*records: AccessRecord | logging.LogRecord, as_json: bool = False, colours: bool = False) -> str:
     output = io.BytesIO()
     writer = LogWriter(output, as_json=as_json, colours=colours)
     for record in records:
-        writer.put(record)
+        writer.handle(make_log_record(record) if isinstance(record, AccessRecord) else record)
     writer.close()
     return output.getvalue().decode()
 
@@ -210,6 +214,52 @@ def test_json_lines_have_the_same_data() -> None:
     assert fields["problems"] == [{"step": "fold", "reason": "StoreUnavailable: gone"}]
 
 
+def test_requests_and_messages_are_written_in_the_order_of_their_calls() -> None:
+    messages = [
+        logging.LogRecord("foveate", logging.WARNING, "", 0, "%d of %d", (number, 3), None)
+        for number in range(3)
+    ]
+    records = [each for message in messages for each in (message, RECORD)]
+
+    lines = [json.loads(line) for line in write_log(*records, as_json=True).splitlines()]
+
+    assert [line.get("message", line["logger"]) for line in lines] == [
+        "0 of 3",
+        "foveate.requests",
+        "1 of 3",
+        "foveate.requests",
+        "2 of 3",
+        "foveate.requests",
+    ]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_file_name_that_is_not_unicode_does_not_end_the_log(as_json: bool) -> None:
+    """Regression: JSON cannot contain unpaired surrogates, and the exception ended the thread that writes."""
+    record = logging.LogRecord("foveate", logging.WARNING, "", 0, "%s is missing", ("b\udce4r.org",), None)
+
+    first, second = write_log(record, RECORD, as_json=as_json).splitlines()
+
+    assert r"b\udce4r.org is missing" in (json.loads(first)["message"] if as_json else first)
+    assert "claude-opus-4-5" in second
+
+
+def test_a_message_with_wrong_arguments_fails_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    record = logging.LogRecord("foveate", logging.WARNING, "", 0, "%d of %d", (1,), None)
+
+    (line,) = write_log(record, RECORD).splitlines()
+
+    assert "claude-opus-4-5" in line
+    assert "not enough arguments for format string" in capsys.readouterr().err
+
+
+def test_other_handlers_see_requests_as_text_without_keys() -> None:
+    text = make_log_record(replace(RECORD, model="", has_usage=False, path="/v1?key=AIzaabcdefgh")).getMessage()
+
+    assert "POST /v1?key=[key]" in text
+    assert "AIza" not in text
+
+
 def test_colours_are_used_only_if_enabled() -> None:
     assert "\x1b[" in write_log(RECORD, colours=True)
     assert "\x1b[" not in write_log(RECORD)
@@ -287,7 +337,7 @@ def test_a_slow_output_blocks_nobody_and_lost_lines_are_reported() -> None:
         writer = LogWriter(pipe, as_json=False, colours=False, max_waiting=2000)
         started = time.perf_counter()
         for _ in range(6000):  # more than the unread pipe takes
-            writer.put(RECORD)
+            writer.handle(make_log_record(RECORD))
         assert time.perf_counter() - started < 20
 
         chunks: list[bytes] = []
@@ -297,7 +347,7 @@ def test_a_slow_output_blocks_nobody_and_lost_lines_are_reported() -> None:
         reader.start()
         deadline = time.monotonic() + 10
         while b"log lines were lost" not in b"".join(chunks) and time.monotonic() < deadline:
-            writer.put(RECORD)
+            writer.handle(make_log_record(RECORD))
             time.sleep(0.05)
         writer.close()
         pipe.close()
@@ -321,7 +371,7 @@ def test_lines_are_written_in_atomic_chunks() -> None:
     output = RecordingStream()
     writer = LogWriter(output, as_json=False, colours=False)
     for _ in range(200):
-        writer.put(RECORD)
+        writer.handle(make_log_record(RECORD))
     writer.close()
 
     assert len(output.chunk_sizes) > 3
@@ -334,8 +384,27 @@ def test_a_log_without_a_reader_ends_quietly() -> None:
     os.close(read_fd)
     with os.fdopen(write_fd, "wb", buffering=0) as pipe:
         writer = LogWriter(pipe, as_json=False, colours=False)
-        writer.put(RECORD)
+        writer.handle(make_log_record(RECORD))
         writer.close()
+
+
+@pytest.mark.slow
+def test_a_log_that_nobody_reads_does_not_prevent_the_end_of_the_process() -> None:
+    read_fd, write_fd = os.pipe()
+    with os.fdopen(read_fd, "rb") as read_end, os.fdopen(write_fd, "wb", buffering=0) as pipe:
+        writer = LogWriter(pipe, as_json=False, colours=False)
+        for _ in range(2000):  # more than the unread pipe takes
+            writer.handle(make_log_record(RECORD))
+        started = time.perf_counter()
+        writer.close()
+        writer.close()
+        assert time.perf_counter() - started < 20
+
+        reader = threading.Thread(target=lambda: list(iter(lambda: os.read(read_end.fileno(), 65536), b"")))
+        reader.start()
+        writer.close()
+        pipe.close()
+        reader.join(10)
 
 
 class Disk(io.RawIOBase):
@@ -361,11 +430,11 @@ def test_a_log_on_a_full_disk_recovers_and_reports_lost_lines(is_buffered: bool)
     disk = Disk()
     output = io.BufferedWriter(disk, 64) if is_buffered else disk
     writer = LogWriter(output, as_json=False, colours=False)  # type: ignore[arg-type]
-    writer.put(RECORD)
+    writer.handle(make_log_record(RECORD))
     wait_until(lambda: writer.problem == "No space left on device" and writer.lost_lines == 1)
 
     disk.is_full = False
-    writer.put(RECORD)
+    writer.handle(make_log_record(RECORD))
     writer.close()
 
     assert [b"claude-opus-4-5" in line for line in disk.content.splitlines()] == [True, False]
@@ -378,9 +447,9 @@ def test_lines_for_a_log_without_a_reader_are_counted_as_lost() -> None:
     os.close(read_fd)
     with os.fdopen(write_fd, "wb", buffering=0) as pipe:
         writer = LogWriter(pipe, as_json=False, colours=False)
-        writer.put(RECORD)
+        writer.handle(make_log_record(RECORD))
         wait_until(lambda: writer.problem == "its reader has closed it")
-        writer.put(RECORD)
+        writer.handle(make_log_record(RECORD))
 
         assert writer.lost_lines == 2
         writer.close()
