@@ -25,8 +25,7 @@ from foveate.web.page import PageNotFound, PageRequest, WebPage
 from foveate.web.pages import agents, compactions, configuration, memory, overview, session, sessions
 from foveate.web.viewer import Forbidden, Viewer, get_viewer
 
-_OWN_FILES = ("foveate.css", "live.js", "charts.js")
-_CHART_LIBRARY = ("chartkick", "django/static/chartkick/Chart.bundle.js")
+_FILES = ("foveate.css", "live.js", "charts.js", "chart.js")
 _MEDIA_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 
 
@@ -44,11 +43,9 @@ class Asset:
 
 @cache
 def load_assets() -> Mapping[str, Asset]:
-    """Load all static files: our own, and Chart.js from chartkick."""
-    package, path = _CHART_LIBRARY
-    files = {name: resources.files(__package__).joinpath("files", name).read_bytes() for name in _OWN_FILES}
-    files["chart.js"] = resources.files(package).joinpath(path).read_bytes()
-    return {name: _build_asset(name, data) for name, data in files.items()}
+    """Load all static files: our own, and Chart.js (`chart.js`)."""
+    folder = resources.files(__package__).joinpath("files")
+    return {name: _build_asset(name, folder.joinpath(name).read_bytes()) for name in _FILES}
 
 
 @cache

@@ -3,6 +3,8 @@
 import asyncio
 import gzip
 import os
+import re
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,17 @@ async def test_a_static_file_is_cached_forever_only_with_its_digest(
             assert plain.headers["cache-control"] == "no-cache"
             conditions = {"if-none-match": plain.headers["etag"]}
             assert (await dashboard.client.get(f"/-/assets/{name}", headers=conditions)).status_code == 304
+
+
+def test_the_chart_library_states_its_version_and_its_licence_is_next_to_it() -> None:
+    header = re.match(rb"/\*!\n \* Chart\.js v([\d.]+)\n", load_assets()["chart.js"].plain)
+    licence = resources.files("foveate.web").joinpath("files", "chart.LICENSE.txt").read_text("utf-8")
+
+    assert header
+    assert f"Chart.js {header[1].decode()} " in licence
+    assert "Copyright (c) 2014-2024 Chart.js Contributors" in licence
+    assert "Copyright (c) 2018-2024 Jukka Kurkela" in licence  # @kurkle/color, which is part of the file
+    assert licence.count("Permission is hereby granted") == 2
 
 
 async def test_only_pages_with_a_chart_load_the_chart_library(tmp_path: Path) -> None:
