@@ -1,14 +1,13 @@
 """A conversation with a model: its turns, its context window and its charges.
 
-Requests go to the gateway's ASGI app in the same process.
+Requests go through a gateway in the same process, without a server.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
 from uuid import uuid4
 
 from foveate.budget.model_limits import DEFAULT_TOKENS, find_context_window
@@ -36,13 +35,16 @@ from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
 from foveate.cost.ledger import Charge
 from foveate.engine.exchange import Exchange
+from foveate.engine.relay import ResponseChunk, ResponseEvent, ResponseFinished, ResponseStarted
 from foveate.engine.steps.overflow import compaction_candidate
+from foveate.errors import FoveateError
+from foveate.formats.response.errors import error_body
 from foveate.gateway.app import Gateway
-from foveate.gateway.request import REQUEST_ID_HEADER, AsgiApp, Receive, Scope
+from foveate.gateway.error_responses import build_error_response
+from foveate.gateway.request import parse_request
 from foveate.model import Usage
 from foveate.tokens.tokenizers.bpe import replace_surrogates
 
-Message = MutableMapping[str, Any]
 MAX_TOKENS = 4096
 """Default maximum length of an answer."""
 # The answer gets at most one part in this many of a small window.
@@ -51,82 +53,6 @@ _MAX_OUTPUT_FRACTION = 4
 _PLACEHOLDER_TEXT = "Hello"
 _EVENT_STREAM = "text/event-stream"
 _LENGTH_STOP_REASONS = frozenset(("length", "max_tokens", "max_output_tokens"))
-
-
-class GatewayResponse:
-    """A response that is arriving. `is_stopped`: the user does not want the rest."""
-
-    def __init__(self) -> None:
-        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
-        self._disconnected = asyncio.Event()
-        self._is_request_sent = False
-        self.status = 0
-        self.headers: dict[str, str] = {}
-        self.is_complete = self.is_stopped = False
-
-    def stop(self) -> None:
-        """Cancel the response. The provider is disconnected, and the part so far is charged."""
-        self.is_stopped = True
-        self.disconnect()
-
-    def disconnect(self) -> None:
-        self._disconnected.set()
-        self.close()
-
-    def close(self) -> None:
-        self._messages.put_nowait(None)
-
-    def create_receive(self, body: bytes) -> Receive:
-        """Return an ASGI `receive` for the request, and later for the disconnect."""
-
-        async def receive() -> Message:
-            if self._is_request_sent:
-                await self._disconnected.wait()
-                return {"type": "http.disconnect"}
-            self._is_request_sent = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        return receive
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            self.headers = {
-                name.decode("latin-1").lower(): value.decode("latin-1") for name, value in message["headers"]
-            }
-        self._messages.put_nowait(message)
-
-    async def wait_for_head(self) -> None:
-        """Wait for the head, or for the end."""
-        while not self.status:
-            if await self._messages.get() is None:
-                self.close()
-                return
-
-    async def iterate_chunks(self) -> AsyncIterator[bytes]:
-        while (message := await self._messages.get()) is not None and not self.is_stopped:
-            if message["type"] != "http.response.body":
-                continue
-            if chunk := message.get("body", b""):
-                yield chunk
-            if not message.get("more_body"):
-                self.is_complete = True
-                return
-
-
-@asynccontextmanager
-async def send_request(app: AsgiApp, scope: Scope, body: bytes) -> AsyncIterator[GatewayResponse]:
-    """Send a request and yield its response. After the block nothing is running, and its charge is known."""
-    response = GatewayResponse()
-    serving_task = asyncio.ensure_future(app(scope, response.create_receive(body), response.send))
-    serving_task.add_done_callback(lambda _: response.close())
-    try:
-        yield response
-    finally:
-        if not response.is_complete:
-            response.disconnect()
-        await asyncio.wait([serving_task])
-    serving_task.result()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +101,7 @@ class ChatConversation:
         self._config = config
         self._observer = observer
         self._max_tokens = max_tokens
-        self._pending_response: GatewayResponse | None = None
+        self._answer_task: asyncio.Task[None] | None = None
         self._compaction_task: asyncio.Task[CompactionResult | None] | None = None
         self.target = target
         self.agent = agent
@@ -239,8 +165,8 @@ class ChatConversation:
 
     def stop(self) -> None:
         """Cancel the running request or compaction, if any."""
-        if self._pending_response is not None:
-            self._pending_response.stop()
+        if self._answer_task is not None:
+            self._answer_task.cancel()
         if self._compaction_task is not None:
             self._compaction_task.cancel()
 
@@ -271,37 +197,41 @@ class ChatConversation:
     ) -> ChatAnswer:
         target = self.target
         body = build_body(turns, target, max_tokens=self.max_tokens())
-        fragments: list[ResponseFragment] = []
-
-        def on_fragment(fragment: ResponseFragment) -> None:
-            fragments.append(fragment)
-            show(fragment)
-
-        async with send_request(self._gateway, build_scope(target, self._identity()), body) as response:
-            self._pending_response = response
-            try:
-                stream = await _read_response(response, target, on_fragment, has_history=len(turns) > 1)
-            finally:
-                self._pending_response = None
-        request_id = response.headers.get(REQUEST_ID_HEADER, "")
-        if isinstance(stream, Failure):
-            return ChatAnswer(failure=stream, request_id=request_id)
-        if request_id:
-            self._request_ids.add(request_id)
-            await self._observer.wait_for_charge(request_id)
-            self._remember_session(self._observer.last_exchange)
-        answer = ChatAnswer(
-            text=_join_text(fragments, FragmentKind.TEXT),
-            thinking=_join_text(fragments, FragmentKind.THINKING),
+        client_request = parse_request(build_scope(target, self._identity()))
+        answer = _AnswerReader(target, show)
+        task = self._answer_task = asyncio.ensure_future(answer.read(self._gateway.send(client_request, body)))
+        try:
+            await asyncio.wait([task])
+        finally:
+            self._answer_task = None
+            if task.cancel():  # this call itself was cancelled
+                await asyncio.wait([task])
+        is_stopped = task.cancelled()
+        if not is_stopped:
+            task.result()
+        request_id = client_request.id
+        if answer.has_error and not is_stopped:
+            failure = classify_failure(
+                answer.status, answer.headers, answer.body, target, has_history=len(turns) > 1
+            )
+            return ChatAnswer(failure=failure, request_id=request_id)
+        self._request_ids.add(request_id)
+        await self._observer.wait_for_charge(request_id)
+        self._remember_session(self._observer.last_exchange)
+        chat_answer = ChatAnswer(
+            text=_join_text(answer.fragments, FragmentKind.TEXT),
+            thinking=_join_text(answer.fragments, FragmentKind.THINKING),
             tool_calls=tuple(
-                fragment.text for fragment in fragments if fragment.kind is FragmentKind.TOOL_CALL
+                fragment.text for fragment in answer.fragments if fragment.kind is FragmentKind.TOOL_CALL
             ),
-            is_stopped=response.is_stopped and not response.is_complete,
-            is_truncated=stream is not None and stream.reader.stop_reason in _LENGTH_STOP_REASONS,
+            is_stopped=is_stopped,
+            is_truncated=answer.stream is not None and answer.stream.reader.stop_reason in _LENGTH_STOP_REASONS,
             charge=next((charge for charge in self.charges if charge.call.id == request_id), None),
             request_id=request_id,
         )
-        return replace(answer, failure=_find_failure(answer, stream, is_complete=response.is_complete))
+        return replace(
+            chat_answer, failure=_find_failure(chat_answer, answer.stream, is_complete=answer.is_complete)
+        )
 
     async def preview(self, *, focus: str = "") -> RequestPreview:
         """Prepare the next request, exactly as a question would be.
@@ -352,7 +282,8 @@ class ChatConversation:
     async def _preview_exchange(self, focus: str = "") -> Exchange:
         turns = self.turns or (user_turn(_PLACEHOLDER_TEXT),)
         body = build_body(turns, self.target, max_tokens=self.max_tokens())
-        exchange = await self._gateway.preview(build_scope(self.target, self._identity(focus)), body)
+        request = parse_request(build_scope(self.target, self._identity(focus)))
+        exchange = await self._gateway.preview(request, body)
         self._remember_session(exchange)
         return exchange
 
@@ -365,32 +296,63 @@ class ChatConversation:
         return SessionIdentity(agent=self.agent, session=self.session, focus=focus)
 
 
-async def _read_response(
-    response: GatewayResponse,
-    target: ModelTarget,
-    on_fragment: Callable[[ResponseFragment], None],
-    *,
-    has_history: bool,
-) -> ResponseStream | Failure | None:
-    """Read a response; return its stream, None if it did not stream, or the failure."""
-    await response.wait_for_head()
-    if not 200 <= response.status < 300:
-        body = b"".join([chunk async for chunk in response.iterate_chunks()])
-        if response.is_stopped or not response.status:
-            return ResponseStream(target.api_format)  # nothing arrived
-        return classify_failure(response.status, response.headers, body, target, has_history=has_history)
-    if not response.headers.get("content-type", "").startswith(_EVENT_STREAM):
-        body = b"".join([chunk async for chunk in response.iterate_chunks()])
-        for fragment in read_response(target.api_format, body):
-            on_fragment(fragment)
-        return None
-    stream = ResponseStream(target.api_format)
-    async for chunk in response.iterate_chunks():
-        for fragment in stream.feed(chunk):
-            on_fragment(fragment)
-    for fragment in stream.end():
-        on_fragment(fragment)
-    return stream
+class _AnswerReader:
+    """Reads a response and shows its fragments as they arrive. `stream` is None if it did not stream."""
+
+    def __init__(self, target: ModelTarget, show: Callable[[ResponseFragment], None]) -> None:
+        self._target = target
+        self._show = show
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body = b""
+        self.stream: ResponseStream | None = None
+        self.fragments: list[ResponseFragment] = []
+        self.is_complete = False
+
+    @property
+    def has_error(self) -> bool:
+        return not 200 <= self.status < 300
+
+    async def read(self, sending: Awaitable[AsyncGenerator[ResponseEvent]]) -> None:
+        try:
+            async with aclosing(await sending) as events:
+                async for event in events:
+                    self._read_event(event)
+        except FoveateError as error:
+            if not self.status:
+                error_response = build_error_response(error, self._target.api_format)
+                self.status = error_response.status
+                self.body = error_body(self._target.api_format, error_response, "")
+
+    def _read_event(self, event: ResponseEvent) -> None:
+        match event:
+            case ResponseStarted():
+                self.status = event.status
+                self.headers = {
+                    name.decode("latin-1").lower(): value.decode("latin-1") for name, value in event.headers
+                }
+                if not self.has_error and self.headers.get("content-type", "").startswith(_EVENT_STREAM):
+                    self.stream = ResponseStream(self._target.api_format)
+            case ResponseChunk(data):
+                self._read_chunk(data)
+            case ResponseFinished(data):
+                self._read_chunk(data)
+                self.is_complete = True
+                if self.stream is not None:
+                    self._add_fragments(self.stream.end())
+                elif not self.has_error:
+                    self._add_fragments(read_response(self._target.api_format, self.body))
+
+    def _read_chunk(self, chunk: bytes) -> None:
+        if self.stream is None:
+            self.body += chunk
+        else:
+            self._add_fragments(self.stream.feed(chunk))
+
+    def _add_fragments(self, fragments: Iterable[ResponseFragment]) -> None:
+        for fragment in fragments:
+            self.fragments.append(fragment)
+            self._show(fragment)
 
 
 def _find_failure(answer: ChatAnswer, stream: ResponseStream | None, *, is_complete: bool) -> Failure | None:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
 
@@ -77,7 +77,6 @@ from foveate.gateway.response import ClientResponse
 from foveate.gateway.routing import KNOWN_UPSTREAMS, RouteMatch, Routing, Upstream
 from foveate.gateway.server.protocol import CONNECTION_SCOPE_KEY, RequestConnection
 from foveate.http.pool import ConnectionPool, HttpResponse, Timeouts, parse_url
-from foveate.model import Format
 from foveate.session.client_names import NAMING_HEADERS
 from foveate.session.counting import run_in_thread_if_large
 
@@ -197,24 +196,32 @@ class Gateway:
     def timeouts(self) -> Timeouts:
         return self._pool.timeouts
 
-    async def preview(self, scope: Scope, body: bytes) -> Exchange:
+    async def send(self, request: ClientRequest, body: bytes) -> AsyncGenerator[ResponseEvent]:
+        """Send a request of this process and return the events of its response.
+
+        Raises:
+            FoveateError: the request is rejected, here or when the events are read.
+        """
+        options = self._options()
+        agent = identify_agent(request, options.keys, options.user_agents)
+        request, route, model = await self._find_route(request, body, options)
+        return await self._open_call(request, route, model, agent, body, options)
+
+    async def preview(self, request: ClientRequest, body: bytes) -> Exchange:
         """Prepare a request as if it were sent, and store nothing. Only a counting endpoint may be called.
 
         Raises:
             FoveateError: the request would be rejected.
         """
-        request, options = parse_request(scope), self._options()
-        model = request.endpoint.model or await run_in_thread_if_large(
-            lambda: read_model(body), len(body), min_bytes=LARGE_BYTES
-        )
-        route = self._route(request, model, options)
-        engine = self._engine.preview or self._engine
+        options = self._options()
         agent = identify_agent(request, options.keys, options.user_agents)
+        request, route, model = await self._find_route(request, body, options)
         turn = await begin_turn(self._threads, route.upstream.threads, request, agent, body, claims=False)
         if turn is not None:
             request, body = turn.request, turn.body
+        engine = self._engine.preview or self._engine
         exchange = await engine.prepare(
-            _build_incoming_request(request, request.api_format, agent, body, route, model, options.limits)
+            _build_incoming_request(request, agent, body, route, model, options.limits)
         )
         if exchange.context is not None and self._engine.recount is not None:
             await self._engine.recount(exchange.context)
@@ -258,9 +265,13 @@ class Gateway:
             del body
             reservation.resize(len(plain))
             request = msgspec.structs.replace(request, raw_headers=strip_content_encoding(request.raw_headers))
-        await self._relay_through_engine(
-            request, request.api_format, client_response.agent, plain, client_response, options, reservation
+        request, route, model = await self._find_route(request, plain, options)
+        client_response.provider = route.upstream.provider
+        events = await self._open_call(
+            request, route, model, client_response.agent, plain, options, reservation
         )
+        async with aclosing(events):
+            await _forward_events(events, client_response)
 
     def _route(self, request: ClientRequest, model: str, options: GatewayOptions) -> RouteMatch:
         route = options.routing.match(request.endpoint, model)
@@ -336,49 +347,59 @@ class Gateway:
                 await client_response.send_chunk(chunk)
         await client_response.finish()
 
-    async def _relay_through_engine(
-        self,
-        request: ClientRequest,
-        api_format: Format,
-        agent: str,
-        body: bytes,
-        client_response: ClientResponse,
-        options: GatewayOptions,
-        reservation: BodyReservation,
-    ) -> None:
-        is_embeddings = request.endpoint.operation is Operation.EMBEDDINGS
+    async def _find_route(
+        self, request: ClientRequest, body: bytes, options: GatewayOptions
+    ) -> tuple[ClientRequest, RouteMatch, str]:
+        """Return the request as it is routed, its route, and the model that it names."""
         model = request.endpoint.model
         if not model and (options.routing.routes or request.endpoint.family is ApiFamily.AZURE):
             model = await run_in_thread_if_large(lambda: read_model(body), len(body), min_bytes=LARGE_BYTES)
         route = self._route(request, model, options)
         if route.model is not None and request.endpoint.model:
             request = replace_path_model(request, route.model)
-        is_count = request.endpoint.operation is Operation.COUNT_TOKENS
-        client_response.provider = route.upstream.provider
+        return request, route, model
+
+    async def _open_call(
+        self,
+        request: ClientRequest,
+        route: RouteMatch,
+        model: str,
+        agent: str,
+        body: bytes,
+        options: GatewayOptions,
+        reservation: BodyReservation | None = None,
+    ) -> AsyncGenerator[ResponseEvent]:
+        """Return the events of a call. A request with a thread becomes that of the whole conversation."""
+        operation = request.endpoint.operation
         turn = await begin_turn(
-            self._threads, route.upstream.threads, request, agent, body, claims=not is_count
+            self._threads,
+            route.upstream.threads,
+            request,
+            agent,
+            body,
+            claims=operation is not Operation.COUNT_TOKENS,
         )
-        try:
-            if turn is not None:
+        if turn is not None:
+            try:
                 if len(turn.body) > options.body.max_bytes:
                     raise TooLarge(options.body.max_bytes)
-                reservation.grow(len(turn.body))
-                request, body = turn.request, turn.body
-            incoming_request = _build_incoming_request(
-                request, api_format, agent, body, route, model, options.limits, keeps_response=turn is not None
-            )
-            send = (
-                self._engine.count
-                if is_count
-                else self._embeddings.send
-                if is_embeddings
-                else self._engine.send
-            )
-            async with aclosing(send(incoming_request, _GatewayTransport(self, request, route))) as events:
-                await _forward_events(events, client_response, turn)
-        finally:
-            if turn is not None:
+                if reservation is not None:
+                    reservation.grow(len(turn.body))
+            except BaseException:
                 turn.close()
+                raise
+            request, body = turn.request, turn.body
+        incoming = _build_incoming_request(
+            request, agent, body, route, model, options.limits, keeps_response=turn is not None
+        )
+        transport = _GatewayTransport(self, request, route)
+        if operation is Operation.COUNT_TOKENS:
+            events = self._engine.count(incoming, transport)
+        elif operation is Operation.EMBEDDINGS:
+            events = self._embeddings.send(incoming, transport)
+        else:
+            events = self._engine.send(incoming, transport)
+        return events if turn is None else _continue_thread(events, turn)
 
     async def send_upstream(
         self,
@@ -475,32 +496,45 @@ class _GatewayTransport:
         return isinstance(error, UpstreamUnreachable) and not isinstance(error, UpstreamBroken)
 
 
-async def _forward_events(
-    events: AsyncIterator[ResponseEvent], client_response: ClientResponse, turn: ThreadTurn | None
-) -> None:
-    """Send a response to the client. The thread of `turn` can be continued before the client has all of it."""
+async def _continue_thread(
+    events: AsyncGenerator[ResponseEvent], turn: ThreadTurn
+) -> AsyncGenerator[ResponseEvent]:
+    """Store the thread of a call, so that it can be continued before the client has all of the response."""
     exchange = None
+    try:
+        async with aclosing(events):
+            async for event in events:
+                match event:
+                    case CallPrepared():
+                        exchange = event.exchange
+                    case ResponseFinished() if exchange is not None:
+                        await turn.finish(exchange)
+                    case ResponseChunk() if (
+                        exchange is not None and exchange.is_streaming and exchange.has_ended
+                    ):
+                        await turn.finish(exchange)
+                yield event
+    finally:
+        turn.close()
+
+
+async def _forward_events(events: AsyncIterator[ResponseEvent], client_response: ClientResponse) -> None:
     async for event in events:
         match event:
             case ResponseChunk(data):
-                if turn is not None and exchange is not None and exchange.is_streaming and exchange.has_ended:
-                    await turn.finish(exchange)
                 await client_response.send_chunk(data)
-            case CallPrepared():
-                client_response.exchange = exchange = event.exchange
+            case CallPrepared(exchange):
+                client_response.exchange = exchange
             case ResponseStarted(status, headers, is_changed):
                 await client_response.start(status, headers, is_changed=is_changed)
             case CountedLocally(body, is_exact):
                 await client_response.send_count(body, is_exact=is_exact)
             case ResponseFinished(data):
-                if turn is not None and exchange is not None:
-                    await turn.finish(exchange)
                 await client_response.finish(data)
 
 
 def _build_incoming_request(
     request: ClientRequest,
-    api_format: Format,
     agent: str,
     body: bytes,
     route: RouteMatch,
@@ -514,7 +548,7 @@ def _build_incoming_request(
     return IncomingRequest(
         id=request.id,
         agent=agent,
-        api_format=api_format,
+        api_format=request.api_format,
         provider=route.upstream.provider,
         upstream=route.upstream.name,
         body=body,
@@ -531,7 +565,7 @@ def _build_incoming_request(
         betas=request.headers.get("anthropic-beta", ""),
         find_endpoint=None
         if request.endpoint.family in SIGNED_FAMILIES
-        else lambda: find_summary_endpoint(request, route.upstream, api_format, upstream_model),
+        else lambda: find_summary_endpoint(request, route.upstream, request.api_format, upstream_model),
         limits=limits,
         keeps_response=keeps_response,
         is_subscription=is_subscription(request, route.upstream),
