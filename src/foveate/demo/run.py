@@ -1,14 +1,14 @@
 """Send a recorded session through a gateway to the sandbox, and add up the results.
 
-Everything runs in this process: the sandbox and the gateway listen on loopback ports, and the gateway's store
-is a temporary file. The clock of both is moved ahead between requests, so that hours take seconds.
+Everything runs in this process: the sandbox listens on a loopback port, and the gateway's store is a temporary
+file. The clock of both is moved ahead between requests, so that hours take seconds.
 """
 
 import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -27,14 +27,15 @@ from foveate.engine.background.compaction import SessionCompactor
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NullObserver
 from foveate.engine.options import AgentOptions, SpendingOptions
-from foveate.errors import FoveateError, UnwritableFile, UpstreamError
+from foveate.engine.relay import CallPrepared, ResponseChunk, ResponseFinished, ResponseStarted
+from foveate.errors import FoveateError, UnwritableFile
 from foveate.formats.response.errors import ErrorResponse
 from foveate.gateway.app import Gateway, GatewayOptions
 from foveate.gateway.build import open_gateway
 from foveate.gateway.config import ResolvedConfig
 from foveate.gateway.endpoints import ApiFamily
+from foveate.gateway.request import parse_request
 from foveate.gateway.routing import Routing, Upstream
-from foveate.http.pool import ConnectionPool, parse_url, read_body
 from foveate.sandbox.http import SandboxRequest
 from foveate.sandbox.sandbox import AcceptedRequest, Sandbox
 from foveate.sandbox.server import SandboxApp, build_server, open_listening_socket, socket_url
@@ -43,7 +44,6 @@ from foveate.store import Store, open_store
 
 _KEY = b"sk-of-the-demo"
 _STARTED_AT = 1_794_744_000.0
-_MAX_RESPONSE_BYTES = 16 * 1024 * 1024
 _PAGE = 500
 _MAX_REASON_CHARS = 200
 # Messages of Anthropic, OpenAI and Foveate.
@@ -128,16 +128,10 @@ class _LimitedWindowSandbox(Sandbox):
 
 @dataclass
 class _FinishedCounter(NullObserver):
-    """Counts finished requests: answered, or rejected by the gateway itself."""
-
     finished: int = 0
 
     def on_finished(self, exchange: Exchange) -> None:
         del exchange
-        self.finished += 1
-
-    def on_rejected(self, agent: str, error: FoveateError) -> None:
-        del agent, error
         self.finished += 1
 
 
@@ -172,18 +166,13 @@ async def run_session(
         options = make_agent_options(is_on=is_on, window_tokens=window_tokens)
         async with _serve(build_server(SandboxApp(sandbox)).config) as upstream:
             config = _make_config(url, upstream, options)
-            async with (
-                open_gateway(lambda: config, environment={}, clock=clock, observer=counter) as gateway,
-                _serve(_server_config(gateway)) as gateway_url,
-                ConnectionPool() as pool,
-            ):
+            async with open_gateway(lambda: config, environment={}, clock=clock, observer=counter) as gateway:
                 for number, step in enumerate(session.requests, 1):
                     clock.advance(step.after_seconds)
                     before = counter.finished
-                    responses.append(
-                        await _send(pool, f"{gateway_url}{ENDPOINT_PATHS[session.format]}", step.body)
-                    )
-                    await _wait_until_settled(gateway, counter, before + 1)
+                    response = await _send(gateway, ENDPOINT_PATHS[session.format], step.body)
+                    responses.append(response)
+                    await _wait_until_settled(gateway, counter, before + (not response.is_rejected))
                     report_progress(number)
         async with await open_store(url) as store:
             return await _add_up(store, responses, seconds=time.monotonic() - started)
@@ -230,17 +219,6 @@ def _make_config(url: str, upstream: str, options: AgentOptions) -> ResolvedConf
     )
 
 
-def _server_config(gateway: Gateway) -> uvicorn.Config:
-    return uvicorn.Config(
-        gateway,
-        http="foveate.gateway.server.protocol:HttpProtocol",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        ws="none",
-    )
-
-
 class _SignalFreeServer(uvicorn.Server):
     """Leaves signals to the program."""
 
@@ -266,8 +244,11 @@ async def _serve(config: uvicorn.Config) -> AsyncIterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _DemoResponse:
+    """`is_rejected`: the gateway did not send the request."""
+
     status: int
     message: str = ""
+    is_rejected: bool = False
 
     @property
     def is_success(self) -> bool:
@@ -278,22 +259,25 @@ class _DemoResponse:
         return any(words in self.message for words in _TOO_LONG_MESSAGES)
 
 
-async def _send(pool: ConnectionPool, url: str, body: bytes) -> _DemoResponse:
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"x-api-key", _KEY),
-        (b"anthropic-version", b"2023-06-01"),
-    ]
-    if not url.endswith("/messages"):
-        headers = [headers[0], (b"authorization", b"Bearer " + _KEY)]
+async def _send(gateway: Gateway, path: str, body: bytes) -> _DemoResponse:
+    is_anthropic = path.endswith("/messages")
+    key = (b"x-api-key", _KEY) if is_anthropic else (b"authorization", b"Bearer " + _KEY)
+    headers = [(b"content-type", b"application/json"), (b"anthropic-version", b"2023-06-01"), key]
+    scope = {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers}
+    status, data, is_prepared = 0, b"", False
     try:
-        async with pool.stream("POST", parse_url(url), headers, body) as response:
-            data = await read_body(response, max_bytes=_MAX_RESPONSE_BYTES, url=url)
-    except UpstreamError as error:
-        return _DemoResponse(0, str(error))
-    if 200 <= response.status < 300:
-        return _DemoResponse(response.status)
-    return _DemoResponse(response.status, _error_message(data))
+        async with aclosing(await gateway.send(parse_request(scope), body)) as events:
+            async for event in events:
+                match event:
+                    case CallPrepared():
+                        is_prepared = True
+                    case ResponseStarted():
+                        status = event.status
+                    case ResponseChunk(chunk) | ResponseFinished(chunk):
+                        data += chunk
+    except FoveateError as error:
+        return _DemoResponse(0, str(error)[:_MAX_REASON_CHARS], is_rejected=not is_prepared)
+    return _DemoResponse(status, "" if 200 <= status < 300 else _error_message(data))
 
 
 def _error_message(data: bytes) -> str:
