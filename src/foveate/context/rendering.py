@@ -5,10 +5,9 @@ Prefixes and contexts are cached by their inputs.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from foveate.budget.sections import Keep, Priority, Section, Stability, parse_choice
-from foveate.caching import BuildCache, register
+from foveate.caching import LruCache, register
 from foveate.context.inputs import CallKind, ContextInputs, PrefixInputs, ToolText, check_type
 from foveate.errors import BadOption, FoveateError
 from foveate.memory.nodes import Node
@@ -163,8 +162,8 @@ class PromptParts:
         """
         if capacity < 0:
             raise BadOption(f"capacity must be a number, 0 or more, not {capacity!r}", path=("capacity",))
-        self._prefixes: BuildCache[PrefixInputs, RenderedSections] = BuildCache(capacity)
-        self._contexts: BuildCache[ContextInputs, RenderedSections] = BuildCache(capacity)
+        self._prefixes: LruCache[RenderedSections] = LruCache(capacity)
+        self._contexts: LruCache[RenderedSections] = LruCache(capacity)
         register(self)
 
     def prefix(self, inputs: PrefixInputs) -> RenderedSections:
@@ -216,12 +215,9 @@ def _build_text(build: Callable[[ContextInputs], str | None], inputs: ContextInp
     return MissingContent("context", "there is no memory to show") if text is None else text
 
 
-PartInputs = TypeVar("PartInputs", PrefixInputs, ContextInputs)
-
-
 def _store(
-    cache: BuildCache[PartInputs, RenderedSections],
-    inputs: PartInputs,
+    cache: LruCache[RenderedSections],
+    inputs: PrefixInputs | ContextInputs,
     built: RenderedSections,
     generation: int,
 ) -> RenderedSections:

@@ -4,14 +4,12 @@ Blocks of a message are cached on its node in the history tree, blocks of a tool
 long session therefore costs only its new turns.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable
-from threading import Lock
 from typing import Any
 
 from msgspec.structs import replace
 
-from foveate.caching import register
+from foveate.caching import LruCache, register
 from foveate.formats.incremental.envelope import get_parameters
 from foveate.formats.incremental.history import MessageHistory, MessageNode, find_history
 from foveate.formats.json_text.parse import (
@@ -44,45 +42,12 @@ _CONTENT_FIELDS = frozenset(("role", "content"))
 BlockCacheKey = tuple[Format, Area, int, Ttl, bytes]
 
 
-class BlockCache:
-    """LRU cache for the blocks of tools and leading system messages, bounded by bytes."""
-
-    def __init__(self, capacity_bytes: int) -> None:
-        self._capacity_bytes = capacity_bytes
-        self._held_bytes = 0
-        self._blocks: OrderedDict[BlockCacheKey, tuple[Block, ...]] = OrderedDict()
-        self._lock = Lock()
-
-    @property
-    def held_bytes(self) -> int:
-        return self._held_bytes
-
-    def get(self, key: BlockCacheKey) -> tuple[Block, ...] | None:
-        with self._lock:
-            blocks = self._blocks.get(key)
-            if blocks is not None:
-                self._blocks.move_to_end(key)
-            return blocks
-
-    def put(self, key: BlockCacheKey, blocks: tuple[Block, ...]) -> None:
-        with self._lock:
-            if key not in self._blocks:
-                self._held_bytes += _estimate_size(key, blocks)
-            self._blocks[key] = blocks
-            while self._held_bytes > self._capacity_bytes:
-                self._held_bytes -= _estimate_size(*self._blocks.popitem(last=False))
-
-    def clear(self) -> None:
-        with self._lock:
-            self._blocks.clear()
-            self._held_bytes = 0
-
-
-def _estimate_size(key: BlockCacheKey, blocks: tuple[Block, ...]) -> int:
+def estimate_size(key: BlockCacheKey, blocks: tuple[Block, ...]) -> int:
     return len(key[-1]) + sum(len(block.canonical_json) + 512 for block in blocks) + 512
 
 
-BLOCK_CACHE = BlockCache(_MAX_CACHE_BYTES)
+# Blocks of tools and leading system messages.
+BLOCK_CACHE: LruCache[tuple[Block, ...]] = LruCache(_MAX_CACHE_BYTES, weigh=estimate_size)
 register(BLOCK_CACHE)
 INSTRUCTIONS = "instructions"
 """Kind of a system prompt that can only be a plain string, without cache breakpoints."""

@@ -2,13 +2,13 @@
 continue.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blake3 import blake3
 
+from foveate.caching import LruCache
 from foveate.formats.json_text.parse import as_dict, as_text, parse_json, to_json
 from foveate.formats.response.errors import ErrorResponse, make_status_error
 from foveate.model import CacheUsage, Format
@@ -41,14 +41,10 @@ class Account:
 
 class Accounts:
     def __init__(self) -> None:
-        self._accounts: OrderedDict[bytes, Account] = OrderedDict()
+        self._accounts: LruCache[Account] = LruCache(_MAX_ACCOUNTS)
 
     def get(self, owner: bytes) -> Account:
-        account = self._accounts.setdefault(owner, Account())
-        self._accounts.move_to_end(owner)
-        while len(self._accounts) > _MAX_ACCOUNTS:
-            self._accounts.popitem(last=False)
-        return account
+        return self._accounts.put_if_absent(owner, Account())
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +57,9 @@ class StoredResponses:
     """The conversation up to each stored response, at most `limit_bytes` in total."""
 
     def __init__(self, *, limit_bytes: int = _MAX_STORED_BYTES) -> None:
-        self._limit_bytes = limit_bytes
-        self._bytes = 0
-        self._conversations: OrderedDict[tuple[bytes, str], _StoredConversation] = OrderedDict()
+        self._conversations: LruCache[_StoredConversation] = LruCache(
+            limit_bytes, weigh=lambda _, stored: len(stored.data), on_evict=self._forget_items
+        )
         self._response_by_item: dict[tuple[bytes, str], str] = {}
 
     def store(self, owner: bytes, response_id: str, items: Sequence[dict[str, Any]]) -> None:
@@ -71,24 +67,20 @@ class StoredResponses:
         stored = _StoredConversation(
             to_json(list(items)), tuple(as_text(item["id"]) for item in items if "id" in item)
         )
-        self._conversations[owner, response_id] = stored
         self._response_by_item |= {(owner, item_id): response_id for item_id in stored.item_ids}
-        self._bytes += len(stored.data)
-        while self._bytes > self._limit_bytes:
-            self._drop_oldest()
+        self._conversations.put((owner, response_id), stored)
 
     def find(self, owner: bytes, response_id: str) -> list[dict[str, Any]] | None:
         """Return the items up to and including a response; None if it is not stored."""
-        stored = self._conversations.get((owner, response_id))
+        stored = self._conversations.peek((owner, response_id))
         return None if stored is None else parse_json(stored.data)
 
     def find_item(self, owner: bytes, item_id: str) -> dict[str, Any] | None:
         items = self.find(owner, self._response_by_item.get((owner, item_id), "")) or []
         return next((item for item in items if item.get("id") == item_id), None)
 
-    def _drop_oldest(self) -> None:
-        (owner, response_id), stored = self._conversations.popitem(last=False)
-        self._bytes -= len(stored.data)
+    def _forget_items(self, key: tuple[bytes, str], stored: _StoredConversation) -> None:
+        owner, response_id = key
         for item_id in stored.item_ids:
             if self._response_by_item.get((owner, item_id)) == response_id:
                 del self._response_by_item[owner, item_id]

@@ -5,13 +5,13 @@ After the official Python SDK 2.8: `lib/threads/_thread_state.py` and the types 
 settings are left out here, because nothing says which requests they concern.
 """
 
-from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from foveate.caching import LruCache
 from foveate.formats.json_text.parse import as_dict
 from foveate.formats.response.errors import ErrorResponse
 
@@ -44,8 +44,7 @@ class ResolvedThread:
 
 class MessageThreads:
     def __init__(self) -> None:
-        self._stored: OrderedDict[tuple[bytes, str], _StoredThread] = OrderedDict()
-        self._bytes = 0
+        self._stored: LruCache[_StoredThread] = LruCache(_MAX_BYTES, weigh=lambda _, stored: len(stored.data))
 
     def resolve(
         self, body: dict[str, Any], owner: bytes, betas: Collection[str], *, now: float
@@ -106,26 +105,22 @@ class MessageThreads:
 
     def release(self, owner: bytes, thread: ResolvedThread) -> None:
         """Let other requests continue the thread, unless it was continued."""
-        stored = self._stored.get((owner, thread.previous_message_id or ""))
+        stored = self._stored.peek((owner, thread.previous_message_id or ""))
         if stored is not None:
             stored.is_in_flight = False
 
     def store(self, owner: bytes, thread: ResolvedThread, message_id: str, content: Any, *, now: float) -> None:
-        previous = self._stored.get((owner, thread.previous_message_id or ""))
+        previous = self._stored.peek((owner, thread.previous_message_id or ""))
         if previous is not None:
             previous.is_continued = True
         fixed_fields = {name: thread.body[name] for name in _FIXED_FIELDS if name in thread.body}
         messages = [_without_breakpoints(message) for message in thread.body["messages"]]
         messages += [{"role": "assistant", "content": content}] if content else []
         data = msgspec.json.encode(fixed_fields | {"messages": messages})
-        self._stored[owner, message_id] = _StoredThread(data, now)
-        self._bytes += len(data)
-        while self._bytes > _MAX_BYTES:
-            _, oldest = self._stored.popitem(last=False)
-            self._bytes -= len(oldest.data)
+        self._stored.put((owner, message_id), _StoredThread(data, now))
 
     def _find_usable(self, owner: bytes, previous: str, now: float) -> _StoredThread | ErrorResponse:
-        stored = self._stored.get((owner, previous))
+        stored = self._stored.peek((owner, previous))
         if stored is None or now - stored.used_at > TTL_SECONDS:
             return _thread_error(
                 "thread_not_found", f"No usable thread was found for '{previous}'.", status=404

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from foveate import formats
+from foveate.caching import LruCache
 from foveate.errors import MalformedRequest
 from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE, to_bytes, to_json
 from foveate.model import ZERO_TOKENS, Format, Message, Request, TokenCount
@@ -81,7 +82,7 @@ class Conversation:
         """`body` is a whole request with the messages so far."""
         self._request = formats.parse_request(body)
         self._messages = [self._parse_message(raw) for raw in self._request.messages]
-        self._counts_by_model: dict[str | None, _ModelCount] = {}
+        self._counts_by_model: LruCache[_ModelCount] = LruCache(_MAX_MODELS)
 
     def append(self, *messages: Mapping[str, Any] | bytes) -> None:
         """Add messages in the format of the body.
@@ -100,13 +101,11 @@ class Conversation:
         Raises:
             MalformedRequest: a part is nested too deeply to be rendered.
         """
-        model_count = self._counts_by_model.pop(model, None)
+        model_count = self._counts_by_model.get(model)
         if model_count is None:
             request = with_model(self._request, model)
             model_count = _ModelCount(counter_for(request.model), request)
-        self._counts_by_model[model] = model_count  # most recently used
-        while len(self._counts_by_model) > _MAX_MODELS:
-            del self._counts_by_model[next(iter(self._counts_by_model))]
+            self._counts_by_model.put(model, model_count)
         try:
             return model_count.count(self._messages)
         except RecursionError:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate import formats
-from foveate.formats.blocks import BlockCache
+from foveate.caching import LruCache
+from foveate.formats.blocks import estimate_size
 from foveate.model import Area, Block, Format, Place, Request, Ttl
 from tests.support.oracles.json_tree import spell_oddly
 from tests.support.strategies.request_edits import BODIES, requests
@@ -115,7 +116,8 @@ def test_cached_blocks_equal_parsed_ones(request: Request) -> None:
 
 
 def test_the_least_recently_used_block_is_dropped_first() -> None:
-    cache = BlockCache(capacity_bytes=3 * 1600)  # each block takes 1000 bytes and some overhead
+    # Each block takes 1000 bytes and some overhead.
+    cache: LruCache[tuple[Block, ...]] = LruCache(3 * 1600, weigh=estimate_size)
     keys = [(Format.CHAT, Area.MESSAGES, 0, Ttl.FIVE_MINUTES, bytes([number]) * 1000) for number in range(4)]
     for key in keys[:3]:
         cache.put(key, ())

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from foveate import formats
+from foveate.caching import LruCache
 from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NO_OBSERVER, SHORT_MESSAGE, Observer, SessionCacheMiss
@@ -110,11 +111,11 @@ class CacheMissDetector:
         self._spending = spending
         self._observer = observer
         self._on_miss = on_miss
-        self._max_bytes = max_bytes
         self._monotonic = monotonic
         self._last_requests: OrderedDict[_SessionKey, _LastRequest] = OrderedDict()
-        self._body_sizes: OrderedDict[_SessionKey, int] = OrderedDict()
-        self._body_bytes = 0
+        self._body_sizes: LruCache[int] = LruCache(
+            max_bytes, weigh=lambda _, size_bytes: size_bytes, on_evict=self._drop_body
+        )
         self._hashed: deque[_SessionKey] = deque()
         self._hashed_at = float("-inf")
         self._recent: deque[SessionCacheMiss] = deque(maxlen=_MAX_RECENT)
@@ -126,7 +127,7 @@ class CacheMissDetector:
 
     @property
     def body_bytes(self) -> int:
-        return self._body_bytes
+        return self._body_sizes.weight
 
     def __call__(self, exchange: Exchange) -> None:
         context, usage = exchange.context, exchange.usage
@@ -174,17 +175,13 @@ class CacheMissDetector:
     def _remember(self, key: _SessionKey, current: _LastRequest) -> None:
         self._last_requests[key] = current
         self._last_requests.move_to_end(key)
-        self._body_bytes += len(current.body or b"") - self._body_sizes.pop(key, 0)
-        self._body_sizes[key] = len(current.body or b"")
-        while self._body_bytes > self._max_bytes:
-            self._drop_body(*self._body_sizes.popitem(last=False))
+        self._body_sizes.put(key, len(current.body or b""))
         while len(self._last_requests) > _MAX_SESSIONS:
             removed_key, _ = self._last_requests.popitem(last=False)
-            self._body_bytes -= self._body_sizes.pop(removed_key, 0)
+            self._body_sizes.remove(removed_key)
 
-    def _drop_body(self, key: _SessionKey, size_bytes: int) -> None:
+    def _drop_body(self, key: _SessionKey, _: int) -> None:
         """Drop a body, and hash it first if the last one is not too recent."""
-        self._body_bytes -= size_bytes
         last, now = self._last_requests[key], self._monotonic()
         self._last_requests[key] = replace(last, body=None)
         if last.body is not None and now - self._hashed_at >= _HASH_INTERVAL_SECONDS:

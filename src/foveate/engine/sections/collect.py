@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from foveate.budget.budget import SectionRule
 from foveate.budget.sections import Section, parse_choice
-from foveate.caching import BuildCache, register
+from foveate.caching import LruCache, register
 from foveate.context.inputs import CallKind, context_inputs
 from foveate.context.rendering import MissingContent, render_awareness
 from foveate.context.time_section import TimeAwareness
@@ -81,9 +81,9 @@ class SectionCollector:
         self._sources = sources
         self._spending = spending
         self._times: dict[str, TimeAwareness] = {}
-        self._fits: BuildCache[tuple[object, ...], FittedSections] = BuildCache(_MAX_CACHED)
-        self._project_sections: BuildCache[tuple[object, ...], Section] = BuildCache(_MAX_CACHED)
-        self._time_sections: BuildCache[tuple[object, ...], Section] = BuildCache(_MAX_CACHED)
+        self._fits: LruCache[FittedSections] = LruCache(_MAX_CACHED)
+        self._project_sections: LruCache[Section] = LruCache(_MAX_CACHED)
+        self._time_sections: LruCache[Section] = LruCache(_MAX_CACHED)
         self._reported_at: dict[tuple[str, str], float] = {}
         register(self._fits)
         register(self._project_sections)

@@ -1,10 +1,10 @@
 """The step that reads the prompts of all simulated states, and the hook that computes savings from them."""
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from foveate.caching import LruCache
 from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.prefix_logs import PrefixLogs
@@ -65,7 +65,7 @@ class SimulateSavings:
 
     session_states: SessionStates
     logs: PrefixLogs
-    _agents: OrderedDict[str, AgentStates] = field(default_factory=OrderedDict)
+    _agents: LruCache[AgentStates] = field(default_factory=lambda: LruCache(_MAX_AGENTS))
 
     def __call__(self, exchange: Exchange) -> None:
         context = exchange.context
@@ -85,7 +85,7 @@ class SimulateSavings:
         )
         rules = context.conservative_rules
         keys = context.cache.observed_request.keys if context.cache.observed_request is not None else ()
-        states = self._agent_states(agent)
+        states = self._agents.put_if_absent(agent, AgentStates())
         times = {"at": exchange.sent_at, "response_at": exchange.response_started_at}
         actual = states.serve_actual(sent_version, state.cache, rules, **times)
         if context.cache.observed_request is not None:
@@ -109,13 +109,6 @@ class SimulateSavings:
         context.session.state = replace(context.session.state, would_exceed_window=state.would_exceed_window)
         self.session_states.put(agent, session_id, state)
         exchange.simulated_usage = simulated.usage
-
-    def _agent_states(self, agent: str) -> AgentStates:
-        states = self._agents.setdefault(agent, AgentStates())
-        self._agents.move_to_end(agent)
-        if len(self._agents) > _MAX_AGENTS:
-            self._agents.popitem(last=False)
-        return states
 
 
 def _outgrows_window(exchange: Exchange, context: RequestContext, simulated: SimulatedStates) -> bool:

@@ -202,7 +202,7 @@ class BlockTokens:
         register(self)
 
     def clear(self) -> None:
-        self._weights = LruCache(self._weights.capacity)
+        self._weights.clear()
         self._memo_keys = {}
 
     def memo_key(self, *parts: object) -> object:

@@ -33,7 +33,7 @@ class RemoteCountCache:
         register(self)
 
     def clear(self) -> None:
-        self._counts = LruCache(self._counts.capacity)
+        self._counts.clear()
 
     async def get_or_fetch(
         self,

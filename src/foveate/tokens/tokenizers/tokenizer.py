@@ -166,7 +166,7 @@ class CachingMeasurer:
         self._lengths: LruCache[TextLength] = LruCache(capacity)
 
     def clear(self) -> None:
-        self._lengths = LruCache(self._lengths.capacity)
+        self._lengths.clear()
         self.recent.clear()
 
     def measure(self, text: str) -> TextLength:

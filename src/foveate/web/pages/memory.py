@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from foveate.caching import BuildCache, register
+from foveate.caching import LruCache, register
 from foveate.context.inputs import DEFAULT_MODEL
 from foveate.engine.counting.offline import offline_counter
 from foveate.engine.options import AgentOptions, SectionOptions
@@ -67,7 +67,7 @@ class MemoryOutline:
 
 
 # An open page is rendered again at every request of any agent.
-_OUTLINE_CACHE: BuildCache[tuple[object, ...], MemoryOutline] = BuildCache(16)
+_OUTLINE_CACHE: LruCache[MemoryOutline] = LruCache(16)
 register(_OUTLINE_CACHE)
 
 

@@ -348,9 +348,9 @@ def test_weights_of_blocks_are_dropped_with_all_caches() -> None:
     drop_caches()
     build_cached_prompt(request, rules_for(MODEL), tokens)
     before = counter.texts
-    assert BLOCK_CACHE.held_bytes
+    assert BLOCK_CACHE.weight
     drop_caches()
-    assert not BLOCK_CACHE.held_bytes
+    assert not BLOCK_CACHE.weight
     build_cached_prompt(request, rules_for(MODEL), tokens)
 
     assert counter.texts == 2 * before > 0
