@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 from uuid import uuid4
 
 from foveate.config.effective import EffectiveSetting, redact_url
@@ -49,9 +49,6 @@ from foveate.prompt_cache.rules import CACHE_BETA_VARIABLE
 from foveate.store import PruneResult, Store, is_server, open_store, store_name
 from foveate.store.outbox import FileOutbox
 from foveate.store.write_ahead_log import FileWriteAheadLog
-
-if TYPE_CHECKING:
-    from uvicorn._types import ASGI3Application
 
 _LOG = logging.getLogger(__name__)
 # Not at startup, when there is most to do, and often enough that each run is short.
@@ -191,7 +188,7 @@ def build_web_ui(
     )
     # Pages show the gateway's address as seen by a trusted proxy.
     trusted_proxies = environment.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1")
-    app = cast("AsgiApp", ProxyHeadersMiddleware(cast("ASGI3Application", create_app(data)), trusted_proxies))
+    app = cast("AsgiApp", ProxyHeadersMiddleware(cast("Any", create_app(data)), trusted_proxies))
     return {ROOT_PATH: app, PAGES_PREFIX: app}
 
 

@@ -276,7 +276,9 @@ class HttpProtocol(HttpToolsProtocol):
     def _feed_lines(self, data: bytes) -> None:
         end = data.rfind(b"\n") + 1
         if not end:
-            self._unset_keepalive_if_required()
+            if self.timeout_keep_alive_task is not None:
+                self.timeout_keep_alive_task.cancel()
+                self.timeout_keep_alive_task = None
             self._partial_line += data
             return
         lines, rest = bytes(self._partial_line) + data[:end], data[end:]

@@ -1,10 +1,11 @@
 """Score texts by the words of a query: BM25.
 
-Term frequencies, text lengths and document frequencies are stored separately and combined per query with the
-functions of bm25s. So texts can be added and removed, and scores depend only on the current texts; the index of
-bm25s would have to be rebuilt.
+Term frequencies, text lengths and document frequencies are stored separately and combined per query. So texts
+can be added and removed, and scores depend only on the current texts; the index of a library such as bm25s
+would have to be rebuilt. Scores are those of Lucene, whose idf is never negative.
 """
 
+import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -200,18 +201,14 @@ class TextField:
         return all_scores
 
     def _compute_scores(self, terms: Sequence[int]) -> dict[int, TermScores]:
-        from bm25s.scoring import _select_idf_scorer, _select_tfc_scorer
-
         sizes, texts, amounts = self._gather_postings(terms)
-        parts = _select_tfc_scorer("lucene")(
-            amounts, self.lengths.take(texts), self._average, np.float32(K1), np.float32(B)
-        )
-        compute_idf = _select_idf_scorer("lucene")
+        relative_lengths = self.lengths.take(texts) / self._average
+        parts = amounts / (np.float32(K1) * (np.float32(1 - B) + np.float32(B) * relative_lengths) + amounts)
         computed: dict[int, TermScores] = {}
         last = 0
         for term, size in zip(terms, sizes, strict=True):
             first, last = last, last + size
-            idf = float(compute_idf(size, N=self.count))
+            idf = math.log(1 + (self.count - size + 0.5) / (size + 0.5))
             parts[first:last] *= np.float32(idf)
             computed[term] = TermScores(idf, texts[first:last], parts[first:last])
         return computed
