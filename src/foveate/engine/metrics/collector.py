@@ -16,7 +16,7 @@ from foveate.cost.ledger import Charge
 from foveate.engine.exchange import Exchange
 from foveate.engine.metrics import definitions
 from foveate.engine.metrics.definitions import MetricDefinition
-from foveate.engine.metrics.registry import Histogram, MetricsRegistry, Sample, Scalar
+from foveate.engine.metrics.registry import MetricsRegistry, Sample
 from foveate.engine.observer import SessionCacheMiss
 from foveate.engine.redaction import redact_keys
 from foveate.engine.request import IncomingRequest, StepFailure
@@ -37,8 +37,6 @@ _MAX_FAILURES = 1000
 _COMPACTION_STEP = "compaction"
 _BOOL_LABELS = {True: "true", False: "false"}
 _CallLabels = tuple[str, str, str]
-# Observations of so many requests are counted together.
-_FLUSH_REQUESTS = 64
 
 
 class CardinalityLimiter:
@@ -117,88 +115,6 @@ class WorkspaceCacheCounts(Protocol):
     def invalidations(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _UsageCounters:
-    input: Scalar
-    output: Scalar
-    read: Scalar
-    created: Scalar
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CountHistograms:
-    estimated: Histogram
-    drift: Histogram
-
-
-class _CallMetrics:
-    """The metrics of one kind of calls, looked up once: `labels` are agent, provider and model."""
-
-    __slots__ = ("_registry", "comparisons", "costs", "counts", "labels", "savings", "statuses", "usage")
-
-    def __init__(self, registry: MetricsRegistry, labels: _CallLabels) -> None:
-        self._registry = registry
-        self.labels = labels
-        self.usage: dict[bool, _UsageCounters] = {}
-        self.counts: dict[bool, _CountHistograms] = {}
-        self.statuses: dict[int, Scalar] = {}
-        self.costs: dict[str, Scalar] = {}
-        self.savings: dict[str, tuple[Scalar, Scalar]] = {}
-        self.comparisons: dict[str, Scalar] = {}
-
-    def usage_counters(self, is_complete: bool) -> _UsageCounters:
-        counters = self.usage.get(is_complete)
-        if counters is None:
-            labels = (*self.labels, _BOOL_LABELS[is_complete])
-            counters = self.usage[is_complete] = _UsageCounters(
-                input=self._registry.scalar(definitions.INPUT_TOKENS, *labels),
-                output=self._registry.scalar(definitions.OUTPUT_TOKENS, *labels),
-                read=self._registry.scalar(definitions.CACHE_READ, *labels),
-                created=self._registry.scalar(definitions.CACHE_CREATION, *labels),
-            )
-        return counters
-
-    def count_histograms(self, exact: bool) -> _CountHistograms:
-        histograms = self.counts.get(exact)
-        if histograms is None:
-            labels = (*self.labels, _BOOL_LABELS[exact])
-            histograms = self.counts[exact] = _CountHistograms(
-                estimated=self._registry.histogram(definitions.ESTIMATED, *labels),
-                drift=self._registry.histogram(definitions.DRIFT, *labels),
-            )
-        return histograms
-
-    def cost_counter(self, category: str) -> Scalar:
-        counter = self.costs.get(category)
-        if counter is None:
-            counter = self.costs[category] = self._registry.scalar(definitions.COST, *self.labels, category)
-        return counter
-
-    def add_saving(self, mechanism: str, dollars: float) -> None:
-        counters = self.savings.get(mechanism)
-        if counters is None:
-            labels = self.labels[0], mechanism
-            counters = self.savings[mechanism] = (
-                self._registry.scalar(definitions.SAVED, *labels),
-                self._registry.scalar(definitions.OVERPAID, *labels),
-            )
-        counters[dollars < 0].value += abs(dollars)
-
-    def add_compared(self, cost: str, dollars: float) -> None:
-        counter = self.comparisons.get(cost)
-        if counter is None:
-            counter = self.comparisons[cost] = self._registry.scalar(definitions.COMPARED, self.labels[0], cost)
-        counter.value += dollars
-
-    def status_counter(self, status: int) -> Scalar:
-        counter = self.statuses.get(status)
-        if counter is None:
-            counter = self.statuses[status] = self._registry.scalar(
-                definitions.REQUESTS, *self.labels, str(status)
-            )
-        return counter
-
-
 class MetricsCollector:
     """The metrics of one process. Not thread-safe: for one event loop."""
 
@@ -207,27 +123,21 @@ class MetricsCollector:
         self._registry = MetricsRegistry()
         self._agents, self._models = CardinalityLimiter(), CardinalityLimiter()
         self._paths = CardinalityLimiter(max_chars=MAX_PATH_CHARS)  # named by an operator, and long
-        self._metrics_by_call: dict[_CallLabels, _CallMetrics] = {}
-        self._metrics_by_labels: dict[_CallLabels, _CallMetrics] = {}
-        self._steps: dict[str, Histogram] = {}
-        self._edits: dict[str, Scalar] = {}
-        self._latencies: dict[str, tuple[Histogram, Histogram]] = {}
-        self._charges = {
-            outcome: self._registry.scalar(definitions.CHARGES, outcome.value) for outcome in SettlementOutcome
-        }
+        self._call_labels: set[_CallLabels] = set()
         self._hit_ratios = HitRatios()
-        self._unflushed = 0
         self._seen_agents: set[str] = set()
         self._polls: list[Callable[[], None]] = []
         self._totals: dict[tuple[str, str], float] = {}
         self._rate_limits: dict[tuple[str, str, str], RateLimit] = {}
-        self._added_seconds = self._registry.histogram(definitions.ADDED_SECONDS)
         self.recent_failures = RecentFailures()
         self.open_requests = self._registry.scalar(definitions.OPEN_REQUESTS)
         self.open_streams = self._registry.scalar(definitions.OPEN_STREAMS)
         self.request_bytes = self._registry.scalar(definitions.REQUEST_BYTES)
         self.response_bytes = self._registry.scalar(definitions.RESPONSE_BYTES)
         self._registry.scalar(definitions.BUILD, version).value = 1
+        self._registry.histogram(definitions.ADDED_SECONDS)
+        for outcome in SettlementOutcome:
+            self._registry.scalar(definitions.CHARGES, outcome.value)
         self.set_charges(waiting=0, lost=0, expired=0)
         self.set_health(config=True, store=True)
 
@@ -239,10 +149,7 @@ class MetricsCollector:
         self.recent_failures.add(problem, incoming.id, at=self._clock())
 
     def on_step(self, step: str, seconds: float) -> None:
-        histogram = self._steps.get(step)
-        if histogram is None:
-            histogram = self._steps[step] = self._registry.histogram(definitions.STEP_SECONDS, step)
-        histogram.observe(seconds if seconds > 0 else 0.0)
+        self._registry.histogram(definitions.STEP_SECONDS, step).observe(seconds if seconds > 0 else 0.0)
 
     def on_rejected(self, agent: str, error: FoveateError) -> None:
         self.count_rejection(agent, error.code)
@@ -269,92 +176,89 @@ class MetricsCollector:
 
     def on_charge(self, charge: Charge, settlement: Settlement) -> None:
         """Add a charge, unless it was reported before."""
-        self._charges[settlement.outcome].value += 1
+        scalar = self._registry.scalar
+        scalar(definitions.CHARGES, settlement.outcome.value).value += 1
         if settlement.outcome is SettlementOutcome.ALREADY_RECORDED:
             return
         call = charge.call
-        call_metrics = self._call_metrics(call.agent, call.provider, call.model)
+        labels = self._limit_labels(call.agent, call.provider, call.model)
         if charge.dollars is None:
-            self._registry.scalar(definitions.UNPRICED, *call_metrics.labels, call.category.value).value += 1
+            scalar(definitions.UNPRICED, *labels, call.category.value).value += 1
             if charge.is_possibly_charged:
-                self._registry.scalar(
-                    definitions.POSSIBLY_CHARGED, *call_metrics.labels, call.category.value
-                ).value += 1
+                scalar(definitions.POSSIBLY_CHARGED, *labels, call.category.value).value += 1
         else:
-            call_metrics.cost_counter(call.category.value).value += float(charge.dollars)
+            dollars = float(charge.dollars)
+            scalar(definitions.COST, *labels, call.category.value).value += dollars
             if call.is_subscription:
-                self._registry.scalar(definitions.SUBSCRIPTION_COST, *call_metrics.labels).value += float(
-                    charge.dollars
-                )
+                scalar(definitions.SUBSCRIPTION_COST, *labels).value += dollars
             if charge.is_inherited:
-                self._registry.scalar(definitions.INHERITED_COST, *call_metrics.labels).value += float(
-                    charge.dollars
-                )
-        self._add_savings(call_metrics, charge)
+                scalar(definitions.INHERITED_COST, *labels).value += dollars
+        self._add_savings(labels[0], charge)
 
-    def _add_savings(self, call_metrics: _CallMetrics, charge: Charge) -> None:
-        savings = charge.savings
+    def _add_savings(self, agent: str, charge: Charge) -> None:
+        scalar, savings = self._registry.scalar, charge.savings
         if savings.comparison is ComparisonOutcome.WOULD_NOT_FIT:
-            self._registry.scalar(definitions.NOT_FITTING, call_metrics.labels[0]).value += 1
+            scalar(definitions.NOT_FITTING, agent).value += 1
         if savings.without is None or savings.total is None or charge.dollars is None:
             return
-        call_metrics.add_compared("charged", float(charge.dollars))
-        call_metrics.add_compared("simulated", float(savings.without - savings.total))
-        call_metrics.add_compared("without", float(savings.without))
-        for feature, dollars in (
+        scalar(definitions.COMPARED, agent, "charged").value += float(charge.dollars)
+        scalar(definitions.COMPARED, agent, "simulated").value += float(savings.without - savings.total)
+        scalar(definitions.COMPARED, agent, "without").value += float(savings.without)
+        for mechanism, dollars in (
             ("compaction", savings.compaction),
             ("context", savings.context),
             ("breakpoints", savings.breakpoints),
             ("keep_alive", savings.keep_alive),
         ):
             if dollars:
-                call_metrics.add_saving(feature, float(dollars))
+                # Both are reported from the first difference on.
+                saved = scalar(definitions.SAVED, agent, mechanism)
+                overpaid = scalar(definitions.OVERPAID, agent, mechanism)
+                (overpaid if dollars < 0 else saved).value += abs(float(dollars))
 
     def on_finished(self, exchange: Exchange) -> None:
         incoming, context = exchange.incoming, exchange.context
-        self._added_seconds.observe(max(0.0, exchange.sent_at - exchange.received_at))
+        scalar, histogram = self._registry.scalar, self._registry.histogram
+        histogram(definitions.ADDED_SECONDS).observe(max(0.0, exchange.sent_at - exchange.received_at))
         for applied in exchange.upstream_request.applied_edits:
-            self._edit_counter(applied.step).value += 1
+            scalar(definitions.EDITS, applied.step).value += 1
         if context is not None and context.truncated_result_count:
             labels = self._agents.label(incoming.agent), CompactionOutcome.TOOL_RESULT_TRUNCATED.value
-            self._registry.scalar(definitions.COMPACTIONS, *labels).value += context.truncated_result_count
+            scalar(definitions.COMPACTIONS, *labels).value += context.truncated_result_count
         if not exchange.status:
             return
         for limit in exchange.rate_limits:
             key = self._agents.label(incoming.agent), incoming.provider, limit.name
             if key in self._rate_limits or len(self._rate_limits) < MAX_LABEL_SETS:
                 self._rate_limits[key] = limit
-        first_byte, total = self._latency_histograms(incoming.provider)
-        first_byte.observe(max(0.0, exchange.response_started_at - exchange.sent_at))
-        total.observe(max(0.0, exchange.ended_at - exchange.received_at))
+        histogram(definitions.FIRST_BYTE_SECONDS, incoming.provider).observe(
+            max(0.0, exchange.response_started_at - exchange.sent_at)
+        )
+        histogram(definitions.CALL_SECONDS, incoming.provider).observe(
+            max(0.0, exchange.ended_at - exchange.received_at)
+        )
         usage = exchange.usage
         if usage is None or not 200 <= exchange.status < 300:
             return
-        call_metrics = self._call_metrics(incoming.agent, incoming.provider, response_model(exchange))
-        is_complete = exchange.has_complete_usage
-        cache, usage_counters = usage.cache, call_metrics.usage_counters(is_complete)
-        input_tokens = cache.input_tokens
-        usage_counters.input.value += input_tokens
-        usage_counters.output.value += usage.output_tokens
-        usage_counters.read.value += cache.read
-        usage_counters.created.value += cache.written_5m + cache.written_1h
-        self._hit_ratios.add(call_metrics.labels[0], cache, at=exchange.response_started_at)
+        call_labels = self._limit_labels(incoming.agent, incoming.provider, response_model(exchange))
+        cache, exact = usage.cache, _BOOL_LABELS[exchange.has_complete_usage]
+        scalar(definitions.INPUT_TOKENS, *call_labels, exact).value += cache.input_tokens
+        scalar(definitions.OUTPUT_TOKENS, *call_labels, exact).value += usage.output_tokens
+        scalar(definitions.CACHE_READ, *call_labels, exact).value += cache.read
+        scalar(definitions.CACHE_CREATION, *call_labels, exact).value += cache.written_5m + cache.written_1h
+        self._hit_ratios.add(call_labels[0], cache, at=exchange.response_started_at)
         if context is None or context.count.total is None:
             return
-        histograms = call_metrics.count_histograms(context.count.total.exact)
-        histograms.estimated.observe(context.count.total.tokens)
+        exact = _BOOL_LABELS[context.count.total.exact]
+        histogram(definitions.ESTIMATED, *call_labels, exact).observe(context.count.total.tokens)
+        drift = histogram(definitions.DRIFT, *call_labels, exact)
         if context.count.drift_percent is not None:
-            histograms.drift.observe(context.count.drift_percent)
+            drift.observe(context.count.drift_percent)
 
     def count_response(self, agent: str, provider: str, model: str, status: int) -> None:
         """Count a request by the status that its client got; a new model is believed if it has responded."""
-        self._unflushed += 1
-        if self._unflushed >= _FLUSH_REQUESTS:
-            self._unflushed = 0
-            self._registry.flush()
-        self._call_metrics(agent, provider, model, may_be_new=200 <= status < 300).status_counter(
-            status
-        ).value += 1
+        labels = self._limit_labels(agent, provider, model, may_be_new=200 <= status < 300)
+        self._registry.scalar(definitions.REQUESTS, *labels, str(status)).value += 1
 
     def set_health(self, *, config: bool | None = None, store: bool | None = None) -> None:
         if config is not None:
@@ -396,35 +300,14 @@ class MetricsCollector:
         self._seen_agents |= set(ratios)
         return self._registry.samples()
 
-    def _call_metrics(self, agent: str, provider: str, model: str, *, may_be_new: bool = True) -> _CallMetrics:
-        """The metrics of a call; the number of label sets is limited."""
-        metrics = self._metrics_by_call.get((agent, provider, model))
-        if metrics is not None:
-            return metrics
+    def _limit_labels(self, agent: str, provider: str, model: str, *, may_be_new: bool = True) -> _CallLabels:
+        """Return the labels of a call: at most `MAX_LABEL_SETS` different ones, and then `other`."""
         labels = self._agents.label(agent), provider, self._models.label(model, may_be_new=may_be_new)
-        if labels not in self._metrics_by_labels and len(self._metrics_by_labels) >= MAX_LABEL_SETS:
-            labels = (OTHER, provider, OTHER)
-        call_metrics = self._metrics_by_labels.get(labels) or self._metrics_by_labels.setdefault(
-            labels, _CallMetrics(self._registry, labels)
-        )
-        if labels == (agent, provider, model):
-            self._metrics_by_call[labels] = call_metrics
-        return call_metrics
-
-    def _edit_counter(self, step: str) -> Scalar:
-        counter = self._edits.get(step)
-        if counter is None:
-            counter = self._edits[step] = self._registry.scalar(definitions.EDITS, step)
-        return counter
-
-    def _latency_histograms(self, provider: str) -> tuple[Histogram, Histogram]:
-        histograms = self._latencies.get(provider)
-        if histograms is None:
-            histograms = self._latencies[provider] = (
-                self._registry.histogram(definitions.FIRST_BYTE_SECONDS, provider),
-                self._registry.histogram(definitions.CALL_SECONDS, provider),
-            )
-        return histograms
+        if labels not in self._call_labels:
+            if len(self._call_labels) >= MAX_LABEL_SETS:
+                return OTHER, provider, OTHER
+            self._call_labels.add(labels)
+        return labels
 
     def _add_growth(self, metric: MetricDefinition, root: str, total: float) -> None:
         previous = self._totals.get((metric.name, root), 0)
