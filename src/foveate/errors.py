@@ -497,8 +497,10 @@ class UpstreamTimeout(UpstreamError):
 
     code = "upstream_timeout"
 
-    def __init__(self, url: str, timeout_seconds: float) -> None:
-        super().__init__(url, f"no response within {timeout_seconds:g} s")
+    def __init__(self, url: str, timeout_seconds: float, *, proxy_url: str = "") -> None:
+        """`proxy_url` is that of the proxy on the way, without credentials."""
+        way = f" through the proxy {proxy_url}" if proxy_url else ""
+        super().__init__(url, f"no response within {timeout_seconds:g} s{way}")
         self.timeout_seconds = timeout_seconds
 
 

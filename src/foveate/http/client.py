@@ -8,6 +8,7 @@ import msgspec
 
 from foveate.errors import UpstreamGarbled, UpstreamStatus, UpstreamTimeout, UpstreamUnreachable
 from foveate.http.pool import ConnectionPool, Timeouts, parse_url, read_body
+from foveate.http.proxies import ProxyRules
 
 DEFAULT_TIMEOUT_SECONDS = 2.0
 
@@ -22,15 +23,27 @@ _REPLY_DECODER = msgspec.json.Decoder(JsonReply)
 class JsonClient:
     """JSON client with a connection pool. Close it with `async with` or `close`."""
 
-    def __init__(self, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS, reuse: bool = True) -> None:
-        """Create a client. Without `reuse`, each call has its own connection, which is closed afterwards."""
+    def __init__(
+        self,
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        reuse: bool = True,
+        proxies: ProxyRules | None = None,
+    ) -> None:
+        """Create a client. Without `reuse`, each call has its own connection, which is closed afterwards.
+
+        `proxies` are by default those of the environment.
+        """
         self.timeout_seconds = timeout_seconds
         self._reuse = reuse
-        self._pool = ConnectionPool()
+        self._proxies = proxies
+        self._pool = ConnectionPool(proxies=proxies)
 
     def with_reuse(self, reuse: bool) -> "JsonClient":
         """Return this client, or one with the same timeout that never reuses a connection."""
-        return self if reuse else JsonClient(timeout_seconds=self.timeout_seconds, reuse=False)
+        if reuse:
+            return self
+        return JsonClient(timeout_seconds=self.timeout_seconds, reuse=False, proxies=self._proxies)
 
     async def __aenter__(self) -> "JsonClient":
         return self

@@ -6,6 +6,7 @@ everything else.
 
 import asyncio
 import select
+import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -88,6 +89,16 @@ class Connection(asyncio.Protocol):
         self._set_timer(now + min(idle_seconds, total_seconds))
         self._transport.writelines((head, body))
         return response_start
+
+    async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
+        """Start TLS with `host` in the tunnel that the last request has opened.
+
+        Raises:
+            OSError: no TLS, or the certificate is not trusted.
+        """
+        if self._transport is None or self._chunks:
+            raise ConnectionResetError("the tunnel was closed")
+        self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
 
     async def read_chunk(self) -> bytes:
         """Return the body received since the last call; empty at its end.
@@ -280,12 +291,15 @@ def _closes_after_stream(headers: Headers) -> bool:
 
 
 def _read_keep_alive_seconds(headers: Headers) -> float | None:
+    """Read how long the server keeps the connection; 0 if it accepts no more requests (`max=0`)."""
     for name, value in headers:
         if name.lower() == b"keep-alive":
-            for part in value.lower().split(b","):
-                key, _, number = part.strip().partition(b"=")
-                if key == b"timeout" and number.isdigit():
-                    return float(number)
+            parameters = dict(part.strip().partition(b"=")[::2] for part in value.lower().split(b","))
+            seconds = parameters.get(b"timeout", b"")
+            if parameters.get(b"max") == b"0":
+                return 0.0
+            if seconds.isdigit():
+                return float(seconds)
     return None
 
 

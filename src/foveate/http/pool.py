@@ -15,13 +15,18 @@ from functools import cache, lru_cache
 from types import TracebackType
 from urllib.parse import SplitResult, urlsplit
 
-from foveate.errors import UpstreamGarbled, UpstreamTimeout, UpstreamUnreachable
+import aiohappyeyeballs
+
+from foveate.errors import BadOption, UpstreamGarbled, UpstreamTimeout, UpstreamUnreachable
 from foveate.http.connection import Connection, Headers
+from foveate.http.proxies import Proxy, ProxyRules
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# Many servers close idle connections after a minute. A timeout that they announce is used, minus a margin.
-_KEEP_ALIVE_SECONDS = 50.0
+# A keep-alive timeout that a server announces is used, minus a margin.
 _KEEP_ALIVE_MARGIN_SECONDS = 1.0
+# RFC 8305, 5: when the next address of a host is tried.
+_NEXT_ADDRESS_SECONDS = 0.25
+_PROXY_AUTHENTICATION_REQUIRED = 407
 _MAX_IDLE_CONNECTIONS = 256
 _CLOSE_HEADER = (b"connection", b"close")
 _FORBIDDEN_BYTES = frozenset(b"\r\n\0")
@@ -35,13 +40,15 @@ class Timeouts:
     """Timeouts for connecting, for the next chunk of a response, and for the whole response.
 
     If a server closes a connection silently within `work_seconds`, it has not processed the request. Later it
-    may have: some networks drop idle connections while a model is thinking.
+    may have: some networks drop idle connections while a model is thinking. A connection that was unused for
+    `keep_alive_seconds` is not used again; many servers close idle connections after a minute.
     """
 
     connect_seconds: float = 10.0
     idle_seconds: float = 600.0
     total_seconds: float = 3600.0
     work_seconds: float = 10.0
+    keep_alive_seconds: float = 50.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +117,22 @@ class HttpResponse:
 class ConnectionPool:
     """Connection pool for the event loop that first uses it."""
 
-    def __init__(self, *, timeouts: Timeouts | None = None, tls_context: ssl.SSLContext | None = None) -> None:
-        """Create a pool. `tls_context` defines the trusted certificates; by default those of the system."""
+    def __init__(
+        self,
+        *,
+        timeouts: Timeouts | None = None,
+        tls_context: ssl.SSLContext | None = None,
+        proxies: ProxyRules | None = None,
+    ) -> None:
+        """Create a pool.
+
+        `tls_context` defines the trusted certificates; by default those of the system, or of `SSL_CERT_FILE`
+        and `SSL_CERT_DIR`. `proxies` are by default those of the environment.
+        """
         self.timeouts = timeouts or Timeouts()
         self._tls_context = tls_context
+        self._proxy_rules = ProxyRules.from_environment(os.environ) if proxies is None else proxies
+        self._proxies: dict[tuple[str, str, int], Proxy | None] = {}
         self._idle: dict[tuple[str, str, int], deque[tuple[Connection, float]]] = {}
         self._open: set[Connection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -137,8 +156,11 @@ class ConnectionPool:
             UpstreamUnreachable: no connection, a connection that was closed, or an invalid response.
             UpstreamTimeout: no connection, no response, or no more of it in time.
         """
-        head = _format_head(method, target, headers if reuse else [*headers, _CLOSE_HEADER], len(body))
-        return PendingResponse(self, method, target, head, body, timeouts, reuse=reuse)
+        forwarder = self._find_proxy(target) if target.scheme == "http" else None
+        head = _format_head(
+            method, target, headers if reuse else [*headers, _CLOSE_HEADER], len(body), forwarder
+        )
+        return PendingResponse(self, method, target, head, body, timeouts, forwarder, reuse=reuse)
 
     async def __aenter__(self) -> "ConnectionPool":
         return self
@@ -172,45 +194,50 @@ class ConnectionPool:
         return None
 
     async def open_connection(self, target: Target, timeouts: Timeouts) -> Connection:
-        loop = asyncio.get_running_loop()
+        proxy = self._find_proxy(target)
         tls_context = None
-        if target.scheme == "https":
+        if target.scheme == "https" or (proxy is not None and proxy.scheme == "https"):
             tls_context = self._tls_context or await asyncio.to_thread(_default_tls_context)
         try:
             async with asyncio.timeout(timeouts.connect_seconds):
-                transport, connection = await loop.create_connection(
-                    lambda: Connection(target.url),
-                    target.host,
-                    target.port,
-                    ssl=tls_context,
-                    server_hostname=target.host if tls_context else None,
-                )
+                if proxy is None:
+                    connection = await _connect(target, target, tls_context)
+                else:
+                    connection = await _connect_to_proxy(proxy, target, tls_context)
+                    if target.scheme == "https":
+                        assert tls_context is not None
+                        await _open_tunnel(connection, proxy, target, tls_context, timeouts.connect_seconds)
         except TimeoutError:
-            raise UpstreamTimeout(target.url, timeouts.connect_seconds) from None
-        except (OSError, UnicodeError) as error:
-            raise UpstreamUnreachable(target.url, _describe_error(error)) from None
-        connected_socket = transport.get_extra_info("socket")
-        if connected_socket is not None and connected_socket.family in (socket.AF_INET, socket.AF_INET6):
-            connected_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            raise UpstreamTimeout(
+                target.url, timeouts.connect_seconds, proxy_url="" if proxy is None else proxy.url
+            ) from None
         self._open.add(connection)
         return connection
+
+    def _find_proxy(self, target: Target) -> Proxy | None:
+        origin = target.origin
+        if origin not in self._proxies:
+            try:
+                self._proxies[origin] = self._proxy_rules.find_proxy(*origin)
+            except BadOption as error:
+                raise UpstreamUnreachable(target.url, f"its proxy cannot be used: {error}") from None
+        return self._proxies[origin]
 
     def release(self, target: Target, connection: Connection, *, reuse: bool = True) -> None:
         """Return a connection to the pool, or close it if it cannot be reused."""
         if not reuse or not connection.is_reusable:
             self._close_connection(connection)
             return
-        stated_seconds = connection.keep_alive_seconds
-        seconds = (
-            _KEEP_ALIVE_SECONDS
-            if stated_seconds is None
-            else min(_KEEP_ALIVE_SECONDS, stated_seconds - _KEEP_ALIVE_MARGIN_SECONDS)
-        )
+        seconds, stated_seconds = self.timeouts.keep_alive_seconds, connection.keep_alive_seconds
+        if stated_seconds is not None:
+            seconds = min(seconds, stated_seconds - _KEEP_ALIVE_MARGIN_SECONDS)
         idle = self._idle.get(target.origin)
         if idle is None:
             idle = self._idle[target.origin] = deque()
-        idle.append((connection, asyncio.get_running_loop().time() + seconds))
-        if len(idle) > _MAX_IDLE_CONNECTIONS:
+        now = asyncio.get_running_loop().time()
+        idle.append((connection, now + seconds))
+        # The last connection is used first, so those of a burst of requests would stay open.
+        while idle and (idle[0][1] <= now or len(idle) > _MAX_IDLE_CONNECTIONS):
             self._close_connection(idle.popleft()[0])
 
     def _close_connection(self, connection: Connection) -> None:
@@ -221,7 +248,17 @@ class ConnectionPool:
 class PendingResponse:
     """Sends a request when its block starts, and releases the connection when it ends."""
 
-    __slots__ = ("_body", "_connection", "_head", "_method", "_pool", "_reuse", "_target", "_timeouts")
+    __slots__ = (
+        "_body",
+        "_connection",
+        "_forwarder",
+        "_head",
+        "_method",
+        "_pool",
+        "_reuse",
+        "_target",
+        "_timeouts",
+    )
 
     def __init__(
         self,
@@ -231,15 +268,18 @@ class PendingResponse:
         head: bytes,
         body: bytes,
         timeouts: Timeouts | None,
+        forwarder: Proxy | None,
         *,
         reuse: bool,
     ) -> None:
+        """`forwarder` is the proxy that reads the request itself and not only its bytes."""
         self._pool = pool
         self._method = method
         self._target = target
         self._head = head
         self._body = body
         self._timeouts = timeouts or pool.timeouts
+        self._forwarder = forwarder
         self._reuse = reuse
         self._connection: Connection | None = None
 
@@ -257,6 +297,10 @@ class PendingResponse:
                 work_seconds=timeouts.work_seconds,
                 no_body=self._method == "HEAD",
             )
+            if self._forwarder is not None and connection.status == _PROXY_AUTHENTICATION_REQUIRED:
+                raise UpstreamUnreachable(
+                    self._target.url, _describe_rejection(self._forwarder, connection.status)
+                )
         except BaseException:
             self._pool.release(self._target, connection, reuse=self._reuse)
             raise
@@ -280,12 +324,104 @@ def _default_tls_context() -> ssl.SSLContext:
     return context
 
 
-def _format_head(method: str, target: Target, headers: Sequence[tuple[bytes, bytes]], body_bytes: int) -> bytes:
+async def _connect(server: "Target | Proxy", target: Target, tls_context: ssl.SSLContext | None) -> Connection:
+    """Connect to a server, for requests to `target`. Its addresses are tried in parallel (RFC 8305).
+
+    Raises:
+        UpstreamUnreachable: no connection.
+    """
+    loop = asyncio.get_running_loop()
+    is_secure = server.scheme == "https"
+    try:
+        addresses = await loop.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
+        connected_socket = await aiohappyeyeballs.start_connection(
+            addresses, happy_eyeballs_delay=_NEXT_ADDRESS_SECONDS
+        )
+        connected_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        _, connection = await loop.create_connection(
+            lambda: Connection(target.url),
+            sock=connected_socket,
+            ssl=tls_context if is_secure else None,
+            server_hostname=server.host if is_secure else None,
+        )
+    except (OSError, UnicodeError, RuntimeError) as error:
+        raise UpstreamUnreachable(target.url, _describe_error(error)) from None
+    return connection
+
+
+async def _connect_to_proxy(proxy: Proxy, target: Target, tls_context: ssl.SSLContext | None) -> Connection:
+    try:
+        return await _connect(proxy, target, tls_context)
+    except UpstreamUnreachable as error:
+        raise UpstreamUnreachable(target.url, f"the proxy {proxy.url} is unreachable: {error.reason}") from None
+
+
+async def _open_tunnel(
+    connection: Connection, proxy: Proxy, target: Target, tls_context: ssl.SSLContext, limit_seconds: float
+) -> None:
+    """Ask a proxy for a tunnel to `target`, and start TLS in it.
+
+    Raises:
+        UpstreamUnreachable: no tunnel, or no TLS. The server has not received the request.
+    """
+    authority = b"%b:%d" % (target.authority.removesuffix(b":%d" % target.port), target.port)
+    lines = [b"CONNECT %b HTTP/1.1" % authority, b"host: " + authority, *_authorize(proxy), b"", b""]
+    reason = ""
+    try:
+        await connection.send_request(
+            b"\r\n".join(lines),
+            b"",
+            idle_seconds=limit_seconds,
+            total_seconds=limit_seconds,
+            work_seconds=limit_seconds,
+            no_body=True,
+        )
+        if 200 <= connection.status < 300:
+            await connection.start_tls(tls_context, target.host)
+        else:
+            reason = _describe_rejection(proxy, connection.status)
+    except UpstreamUnreachable as error:
+        reason = f"the proxy {proxy.url} opened no tunnel: {error.reason}"
+    except OSError as error:
+        reason = f"{_describe_error(error)}, through the proxy {proxy.url}"
+    except BaseException:
+        connection.close()
+        raise
+    if reason:
+        connection.close()
+        raise UpstreamUnreachable(target.url, reason)
+
+
+def _authorize(proxy: Proxy) -> list[bytes]:
+    return [] if proxy.authorization is None else [b"proxy-authorization: " + proxy.authorization]
+
+
+def _describe_rejection(proxy: Proxy, status: int) -> str:
+    if status != _PROXY_AUTHENTICATION_REQUIRED:
+        return f"the proxy {proxy.url} refused the connection with status {status}"
+    if proxy.authorization is None:
+        return (
+            f"the proxy {proxy.url} requires credentials (407): add them to its URL, as in"
+            " http://user:password@host:port"
+        )
+    return f"the proxy {proxy.url} rejects the credentials (407): check the user and password in its URL"
+
+
+def _format_head(
+    method: str,
+    target: Target,
+    headers: Sequence[tuple[bytes, bytes]],
+    body_bytes: int,
+    forwarder: Proxy | None = None,
+) -> bytes:
+    path = target.path if forwarder is None else b"http://%b%b" % (target.authority, target.path)
     lines = [
-        b"%b %b HTTP/1.1" % (method.encode("ascii"), target.path),
+        b"%b %b HTTP/1.1" % (method.encode("ascii"), path),
         b"host: " + target.authority,
         *map(b": ".join, headers),
     ]
+    if forwarder is not None:
+        lines += _authorize(forwarder)
     if body_bytes or method not in _METHODS_WITHOUT_BODY:
         lines.append(b"content-length: %d" % body_bytes)
     lines += (b"", b"")

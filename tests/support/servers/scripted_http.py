@@ -1,6 +1,7 @@
 """A server that sends scripted bytes and records requests."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,7 +27,9 @@ class ScriptedServer:
 
 
 @asynccontextmanager
-async def serve_script(handler: ConnectionHandler) -> AsyncIterator[ScriptedServer]:
+async def serve_script(
+    handler: ConnectionHandler, *, tls_context: ssl.SSLContext | None = None
+) -> AsyncIterator[ScriptedServer]:
     server = ScriptedServer()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -44,7 +47,7 @@ async def serve_script(handler: ConnectionHandler) -> AsyncIterator[ScriptedServ
             server.is_closed[number] = True
             writer.close()
 
-    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls_context)
     server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1/x?y=1"
     try:
         yield server

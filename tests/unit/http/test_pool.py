@@ -108,17 +108,33 @@ async def test_a_connection_is_not_reused_if_its_server_closes_it_after_streams(
 
 
 @pytest.mark.parametrize(
-    "head", [b"keep-alive: timeout=1, max=9\r\n", b"Keep-Alive: timeout=0\r\n", b"connection: close\r\n"]
+    ("head", "connections"),
+    [
+        (b"keep-alive: timeout=1, max=9\r\n", 2),
+        (b"Keep-Alive: timeout=0\r\n", 2),
+        (b"Keep-Alive: timeout=60, max=0\r\n", 2),
+        (b"keep-alive: max=0\r\n", 2),
+        (b"connection: close\r\n", 2),
+        (b"keep-alive: timeout=60, max=1\r\n", 1),
+        (b"keep-alive: ,;timeout=x, max\r\n", 1),
+    ],
 )
-async def test_a_short_keep_alive_timeout_is_respected(head: bytes) -> None:
-    pool = ConnectionPool()
+async def test_the_keep_alive_limits_of_a_server_are_respected(head: bytes, connections: int) -> None:
     reply = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n" + head + b"\r\n"
-    async with serve_script(reply_with(reply)) as upstream:
+    async with serve_script(reply_with(reply)) as upstream, ConnectionPool() as pool:
         await fetch(pool, upstream.target)
         await fetch(pool, upstream.target)
-        await pool.close()
 
-    assert len(upstream.requests_by_connection) == 2
+    assert len(upstream.requests_by_connection) == connections
+
+
+async def test_connections_of_a_burst_are_closed_once_they_were_unused_for_long() -> None:
+    timeouts = Timeouts(keep_alive_seconds=0.1)
+    async with serve_script(reply_with(HELLO)) as upstream, ConnectionPool(timeouts=timeouts) as pool:
+        await asyncio.gather(*(fetch(pool, upstream.target) for _ in range(5)))
+        await asyncio.sleep(0.15)
+        await fetch(pool, upstream.target)
+        await wait_until(lambda: upstream.is_closed == [True] * 5 + [False])
 
 
 async def test_unexpected_data_closes_a_connection() -> None:
