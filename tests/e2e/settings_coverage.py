@@ -7,6 +7,7 @@ the store. `tests/e2e/test_settings_coverage.py` fails if a setting is missing h
 _SETTINGS = "test_settings.py"
 _NUMBERS = "test_settings_numbers.py"
 _SERVER = "test_settings_server.py"
+_PROXY = "test_gateway_proxies.py"
 
 _AGENTS = {
     "id": (_SETTINGS, "test_an_agent_is_recognised_by_its_id_key_or_user_agent"),
@@ -150,6 +151,8 @@ _SERVERS = {
     "timeouts.connect_seconds": (_SERVER, "test_a_connection_has_the_configured_timeout"),
     "timeouts.idle_seconds": (_SERVER, "test_an_upstream_has_the_configured_timeout"),
     "timeouts.total_seconds": (_SERVER, "test_an_upstream_has_the_configured_timeout"),
+    "timeouts.keep_alive_seconds": (_SERVER, "test_an_unused_connection_is_closed_after_the_configured_time"),
+    "proxy": (_PROXY, "test_requests_use_the_configured_proxy"),
     "tls.certificate": ("test_serve_tls.py", "test_official_clients_that_trust_the_certificate_get_responses"),
     "tls.key": ("test_serve_tls.py", "test_official_clients_that_trust_the_certificate_get_responses"),
     "cors_origins": (_SERVER, "test_pages_of_listed_origins_may_send_requests"),
@@ -227,6 +230,10 @@ VARIABLES: dict[str, tuple[str, str]] = {
         "test_web_access.py",
         "test_the_page_shows_the_public_address_behind_a_proxy",
     ),
+    "ALL_PROXY": (_PROXY, "test_requests_use_the_proxy_of_the_environment"),
+    "HTTPS_PROXY": (_PROXY, "test_requests_use_the_proxy_of_the_environment"),
+    "HTTP_PROXY": (_PROXY, "test_upstreams_are_reached_directly_as_the_environment_says"),
+    "NO_PROXY": (_PROXY, "test_upstreams_are_reached_directly_as_the_environment_says"),
     "FOVEATE_HOME": (_SERVER, "test_variables_set_the_store_and_the_data_folder"),
     "FOVEATE_METRICS": ("test_observability.py", "test_every_worker_shows_the_metrics_of_all_workers"),
     "FOVEATE_STORE": (_SERVER, "test_variables_set_the_store_and_the_data_folder"),

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from foveate.config.settings import ServerSettings, TimeoutSettings
 from foveate.gateway.auth.keys import hash_key
 from foveate.gateway.build import open_gateway
 from foveate.gateway.server.serve import load_live_config
@@ -343,6 +344,21 @@ def test_connections_to_an_upstream_are_reused_only_if_enabled(
     ):
         for _ in range(3):
             assert httpx.get(f"{url}/v1/models", headers=HEADERS).status_code == 200
+    assert provider.connections == connections
+
+
+@pytest.mark.parametrize(("seconds", "connections"), [(50, 1), (0.05, 3)])
+def test_an_unused_connection_is_closed_after_the_configured_time(
+    tmp_path: Path, seconds: float, connections: int
+) -> None:
+    server = ServerSettings(timeouts=TimeoutSettings(keep_alive_seconds=seconds))
+    with (
+        running_upstream(respond_always(http_response(b"{}"))) as provider,
+        running_gateway(provider.url, tmp_path, server=server) as gateway,
+    ):
+        for _ in range(3):
+            assert httpx.get(f"{gateway.url}/v1/models", headers={"x-api-key": KEY}).status_code == 200
+            time.sleep(0.1)
     assert provider.connections == connections
 
 

@@ -48,7 +48,7 @@ def headers() -> dict[str, str]:
 
 _ENVIRONMENT = r"\b(environ|environment)\b"
 # Looked up through tables of names.
-_INDIRECT_VARIABLE = r"\b(CONTEXT|DEADLINE|FOVEATE|TIME)(_[A-Z]+)+|[A-Z]+_API_KEY\b"
+_INDIRECT_VARIABLE = r"\b(CONTEXT|DEADLINE|FOVEATE|TIME)(_[A-Z]+)+|[A-Z]+_(API_KEY|PROXY)\b"
 
 
 def environment_variables() -> dict[str, str]:

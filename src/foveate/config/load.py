@@ -156,6 +156,8 @@ def _describe_expected(kind: str, context: Mapping[str, Any], message: str) -> s
             return f"must be at most {context['le']:g}"
         case "string_pattern_mismatch" if "https?" in context["pattern"]:
             return "must be a URL such as https://host/v1"
+        case "string_pattern_mismatch" if "[a-z0-9]+://" in context["pattern"]:
+            return "must be a URL such as http://user:password@host:port"
         case "string_pattern_mismatch" if "sqlite" in context["pattern"]:
             return "must be sqlite:///path or postgresql://user@host/name"
         case "string_pattern_mismatch" if "://" in context["pattern"]:

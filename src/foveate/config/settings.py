@@ -13,6 +13,7 @@ Seconds = Annotated[float, Field(gt=0)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
 FilePath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]")]
+ProxyUrl = Annotated[str, StringConstraints(pattern=r"^(?:[a-z0-9]+://.*)?$")]
 AllowedOperation = Annotated[
     str,
     StringConstraints(pattern=r"^(?:answers|counting|embeddings|models|all|[A-Z*]{1,10} /[^\s]{0,200})$"),
@@ -299,6 +300,8 @@ class TimeoutSettings(_SettingsModel):
     """Maximum time between two parts of a response."""
     total_seconds: Seconds = 3600
     """Timeout for a whole response."""
+    keep_alive_seconds: Seconds = 50
+    """Close a connection to an upstream that was unused for this long, or earlier if the upstream says so."""
 
 
 class TlsSettings(_SettingsModel):
@@ -332,6 +335,11 @@ class ServerSettings(_SettingsModel):
     max_depth: Annotated[int, Field(gt=0, le=500)] = 100
     """Maximum nesting of the JSON. Requests with deeper nesting are rejected with 400."""
     timeouts: TimeoutSettings = TimeoutSettings()
+    proxy: ProxyUrl | None = None
+    """Proxy for requests to upstreams: `http://user:password@host:port`. `""` means none.
+
+    Default: that of `HTTPS_PROXY`, `HTTP_PROXY` or `ALL_PROXY`. Hosts in `NO_PROXY` are reached without it.
+    """
     tls: TlsSettings | None = None
     cors_origins: list[Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^\s/]+)$")]] = []
     """Origins whose web pages may call the gateway, e.g. `https://app.example`. `*` allows all."""

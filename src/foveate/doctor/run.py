@@ -22,6 +22,7 @@ from foveate.gateway.config import ResolvedConfig
 from foveate.gateway.routing import Upstream
 from foveate.gateway.server.serve import load_live_config
 from foveate.http.pool import ConnectionPool, Timeouts, parse_url, read_body
+from foveate.http.proxies import ProxyRules
 from foveate.store import default_url
 from foveate.store.thread_pool import DaemonThreadPool
 
@@ -61,7 +62,8 @@ async def run_doctor(config: Path | None, *, checks_upstreams: bool) -> list[Fin
         ("port", lambda: _check_port(settings, threads)),
     ]
     if checks_upstreams:
-        checks += _upstream_checks(settings, upstreams, models, upstream_times)
+        proxies = ProxyRules.from_environment(environment, settings.server.proxy)
+        checks += _upstream_checks(settings, upstreams, models, upstream_times, proxies)
     other_findings = await run_checks(checks, limit_seconds=_LIMIT_SECONDS)
     health = [finding for finding in store_findings if finding.check == HEALTH]
     newest = store_results[0].newest_at if store_results else None
@@ -168,6 +170,7 @@ def _upstream_checks(
     upstreams: Mapping[str, Upstream],
     models: Mapping[str, str],
     upstream_times: list[float],
+    proxies: ProxyRules,
 ) -> list[tuple[str, Check]]:
     """Return a check for each upstream that is configured, has a key, or is a default one."""
 
@@ -175,7 +178,9 @@ def _upstream_checks(
         upstream_models = [model for model, provider in models.items() if provider == upstream.provider]
 
         async def check() -> Sequence[Finding]:
-            result = await upstream_checks.check_upstream(upstream, is_named=is_named, models=upstream_models)
+            result = await upstream_checks.check_upstream(
+                upstream, is_named=is_named, models=upstream_models, proxies=proxies
+            )
             if result.at is not None:
                 upstream_times.append(result.at)
             return result.findings

@@ -17,6 +17,7 @@ from foveate.errors import UpstreamError, UpstreamStatus
 if TYPE_CHECKING:
     from foveate.config.settings import Settings
     from foveate.gateway.routing import Upstream
+    from foveate.http.proxies import ProxyRules
 
 CHECK = "upstream"
 LIMIT_SECONDS, _TOKENIZE_SECONDS = 3.0, 1.0
@@ -55,7 +56,9 @@ def select_upstreams(
     ]
 
 
-async def check_upstream(upstream: "Upstream", *, is_named: bool, models: Sequence[str]) -> UpstreamCheck:
+async def check_upstream(
+    upstream: "Upstream", *, is_named: bool, models: Sequence[str], proxies: "ProxyRules"
+) -> UpstreamCheck:
     from foveate.gateway.endpoints import ApiFamily
 
     headers = [(b"accept", b"application/json")]
@@ -76,27 +79,38 @@ async def check_upstream(upstream: "Upstream", *, is_named: bool, models: Sequen
             headers[1] = (name, upstream.key.encode("latin-1"))
     started = time.monotonic()
     try:
-        status, at = await _fetch_status("GET", upstream.url(path), headers)
+        status, at = await _fetch_status("GET", upstream.url(path), headers, proxies)
     except (UpstreamError, TimeoutError) as error:
         reason = str(error) or f"no response within {LIMIT_SECONDS:g} s"
         return UpstreamCheck([_unreachable_finding(upstream, reason, is_named=is_named)])
     elapsed = f"{1000 * (time.monotonic() - started):,.0f} ms"
-    missing = await _check_api_exists(upstream, headers) if status in (404, 405) else None
-    findings = [missing or _status_finding(upstream, status, elapsed)]
-    abilities = await _describe_abilities(upstream, models)
+    missing = await _check_api_exists(upstream, headers, proxies) if status in (404, 405) else None
+    way = elapsed + _describe_proxy(upstream, proxies)
+    findings = [missing or _status_finding(upstream, status, way)]
+    abilities = await _describe_abilities(upstream, models, proxies)
     if abilities:
         findings.append(ok_finding(CHECK, f"it {' and '.join(abilities)}", upstream.name))
     return UpstreamCheck(findings, at)
 
 
-async def _check_api_exists(upstream: "Upstream", headers: list[tuple[bytes, bytes]]) -> Finding | None:
+def _describe_proxy(upstream: "Upstream", proxies: "ProxyRules") -> str:
+    from foveate.http.pool import parse_url
+
+    proxy = proxies.find_proxy(*parse_url(upstream.base_url).origin)
+    return "" if proxy is None else f" through the proxy {proxy.url}"
+
+
+async def _check_api_exists(
+    upstream: "Upstream", headers: list[tuple[bytes, bytes]], proxies: "ProxyRules"
+) -> Finding | None:
     """Report an address without an API: it does not even reject an empty request."""
     path = _API_PATHS.get(upstream.family.value)
     if path is None:
         return None
     url = upstream.url(path)
     try:
-        status, _ = await _fetch_status("POST", url, [*headers, (b"content-type", b"application/json")], b"{}")
+        json_headers = [*headers, (b"content-type", b"application/json")]
+        status, _ = await _fetch_status("POST", url, json_headers, proxies, b"{}")
     except (UpstreamError, TimeoutError):
         return None  # it was just reached, so this does not mean that the address is wrong
     if status not in (404, 405):
@@ -108,14 +122,14 @@ async def _check_api_exists(upstream: "Upstream", headers: list[tuple[bytes, byt
 
 
 async def _fetch_status(
-    method: str, url: str, headers: list[tuple[bytes, bytes]], body: bytes = b""
+    method: str, url: str, headers: list[tuple[bytes, bytes]], proxies: "ProxyRules", body: bytes = b""
 ) -> tuple[int, float | None]:
     from foveate.http.pool import ConnectionPool, Timeouts, parse_url, read_body
 
     timeouts = Timeouts(connect_seconds=LIMIT_SECONDS, idle_seconds=LIMIT_SECONDS, total_seconds=LIMIT_SECONDS)
     async with (
         asyncio.timeout(LIMIT_SECONDS),
-        ConnectionPool(timeouts=timeouts) as pool,
+        ConnectionPool(timeouts=timeouts, proxies=proxies) as pool,
         pool.stream(method, parse_url(url), headers, body) as response,
     ):
         await read_body(response, max_bytes=_MAX_BYTES, url=url)
@@ -131,15 +145,21 @@ def _parse_date(header: bytes | None) -> float | None:
 
 def _unreachable_finding(upstream: "Upstream", reason: str, *, is_named: bool) -> Finding:
     if "certificate" in reason:
-        advice = "install its certificate authority on this machine, or check whether a proxy intercepts TLS"
+        advice = (
+            "install its certificate authority on this machine, or set SSL_CERT_FILE to a file with it;"
+            " a proxy that intercepts TLS has an authority of its own"
+        )
         return failed_finding(CHECK, reason, advice, upstream.name)
     if not is_named:
         return warning_finding(
             CHECK, reason, "nothing to do unless your agents use it; --offline skips this check", upstream.name
         )
-    return failed_finding(
-        CHECK, reason, "check its base_url, the network, and that the server is running", upstream.name
+    advice = (
+        "check server.proxy, or the environment variables HTTPS_PROXY and NO_PROXY"
+        if "proxy" in reason
+        else "check its base_url, the network, and that the server is running"
     )
+    return failed_finding(CHECK, reason, advice, upstream.name)
 
 
 def _status_finding(upstream: "Upstream", status: int, elapsed: str) -> Finding:
@@ -176,24 +196,24 @@ def _status_finding(upstream: "Upstream", status: int, elapsed: str) -> Finding:
     )
 
 
-async def _describe_abilities(upstream: "Upstream", models: Sequence[str]) -> list[str]:
+async def _describe_abilities(upstream: "Upstream", models: Sequence[str], proxies: "ProxyRules") -> list[str]:
     abilities = []
     if upstream.provider not in _HOSTED_PROVIDERS:
-        abilities.append(await _describe_tokenizing(upstream))
+        abilities.append(await _describe_tokenizing(upstream, proxies))
     else:
         abilities.append(_COUNTING_SUPPORT.get(upstream.provider, "cannot count tokens (Foveate counts them)"))
     abilities.append(await asyncio.to_thread(_describe_caching, upstream, models))
     return abilities
 
 
-async def _describe_tokenizing(upstream: "Upstream") -> str:
+async def _describe_tokenizing(upstream: "Upstream", proxies: "ProxyRules") -> str:
     """Ask for the tokens of one letter, which costs nothing."""
     from foveate.http import JsonClient
     from foveate.tokens.remote.endpoints import is_permanent_failure
     from foveate.tokens.remote.tokenize import TokenizeCounter
 
     headers = {} if upstream.key is None else {"authorization": f"Bearer {upstream.key}"}
-    async with JsonClient(timeout_seconds=_TOKENIZE_SECONDS) as client:
+    async with JsonClient(timeout_seconds=_TOKENIZE_SECONDS, proxies=proxies) as client:
         try:
             dialect = await TokenizeCounter(client, upstream.base_url, headers).detect_server()
         except UpstreamError as error:

@@ -45,6 +45,7 @@ from foveate.gateway.observability.request_observer import NO_REQUEST_OBSERVER
 from foveate.gateway.request import AsgiApp
 from foveate.http import JsonClient
 from foveate.http.pool import ConnectionPool, Timeouts
+from foveate.http.proxies import ProxyRules
 from foveate.prompt_cache.rules import CACHE_BETA_VARIABLE
 from foveate.store import PruneResult, Store, is_server, open_store, store_name
 from foveate.store.outbox import FileOutbox
@@ -132,6 +133,7 @@ def upstream_timeouts(timeouts: TimeoutSettings, *, lifetime_seconds: float) -> 
         connect_seconds=timeouts.connect_seconds,
         idle_seconds=timeouts.idle_seconds,
         total_seconds=min(timeouts.total_seconds, max(covered_seconds, _MARGIN_SECONDS)),
+        keep_alive_seconds=timeouts.keep_alive_seconds,
     )
 
 
@@ -260,10 +262,11 @@ async def open_gateway(
     observer = observer if instrumentation is None else instrumentation.metrics
     settings = current_config().settings
     timeouts = settings.server.timeouts
+    proxies = ProxyRules.from_environment(environment, settings.server.proxy)
     async with (
         await open_store(settings.store.url) as store,
-        JsonClient(timeout_seconds=_SUMMARY_SECONDS) as client,
-        ConnectionPool() as pool,
+        JsonClient(timeout_seconds=_SUMMARY_SECONDS, proxies=proxies) as client,
+        ConnectionPool(proxies=proxies) as pool,
         run_retention(store, lambda: current_config().settings.store.keep_days, clock=clock, wait=wait)
         if runs_retention
         else nullcontext(),
@@ -303,7 +306,7 @@ async def open_gateway(
             clock=clock,
             on_result=observer.on_compaction,
         )
-        remote_counter = RemoteCounter(admission, clock)
+        remote_counter = RemoteCounter(admission, clock, proxies=proxies)
         session_states = SessionStates()
         keep_alive = KeepAliveScheduler(
             client,
@@ -313,7 +316,7 @@ async def open_gateway(
             session_states,
             clock=clock,
         )
-        sources = SectionSources()
+        sources = SectionSources(proxies=proxies)
         preload_task = asyncio.ensure_future(sources.preload(_list_configured_sections(current_config())))
         tracing = SaveTraces(store.traces)
         calibrations = await load_calibrations(store.calibrations)

@@ -26,6 +26,7 @@ from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.observability import otel
 from foveate.gateway.routing import KNOWN_UPSTREAMS, VERSION_PATH, Route, Routing, ThreadMode, Upstream
 from foveate.http.pool import parse_url
+from foveate.http.proxies import parse_proxy
 from foveate.store import is_server
 
 # A key must be a valid header value (RFC 9110, 5.5).
@@ -134,6 +135,11 @@ def build_gateway_options(settings: Settings, environment: Mapping[str, str]) ->
             f" body_limit_bytes ({server.body_limit_bytes:,}), because compressed bodies need memory twice",
             path=("server", "body_memory_bytes"),
         )
+    if server.proxy:
+        try:
+            parse_proxy(server.proxy)
+        except BadOption as error:
+            raise BadOption(str(error), path=("server", "proxy")) from None
     hashes = {hashed: agent.id for agent in settings.agents for hashed in agent.keys}
     for number, hashed in enumerate(server.admin_keys):
         if hashed in hashes:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Thread
 
 import msgspec
@@ -62,8 +63,12 @@ def running_sandbox(
     repeat: bool = False,
     providers: frozenset[SandboxProvider] = frozenset(SandboxProvider),
     tokens: Callable[[str], BlockTokens] = block_tokens_for,
+    certificate: Path | None = None,
 ) -> Iterator[RunningSandbox]:
-    """Run a sandbox that responds with `steps` and counts with `tokens`, until the end of the block."""
+    """Run a sandbox that responds with `steps` and counts with `tokens`, until the end of the block.
+
+    With a PEM file of a key and a `certificate`, it serves HTTPS.
+    """
     clock = ManualClock()
     script = Script(steps=steps, repeat=repeat)
     sandbox = Sandbox(clock=clock, seed=b"of a test", script=script, providers=providers, tokens=tokens)
@@ -76,6 +81,7 @@ def running_sandbox(
             on_disconnect=running.abandoned_requests.append,
         )
         http_server = build_server(app)
+        http_server.config.ssl_certfile = certificate
         thread = Thread(target=http_server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:

@@ -109,6 +109,7 @@ def test_errors_name_file_line_and_key(text: str, line: int, message: str) -> No
         ("agents: [{id: ana, keys: [SECRET]}]", "hash of a key"),
         ("upstreams: {openai: {key_variable: sk-SECRET}}", "name of an environment variable"),
         ("upstreams: {openai: {base_url: 'htps://ana:SECRET@host'}}", "must be a URL such as https://host/v1"),
+        ("server: {proxy: 'ana:SECRET@host:3128'}", "must be a URL such as http://user:password@host:port"),
         ("upstreams: [{name: openai, api_key: SECRET}]", "upstreams must be a mapping (key: value), not a"),
         ("upstreams: {openai: {base_url: {SECRET: 1}}}", "base_url must be a string, not a mapping"),
         ("store: {url: 'mysql://ana:SECRET@host/name'}", "url must be sqlite:///path or postgresql://user@host/name"),

@@ -16,6 +16,7 @@ from foveate.doctor.upstream_checks import (
 from foveate.gateway.config import build_gateway_options
 from foveate.gateway.routing import KNOWN_UPSTREAMS
 from foveate.http.listening_sockets import open_listening_socket
+from foveate.http.proxies import ProxyRules
 
 
 def make_settings(text: str) -> Settings:
@@ -62,7 +63,11 @@ def test_an_unreachable_upstream_fails_only_if_it_is_configured() -> None:
 
     assert _unreachable_finding(openai, "no connection", is_named=True).level is Level.FAILED
     assert _unreachable_finding(openai, "no connection", is_named=False).level is Level.WARNING
-    assert "authority" in _unreachable_finding(openai, "the certificate is not trusted", is_named=True).advice
+    certificate = _unreachable_finding(openai, "the certificate is not trusted", is_named=True)
+    assert "authority" in certificate.advice
+    assert "SSL_CERT_FILE" in certificate.advice
+    proxy = _unreachable_finding(openai, "the proxy http://p:1 is unreachable", is_named=True)
+    assert "server.proxy" in proxy.advice
 
 
 @pytest.mark.slow
@@ -72,11 +77,11 @@ async def test_counting_support_of_every_upstream_is_reported() -> None:
             KNOWN_UPSTREAMS["llama.cpp"], base_url=f"http://127.0.0.1:{listener.getsockname()[1]}"
         )
         assert "did not respond to a request to tokenize within 1 s" in await _describe_abilities(
-            silent_upstream, []
+            silent_upstream, [], ProxyRules()
         )
     hosted_upstreams = [
         upstream for upstream in KNOWN_UPSTREAMS.values() if upstream.provider not in ("llama.cpp", "vllm")
     ]
 
     for upstream in hosted_upstreams:
-        assert "count" in (await _describe_abilities(upstream, []))[0]
+        assert "count" in (await _describe_abilities(upstream, [], ProxyRules()))[0]

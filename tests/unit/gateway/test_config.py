@@ -150,14 +150,18 @@ def test_a_known_upstream_needs_only_settings_that_differ() -> None:
         ("upstreams:\n  mine:\n    base_url: http://a/v1", "f.yaml:2: api is required"),
         ("routes:\n- models: a\n  upstream: nobody", "f.yaml:3: there is no upstream 'nobody'"),
         ("upstreams:\n  openai:\n    key_variable: MINE", "f.yaml:3: MINE is not set in the environment"),
+        ("server:\n  proxy: socks5://ana:secret@p:1", "f.yaml:2: proxies must speak HTTP"),
+        ("server:\n  proxy: http://ana:sec/ret@p:1", "f.yaml:2: expected the URL of a proxy"),
     ],
 )
 def test_contradictory_settings_are_reported_with_their_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "f.yaml"
     path.write_text(text)
 
-    with pytest.raises(BadSetting, match=message):
+    with pytest.raises(BadSetting, match=message) as failure:
         LiveSettings(path, lambda result: build_gateway_options(result.settings, {}))
+
+    assert "sec" not in str(failure.value)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from foveate.engine.context import RequestContext
 from foveate.engine.request import IncomingRequest
 from foveate.errors import UpstreamStatus, UpstreamTimeout
 from foveate.http import JsonClient
+from foveate.http.proxies import ProxyRules
 from foveate.model import CacheUsage, Format, Request, TokenCount, Usage
 from foveate.tokens.options import Backend, CounterOptions
 from foveate.tokens.remote.anthropic import AnthropicCounter
@@ -49,7 +50,11 @@ class RemoteCounter:
     """Asks upstreams for token counts. Close it with `close`."""
 
     def __init__(
-        self, admission: Admission, clock: Callable[[], float], endpoints: EndpointRegistry | None = None
+        self,
+        admission: Admission,
+        clock: Callable[[], float],
+        endpoints: EndpointRegistry | None = None,
+        proxies: ProxyRules | None = None,
     ) -> None:
         """`endpoints`: the state of servers; by default that of the whole process."""
         self._admission = admission
@@ -57,6 +62,7 @@ class RemoteCounter:
         self._endpoints = endpoints or shared_endpoint_registry()
         self._counts = RemoteCountCache(self._endpoints)
         self._capacity = DEFAULT_CAPACITY
+        self._proxies = proxies
         self._clients: dict[int, JsonClient] = {}
         self._ledger_tasks: set[asyncio.Task[object]] = set()
 
@@ -136,7 +142,8 @@ class RemoteCounter:
     async def _client_for(self, timeout_ms: int) -> JsonClient:
         client = self._clients.get(timeout_ms)
         if client is None:
-            client = self._clients[timeout_ms] = JsonClient(timeout_seconds=timeout_ms / 1000)
+            client = JsonClient(timeout_seconds=timeout_ms / 1000, proxies=self._proxies)
+            self._clients[timeout_ms] = client
             if len(self._clients) > _MAX_CLIENTS:
                 await self._clients.pop(next(iter(self._clients))).close()
         return client

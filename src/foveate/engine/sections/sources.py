@@ -18,6 +18,7 @@ from foveate.context.rendering import NO_PROJECTS, PromptParts, RenderedSections
 from foveate.context.workspace_cache import Bundle, Workspace, WorkspaceCache, WorkspaceCacheStats
 from foveate.engine.options import EmbeddingOptions, MemoryOptions, SectionOptions
 from foveate.errors import BadOption, FoveateError
+from foveate.http.proxies import ProxyRules
 from foveate.memory.privacy import Gate
 
 if TYPE_CHECKING:
@@ -76,10 +77,11 @@ class _LoadedBudget:
 
 
 class SectionSources:
-    """The files of all agents. `clock` is monotonic."""
+    """The files of all agents. `clock` is monotonic; `proxies` lead to servers of embeddings."""
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic, *, proxies: ProxyRules | None = None) -> None:
         self._clock = clock
+        self._proxies = proxies
         self._workspaces: dict[tuple[frozenset[str], float, float], WorkspaceCache] = {}
         self._bundles: dict[tuple[Workspace, frozenset[str]], tuple[Bundle, SectionSource]] = {}
         self._skills: dict[tuple[str, frozenset[str]], _LoadedSource] = {}
@@ -246,7 +248,7 @@ class SectionSources:
     async def _load_memory(self, key: _MemoryKey, cached: LoadedMemory | None) -> LoadedMemory:
         memory = cached.memory if cached is not None else None
         try:
-            memory, problem = await asyncio.to_thread(_load_or_refresh, *key, memory)
+            memory, problem = await asyncio.to_thread(_load_or_refresh, *key, memory, self._proxies)
         except FoveateError as error:
             memory, problem = None, str(error)
         if problem and (cached is None or cached.problem != problem):
@@ -306,12 +308,13 @@ def _load_or_refresh(
     embeddings: EmbeddingOptions | None,
     follow_symlinks: bool,
     memory: "Memory | None",
+    proxies: ProxyRules | None,
 ) -> "tuple[Memory, str]":
     from foveate.memory.memory import Memory
 
     if memory is None:
         memory = Memory.load(
-            *paths, private=tags, index=_embedding_index(embeddings), follow_symlinks=follow_symlinks
+            *paths, private=tags, index=_embedding_index(embeddings, proxies), follow_symlinks=follow_symlinks
         )
         # The index is built by the first query, which takes as long as reading.
         memory.render(query="begin", limit_tokens=_WARM_UP_TOKENS)
@@ -320,7 +323,7 @@ def _load_or_refresh(
     return memory, "; ".join(map(str, memory.problems[:_MAX_PROBLEMS]))
 
 
-def _embedding_index(embeddings: EmbeddingOptions | None) -> "Index | None":
+def _embedding_index(embeddings: EmbeddingOptions | None, proxies: ProxyRules | None) -> "Index | None":
     """The index of a server's embeddings, None for the built-in ones."""
     if embeddings is None:
         return None
@@ -328,7 +331,11 @@ def _embedding_index(embeddings: EmbeddingOptions | None) -> "Index | None":
     from foveate.memory.search.relevance import Index
 
     embedder = EndpointEmbedder(
-        embeddings.url, embeddings.model, api_key=embeddings.key, dimensions=embeddings.dimensions
+        embeddings.url,
+        embeddings.model,
+        api_key=embeddings.key,
+        dimensions=embeddings.dimensions,
+        proxies=proxies,
     )
     return Index(lambda: embedder)
 

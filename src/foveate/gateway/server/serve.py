@@ -109,7 +109,7 @@ def load_live_config(
 def settings_fixed_at_start(config: ResolvedConfig) -> Mapping[str, object]:
     """Return settings that take effect only at the next start, by their keys."""
     server = config.settings.server
-    names = ("host", "port", "workers", "tls", "grace_seconds")
+    names = ("host", "port", "workers", "proxy", "tls", "grace_seconds")
     return {f"server.{name}": getattr(server, name) for name in names} | {
         "store.url": config.settings.store.url
     }

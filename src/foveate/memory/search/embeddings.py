@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from foveate.errors import BadOption, UnreadableInput, UpstreamGarbled
 from foveate.http import JsonClient
+from foveate.http.proxies import ProxyRules
 from foveate.paths import data_folder
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class EndpointEmbedder:
         api_key: str = "",
         dimensions: int | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        proxies: ProxyRules | None = None,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise BadOption(
@@ -145,6 +147,7 @@ class EndpointEmbedder:
         self._body_fields = {"model": model} | ({"dimensions": dimensions} if dimensions else {})
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout_seconds = timeout_seconds
+        self._proxies = proxies
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """A row of length 1 for each text; zeros for blank texts, which no server accepts.
@@ -174,7 +177,7 @@ class EndpointEmbedder:
         self, texts: Sequence[str], batches: Sequence[Sequence[int]]
     ) -> list[list[list[float]]]:
         responses: list[list[list[float]]] = []
-        async with JsonClient(timeout_seconds=self._timeout_seconds) as client:
+        async with JsonClient(timeout_seconds=self._timeout_seconds, proxies=self._proxies) as client:
             for first in range(0, len(batches), _MAX_CONCURRENT_REQUESTS):
                 concurrent = batches[first : first + _MAX_CONCURRENT_REQUESTS]
                 responses += await asyncio.gather(

@@ -15,7 +15,7 @@ from foveate import LadderName
 from foveate.budget.budget import Budget, SectionRule
 from foveate.budget.sections import Priority
 from foveate.context.workspace_cache import WorkspaceCacheOptions
-from foveate.engine.options import AgentOptions, MemoryOptions, SectionOptions
+from foveate.engine.options import AgentOptions, EmbeddingOptions, MemoryOptions, SectionOptions
 from foveate.engine.sections.sources import (
     AGENT_BUDGET_FILE,
     REFRESH_SECONDS,
@@ -24,6 +24,7 @@ from foveate.engine.sections.sources import (
     SectionSources,
 )
 from foveate.errors import BudgetExceeded
+from foveate.http.proxies import ProxyRules
 from foveate.model import Format
 from tests.support.scenarios.injected_sections import SectionInjection, garden_sections, only_sections
 
@@ -203,6 +204,17 @@ def test_a_load_that_others_gave_up_on_is_not_waited_for(tmp_path: Path) -> None
         return time.monotonic() - started
 
     assert asyncio.run(time_second_load()) < 5
+
+
+async def test_a_server_of_embeddings_is_reached_through_the_proxy(tmp_path: Path) -> None:
+    memory = garden_sections(tmp_path).memory
+    assert memory is not None
+    embeddings = EmbeddingOptions(url="https://embeddings.test", model="small")
+    sources = SectionSources(proxies=ProxyRules(https="http://127.0.0.1:1"))
+
+    loaded = await sources.memory(replace(memory, embeddings=embeddings), frozenset())
+
+    assert "the proxy http://127.0.0.1:1 is unreachable" in loaded.problem
 
 
 def test_an_agent_limits_its_own_sections_within_what_is_allowed(tmp_path: Path) -> None:
