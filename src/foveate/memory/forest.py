@@ -1,17 +1,17 @@
-"""All nodes of a memory in document order, with their properties as NumPy columns for speed."""
+"""All nodes of a memory in document order, with their properties as columns.
 
+Columns are arrays of Python's own, which NumPy can read without a copy: only searching needs NumPy.
+"""
+
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
-
-import numpy as np
+from itertools import accumulate, pairwise
+from typing import Any, Literal
 
 from foveate.memory.nodes import Node, NoteDocument, to_timestamp
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SHORT_FILE_CHARS = 6000
 """A file up to this length, about a page and a half, is shown as a unit."""
@@ -21,14 +21,14 @@ SHORT_FILE_CHARS = 6000
 class NodeColumns:
     """Columns for the nodes of one document; indexes count from its first node."""
 
-    parent: "NDArray[np.int32]"
+    parent: "array[int]"
     """-1 for the document itself."""
-    depth: "NDArray[np.int32]"
-    end: "NDArray[np.int32]"
+    depth: "array[int]"
+    end: "array[int]"
     """Index after the last descendant."""
-    chars: "NDArray[np.int32]"
+    chars: "array[int]"
     """Length of the node's own content."""
-    modified: "NDArray[np.float64]"
+    modified: "array[float]"
 
 
 def build_columns(document: NoteDocument) -> NodeColumns:
@@ -41,11 +41,11 @@ def build_columns(document: NoteDocument) -> NodeColumns:
     for index in range(len(nodes) - 1, 0, -1):
         end[parent[index]] = max(end[parent[index]], end[index])
     return NodeColumns(
-        parent=np.array(parent, np.int32),
-        depth=np.array(depth, np.int32),
-        end=np.array(end, np.int32),
-        chars=np.array([node.entry.end - node.entry.content for node in nodes], np.int32),
-        modified=np.array([to_timestamp(node.modified) for node in nodes], np.float64),
+        parent=array("i", parent),
+        depth=array("i", depth),
+        end=array("i", end),
+        chars=array("i", [node.entry.end - node.entry.content for node in nodes]),
+        modified=array("d", [to_timestamp(node.modified) for node in nodes]),
     )
 
 
@@ -101,86 +101,100 @@ class Forest:
         return shorten_ids(self.nodes)
 
     @cached_property
-    def starts(self) -> "NDArray[np.int64]":
+    def starts(self) -> "array[int]":
         """Index of each document's first node, and at the end the number of nodes."""
-        return np.cumsum([0, *(len(document.nodes) for document in self.documents)])
+        return array("q", accumulate((len(document.nodes) for document in self.documents), initial=0))
 
     @cached_property
-    def document_index(self) -> "NDArray[np.int64]":
-        return np.repeat(np.arange(len(self.documents)), np.diff(self.starts))
+    def document_index(self) -> "array[int]":
+        indexes = array("q")
+        for number, document in enumerate(self.documents):
+            indexes.extend([number] * len(document.nodes))
+        return indexes
 
     @cached_property
-    def parent(self) -> "NDArray[np.int64]":
+    def parent(self) -> "array[int]":
         """Index of each node's parent; -1 for a document."""
-        inside = self._concatenate([columns.parent for columns in self._all_columns()])
-        return np.where(inside < 0, -1, inside + self.starts[self.document_index])
+        indexes = array("q")
+        for start, columns in self._all_columns():
+            if columns.parent:
+                indexes.append(-1)  # the document itself
+                indexes.extend(map(start.__add__, columns.parent[1:]))
+        return indexes
 
     @cached_property
-    def end(self) -> "NDArray[np.int64]":
+    def end(self) -> "array[int]":
         """Index after each node's last descendant."""
-        return (
-            self._concatenate([columns.end for columns in self._all_columns()])
-            + self.starts[self.document_index]
-        )
+        indexes = array("q")
+        for start, columns in self._all_columns():
+            indexes.extend(map(start.__add__, columns.end))
+        return indexes
 
     @cached_property
-    def depth(self) -> "NDArray[np.int64]":
-        return self._concatenate([columns.depth for columns in self._all_columns()])
+    def depth(self) -> "array[int]":
+        return _concatenate("i", (columns.depth for _, columns in self._all_columns()))
 
     @cached_property
-    def chars(self) -> "NDArray[np.int64]":
+    def chars(self) -> "array[int]":
         """Length of each node's own content."""
-        return self._concatenate([columns.chars for columns in self._all_columns()])
+        return _concatenate("i", (columns.chars for _, columns in self._all_columns()))
 
     @cached_property
-    def piece_starts(self) -> "NDArray[np.int64]":
+    def piece_starts(self) -> "array[int]":
         """Index of each piece that is shown as a unit: a short file, or a node of a longer one."""
-        if not len(self.starts[:-1]):
-            return np.zeros(0, np.int64)
-        chars = np.array([len(document.outline.text) for document in self.documents])
-        is_long = np.repeat(chars > SHORT_FILE_CHARS, np.diff(self.starts))
-        is_long[self.starts[:-1][np.diff(self.starts) > 0]] = True
-        return np.flatnonzero(is_long)
+        indexes = array("q")
+        for document, (start, end) in zip(self.documents, pairwise(self.starts), strict=True):
+            is_long = len(document.outline.text) > SHORT_FILE_CHARS
+            indexes.extend(range(start, end if is_long else min(start + 1, end)))
+        return indexes
 
     @cached_property
-    def modified(self) -> "NDArray[np.float64]":
+    def modified(self) -> "array[float]":
         """Modification time of each node, in seconds."""
-        parts = [columns.modified for columns in self._all_columns()]
-        return np.concatenate(parts) if parts else np.zeros(0)
+        return _concatenate("d", (columns.modified for _, columns in self._all_columns()))
 
     @cached_property
-    def newest_first(self) -> "NDArray[np.int64]":
+    def newest_first(self) -> "array[int]":
         """All nodes by depth, then the newest first, then in document order."""
-        return np.lexsort((-self.modified, self.depth))
+        return self.sort_newest_first(0, len(self.modified))
+
+    def sort_newest_first(self, first: int, last: int) -> "array[int]":
+        """The nodes from `first` up to `last` in the same order."""
+        order = sorted(range(first, last), key=self.modified.__getitem__, reverse=True)
+        return array("q", sorted(order, key=self.depth.__getitem__))
 
     def find_index(self, node: Node) -> int | None:
         """The index of a node; None if its document is not in the forest."""
-        for document, start in zip(self.documents, self.starts.tolist(), strict=False):
+        for document, start in zip(self.documents, self.starts, strict=False):
             if document is node.document:
-                return int(start) + next(i for i, candidate in enumerate(document.nodes) if candidate is node)
+                return start + next(i for i, candidate in enumerate(document.nodes) if candidate is node)
         return None
 
-    def distances(self, index: int) -> "tuple[int, NDArray[np.int64]]":
+    def distances(self, index: int) -> tuple[int, list[int]]:
         """Start of the document of a node, and the distance in the tree of each of its nodes to that node."""
         document = self.document_index[index]
-        start, end = int(self.starts[document]), int(self.starts[document + 1])
-        depth = self.depth[start:end]
-        distances = depth + self.depth[index]
+        start, end = self.starts[document], self.starts[document + 1]
+        depth, own_depth = self.depth[start:end], self.depth[index]
+        distances = [other + own_depth for other in depth]
         for ancestor in [*self.ancestors(index), index]:
-            branch = slice(ancestor - start, int(self.end[ancestor]) - start)
-            distances[branch] = depth[branch] + self.depth[index] - 2 * self.depth[ancestor]
+            branch, saved = slice(ancestor - start, self.end[ancestor] - start), 2 * self.depth[ancestor]
+            distances[branch] = [other + own_depth - saved for other in depth[branch]]
         return start, distances
 
     def ancestors(self, index: int) -> list[int]:
         """Indexes of a node's ancestors, the document first."""
         indexes: list[int] = []
-        while (index := int(self.parent[index])) >= 0:
+        while (index := self.parent[index]) >= 0:
             indexes.append(index)
         return indexes[::-1]
 
-    def _all_columns(self) -> list[NodeColumns]:
-        return [self._columns[id(document)] for document in self.documents]
+    def _all_columns(self) -> Iterable[tuple[int, NodeColumns]]:
+        """The columns of each document, with the index of its first node."""
+        return zip(self.starts, (self._columns[id(document)] for document in self.documents), strict=False)
 
-    @staticmethod
-    def _concatenate(parts: "Sequence[NDArray[np.int32]]") -> "NDArray[np.int64]":
-        return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
+
+def _concatenate(type_code: Literal["i", "d"], columns: "Iterable[array[Any]]") -> "array[Any]":
+    joined: array[Any] = array(type_code)
+    for column in columns:
+        joined.extend(column)
+    return joined

@@ -276,7 +276,7 @@ class Page:
         return True
 
     def lacks_ancestor(self, index: int) -> bool:
-        while (index := int(self.forest.parent[index])) >= self.first:
+        while (index := self.forest.parent[index]) >= self.first:
             if index not in self.blocks:
                 return True
         return False
@@ -375,7 +375,7 @@ class Page:
         )
 
     def _heading_text(self, index: int, *, shows_id: bool = True) -> str:
-        node, depth = self.forest.nodes[index], int(self.forest.depth[index])
+        node, depth = self.forest.nodes[index], self.forest.depth[index]
         return render_heading(
             node,
             self.view_format,
@@ -387,7 +387,7 @@ class Page:
 
     def _plain_heading(self, index: int) -> str:
         """The heading without a score."""
-        node, depth = self.forest.nodes[index], int(self.forest.depth[index])
+        node, depth = self.forest.nodes[index], self.forest.depth[index]
         return render_heading(node, self.view_format, depth, short_id=self.forest.short_ids[index])
 
     def _shows_more(self, index: int, level: DetailLevel) -> bool:
@@ -415,7 +415,7 @@ class Page:
 
     def _missing_ancestors(self, index: int) -> dict[int, PageBlock]:
         missing = []
-        while (index := int(self.forest.parent[index])) >= self.first and index not in self.blocks:
+        while (index := self.forest.parent[index]) >= self.first and index not in self.blocks:
             missing.append(index)
         measured_texts = self.meter.measure_many(
             [self._node_text(index, DetailLevel.TITLE) for index in reversed(missing)]

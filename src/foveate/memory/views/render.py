@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from foveate.errors import BudgetExceeded
 from foveate.memory.forest import Forest
 from foveate.memory.search.words import split_words
@@ -16,6 +14,7 @@ from foveate.memory.views.view import View, ViewFormat
 from foveate.tokens.text_meter import TextMeter
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from foveate.memory.search.relevance import NodeScores
@@ -35,8 +34,8 @@ class ViewTarget:
     threshold: float = 0.75
     nearness: float = 0.0
     """Weight of being near the focus, in addition to a query."""
-    hidden: "NDArray[np.bool_] | None" = None
-    """Mask of nodes to leave out; None for none."""
+    hidden: bytearray | None = None
+    """Mask of nodes to leave out: 1 for each of them. None for none."""
 
 
 def render(
@@ -47,9 +46,10 @@ def render(
     Raises:
         BudgetExceeded: not even the title of the focus fits.
     """
-    zeros = np.zeros(len(forest.nodes), np.float32)
-    similarity = zeros if target.scores is None else target.scores.similarity
-    relevance = zeros if target.scores is None else _boost_near_focus(forest, target, target.scores.relevance)
+    similarity, relevance = None, None
+    if target.scores is not None:
+        similarity = target.scores.similarity
+        relevance = _boost_near_focus(forest, target, target.scores.relevance)
     criteria = SelectionCriteria(
         scope_range=target.scope_range,
         focus=target.focus,
@@ -60,16 +60,13 @@ def render(
         hidden=target.hidden,
     )
     first, last = target.scope_range
-    similar = np.flatnonzero(similarity[first:last] >= target.threshold) + first
-    page = Page(
-        forest,
-        meter,
-        view_format,
-        first=first,
-        similarity_scores={
+    similarity_scores: dict[int, float] = {}
+    if similarity is not None:
+        similar = (similarity[first:last] >= target.threshold).nonzero()[0] + first
+        similarity_scores = {
             index: float(similarity[index]) for index in similar.tolist() if index != target.focus
-        },
-    )
+        }
+    page = Page(forest, meter, view_format, first=first, similarity_scores=similarity_scores)
     if limit_tokens is None:
         fill_outline(page, criteria)
     else:
@@ -89,14 +86,19 @@ def _boost_near_focus(
 ) -> "NDArray[np.float32]":
     if target.query is None or target.focus is None or not target.nearness:
         return relevance
+    import numpy as np
+
     start, distances = forest.distances(target.focus)
     boosted = relevance.copy()
-    boosted[start : start + len(distances)] += np.float32(target.nearness) / (1 + np.maximum(distances - 1, 0))
+    steps_between = np.maximum(np.asarray(distances) - 1, 0)
+    boosted[start : start + len(distances)] += np.float32(target.nearness) / (1 + steps_between)
     return np.minimum(boosted, np.float32(1))
 
 
-def _score(index: int, focus: int | None, relevance: "NDArray[np.float32]") -> float:
-    return 1.0 if index == focus else round(float(relevance[index]), 4)
+def _score(index: int, focus: int | None, relevance: "NDArray[np.float32] | None") -> float:
+    if index == focus:
+        return 1.0
+    return 0.0 if relevance is None else round(float(relevance[index]), 4)
 
 
 def _add_focus(page: Page, focus: int | None, limit_tokens: int) -> None:
@@ -111,7 +113,7 @@ def _add_focus(page: Page, focus: int | None, limit_tokens: int) -> None:
         title = render_heading(
             page.forest.nodes[focus],
             page.view_format,
-            int(page.forest.depth[focus]),
+            page.forest.depth[focus],
             short_id=page.forest.short_ids[focus],
         )
         tokens = page.meter.measure(title).total.upper

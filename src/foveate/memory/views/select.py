@@ -5,17 +5,19 @@ completely, its neighborhood as an outline, and titles of the rest. Titles befor
 a provider can reuse the cached prompt before a change but not after it.
 """
 
+import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from foveate.memory.views.page import Page
 from foveate.memory.views.view import DetailLevel
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from foveate.memory.forest import Forest
@@ -54,28 +56,30 @@ class SelectionCriteria:
     part.
 
     `relevance`, `similarity` and the mask `hidden` have one item per node. `passages` returns the passages of a
-    node's content, best first.
+    node's content, best first. Only nodes with scores need NumPy.
     """
 
     scope_range: tuple[int, int]
     focus: int | None
     relevance: "NDArray[np.float32] | None"
-    similarity: "NDArray[np.float32]"
+    similarity: "NDArray[np.float32] | None"
     threshold: float
     passages: "Callable[[int], Sequence[Passage]] | None"
-    hidden: "NDArray[np.bool_] | None" = None
+    hidden: bytearray | None = None
 
-    def visible(self, indexes: "NDArray[np.int64]") -> "NDArray[np.int64]":
-        return indexes if self.hidden is None else indexes[~self.hidden[indexes]]
+    def visible(self, indexes: Iterable[int]) -> Iterator[int]:
+        """Those of the nodes that are in the scope and not hidden."""
+        (first, last), hidden = self.scope_range, self.hidden
+        return (index for index in indexes if first <= index < last and not (hidden and hidden[index]))
 
 
 def fill_outline(page: Page, criteria: SelectionCriteria) -> None:
     """Fill a page without a limit."""
     forest, (first, last) = page.forest, criteria.scope_range
-    endless = int(np.iinfo(np.int64).max)
-    base = int(forest.depth[first]) if last > first else 0
-    indexes = np.arange(first, last)[forest.depth[first:last] <= base + MAX_OUTLINE_DEPTH]
-    page.add_nodes(criteria.visible(indexes).tolist(), DetailLevel.TITLE, endless)
+    endless = sys.maxsize
+    max_depth = (forest.depth[first] if last > first else 0) + MAX_OUTLINE_DEPTH
+    indexes = [index for index in criteria.visible(range(first, last)) if forest.depth[index] <= max_depth]
+    page.add_nodes(indexes, DetailLevel.TITLE, endless)
     if criteria.focus is not None:
         page.add_nodes([criteria.focus], DetailLevel.FULL, endless)
         page.add_nodes(_children(forest, criteria.focus), DetailLevel.TITLE, endless)
@@ -108,7 +112,7 @@ def _is_full(page: Page, limit_tokens: int) -> bool:
     return limit_tokens - page.count().upper <= limit_tokens // _SMALL_PART
 
 
-def _fill_titles(page: Page, depths: "Iterable[NDArray[np.int64]]", room_tokens: int) -> None:
+def _fill_titles(page: Page, depths: Iterable[Iterable[int]], room_tokens: int) -> None:
     for indexes in depths:
         if page.used_tokens + _MIN_TITLE_TOKENS > room_tokens:
             break
@@ -122,16 +126,16 @@ def _fill_by_relevance(
     page: Page, criteria: SelectionCriteria, relevance: "NDArray[np.float32]", limit_tokens: int
 ) -> None:
     """Show the best matches: short files completely if they fit, otherwise node by node."""
+    import numpy as np
+
     first, last = criteria.scope_range
     if first == last:
         return
-    tokens = page.forest.chars[first:last] / _CHARS_PER_TOKEN + 2 * _MIN_TITLE_TOKENS
-    node_relevance = (
-        relevance[first:last]
-        if criteria.hidden is None
-        else relevance[first:last] * ~criteria.hidden[first:last]
-    )
-    starts = page.forest.piece_starts
+    tokens = np.asarray(page.forest.chars)[first:last] / _CHARS_PER_TOKEN + 2 * _MIN_TITLE_TOKENS
+    node_relevance = relevance[first:last]
+    if criteria.hidden is not None:
+        node_relevance = node_relevance * ~np.frombuffer(criteria.hidden, np.bool_)[first:last]
+    starts = np.asarray(page.forest.piece_starts)
     starts = np.append(0, starts[(starts > first) & (starts < last)] - first)
     ends = np.append(starts[1:], last - first)
     sizes = np.add.reduceat(tokens, starts)
@@ -161,9 +165,9 @@ def _fill_by_relevance(
 
 def _add_piece(page: Page, criteria: SelectionCriteria, indexes: range, limit_tokens: int) -> bool:
     """Show a short file completely, unless it takes most of the page or is partly hidden."""
-    if criteria.hidden is not None and criteria.hidden[indexes.start : indexes.stop].any():
+    if criteria.hidden is not None and any(criteria.hidden[indexes.start : indexes.stop]):
         return False
-    chars = int(page.forest.chars[indexes.start : indexes.stop].sum())
+    chars = sum(page.forest.chars[indexes.start : indexes.stop])
     is_small = chars <= limit_tokens * _MAX_NODE_SHARE * _CHARS_PER_TOKEN
     return is_small and page.add_all_or_none(indexes, limit_tokens)
 
@@ -193,6 +197,8 @@ def _estimate_values(
     relevance: "NDArray[np.floating]", tokens: "NDArray[np.float64]"
 ) -> "NDArray[np.floating]":
     """The value of each node, as a logarithm, because only the order matters."""
+    import numpy as np
+
     values: NDArray[np.floating] = _RELEVANCE_WEIGHT * relevance - _LENGTH_PENALTY * np.log(tokens)
     return values
 
@@ -201,6 +207,8 @@ def _best_indexes(
     relevance: "NDArray[np.floating]", values: "NDArray[np.floating]", max_count: int
 ) -> list[int]:
     """The indexes with the highest values, best first, without irrelevant ones."""
+    import numpy as np
+
     relevant = np.flatnonzero(relevance > _MIN_RELEVANCE)
     if max_count < len(relevant):
         relevant = relevant[np.argpartition(-values[relevant], max_count)[:max_count]]
@@ -267,44 +275,39 @@ def _fill_around_focus(page: Page, criteria: SelectionCriteria, focus: int, limi
 
 
 def _titles_by_depth(
-    forest: "Forest",
-    criteria: SelectionCriteria,
-    where: "Callable[[NDArray[np.int64]], NDArray[np.bool_]] | None" = None,
-) -> "Iterator[NDArray[np.int64]]":
+    forest: "Forest", criteria: SelectionCriteria, where: Callable[[int], bool] | None = None
+) -> Iterator[Iterator[int]]:
     """Nodes of the same depth together, the newest first."""
-    first, last = criteria.scope_range
-    order = forest.newest_first
-    if (first, last) != (0, len(order)):
-        order = order[(order >= first) & (order < last)]
-    if where is not None:
-        order = order[where(order)]
-    order = criteria.visible(order)
-    depths = forest.depth[order]
-    for depth in range(int(depths.max()) + 1 if len(depths) else 0):
-        yield order[np.searchsorted(depths, depth) : np.searchsorted(depths, depth, side="right")]
+    is_all = criteria.scope_range == (0, len(forest.nodes))
+    order = forest.newest_first if is_all else forest.sort_newest_first(*criteria.scope_range)
+    depth_of, start = forest.depth.__getitem__, 0
+    while start < len(order):
+        end = bisect_left(order, depth_of(order[start]) + 1, start, key=depth_of)
+        yield criteria.visible(filter(where, order[start:end]) if where else order[start:end])
+        start = end
 
 
-def _nearest_nodes(forest: "Forest", criteria: SelectionCriteria, focus: int) -> "NDArray[np.int64]":
+def _nearest_nodes(forest: "Forest", criteria: SelectionCriteria, focus: int) -> Iterator[int]:
     """The nodes of the focus's document by distance in the tree, then in document order."""
     start, distances = forest.distances(focus)
-    indexes = np.argsort(distances, kind="stable") + start
-    return criteria.visible(indexes[(indexes >= criteria.scope_range[0]) & (indexes < criteria.scope_range[1])])
+    by_distance = sorted(range(len(distances)), key=distances.__getitem__)
+    return criteria.visible(start + offset for offset in by_distance)
 
 
 def _children(forest: "Forest", index: int) -> list[int]:
-    descendants = np.arange(index + 1, int(forest.end[index]))
-    return [int(child) for child in descendants[forest.parent[descendants] == index]]
+    return [child for child in range(index + 1, forest.end[index]) if forest.parent[child] == index]
 
 
 def _similar_nodes(criteria: SelectionCriteria) -> list[int]:
     """Nodes above the similarity threshold, the most similar first."""
+    if criteria.similarity is None:
+        return []
     first, last = criteria.scope_range
     similarity = criteria.similarity[first:last]
-    similar = np.flatnonzero(similarity >= criteria.threshold)
-    ordered = criteria.visible(similar[np.argsort(-similarity[similar], kind="stable")] + first)
-    return [index for index in ordered.tolist() if index != criteria.focus]
+    similar = (similarity >= criteria.threshold).nonzero()[0]
+    ordered = similar[(-similarity[similar]).argsort(kind="stable")] + first
+    return [index for index in criteria.visible(ordered.tolist()) if index != criteria.focus]
 
 
-def _first_that_may_fit(indexes: "NDArray[np.int64]", room_tokens: int) -> list[int]:
-    candidates: list[int] = indexes[: max(room_tokens, 0) // _MIN_TITLE_TOKENS + 1].tolist()
-    return candidates
+def _first_that_may_fit(indexes: Iterable[int], room_tokens: int) -> list[int]:
+    return list(islice(indexes, max(room_tokens, 0) // _MIN_TITLE_TOKENS + 1))
