@@ -18,6 +18,7 @@ def digest(pyproject: str) -> str:
     inputs = {
         "python": content["project"]["requires-python"],
         "runtime": sorted(content["project"]["dependencies"]),
+        "extras": {name: sorted(extra) for name, extra in content["project"]["optional-dependencies"].items()},
         "groups": {name: sorted(group) for name, group in content["dependency-groups"].items()},
         "overrides": sorted(content["tool"]["uv"]["override-dependencies"]),
     }

@@ -1,7 +1,8 @@
 # shellcheck shell=sh
 # Sourced by ./run, ./test and ./bench, which set `root` first.
 #
-#   prepare ENV LOCK    makes $root/ENV hold exactly what LOCK pins, and the project itself, editable
+#   prepare ENV LOCK [LARGER]   makes $root/ENV hold exactly what LOCK pins, and the project itself, editable;
+#                               an ENV made from LARGER, a lock that pins the same and more, stays as it is
 #
 # When nothing changed since the last time, that is one comparison. What must stay true: `made-from` is
 # written last, so an environment without it may be half made, and is made anew.
@@ -25,10 +26,11 @@ origin() {
 is_current() { [ -x "$env/bin/python" ] && origin | cmp -s - "$env/made-from"; }
 
 prepare() {
-    env=$root/$1 lock=$root/$2
-    if ! is_current; then
-        (make_current "$1" "$2") || exit 1
-    fi
+    env=$root/$1
+    for lock in ${3:+"$root/$3"} "$root/$2"; do
+        if is_current; then return; fi
+    done
+    (make_current "$1" "$2") || exit 1
 }
 
 make_current() {

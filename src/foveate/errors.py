@@ -17,6 +17,7 @@
     │   ├── OperationRefused   an operation that the gateway's credentials must not be used for
     │   ├── BadVocabulary      a tokenizer file that cannot be read or used
     │   ├── BadOption          an option with an impossible value
+    │   ├── MissingExtra       packages of an extra that are not installed
     │   ├── CannotListen       an address that a server cannot listen on
     │   └── BadSetting         an invalid setting in a file; has file, line and key
     ├── BudgetExceeded         required sections do not fit; has the size of every section
@@ -254,6 +255,17 @@ class BadOption(InputError):
     def __init__(self, reason: str, *, path: tuple[str | int, ...] = ()) -> None:
         super().__init__(reason)
         self.path = path
+
+
+class MissingExtra(InputError):
+    """A part of Foveate that is not installed: the `extra` that contains it, and its missing `package`."""
+
+    code = "missing_extra"
+
+    def __init__(self, extra: str, package: str) -> None:
+        super().__init__(f"{package} is not installed: pip install 'foveate[{extra}]'")
+        self.extra = extra
+        self.package = package
 
 
 class CannotListen(InputError):

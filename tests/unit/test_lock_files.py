@@ -13,8 +13,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
-LOCKS = {"requirements.lock": "dev", "requirements-bench.lock": "bench"}
-IMAGE_LOCKS = ("requirements-runtime.lock", "requirements-build.lock")
+LOCKS = {
+    "requirements.lock": (("all",), ("run", "dev")),
+    "requirements-bench.lock": (("local",), ("bench",)),
+    "requirements-run.lock": (("all",), ("run",)),
+    "requirements-runtime.lock": (("gateway",), ()),
+    "requirements-build.lock": (None, ("build",)),
+}
+"""The extras and groups that each lock is made from. None is without the project's own requirements."""
 INDEX_ADDRESS = re.compile(r"pythonhosted\.org|pypi\.org|https?://\S*/simple\b|index-url\s*=")
 
 
@@ -22,11 +28,16 @@ def read_pyproject() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def list_requirements(group: str) -> list[Requirement]:
+def list_requirements(extras: tuple[str, ...] | None, groups: tuple[str, ...]) -> list[Requirement]:
     content = read_pyproject()
-    return [
-        Requirement(line) for line in content["project"]["dependencies"] + content["dependency-groups"][group]
-    ]
+    project = content["project"]
+    lines = [] if extras is None else list(project["dependencies"])
+    lines += [line for group in groups for line in content["dependency-groups"][group]]
+    lines += [line for extra in extras or () for line in project["optional-dependencies"][extra]]
+    requirements = list(map(Requirement, lines))
+    own = [requirement for requirement in requirements if requirement.name == project["name"]]
+    others = [requirement for requirement in requirements if requirement.name != project["name"]]
+    return others + [nested for extra in own for nested in list_requirements(tuple(extra.extras), ())]
 
 
 def read_pins(lock: str) -> dict[str, list[Version]]:
@@ -49,14 +60,14 @@ def tracked_files() -> list[Path]:
 @pytest.mark.parametrize("lock", LOCKS)
 def test_a_lock_file_pins_every_requirement(lock: str) -> None:
     pinned = read_pins(lock)
-    for requirement in list_requirements(LOCKS[lock]):
+    for requirement in list_requirements(*LOCKS[lock]):
         versions = pinned.get(canonicalize_name(requirement.name), [])
         assert versions, f"{requirement.name} is not in {lock}: run tools/lock"
         for version in versions:
             assert version in requirement.specifier, f"{lock} has {requirement.name} {version}"
 
 
-@pytest.mark.parametrize("lock", [*LOCKS, *IMAGE_LOCKS])
+@pytest.mark.parametrize("lock", LOCKS)
 def test_a_lock_file_is_up_to_date(lock: str) -> None:
     digest = runpy.run_path(str(ROOT / "tools" / "lock_inputs.py"))["digest"]
     current = digest((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -75,7 +86,7 @@ def test_removing_a_requirement_makes_the_locks_stale() -> None:
     assert digest(changed) != digest(text)
 
 
-@pytest.mark.parametrize("lock", [*LOCKS, *IMAGE_LOCKS])
+@pytest.mark.parametrize("lock", LOCKS)
 def test_every_pinned_version_has_a_hash(lock: str) -> None:
     text = (ROOT / lock).read_text(encoding="utf-8")
     for entry in re.split(r"\n(?=[a-z0-9])", text)[1:]:
@@ -83,10 +94,23 @@ def test_every_pinned_version_has_a_hash(lock: str) -> None:
 
 
 def test_benchmarks_and_tests_use_the_same_versions() -> None:
-    tested, measured = (read_pins(lock) for lock in LOCKS)
-    for line in read_pyproject()["project"]["dependencies"]:
-        name = canonicalize_name(Requirement(line).name)
+    tested, measured = read_pins("requirements.lock"), read_pins("requirements-bench.lock")
+    for requirement in list_requirements(("local",), ()):
+        name = canonicalize_name(requirement.name)
         assert measured[name] == tested[name]
+
+
+@pytest.mark.parametrize(
+    "lock", ["requirements-run.lock", "requirements-runtime.lock", "requirements-build.lock"]
+)
+def test_users_get_the_versions_that_tests_run_with(lock: str) -> None:
+    tested = read_pins("requirements.lock")
+    assert {name: tested.get(name) for name in read_pins(lock)} == read_pins(lock)
+
+
+def test_an_environment_for_users_has_no_test_tools() -> None:
+    pinned = read_pins("requirements-run.lock").keys()
+    assert pinned.isdisjoint({"pytest", "mypy", "ruff", "hypothesis", "playwright", "openai", "anthropic"})
 
 
 @pytest.mark.process

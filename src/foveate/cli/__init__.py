@@ -25,9 +25,9 @@ from foveate.cli.chat import command as chat
 from foveate.cli.command_groups import GroupedCommands, PlainUsageCommand
 from foveate.cli.compactions import command as compactions
 from foveate.cli.cost import command as cost
-from foveate.cli.exit_codes import exit_code, report_errors
+from foveate.cli.exit_codes import exit_code, report_errors, report_missing_extras
 from foveate.cli.explain import command as explain
-from foveate.errors import UnwritableOutput
+from foveate.errors import MissingExtra, UnwritableOutput
 
 __all__ = ["app", "main"]
 
@@ -99,10 +99,13 @@ _improve_help(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. If help or version cannot be written, report it in one line on standard error."""
+    """Run the command line. If help or version cannot be written, report it in one line on standard error.
+
+    The same goes for a missing extra that a command did not report.
+    """
     try:
-        with console.handle_write_errors():
+        with report_missing_extras(), console.handle_write_errors():
             app(arguments, prog_name="foveate")
-    except UnwritableOutput as error:
+    except (MissingExtra, UnwritableOutput) as error:
         console.print_note(str(error))
         sys.exit(exit_code(error))

@@ -7,6 +7,7 @@ import typer
 
 from foveate.cli import console
 from foveate.errors import BudgetExceeded, FoveateError, InputError, UnwritableOutput, UpstreamError
+from foveate.extras import to_missing_extra
 
 OK = 0
 SOME_FAILED = 1
@@ -37,12 +38,26 @@ def report_errors(*, as_json: bool) -> Iterator[None]:
     With `as_json`, print the error as a JSON object on standard output too.
     """
     try:
-        yield
+        with report_missing_extras():
+            yield
     except FoveateError as error:
         console.print_note(_error_line(error))
         if as_json and not isinstance(error, UnwritableOutput):
             console.print_error(error)
         raise typer.Exit(exit_code(error)) from None
+
+
+@contextmanager
+def report_missing_extras() -> Iterator[None]:
+    """Replace the error of a module that is not installed by one that says how to install it.
+
+    Raises:
+        MissingExtra: an extra contains the module.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise to_missing_extra(error) or error from None
 
 
 def _error_line(error: FoveateError) -> str:

@@ -172,7 +172,7 @@ def _check_server(url: str, now: float) -> StoreCheck:
             ((may_write,),) = rows("SELECT NOT pg_is_in_recovery()", ())
     except ImportError:
         return StoreCheck(
-            findings=[failed_finding(CHECK, "psycopg is not installed", "run: pip install 'foveate[postgres]'")]
+            findings=[failed_finding(CHECK, "psycopg is not installed", "run: pip install 'foveate[gateway]'")]
         )
     except Exception as error:  # noqa: BLE001 - border to the driver: its message is the finding
         return StoreCheck(findings=[_unusable_server(url, " ".join(str(error).split())[:200])])

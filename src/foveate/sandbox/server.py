@@ -5,7 +5,9 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import uvicorn
 
 from foveate.formats.response import errors
 from foveate.http.listening_sockets import open_listening_socket, socket_url
@@ -18,9 +20,6 @@ from foveate.sandbox.http import (
 )
 from foveate.sandbox.sandbox import Sandbox
 from foveate.sandbox.script import Script
-
-if TYPE_CHECKING:
-    import uvicorn
 
 __all__ = ["SandboxApp", "build_server", "open_listening_socket", "serve", "socket_url"]
 
@@ -137,10 +136,8 @@ async def _wait_unless_disconnected(seconds: float, disconnect: "asyncio.Future[
     return disconnect.done()
 
 
-def build_server(app: SandboxApp) -> "uvicorn.Server":
+def build_server(app: SandboxApp) -> uvicorn.Server:
     """Return a uvicorn server without logging."""
-    import uvicorn
-
     return uvicorn.Server(
         uvicorn.Config(
             app,

@@ -8,9 +8,11 @@ Results are the same as those of msgspec.
 import itertools
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.util import find_spec
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -98,7 +100,8 @@ def _find_escaped(piece: "NDArray[uint8]", *, is_escaped: bool) -> "NDArray[int6
     return np.concatenate(([0], escaped)) if is_escaped else escaped
 
 
-LARGE_BYTES = 1024 * 1024
+# Without numpy, which an installation for the command line need not have, no text counts as large.
+LARGE_BYTES = 1024 * 1024 if find_spec("numpy") else sys.maxsize
 """Texts of at least this size are parsed in pieces."""
 
 

@@ -88,7 +88,9 @@ def default_embedder() -> Embedder:
 
     spec = find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
-        raise UnreadableInput(_PACKAGE, "is not installed: install it, or configure an embedding endpoint")
+        raise UnreadableInput(
+            _PACKAGE, "is not installed: pip install 'foveate[search]', or configure an embedding endpoint"
+        )
     folder = Path(spec.origin).parent
     weights = folder / "weights" / f"{_MODEL}_256.safetensors"
     try:
