@@ -77,7 +77,7 @@ def _extract_facts(role: str) -> Callable[[str], object]:
 
 
 def _parse_notes(path: str) -> Callable[[str], object]:
-    return lambda text: _GATE.redact(parse_notes(f"{text}\n- #private\n{text}", _GATE, path=path))
+    return lambda text: _GATE.redact(parse_notes(f"{text}\n- #private\n{text}", path=path))
 
 
 def _split_events(splitter: Callable[[], SseSplitter | JsonListSplitter]) -> Callable[[str], object]:

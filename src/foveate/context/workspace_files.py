@@ -267,7 +267,7 @@ def read_files(scan: WorkspaceScan, gate: Gate) -> WorkspaceReading:
                 # either.
                 files.append(BundleFile(source.name, source.path, "", is_blank=False))
             continue
-        outline = gate.redact(parse_notes(text, gate, path=source.path))
+        outline = gate.redact(parse_notes(text, path=source.path))
         public = outline.text.strip("\r\n").rstrip()
         files.append(BundleFile(source.name, source.path, public, is_blank=not text or text.isspace()))
         warnings.extend(
@@ -279,7 +279,7 @@ def read_files(scan: WorkspaceScan, gate: Gate) -> WorkspaceReading:
 def _contains_private(data: bytes, gate: Gate, path: str) -> bool:
     """For data that is not valid text, as far as it can be read."""
     text = data.decode("utf-8-sig", "replace")
-    return gate.redact(parse_notes(text, gate, path=path)).text != text
+    return gate.redact(parse_notes(text, path=path)).text != text
 
 
 def _read_bytes(root: str, source: SourceFile) -> bytes:

@@ -377,7 +377,7 @@ class Library:
         self, text: str | InvalidUtf8, digest: bytes, content_before: FileContent, path: str
     ) -> FileContent:
         if isinstance(text, str):
-            outline = self._gate.redact(parse_notes(text, self._gate, path=to_printable(path)))
+            outline = self._gate.redact(parse_notes(text, path=to_printable(path)))
             has_private = len(outline.text) < len(text)
             return replace(
                 content_before,

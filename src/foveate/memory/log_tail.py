@@ -122,7 +122,7 @@ def _public_tail(descriptor: int, size: int, limit_lines: int, *, gate: Gate, no
             # In another encoding, words could be readable while tags are not recognized.
             return LogTail(warnings=(f"{name}: not UTF-8 from byte {text.at_byte} on",))
         text = data.decode("utf-8", "replace")
-    public = gate.redact(parse_notes(text, gate, path=notes)).text.encode()
+    public = gate.redact(parse_notes(text, path=notes)).text.encode()
     return read_tail(lambda start, size: public[start : start + size], len(public), limit_lines, name=name)
 
 

@@ -1,19 +1,20 @@
 """Privacy: removes private notes before anything else sees them.
 
-Private text is removed, not marked, so that no reader can forget to skip it.
+Private text is removed, not marked, so that no reader can forget to skip it. The parsers know nothing about
+privacy: they find everything that may be meant as a tag, and what it applies to. This module alone decides what
+is private. In doubt, it removes more.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
-from unicodedata import category
+from typing import NamedTuple, Self
 
 import msgspec
 
 from foveate.errors import BadOption
-from foveate.memory.parsing.outline import Outline, OutlineEntry
-from foveate.tokens.unicode_normalization import normalize_unicode
+from foveate.memory.parsing.outline import Outline, OutlineEntry, TagScope, TagToken
+from foveate.memory.parsing.tag_tokens import WORD_SEPARATORS, normalize_text
 
 DEFAULT_PRIVACY_TAGS = frozenset({"private", "@personal"})
 """The privacy tags unless the configuration names others."""
@@ -21,6 +22,23 @@ DEFAULT_PRIVACY_TAGS = frozenset({"private", "@personal"})
 
 class PublicOutline(Outline, frozen=True):
     """An outline without private text. Only `Gate` creates one."""
+
+
+class _PrivateTags(NamedTuple):
+    """The privacy tags of a file that do not apply to the whole file, in order."""
+
+    headings: Sequence[tuple[int, int]] = ()
+    """Position, and level of the line if it may be meant as a heading; 0 if it applies to the heading above."""
+    blocks: Sequence[int] = ()
+    """Positions of tags in paragraphs, list items and table rows."""
+
+
+class _PublicPart(NamedTuple):
+    """An entry without its private end, and the private ranges in the rest of its content."""
+
+    entry: OutlineEntry
+    end: int
+    cuts: Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +71,113 @@ class Gate:
     def redact(self, outline: Outline) -> PublicOutline:
         """The public part of an outline, with a text that contains nothing else.
 
-        A private entry is removed with everything below it, and with its problems.
+        A private entry is removed with everything below it. If anything is removed, so are all problems, which
+        may quote it. If redaction fails for any reason, the whole file is private.
         """
+        try:
+            tags = self._find_private_tags(outline)
+            if tags is None:
+                return PublicOutline("", [])
+            if not any(tags) and not any(map(self._has_private_tag, outline.entries)):
+                return PublicOutline(outline.text, outline.entries, outline.problems)
+            return self._remove_private(outline, tags)
+        except Exception:  # noqa: BLE001 - text that could not be checked must not be shown
+            return PublicOutline("", [])
+
+    def _find_private_tags(self, outline: Outline) -> _PrivateTags | None:
+        """The privacy tags in the text; None if the whole file is private."""
+        if not outline.tokens or not self.mentions(outline.text):
+            return _PrivateTags()
+        headings: list[tuple[int, int]] = []
+        blocks: list[int] = []
+        for token in filter(self._is_private_token, outline.tokens.find(self.mentions)):
+            match token.scope:
+                case TagScope.HEADING:
+                    headings.append((token.position, token.level))
+                case TagScope.BLOCK:
+                    blocks.append(token.position)
+                case _:
+                    return None
+        return _PrivateTags(sorted(headings), sorted(blocks))
+
+    def _is_private_token(self, token: TagToken) -> bool:
+        if self.is_private(token.text):
+            return True
+        if token.is_whole or not self.mentions(token.text):
+            return False
+        if any(map(self.is_private, WORD_SEPARATORS.split(token.text))):
+            return True
+        normalized = normalize_text(token.text)
+        # A tag of several words, or with a dot.
+        return any(tag in normalized for tag in self.tags if WORD_SEPARATORS.search(tag))
+
+    def mentions(self, text: str) -> bool:
+        """Return whether a privacy tag occurs anywhere, even inside a word. If not, nothing is private."""
+        normalized = normalize_text(text)
+        return any(tag in normalized for tag in self.tags)
+
+    def _has_private_tag(self, entry: OutlineEntry) -> bool:
+        return any(map(self.is_private, entry.tags))
+
+    def _remove_private(self, outline: Outline, tags: _PrivateTags) -> PublicOutline:
+        entries = outline.entries
+        if outline.title_entries and any(level == 1 for _, level in tags.headings):
+            entries = [*outline.title_entries, *entries[1:]]  # the title has a private sibling
+        parts: list[_PublicPart] = []
         hidden_level: int | None = None
-        public_entries: list[OutlineEntry] = []
-        for entry in outline.entries:
-            if hidden_level is not None and entry.level > hidden_level:
-                continue
-            hidden_level = entry.level if any(map(self.is_private, entry.tags)) else None
-            if hidden_level is None:
-                public_entries.append(entry)
-        if len(public_entries) == len(outline.entries) and not outline.private_ranges:
-            return PublicOutline(outline.text, outline.entries, outline.problems)
-        return _join_public(outline, public_entries)
+        first = 0
+        for entry in entries:
+            after = bisect_left(tags.headings, (entry.end,), first)
+            tags_in_entry, first = tags.headings[first:after], after
+            if hidden_level is None or entry.level <= hidden_level:
+                is_private = self._has_private_tag(entry) or _are_for_heading(tags_in_entry, entry)
+                hidden_level = entry.level if is_private else None
+                if not is_private:
+                    end = tags_in_entry[0][0] if tags_in_entry else entry.end
+                    parts.append(_PublicPart(entry, end, _find_cuts(outline, tags.blocks, entry, end)))
+            for _, level in tags_in_entry:
+                if level and (hidden_level is None or level < hidden_level):
+                    hidden_level = level
+        if first < len(tags.headings):
+            raise ValueError("a tag is outside of every entry")
+        return _join_parts(outline.text, parts)
 
 
-def _join_public(outline: Outline, entries: Iterable[OutlineEntry]) -> PublicOutline:
-    """Join the entries without private ranges of their content, and adjust their positions."""
+def _are_for_heading(tags: Sequence[tuple[int, int]], entry: OutlineEntry) -> bool:
+    """Return whether the tags in an entry apply to its heading, not to a line that may be meant as another."""
+    if not tags:
+        return False
+    position, level = tags[0]
+    return not level or position < entry.content
+
+
+def _find_cuts(outline: Outline, blocks: Sequence[int], entry: OutlineEntry, end: int) -> list[tuple[int, int]]:
+    """The ranges of the private blocks in the content of an entry, up to `end`."""
+    cuts: list[tuple[int, int]] = []
+    start = entry.content
+    for position in blocks[bisect_left(blocks, entry.start) : bisect_left(blocks, end)]:
+        if position < entry.content or not outline.tokens:
+            raise ValueError("a block is outside of the content")
+        if position >= start:
+            begin, start = outline.tokens.find_block(position, start, end)
+            cuts.append((begin, start))
+    return cuts
+
+
+def _join_parts(text: str, parts: Iterable[_PublicPart]) -> PublicOutline:
+    """Join the public parts of a text, and adjust the positions of their entries."""
     pieces: list[str] = []
-    moved, position = [], 0
-    for entry in entries:
-        first = bisect_left(outline.private_ranges, (entry.content,))
-        cuts = outline.private_ranges[first : bisect_left(outline.private_ranges, (entry.end,))]
-        ends = [entry.start, *(end for _, end in cuts)]
-        starts = [*(start for start, _ in cuts), entry.end]
-        pieces += [outline.text[start:end] for start, end in zip(ends, starts, strict=True)]
+    moved: list[OutlineEntry] = []
+    position = 0
+    for entry, end, cuts in parts:
+        starts = [entry.start, *(cut_end for _, cut_end in cuts)]
+        ends = [*(cut_start for cut_start, _ in cuts), end]
+        pieces += [text[piece_start:piece_end] for piece_start, piece_end in zip(starts, ends, strict=True)]
         shift = position - entry.start
-        position += sum(starts) - sum(ends)
+        position += sum(ends) - sum(starts)
         start, body, content = entry.start + shift, entry.body + shift, entry.content + shift
         moved.append(msgspec.structs.replace(entry, start=start, body=body, content=content, end=position))
-    return PublicOutline("".join(pieces), moved, ())
+    return PublicOutline("".join(pieces), moved)
 
 
 def _split_tags(tags: Iterable[str]) -> Iterator[str]:
@@ -94,18 +189,6 @@ def _split_tags(tags: Iterable[str]) -> Iterator[str]:
         if not parts:
             raise BadOption(f"a privacy tag must be one word, not {tag!r}", path=("private",))
         yield from parts
-
-
-def normalize_text(text: str) -> str:
-    """Normalize a text for comparisons of tags: case, and characters that look the same."""
-    if text.isascii():
-        return text.lower()
-    # A letter can be composed of two characters or have another width, and looks the same.
-    text = normalize_unicode(text, "NFKC")
-    # Soft hyphens and zero-width characters are invisible.
-    unseen = [letter for letter in set(text) if category(letter) == "Cf"]
-    seen = text.translate(dict.fromkeys(map(ord, unseen))) if unseen else text
-    return normalize_unicode(seen.casefold(), "NFKC")
 
 
 def normalize_tag(tag: str) -> str:

@@ -240,7 +240,7 @@ def _read_folder(folder: StrPath, gate: Gate) -> _FolderContents:
         except UnreadableInput as error:
             warnings.append(str(error))
             continue
-        outline = gate.redact(parse_notes(text, gate, path=skill_file.key))
+        outline = gate.redact(parse_notes(text, path=skill_file.key))
         if outline.entries:
             skill, skill_warnings = parse_skill(outline, key=skill_file.key, file_name=skill_file.name)
             skills.append(skill)

@@ -12,7 +12,7 @@ from tests.support.scenarios.memory_nodes import LONG_AGO, NodeSpec, build_test_
 
 def parse_document(text: str, key: str = "notes.org") -> NoteDocument:
     """Build an Org document whose nodes are not built yet."""
-    outline = Gate().redact(parse_org(text, Gate(), name="notes"))
+    outline = Gate().redact(parse_org(text, name="notes"))
     return NoteDocument(path=f"/{key}", key=key, modified=LONG_AGO, digest=b"", outline=outline)
 
 

@@ -1,12 +1,15 @@
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.errors import BadOption
-from foveate.memory.parsing.outline import Outline, OutlineEntry, PlanningDate, PlanningKind
+from foveate.memory.parsing.outline import Outline, OutlineEntry, PlanningDate, PlanningKind, TagScope, TagToken
 from foveate.memory.privacy import DEFAULT_PRIVACY_TAGS, Gate, PublicOutline
 from tests.support.scenarios.memory_nodes import LONG_AGO
 
@@ -105,6 +108,66 @@ def test_a_private_file_leaves_nothing() -> None:
     )
 
     assert redacted == PublicOutline("", [], ())
+
+
+@dataclass(frozen=True)
+class FakeTokens:
+    """Tokens of an outline; blocks are single words."""
+
+    tokens: tuple[TagToken, ...] = ()
+
+    def find(self, mentions: Callable[[str], bool]) -> Iterator[TagToken]:
+        if not self.tokens:
+            raise RuntimeError("the parser has a bug")
+        return (token for token in self.tokens if mentions(token.text))
+
+    def find_block(self, position: int, start: int, end: int) -> tuple[int, int]:
+        assert start <= position < end
+        return position, position + 6
+
+
+def redact_with_tokens(*tokens: TagToken) -> PublicOutline:
+    # The title of the file mentions a privacy tag, so the tokens are checked.
+    outline = build_outline([(0, "private", ()), (1, "word02", ()), (2, "word03", ())], ("odd",))
+    return Gate().redact(msgspec.structs.replace(outline, tokens=FakeTokens(tokens)))
+
+
+def token(position: int, scope: TagScope, level: int = 0, *, text: str = "private") -> TagToken:
+    return TagToken(position, text, False, scope, level)
+
+
+def test_a_token_hides_its_file_heading_or_block() -> None:
+    start = redact_with_tokens(token(0, TagScope.FILE, text="public")).entries[1]
+
+    assert redact_with_tokens(token(60, TagScope.FILE)) == PublicOutline("", [])
+    assert entry_titles(redact_with_tokens(token(start.start, TagScope.HEADING))) == ["private"]
+    by_block = redact_with_tokens(token(start.content, TagScope.BLOCK))
+    assert entry_titles(by_block) == ["private", "word02", "word03"]
+    assert by_block.text[by_block.entries[1].content : by_block.entries[1].end] == ":content\n"
+    assert by_block.problems == ()
+
+
+def test_a_line_that_may_be_a_heading_hides_what_would_be_below_it() -> None:
+    content = redact_with_tokens(token(0, TagScope.FILE, text="public")).entries[1].content
+
+    for level, titles in ((1, ["private", "word02"]), (2, ["private", "word02", "word03"])):
+        redacted = redact_with_tokens(token(content + 6, TagScope.HEADING, level))
+        assert entry_titles(redacted) == titles
+        assert redacted.text[redacted.entries[1].content : redacted.entries[1].end] == "word02"
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        (),
+        (token(0, cast("TagScope", "paragraph")),),
+        (token(10_000, TagScope.HEADING),),
+        (token(0, TagScope.BLOCK),),
+    ],
+    ids=["an error", "an unknown scope", "a heading outside of the text", "a block outside of the content"],
+)
+def test_a_file_that_cannot_be_checked_is_private(tokens: tuple[TagToken, ...]) -> None:
+    assert redact_with_tokens(*tokens) == PublicOutline("", [])
 
 
 def test_entries_after_a_private_subtree_are_public() -> None:

@@ -17,7 +17,7 @@ GATE = Gate()
 
 def public_text(note: Note) -> str:
     parse = parse_org if note.suffix == ".org" else parse_markdown
-    return GATE.redact(parse(note.text, GATE, name="name")).text
+    return GATE.redact(parse(note.text, name="name")).text
 
 
 @settings(max_examples=limit_examples(400))

@@ -1,7 +1,7 @@
 """Parse the front matter of a Markdown file: YAML between `---`, TOML between `+++`, or JSON.
 
-Front matter can make a file private. So if it cannot be parsed, or is parsed as something else than was meant
-(`tags: #private` is a comment in YAML), any privacy tag that it mentions counts.
+Front matter can have tags. If it cannot be parsed, or is parsed as something else than was meant (`tags: #a` is
+a comment in YAML), any word in it may be one.
 """
 
 import json
@@ -15,15 +15,9 @@ import yaml
 
 from foveate.memory.parsing.org_syntax import parse_planning_date
 from foveate.memory.parsing.outline import NO_PROPERTIES, PlanningDate, PlanningKind
-from foveate.memory.parsing.privacy_tags import (
-    find_tag_in_heading,
-    find_tag_in_list,
-    find_tag_in_text,
-    mentions_privacy_tag,
-)
-from foveate.memory.privacy import Gate
+from foveate.memory.parsing.tag_tokens import TagText, tags_in_heading, tags_in_list
 
-# A longer block is text after a horizontal line. Up to the second limit it is still searched for privacy tags.
+# A longer block is text after a horizontal line. Up to the second limit it is still searched for tags.
 _MAX_FRONT_MATTER_CHARS = 65_536
 _MAX_SEARCHED_CHARS = 1 << 20
 _MAX_NESTING = 50
@@ -47,12 +41,14 @@ _BARE_VALUE = re.compile(
 )
 _BARE_ITEM = re.compile(r"(?<=[\[,])([ \t]*)([@#%][^\s,\[\]'\"]+)")
 _TAG_KEYS = frozenset({"TAGS", "TAG", "KEYWORDS", "FILETAGS"})
-# A file may have such a name without being private.
+# A file may have the name of a tag without having the tag.
 _NAME_KEYS = frozenset({"TITLE", "NAME", "ALIAS", "ALIASES"})
-# Keys whose values are not tags, but may contain a privacy tag.
+# Keys whose values are not tags, but may contain one.
 _LIKE_TAG_KEYS = frozenset({"CATEGORY", "CATEGORIES", "LABEL", "LABELS", "TOPIC", "TOPICS", "GROUPS"})
 # Without and with commas; a word with a sign is a separate tag in any case.
 _BETWEEN_TAGS = re.compile(r"\s+"), re.compile(r"[,;]\s*|(?<!\s)\s++(?:[,;]\s*|(?=[#@]))")
+# `private: true` gives the file this tag.
+_FLAG_KEYS = frozenset({"PRIVATE"})
 _FALSE_VALUES = frozenset({"false", "no", "off", "0", "n", "f"})
 _PLANNING_KEYS = {kind.upper(): kind for kind in PlanningKind}
 
@@ -70,27 +66,28 @@ class FrontMatter(NamedTuple):
     tags: tuple[str, ...] = ()
     planning_dates: tuple[PlanningDate, ...] = ()
     problems: tuple[str, ...] = ()
+    pairs: Sequence[tuple[str, Value]] = ()
+    source: str = ""
+    """The text of the pairs, with their comments."""
+    unparsed: str = ""
+    """Text that was meant as front matter, or may have been, but is not used as such."""
 
 
 class _InvalidFrontMatter(Exception):
     pass
 
 
-def parse_front_matter(text: str, gate: Gate) -> FrontMatter:
+def parse_front_matter(text: str) -> FrontMatter:
     """Parse the front matter of a text, after an optional byte order mark."""
     start = 1 if text[:1] == "\ufeff" else 0
     empty = FrontMatter(start, start)
     opened = _OPENING.match(text, start)
     if not opened:
-        return (
-            _parse_json_block(text, empty, gate)
-            if _JSON.match(text, start)
-            else _parse_malformed(text, empty, gate)
-        )
+        return _parse_json_block(text, empty) if _JSON.match(text, start) else _parse_malformed(text, empty)
     limit = min(len(text), opened.end() + _MAX_SEARCHED_CHARS)
     closed = _CLOSINGS[opened[1]].search(text, opened.end(), limit)
     if not closed or closed.start() > opened.end() + _MAX_FRONT_MATTER_CHARS:
-        return _parse_unclosed(text[opened.end() : closed.start() if closed else limit], empty, gate)
+        return _parse_unclosed(text[opened.end() : closed.start() if closed else limit], empty)
     source = text[opened.end() : closed.start()]
     end = text.find("\n", closed.end()) + 1 or len(text)
     try:
@@ -98,57 +95,53 @@ def parse_front_matter(text: str, gate: Gate) -> FrontMatter:
     except _InvalidFrontMatter as broken:
         # With headings inside, it is text between two horizontal lines.
         bounds = empty if _HEADING.search(source) else FrontMatter(end, start)
-        tag = find_tag_in_text(source, gate)
-        return bounds._replace(tags=(tag,) if tag else (), problems=(f"the front matter is broken: {broken}",))
+        return bounds._replace(unparsed=source, problems=(f"the front matter is broken: {broken}",))
     if pairs is None:
-        tag = find_tag_in_text(source, gate)
-        return empty._replace(tags=(tag,) if tag else ())
-    return _interpret_pairs(pairs, source, FrontMatter(end, end), gate)
+        return empty._replace(unparsed=source)
+    return _interpret_pairs(pairs, source, FrontMatter(end, end))
 
 
-def _parse_malformed(text: str, empty: FrontMatter, gate: Gate) -> FrontMatter:
-    """Find a privacy tag in something that was meant as front matter, if there is any."""
+def _parse_malformed(text: str, empty: FrontMatter) -> FrontMatter:
+    """Keep the tags of something that was meant as front matter, if there is any."""
     opened = _MALFORMED_OPENING.match(text, 0, _MAX_SEARCHED_CHARS)
     if not opened or not _KEY.match(text, opened.end()):
         return empty
     limit = opened.end() + _MAX_FRONT_MATTER_CHARS
     closed = _MALFORMED_CLOSING.search(text, opened.end(), limit)
     if not closed:
-        return _parse_unclosed(text[opened.end() : limit], empty, gate)
+        return _parse_unclosed(text[opened.end() : limit], empty)
     fence = opened[1][:3]
-    front_matter = parse_front_matter(f"{fence}\n{text[opened.end() : closed.start()]}{fence}\n", gate)
-    return empty._replace(tags=tuple(filter(gate.is_private, front_matter.tags)))
+    meant = parse_front_matter(f"{fence}\n{text[opened.end() : closed.start()]}{fence}\n")
+    return empty._replace(pairs=meant.pairs, source=meant.source, unparsed=meant.unparsed)
 
 
-def _parse_json_block(text: str, empty: FrontMatter, gate: Gate) -> FrontMatter:
+def _parse_json_block(text: str, empty: FrontMatter) -> FrontMatter:
     """Parse front matter in JSON with nothing after it on its last line."""
     start = empty.end
     try:
         pairs, end = _parse_json(text[start : start + _MAX_FRONT_MATTER_CHARS])
     except _InvalidFrontMatter as broken:
-        source = text[start : start + _MAX_SEARCHED_CHARS]
-        heading = _HEADING.search(source)
-        tag = find_tag_in_text(source[: heading.start()] if heading else source, gate)
-        return empty._replace(tags=(tag,) if tag else (), problems=(f"the front matter is broken: {broken}",))
+        source = _before_heading(text[start : start + _MAX_SEARCHED_CHARS])
+        return empty._replace(unparsed=source, problems=(f"the front matter is broken: {broken}",))
     after = text.find("\n", start + end) + 1 or len(text)
     if text[start + end : after].strip():
-        tag = find_tag_in_text(text[start : start + end], gate)
-        return empty._replace(tags=(tag,) if tag else ())
-    return _interpret_pairs(pairs, text[start : start + end], FrontMatter(after, after), gate)
+        return empty._replace(unparsed=text[start : start + end])
+    return _interpret_pairs(pairs, text[start : start + end], FrontMatter(after, after))
 
 
-def _parse_unclosed(source: str, empty: FrontMatter, gate: Gate) -> FrontMatter:
+def _parse_unclosed(source: str, empty: FrontMatter) -> FrontMatter:
     """Handle front matter without an end, if it starts with a key."""
     if not _KEY.match(source):
         return empty
+    return empty._replace(unparsed=_before_heading(source), problems=("the front matter has no end",))
+
+
+def _before_heading(source: str) -> str:
     heading = _HEADING.search(source)
-    tag = find_tag_in_text(source[: heading.start()] if heading else source, gate)
-    return empty._replace(tags=(tag,) if tag else (), problems=("the front matter has no end",))
+    return source[: heading.start()] if heading else source
 
 
-def _interpret_pairs(
-    pairs: Sequence[tuple[str, Value]], source: str, bounds: FrontMatter, gate: Gate
-) -> FrontMatter:
+def _interpret_pairs(pairs: Sequence[tuple[str, Value]], source: str, bounds: FrontMatter) -> FrontMatter:
     properties: dict[str, str] = {}
     tags: list[str] = []
     stamps, problems = [], []
@@ -161,41 +154,39 @@ def _interpret_pairs(
             stamp, problem = parse_planning_date(_PLANNING_KEYS[key], _to_text(value).strip("<>[] "))
             stamps += [stamp] if stamp else []
             problems += [problem] if problem else []
-        elif (key == "PRIVATE" or gate.is_private(name)) and _to_text(
-            value
-        ).strip().casefold() not in _FALSE_VALUES:
+        elif key in _FLAG_KEYS and not _is_false(value):
             tags.append(name.strip())
-    if mentions_privacy_tag(source, gate) and not any(map(gate.is_private, tags)):
-        tag = _find_suspected_tag(pairs, tags, source, gate)
-        tags += [tag] if tag else []
     return bounds._replace(
         title=" ".join(properties.get("TITLE", "").split()),
         properties=properties,
         tags=tuple(dict.fromkeys(tags)),
         planning_dates=tuple(stamps),
         problems=tuple(problems),
+        pairs=pairs,
+        source=source,
     )
 
 
-def _find_suspected_tag(
-    pairs: Sequence[tuple[str, Value]], tags: Sequence[str], source: str, gate: Gate
-) -> str:
-    """A privacy tag as part of a tag, as a whole other value, or marked as a tag; empty if there is none."""
-    if tag_found := find_tag_in_list(tags, gate):
-        return tag_found
-    for name, value in pairs:
+def tags_in_front_matter(front_matter: FrontMatter) -> Iterator[TagText]:
+    """Texts that may be meant as tags of the file: as part of a tag, as a key or a whole value, or marked."""
+    yield TagText(front_matter.unparsed)
+    for name, value in front_matter.pairs:
         key = name.strip().upper()
-        if key in _LIKE_TAG_KEYS and (tag_found := find_tag_in_list(_parse_tags(value), gate)):
-            return tag_found
-        if key not in _NAME_KEYS and (tag_found := next(filter(gate.is_private, _leaf_texts(value)), "")):
-            return tag_found.strip().strip(":#")
-    lines = (line for line in source.splitlines() if "#" in line or ":" in line)
-    return next((tag for line in lines if (tag := _find_marked_tag(line, gate))), "")
+        if key in _TAG_KEYS or key in _LIKE_TAG_KEYS:
+            yield from tags_in_list(_parse_tags(value))
+        if key not in _TAG_KEYS and key not in _PLANNING_KEYS and not _is_false(value):
+            yield TagText(name, is_whole=True)
+        if key not in _NAME_KEYS:
+            yield from (TagText(text, is_whole=True) for text in _leaf_texts(value))
+    for line in front_matter.source.splitlines():
+        if "#" in line or ":" in line:
+            text = line.strip()
+            key_match = _KEY.match(text)
+            yield from tags_in_heading(text[key_match.end() :] if key_match else line)
 
 
-def _find_marked_tag(line: str, gate: Gate) -> str:
-    key = _KEY.match(line.strip())
-    return find_tag_in_heading(line.strip()[key.end() :] if key else line, gate)
+def _is_false(value: Value) -> bool:
+    return _to_text(value).strip().casefold() in _FALSE_VALUES
 
 
 def _parse_tags(value: Value) -> list[str]:

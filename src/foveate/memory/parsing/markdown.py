@@ -11,8 +11,9 @@ earlier text no longer matters.
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from markdown_it import MarkdownIt
@@ -21,26 +22,32 @@ from markdown_it.rules_block.html_block import HTML_SEQUENCES
 from markdown_it.token import Token
 from msgspec.structs import replace
 
-from foveate.memory.parsing.front_matter import parse_front_matter
+from foveate.memory.parsing.front_matter import FrontMatter, parse_front_matter, tags_in_front_matter
 from foveate.memory.parsing.org_syntax import (
     PLANNING_START,
-    add_suspected_tag,
     parse_planning,
     split_priority,
     split_state,
     split_tags,
 )
-from foveate.memory.parsing.outline import NO_PROPERTIES, Outline, OutlineEntry, ParseProblems, PlanningDate
-from foveate.memory.parsing.privacy_tags import (
-    CodeRanges,
-    find_private_blocks,
-    find_tag_in_heading,
-    find_tag_in_text,
-    find_tag_in_word,
-    find_tag_lines,
-    mentions_privacy_tag,
+from foveate.memory.parsing.outline import (
+    NO_PROPERTIES,
+    Outline,
+    OutlineEntry,
+    ParseProblems,
+    PlanningDate,
+    TagScope,
+    TagToken,
 )
-from foveate.memory.privacy import Gate
+from foveate.memory.parsing.tag_tokens import (
+    CodeRanges,
+    Mentions,
+    TagLine,
+    TagText,
+    TextBlocks,
+    find_tag_lines,
+    tags_in_heading,
+)
 
 # Each list takes two levels. Beyond the limit, the library skips the rest of the text.
 _MAX_NESTING = 200
@@ -282,17 +289,16 @@ _MAX_HTML_HEADING_CHARS = 1000
 _FIRST_HASHTAG = re.compile(r"[\s\ufeff]*+[#＃]([^\s#]+)")
 
 
-def parse_markdown(text: str, gate: Gate, *, name: str = "") -> Outline:
+def parse_markdown(text: str, *, name: str = "") -> Outline:
     """Parse a Markdown file; `name` is its default title.
 
     The title is in the front matter. If there is none there, or the same, a first heading without siblings is
     the title, and what is below it is the text of the file.
 
-    Headings in code fences, quotes, lists and HTML do not count, unless they have a privacy tag. A line of tags
-    applies to the heading above it, or at the top to the file; elsewhere a privacy tag in it applies to the
-    file. In a closed fence it is part of an example.
+    Headings in code fences, quotes, lists and HTML do not count. A line of hashtags applies to the heading
+    directly above it, or at the top to the file.
     """
-    return _MarkdownParser(text, gate).parse(name)
+    return _MarkdownParser(text).parse(name)
 
 
 def _has_title_heading(preamble: str, entries: Sequence[OutlineEntry]) -> bool:
@@ -326,34 +332,23 @@ class _MarkdownHeader(NamedTuple):
 class _MarkdownParser:
     """Parses a text, mostly the part below the front matter, with LF line ends."""
 
-    def __init__(self, text: str, gate: Gate) -> None:
+    def __init__(self, text: str) -> None:
         self._text = text
-        self._gate = gate
-        self._may_be_private = mentions_privacy_tag(text, gate)
         self._problems = ParseProblems(text)
         # A single CR ends a line too. Positions stay the same.
         self._lines = re.sub(r"\r(?!\n)", "\n", text) if "\r" in text else text
-        self._front_matter = parse_front_matter(self._lines, gate)
+        self._front_matter = parse_front_matter(self._lines)
         self._body, self._to_original_index = _normalize_line_ends(text[self._front_matter.end :])
-        self._code = CodeRanges.from_fences(self._body) if self._may_be_private else CodeRanges()
-        self._privacy_tag_lines = find_tag_lines(self._body, self._code, gate) if self._may_be_private else []
-        # Those that belong to a heading, or at the top to the file.
-        self._used_tag_lines: set[int] = set()
+        # The start of the content below each heading, in the body.
+        self._contents: list[int] = []
 
     def parse(self, name: str) -> Outline:
         for problem in self._front_matter.problems:
             self._problems.add(0, problem)
-        found_headings = find_headings(self._body)
-        if self._may_be_private:
-            found_headings = self._add_private_headings(found_headings)
-        ends = [*(heading.start for heading in found_headings), len(self._body)]
+        headings = find_headings(self._body)
+        ends = [*(heading.start for heading in headings), len(self._body)]
         header = self._read_header(0, ends[0])
-        entries = [
-            self._heading_entry(heading, end) for heading, end in zip(found_headings, ends[1:], strict=True)
-        ]
-        tags = self._front_matter.tags + header.tags
-        if self._may_be_private:
-            tags += self._stray_tags()
+        entries = [self._heading_entry(heading, end) for heading, end in zip(headings, ends[1:], strict=True)]
         # Unreadable front matter stays part of the content.
         is_read = self._front_matter.content == self._front_matter.end
         file = OutlineEntry(
@@ -363,37 +358,36 @@ class _MarkdownParser:
             end=self._file_index(ends[0]),
             level=0,
             title=self._front_matter.title or name,
-            tags=tuple(dict.fromkeys(tags)),
+            tags=tuple(dict.fromkeys(self._front_matter.tags + header.tags)),
             properties=self._front_matter.properties,
             planning_dates=self._front_matter.planning_dates + header.planning_dates,
         )
+        title_entries = None
         if is_read and _has_title_heading(self._body[header.content : ends[0]], entries):
             title = " ".join(entries[0].title.split())
             if not self._front_matter.title or self._front_matter.title == title:
+                title_entries = file, entries[0]
                 file, *entries = _merge_title_heading(file, entries[0]), *entries[1:]
         entries = [file, *entries]
-        return Outline(self._text, entries, self._problems.to_messages(), self._private_blocks(entries))
-
-    def _private_blocks(self, entries: Sequence[OutlineEntry]) -> list[tuple[int, int]]:
-        if not self._may_be_private:
-            return []
-        code = CodeRanges.from_fences(self._lines)
-        return [
-            block
-            for entry in entries
-            for block in find_private_blocks(self._lines, entry.content, entry.end, code, self._gate)
-        ]
+        tokens = _MarkdownTokens(
+            lines=self._lines,
+            body=self._body,
+            file_index=self._file_index,
+            front_matter=self._front_matter,
+            headings=headings,
+            contents=self._contents,
+            entries=entries,
+        )
+        return Outline(self._text, entries, self._problems.to_messages(), tokens, title_entries)
 
     def _file_index(self, index: int) -> int:
         return self._front_matter.end + self._to_original_index(index)
 
     def _heading_entry(self, match: MarkdownHeading, end: int) -> OutlineEntry:
-        heading = _parse_heading(match.title, self._gate)
+        heading = _parse_heading(match.title)
         body = min(match.body, end)
         header = self._read_header(body, end)
-        tags = heading.tags + header.tags
-        if self._may_be_private:
-            tags = add_suspected_tag(match.title, tags, self._gate)
+        self._contents.append(header.content)
         return OutlineEntry(
             start=self._file_index(match.start),
             body=self._file_index(body),
@@ -401,7 +395,7 @@ class _MarkdownParser:
             end=self._file_index(end),
             level=match.level,
             title=heading.title,
-            tags=tags,
+            tags=heading.tags + header.tags,
             todo=heading.todo,
             is_done=heading.todo == "DONE",
             priority=heading.priority,
@@ -420,7 +414,6 @@ class _MarkdownParser:
             line = self._body[position:after] if after - position <= _MAX_TAG_LINE_CHARS else ""
             if hashtags := _parse_hashtags(line.split()):
                 tags += hashtags
-                self._used_tag_lines.add(position)
             elif PLANNING_START.match(line) and (planning := parse_planning(line)):
                 stamps += planning.dates
                 for problem in planning.problems:
@@ -430,63 +423,115 @@ class _MarkdownParser:
             else:
                 break
             content = after
-        if self._may_be_private:
-            tags += self._paragraph_tags(content, end)
         return _MarkdownHeader(content, tuple(tags), tuple(stamps))
 
-    def _paragraph_tags(self, start: int, end: int) -> tuple[str, ...]:
-        """Privacy tags in lines such as `Tags: private` or `:private:` in the first paragraph."""
-        blank = _BLANK.match(self._body, start, end)
-        position = blank.end() if blank else start
-        paragraph_end = self._body.find("\n\n", position, end)
-        last = end if paragraph_end < 0 else paragraph_end
-        first = bisect_left(self._privacy_tag_lines, (self._body.rfind("\n", start, position) + 1 or start,))
-        tag_lines = self._privacy_tag_lines[first : bisect_left(self._privacy_tag_lines, (last,))]
-        self._used_tag_lines.update(tag_line.start for tag_line in tag_lines)
-        return tuple(tag_line.tag for tag_line in tag_lines)
 
-    def _add_private_headings(self, headings: list[MarkdownHeading]) -> list[MarkdownHeading]:
-        """Add lines that look like headings with a privacy tag, but are in other places."""
-        starts = [heading.start for heading in headings]
-        private = []
-        for match in _LIKE_HEADING.finditer(self._body):
+@dataclass(frozen=True)
+class _MarkdownTokens:
+    """The tag-like tokens of a Markdown file."""
+
+    lines: str
+    """The text of the file; a single CR is replaced by LF."""
+    body: str
+    """The text below the front matter, with LF line ends."""
+    file_index: Callable[[int], int]
+    """Converts positions in the body to positions in the file."""
+    front_matter: FrontMatter
+    headings: Sequence[MarkdownHeading]
+    contents: Sequence[int]
+    """The start of the content below each heading."""
+    entries: Sequence[OutlineEntry]
+
+    @cached_property
+    def _blocks(self) -> TextBlocks:
+        return TextBlocks(self.lines, CodeRanges.from_fences(self.lines))
+
+    @cached_property
+    def _code(self) -> CodeRanges:
+        return CodeRanges.from_fences(self.body)
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [heading.start for heading in self.headings]
+
+    def find_block(self, position: int, start: int, end: int) -> tuple[int, int]:
+        return self._blocks.find_range(position, start, end)
+
+    def find(self, mentions: Mentions) -> Iterator[TagToken]:
+        for tag in self._tags_of_file(mentions):
+            yield TagToken(0, *tag, TagScope.FILE)
+        for heading in self.headings:
+            if mentions(heading.title):
+                for tag in _heading_tags(heading.title):
+                    yield TagToken(self.file_index(heading.start), *tag, TagScope.HEADING)
+        tag_lines = [line for line in find_tag_lines(self.body, mentions) if line.start not in self._code]
+        yield from self._find_suspected_headings(mentions, {line.start for line in tag_lines})
+        yield from self._scope_tag_lines(tag_lines)
+        yield from self._blocks.find_tokens(self.entries, mentions)
+
+    def _tags_of_file(self, mentions: Mentions) -> Iterator[TagText]:
+        """Tags in the front matter and at the top, and in HTML headings: what belongs to these is unknown."""
+        if mentions(self.front_matter.source) or mentions(self.front_matter.unparsed):
+            yield from tags_in_front_matter(self.front_matter)
+        if first := _FIRST_HASHTAG.match(self.body):
+            yield TagText(first[1])
+        html_tags = list(_HTML_HEADING.finditer(self.body))
+        ends = [*(tag.start() for tag in html_tags), len(self.body)][1:]
+        for opened, end in zip(html_tags, ends, strict=True):
+            text = self.body[opened.end() : min(end, opened.end() + _MAX_HTML_HEADING_CHARS)]
+            if not opened[1] and mentions(text) and opened.start() not in self._code:
+                yield from tags_in_heading(text)
+
+    def _find_suspected_headings(self, mentions: Mentions, tag_lines: Container[int]) -> Iterator[TagToken]:
+        """Find lines that look like headings, but are in other places.
+
+        What such a line applies to is unknown if it is also a line of tags, so it applies to the file.
+        """
+        for match in _LIKE_HEADING.finditer(self.body):
             line = match[2] or match[4] or match[5]
-            if not mentions_privacy_tag(line, self._gate) or _parse_hashtags(match[0].split()):
+            if not mentions(line) or _parse_hashtags(match[0].split()):
                 continue
-            number = bisect_right(starts, match.start()) - 1
-            if number >= 0 and match.start() < headings[number].body:
+            number = bisect_right(self._starts, match.start()) - 1
+            if number >= 0 and match.start() < self.headings[number].body:
                 continue
             if match[3] and "#" in line:
                 # With stars it is an Org heading, in which `#` does not mark a tag, or a list item.
                 line = line.replace("#", " ")
-            tags = add_suspected_tag(line, _parse_heading(line, self._gate).tags, self._gate)
-            if any(map(self._gate.is_private, tags)):
-                level = len(match[1] or match[3] or "") or (1 if match[6][0] == "=" else 2)
-                after = self._body.find("\n", match.end()) + 1 or len(self._body)
-                private.append(MarkdownHeading(match.start(), after, level, line.strip()))
-        return sorted([*headings, *private])
+            level = len(match[1] or match[3] or "") or (1 if match[6][0] == "=" else 2)
+            is_for_file = match.start() in tag_lines or self._is_title(match.start(), level, line)
+            scope = TagScope.FILE if is_for_file else TagScope.HEADING
+            for tag in _heading_tags(line):
+                yield TagToken(self.file_index(match.start()), *tag, scope, level)
 
-    def _stray_tags(self) -> tuple[str, ...]:
-        """Privacy tags in tag lines that are neither below a heading nor at the top."""
-        tags = [
-            tag_line.tag for tag_line in self._privacy_tag_lines if tag_line.start not in self._used_tag_lines
-        ]
-        first = _FIRST_HASHTAG.match(self._body)
-        if first and (tag := find_tag_in_text(first[1], self._gate)):
-            tags.append(tag)
-        return (*tags, *self._html_heading_tags())
+    def _is_title(self, start: int, level: int, line: str) -> bool:
+        """Return whether a heading at this position would be the title of the file."""
+        if level != 1 or self.lines[self.entries[0].content : self.file_index(start)].strip():
+            return False
+        title = " ".join(_parse_heading(line).title.split())
+        return self.front_matter.title in ("", title) and all(heading.level > 1 for heading in self.headings)
 
-    def _html_heading_tags(self) -> tuple[str, ...]:
-        """A privacy tag in an HTML heading. What belongs to it is unknown, so it applies to the file."""
-        tags = list(_HTML_HEADING.finditer(self._body))
-        ends = [*(tag.start() for tag in tags), len(self._body)][1:]
-        for opened, end in zip(tags, ends, strict=True):
-            text = self._body[opened.end() : min(end, opened.end() + _MAX_HTML_HEADING_CHARS)]
-            if opened[1] or opened.start() in self._code or not mentions_privacy_tag(text, self._gate):
-                continue
-            if tag := find_tag_in_heading(text, self._gate):
-                return (tag,)
-        return ()
+    def _scope_tag_lines(self, tag_lines: Iterable[TagLine]) -> Iterator[TagToken]:
+        """Lines of tags apply to the heading if they are in the first paragraph below it, else to the file."""
+        paragraph_end = cache(self._paragraph_end)
+        for start, tag in tag_lines:
+            number = bisect_right(self._starts, start) - 1
+            is_below = number >= 0 and self.headings[number].body <= start < paragraph_end(number)
+            yield TagToken(self.file_index(start), *tag, TagScope.HEADING if is_below else TagScope.FILE)
+
+    def _paragraph_end(self, number: int) -> int:
+        """The end of the first paragraph below a heading."""
+        end = self._starts[number + 1] if number + 1 < len(self._starts) else len(self.body)
+        blank = _BLANK.match(self.body, self.contents[number], end)
+        paragraph_end = self.body.find("\n\n", blank.end() if blank else self.contents[number], end)
+        return end if paragraph_end < 0 else paragraph_end
+
+
+def _heading_tags(line: str) -> Iterator[TagText]:
+    """Tags of a heading, and words in it that may be meant as tags."""
+    heading = _parse_heading(line)
+    yield from (TagText(tag, is_whole=True) for tag in heading.tags)
+    yield from map(TagText, heading.classes)
+    yield from tags_in_heading(line)
 
 
 def _normalize_line_ends(text: str) -> tuple[str, Callable[[int], int]]:
@@ -503,20 +548,19 @@ class _HeadingLine(NamedTuple):
     todo: str
     priority: str
     id: str
+    classes: tuple[str, ...]
 
 
-def _parse_heading(line: str, gate: Gate) -> _HeadingLine:
+def _parse_heading(line: str) -> _HeadingLine:
     """Parse a heading: tags and attributes at its end, in any order, and the state at its start."""
     title, id_ = line.strip(), ""
     tags: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
     for _ in range(_MAX_HEADING_SUFFIXES):
         attributes = _heading_attributes(title)
         if attributes:
             id_ = id_ or next((word[1:] for word in attributes if word[0] == "#"), "")
-            tags = (
-                *(word[1:] for word in attributes if word[0] == "." and find_tag_in_word(word, gate)),
-                *tags,
-            )
+            classes = (*(word[1:] for word in attributes if word[0] == "."), *classes)
             title = title[: title.rindex("{")].rstrip()
         title, hashtags = _split_hashtags(title)
         title, org_tags = split_tags(title)
@@ -527,7 +571,7 @@ def _parse_heading(line: str, gate: Gate) -> _HeadingLine:
     title, priority = split_priority(title)
     if not todo and (box := _CHECKBOX.match(title)):
         title, todo = title[box.end() :], CHECKBOX_STATES[box[1]]
-    return _HeadingLine(_plain_title(title), tags, todo, priority, id_)
+    return _HeadingLine(_plain_title(title), tags, todo, priority, id_, classes)
 
 
 def _heading_attributes(title: str) -> list[str]:

@@ -6,7 +6,8 @@ links.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from orgparse.inline import to_plain_text
@@ -14,23 +15,30 @@ from orgparse.node import parse_seq_todo
 
 from foveate.memory.parsing.org_syntax import (
     PLANNING_START,
-    add_suspected_tag,
     parse_planning,
     split_priority,
     split_state,
     split_tags,
 )
-from foveate.memory.parsing.outline import NO_PROPERTIES, Outline, OutlineEntry, ParseProblems, PlanningDate
-from foveate.memory.parsing.privacy_tags import (
-    CodeRanges,
-    find_lone_tag_lines,
-    find_private_blocks,
-    find_tag_in_heading,
-    find_tag_in_property,
-    find_tag_in_text,
-    mentions_privacy_tag,
+from foveate.memory.parsing.outline import (
+    NO_PROPERTIES,
+    Outline,
+    OutlineEntry,
+    ParseProblems,
+    PlanningDate,
+    TagScope,
+    TagToken,
 )
-from foveate.memory.privacy import Gate
+from foveate.memory.parsing.tag_tokens import (
+    CodeRanges,
+    Mentions,
+    TagLine,
+    TagText,
+    TextBlocks,
+    find_lone_tag_lines,
+    tags_in_heading,
+    tags_in_property,
+)
 
 _BLOCK = "src|example|export|comment"
 _HEADING_OR_SETTING = re.compile(
@@ -54,7 +62,7 @@ _HANDLED_SETTINGS = frozenset({"FILETAGS", "TITLE", "TODO", "SEQ_TODO", "TYP_TOD
 _DRAWER = re.compile(r"[ \t]*:(properties|logbook|clock):[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
 _END = re.compile(r"^[ \t]*:end:[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
 _PROPERTY = re.compile(r":(\S+):(?!\S)")
-# In any position, to find privacy tags.
+# In any position, to find tags.
 _ANY_SETTING = re.compile(
     r"^[ \t\ufeff,]*+#\+[ \t]*+(filetags(?=[ \t])|[^\s:]++(?=[ \t]*:))[ \t]*:?(.*)$",
     re.MULTILINE | re.IGNORECASE,
@@ -68,13 +76,13 @@ _BLANK_LINES = re.compile(r"(?:[ \t\r]*\n)*")
 _MAX_LINKED_TITLE_CHARS = 2000
 
 
-def parse_org(text: str, gate: Gate, *, name: str = "") -> Outline:
+def parse_org(text: str, *, name: str = "") -> Outline:
     """Parse an Org file; `name` is its default title.
 
-    Headings in literal blocks such as `#+begin_src` do not count, unless the block is not closed or the heading
-    has a privacy tag. `#+FILETAGS` count everywhere.
+    Headings in literal blocks such as `#+begin_src` do not count, unless the block is not closed. `#+FILETAGS`
+    count everywhere outside of them.
     """
-    return _OrgParser(text, gate).parse(name)
+    return _OrgParser(text).parse(name)
 
 
 _Properties = dict[str, list[str]]
@@ -95,14 +103,14 @@ class _OrgHeader(NamedTuple):
 
 
 class _OrgParser:
-    def __init__(self, text: str, gate: Gate) -> None:
+    def __init__(self, text: str) -> None:
         self._text = text
         # A single CR ends a line too, as in files of old Macs. Positions stay the same.
         self._lines = re.sub(r"\r(?!\n)", "\n", text) if "\r" in text else text
-        self._gate = gate
-        self._may_be_private = mentions_privacy_tag(text, gate)
         self._problems = ParseProblems(text)
         self._headings: list[_OrgHeading] = []
+        # Those in literal blocks, and those with something before their stars or no space after them.
+        self._suspected_headings: list[_OrgHeading] = []
         self._code: list[tuple[int, int]] = []
         self._title: list[str] = []
         self._file_tags: list[str] = []
@@ -114,24 +122,14 @@ class _OrgParser:
         if not self._todo and not self._done:
             self._todo, self._done = ["TODO"], ["DONE"]
         states, done = frozenset(self._todo + self._done), frozenset(self._done)
-        if self._may_be_private:
-            self._accept_private_settings()
         starts = [heading.start for heading in self._headings]
         ends = [*starts, len(self._text)]
         entries = [self._file_entry(ends[0], name)]
         for heading, end in zip(self._headings, ends[1:], strict=True):
             entries.append(self._heading_entry(heading, end, states, done))
-        return Outline(self._text, entries, self._problems.to_messages(), self._private_blocks(entries))
-
-    def _private_blocks(self, entries: Iterable[OutlineEntry]) -> list[tuple[int, int]]:
-        if not self._may_be_private:
-            return []
-        code = CodeRanges(self._code)
-        return [
-            block
-            for entry in entries
-            for block in find_private_blocks(self._lines, entry.content, entry.end, code, self._gate)
-        ]
+        blocks = TextBlocks(self._lines, CodeRanges(self._code))
+        tokens = _OrgTokens(self._lines, entries, self._suspected_headings, blocks)
+        return Outline(self._text, entries, self._problems.to_messages(), tokens)
 
     def _scan(self) -> None:
         """Find headings and settings, also those in unclosed literal blocks."""
@@ -145,7 +143,7 @@ class _OrgParser:
                 block, opened, inside = match[_BLOCK_BEGIN].lower(), match.start(), []
             elif kind == _BLOCK_END:
                 if block == match[_BLOCK_END].lower():
-                    self._accept_private_headings(inside)
+                    self._suspect(inside)
                     self._code.append((opened, match.end()))
                     block, inside = "", []
             elif block:
@@ -156,60 +154,17 @@ class _OrgParser:
 
     def _accept(self, matches: Iterable[re.Match[str]]) -> None:
         for match in matches:
-            if match.lastindex == _HEADING:
-                if _is_regular_heading(match) or self._is_private_heading(match):
-                    self._headings.append(_to_heading(match))
-            else:
+            if match.lastindex == _SETTING:
                 self._apply_setting(match[_SETTING].upper(), self._rest_of_line(match.end()).strip())
-
-    def _accept_private_headings(self, matches: Iterable[re.Match[str]]) -> None:
-        for match in matches if self._may_be_private else ():
-            if match.lastindex == _HEADING and self._is_private_heading(match):
+            elif _is_regular_heading(match):
                 self._headings.append(_to_heading(match))
+            else:
+                self._suspect((match,))
 
-    def _accept_private_settings(self) -> None:
-        """Apply settings in any position that may make the file private."""
-        for setting in _ANY_SETTING.finditer(self._lines):
-            if mentions_privacy_tag(setting[0], self._gate) and (
-                tag := self._find_tag_in_setting(setting[1], setting[2])
-            ):
-                self._file_tags.append(tag)
-
-    def _find_tag_in_setting(self, key: str, value: str) -> str:
-        key = key.removesuffix("+")
-        match key.upper():
-            case "TITLE":
-                return find_tag_in_heading(value, self._gate)
-            case "PROPERTY":
-                key, value = (*value.split(None, 1), "", "")[:2]
-                return find_tag_in_property(key.removesuffix("+"), value, self._gate)
-            case "TAGS" if not _SINGLE_TAG.fullmatch(value.strip()):
-                return ""
-            case _:
-                return find_tag_in_property(key, value, self._gate)
-
-    def _find_tags_in_properties(self, start: int, end: int) -> tuple[str, ...]:
-        """Privacy tags in lines such as `:TAGS: private`, after planning, or alone in a line or comment."""
-        if not self._may_be_private or not mentions_privacy_tag(self._lines[start:end], self._gate):
-            return ()
-        for match in _ANY_PROPERTY.finditer(self._lines[start:end]):
-            key, value = match[1].removesuffix("+"), (match[2] or "").strip()
-            tag = find_tag_in_property(key, value, self._gate) or (
-                "" if value else find_tag_in_text(key, self._gate)
-            )
-            if tag:
-                return (tag,)
-        for line in _PLANNING_LINE.finditer(self._lines[start:end]):
-            if tag := find_tag_in_heading(line[0], self._gate):
-                return (tag,)
-        return tuple(tag_line.tag for tag_line in find_lone_tag_lines(self._lines[start:end], self._gate))
-
-    def _is_private_heading(self, heading: re.Match[str]) -> bool:
-        if not self._may_be_private or _is_list_item(heading):
-            return False
-        line = self._rest_of_line(heading.end()).strip()
-        tags = add_suspected_tag(line, split_tags(line)[1], self._gate)
-        return any(map(self._gate.is_private, tags))
+    def _suspect(self, matches: Iterable[re.Match[str]]) -> None:
+        for match in matches:
+            if match.lastindex == _HEADING and not _is_list_item(match):
+                self._suspected_headings.append(_to_heading(match))
 
     def _rest_of_line(self, position: int) -> str:
         end = self._lines.find("\n", position)
@@ -220,11 +175,7 @@ class _OrgParser:
             case "TITLE":
                 self._title.append(value)
             case "FILETAGS":
-                tags = [tag for tag in re.split(r"[\s:,;]+", value) if tag.strip("#")]
-                self._file_tags += tags
-                tag = find_tag_in_text(value, self._gate) if self._may_be_private else ""
-                if tag and not any(map(self._gate.is_private, tags)):
-                    self._file_tags.append(tag)
+                self._file_tags += [tag for tag in re.split(r"[\s:,;]+", value) if tag.strip("#")]
             case _:
                 todo, done = parse_seq_todo(value)  # type: ignore[no-untyped-call]
                 if "|" not in value:
@@ -259,7 +210,7 @@ class _OrgParser:
             end=end,
             level=0,
             title=_plain_title(" ".join(filter(None, self._title))) or name,
-            tags=tuple(dict.fromkeys((*self._file_tags, *self._find_tags_in_properties(0, end)))),
+            tags=tuple(dict.fromkeys(self._file_tags)),
             properties=_join_values(properties),
             planning_dates=tuple(stamps),
         )
@@ -271,8 +222,6 @@ class _OrgParser:
         body = end if line_end < 0 else line_end + 1
         line = self._lines[heading.text_start : body].strip()
         title, tags = split_tags(line)
-        if self._may_be_private:
-            tags = add_suspected_tag(line, tags, self._gate) + self._find_tags_in_properties(body, end)
         title, todo = split_state(title, states)
         title, priority = split_priority(title)
         header = self._read_header(body, end)
@@ -336,6 +285,68 @@ class _OrgParser:
             elif stripped:
                 return False
         return True
+
+
+@dataclass(frozen=True)
+class _OrgTokens:
+    """The tag-like tokens of an Org file."""
+
+    lines: str
+    """The text of the file; a single CR is replaced by LF."""
+    entries: Sequence[OutlineEntry]
+    suspected_headings: Sequence[_OrgHeading]
+    blocks: TextBlocks
+
+    def find_block(self, position: int, start: int, end: int) -> tuple[int, int]:
+        return self.blocks.find_range(position, start, end)
+
+    def find(self, mentions: Mentions) -> Iterator[TagToken]:
+        for setting in _ANY_SETTING.finditer(self.lines):
+            if mentions(setting[0]):
+                for tag in _tags_in_setting(setting[1], setting[2]):
+                    yield TagToken(setting.start(), *tag, TagScope.FILE)
+        for heading in self.suspected_headings:
+            line_end = self.lines.find("\n", heading.text_start)
+            line = self.lines[heading.text_start : line_end if line_end >= 0 else None].strip()
+            if mentions(line):
+                for tag in tags_in_heading(line):
+                    yield TagToken(heading.start, *tag, TagScope.HEADING, heading.level)
+        for entry in self.entries:
+            start = entry.body if entry.level else 0
+            title, text = self.lines[entry.start : start].lstrip("\ufeff*"), self.lines[start : entry.end]
+            if mentions(title):
+                for tag in tags_in_heading(title):
+                    yield TagToken(entry.start, *tag, TagScope.HEADING)
+            if mentions(text):
+                for line_start, tag in _find_tag_lines(text):
+                    yield TagToken(start + line_start, *tag, TagScope.HEADING)
+        yield from self.blocks.find_tokens(self.entries, mentions)
+
+
+def _find_tag_lines(text: str) -> Iterator[TagLine]:
+    """Tags in lines such as `:TAGS: a`, after planning, or alone in a line or comment."""
+    for match in _ANY_PROPERTY.finditer(text):
+        key, value = match[1].removesuffix("+"), (match[2] or "").strip()
+        yield from (TagLine(match.start(), tag) for tag in tags_in_property(key, value))
+        if not value:
+            yield TagLine(match.start(), TagText(key))
+    for line in _PLANNING_LINE.finditer(text):
+        yield from (TagLine(line.start(), tag) for tag in tags_in_heading(line[0]))
+    yield from find_lone_tag_lines(text)
+
+
+def _tags_in_setting(key: str, value: str) -> Iterator[TagText]:
+    key = key.removesuffix("+")
+    match key.upper():
+        case "TITLE":
+            return tags_in_heading(value)
+        case "PROPERTY":
+            key, value = (*value.split(None, 1), "", "")[:2]
+            return tags_in_property(key.removesuffix("+"), value)
+        case "TAGS" if not _SINGLE_TAG.fullmatch(value.strip()):
+            return iter(())
+        case _:
+            return tags_in_property(key, value)
 
 
 def _is_regular_heading(heading: re.Match[str]) -> bool:

@@ -7,8 +7,6 @@ from datetime import datetime
 from typing import NamedTuple
 
 from foveate.memory.parsing.outline import PlanningDate, PlanningKind, shorten_line
-from foveate.memory.parsing.privacy_tags import find_tag_in_heading, mentions_privacy_tag
-from foveate.memory.privacy import Gate
 
 # A longer line is text, whatever it starts with.
 _MAX_LINE_CHARS = 2000
@@ -113,11 +111,3 @@ def split_priority(line: str) -> tuple[str, str]:
     """Split a priority such as `[#A]` from the start of a line."""
     match = _PRIORITY.match(line) if line[:2] == "[#" else None
     return (line[match.end() :], match[1].upper()) if match else (line, "")
-
-
-def add_suspected_tag(line: str, tags: tuple[str, ...], gate: Gate) -> tuple[str, ...]:
-    """Add a privacy tag that is not written as a tag but may be meant as one."""
-    if not mentions_privacy_tag(line, gate) or any(map(gate.is_private, tags)):
-        return tags
-    tag = find_tag_in_heading(line, gate)
-    return (*tags, tag) if tag else tags

@@ -1,9 +1,10 @@
 """The outline of a note file: its text with the position and properties of each heading."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -50,6 +51,38 @@ class OutlineEntry(msgspec.Struct, frozen=True, gc=False):
     planning_dates: tuple[PlanningDate, ...] = ()
 
 
+class TagScope(Enum):
+    """The part of a file that a tag applies to."""
+
+    FILE = auto()
+    HEADING = auto()
+    """The heading, and everything below it."""
+    BLOCK = auto()
+    """The paragraph, the list item with everything below it, or the table row."""
+
+
+class TagToken(NamedTuple):
+    """A part of the text of an outline that is written like a tag, or may be meant as one."""
+
+    position: int
+    text: str
+    is_whole: bool
+    """The text is one tag. Otherwise any of its words may be one."""
+    scope: TagScope
+    level: int = 0
+    """If not 0, the line may be meant as a heading of this level, but is not an entry."""
+
+
+class TagTokens(Protocol):
+    """Finds the tag-like tokens of an outline, all but those that are tags of entries."""
+
+    def find(self, mentions: Callable[[str], bool]) -> Iterator[TagToken]:
+        """The tokens in any order, without those in lines that `mentions` excludes."""
+
+    def find_block(self, position: int, start: int, end: int) -> tuple[int, int]:
+        """The range of the block at a token's position, between `start` and `end`."""
+
+
 class Outline(msgspec.Struct, frozen=True):
     """The text of a file and its entries, which together cover all of it."""
 
@@ -57,8 +90,9 @@ class Outline(msgspec.Struct, frozen=True):
     entries: Sequence[OutlineEntry]
     problems: tuple[str, ...] = ()
     """Parts that could not be parsed as intended; none of them is lost."""
-    private_ranges: Sequence[tuple[int, int]] = ()
-    """Ranges with a privacy tag of their own, in order, each in the content of an entry."""
+    tokens: TagTokens | None = None
+    title_entries: tuple[OutlineEntry, OutlineEntry] | None = None
+    """The file and its title heading, if they are merged into the first entry."""
 
     def to_text(self) -> str:
         return "".join([self.text[entry.start : entry.end] for entry in self.entries])

@@ -10,7 +10,7 @@ GATE = Gate()
 
 
 def parse_outline(text: str) -> Outline:
-    parsed = parse_markdown(text, GATE, name="name")
+    parsed = parse_markdown(text, name="name")
     assert parsed.to_text() == text
     return parsed
 
@@ -236,4 +236,4 @@ def test_a_privacy_tag_of_several_words_counts_in_lists_of_tags() -> None:
     gate = Gate.with_tags(["eyes only"])
 
     for tags in ("[Eyes Only]", "eyes only", "[a, eyes only"):
-        assert not gate.redact(parse_markdown(f"---\ntags: {tags}\n---\nx", gate)).text
+        assert not gate.redact(parse_markdown(f"---\ntags: {tags}\n---\nx")).text

@@ -8,7 +8,7 @@ GATE = Gate()
 
 
 def parse_outline(text: str) -> Outline:
-    parsed = parse_markdown(text, GATE, name="name")
+    parsed = parse_markdown(text, name="name")
     assert parsed.to_text() == text
     return parsed
 

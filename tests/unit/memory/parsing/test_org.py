@@ -10,7 +10,7 @@ GATE = Gate()
 
 
 def parse_outline(text: str, *, name: str = "name") -> Outline:
-    parsed = parse_org(text, GATE, name=name)
+    parsed = parse_org(text, name=name)
     assert parsed.to_text() == text
     return parsed
 
@@ -363,5 +363,5 @@ def test_a_private_item_hides_only_what_is_below_it() -> None:
 def test_privacy_tags_are_defined_by_the_gate() -> None:
     gate = Gate.with_tags(["Top-Secret"])
 
-    assert "x" not in gate.redact(parse_org("* A :top-secret:\nx", gate)).text
-    assert "x" in GATE.redact(parse_org("* A :top-secret:\nx", GATE)).text
+    assert "x" not in gate.redact(parse_org("* A :top-secret:\nx")).text
+    assert "x" in GATE.redact(parse_org("* A :top-secret:\nx")).text

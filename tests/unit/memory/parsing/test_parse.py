@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orgparse import loadi
 
 from foveate.memory.parsing.markdown import find_headings, parse_headings
-from foveate.memory.parsing.outline import Outline, PlanningDate, PlanningKind
+from foveate.memory.parsing.outline import Outline, PlanningDate, PlanningKind, TagScope
 from foveate.memory.parsing.parse import parse_notes
 from foveate.memory.privacy import Gate
 from tests.support.harness.example_limits import limit_examples
@@ -40,17 +40,19 @@ def check_coverage(outline: Outline, text: str) -> None:
     assert all(before.end == after.start for before, after in pairwise(outline.entries))
     assert all(entry.start <= entry.body <= entry.content <= entry.end for entry in outline.entries)
     assert all(entry.level >= 1 for entry in others)
-    assert all(start < end for start, end in outline.private_ranges)
-    assert all(before[1] <= after[0] for before, after in pairwise(outline.private_ranges))
-    assert all(
-        any(entry.content <= start and end <= entry.end for entry in outline.entries)
-        for start, end in outline.private_ranges
-    )
+    assert outline.tokens
+    tokens = list(outline.tokens.find(GATE.mentions))
+    assert all(0 <= token.position < len(text) for token in tokens)
+    blocks = [token.position for token in tokens if token.scope is TagScope.BLOCK]
+    for position in blocks[:10]:
+        (entry,) = [entry for entry in outline.entries if entry.start <= position < entry.end]
+        start, end = outline.tokens.find_block(position, entry.content, entry.end)
+        assert entry.content <= start <= position < end <= entry.end
 
 
 @given(text=note_texts, path=note_paths)
 def test_no_text_is_lost(text: str, path: str) -> None:
-    outline = parse_notes(text, GATE, path=path)
+    outline = parse_notes(text, path=path)
 
     check_coverage(outline, text)
     event(f"{min(len(outline.entries), 5)} entries")
@@ -59,7 +61,7 @@ def test_no_text_is_lost(text: str, path: str) -> None:
 @pytest.mark.slow
 @given(notes=note_folders())
 def test_exactly_the_public_words_remain_after_redaction(notes: NoteFolder) -> None:
-    redacted = [GATE.redact(parse_notes(file.text, GATE, path=file.path)) for file in notes.files]
+    redacted = [GATE.redact(parse_notes(file.text, path=file.path)) for file in notes.files]
     visible_text = "".join(outline.text for outline in redacted)
 
     assert not notes.leaked_words(visible_text + repr(redacted))
@@ -72,14 +74,14 @@ def test_exactly_the_public_words_remain_after_redaction(notes: NoteFolder) -> N
 @pytest.mark.slow
 @given(text=org_texts)
 def test_an_org_heading_with_a_privacy_tag_is_hidden_anywhere(text: str) -> None:
-    visible_text = GATE.redact(parse_notes(text, GATE, path="a.org")).text
+    visible_text = GATE.redact(parse_notes(text, path="a.org")).text
 
     assert not [line for line in each_line(visible_text) if re.match(r"\*+ (.*\s)?:private[:\s]", line)]
 
 
 @given(text=markdown_texts)
 def test_a_markdown_heading_with_a_privacy_tag_is_hidden_anywhere(text: str) -> None:
-    visible_text = GATE.redact(parse_notes(text, GATE, path="a.md")).text
+    visible_text = GATE.redact(parse_notes(text, path="a.md")).text
 
     assert not [line for line in each_line(visible_text) if re.match(r"#+ (.*\s)?:private[:\s]", line)]
 
@@ -135,7 +137,7 @@ def test_real_org_files_are_parsed_completely_and_like_orgparse(shared_data: Pat
         if not name.endswith(".org"):
             continue
         text = data.decode()
-        outline = parse_notes(text, GATE, path=name)
+        outline = parse_notes(text, path=name)
         check_coverage(outline, text)
         nodes = list(loadi(text.split("\n"), name))[1:]
         assert len(nodes) == len(outline.entries) - 1
@@ -167,7 +169,7 @@ def test_real_markdown_files_are_parsed_completely_and_like_the_library(shared_d
             text = json.loads(data)["content"]
         else:
             continue
-        outline = parse_notes(text, GATE, path=name)
+        outline = parse_notes(text, path=name)
         check_coverage(outline, text)
         headings, _ = parse_headings(text)
         # A single first-level heading is the title of its file.
@@ -252,14 +254,16 @@ def test_parsing_takes_linear_time(name: str, path: str) -> None:
     text = _ADVERSARIAL_TEXTS[name]
     start_seconds = time.process_time()
 
-    check_coverage(parse_notes(text, GATE, path=path), text)
+    outline = parse_notes(text, path=path)
+    check_coverage(outline, text)
+    GATE.redact(outline)
 
     # Quadratic time would take minutes, so the limit is generous for slow machines.
     assert time.process_time() - start_seconds < 10
 
 
 def test_two_thousand_levels_are_two_thousand_entries() -> None:
-    outline = parse_notes(_ADVERSARIAL_TEXTS["deep headings"], GATE, path="a.org")
+    outline = parse_notes(_ADVERSARIAL_TEXTS["deep headings"], path="a.org")
 
     assert [entry.level for entry in outline.entries] == list(range(2001))
 
@@ -273,14 +277,14 @@ def test_the_suffix_selects_the_parser_and_the_stem_is_the_title() -> None:
         ("a.org_archive", "Star"),
         ("a.md", "Hash"),
     ):
-        assert parse_notes(text, GATE, path=path).entries[1].title == title
-    assert parse_notes(text, GATE, path="README").entries[1].title == "Hash"
-    assert parse_notes(text, GATE, path="/x/My notes.org").entries[0].title == "My notes"
+        assert parse_notes(text, path=path).entries[1].title == title
+    assert parse_notes(text, path="README").entries[1].title == "Hash"
+    assert parse_notes(text, path="/x/My notes.org").entries[0].title == "My notes"
 
 
 def test_problems_have_line_numbers_and_are_limited() -> None:
     problems = parse_notes(
-        "x\r\n\r* A\nDEADLINE: <2026-02-31>\n" + "* A\nCLOSED: [x]\n" * 1000, GATE, path="a.org"
+        "x\r\n\r* A\nDEADLINE: <2026-02-31>\n" + "* A\nCLOSED: [x]\n" * 1000, path="a.org"
     ).problems
 
     assert problems[0] == "line 4: DEADLINE has a date that does not exist: 2026-02-31"
@@ -289,9 +293,7 @@ def test_problems_have_line_numbers_and_are_limited() -> None:
 
 
 def test_a_planning_date_is_in_the_writers_local_time() -> None:
-    (stamp,) = (
-        parse_notes("# A\nDEADLINE: 2026-11-20T17:00:00+09:00\n", GATE, path="a.md").entries[0].planning_dates
-    )
+    (stamp,) = parse_notes("# A\nDEADLINE: 2026-11-20T17:00:00+09:00\n", path="a.md").entries[0].planning_dates
 
     assert isinstance(stamp, PlanningDate)
     assert (stamp.kind, stamp.at.isoformat(), stamp.at.tzinfo) == (
@@ -307,7 +309,7 @@ def test_parser_libraries_are_imported_only_if_needed() -> None:
         "import sys; from foveate.memory.privacy import Gate\n"
         "from foveate.memory.parsing.parse import parse_notes\n"
         "print([m for m in ('orgparse', 'markdown_it', 'yaml') if m in sys.modules])\n"
-        "parse_notes('* A', Gate(), path='a.org')\n"
+        "parse_notes('* A', path='a.org')\n"
         "print([m for m in ('orgparse', 'markdown_it', 'yaml') if m in sys.modules])\n"
     )
     completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

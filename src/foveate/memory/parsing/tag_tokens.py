@@ -1,15 +1,40 @@
-"""Find privacy tags, including words that are not written as tags but may be meant as such.
+"""Find the parts of a note that are written like tags, or may be meant as tags.
 
-A doubtful case counts as private. Tags in single paragraphs and list items hide only these. Tags in code are
-part of examples and do not count.
+A doubtful case counts. Tags in single paragraphs and list items apply only to these. Tags in code are part of
+examples and do not count.
 """
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
+from unicodedata import category
 
-from foveate.memory.privacy import Gate, normalize_text
+from foveate.memory.parsing.outline import OutlineEntry, TagScope, TagToken
+from foveate.tokens.unicode_normalization import normalize_unicode
+
+Mentions = Callable[[str], bool]
+"""Returns whether a text mentions a tag of interest. Other text is skipped, which saves most of the time."""
+
+
+class TagText(NamedTuple):
+    """The text of a tag-like token: one tag, or words any of which may be a tag."""
+
+    text: str
+    is_whole: bool = False
+
+
+def normalize_text(text: str) -> str:
+    """Normalize a text for comparisons of tags: case, and characters that look the same."""
+    if text.isascii():
+        return text.lower()
+    # A letter can be composed of two characters or have another width, and looks the same.
+    text = normalize_unicode(text, "NFKC")
+    # Soft hyphens and zero-width characters are invisible.
+    unseen = [letter for letter in set(text) if category(letter) == "Cf"]
+    seen = text.translate(dict.fromkeys(map(ord, unseen))) if unseen else text
+    return normalize_unicode(seen.casefold(), "NFKC")
+
 
 _FENCE = re.compile(r"^[ \t>]*+(`{3,}+|~{3,}+)(.*)$", re.MULTILINE)
 
@@ -47,12 +72,12 @@ _MARKED_TAG = re.compile(r"[:#：＃](?!//)([^\s:#：＃]+)")
 _SPACED_TAG = re.compile(r"(?<!\S)[:：][^\S\n]+([^\s:：]+)[^\S\n]+[:：](?!\S)")
 # Properties with tags of a file or entry; Org's export settings are not.
 _TAGS_PROPERTY = re.compile(r"(?!SELECT_|EXCLUDE_)\w*(?:TAGS?|KEYWORDS)\Z")
-# A thing may have such a name without being private.
+# A thing may have such a name without having the tag.
 _NAME_PROPERTY = re.compile(
     r"\w*(?:TITLE|NAME|ALIAS|ALIASES|ID|CAPTION|RESULTS|ITEM|CALL|MACRO|LABEL|SELECT_TAGS|EXCLUDE_TAGS)\Z"
 )
 _FALSE_VALUES = frozenset({"false", "no", "off", "0", "n", "f", "nil"})
-_BETWEEN_WORDS = re.compile(r"[\s:#：＃,;|.!?%(){}<>\"'`*=~/\[\]]+")
+WORD_SEPARATORS = re.compile(r"[\s:#：＃,;|.!?%(){}<>\"'`*=~/\[\]]+")
 # Inline code, link targets and attributes, which only quote a word.
 _CODE_OR_LINK = re.compile(
     r"(?<!`)(`{1,8})(?!`)[^\n]*?(?<!`)\1(?!`)"
@@ -71,7 +96,7 @@ _TAG_LINE = re.compile(
     r"(?P<said>[^\S\n]*+\S.*|(?:[^\S\n]*+\n(?:[^\S\n]*+[-*+][^\S\n].*)?)*+)",
     re.MULTILINE | re.IGNORECASE,
 )
-# A property in the syntax of note apps, in a line or in brackets: `private:: true`, `[tags:: a]`.
+# A property in the syntax of note apps, in a line or in brackets: `draft:: true`, `[tags:: a]`.
 _INLINE_PROPERTY = re.compile(
     r"(?:^(?:[^\S\n]|[\ufeff>*+-])*+|[\[(])([\w@/-]{1,60}+)[^\S\n]*+::[^\S\n]++([^\])\n]*+)", re.MULTILINE
 )
@@ -91,12 +116,6 @@ _MAX_WORDS_PER_TAG = 3
 _MAX_LISTED_WORDS = 6
 
 
-def mentions_privacy_tag(text: str, gate: Gate) -> bool:
-    """Return whether a privacy tag occurs anywhere, even inside a word. If not, no more checks are needed."""
-    normalized = normalize_text(text)
-    return any(tag in normalized for tag in gate.tags)
-
-
 def blank_code_and_links(text: str) -> str:
     """Replace inline code and link targets by spaces, keeping positions."""
     text = _URL.sub(_blank_url, text) if "://" in text else text
@@ -110,89 +129,70 @@ def _blank_url(match: re.Match[str]) -> str:
     return " " * colon + url[colon:]
 
 
-def find_tag_in_heading(line: str, gate: Gate) -> str:
-    """The privacy tag that is marked anywhere in a heading, `:private` or `#private`; empty if there is none.
+def tags_in_heading(line: str) -> Iterator[TagText]:
+    """Words that are marked anywhere in a heading, `:tag` or `#tag`, or start with @.
 
     In Org, tags are at the end, after a space and between colons. A writer who forgot one of these, or added
     text after it, still meant a tag.
     """
     line = blank_code_and_links(line)
-    for match in _MARKED_TAG.finditer(line):
-        if tag := find_tag_in_word(match[1], gate):
-            return tag
-    for word in _SPACED_TAG.findall(line):
-        if tag := find_tag_in_word(word, gate):
-            return tag
-    if at_tag := find_at_tag(line, gate):
-        return at_tag
+    yield from (TagText(match[1]) for match in _MARKED_TAG.finditer(line))
+    yield from map(TagText, _SPACED_TAG.findall(line))
+    yield from _tags_with_at_sign(line)
     last = "".join(line.rstrip().rsplit(None, 1)[-1:])
-    return find_tag_in_word(last, gate) if ":" in last else ""
+    if ":" in last:
+        yield TagText(last)
 
 
-def find_at_tag(text: str, gate: Gate) -> str:
-    """The privacy tag that starts with @ and is a word of `text`; empty if there is none."""
-    if "@" not in text and "＠" not in text:
-        return ""
-    words = _BETWEEN_WORDS.split(text)
-    return next((word for word in words if ("@" in word or "＠" in word) and gate.is_private(word)), "")
+def _tags_with_at_sign(text: str) -> Iterator[TagText]:
+    if "@" in text or "＠" in text:
+        for word in WORD_SEPARATORS.split(text):
+            if "@" in word or "＠" in word:
+                yield TagText(word, is_whole=True)
 
 
-def find_tag_in_word(word: str, gate: Gate) -> str:
-    """The privacy tag in a word: `private`, `private/bank`, `(private)`; empty if there is none."""
-    if gate.is_private(word):
-        return word.strip().strip(":#")
-    return find_tag_in_text(word, gate)
+def tags_in_list(tags: Iterable[str]) -> Iterator[TagText]:
+    """The tags of a list; only a single word may contain a tag as a part of it."""
+    return (TagText(tag, is_whole=len(tag.split()) > 1) for tag in tags)
 
 
-def find_tag_in_list(tags: Iterable[str], gate: Gate) -> str:
-    """The first privacy tag among `tags`, perhaps as part of a single word; empty if there is none."""
-    private_tags = (
-        find_tag_in_word(tag, gate) if len(tag.split()) < 2 or gate.is_private(tag) else "" for tag in tags
-    )
-    return next(filter(None, private_tags), "")
+def tags_in_property(key: str, value: str) -> Iterator[TagText]:
+    """Tags that a property or setting assigns.
 
-
-def find_tag_in_property(key: str, value: str, gate: Gate) -> str:
-    """The privacy tag that a property or setting assigns; empty if there is none.
-
-    It is one of several tags or keywords, a whole value (`visibility: private`), or the key (`private: t`).
+    They are a list of tags or keywords, a whole value (`visibility: tag`), or the key (`tag: t`).
     """
     name = normalize_text(key).upper().replace("-", "_")
     if _TAGS_PROPERTY.match(name):
-        return find_tag_in_text(value, gate)
-    if gate.is_private(key):
-        return "" if normalize_text(value).strip() in _FALSE_VALUES else key.strip(":#")
-    return value.strip().strip(":#") if not _NAME_PROPERTY.match(name) and gate.is_private(value) else ""
+        yield TagText(value)
+        return
+    if normalize_text(value).strip() not in _FALSE_VALUES:
+        yield TagText(key, is_whole=True)
+    if not _NAME_PROPERTY.match(name):
+        yield TagText(value, is_whole=True)
 
 
 class TagLine(NamedTuple):
     start: int
-    tag: str
+    tag: TagText
 
 
-def find_tag_lines(text: str, code: CodeRanges, gate: Gate) -> list[TagLine]:
-    """Markdown lines such as `Tags: private`, and lines of nothing but tags, in order."""
+def find_tag_lines(text: str, mentions: Mentions) -> Iterator[TagLine]:
+    """Tags in Markdown lines such as `Tags: a, b`, and in lines of nothing but tags."""
     top = _METADATA.match(text)
     top_end = top.end() if top else 0
-    tag_lines = [
-        TagLine(line.start(), tag)
-        for line in _TAG_LINE.finditer(text)
-        if (not line["keywords"] or line.start() < top_end) and (tag := _find_listed_tag(line["said"], gate))
-    ]
-    tag_lines += [
-        TagLine(text.rfind("\n", 0, field.start(1)) + 1, tag)
-        for field in _INLINE_PROPERTY.finditer(text)
-        if (tag := find_tag_in_property(field[1], field[2].strip(), gate))
-    ]
-    tag_lines += find_lone_tag_lines(text, gate)
-    return sorted(tag_line for tag_line in tag_lines if tag_line.start not in code)
+    for line in _TAG_LINE.finditer(text):
+        if (not line["keywords"] or line.start() < top_end) and mentions(line["said"]):
+            for tag in tags_in_list(_split_listed_tags(line["said"])):
+                yield TagLine(line.start(), tag)
+    for field in _INLINE_PROPERTY.finditer(text):
+        if mentions(field[0]):
+            for tag in tags_in_property(field[1], field[2].strip()):
+                yield TagLine(text.rfind("\n", 0, field.start(1)) + 1, tag)
+    yield from (line for line in find_lone_tag_lines(text) if mentions(line.tag.text))
 
 
-def _find_listed_tag(text: str, gate: Gate) -> str:
-    """The privacy tag in a short list of tags, `a, b` or `a b`; empty if it is a sentence.
-
-    A word with a sign is a tag in any case.
-    """
+def _split_listed_tags(text: str) -> list[str]:
+    """The tags in a short list, `a, b` or `a b`; in a sentence only words with a sign."""
     parts = [part.strip().lstrip("-*+ ") for part in _BETWEEN_TAGS.split(text)]
     words = [part.split() for part in parts]
     tags = [word for part_words in words for word in part_words if word[0] in "#＃@＠["]
@@ -202,26 +202,12 @@ def _find_listed_tag(text: str, gate: Gate) -> str:
         tags += [*parts, *(word for part_words in words for word in part_words)]
     elif max_words <= _MAX_WORDS_PER_TAG and not is_sentence:
         tags += parts
-    return find_tag_in_list(tags, gate)
+    return tags
 
 
-def find_lone_tag_lines(text: str, gate: Gate) -> list[TagLine]:
-    """Lines of nothing but tags, with a privacy tag among them."""
-    return [
-        TagLine(line.start(), tag)
-        for line in _LONE_TAGS.finditer(text)
-        if (tag := find_tag_in_text(line[1], gate))
-    ]
-
-
-def find_tag_in_text(text: str, gate: Gate) -> str:
-    """The first privacy tag that is a word of `text`; empty if there is none."""
-    for word in _BETWEEN_WORDS.split(text):
-        if gate.is_private(word):
-            return word
-    normalized = normalize_text(text)
-    # A tag of several words, or with a dot.
-    return next((tag for tag in sorted(gate.tags) if _BETWEEN_WORDS.search(tag) and tag in normalized), "")
+def find_lone_tag_lines(text: str) -> Iterator[TagLine]:
+    """Lines of nothing but tags."""
+    return (TagLine(line.start(), TagText(line[1])) for line in _LONE_TAGS.finditer(text))
 
 
 _LINE_WITH_SIGN = re.compile(r"^[^\n#＃@＠:：]*+[#＃@＠:：].*$", re.MULTILINE)
@@ -238,49 +224,60 @@ _MARKUP = re.compile(r"<[^<>\n]*>|%%")
 _OPENING_CHARS = "(*_~[{\"'"
 
 
-def find_private_blocks(
-    text: str, start: int, end: int, code: CodeRanges, gate: Gate
-) -> Iterator[tuple[int, int]]:
-    """Ranges of the blocks between two positions that contain a privacy tag.
+class TextBlocks:
+    """Paragraphs, list items and table rows of a text."""
 
-    In prose, `#private` and `@personal` count. At the end of a list item or table cell, and anywhere in a task,
-    `:private:` counts too. An item includes what is nested below it; in a table the block is the row.
+    def __init__(self, text: str, code: CodeRanges) -> None:
+        self._text = text
+        self._code = code
+
+    def find_tokens(self, entries: Iterable[OutlineEntry], mentions: Mentions) -> Iterator[TagToken]:
+        """Tags in the content of the entries."""
+        for entry in entries:
+            if entry.content >= entry.end or not mentions(self._text[entry.content : entry.end]):
+                continue
+            for line in _LINE_WITH_SIGN.finditer(self._text, entry.content, entry.end):
+                if mentions(line[0]) and line.start() not in self._code:
+                    for tag in _tags_in_line(line[0]):
+                        yield TagToken(line.start(), *tag, TagScope.BLOCK)
+
+    def find_range(self, position: int, start: int, end: int) -> tuple[int, int]:
+        """The block of the line at `position`, between `start` and `end`.
+
+        An item includes what is nested below it; in a table the block is the row.
+        """
+        line_end = self._text.find("\n", position, end)
+        begin = _block_start(self._text, position, start, self._code)
+        return begin, _block_end(self._text, begin, line_end if line_end >= 0 else end, end, self._code)
+
+
+def _tags_in_line(line: str) -> Iterator[TagText]:
+    """Tags in a line of content.
+
+    In prose, `#tag` and `@tag` count. At the end of a list item or table cell, and anywhere in a task, `:tag:`
+    counts too.
     """
-    if start >= end or not mentions_privacy_tag(text[start:end], gate):
-        return
-    for line in _LINE_WITH_SIGN.finditer(text, start, end):
-        if line.start() < start or not mentions_privacy_tag(line[0], gate) or line.start() in code:
-            continue
-        if _is_private_line(blank_code_and_links(line[0]), gate):
-            begin = _block_start(text, line.start(), start, code)
-            start = _block_end(text, begin, line.end(), end, code)
-            yield begin, start
-
-
-def _is_private_line(line: str, gate: Gate) -> bool:
-    line = _MARKUP.sub(" ", line)
+    line = _MARKUP.sub(" ", blank_code_and_links(line))
     if line.lstrip(" \t>").startswith("|"):
-        return any(_has_tag(cell, gate, is_ending=True, is_task=False) for cell in line.split("|"))
+        for cell in line.split("|"):
+            yield from _signed_tags(cell, is_ending=True, is_task=False)
+        return
     item = _LIST_ITEM.match(line)
     is_task = bool(item and _TASK_STATE.match(line, item.end()))
-    return _has_tag(line, gate, is_ending=bool(item), is_task=is_task)
+    yield from _signed_tags(line, is_ending=bool(item), is_task=is_task)
 
 
-def _has_tag(text: str, gate: Gate, *, is_ending: bool, is_task: bool) -> bool:
-    """Return whether a line or cell has a privacy tag. With `is_ending`, colons mark one at its end."""
+def _signed_tags(text: str, *, is_ending: bool, is_task: bool) -> Iterator[TagText]:
+    """Tags with a sign. With `is_ending`, colons mark one at the end of the text."""
     # Backwards, until a word is not a tag.
     for word in reversed(text.split()):
         normalized = normalize_text(word).lstrip(_OPENING_CHARS)
         has_sign = normalized[:1] in ("#", "@")
         has_colon = normalized[:1] == ":" or (normalized[-1:] == ":" and normalized.count(":") > 1)
-        counts = has_sign or (has_colon and (is_ending or is_task))
-        if counts and (
-            find_at_tag(word, gate)
-            or any(find_tag_in_word(match[1], gate) for match in _SIGNED_WORD.finditer(word))
-        ):
-            return True
+        if has_sign or (has_colon and (is_ending or is_task)):
+            yield from _tags_with_at_sign(word)
+            yield from (TagText(match[1]) for match in _SIGNED_WORD.finditer(word))
         is_ending = is_ending and (has_sign or has_colon)
-    return False
 
 
 def _block_start(text: str, position: int, floor: int, code: CodeRanges) -> int:
