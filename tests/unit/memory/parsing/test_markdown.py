@@ -286,3 +286,10 @@ def test_a_suspected_heading_ends_at_the_next_real_one() -> None:
 
     assert redacted.text == "first\n\n===\n=\nB"
     assert [entry.title for entry in redacted.entries] == ["name", "==="]
+
+
+def test_a_private_suspected_heading_is_a_sibling_of_the_title() -> None:
+    for line, titles in (("- # B :private:", ["name", "A"]), ("- ## B :private:", ["A"]), ("- # B :b:", ["A"])):
+        redacted = GATE.redact(parse_outline(f"# A\nText\n{line}\n"))
+
+        assert [entry.title for entry in redacted.entries] == titles
