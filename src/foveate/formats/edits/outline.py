@@ -5,7 +5,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from foveate.errors import BadEdit
-from foveate.formats.incremental.body_cache import BodyPrefix, MessageOffsets
+from foveate.formats.incremental.body_cache import MessageOffsets
 from foveate.formats.json_text.offsets import (
     ByteSpan,
     ObjectMembers,
@@ -59,10 +59,8 @@ class RequestOutline:
         self.data = request.body
         self.layout = layout
         self._has_cache_points = BreakpointStyle.CACHE_POINT in layout.breakpoint_styles
-        self._prefix: BodyPrefix | None = None
         offsets = request.message_offsets
         if isinstance(offsets, MessageOffsets) and offsets.matches(request.body, request.messages):
-            self._prefix = offsets.prefix
             self.root = offsets.prefix.find_root(self.data, offsets.spans[-1])
             self._known_items: Mapping[ByteSpan, Sequence[ByteSpan]] = {
                 self.root.values[layout.message_fields[0]]: offsets.spans
@@ -76,18 +74,10 @@ class RequestOutline:
             )
 
     def members(self, span: ByteSpan) -> ObjectMembers:
-        prefix = self._prefix
-        return (
-            prefix.members(span)
-            if prefix is not None and prefix.contains(span)
-            else find_members(self.data, span)
-        )
+        return find_members(self.data, span)
 
     def items(self, span: ByteSpan) -> tuple[ByteSpan, ...]:
-        prefix = self._prefix
-        return (
-            prefix.items(span) if prefix is not None and prefix.contains(span) else find_items(self.data, span)
-        )
+        return find_items(self.data, span)
 
     def messages(self) -> BlockList:
         """Locate the messages. A plain string is one user message."""

@@ -17,7 +17,6 @@ import msgspec
 from foveate.caching import register
 from foveate.errors import MalformedRequest
 from foveate.formats.incremental.envelope import MESSAGE_FIELDS
-from foveate.formats.incremental.prefix_list import PrefixList
 from foveate.formats.json_text.duplicate_keys import check_unique_keys
 from foveate.formats.json_text.offsets import (
     ByteSpan,
@@ -35,7 +34,7 @@ from foveate.model import Format, Request
 class BodyPrefix:
     """The bytes of a body before its first message, with its fields and their offsets."""
 
-    __slots__ = ("_items", "_members", "_message_field", "_values", "data", "fields")
+    __slots__ = ("_message_field", "_values", "data", "fields")
 
     def __init__(self, data: bytes, message_field: str) -> None:
         """Parse a prefix. `message_field` is the name of the list of messages.
@@ -48,8 +47,6 @@ class BodyPrefix:
         self.fields = {name: bytes(raw) for name, raw in parse_fields(closed).items() if name != message_field}
         self._values = find_members(closed, value_span(closed)).values
         self._message_field = message_field
-        self._members: dict[ByteSpan, ObjectMembers] = {}
-        self._items: dict[ByteSpan, tuple[ByteSpan, ...]] = {}
 
     def find_root(self, data: bytes, last: ByteSpan) -> ObjectMembers:
         """Return the members of a body with this prefix whose last message is at `last`.
@@ -59,25 +56,10 @@ class BodyPrefix:
         """
         return find_members_after(data, self._values, self._message_field, last.end)
 
-    def contains(self, span: ByteSpan) -> bool:
-        return span.end <= len(self.data)
-
-    def members(self, span: ByteSpan) -> ObjectMembers:
-        members = self._members.get(span)
-        if members is None:
-            members = self._members[span] = find_members(self.data, span)
-        return members
-
-    def items(self, span: ByteSpan) -> tuple[ByteSpan, ...]:
-        items = self._items.get(span)
-        if items is None:
-            items = self._items[span] = find_items(self.data, span)
-        return items
-
 
 class MessageOffsets(NamedTuple):
     prefix: BodyPrefix
-    spans: PrefixList[ByteSpan]
+    spans: tuple[ByteSpan, ...]
 
     def matches(self, data: bytes, messages: Sequence[bytes]) -> bool:
         has_same_shape = len(messages) == len(self.spans) and data.startswith(self.prefix.data)
@@ -180,7 +162,7 @@ class BodyCache:
         except MalformedRequest:
             return
         with self._lock:
-            self._put(request.format, request.body, request.messages, MessageOffsets(prefix, PrefixList(spans)))
+            self._put(request.format, request.body, request.messages, MessageOffsets(prefix, spans))
 
     def _find_candidates(self, api_format: Format, data: bytes) -> list[_CachedBody]:
         """Return cached bodies with the same prefix and the same first bytes, latest first."""
@@ -279,11 +261,10 @@ def _read_rest(api_format: Format, cached: _CachedBody, known: int, data: bytes)
         or not all(message.startswith(b"{") for message in new)
     ):
         return None
-    known_spans = cached_spans if known == len(cached_spans) else PrefixList(cached_spans[:known])
     return ContinuedBody(
         fields={**prefix.fields, **trailing_fields},
         messages=cached.messages[:known] + new,
-        message_offsets=MessageOffsets(prefix, known_spans.with_more(spans)),
+        message_offsets=MessageOffsets(prefix, (*cached_spans[:known], *spans)),
     )
 
 

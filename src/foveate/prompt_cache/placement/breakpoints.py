@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from foveate.formats.incremental.prefix_list import PrefixList
 from foveate.model import CacheBreakpoint, Place, Ttl
 from foveate.prompt_cache.placement.arrival_times import ReturnProbabilities
 from foveate.prompt_cache.prompt.cached_prompt import (
@@ -113,7 +112,7 @@ class PlacementCosts:
         self.total = ends[-1]
         self.tools_end, self.system_end, first_thinking, _ = prompt_layout(prompt)
         keys, pieces = prefix_keys(prompt), prompt.pieces
-        self._keys = keys.items if isinstance(keys, PrefixList) else keys
+        self._keys = keys
         self._entries, self._now = cache.entries, now
         # The last pieces with a readable entry, and with one of the long TTL.
         self.last_readable = self.last_readable_before(len(pieces))

@@ -8,12 +8,12 @@ The pieces, tokens and keys of messages are memoized in the tree of conversation
 prompt with the request's envelope. A request that repeats an earlier one only combines them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, chain, groupby, islice
+from itertools import accumulate, groupby, islice
 from operator import attrgetter
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,7 +22,6 @@ from foveate.caching import register
 from foveate.errors import MalformedRequest
 from foveate.formats.incremental.envelope import get_envelope, get_parameters
 from foveate.formats.incremental.history import HISTORY_TREE, HistoryCache, count_memoized
-from foveate.formats.incremental.prefix_list import PrefixList, TupleLike
 from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE
 from foveate.model import Area, Block, Place, Request, Ttl
 from foveate.prompt_cache.prompt import parameters
@@ -57,69 +56,6 @@ _MAX_MODELS = 64
 _TOOL_RESULT_KINDS = frozenset(("tool_result", "toolResult"))
 
 
-class OffsetPieces(TupleLike[PromptPiece]):
-    """Pieces of which the first has `extra_tokens` more than stored."""
-
-    __slots__ = ("_first", "_own", "_size")
-
-    def __init__(self, own: PrefixList[PromptPiece], extra_tokens: int) -> None:
-        self._own, self._size = own.items, len(own)
-        self._first = [replace(own[0], tokens=own[0].tokens + extra_tokens)] if own else []
-
-    def __len__(self) -> int:
-        return self._size
-
-    @overload
-    def __getitem__(self, at: int) -> PromptPiece: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[PromptPiece, ...]: ...
-    def __getitem__(self, at: int | slice) -> PromptPiece | tuple[PromptPiece, ...]:
-        if isinstance(at, slice):
-            return tuple([self[index] for index in range(*at.indices(self._size))])
-        if at < 0:
-            at += self._size
-        if 0 < at < self._size:
-            return self._own[at]
-        if at:
-            raise IndexError(at)
-        return self._first[0]
-
-    def __iter__(self) -> Iterator[PromptPiece]:
-        return chain(self._first, islice(self._own, 1, self._size))
-
-    def __reversed__(self) -> Iterator[PromptPiece]:
-        return chain(map(self._own.__getitem__, range(self._size - 1, 0, -1)), self._first)
-
-
-class OffsetEnds(TupleLike[int]):
-    """Cumulative tokens, each `extra_tokens` more than stored."""
-
-    __slots__ = ("_extra_tokens", "_own", "_size")
-
-    def __init__(self, own: PrefixList[int], extra_tokens: int) -> None:
-        self._own, self._size = own.items, len(own)
-        self._extra_tokens = extra_tokens
-
-    def __len__(self) -> int:
-        return self._size
-
-    @overload
-    def __getitem__(self, at: int) -> int: ...
-    @overload
-    def __getitem__(self, at: slice) -> tuple[int, ...]: ...
-    def __getitem__(self, at: int | slice) -> int | tuple[int, ...]:
-        if isinstance(at, slice):
-            return tuple([self[index] for index in range(*at.indices(self._size))])
-        if at < 0:
-            at += self._size
-        if not 0 <= at < self._size:
-            raise IndexError(at)
-        return self._own[at] + self._extra_tokens
-
-    def __iter__(self) -> Iterator[int]:
-        return (end + self._extra_tokens for end in islice(self._own, self._size))
-
-
 class _MessagePieces(NamedTuple):
     """The pieces of one message, and totals of the conversation up to and including it.
 
@@ -143,9 +79,9 @@ class _PromptPieces(NamedTuple):
     """All pieces of a request with their keys and cumulative tokens, and the `preamble` they start with."""
 
     preamble: "_CachedPreamble"
-    pieces: PrefixList[PromptPiece]
-    keys: PrefixList[bytes]
-    ends: PrefixList[int]
+    pieces: tuple[PromptPiece, ...]
+    keys: tuple[bytes, ...]
+    ends: tuple[int, ...]
     layout: PromptLayout
 
     def extend(self, messages: "Sequence[_MessagePieces]") -> "_PromptPieces":
@@ -156,9 +92,9 @@ class _PromptPieces(NamedTuple):
         end = ends[-1] if ends else 0
         return _PromptPieces(
             preamble,
-            pieces.with_more(new),
-            keys.with_more([preamble.key + key for message in messages for key in message.keys]),
-            ends.with_more(islice(accumulate([piece.tokens for piece in new], initial=end), 1, None)),
+            (*pieces, *new),
+            (*keys, *[preamble.key + key for message in messages for key in message.keys]),
+            (*ends, *islice(accumulate([piece.tokens for piece in new], initial=end), 1, None)),
             layout.extend(new, len(pieces)),
         )
 
@@ -182,9 +118,7 @@ class _CachedPreamble:
 
     def start_pieces(self) -> _PromptPieces:
         ends = accumulate([piece.tokens for piece in self.pieces])
-        return _PromptPieces(
-            self, PrefixList(self.pieces), PrefixList(self.keys), PrefixList(ends), find_layout(self.pieces)
-        )
+        return _PromptPieces(self, self.pieces, self.keys, tuple(ends), find_layout(self.pieces))
 
 
 def build_incrementally(request: Request, rules: CacheRules, tokens: BlockTokens) -> CachedPrompt | None:
@@ -216,15 +150,19 @@ def build_incrementally(request: Request, rules: CacheRules, tokens: BlockTokens
     known = _extend_latest(preamble, history, memo_key)
     prompt = CachedPrompt(
         model=request.model,
-        pieces=OffsetPieces(known.pieces, extra_tokens),
+        pieces=_add_to_first(known.pieces, extra_tokens),
         settings=preamble.settings,
         explicit_only=preamble.explicit_only,
         ttl=preamble.ttl,
         keys=known.keys,
-        ends=OffsetEnds(known.ends, extra_tokens),
+        ends=[end + extra_tokens for end in known.ends],
         layout=known.layout,
     )
     return add_automatic_breakpoint(prompt, preamble.automatic_ttl)
+
+
+def _add_to_first(pieces: tuple[PromptPiece, ...], tokens: int) -> tuple[PromptPiece, ...]:
+    return (replace(pieces[0], tokens=pieces[0].tokens + tokens), *pieces[1:]) if pieces else ()
 
 
 def _extend_latest(

@@ -17,7 +17,6 @@ from foveate.formats.incremental.body_cache import (
     BodyPrefix,
     MessageOffsets,
 )
-from foveate.formats.incremental.prefix_list import PrefixList
 from foveate.formats.json_text.offsets import ByteSpan
 from foveate.model import Area, CacheBreakpoint, Format, Place, Request, Ttl
 
@@ -218,7 +217,7 @@ def test_spans_of_another_body_are_not_used() -> None:
         **{name: getattr(request, name) for name in Request.__dataclass_fields__ if name != "message_offsets"},
         message_offsets=MessageOffsets(
             BodyPrefix(request.body[: request.body.index(b"[{") + 1], "messages"),
-            PrefixList((ByteSpan(3, 9), ByteSpan(10, 20))),
+            (ByteSpan(3, 9), ByteSpan(10, 20)),
         ),
     )
     breakpoint_edit = CacheBreakpoint(place=Place(Area.MESSAGES, 1, 0), ttl=Ttl.FIVE_MINUTES, reason="")
