@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 from foveate.compaction.store import CompactionStore
 from foveate.cost.admission import Admission
-from foveate.engine.background.cache_misses import CacheMissDetector
-from foveate.engine.background.compaction import SessionCompactor
-from foveate.engine.background.keepalive import KeepAliveScheduler
-from foveate.engine.background.rate_limits import SaveRateLimits
-from foveate.engine.background.request_archive import RequestArchiver
-from foveate.engine.background.session_hooks import (
+from foveate.engine.background.after_response import (
     InvalidateCompactionThinking,
     RecordInvalidThinking,
     RecordRejections,
     RecordResponse,
 )
+from foveate.engine.background.cache_misses import CacheMissDetector
+from foveate.engine.background.compaction import SessionCompactor
+from foveate.engine.background.keepalive import KeepAliveScheduler
+from foveate.engine.background.rate_limits import SaveRateLimits
+from foveate.engine.background.request_archive import RequestArchiver
 from foveate.engine.background.tracing import SaveTraces
 from foveate.engine.completion import CompletionQueue
 from foveate.engine.counting.calibration import Calibrate, Calibrations, SaveCalibrations

@@ -1,4 +1,4 @@
-"""Hooks that run at the end of every exchange, before the next request of its session is read."""
+"""Hooks that run after the response of every call, before the next request of its session is read."""
 
 from dataclasses import dataclass
 from functools import partial
