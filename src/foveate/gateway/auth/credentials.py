@@ -7,6 +7,7 @@ address is a server of the operator, and may see its clients' credentials.
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from foveate.errors import BadPath, KeyRefused, MethodRefused, OperationRefused
@@ -88,7 +89,12 @@ _API_PATHS = (
 
 def official_provider(upstream: Upstream) -> str | None:
     """Return the provider that owns an upstream's address; None for the operator's own server."""
-    host = (urlsplit(upstream.base_url).hostname or "").rstrip(".")
+    return _find_official_provider(upstream.base_url)
+
+
+@lru_cache(maxsize=256)
+def _find_official_provider(base_url: str) -> str | None:
+    host = (urlsplit(base_url).hostname or "").rstrip(".")
     if _BEDROCK_HOST.fullmatch(host):
         return "aws"
     return next(
@@ -199,6 +205,8 @@ def check_request_line(request: ClientRequest) -> None:
         segments = path.replace("\\", "/").split("/")
         if any(segment.partition(";")[0] in (".", "..") for segment in segments):
             raise BadPath(request.path[:100])
+        if "%" not in path:
+            return
         path = unquote(path)
 
 
