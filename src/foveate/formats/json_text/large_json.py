@@ -187,6 +187,8 @@ def copy_bytes(data: msgspec.Raw | bytes | memoryview, sizes: SliceSizes = DEFAU
 
 
 def contains(data: bytes, word: bytes, sizes: SliceSizes = DEFAULT_SIZES) -> bool:
+    if len(data) <= sizes.large_bytes:
+        return word in data
     overlap = len(word) - 1
     return any(
         data.find(word, at, at + sizes.large_bytes + overlap) >= 0

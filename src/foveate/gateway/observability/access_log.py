@@ -115,9 +115,9 @@ def format_line(record: AccessRecord) -> str:
         columns[-1] = _format_cell(_request_line(record), _REQUEST_WIDTH).rstrip()
     events = ", ".join(_describe_events(record))
     line = " ".join([*columns, record.id[:_ID_CHARS], events]).rstrip()
-    if cell_len(line) > MAX_COLUMNS and record.has_usage and record.session:
+    if _count_columns(line) > MAX_COLUMNS and record.has_usage and record.session:
         line = " ".join([*columns, events])  # the session also identifies it
-    if cell_len(line) > MAX_COLUMNS:
+    if _count_columns(line) > MAX_COLUMNS:
         line = " ".join(line.split())
     return _cut(line, MAX_COLUMNS)
 
@@ -145,7 +145,9 @@ def _format_count(number: int) -> str:
     """Return a number in at most four characters, unless it is absurd."""
     if number < 1000:
         return str(number)
-    unit, size = next((unit for unit in _UNITS if number < 999.5 * unit[1]), _UNITS[-1])
+    for unit, size in _UNITS:
+        if number < 999.5 * size:
+            break
     return f"{number / size:.1f}{unit}" if number < 9.95 * size else f"{number / size:,.0f}{unit}"
 
 
@@ -212,9 +214,17 @@ def _format_model(name: str) -> str:
 
 def _cut(text: str, width: int, ellipsis: str = "…") -> str:
     """Shorten a text to the columns that a terminal shows."""
-    if cell_len(text) <= width:
+    if _count_columns(text) <= width:
         return text
-    return set_cell_size(text, width - len(ellipsis)).rstrip() + ellipsis
+    return _set_columns(text, width - len(ellipsis)).rstrip() + ellipsis
+
+
+def _count_columns(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def _set_columns(text: str, width: int) -> str:
+    return text[:width].ljust(width) if text.isascii() else set_cell_size(text, width)
 
 
 # The same names occur again and again. Long texts are cut before they are cached.
@@ -227,7 +237,7 @@ def _shorten_and_redact(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def _pad(text: str, width: int, ellipsis: str) -> str:
-    return set_cell_size(_cut(_shorten_and_redact(text), width, ellipsis), width)
+    return _set_columns(_cut(_shorten_and_redact(text), width, ellipsis), width)
 
 
 @lru_cache(maxsize=256)
