@@ -173,14 +173,14 @@ def stepped_gateway(folder: Path, upstream_port: int) -> Iterator[SteppedGateway
 
 
 @contextmanager
-def litellm(folder: Path, upstream_port: int) -> Iterator[Server]:
-    """Run LiteLLM's proxy with defaults, one worker and two models."""
+def litellm(folder: Path, upstream_port: int, *, workers: int = 1) -> Iterator[Server]:
+    """Run LiteLLM's proxy with defaults and two models."""
     port = _free_port()
     config = folder / "litellm.yaml"
     config.write_text(_litellm_configuration(upstream_port), encoding="utf-8")
     command = [
         *(_find_command("litellm"), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)),
-        *("--num_workers", "1"),
+        *("--num_workers", str(workers)),
     ]
     log = folder / "litellm.log"
     # Without a network it uses its bundled price list; everything else is the default.

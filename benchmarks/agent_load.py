@@ -1,0 +1,203 @@
+"""Load that looks like agents: each waits for its model and pauses, in sessions of ten turns.
+
+Every request has the whole history. `run_agents` sends the load from separate processes; `slow_provider` runs
+a model that takes some time to respond.
+"""
+
+import asyncio
+import json
+import multiprocessing
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gateway_processes import Server, cpu_seconds, start_process
+from benchmarks.gateway_requests import KEY, MODEL
+from benchmarks.harness import BadData
+
+DIRECT = "direct"
+MODEL_SECONDS, THINKING_SECONDS = 0.3, 0.1
+_WARM_UP_SECONDS = 3.0
+_PROCESSES = 2
+_TURNS, _FIRST_WORDS = 10, 300
+_REPLY = "ok " * 40
+_WORDS = [f"{chr(97 + first) * 2}{chr(97 + second) * 2}" for first in range(26) for second in range(26)]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of an agent. `ended_at` is by the clock that all processes share."""
+
+    ended_at: float
+    seconds: float
+    is_answered: bool
+    turn: int
+    """Number of the call in its session, from 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """Calls after the warm-up, the seconds in which they ended, and the server's CPU time of all calls."""
+
+    calls: list[Call]
+    seconds: float
+    cpu_us: float
+
+    @property
+    def per_second(self) -> float:
+        return sum(call.is_answered for call in self.calls) / self.seconds
+
+    @property
+    def answered_share(self) -> float:
+        return sum(call.is_answered for call in self.calls) / len(self.calls)
+
+    def percentile_ms(self, share: float) -> float:
+        milliseconds = sorted(1e3 * call.seconds for call in self.calls)
+        return milliseconds[int(share * len(milliseconds))]
+
+
+def run_agents(
+    server: Server, agents: int, seconds: float, *, thinking_seconds: float = THINKING_SECONDS
+) -> LoadResult:
+    """Send the requests of `agents` agents to a server. The first seconds are not counted."""
+    cpu = cpu_seconds(server.pid)
+    with multiprocessing.get_context("spawn").Pool(_PROCESSES) as pool:
+        shares = [
+            (server.port, 1_000 * number, agents // _PROCESSES, seconds, thinking_seconds)
+            for number in range(_PROCESSES)
+        ]
+        calls = sorted(
+            (call for some in pool.starmap(_run_agents_here, shares) for call in some),
+            key=lambda call: call.ended_at,
+        )
+    spent = cpu_seconds(server.pid) - cpu
+    first = calls[0].ended_at + _WARM_UP_SECONDS if calls else 0.0
+    counted = [call for call in calls if call.ended_at >= first]
+    if not counted:
+        raise BadData(f"{server.name} answered nothing within {seconds:g} s")
+    return LoadResult(
+        calls=counted, seconds=counted[-1].ended_at - first, cpu_us=round(1e6 * spent / len(calls), 1)
+    )
+
+
+def _run_agents_here(
+    port: int, first_seed: int, agents: int, seconds: float, thinking_seconds: float
+) -> list[Call]:
+    import uvloop
+
+    calls: list[Call] = []
+
+    async def run_all() -> None:
+        until = time.monotonic() + seconds
+        await asyncio.gather(
+            *(_run_agent(port, first_seed + index, until, thinking_seconds, calls) for index in range(agents))
+        )
+
+    uvloop.run(run_all())
+    return calls
+
+
+async def _run_agent(port: int, seed: int, until: float, thinking_seconds: float, calls: list[Call]) -> None:
+    chance = random.Random(f"{seed} {until}")  # sessions of one measurement do not occur in another
+    await asyncio.sleep(chance.random() * (MODEL_SECONDS + THINKING_SECONDS))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    messages: list[dict[str, str]] = []
+    turn = 0
+    while time.monotonic() < until:
+        if turn % _TURNS == 0:
+            messages = [{"role": "user", "content": " ".join(chance.choices(_WORDS, k=_FIRST_WORDS))}]
+        else:
+            messages.append({"role": "assistant", "content": _REPLY})
+            messages.append({"role": "user", "content": f"go on {turn}"})
+        body = json.dumps({"model": MODEL, "max_tokens": 100, "messages": messages}).encode()
+        started = time.monotonic()
+        writer.write(
+            f"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {KEY}\r\n"
+            f"anthropic-version: 2023-06-01\r\nx-foveate-agent: agent-{seed % 50}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        status = await _read_response(reader)
+        ended = time.monotonic()
+        calls.append(Call(ended, ended - started, status == 200, turn % _TURNS))
+        turn += 1
+        await asyncio.sleep(thinking_seconds)
+    writer.close()
+
+
+async def _read_response(reader: asyncio.StreamReader) -> int:
+    """Return the status of a response once it is complete."""
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    _, is_sized, rest = head.partition(b"content-length:")
+    if is_sized:
+        await reader.readexactly(int(rest.split(b"\r\n")[0]))
+    else:
+        while size := int(await reader.readline(), 16):
+            await reader.readexactly(size + 2)
+        await reader.readline()
+    return int(head[9:12])
+
+
+@contextmanager
+def slow_provider(folder: Path, model_seconds: float = MODEL_SECONDS) -> Iterator[Server]:
+    """Run a provider whose model takes some time."""
+    log = folder / f"provider-{model_seconds:g}.log"
+    with start_process([sys.executable, "-m", "benchmarks.agent_load", str(model_seconds)], log=log) as process:
+        assert process.stdout is not None
+        yield Server(DIRECT, int(process.stdout.readline()), process.pid, log)
+
+
+class _ProviderConnection(asyncio.Protocol):
+    def __init__(self, model_seconds: float) -> None:
+        self._model_seconds = model_seconds
+        self._received = bytearray()
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, is_whole, body = bytes(self._received).partition(b"\r\n\r\n")
+        if not is_whole:
+            return
+        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+        if len(body) >= length:
+            self._received.clear()
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._model_seconds, self._transport.write, _make_response(length))
+
+
+def _make_response(size_bytes: int) -> bytes:
+    reply = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": MODEL,
+        "content": [{"type": "text", "text": _REPLY}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": size_bytes // 4, "output_tokens": 40},
+    }
+    body = json.dumps(reply).encode()
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+async def _serve(model_seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(partial(_ProviderConnection, model_seconds), "127.0.0.1", 0, backlog=1024)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+    server.close()
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    uvloop.run(_serve(float(sys.argv[1])))

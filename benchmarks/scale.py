@@ -1,0 +1,161 @@
+"""Agents that 1, 2 and 8 workers serve, and the latency that they add, compared with LiteLLM's proxy.
+
+Each agent waits 300 ms for its model and pauses for 100 ms, in sessions of ten turns that send the whole
+history each time. `sqlite_2w_64a_added_p99_ms` is the 99th percentile that two workers on SQLite add for 64
+agents, and `offered` is what these agents send without a gateway. `sqlite_2w_carried` is the highest number of
+requests per second at which at most 100 ms are added to the 99th percentile.
+
+`second_turn_over_others` is the mean latency of the second request of a session, divided by that of later ones,
+with a model that responds at once and agents that do not pause. `--only sqlite-1,litellm-2` runs some of the
+contenders, and `--agents 64` other numbers of agents.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import mean
+
+from benchmarks.agent_load import DIRECT, LoadResult, run_agents, slow_provider
+from benchmarks.databases import new_database, new_file, running_postgres
+from benchmarks.gateway_processes import Server, foveate, litellm
+from benchmarks.harness import BadData, Cell, Report
+
+WORKERS = (1, 2, 8)
+DATABASES = ("sqlite", "postgres")
+PEER = "litellm"
+AGENTS = 64
+CONTENDERS = tuple(f"{kind}-{count}" for kind in (*DATABASES, PEER) for count in WORKERS)
+_SECONDS, _STEP_SECONDS, _QUICK_SECONDS = 13.0, 8.0, 7.0
+# Contenders whose limit is looked for, with these numbers of agents, until too much is added.
+_LIMIT_WORKERS, _LIMIT_AGENTS, _LIMIT_ADDED_MS = (1, 2), (96, 128, 170, 226, 300, 400), 100.0
+_UNPAUSED_AGENTS = 8
+
+FIGURES = (
+    "<contender>w_<agents>a_added_p50_ms",
+    "<contender>w_<agents>a_added_p99_ms",
+    "<contender>w_<agents>a_cpu_us",
+    "<contender>w_<agents>a_offered",
+    "<contender>w_<agents>a_per_second",
+    "<contender>w_carried",
+    "<database>_second_turn_over_others",
+    "second_turn_over_others",
+)
+
+
+def run(_data: Path | None, *, quick: bool = False, only: str = "", agents: str = "") -> Report:
+    """Run every contender in turn. `quick` measures for a shorter time, and looks for no limits."""
+    chosen = [name.strip() for name in only.split(",") if name.strip()] or list(CONTENDERS)
+    if unknown := set(chosen) - set(CONTENDERS):
+        raise BadData(f"--only takes {', '.join(CONTENDERS)}, not {', '.join(sorted(unknown))}")
+    try:
+        sizes = [int(size) for size in agents.split(",") if size.strip()] or [AGENTS]
+    except ValueError:
+        raise BadData(f"--agents takes numbers, as in 64,256, not {agents!r}") from None
+    seconds = _QUICK_SECONDS if quick else _SECONDS
+    rows: list[dict[str, Cell]] = []
+    figures: dict[str, float] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foveate-bench-")))
+        postgres = None
+        if any(name.startswith("postgres") for name in chosen):
+            postgres = stack.enter_context(running_postgres())
+        provider = stack.enter_context(slow_provider(folder))
+        direct = run_agents(provider, AGENTS, seconds)
+        rows.append(_to_row(DIRECT, AGENTS, direct, direct))
+        for name in (each for each in CONTENDERS if each in chosen):
+            if name.startswith("postgres") and postgres is None:
+                continue
+            workers = int(name.partition("-")[2])
+            with _contender(name, folder, provider, postgres) as server:
+                found = [_measure(name, server, size, seconds, direct) for size in sizes]
+                if not quick and workers in _LIMIT_WORKERS and not name.startswith(PEER):
+                    found += _find_limit(name, server, found, direct)
+            rows += found
+        for database in DATABASES:
+            if f"{database}-1" in chosen and (database == "sqlite" or postgres is not None):
+                figures[f"{database}_second_turn_over_others"] = _second_turn(database, folder, postgres)
+    figures |= _to_figures(rows)
+    if ratios := [value for name, value in figures.items() if name.endswith("second_turn_over_others")]:
+        figures["second_turn_over_others"] = max(ratios)
+    peers = [row for row in rows if str(row["contender"]).startswith(PEER)]
+    return Report(figures=figures, peers={PEER: _to_figures(peers)}, rows=rows)
+
+
+def _to_figures(rows: Sequence[dict[str, Cell]]) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for row in rows:
+        key = f"{str(row['contender']).replace('-', '_')}w"
+        for name in ("per_second", "offered", "added_p50_ms", "added_p99_ms", "cpu_us"):
+            if row["contender"] != DIRECT:
+                figures[f"{key}_{row['agents']}a_{name}"] = float(row[name] or 0)
+        if "carried" in row:
+            figures[f"{key}_carried"] = float(row["carried"] or 0)
+    return figures
+
+
+def _measure(name: str, server: Server, agents: int, seconds: float, direct: LoadResult) -> dict[str, Cell]:
+    print(f"{name}, {agents} agents …", file=sys.stderr, flush=True)
+    return _to_row(name, agents, run_agents(server, agents, seconds), direct)
+
+
+def _to_row(name: str, agents: int, load: LoadResult, direct: LoadResult) -> dict[str, Cell]:
+    return {
+        "contender": name,
+        "agents": agents,
+        "per_second": round(load.per_second, 1),
+        "offered": round(direct.per_second * agents / AGENTS, 1),
+        "answered": round(load.answered_share, 4),
+        "added_p50_ms": round(load.percentile_ms(0.5) - direct.percentile_ms(0.5), 1),
+        "added_p99_ms": round(load.percentile_ms(0.99) - direct.percentile_ms(0.99), 1),
+        "cpu_us": round(load.cpu_us),
+    }
+
+
+def _find_limit(
+    name: str, server: Server, measured: Sequence[dict[str, Cell]], direct: LoadResult
+) -> list[dict[str, Cell]]:
+    """Return measurements with more and more agents, until too much is added to the 99th percentile."""
+    rows: list[dict[str, Cell]] = []
+    for agents in _LIMIT_AGENTS:
+        rows.append(_measure(name, server, agents, _STEP_SECONDS, direct))
+        if float(rows[-1]["added_p99_ms"] or 0) > _LIMIT_ADDED_MS:
+            break
+    carried = [row for row in (*measured, *rows) if float(row["added_p99_ms"] or 0) <= _LIMIT_ADDED_MS]
+    rows[-1]["carried"] = max((float(row["per_second"] or 0) for row in carried), default=0.0)
+    return rows
+
+
+def _second_turn(database: str, folder: Path, postgres: object | None) -> float:
+    """Return the latency of second requests over that of later ones, without pauses."""
+    print(f"{database}, second requests …", file=sys.stderr, flush=True)
+    with (
+        slow_provider(folder, 0.0) as provider,
+        _contender(f"{database}-1", folder, provider, postgres, name=f"{database}-unpaused") as server,
+    ):
+        load = run_agents(server, _UNPAUSED_AGENTS, _STEP_SECONDS, thinking_seconds=0.0)
+    second = mean(call.seconds for call in load.calls if call.turn == 1)
+    return round(second / mean(call.seconds for call in load.calls if call.turn > 1), 3)
+
+
+@contextmanager
+def _contender(
+    contender: str, folder: Path, provider: Server, postgres: object | None, *, name: str = ""
+) -> Iterator[Server]:
+    kind, _, count = contender.partition("-")
+    if kind == PEER:
+        with litellm(folder, provider.port, workers=int(count)) as running:
+            yield running
+        return
+    url = new_file(str(folder)) if kind == "sqlite" else new_database(postgres)
+    with foveate(
+        folder,
+        provider.port,
+        name=name or contender,
+        workers=int(count),
+        is_default=True,
+        more=f"store: {{url: {json.dumps(url)}}}\n",
+    ) as running:
+        yield running
