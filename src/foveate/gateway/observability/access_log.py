@@ -146,9 +146,11 @@ def _format_count(number: int) -> str:
     if number < 1000:
         return str(number)
     for unit, size in _UNITS:
+        if number < 9.95 * size:
+            return f"{number / size:.1f}{unit}"
         if number < 999.5 * size:
-            break
-    return f"{number / size:.1f}{unit}" if number < 9.95 * size else f"{number / size:,.0f}{unit}"
+            return f"{number / size:.0f}{unit}"
+    return f"{number / size:,.0f}{unit}"
 
 
 def _format_cost(dollars: Decimal | None) -> str:
