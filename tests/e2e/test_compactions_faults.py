@@ -15,7 +15,7 @@ import pytest
 from foveate.store import open_store
 from foveate.store.migrate import VERSION_TABLE
 from tests.support.processes.commands import WITHOUT_KEYS, Outcome, on_terminal, spawn, wait_until_open
-from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND
+from tests.support.processes.forked_commands import COMMAND
 from tests.support.processes.heavy_imports import HEAVY_IMPORTS_SCRIPT
 from tests.support.processes.sqlite_lock import locked_by_another_process
 from tests.support.stores.records import COMPACTED_MESSAGES, make_compaction
@@ -66,7 +66,7 @@ def test_control_c_exits_with_130_and_no_traceback(path: Path) -> None:
     with (
         locked_by_another_process(path, "IMMEDIATE"),
         subprocess.Popen(
-            [*REAL_COMMAND, "compactions", "undo", "fold", "--store", url],
+            [*COMMAND, "compactions", "undo", "fold", "--store", url],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=WITHOUT_KEYS,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from foveate.cost.caps import list_accounts
 from foveate.store import open_store
 from tests.support.processes.commands import WITHOUT_KEYS, Outcome, on_terminal, spawn, wait_until_open
-from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND
+from tests.support.processes.forked_commands import COMMAND
 from tests.support.processes.heavy_imports import HEAVY_IMPORTS_SCRIPT
 from tests.support.processes.sqlite_lock import locked_by_another_process
 from tests.support.stores.ledger_records import CHARGE, make_call, settle_one
@@ -125,7 +125,7 @@ def test_control_c_while_waiting_for_a_store_exits_with_130(url: str) -> None:
     exclusive_connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     exclusive_connection.execute("BEGIN IMMEDIATE")  # others cannot even read
     with subprocess.Popen(
-        [*REAL_COMMAND, "cost", "--by", "day", "--store", url],
+        [*COMMAND, "cost", "--by", "day", "--store", url],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=WITHOUT_KEYS,

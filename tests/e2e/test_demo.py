@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ from typing import Any
 import pytest
 
 from tests.support.processes.commands import WITHOUT_KEYS, on_terminal
+from tests.support.processes.forked_commands import COMMAND
 
 pytestmark = pytest.mark.process
 
-COMMAND = [sys.executable, "-m", "foveate", "demo"]
+DEMO = [*COMMAND, "demo"]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> "tuple[subprocess.Complete
     folder = tmp_path_factory.mktemp("demo")
     started_at = time.monotonic()
     process = subprocess.run(
-        [*COMMAND, "--json"],
+        [*DEMO, "--json"],
         capture_output=True,
         text=True,
         check=False,
@@ -89,7 +89,7 @@ def test_invalid_arguments_are_reported(run: Any, arguments: list[str], reason: 
 
 def test_ctrl_c_ends_the_demo_and_leaves_no_files(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        COMMAND,
+        DEMO,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

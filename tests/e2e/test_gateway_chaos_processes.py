@@ -98,14 +98,14 @@ def test_two_hundred_concurrent_streams_are_complete_and_charged(tmp_path: Path)
     pieces = [STREAM_HEAD, *map(http_chunk, EVENTS), LAST_CHUNK]
     with running_upstream(respond_once(*pieces, pause_seconds=0.03)) as upstream:
         write_config(config, upstream.url, f"server: {{log_level: warning}}\n{CAP_CONFIG}")
-        with gateway_process(tmp_path, "--config", str(config), forked=False) as gateway:
+        with gateway_process(tmp_path, "--config", str(config)) as gateway:
 
             async def read_streams(count: int) -> list[bytes]:
                 return await asyncio.gather(*(read_stream(gateway.url, number) for number in range(count)))
 
             asyncio.run(read_streams(WARM_UP_STREAMS))  # it loads what it needs
             wait_until_settled(tmp_path / STORE_FILE, WARM_UP_STREAMS)
-            pid = gateway.process.pid
+            pid = gateway.pid
             sockets, memory = open_sockets(pid), resident_bytes(pid)
             responses = [parse_response(data) for data in asyncio.run(read_streams(STREAMS))]
             ledger = wait_until_settled(tmp_path / STORE_FILE, WARM_UP_STREAMS + STREAMS, within_seconds=20)
@@ -133,7 +133,7 @@ def test_invalid_new_settings_do_not_disturb_running_requests(sandbox: RunningSa
     valid_config = config.read_bytes()
     statuses: list[int] = []
     is_over = Event()
-    with gateway_process(tmp_path, "--config", str(config), forked=False) as gateway:
+    with gateway_process(tmp_path, "--config", str(config)) as gateway:
 
         def send_requests() -> None:
             while not is_over.is_set():
@@ -179,7 +179,7 @@ def test_a_killed_gateway_has_lost_nothing_after_a_restart(sandbox: RunningSandb
     messages: list[Any] = []
     file = tmp_path / STORE_FILE
     with (
-        gateway_process(tmp_path, "--config", str(config), forked=False) as gateway,
+        gateway_process(tmp_path, "--config", str(config)) as gateway,
         ThreadPoolExecutor(4) as clients,
     ):
         for number in range(4):
@@ -193,14 +193,14 @@ def test_a_killed_gateway_has_lost_nothing_after_a_restart(sandbox: RunningSandb
             for n in range(3)
         ]
         wait_until(lambda: len(sandbox.requests), lambda request_count: request_count >= requests_before + 3)
-        gateway.process.kill()
+        gateway.kill()
         logs = stop_and_read_log(gateway, is_killed=True)
         assert all(isinstance(future.exception(), anthropic.APIConnectionError) for future in in_flight)
     with closing(sqlite3.connect(file)) as connection:
         expiries = [row[0] for row in connection.execute("SELECT expires_at FROM reservations_v1")]
         connection.execute("UPDATE reservations_v1 SET expires_at = 1")  # as if the leases had expired
         connection.commit()
-    with gateway_process(tmp_path, "--config", str(config), forked=False) as gateway:
+    with gateway_process(tmp_path, "--config", str(config)) as gateway:
         for number in range(4):
             send_turn(gateway.url, messages, f"Two {number}")
         ledger = wait_until_settled(file, 11)
@@ -228,8 +228,8 @@ def test_sessions_continue_through_the_other_gateway_if_one_is_killed(
     write_config(config, sandbox.url, f"store: {{url: '{url}'}}\n{CAP_CONFIG}")
     sessions: list[list[Any]] = [[] for _ in range(3)]
     with (
-        gateway_process(tmp_path, "--config", str(config), forked=False) as first,
-        gateway_process(tmp_path, "--config", str(config), forked=False) as second,
+        gateway_process(tmp_path, "--config", str(config)) as first,
+        gateway_process(tmp_path, "--config", str(config)) as second,
         ThreadPoolExecutor(8) as clients,
     ):
         for number in range(4):
@@ -256,7 +256,7 @@ def test_sessions_continue_through_the_other_gateway_if_one_is_killed(
         wait_until(lambda: len(sandbox.requests), lambda request_count: request_count >= requests_before + 3)
         new_session: list[Any] = []
         new_turn = clients.submit(send_turn, second.url, new_session, "Meanwhile")
-        first.process.kill()
+        first.kill()
         new_turn.result()
         assert all(isinstance(call.exception(), anthropic.APIConnectionError) for call in interrupted)
         for messages in (*sessions, new_session):

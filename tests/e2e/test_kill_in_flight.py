@@ -107,12 +107,11 @@ def test_streams_in_flight_at_kill_9_are_recorded_once_as_possibly_charged(tmp_p
     config = tmp_path / "foveate.yaml"
     with running_upstream(respond_or_stall) as upstream:
         config.write_text(UPSTREAMS_WITHOUT_REUSE.format(url=upstream.url) + caps)
-        with gateway_process(tmp_path, "--config", str(config), forked=False) as gateway, ExitStack() as stack:
+        with gateway_process(tmp_path, "--config", str(config)) as gateway, ExitStack() as stack:
             open_streams(gateway, stack, tmp_path)
-            gateway.process.kill()
-            gateway.process.wait()
+            gateway.kill()
         for _ in range(2):  # the second start finds nothing more to record
-            with gateway_process(tmp_path, "--config", str(config), forked=False) as gateway:
+            with gateway_process(tmp_path, "--config", str(config)) as gateway:
                 charges = wait_until(lambda: read_charges(tmp_path), lambda charges: len(charges) > STREAMS)
                 gateway.process.send_signal(signal.SIGTERM)
                 assert gateway.wait_for_exit()[0] == 0
@@ -126,7 +125,7 @@ def test_streams_of_a_killed_worker_are_recorded_by_another(tmp_path: Path) -> N
         config.write_text(
             UPSTREAMS_WITHOUT_REUSE.format(url=upstream.url) + TOTAL_CAP + "server: {workers: 2}\n"
         )
-        with gateway_process(tmp_path, "--config", str(config), forked=False) as gateway, ExitStack() as stack:
+        with gateway_process(tmp_path, "--config", str(config)) as gateway, ExitStack() as stack:
             open_streams(gateway, stack, tmp_path)
             for pid in gateway.workers():
                 os.kill(pid, signal.SIGKILL)

@@ -5,13 +5,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import anthropic
 import pytest
 
 from foveate.sandbox.script import ScriptStep
+from tests.support.processes.forked_commands import COMMAND
 from tests.support.servers.gateway_process import SERVE_COMMAND, gateway_process, write_config
 from tests.support.servers.sandbox import KEY, running_sandbox, step_headers
 
@@ -61,7 +61,7 @@ def test_a_gateway_serves_applies_a_new_configuration_at_once_and_exits_cleanly(
     assert "did you mean caps" in errors or "cups" in errors
     assert KEY not in errors
     report = subprocess.run(
-        [sys.executable, "-m", "foveate", "cost", "--json"],
+        [*COMMAND, "cost", "--json"],
         capture_output=True,
         text=True,
         check=True,
@@ -87,7 +87,7 @@ def test_a_port_in_use_is_reported_with_a_way_to_find_its_user(tmp_path: Path) -
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         result = subprocess.run(
-            [sys.executable, "-m", "foveate", "serve", "--port", str(port)],
+            [*COMMAND, "serve", "--port", str(port)],
             capture_output=True,
             text=True,
             check=False,
@@ -106,7 +106,7 @@ def test_a_gateway_reads_keys_and_configuration_from_their_default_places(tmp_pa
     (tmp_path / ".env").write_text("OPENROUTER_API_KEY=sk-hush\nDEEPSEEK_API_KEY=sk-hush\n")
 
     with gateway_process(
-        tmp_path, DEEPSEEK_API_KEY="", ANTHROPIC_API_KEY="sk-hush", OPENAI_API_KEY="", forked=False
+        tmp_path, DEEPSEEK_API_KEY="", ANTHROPIC_API_KEY="sk-hush", OPENAI_API_KEY=""
     ) as gateway:
         ready = gateway.ready_object
 

@@ -43,7 +43,7 @@ def test_a_charge_survives_kill_9_of_its_gateway_while_the_store_is_locked(tmp_p
     config, outbox_folder = tmp_path / "foveate.yaml", tmp_path / "spool"
     with running_sandbox() as sandbox:
         write_config(config, sandbox.url)
-        with gateway_process(tmp_path, "--config", str(config), forked=False) as gateway:
+        with gateway_process(tmp_path, "--config", str(config)) as gateway:
             send_message(gateway.url)
             # Locked only while the provider answers: earlier, the gateway would wait for its store.
             thread = Thread(target=send_message, args=(gateway.url,), kwargs={"seconds": 2.0})
@@ -56,10 +56,9 @@ def test_a_charge_survives_kill_9_of_its_gateway_while_the_store_is_locked(tmp_p
                 while not any(path.stat().st_size for path in outbox_folder.glob("*/*.bills")):
                     assert time.monotonic() < deadline, "the charge is not on the disk"
                     time.sleep(0.05)
-                gateway.process.kill()
-                gateway.process.wait()
+                gateway.kill()
         assert len(read_charges(tmp_path)) == 1
-        with gateway_process(tmp_path, "--config", str(config), forked=False):
+        with gateway_process(tmp_path, "--config", str(config)):
             assert len(read_charges(tmp_path)) == 2
             assert not any(path.stat().st_size for path in outbox_folder.glob("*/*"))
 
@@ -82,7 +81,7 @@ def test_charges_survive_kill_9_of_a_gateway_right_after_its_responses(tmp_path:
     with running_upstream(respond_and_close_late) as upstream:
         write_config(config, upstream.url)
         with (
-            gateway_process(tmp_path, "--config", str(config), forked=False) as gateway,
+            gateway_process(tmp_path, "--config", str(config)) as gateway,
             connect(gateway.url) as stream_connection,
             connect(gateway.url) as plain_connection,
         ):
@@ -90,9 +89,8 @@ def test_charges_survive_kill_9_of_a_gateway_right_after_its_responses(tmp_path:
             read_until(stream_connection, b"".join(EVENTS)[-20:])
             plain_connection.sendall(claude_request(KEY))
             read_until(plain_connection, claude_response("Hello")[-20:])
-            gateway.process.kill()
-            gateway.process.wait()
-        with gateway_process(tmp_path, "--config", str(config), forked=False):
+            gateway.kill()
+        with gateway_process(tmp_path, "--config", str(config)):
             charges = wait_until(lambda: read_charges(tmp_path), lambda charges: len(charges) >= 2)
     assert len(charges) == 2
     assert all(charge.estimated_dollars for charge in charges)

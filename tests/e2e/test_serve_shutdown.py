@@ -86,7 +86,7 @@ def test_a_stream_in_flight_is_finished_and_charged(
     workers: str, signal_number: signal.Signals, code: int, sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     write_config(tmp_path / "foveate.yaml", sandbox.url)
-    with gateway_process(tmp_path, "--workers", workers, forked=False) as gateway:
+    with gateway_process(tmp_path, "--workers", workers) as gateway:
         client = StreamingClient(gateway.url, SLOW_STEP)
         pids = gateway.workers()
         gateway.process.send_signal(signal_number)
@@ -106,7 +106,7 @@ def test_a_second_signal_exits_at_once_and_interrupted_calls_are_charged(
     sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     write_config(tmp_path / "foveate.yaml", sandbox.url)
-    with gateway_process(tmp_path, "--workers", "2", forked=False) as gateway:
+    with gateway_process(tmp_path, "--workers", "2") as gateway:
         client = StreamingClient(gateway.url, ENDLESS_STEP)
         gateway.process.send_signal(signal.SIGINT)
         assert wait_until(
@@ -128,7 +128,7 @@ def test_requests_in_flight_are_interrupted_after_the_grace_period(
     sandbox: RunningSandbox, tmp_path: Path
 ) -> None:
     write_config(tmp_path / "foveate.yaml", sandbox.url, "server: {grace_seconds: 1}\n")
-    with gateway_process(tmp_path, forked=False) as gateway:
+    with gateway_process(tmp_path) as gateway:
         client = StreamingClient(gateway.url, ENDLESS_STEP)
         gateway.process.terminate()
         code, errors = gateway.wait_for_exit(within_seconds=15)
@@ -142,7 +142,7 @@ def test_requests_in_flight_are_interrupted_after_the_grace_period(
 def test_shutdown_does_not_wait_for_idle_connections(sandbox: RunningSandbox, tmp_path: Path) -> None:
     write_config(tmp_path / "foveate.yaml", sandbox.url)
     with (
-        gateway_process(tmp_path, forked=False) as gateway,
+        gateway_process(tmp_path) as gateway,
         anthropic.Anthropic(base_url=gateway.url, api_key=KEY) as client,
     ):
         client.messages.count_tokens(model="claude-opus-4-5", messages=[{"role": "user", "content": "Hello"}])

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -16,6 +15,7 @@ import anthropic
 import pytest
 
 from foveate.gateway.server.supervisor import CrashHistory
+from tests.support.processes.forked_commands import COMMAND
 from tests.support.servers.gateway_process import (
     SERVE_COMMAND,
     GatewayProcess,
@@ -137,10 +137,10 @@ def test_a_worker_started_with_an_invalid_file_uses_the_previous_configuration(
 
 def test_no_worker_outlives_a_parent_that_is_killed(sandbox: RunningSandbox, tmp_path: Path) -> None:
     write_config(tmp_path / "foveate.yaml", sandbox.url)
-    with gateway_process(tmp_path, "--workers", "2", forked=False) as gateway:
+    with gateway_process(tmp_path, "--workers", "2") as gateway:
         pids = gateway.workers()
         assert len(pids) == 2
-        os.kill(gateway.process.pid, signal.SIGKILL)
+        os.kill(gateway.pid, signal.SIGKILL)
 
         wait_until_gone(pids, within_seconds=10)
 
@@ -170,7 +170,7 @@ def test_workers_share_one_postgresql(
 ) -> None:
     url = postgres.new_database()
     write_config(tmp_path / "foveate.yaml", sandbox.url, f"store: {{url: '{url}'}}\n")
-    with gateway_process(tmp_path, "--workers", "2", forked=False) as gateway:
+    with gateway_process(tmp_path, "--workers", "2") as gateway:
         with anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client:
             for _ in range(3):
                 client.messages.create(
@@ -179,7 +179,7 @@ def test_workers_share_one_postgresql(
         gateway.process.terminate()
         assert gateway.wait_for_exit()[0] == 0
     report = subprocess.run(
-        [sys.executable, "-m", "foveate", "cost", "--json", "--store", url],
+        [*COMMAND, "cost", "--json", "--store", url],
         capture_output=True,
         text=True,
         check=True,

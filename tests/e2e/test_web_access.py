@@ -196,7 +196,7 @@ def test_a_gateway_exits_within_seconds_while_pages_are_open(
     write_config(tmp_path / "foveate.yaml", sandbox.url)
     lost_connection = "ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE"
     with (
-        gateway_process(tmp_path, "--workers", "2", forked=False) as gateway,
+        gateway_process(tmp_path, "--workers", "2") as gateway,
         open_page(browser, gateway.url, allowed_console_errors=lost_connection) as page,
     ):
         pages = [page, *(page.context.new_page() for _ in range(2))]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -10,9 +11,10 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
+import pexpect  # type: ignore[import-untyped]
 import pytest
 
-from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND, ensure_running
+from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND, command_pid, ensure_running
 
 pytestmark = pytest.mark.process
 
@@ -77,6 +79,34 @@ def test_a_signal_ends_a_forked_command_like_a_real_one(number: signal.Signals) 
         return process.returncode, errors
 
     assert exit_after_signal(COMMAND) == exit_after_signal(REAL_COMMAND)
+
+
+@pytest.mark.parametrize("command", [COMMAND, REAL_COMMAND])
+def test_the_pid_of_a_command_is_that_of_its_own_process(command: list[str]) -> None:
+    with subprocess.Popen([*command, "sandbox", "--port", "0", "--json"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        pid = command_pid(process.pid)
+        assert (pid == process.pid) == (command == REAL_COMMAND)
+        os.kill(pid, signal.SIGKILL)
+
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_forked_command_has_the_terminal_like_a_real_one() -> None:
+    def screen_after_control_c(command: list[str], env: dict[str, str]) -> tuple[bytes, int | None]:
+        program, *arguments = [*command, "sandbox", "--port", "0"]
+        process = pexpect.spawn(program, arguments, timeout=60, env={**os.environ, **env}, echo=False)
+        process.expect("ANTHROPIC_BASE_URL")
+        process.sendintr()
+        rest = re.sub(rb":\d+", b"", process.read())  # without ports
+        process.close()
+        return rest, process.exitstatus
+
+    outcome = screen_after_control_c(REAL_COMMAND, {})
+
+    assert screen_after_control_c(COMMAND, {}) == outcome
+    assert screen_after_control_c(COMMAND, {"PYTHONIOENCODING": "utf-8"}) == outcome  # it is not forked
 
 
 def wait_until_closed(url: str) -> None:

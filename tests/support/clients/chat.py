@@ -24,7 +24,7 @@ from foveate.gateway.build import open_gateway
 from foveate.gateway.server.serve import load_live_config
 from foveate.sandbox.http import SandboxRequest
 from foveate.store import open_store
-from tests.support.processes.forked_commands import REAL_COMMAND
+from tests.support.processes.forked_commands import COMMAND, ensure_running
 from tests.support.servers.gateway_process import write_config
 from tests.support.stores.templates import ensure_store
 
@@ -146,7 +146,8 @@ def open_terminal(
     folder: Path, *arguments: str, rows: int = 24, columns: int = 80, env: Mapping[str, str] | None = None
 ) -> Iterator[Terminal]:
     """Run `foveate` at a terminal until the end of the block, with its data in `folder`."""
-    program, *prefix = REAL_COMMAND
+    ensure_running()
+    program, *prefix = COMMAND
     inherited = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
     overrides = {"TERM": "xterm-256color", "FOVEATE_HOME": str(folder), "COLUMNS": "", "NO_COLOR": ""}
     process = pexpect.spawn(

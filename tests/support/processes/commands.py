@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.processes.forked_commands import COMMAND
+from tests.support.processes.forked_commands import COMMAND, command_pid
 
 KEYS = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "NO_COLOR")
 WITHOUT_KEYS = {name: value for name, value in os.environ.items() if name not in KEYS}
@@ -77,7 +77,7 @@ def on_terminal(*arguments: str, env: dict[str, str] | None = None, columns: int
 
 def wait_until_open(path: Path, process: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + 60
-    while not any(is_link_to(path, link) for link in Path(f"/proc/{process.pid}/fd").iterdir()):
+    while not any(is_link_to(path, link) for link in Path(f"/proc/{command_pid(process.pid)}/fd").iterdir()):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)

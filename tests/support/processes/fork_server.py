@@ -5,6 +5,7 @@ input ends.
 """
 
 import atexit
+import fcntl
 import gc
 import importlib
 import io
@@ -17,6 +18,7 @@ import signal
 import socket
 import sys
 import tempfile
+import termios
 import time
 from contextlib import suppress
 from random import Random
@@ -34,6 +36,7 @@ class _Order(NamedTuple):
     environment: dict[str, str]
     folder: str
     umask: int
+    has_terminal: bool
     traits: list[object]
 
 
@@ -140,6 +143,9 @@ def _run(order: _Order, streams: list[int], generators: list[Random]) -> None:
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    if order.has_terminal:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     sys.stdin = _stream(0, "rb", sys.stdin)
     sys.stdout = _stream(1, "wb", sys.stdout)
     sys.stderr = _stream(2, "wb", sys.stderr)

@@ -1,14 +1,15 @@
 """Forked `foveate` commands: tests that start many of them need not load the package for each.
 
 `COMMAND` stands for `python -m foveate`, also in scripts of shells: it runs in a fork of a server that has
-loaded everything (see `fork_client`). Use `REAL_COMMAND` if a test needs the id of the process or kills it:
-with `COMMAND` that is the client.
+loaded everything (see `fork_client`). The process that a test starts is the client: `command_pid` returns the
+id of the command's own process. `REAL_COMMAND` is for tests of how a command starts.
 """
 
 import atexit
 import subprocess
 import sys
 import tempfile
+import time
 from functools import cache
 from pathlib import Path
 
@@ -36,3 +37,14 @@ def ensure_running() -> None:
     server.stdout.close()
     atexit.register(server.wait)
     atexit.register(server.stdin.close)
+
+
+def command_pid(client_pid: int) -> int:
+    """Return the id of the process that runs the command, once the client or the command itself has started."""
+    process = Path(f"/proc/{client_pid}")
+    while _SOCKET.encode() in (process / "cmdline").read_bytes().split(b"\0"):
+        name = (process / "comm").read_text(encoding="utf-8").strip()
+        if name.isdecimal():
+            return int(name)
+        time.sleep(0.001)
+    return client_pid

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from tests.support.processes import forked_commands
 from tests.support.stores.templates import ensure_store
 
 SERVE_ARGUMENTS = ("serve", "--port", "0", "--json")
-SERVE_COMMAND = (*forked_commands.REAL_COMMAND, *SERVE_ARGUMENTS)
+SERVE_COMMAND = (*forked_commands.COMMAND, *SERVE_ARGUMENTS)
 # For a scripted upstream, which closes each connection after its response.
 UPSTREAMS_WITHOUT_REUSE = """
 upstreams:
@@ -32,8 +33,16 @@ class GatewayProcess:
     ready_object: dict[str, Any]
     process: "subprocess.Popen[str]"
 
+    @property
+    def pid(self) -> int:
+        return forked_commands.command_pid(self.process.pid)
+
     def workers(self) -> list[int]:
-        return child_pids(self.process.pid)
+        return child_pids(self.pid)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        self.process.wait()
 
     def wait_for_exit(self, *, within_seconds: float = 30) -> tuple[int, str]:
         """Return the exit code and standard error."""
@@ -47,8 +56,7 @@ def gateway_process(
 ) -> Iterator[GatewayProcess]:
     """Run a gateway with `folder` as data and working folder, until the end of the block.
 
-    Its store exists already unless `FOVEATE_STORE` is set. Without `forked`, it is started as users do, for
-    tests that need the process id or kill it.
+    Its store exists already unless `FOVEATE_STORE` is set. Without `forked`, it is started as users do.
     """
     if "FOVEATE_STORE" not in environment:
         ensure_store(folder / "foveate.sqlite")
