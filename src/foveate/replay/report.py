@@ -9,7 +9,7 @@ from foveate.replay.outcomes import CostCheck, Outcome, Placeholders, ReplayedSe
 from foveate.replay.parallel import SessionResult
 from foveate.replay.policies import Policy
 from foveate.replay.recording import UnreadableLine
-from foveate.replay.simulator.policy_runs import DEFAULT_GATEWAY, keeps_client_breakpoints
+from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY, keeps_client_breakpoints
 
 # A suggestion must save at least this share of the recorded cost more than the current configuration.
 _MIN_SHARE = Decimal("0.01")

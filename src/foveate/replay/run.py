@@ -21,15 +21,11 @@ from foveate.replay.cost_sum import CallRates, CallRatesCache, CostSum
 from foveate.replay.outcomes import ContextPoint, CostCheck, Outcome, Placeholders, ReplayedSession
 from foveate.replay.policies import Policy
 from foveate.replay.recording import MissingPart, RecordedCall, Recording, RecordingSource
+from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY
 from foveate.replay.simulator.breakpoints import rules_at
+from foveate.replay.simulator.editing_run import SimulatedCall, context_window_tokens
 from foveate.replay.simulator.message_sizes import MessageSizer
-from foveate.replay.simulator.policy_runs import (
-    DEFAULT_GATEWAY,
-    PolicyRun,
-    SimulatedCall,
-    context_window_tokens,
-    start_runs,
-)
+from foveate.replay.simulator.policy_runs import PolicyRun, start_runs
 from foveate.replay.simulator.reconstruct import (
     ReconstructedCall,
     UsageFinding,
@@ -261,9 +257,9 @@ class _PolicyTotals:
     def add_call(self, sent_call: ReconstructedCall, pricing: _CallPricing, window: int | None) -> None:
         simulated = self._run.simulate(sent_call)
         self._add_usage(self._costs, pricing, simulated.usage, sent_call.output_tokens)
-        if simulated.summary_usage is not None:
+        for summary in simulated.summaries:
             self._compactions += 1
-            self._add_usage(self._compaction_costs, pricing, simulated.summary_usage, simulated.summary_tokens)
+            self._add_usage(self._compaction_costs, pricing, summary.usage, summary.output_tokens)
         tokens = simulated.tokens
         self._largest_context = max(self._largest_context, tokens)
         self._calls += 1
@@ -285,13 +281,13 @@ class _PolicyTotals:
     ) -> ContextPoint:
         costs = CostSum(self._book)
         _add_cost(costs, pricing, simulated.usage, sent_call.output_tokens)
-        if simulated.summary_usage is not None:
-            _add_cost(costs, pricing, simulated.summary_usage, simulated.summary_tokens)
+        for summary in simulated.summaries:
+            _add_cost(costs, pricing, summary.usage, summary.output_tokens)
         return ContextPoint(
             at=sent_call.call.at,
             tokens=simulated.tokens,
             window_tokens=window,
-            is_compacted=simulated.is_compacted,
+            is_compacted=bool(simulated.summaries),
             dollars=costs.dollars or ZERO,
         )
 
