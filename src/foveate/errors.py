@@ -19,6 +19,7 @@
     │   ├── BadOption          an option with an impossible value
     │   ├── MissingExtra       packages of an extra that are not installed
     │   ├── CannotListen       an address that a server cannot listen on
+    │   ├── NoServiceManager   a machine or session without systemd and launchd
     │   └── BadSetting         an invalid setting in a file; has file, line and key
     ├── BudgetExceeded         required sections do not fit; has the size of every section
     ├── DoesNotFit             a request that exceeds the context window and must not be shortened
@@ -26,6 +27,7 @@
     │   ├── CapExceeded        it may cost more than is left; has all amounts
     │   └── CapUncheckable     its price, or the amount spent so far, is unknown
     ├── WorkersFailed          gateway processes that exit right after their start
+    ├── ServiceFailed          a service that does not start, or a service manager that refuses
     ├── UnwritableOutput       standard output that is closed or full
     ├── UnwritableFile         a file that cannot be written; its previous content is untouched
     ├── StoreUnavailable       a database that cannot be reached, read or written; nothing is half done
@@ -280,6 +282,19 @@ class CannotListen(InputError):
         self.reason = reason
 
 
+class NoServiceManager(InputError):
+    """A machine or session without a service manager that could run the gateway."""
+
+    code = "no_service_manager"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"cannot manage a service: {reason}; to run the gateway without one, start `foveate serve` in a "
+            "terminal multiplexer, in a container, or from the system's own init"
+        )
+        self.reason = reason
+
+
 class BadSetting(InputError):
     """An invalid setting in a file: `line` counts from 1, `key` is `a.b.c`."""
 
@@ -421,6 +436,12 @@ class WorkersFailed(FoveateError):
         )
         self.deaths = deaths
         self.exit_code = exit_code
+
+
+class ServiceFailed(FoveateError):
+    """The service of the gateway does not start, or the service manager refuses."""
+
+    code = "service_failed"
 
 
 class UnwritableOutput(FoveateError):

@@ -23,6 +23,7 @@ from tests.golden.shapes import describe_shape
 from tests.golden.stored_records import LATER, SESSION, fill_store
 from tests.support.harness import network_guard
 from tests.support.processes import forked_commands
+from tests.support.processes.service_managers import record_programs
 from tests.support.servers.gateway_process import write_config
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 
@@ -165,8 +166,27 @@ def _run_offline(runs: Runs, folder: Path) -> None:
     runs.run("replay", folder / "broken.jsonl")
     runs.run("replay", folder / "broken.jsonl", folder / "first.yaml", case="unreadable file")
     runs.run("demo", "--session", folder / "short.jsonl")
+    _run_service(runs, folder)
     runs.run("doctor", "--offline")
     del runs.exit_codes["foveate doctor"]  # the result depends on the machine
+
+
+def _run_service(runs: Runs, folder: Path) -> None:
+    """Run the commands of a service, with programs that only record in place of systemd."""
+    programs = record_programs(folder / "programs", "systemctl", "loginctl")
+    running = "ActiveState=active\nSubState=running\nActiveEnterTimestamp=@1794978013\n"
+    programs.print_from("systemctl", running)
+    os.environ["PATH"] = programs.path
+    (folder / "service.yaml").write_text("server: {port: 0}\n", encoding="utf-8")
+    runs.run("service install", "--config", folder / "service.yaml", "--print", kind="print")
+    runs.run("service status", case="not installed")
+    runs.run("service install", "--config", folder / "service.yaml")
+    runs.run("service status")
+    programs.print_from("systemctl", "ActiveState=failed\nSubState=failed\nExecMainStatus=2\n")
+    runs.run("service install", "--config", folder / "service.yaml", case="does not start")
+    runs.run("service remove")
+    programs.fail("systemctl show", "Failed to connect to bus")
+    runs.run("service status", case="no service manager")
 
 
 def _run_on_store(runs: Runs, folder: Path) -> None:

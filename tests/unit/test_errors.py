@@ -23,6 +23,7 @@ EXAMPLES = [
     errors.BadOption("no such backend", path=("token_counter", "backend")),
     errors.MissingExtra("gateway", "uvicorn"),
     errors.CannotListen("127.0.0.1", 80, "Permission denied"),
+    errors.NoServiceManager("systemctl was not found"),
     errors.BadSetting("budget.yaml", "is no number", line=3, key="total_tokens"),
     errors.BudgetExceeded(
         "too much", "cut it", limit_tokens=5, tokens=9, sections=(errors.SectionSize("a", "required", 9, 9),)
@@ -41,6 +42,7 @@ EXAMPLES = [
     errors.CapUncheckable("no price", "say one", cap="the cap on a day", limit=Decimal(5), reason="no price"),
     errors.ThreadRefused("thread_not_found", "no such thread"),
     errors.WorkersFailed(3, -9),
+    errors.ServiceFailed("the service does not start"),
     errors.UnwritableFile("budget.yaml", "the disk is full"),
     errors.UnwritableOutput("is closed"),
     errors.StoreUnavailable("/data/foveate.sqlite", "the disk is full"),

@@ -19,6 +19,7 @@ from foveate.cli import (
     replay,
     sandbox,
     serve,
+    service,
     store,
 )
 from foveate.cli.chat import command as chat
@@ -80,6 +81,7 @@ app.command("assemble")(assemble.command)
 app.add_typer(memory.app)
 app.add_typer(config.app)
 app.command("doctor")(doctor.command)
+app.add_typer(service.app)
 app.add_typer(store.app)
 app.add_typer(prices.app)
 

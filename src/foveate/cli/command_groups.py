@@ -10,7 +10,7 @@ COMMAND_GROUPS: Mapping[str, Sequence[str]] = {
     "Run": ("serve", "chat", "sandbox"),
     "Analyse": ("replay", "cost", "explain", "compactions", "demo"),
     "Build": ("count", "assemble", "memory"),
-    "Operate": ("config", "doctor", "store", "prices"),
+    "Operate": ("config", "doctor", "service", "store", "prices"),
 }
 
 

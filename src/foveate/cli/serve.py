@@ -193,16 +193,16 @@ def _serve_with_workers(
 @contextmanager
 def _listen(host: str, port: int) -> "Iterator[socket.socket]":
     """Open a listening socket. If the port is in use, the error says how to find the process that uses it."""
-    from foveate.http.listening_sockets import open_listening_socket
+    from foveate.http.listening_sockets import find_listener_command, open_listening_socket
 
     try:
         listener = open_listening_socket(host, port)
     except CannotListen as error:
         if "in use" not in error.reason:
             raise
-        command_line = f"lsof -i :{port}" if sys.platform == "darwin" else f"ss -ltnp 'sport = :{port}'"
         reason = (
-            f"{error.reason}; choose another port with --port, or find the process that uses it: {command_line}"
+            f"{error.reason}; choose another port with --port, or find the process that uses it: "
+            f"{find_listener_command(port, sys.platform)}"
         )
         raise CannotListen(host, port, reason) from None
     with listener:

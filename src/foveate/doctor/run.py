@@ -21,6 +21,7 @@ from foveate.errors import CannotListen, FoveateError, UpstreamError
 from foveate.gateway.config import ResolvedConfig
 from foveate.gateway.routing import Upstream
 from foveate.gateway.server.serve import load_live_config
+from foveate.http.listening_sockets import find_listener_command
 from foveate.http.pool import ConnectionPool, Timeouts, parse_url, read_body
 from foveate.http.proxies import ProxyRules
 from foveate.store import default_url
@@ -148,11 +149,10 @@ async def _check_port(settings: Settings, threads: DaemonThreadPool) -> Sequence
 async def _check_listener(host: str, port: int, *, is_secure: bool) -> Finding:
     name = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host
     url = f"{'https' if is_secure else 'http'}://{f'[{name}]' if ':' in name else name}:{port}/health"
-    command_line = f"lsof -i :{port}" if sys.platform == "darwin" else f"ss -ltnp 'sport = :{port}'"
     other_listener = warning_finding(
         "port",
         f"another program uses {host}:{port}",
-        f"choose another port with --port, or find the program: {command_line}",
+        f"choose another port with --port, or find the program: {find_listener_command(port, sys.platform)}",
     )
     try:
         async with (

@@ -25,6 +25,11 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
         raise CannotListen(host, port, reason) from None
 
 
+def find_listener_command(port: int, platform: str) -> str:
+    """Return a command for users that shows which program listens on a port."""
+    return f"lsof -i :{port}" if platform == "darwin" else f"ss -ltnp 'sport = :{port}'"
+
+
 def socket_url(listening_socket: socket.socket) -> str:
     host, port = listening_socket.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
