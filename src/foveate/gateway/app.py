@@ -50,6 +50,7 @@ from foveate.gateway.auth.credentials import (
     check_operation,
     check_request_line,
     is_subscription,
+    needs_chatgpt,
 )
 from foveate.gateway.auth.keys import Keys, NoKeys
 from foveate.gateway.body.encodings import decompress_in_thread, parse_content_encodings, strip_content_encoding
@@ -74,7 +75,7 @@ from foveate.gateway.request import (
     parse_section_headers,
 )
 from foveate.gateway.response import ClientResponse
-from foveate.gateway.routing import KNOWN_UPSTREAMS, RouteMatch, Routing, Upstream
+from foveate.gateway.routing import CHATGPT, KNOWN_UPSTREAMS, RouteMatch, Routing, Upstream
 from foveate.gateway.server.protocol import CONNECTION_SCOPE_KEY, RequestConnection
 from foveate.http.pool import ConnectionPool, HttpResponse, Timeouts, parse_url
 from foveate.session.client_names import NAMING_HEADERS
@@ -275,6 +276,9 @@ class Gateway:
 
     def _route(self, request: ClientRequest, model: str, options: GatewayOptions) -> RouteMatch:
         route = options.routing.match(request.endpoint, model)
+        chatgpt = options.routing.upstreams.get(CHATGPT)
+        if chatgpt is not None and needs_chatgpt(request, route.upstream):
+            route = msgspec.structs.replace(route, upstream=chatgpt)
         self._check_upstream(request, route.upstream)
         if route.model is not None and _is_sent_unchanged(request, route.upstream):
             raise KeyRefused(

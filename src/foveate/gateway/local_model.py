@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from foveate.agents.run_prefix import parse_run_prefix
 from foveate.config.overrides import LOCAL_UPSTREAM, LocalModel
 from foveate.errors import BadOption, UpstreamUnreachable
 from foveate.gateway.endpoints import ApiFamily
@@ -177,6 +178,11 @@ def add_local_model(body: bytes, family: ApiFamily) -> bytes:
     return msgspec.json.encode(model_list)
 
 
+def _is_model_list(path: str) -> bool:
+    run = parse_run_prefix(path)
+    return path.removeprefix("" if run is None else str(run)).rstrip("/") == _LIST_PATH
+
+
 class LocalModelMiddleware:
     """ASGI middleware that adds the local model to `/v1/models`."""
 
@@ -185,7 +191,7 @@ class LocalModelMiddleware:
         self._observer = observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].rstrip("/") == _LIST_PATH:
+        if scope["type"] == "http" and _is_model_list(scope["path"]):
             await self._serve_list(scope, receive, send)
         else:
             await self._app(scope, receive, send)

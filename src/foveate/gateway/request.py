@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote, unquote_plus
 
 import msgspec
 
+from foveate.agents.run_prefix import make_request_id, parse_run_prefix
 from foveate.engine.options import NO_SECTION_INPUTS, SectionInputs
 from foveate.gateway.endpoints import ApiFamily, Endpoint, canonicalize_path, match_endpoint
 from foveate.gateway.headers import FOVEATE_PREFIX, GOOGLE_KEY_PARAMETERS, KEY_HEADERS, Headers
@@ -102,11 +103,16 @@ def parse_request(scope: Scope) -> ClientRequest:
         headers[_BETA_HEADER] = b",".join([value for name, value in raw if name == b"anthropic-beta"]).decode(
             "latin-1"
         )
-    method, path = scope["method"], canonicalize_path(scope["path"])
-    raw_path = canonicalize_path((scope.get("raw_path") or path.encode()).decode("latin-1"))
+    method, path = scope["method"], scope["path"]
+    raw_path = (scope.get("raw_path") or path.encode()).decode("latin-1")
+    run = parse_run_prefix(raw_path)
+    if run is not None:  # it has no escapes, so the decoded path starts with it as well
+        path, raw_path = path[len(str(run)) :], raw_path[len(str(run)) :]
+        headers.setdefault(AGENT_HEADER, run.agent)
+    path, raw_path = canonicalize_path(path), canonicalize_path(raw_path)
     query, endpoint = scope["query_string"].decode("latin-1"), match_endpoint(method, path, headers)
     return ClientRequest(
-        id=f"req_{_ID_GENERATOR.getrandbits(128):032x}",
+        id=make_request_id(_ID_GENERATOR.getrandbits(128), "" if run is None else run.run),
         method=method,
         path=path,
         # `OPTIONS *` has no slash; appended to a base URL, it could change the host

@@ -131,9 +131,13 @@ def _build_match(upstream: Upstream, endpoint: Endpoint, model: str, alias: str 
     return RouteMatch(upstream, new_name, upstream.deployments.get(name, name if endpoint.model else ""))
 
 
+OPENAI = "openai"
+CHATGPT = "chatgpt"
+"""The upstream for requests to OpenAI with the log-in of a ChatGPT subscription, which OpenAI's API refuses."""
+
 DEFAULT_UPSTREAMS: Mapping[ApiFamily, str] = {
     ApiFamily.ANTHROPIC: "anthropic",
-    ApiFamily.OPENAI: "openai",
+    ApiFamily.OPENAI: OPENAI,
     ApiFamily.GEMINI: "google",
     ApiFamily.AZURE: "azure",
     ApiFamily.BEDROCK: "bedrock",
@@ -150,8 +154,12 @@ KNOWN_UPSTREAMS: Mapping[str, Upstream] = {
             family=ApiFamily.ANTHROPIC,
             provider="anthropic",
         ),
+        Upstream(name=OPENAI, base_url="https://api.openai.com/v1", family=ApiFamily.OPENAI, provider="openai"),
         Upstream(
-            name="openai", base_url="https://api.openai.com/v1", family=ApiFamily.OPENAI, provider="openai"
+            name=CHATGPT,
+            base_url="https://chatgpt.com/backend-api/codex",
+            family=ApiFamily.OPENAI,
+            provider="openai",
         ),
         Upstream(
             name="openrouter",

@@ -14,7 +14,7 @@ from foveate.errors import BadPath, KeyRefused, MethodRefused, OperationRefused
 from foveate.gateway.endpoints import Operation
 from foveate.gateway.headers import GOOGLE_KEY_PARAMETERS, KEY_HEADERS
 from foveate.gateway.request import ClientRequest
-from foveate.gateway.routing import Upstream
+from foveate.gateway.routing import OPENAI, Upstream
 
 # Prefixes of credentials, and the providers that accept them (each provider's documentation, November 2026).
 # The first match counts. Several providers issue keys that start with a plain `sk-`.
@@ -112,10 +112,23 @@ def is_subscription(request: ClientRequest, upstream: Upstream) -> bool:
 
     Claude subscriptions use OAuth tokens (`sk-ant-oat…`); Codex uses a ChatGPT token with an account id.
     """
-    authorization = request.headers.get("authorization", "")
-    is_chatgpt = "chatgpt-account-id" in request.headers and bool(authorization) and "sk-" not in authorization
-    is_known = "sk-ant-oat" in authorization or is_chatgpt
+    is_known = "sk-ant-oat" in request.headers.get("authorization", "") or has_chatgpt_login(request)
     return is_known and not replaces_credentials(request, upstream)
+
+
+def has_chatgpt_login(request: ClientRequest) -> bool:
+    authorization = request.headers.get("authorization", "")
+    return "chatgpt-account-id" in request.headers and bool(authorization) and "sk-" not in authorization
+
+
+def needs_chatgpt(request: ClientRequest, upstream: Upstream) -> bool:
+    """Return whether a request with a ChatGPT log-in is on its way to OpenAI's API, which refuses it."""
+    return (
+        upstream.name == OPENAI
+        and official_provider(upstream) == "openai"
+        and has_chatgpt_login(request)
+        and not replaces_credentials(request, upstream)
+    )
 
 
 def check_credentials(request: ClientRequest, upstream: Upstream) -> None:

@@ -233,3 +233,14 @@ def test_callers_with_short_lived_tokens_differ_by_their_gateway_keys() -> None:
         make_request((b"authorization", b"Bearer sk-ant-oat01-new"), GATEWAY_KEY)
     )
     assert hash_caller(make_request(OAUTH, GATEWAY_KEY)) != hash_caller(make_request(OAUTH, other))
+
+
+def test_the_prefix_of_a_run_names_an_agent_without_keys_and_authorises_nothing() -> None:
+    def in_run(agent: str, *headers: tuple[bytes, bytes]) -> ClientRequest:
+        path = f"/run/0123456789abcdef/{agent}/v1/chat/completions"
+        return parse_request({"method": "POST", "path": path, "query_string": b"", "headers": list(headers)})
+
+    assert identify_agent(in_run("ben"), KEYS) == "ben"
+    assert identify_agent(in_run("ben", (b"authorization", b"Bearer " + KEY.encode())), KEYS) == "ana"
+    with pytest.raises(KeyRefused, match="need one of its gateway keys"):
+        identify_agent(in_run("ana"), KEYS)

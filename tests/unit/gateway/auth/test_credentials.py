@@ -1,9 +1,11 @@
 """Credentials of one provider never go to another."""
 
+from dataclasses import replace
+
 import pytest
 
 from foveate.errors import KeyRefused
-from foveate.gateway.auth.credentials import check_credentials, official_provider
+from foveate.gateway.auth.credentials import check_credentials, needs_chatgpt, official_provider
 from foveate.gateway.auth.keys import generate_key
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.request import ClientRequest, parse_request
@@ -173,3 +175,38 @@ def test_a_server_of_a_customer_of_aws_or_azure_is_not_an_official_address(
     assert official_provider(upstream) == provider
     if provider is None:
         check_credentials(make_request("authorization", "Bearer sk-1234"), upstream)
+
+
+LOGIN = {"authorization": "Bearer eyJhbGciOi.x.y", "chatgpt-account-id": "a1"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "upstream", "is_needed"),
+    [
+        (LOGIN, KNOWN_UPSTREAMS["openai"], True),
+        (LOGIN | {"authorization": "Bearer sk-proj-1"}, KNOWN_UPSTREAMS["openai"], False),
+        ({"authorization": "Bearer eyJhbGciOi.x.y"}, KNOWN_UPSTREAMS["openai"], False),
+        (LOGIN, replace(KNOWN_UPSTREAMS["openai"], base_url="http://127.0.0.1:9/v1"), False),
+        (LOGIN, replace(KNOWN_UPSTREAMS["openai"], replaces_keys=True, key="ours"), False),
+        (LOGIN, KNOWN_UPSTREAMS["openrouter"], False),
+    ],
+)
+def test_only_a_chatgpt_login_on_its_way_to_openai_needs_the_address_of_chatgpt(
+    headers: dict[str, str], upstream: Upstream, is_needed: bool
+) -> None:
+    request = parse_request(
+        {
+            "method": "POST",
+            "path": "/v1/responses",
+            "query_string": b"",
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+    )
+
+    assert needs_chatgpt(request, upstream) is is_needed
+
+
+def test_responses_of_chatgpt_have_their_own_address() -> None:
+    url = KNOWN_UPSTREAMS["chatgpt"].url("/v1/responses")
+
+    assert url == "https://chatgpt.com/backend-api/codex/responses"
