@@ -25,8 +25,8 @@ MIN_RESULT_TOKENS = 100
 # (https://platform.claude.com/docs/en/build-with-claude/context-editing and langchain 1.x, read November 2026).
 PEER_TRIGGER_TOKENS, PEER_KEPT_RESULTS = 100_000, 3
 PEER_PLACEHOLDER_TOKENS = 6
-# LangChain's `SummarizationMiddleware` retains 20 messages. It has no default trigger; its documentation uses 80%
-# of the window.
+# LangChain's `SummarizationMiddleware` retains 20 messages. It has no default trigger; its documentation uses
+# 80% of the window.
 LANGCHAIN_KEPT_MESSAGES, LANGCHAIN_WINDOW_SHARE = 20, 0.8
 
 
