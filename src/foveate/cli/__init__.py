@@ -21,6 +21,7 @@ from foveate.cli import (
     serve,
     service,
     store,
+    usage,
 )
 from foveate.cli.chat import command as chat
 from foveate.cli.command_groups import GroupedCommands, PlainUsageCommand
@@ -72,6 +73,7 @@ app.command("serve")(serve.command)
 app.command("chat")(chat.command)
 app.command("sandbox")(sandbox.command)
 app.command("replay")(replay.command)
+app.command("usage")(usage.command)
 app.add_typer(cost.app)
 app.command("explain")(explain.command)
 app.add_typer(compactions.app)

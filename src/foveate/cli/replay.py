@@ -6,7 +6,7 @@ import stat
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ import typer
 from foveate.cli import console
 from foveate.cli.exit_codes import SOME_FAILED, report_errors
 from foveate.cli.options import MODEL_METAVAR, ConfigFile, find_config_file
+from foveate.cli.tables import show_byte_progress
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT = "-"
 _STANDARD_INPUT_NAME = "standard-input"
-# Smaller inputs are done before a progress bar could be read.
-_MIN_PROGRESS_BYTES = 2_000_000
 _MAX_LISTED = 5
 
 
@@ -261,7 +260,7 @@ def _replay_found(
         session for session in read if session.source is None and found_files.explicit.isdisjoint(session.files)
     ]
     read = [session for session in read if session not in unrecognized]
-    with _show_progress(sum(map(session_size_bytes, read))) as report_progress:
+    with show_byte_progress("replaying", sum(map(session_size_bytes, read))) as report_progress:
         outcomes = list(replay_sessions(read, options, on_progress=report_progress))
     unread = [*found_files.rejected, *((line.file, line.reason) for line in broken)]
     report = build_report(outcomes, policies, unread, options.model).rename_files(found_files.replace_paths)
@@ -344,39 +343,3 @@ def _print_notes(report: "ReplayReport") -> None:
         )
     if len(broken) > _MAX_LISTED:
         console.print_note(f"… and {len(broken) - _MAX_LISTED:,} more lines could not be read")
-
-
-@contextmanager
-def _show_progress(size_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal; yields a function that takes the number of bytes done."""
-    if size_bytes < _MIN_PROGRESS_BYTES or sys.stderr is None or not sys.stderr.isatty():
-        yield lambda _bytes: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("replaying"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeElapsedColumn(),
-        TextColumn("elapsed,"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
-        task = progress.add_task("", total=size_bytes)
-
-        def report_progress(done_bytes: int) -> None:
-            progress.advance(task, done_bytes)
-            progress.refresh()
-
-        progress.refresh()
-        yield report_progress

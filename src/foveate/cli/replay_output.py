@@ -11,6 +11,7 @@ from foveate.cli.tables import (
     Column,
     Fit,
     format_dollar_column,
+    format_short_count,
     format_table,
     shorten_middle,
     style_text,
@@ -222,10 +223,10 @@ def _outcome_cells(outcome: Outcome, cost: str, saved: str, share: str) -> tuple
         saved,
         share,
         f"{outcome.hit_ratio:.0%}" if outcome.hit_ratio is not None else "",
-        _format_tokens(outcome.uncached),
-        _format_tokens(outcome.read),
-        _format_tokens(outcome.written_5m + outcome.written_1h),
-        _format_tokens(outcome.largest_context),
+        format_short_count(outcome.uncached),
+        format_short_count(outcome.read),
+        format_short_count(outcome.written_5m + outcome.written_1h),
+        format_short_count(outcome.largest_context),
         f"{outcome.overflows:,}",
         f"{outcome.folds:,}",
     )
@@ -280,10 +281,9 @@ def _explain_saving(outcomes: Mapping[Policy, Outcome], policy: Policy) -> str:
             )
         if recorded.input_tokens - outcome.input_tokens >= _MIN_EXPLAINED_SHARE * recorded.input_tokens:
             compactions = f"{outcome.folds:,} compaction{'s' * (outcome.folds != 1)}"
-            reasons.append(
-                f"{compactions} reduce{'s' * (outcome.folds == 1)} the input from "
-                f"{_format_tokens(recorded.input_tokens)} to {_format_tokens(outcome.input_tokens)} tokens"
-            )
+            before, after = map(format_short_count, (recorded.input_tokens, outcome.input_tokens))
+            reduce = f"reduce{'s' * (outcome.folds == 1)}"
+            reasons.append(f"{compactions} {reduce} the input from {before} to {after} tokens")
     return f"Reason: {', and '.join(reasons)}." if reasons else ""
 
 
@@ -371,12 +371,6 @@ def _format_dollars(dollars: Decimal) -> str:
     """Format dollars to the cent, or with four decimals below one dollar."""
     digits = Decimal("0.01") if abs(dollars) >= 1 else Decimal("0.0001")
     return format_dollars(dollars.quantize(digits))
-
-
-def _format_tokens(tokens: int) -> str:
-    if tokens < 10_000:
-        return f"{tokens:,}"
-    return f"{tokens / 1_000:.0f}k" if tokens < 999_500 else f"{tokens / 1_000_000:.1f}M"
 
 
 def _format_day(at: float) -> str:

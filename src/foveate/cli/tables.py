@@ -6,10 +6,13 @@ functions import it, and commands that print JSON never do.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
+from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
 from foveate.cli.console import Display
@@ -22,6 +25,9 @@ GAP = 2
 _MIN_SHORTENED_CELLS, _MIN_WRAPPED_CELLS = 16, 24
 # On a terminal too narrow even for the smallest widths, names are shortened further.
 _LEAST_CELLS = 4
+# Smaller inputs are done before a progress bar could be read.
+_MIN_PROGRESS_BYTES = 2_000_000
+_REFRESH_SECONDS = 0.1
 _RESET = "\x1b[0m"
 _EMPTY_OR_ZERO = re.compile(r"[-–~$%.,0 ]*")
 _MAX_SMALL_DOLLARS, _MIN_CENTS_DOLLARS = Decimal(100), Decimal("0.1")
@@ -266,6 +272,15 @@ def format_amount(amount: Decimal) -> str:
     return text.removesuffix("00") if text.endswith("00") and text[-5] == "." else text
 
 
+def format_short_count(number: int) -> str:
+    """Format a number of tokens in few characters: 9,999, 226k or 18.6M."""
+    if number < 10_000:
+        return f"{number:,}"
+    if number < 999_500:
+        return f"{number / 1_000:.0f}k"
+    return f"{number / 1e6:.1f}M" if number < 999_950_000 else f"{number / 1e9:.1f}B"
+
+
 def _format_dollars(amount: Decimal, digits: int) -> str:
     rounded = round(abs(amount), digits)
     sign = "-" if amount < 0 else ""
@@ -316,3 +331,44 @@ def _console(display: Display, columns: int) -> "Console":
         highlight=False,
         legacy_windows=False,
     )
+
+
+@contextmanager
+def show_byte_progress(activity: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on a terminal; yields a function that takes the number of bytes done."""
+    if size_bytes < _MIN_PROGRESS_BYTES or sys.stderr is None or not sys.stderr.isatty():
+        yield lambda _bytes: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn(activity),
+        BarColumn(),
+        DownloadColumn(),
+        TimeElapsedColumn(),
+        TextColumn("elapsed,"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+        task = progress.add_task("", total=size_bytes)
+
+        refreshed_at = monotonic()
+
+        def report_progress(done_bytes: int) -> None:
+            nonlocal refreshed_at
+            progress.advance(task, done_bytes)
+            if monotonic() - refreshed_at >= _REFRESH_SECONDS:  # there can be ten thousand files
+                progress.refresh()
+                refreshed_at = monotonic()
+
+        progress.refresh()
+        yield report_progress

@@ -1,12 +1,8 @@
 """Replays sessions in several processes if there is enough data."""
 
-import multiprocessing
 import os
-import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,10 +15,8 @@ from foveate.replay.outcomes import ReplayedSession
 from foveate.replay.recording import Recording
 from foveate.replay.recording_files import SessionFiles, read_session
 from foveate.replay.run import ReplayOptions, replay_recording
+from foveate.replay.worker_pool import choose_processes, open_worker_pool
 
-# With less data, one process is done before another one has started.
-_MIN_PARALLEL_BYTES = 4 * 1024 * 1024
-_MAX_PROCESSES = 16
 # Sessions are sent to a process in batches of this size, since smaller ones take no longer than the transfer.
 _BATCH_BYTES = 256 * 1024
 _MAX_BATCH_SESSIONS = 32
@@ -55,7 +49,7 @@ def replay_sessions(
     `on_progress` receives the number of bytes done.
     """
     sizes = [session_size_bytes(session) for session in sessions]
-    process_count = _choose_processes(sum(sizes)) if processes is None else processes
+    process_count = choose_processes(sum(sizes)) if processes is None else processes
     seen: set[str] = set()
     with _worker_pool(process_count) as start:
         under_way = _start_batches(sessions, sizes, options, start)
@@ -72,11 +66,6 @@ def replay_sessions(
 def session_size_bytes(session: SessionFiles) -> int:
     """The total size of a session's files; 0 if it is in a database."""
     return sum(path.stat().st_size for path in session.files if path.is_file())
-
-
-def _choose_processes(size_bytes: int) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, _MAX_PROCESSES) if size_bytes >= _MIN_PARALLEL_BYTES else 1
 
 
 def make_batches(sizes: Sequence[int]) -> list[tuple[int, ...]]:
@@ -126,12 +115,7 @@ def _worker_pool(processes: int) -> Iterator[_Start | None]:
     if processes <= 1:
         yield None
         return
-    # A fork has all modules loaded, but is not safe with threads, nor on other systems.
-    can_fork = sys.platform == "linux" and threading.active_count() == 1
-    if can_fork:
-        _load_price_book().preload()  # once, instead of in every process
-    context = multiprocessing.get_context("fork" if can_fork else "spawn")
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_restore_interrupts)
+    pool = open_worker_pool(processes, preload=lambda: _load_price_book().preload())
     try:
         yield lambda batch, options: _wait_or_run(
             pool.submit(_replay_batch, batch, options), partial(_replay_batch, batch, options)
@@ -155,11 +139,6 @@ def _wait_or_run(future: "Future[tuple[SessionResult, ...]]", run_locally: _Resu
 
 def _replay_batch(batch: tuple[SessionFiles, ...], options: ReplayOptions) -> tuple[SessionResult, ...]:
     return tuple(_replay_session(session, options, frozenset()) for session in batch)
-
-
-def _restore_interrupts() -> None:
-    """Exit silently on Ctrl-C: the parent process waits for this one and reports it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @cache

@@ -189,19 +189,19 @@ class _CodexSession:
 
     def _charge(self, info: Mapping[str, Any], at: float) -> None:
         """Close the response of a token count. Repeated and estimated counts belong to none."""
-        total = _token_usage(info.get("total_token_usage"))
+        total = count_tokens(info.get("total_token_usage"))
         if total is None or total == self._total:
             return
         increase = tuple(max(now - before, 0) for now, before in zip(total, self._total, strict=True))
         self._total = total
-        latest = _token_usage(info.get("last_token_usage"))
+        latest = count_tokens(info.get("last_token_usage"))
         charged = latest if latest is not None and any(latest) else increase
         history = self._response.history if self._response is not None else self._last
         if history is None or not any(charged):
             return
         response = self._response or self._start_response(history, at)
         self._response = None
-        self._charged.append(self._make_call(response, _make_usage(charged), repr((total, charged)).encode()))
+        self._charged.append(self._make_call(response, make_usage(charged), repr((total, charged)).encode()))
 
     def _start_response(self, history: RecordedMessage, at: float) -> _Response:
         return _Response(history, self._digest, self._latest_input_at or at, at)
@@ -264,12 +264,12 @@ def _make_message(role: str, text: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
 
 
-def _token_usage(usage_object: object) -> _TokenUsage | None:
+def count_tokens(usage_object: object) -> _TokenUsage | None:
     numbers = as_dict(usage_object)
     return tuple(tokens_or_zero(numbers.get(name)) for name in _USAGE_MEMBERS) if numbers else None
 
 
-def _make_usage(token_usage: _TokenUsage) -> Usage | None:
+def make_usage(token_usage: _TokenUsage) -> Usage | None:
     read, cached, written, output, reasoning = token_usage
     block = {
         "input_tokens": read,

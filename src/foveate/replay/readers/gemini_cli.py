@@ -118,7 +118,7 @@ class _GeminiSession:
     def _make_call(
         self, message_id: str, message: _Record, last: RecordedMessage, sent_at: float, at: float
     ) -> RecordedCall | None:
-        usage = _make_usage(as_dict(message.get("tokens")))
+        usage = make_usage(as_dict(message.get("tokens")))
         if usage is None or usage.is_empty:  # a response that failed or was cancelled
             return None
         return RecordedCall(
@@ -165,7 +165,7 @@ def _tool_results(message: _Record) -> tuple[list[Any], float]:
     return [part for call in tool_calls for part in _content_parts(call.get("result"))], done_at
 
 
-def _make_usage(tokens: _Record) -> Usage | None:
+def make_usage(tokens: _Record) -> Usage | None:
     if not tokens:
         return None
     block = {

@@ -89,7 +89,7 @@ def read_opencode(files: list[LogFile], model: str | None = None) -> list[Record
 def is_opencode_database(path: Path) -> bool:
     """Return whether a SQLite file has opencode's tables."""
     try:
-        with closing(_connect(path)) as database:
+        with closing(connect(path)) as database:
             database.execute(_MESSAGES_QUERY + " LIMIT 0")
             database.execute(_PARTS_QUERY + " LIMIT 0")
     except sqlite3.Error:
@@ -105,7 +105,7 @@ def read_opencode_database(path: Path, model: str | None = None) -> list[Recordi
     """
     sessions: dict[str, dict[str, _OpencodeMessage]] = {}
     try:
-        with closing(_connect(path)) as database:
+        with closing(connect(path)) as database:
             for session, message_id, data in database.execute(_MESSAGES_QUERY):
                 _find_or_add_message(
                     sessions, _decode_record(data) | {"id": str(message_id), "sessionID": str(session)}
@@ -125,7 +125,7 @@ def read_opencode_database(path: Path, model: str | None = None) -> list[Recordi
     ]
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
@@ -220,7 +220,7 @@ class _OpencodeSession:
     def _note_call(
         self, message: _OpencodeMessage, blocks: list[_Record], usage_record: _Record, at: float
     ) -> None:
-        usage = _make_usage(usage_record)
+        usage = make_usage(usage_record)
         if (
             self._last is None or usage is None or usage.is_empty
         ):  # nothing was requested, or nothing was charged
@@ -300,7 +300,7 @@ def _state_time(part: _Record) -> _Record:
     return as_dict(as_dict(part.get("state")).get("time"))
 
 
-def _make_usage(usage_record: _Record) -> Usage | None:
+def make_usage(usage_record: _Record) -> Usage | None:
     numbers = as_dict(usage_record.get("tokens"))
     if not numbers:
         return None

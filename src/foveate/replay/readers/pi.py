@@ -211,7 +211,7 @@ class _PiSession:
         blocks: list[dict[str, Any]],
     ) -> None:
         """Add the call of a response, unless nothing was read or written."""
-        usage = _make_usage(as_dict(message.get("usage")))
+        usage = make_usage(as_dict(message.get("usage")))
         if usage is not None and not usage.cache.input_tokens and not usage.output_tokens:
             return
         last = _build_message(previous) or RecordedMessage(
@@ -317,7 +317,7 @@ def _tool_result_block(message: Mapping[str, Any]) -> dict[str, Any]:
     return block | {"is_error": True} if message.get("isError") is True else block
 
 
-def _make_usage(usage: Mapping[str, Any]) -> Usage | None:
+def make_usage(usage: Mapping[str, Any]) -> Usage | None:
     if not usage:
         return None
     total = as_dict(usage.get("cost")).get("total")

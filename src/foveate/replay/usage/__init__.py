@@ -1,0 +1,1 @@
+"""Reports of usage by day, session or project, from the logs of agents and from the ledger."""

@@ -1,0 +1,176 @@
+"""Collects the usage in the logs of agents: unchanged logs from a cache, others in several processes."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from foveate.replay.local_logs import LogPlace, list_log_files
+from foveate.replay.recording import RecordingSource
+from foveate.replay.usage.cache import CachedLog, FileStamp, UsageCache
+from foveate.replay.usage.records import UsageRecord, remove_copies
+
+if TYPE_CHECKING:
+    from foveate.cost.pricing.price_book import PriceBook
+    from foveate.replay.usage.log_scan import ScannedLog
+
+_DATABASE_SUFFIXES = ("", "-wal")
+
+
+@dataclass(slots=True)
+class CollectedUsage:
+    """Calls in logs, each once, and what could not be read."""
+
+    records: list[UsageRecord] = field(default_factory=list)
+    logs: int = 0
+    unreadable_logs: list[str] = field(default_factory=list)
+    unreadable_lines: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Log:
+    """A file, a database or, of opencode, a storage folder, whose `stamp` is None."""
+
+    agent: RecordingSource
+    path: Path
+    stamp: FileStamp | None
+    size_bytes: int
+    modified_at: int
+
+
+class LogCollector:
+    """The logs at some places. `pending_bytes` is the size of those that have to be read."""
+
+    def __init__(self, places: Sequence[LogPlace], cache: UsageCache) -> None:
+        self._cache = cache
+        self._collected = CollectedUsage()
+        logs = [log for place in places for log in self._list_logs(place)]
+        # The original of a forked session comes first, so its calls count there.
+        logs.sort(key=lambda log: log.modified_at)
+        self._known: dict[int, CachedLog] = {}
+        for number, log in enumerate(logs):
+            known = None if log.stamp is None else cache.find(str(log.path), log.stamp)
+            if known is not None:
+                self._known[number] = known
+        self._logs = logs
+        self._collected.logs = len(logs)
+        cache.remove_missing((place.path for place in places), (str(log.path) for log in logs))
+        self.pending_bytes = sum(log.size_bytes for number, log in enumerate(logs) if number not in self._known)
+
+    def collect(
+        self,
+        load_prices: "Callable[[], PriceBook]",
+        *,
+        processes: int | None = None,
+        on_progress: Callable[[int], None] = lambda _bytes: None,
+    ) -> CollectedUsage:
+        """Read all logs. `load_prices` is only called if a log has to be read; `on_progress` receives bytes."""
+        pending = {number: log for number, log in enumerate(self._logs) if number not in self._known}
+        if pending:
+            from foveate.replay.usage.pricing import price_calls
+
+            with _Scanner(list(pending.values()), self.pending_bytes, processes) as scanner:
+                book = load_prices()  # while other processes read
+                for (number, log), scanned in zip(pending.items(), scanner.results(), strict=True):
+                    on_progress(log.size_bytes)
+                    if scanned is None:
+                        self._collected.unreadable_logs.append(str(log.path))
+                        continue
+                    cached = CachedLog(
+                        log.stamp or (), scanned.unreadable_lines, price_calls(log.agent, scanned.calls, book)
+                    )
+                    self._known[number] = cached
+                    if log.stamp is not None:
+                        self._cache.add(str(log.path), cached)
+            self._cache.save()
+        found = [self._known[number] for number in sorted(self._known)]
+        self._collected.unreadable_lines = sum(cached.unreadable_lines for cached in found)
+        self._collected.records = remove_copies(record for cached in found for record in cached.records)
+        return self._collected
+
+    def _list_logs(self, place: LogPlace) -> Iterator[_Log]:
+        if place.agent is RecordingSource.OPENCODE and place.path.is_dir():
+            yield _Log(agent=place.agent, path=place.path, stamp=None, size_bytes=0, modified_at=0)
+            return
+        for path in list_log_files(place, lambda folder: self._collected.unreadable_logs.append(str(folder))):
+            try:
+                status = path.stat()
+            except OSError:  # deleted meanwhile, a broken link
+                self._collected.unreadable_logs.append(str(path))
+                continue
+            yield _Log(
+                agent=place.agent,
+                path=path,
+                stamp=_read_stamp(path),
+                size_bytes=status.st_size,
+                modified_at=status.st_mtime_ns,
+            )
+
+
+def _read_stamp(path: Path) -> FileStamp:
+    """A database changes its write-ahead log first."""
+    stamp: list[int] = []
+    for suffix in _DATABASE_SUFFIXES if path.suffix == ".db" else ("",):
+        try:
+            status = os.stat(f"{path}{suffix}")  # noqa: PTH116 - runs for thousands of files
+        except OSError:
+            continue
+        stamp += (status.st_size, status.st_mtime_ns)
+    return tuple(stamp)
+
+
+class _Scanner:
+    """Reads logs in this process or, if they are large, in several."""
+
+    def __init__(self, logs: Sequence[_Log], size_bytes: int, processes: int | None) -> None:
+        from foveate.replay.worker_pool import choose_processes, open_worker_pool
+
+        self._logs = logs
+        processes = choose_processes(size_bytes) if processes is None else processes
+        self._pool = open_worker_pool(processes) if processes > 1 else None
+
+    def __enter__(self) -> "_Scanner":
+        # Large logs first: one that comes last would leave all other processes idle.
+        order = sorted(range(len(self._logs)), key=lambda number: -self._logs[number].size_bytes)
+        self._futures = (
+            {number: self._pool.submit(_scan_encoded, self._logs[number]) for number in order}
+            if self._pool is not None
+            else {}
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def results(self) -> "Iterator[ScannedLog | None]":
+        """The content of each log, in order; None if it cannot be read."""
+        from foveate.replay.usage.log_scan import ScannedLog
+
+        decoder = msgspec.msgpack.Decoder(ScannedLog | None)
+        for number, log in enumerate(self._logs):
+            if self._pool is None:
+                yield _scan(log)
+                continue
+            try:
+                yield decoder.decode(self._futures.pop(number).result())
+            except BrokenProcessPool:  # killed for lack of memory
+                yield _scan(log)
+
+
+def _scan_encoded(log: _Log) -> bytes:
+    return msgspec.msgpack.encode(_scan(log))  # sent to the other process faster than as objects
+
+
+def _scan(log: _Log) -> "ScannedLog | None":
+    from foveate.replay.usage.log_scan import scan_log
+
+    try:
+        return scan_log(log.agent, log.path)
+    except (OSError, sqlite3.Error):
+        return None

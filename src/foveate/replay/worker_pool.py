@@ -1,0 +1,33 @@
+"""Processes that read logs side by side if there is enough data."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+
+# With less data, one process is done before another one has started.
+_MIN_PARALLEL_BYTES = 4 * 1024 * 1024
+_MAX_PROCESSES = 16
+
+
+def choose_processes(size_bytes: int) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _MAX_PROCESSES) if size_bytes >= _MIN_PARALLEL_BYTES else 1
+
+
+def open_worker_pool(processes: int, *, preload: Callable[[], None] = lambda: None) -> ProcessPoolExecutor:
+    """Create a pool. `preload` loads what all processes need, if they are forks of this one."""
+    # A fork has all modules loaded, but is not safe with threads, nor on other systems.
+    can_fork = sys.platform == "linux" and threading.active_count() == 1
+    if can_fork:
+        preload()
+    context = multiprocessing.get_context("fork" if can_fork else "spawn")
+    return ProcessPoolExecutor(processes, mp_context=context, initializer=_restore_interrupts)
+
+
+def _restore_interrupts() -> None:
+    """Exit silently on Ctrl-C: the parent process waits for this one and reports it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
