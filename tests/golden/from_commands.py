@@ -165,6 +165,14 @@ def _run_offline(runs: Runs, folder: Path) -> None:
     (folder / "broken.jsonl").write_text("\n".join([*recorded, '{"type":']) + "\n", encoding="utf-8")
     runs.run("replay", folder / "broken.jsonl")
     runs.run("replay", folder / "broken.jsonl", folder / "first.yaml", case="unreadable file")
+    (folder / "claude" / "projects" / "-home-ana").mkdir(parents=True)
+    (folder / "claude" / "projects" / "-home-ana" / "short.jsonl").write_text("\n".join(recorded[:12]) + "\n")
+    os.environ["CLAUDE_CONFIG_DIR"] = str(folder / "claude")
+    for report in ("daily", "sessions", "projects", "blocks"):
+        runs.run("usage", report, kind="" if report == "daily" else report)
+    runs.run("usage", "hourly", case="unknown report")
+    del os.environ["CLAUDE_CONFIG_DIR"]
+    runs.run("usage", case="no logs")
     runs.run("demo", "--session", folder / "short.jsonl")
     _run_service(runs, folder)
     runs.run("doctor", "--offline")

@@ -144,7 +144,7 @@ def _parse_zone(name: str | None) -> "tzinfo | None":
 
     try:
         return ZoneInfo(name.strip())
-    except (ValueError, OSError):  # unknown, empty, or a folder of zones
+    except (KeyError, ValueError, OSError):  # unknown, empty, or a folder of zones
         raise BadOption(f"--timezone takes a name such as Europe/Berlin or UTC, not {name!r:.40}") from None
 
 
