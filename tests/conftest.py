@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,6 +69,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 _home = TemporaryDirectory(prefix="foveate-tests-", ignore_cleanup_errors=True)
 atexit.register(_home.cleanup)
 os.environ["FOVEATE_HOME"] = _home.name
+
+
+@pytest.fixture(scope="session", autouse=True)
+def restore_ctrl_c() -> None:
+    """Restore the handling of Ctrl-C: background processes and their children ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

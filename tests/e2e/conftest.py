@@ -1,6 +1,5 @@
 """Fixtures of end-to-end tests: the command in this process, a file to count, servers and a browser."""
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,6 @@ from tests.support.processes import forked_commands
 from tests.support.processes.commands import Outcome
 from tests.support.scenarios.dashboard_traffic import DashboardGateway, gateway_with_traffic
 from tests.support.stores.postgres import PostgresServer, PostgresUnavailable, running_postgres
-
-
-@pytest.fixture(scope="session", autouse=True)
-def restore_ctrl_c() -> None:
-    """Restore the handling of Ctrl-C: background processes and their children ignore it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
