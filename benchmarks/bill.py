@@ -34,6 +34,7 @@ from foveate.replay.run import drop_unpriced_tiers
 from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts
 from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY, AdaptiveRun
 from foveate.replay.simulator.compactions import MessageReader
+from foveate.replay.simulator.cost_policy import CostTrigger, FindRates
 from foveate.replay.simulator.editing_run import (
     EditingMoment,
     EditingRun,
@@ -44,8 +45,10 @@ from foveate.replay.simulator.editing_run import (
 from foveate.replay.simulator.reconstruct import ReconstructedCall, reconstruct_calls
 
 RECORDED, DEFAULTS, WINDOW, OURS, HINDSIGHT = "recorded", "defaults", "window 75%", "ours", "hindsight"
+OURS_COMPACTION, OURS_CLEARING = "ours, only compaction", "ours, only clearing"
 LANGCHAIN_CLEARING, LANGCHAIN_SUMMARY = "LangChain ContextEditing", "LangChain Summarization"
 ANTHROPIC_CLEARING = "Anthropic clear_tool_uses"
+_OURS = (OURS, OURS_COMPACTION, OURS_CLEARING)
 _PEERS = (LANGCHAIN_CLEARING, LANGCHAIN_SUMMARY, ANTHROPIC_CLEARING)
 # Sessions below this cost do not count for the worst ratio.
 _MIN_DOLLARS = 0.10
@@ -163,7 +166,7 @@ def _source_name(path: Path) -> str:
     return _SESSION_ID.sub("", stem) or path.parent.name
 
 
-def _contenders() -> dict[str, EditPolicy]:
+def _contenders(find_rates: FindRates) -> dict[str, EditPolicy]:
     """The policies by name; those of hindsight have names with a plus sign."""
     triggers: dict[str, Callable[[], EditPolicy]] = {DEFAULTS: NoEdits, WINDOW: WindowTrigger}
     triggers |= {_trigger_name(tokens): (lambda tokens=tokens: FixedTrigger(tokens)) for tokens in TRIGGERS}  # type: ignore[misc]
@@ -172,6 +175,9 @@ def _contenders() -> dict[str, EditPolicy]:
         for age in CLEARING_AGES:
             contenders[f"{name} + cold {age}"] = ClearByAge(make(), age)
             contenders[f"{name} + step {age}"] = ClearByAge(make(), age, CLEARING_STEP_TOKENS)
+    contenders[OURS] = CostTrigger(find_rates)
+    contenders[OURS_COMPACTION] = CostTrigger(find_rates, clears=False)
+    contenders[OURS_CLEARING] = CostTrigger(find_rates, compacts=False)
     contenders[LANGCHAIN_CLEARING] = ClearToolUses(counts_preamble=False)
     contenders[LANGCHAIN_SUMMARY] = LangChainSummary()
     contenders[ANTHROPIC_CLEARING] = ClearToolUses(counts_preamble=True)
@@ -189,11 +195,15 @@ def _bill_session(source: str, recording: Recording, book: PriceBook, *, quick: 
         if _find_rates(call, book) is not None
     ]
     reader = MessageReader(recording.format)
+
+    def find_rates(call: ReconstructedCall) -> Rates | None:
+        return _find_rates(call, book)
+
     bills = {RECORDED: _price_calls([(call, call.recorded) for call in calls], book)}
     shared = AdaptiveRun(AbbreviatedPrompts(), DEFAULT_GATEWAY)
     runs: dict[str, EditingRun] = {}
     costs: dict[str, CostSum] = {}
-    for name, policy in _contenders().items():
+    for name, policy in _contenders(find_rates).items():
         bills[name] = PolicyBill()
         runs[name] = EditingRun(
             shared,
@@ -214,7 +224,7 @@ def _bill_session(source: str, recording: Recording, book: PriceBook, *, quick: 
         for call, summary in editing.finish():
             _add_cost(costs[name], call, summary.usage, summary.output_tokens)
         bills[name].dollars = float(costs[name].dollars or 0)
-    combinations = [name for name in runs if name not in (*_PEERS, OURS, WINDOW) and WINDOW not in name]
+    combinations = [name for name in runs if name not in (*_PEERS, *_OURS, WINDOW) and WINDOW not in name]
     best = min(combinations, key=lambda name: bills[name].dollars)
     bills[HINDSIGHT] = bills[best]
     bills = {name: bill for name, bill in bills.items() if " + " not in name}
@@ -227,7 +237,7 @@ def _bill_session(source: str, recording: Recording, book: PriceBook, *, quick: 
                     bill.usages,
                     bill.events,
                     facts,
-                    lambda call: _find_rates(call, book),
+                    find_rates,
                     placeholder=peer_placeholder if name in _PEERS else None,
                 )
     return SessionBill(recording.name, source, len(calls), bills, best)

@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 from benchmarks.compaction_mentions import Mention, authored_text, is_mentioned, mentions, result_text
 from benchmarks.compaction_points import count_tokens_upper
+from foveate.compaction.schedule import Moment
 from foveate.compaction.staleness import describe_call, placeholder_text
 from foveate.compaction.summarize.extractive import summarize_by_rules
 from foveate.cost.pricing.rates import Rates, TokenKind
 from foveate.model import CacheUsage, Message, ToolCall, ToolResult
 from foveate.replay.simulator.compactions import MessageReader, SimulatedCompaction
-from foveate.replay.simulator.editing_run import HistoryEdits, Moment
+from foveate.replay.simulator.editing_run import HistoryEdits
 from foveate.replay.simulator.history import HistoryNode
 from foveate.replay.simulator.reconstruct import ReconstructedCall
 

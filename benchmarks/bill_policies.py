@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from foveate.compaction.schedule import Moment
 from foveate.compaction.staleness import CLEARED_PREFIX
 from foveate.replay.simulator.compactions import SimulatedCompaction, simulate_compaction
 from foveate.replay.simulator.editing_run import (
@@ -10,7 +11,6 @@ from foveate.replay.simulator.editing_run import (
     EditingMoment,
     EditPolicy,
     HistoryEdits,
-    Moment,
     SentResult,
     decide_by_threshold,
 )

@@ -6,7 +6,6 @@ and its cache entries are about to expire.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 from foveate.budget.model_limits import find_context_window
 from foveate.compaction.boundary import compaction_threshold_tokens, is_compaction_due
 from foveate.compaction.plan import CompactionOptions
+from foveate.compaction.schedule import Moment
 from foveate.model import Area, CacheUsage, Format, Place, ToolResult, Ttl
 from foveate.prompt_cache.keepalive import MARGIN_SECONDS
 from foveate.prompt_cache.placement.arrival_times import GapHistogram
@@ -51,24 +51,16 @@ class SimulatedCall(NamedTuple):
         return self.usage.input_tokens
 
 
-class Moment(StrEnum):
-    ARRIVAL = "arrival"  # before a request is sent, which waits
-    RESPONSE = "response"  # after its response, in the background
-    EXPIRY = "expiry"  # the session is idle, and its cache entries are about to expire
-
-
 class SentResult(NamedTuple):
     """A tool result in the sent history, as piece `piece` of `node`.
 
-    The request has `tokens_before` tokens before it. `age_requests` is the number of requests that contained
-    it before this one.
+    `age_requests` is the number of requests that contained it before this one.
     """
 
     node: HistoryNode
     piece: int
     part: ToolResult
     tokens: int
-    tokens_before: int
     age_requests: int
 
 
@@ -138,7 +130,6 @@ class EditingMoment:
 
     def results(self) -> list[SentResult]:
         """The tool results of the sent history, in order, without cleared ones."""
-        preamble = self.call.preamble.tokens
         results = []
         for node in self.call.last_node.path():
             pieces = _result_pieces(node)
@@ -147,13 +138,11 @@ class EditingMoment:
             parts = [part for part in self.reader.read(node).parts if isinstance(part, ToolResult)]
             if len(parts) != len(pieces):
                 continue
-            start = preamble + node.end_tokens - node.tokens
             first = self.first_requests.get(id(node.message), self.requests)
             for piece, part in zip(pieces, parts, strict=True):
                 if node.pieces[piece].kind != _CLEARED_KIND:
-                    before = start + sum([earlier.tokens for earlier in node.pieces[:piece]])
                     results.append(
-                        SentResult(node, piece, part, node.pieces[piece].tokens, before, self.requests - first)
+                        SentResult(node, piece, part, node.pieces[piece].tokens, self.requests - first)
                     )
         return results
 

@@ -1,0 +1,139 @@
+"""Forecast the remaining requests of a session: how many, how large, and whether they find a warm cache.
+
+A new session is forecast from recorded agents (`forecast.toml`), then more and more from its own requests and
+from its agent's other sessions.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import TypedDict
+
+_TABLE = Path(__file__).with_name("forecast.toml")
+# The remaining requests are grouped: the next, the one after it, and then twice as many in each group.
+_GROUP_ENDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class _TurnPrior(TypedDict):
+    ends: float
+    cold: float
+    returns: float
+
+
+class _ActivityPrior(TypedDict):
+    end_shape: float
+    end_exposure_requests: float
+    agent_weight_sessions: float
+    growth_tokens: float
+    growth_weight_requests: float
+    tool_called: _TurnPrior
+    turn_ended: _TurnPrior
+
+
+@cache
+def _load_prior() -> _ActivityPrior:
+    prior: _ActivityPrior = tomllib.loads(_TABLE.read_text(encoding="utf-8"))  # type: ignore[assignment]
+    return prior
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FutureRequests:
+    """A group of future requests: their expected number, their growth since now, and the share that finds the
+    cache expired.
+    """
+
+    expected: float
+    grown_tokens: float
+    cold_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Future requests in order; the first group is the next request alone, the second the one after it."""
+
+    requests: tuple[FutureRequests, ...]
+    growth_tokens: float
+
+    @property
+    def expected_requests(self) -> float:
+        return sum(group.expected for group in self.requests)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionActivity:
+    """The requests of a session so far, and by how much they grew.
+
+    `calls_tool`: the last response calls a tool, so the client goes on by itself.
+    """
+
+    requests: int = 0
+    grown_tokens: int = 0
+    calls_tool: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentActivity:
+    """The sessions of an agent that have ended: their number, requests and growth."""
+
+    sessions: int = 0
+    requests: int = 0
+    grown_tokens: int = 0
+
+
+NO_AGENT_ACTIVITY = AgentActivity()
+
+
+def forecast_requests(
+    session: SessionActivity,
+    *,
+    agent: AgentActivity = NO_AGENT_ACTIVITY,
+    cold_share: float,
+    is_idle: bool = False,
+) -> Forecast:
+    """Forecast the requests after the current one.
+
+    `cold_share` is the share of later requests that find the cache expired. With `is_idle`, nothing has come
+    for so long that the cache is about to expire.
+    """
+    prior = _load_prior()
+    turn = prior["tool_called"] if session.calls_tool else prior["turn_ended"]
+    growth = _estimate_growth(session, agent, prior)
+    exposure = prior["end_exposure_requests"] * _lifetime_ratio(agent, prior) + session.requests
+    continues = turn["returns"] if is_idle else 1 - turn["ends"]
+    groups = []
+    for start, end in pairwise(_GROUP_ENDS):
+        is_next = not start
+        groups.append(
+            FutureRequests(
+                expected=continues
+                * (1.0 if is_next else _expected_between(start - 1, end - 1, exposure, prior["end_shape"])),
+                grown_tokens=growth * (start + end + 1) / 2,
+                cold_share=(1.0 if is_idle else turn["cold"]) if is_next else cold_share,
+            )
+        )
+    return Forecast(requests=tuple(groups), growth_tokens=growth)
+
+
+def _expected_between(start: int, end: int, exposure: float, shape: float) -> float:
+    """The expected number of requests after the first `start` and up to `end`, if the next one comes."""
+
+    def after(requests: int) -> float:
+        return (exposure + requests) / (shape - 1) * (exposure / (exposure + requests)) ** shape
+
+    return after(start) - after(end)
+
+
+def _lifetime_ratio(agent: AgentActivity, prior: _ActivityPrior) -> float:
+    """How much longer than recorded sessions those of the agent are."""
+    mean = prior["end_exposure_requests"] / (prior["end_shape"] - 1)
+    weight = prior["agent_weight_sessions"]
+    return (weight * mean + agent.requests) / ((weight + agent.sessions) * mean)
+
+
+def _estimate_growth(session: SessionActivity, agent: AgentActivity, prior: _ActivityPrior) -> float:
+    weight = prior["growth_weight_requests"]
+    expected = (weight * prior["growth_tokens"] + agent.grown_tokens) / (weight + agent.requests)
+    grown_requests = max(session.requests - 1, 0)
+    return (weight * expected + session.grown_tokens) / (weight + grown_requests)

@@ -1,0 +1,200 @@
+"""Edit a recorded history when it is expected to pay, as the gateway does with `compaction.trigger: cost`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from foveate.compaction.forecast import Forecast, SessionActivity, forecast_requests
+from foveate.compaction.plan import max_summary_tokens
+from foveate.compaction.schedule import (
+    LOSS_SHARE,
+    REFETCH_PROBABILITIES,
+    ClearingOption,
+    CompactionOption,
+    EditPrices,
+    EditState,
+    Moment,
+    plan_edits,
+    read_prices,
+)
+from foveate.compaction.staleness import find_clearable_results
+from foveate.compaction.summarize.extractive import summary_limit_tokens
+from foveate.cost.pricing.rates import Rates
+from foveate.prompt_cache.placement.arrival_times import forecast_next_request
+from foveate.replay.simulator.compactions import SimulatedCompaction
+from foveate.replay.simulator.editing_run import (
+    NO_EDITS,
+    ClearedResult,
+    EditingMoment,
+    HistoryEdits,
+    SentResult,
+    WindowTrigger,
+)
+from foveate.replay.simulator.reconstruct import ReconstructedCall
+
+_PLACEHOLDER_TOKENS = 40
+_TOOL_CALL = b'"tool_use"'
+FindRates = Callable[[ReconstructedCall], Rates | None]
+ForecastFuture = Callable[[EditingMoment, SessionActivity], Forecast]
+
+
+@dataclass(slots=True)
+class _Session:
+    """A conversation so far. `saved_dollars` is what edits have saved, less what they cost."""
+
+    last_tokens: int = 0
+    grown_tokens: int = 0
+    compacted_tokens: int | None = None
+    spent_dollars: float = 0.0
+    saved_dollars: float = 0.0
+
+    def add_request(self, moment: EditingMoment, cached_tokens: int, prices: EditPrices) -> None:
+        tokens, unedited = moment.call.input_tokens, moment.unedited.input_tokens
+        self.grown_tokens += max(unedited - self.last_tokens, 0) if self.last_tokens else 0
+        self.last_tokens = unedited
+        self.spent_dollars += prices.request(tokens, cached_tokens)
+        self.spent_dollars += prices.at(tokens).output * moment.call.output_tokens
+        is_warm = cached_tokens > moment.call.preamble.tokens
+        self.saved_dollars += prices.request(unedited, unedited if is_warm else 0) - prices.request(
+            tokens, tokens if is_warm else 0
+        )
+
+
+def forecast_from_prior(moment: EditingMoment, session: SessionActivity) -> Forecast:
+    arrivals = forecast_next_request(moment.gaps)
+    ttl = moment.call.rules.ttls[0].seconds if moment.call.rules.ttls else 0
+    returns = arrivals.probability(0, float("inf"))
+    within = arrivals.probability(0, ttl)
+    return forecast_requests(
+        session,
+        cold_share=max(0.0, 1 - within / returns) if returns else 1.0,
+        is_idle=moment.moment is Moment.EXPIRY,
+    )
+
+
+class CostTrigger:
+    """Edits when the expected saving exceeds the cost; the window's limit holds too."""
+
+    def __init__(
+        self,
+        find_rates: FindRates,
+        *,
+        compacts: bool = True,
+        clears: bool = True,
+        forecast: ForecastFuture = forecast_from_prior,
+    ) -> None:
+        self._find_rates = find_rates
+        self._compacts = compacts
+        self._clears = clears
+        self._forecast = forecast
+        self._window = WindowTrigger()
+        self._sessions: dict[str, _Session] = {}
+
+    def decide(self, moment: EditingMoment) -> HistoryEdits:
+        rates = self._find_rates(moment.call)
+        prices = read_prices(rates) if rates is not None else None
+        if prices is None:
+            return self._window.decide(moment) if self._compacts else NO_EDITS
+        session = self._sessions.setdefault(moment.call.call.conversation, _Session())
+        entry = moment.longest_entry()
+        cached_tokens = entry.tokens if entry is not None else 0
+        if moment.moment is Moment.ARRIVAL:
+            session.add_request(moment, cached_tokens, prices)
+        if self._compacts:
+            by_window = self._window.decide(moment)
+            if by_window.compaction is not None:
+                option = _compaction_option(moment, by_window.compaction)
+                session.compacted_tokens = option.tokens_after if option is not None else None
+                return by_window
+        activity = SessionActivity(
+            requests=moment.requests,
+            grown_tokens=session.grown_tokens,
+            calls_tool=moment.moment is Moment.ARRIVAL or _TOOL_CALL in moment.unedited.call.response,
+        )
+        return self._plan(moment, session, cached_tokens, self._forecast(moment, activity), prices)
+
+    def _plan(
+        self,
+        moment: EditingMoment,
+        session: _Session,
+        cached_tokens: int,
+        forecast: Forecast,
+        prices: EditPrices,
+    ) -> HistoryEdits:
+        results = _find_clearable(moment) if self._clears and moment.moment is Moment.ARRIVAL else []
+        may_compact = self._compacts and _has_cooled_down(moment)
+        state = EditState(
+            moment=moment.moment,
+            request_tokens=moment.call.input_tokens,
+            preamble_tokens=moment.call.preamble.tokens,
+            cached_tokens=cached_tokens,
+            last_compacted_tokens=session.compacted_tokens,
+            loss_budget_dollars=LOSS_SHARE * session.spent_dollars + session.saved_dollars,
+            compaction=_estimate_compaction(moment) if may_compact else None,
+            clearable=[option for _, option in results],
+        )
+        plan = plan_edits(state, forecast, prices)
+        compaction = None
+        if plan.compacts:
+            compaction = moment.plan_compaction(_threshold_tokens(moment))
+            option = _compaction_option(moment, compaction) if compaction is not None else None
+            plan = plan_edits(replace(state, compaction=option), forecast, prices)
+            if plan.compacts and option is not None:
+                session.compacted_tokens = option.tokens_after
+        session.saved_dollars -= plan.cost_dollars
+        if plan.compacts:
+            return HistoryEdits(compaction)
+        return HistoryEdits(
+            cleared=tuple(ClearedResult(results[index][0], _PLACEHOLDER_TOKENS) for index in plan.cleared)
+        )
+
+
+def _has_cooled_down(moment: EditingMoment) -> bool:
+    responses = moment.responses_since_compaction
+    return responses is None or responses >= moment.options.min_turns_between
+
+
+def _threshold_tokens(moment: EditingMoment) -> int:
+    """The threshold that limits tail and summary: the smallest that still keeps the configured tail.
+
+    A longer summary would cost more than it saves.
+    """
+    return min(moment.call.input_tokens, 2 * moment.options.tail_keep_tokens)
+
+
+def _estimate_compaction(moment: EditingMoment) -> CompactionOption:
+    """What a compaction would leave, without looking for its place."""
+    preamble, threshold = moment.call.preamble.tokens, _threshold_tokens(moment)
+    tail = min(moment.options.tail_keep_tokens, threshold // 2)
+    head = max(moment.call.input_tokens - preamble - tail, 0)
+    summary = min(summary_limit_tokens(head), max_summary_tokens(threshold))
+    return CompactionOption(tokens_after=preamble + summary + tail, summary_tokens=summary)
+
+
+def _compaction_option(moment: EditingMoment, compaction: SimulatedCompaction) -> CompactionOption | None:
+    after = compaction.apply(moment.history)
+    if after is None:
+        return None
+    return CompactionOption(
+        tokens_after=moment.call.preamble.tokens + after.end_tokens, summary_tokens=compaction.summary_tokens
+    )
+
+
+def _find_clearable(moment: EditingMoment) -> list[tuple[SentResult, ClearingOption]]:
+    results = {id(result.part): result for result in moment.results()}
+    if not results:
+        return []
+    messages = [moment.reader.read(node) for node in moment.call.last_node.path()]
+    options = []
+    for clearable in find_clearable_results(messages):
+        result = results.get(id(messages[clearable.message].parts[clearable.part]))
+        if result is not None and result.tokens > _PLACEHOLDER_TOKENS:
+            options.append(
+                (
+                    result,
+                    ClearingOption(
+                        saved_tokens=result.tokens - _PLACEHOLDER_TOKENS,
+                        refetch_probability=REFETCH_PROBABILITIES[clearable.reason],
+                    ),
+                )
+            )
+    return options
