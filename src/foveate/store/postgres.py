@@ -33,6 +33,9 @@ _RETRY_PAUSE_SECONDS = 0.1
 _MAX_PAUSE_SECONDS = 1.0
 _DISCONNECT_SECONDS = 2.0
 _PING_SECONDS = 2
+_UNKNOWN_TYPE = 0
+"""The server infers the type of a value with this OID."""
+_MAX_PREPARED_STATEMENTS = 256
 _FIND_SIZE = f"""
 SELECT CAST(coalesce(sum(pg_total_relation_size(to_regclass(name))), 0) AS BIGINT)
 FROM (VALUES {", ".join(f"('{table}')" for table in TABLES)}) AS kept(name)
@@ -64,25 +67,29 @@ def redact_server_url(url: str) -> str:
 
 class PostgresTransaction:
     def __init__(self, connection: "Connection") -> None:
-        self._cursor = connection.cursor()
+        import psycopg
+
+        # A plain cursor parses long statements for its own placeholders at each execution.
+        self._cursor = psycopg.RawCursor(connection)
 
     def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        return self._cursor.execute(_to_psycopg_placeholders(statement), values).fetchall()
+        return self._cursor.execute(_number_placeholders(statement), values).fetchall()
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
-        return self._cursor.execute(_to_psycopg_placeholders(statement), values).rowcount
+        return self._cursor.execute(_number_placeholders(statement), values).rowcount
 
     def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
         if len(rows) == 1:  # the usual case; takes half the time of a pipeline
             return self.execute(statement, rows[0])
-        self._cursor.executemany(_to_psycopg_placeholders(statement), rows)
+        self._cursor.executemany(_number_placeholders(statement), rows)
         return self._cursor.rowcount
 
 
 @lru_cache(maxsize=256)
-def _to_psycopg_placeholders(statement: str) -> str:
-    """Replace `?` by psycopg's `%s`. Foveate's statements contain no other `?`."""
-    return statement.replace("?", "%s")
+def _number_placeholders(statement: str) -> str:
+    """Replace `?` by PostgreSQL's `$1`, `$2` and so on. Foveate's statements contain no other `?`."""
+    first, *others = statement.split("?")
+    return first + "".join(f"${number}{text}" for number, text in enumerate(others, 1))
 
 
 class PostgresDatabase:
@@ -360,7 +367,24 @@ def _connect(url: str, wait_seconds: float) -> "Connection":
     except psycopg.Error:
         connection.close()
         raise
+    _prepare_all_statements(connection)
     return connection
+
+
+def _prepare_all_statements(connection: "Connection") -> None:
+    """Prepare each statement at its first execution, once for all values.
+
+    psycopg prepares a statement for each combination of types, and the type that it sends for a number depends
+    on its size, so a statement with many numbers would be parsed and planned almost every time. Therefore the
+    server infers the types of all values.
+    """
+    from psycopg.types.numeric import FloatDumper, Int8Dumper
+    from psycopg.types.string import BytesBinaryDumper
+
+    for kind, dumper in ((int, Int8Dumper), (float, FloatDumper), (bytes, BytesBinaryDumper)):
+        connection.adapters.register_dumper(kind, type(dumper.__name__, (dumper,), {"oid": _UNKNOWN_TYPE}))
+    connection.prepare_threshold = 0
+    connection.prepared_max = _MAX_PREPARED_STATEMENTS
 
 
 def _read_version(connection: "Connection") -> str | None:
