@@ -1,13 +1,19 @@
-"""Wall time of `import foveate` above bare Python, and of `foveate count` on a small file.
+"""Wall time of `import foveate` above bare Python, of `foveate count` on a small file, and of the status line.
 
-Every figure is the median over fresh processes, interleaved with the others.
+Every figure is the median over fresh processes, interleaved with the others. `foveate status --line` gets a
+session on standard input, as from Claude Code, and its line from a server in this process;
+`status_line_times_bare` is its time over that of bare Python, as the median of ratios.
 """
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 
 from benchmarks.harness import BadData, Report, time_side_by_side
 
@@ -19,7 +25,11 @@ FIGURES = (
     "import_ms",
     "count_small_file_ms",
     "bare_python_ms",
+    "status_line_ms",
+    "status_line_times_bare",
 )
+_LINE = b"$1.23 | context 45% | cache 4:12 | today $5.60"
+_AGENT_INPUT = b'{"session_id":"5e55a0de-0000-4000-8000-0000000f0ea7","model":{"id":"claude-sonnet-4-6"}}'
 
 
 def run(data: Path | None) -> Report:
@@ -28,14 +38,15 @@ def run(data: Path | None) -> Report:
         raise BadData("this benchmark reads no recorded data")
 
     python = [sys.executable, "-P", "-c"]
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, _serve_line() as url:
         small_file = Path(folder) / "small.txt"
         small_file.write_text(SMALL_TEXT, encoding="utf-8")
-        command = [str(Path(sys.executable).with_name("foveate")), "count", str(small_file)]
+        program = str(Path(sys.executable).with_name("foveate"))
         ours = {
             "bare": [*python, "pass"],
             "import": [*python, "import foveate"],
-            "count": command,
+            "count": [program, "count", str(small_file)],
+            "status line": [program, "status", "--line", "--url", url],
         }
         peers = {peer: [*python, f"import {peer}"] for peer in PEERS}
         timings = time_side_by_side(
@@ -50,6 +61,8 @@ def run(data: Path | None) -> Report:
             "import_ms": above_bare_ms("import"),
             "count_small_file_ms": round(timings.median_seconds("count") * 1000, 1),
             "bare_python_ms": round(timings.median_seconds("bare") * 1000, 1),
+            "status_line_ms": round(timings.median_seconds("status line") * 1000, 1),
+            "status_line_times_bare": round(1 / timings.speedup("status line", over="bare"), 2),
         },
         peers={peer: {"import_ms": above_bare_ms(peer)} for peer in PEERS},
         rows=[
@@ -61,4 +74,29 @@ def run(data: Path | None) -> Report:
 
 
 def _run(command: list[str]) -> None:
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    finished = subprocess.run(command, check=True, input=_AGENT_INPUT, stdout=subprocess.PIPE)
+    if "status" in command and finished.stdout.strip() != _LINE:
+        raise BadData(f"the status line is {finished.stdout!r}, not that of the server")
+
+
+@contextmanager
+def _serve_line() -> Iterator[str]:
+    """A server that answers like the gateway."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "text/x-foveate-status; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(_LINE)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -10,10 +10,11 @@ This is the public API of the library. Importing it loads nothing heavy.
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # the one of typing would take longer to import than all of this
 if TYPE_CHECKING:
     from datetime import date, datetime
+    from typing import Any
 
     from foveate.budget import Budget, Cut, Item, Prompt, Section, SectionReport, SectionRule
     from foveate.budget.ladder import LadderLike, LadderName
@@ -102,7 +103,7 @@ def count(text: str, model: str = "gpt-4o") -> "TokenCount":
 
 
 def count_request(
-    body: Mapping[str, Any] | Sequence[Any] | str | bytes, model: str | None = None
+    body: "Mapping[str, Any] | Sequence[Any] | str | bytes", model: str | None = None
 ) -> "RequestCount":
     """Count the input tokens of a whole request: system prompt, tools, messages, images and framing.
 
@@ -333,7 +334,7 @@ _PUBLIC_MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name == "__version__":
         from importlib.metadata import version
 

@@ -1,10 +1,10 @@
 """Entry point of `foveate` and `python -m foveate`. Loads a vocabulary while the command line is imported."""
 
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from itertools import pairwise
-from threading import Thread
+
+TYPE_CHECKING = False  # as in the package: importing typing would slow down the status line
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _COUNTING_COMMANDS = frozenset(("count", "assemble"))
 # With one of these, no bundled vocabulary is needed.
@@ -23,7 +23,14 @@ def main() -> None:
 
 def _main() -> None:
     command, *options = sys.argv[1:] or [""]
+    if command == "status" and "--line" in options:
+        from foveate import status_line
+
+        if status_line.run(options):
+            return
     if command in _COUNTING_COMMANDS and _OPTIONS_WITHOUT_VOCABULARY.isdisjoint(options):
+        from threading import Thread
+
         # Imported in the main thread: the other one would compete with the imports of the command line.
         from foveate.tokens.tokenizers import vocabularies
 
@@ -39,7 +46,7 @@ def _main() -> None:
 
 def _guess_model(options: list[str]) -> str:
     """Guess the model from the options. A wrong guess only wastes time."""
-    for option, value in pairwise((*options, "")):
+    for option, value in zip(options, (*options[1:], ""), strict=True):
         if option in ("-m", "--model"):
             return value
         if option.startswith("--model="):
@@ -47,7 +54,9 @@ def _guess_model(options: list[str]) -> str:
     return ""
 
 
-def _preload_vocabulary(model: str, bundled: Callable[[str], object]) -> None:
+def _preload_vocabulary(model: str, bundled: "Callable[[str], object]") -> None:
+    from contextlib import suppress
+
     with suppress(ImportError):  # counting then falls back to an estimate
         if model:
             from foveate.tokens.families import counter_for

@@ -12,6 +12,7 @@ from foveate.errors import BadOption
 StrPath = str | os.PathLike[str]
 """A path as a string or `PathLike`."""
 
+_CONFIG_NAME = "foveate.yaml"
 _STRIPPED_CHARS = string.whitespace + "\"'"
 _VARIABLE = re.compile(r"\$(?:(?P<bare>\w+)|\{(?P<braced>[^{}]*)\})", re.ASCII)
 
@@ -54,6 +55,15 @@ def data_folder(environ: Mapping[str, str], platform: str) -> Path:
     if platform == "darwin":
         return Path("~/Library/Application Support/foveate").expanduser()
     return Path(environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "foveate"
+
+
+def find_default_config(folder: Path, home: Path) -> Path | None:
+    return next((path for path in default_config_paths(folder, home) if path.is_file()), None)
+
+
+def default_config_paths(folder: Path, home: Path) -> tuple[Path, ...]:
+    """Where the configuration is if none is named: in the current folder, or in the data folder."""
+    return folder / _CONFIG_NAME, home / _CONFIG_NAME
 
 
 def _strip_quotes(text: str) -> str:

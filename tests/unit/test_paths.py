@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.errors import BadOption
-from foveate.paths import data_folder, expand_path
+from foveate.paths import data_folder, expand_path, find_default_config
 
 ENVIRON = {"HOME": "/home/ana", "NOTES": "~/notes", "DATA": '"/data"', "EMPTY": "", "DEEP": "$NOTES"}
 # Characters without special meaning in a path.
@@ -89,3 +89,14 @@ def test_the_data_folder_is_from_the_environment_or_the_platform() -> None:
     assert data_folder({"XDG_DATA_HOME": "/x"}, "linux") == Path("/x/foveate")
     assert data_folder({"FOVEATE_HOME": ""}, "linux") == Path.home() / ".local/share/foveate"
     assert data_folder({}, "darwin") == Path.home() / "Library/Application Support/foveate"
+
+
+def test_the_file_in_the_working_folder_takes_precedence_over_the_data_folder(tmp_path: Path) -> None:
+    folder, home = tmp_path / "work", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+    assert find_default_config(folder, home) is None
+    (home / "foveate.yaml").write_text("agents: []")
+    assert find_default_config(folder, home) == home / "foveate.yaml"
+    (folder / "foveate.yaml").write_text("agents: []")
+    assert find_default_config(folder, home) == folder / "foveate.yaml"

@@ -20,6 +20,7 @@ from foveate.cli import (
     sandbox,
     serve,
     service,
+    status,
     store,
     usage,
 )
@@ -73,6 +74,7 @@ app.command("serve")(serve.command)
 app.command("chat")(chat.command)
 app.command("sandbox")(sandbox.command)
 app.command("replay")(replay.command)
+app.command("status")(status.command)
 app.command("usage")(usage.command)
 app.add_typer(cost.app)
 app.command("explain")(explain.command)

@@ -32,10 +32,9 @@ MAX_LISTED_IDS = 10
 
 def find_config_file(file: Path | None = None) -> Path | None:
     """Return the named configuration file, or the default one if it exists."""
-    from foveate.config.overrides import find_default_file
-    from foveate.paths import data_folder
+    from foveate.paths import data_folder, find_default_config
 
-    return file or find_default_file(Path(), data_folder(os.environ, sys.platform))
+    return file or find_default_config(Path(), data_folder(os.environ, sys.platform))
 
 
 def find_store_url(url: str | None) -> str | None:

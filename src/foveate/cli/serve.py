@@ -122,15 +122,14 @@ def _local_model() -> "Iterator[LocalModel]":
 def _serve(config: Path | None, flags: "ServeFlags", *, as_json: bool) -> None:
     with console.show_progress("starting the gateway"):
         from foveate.cli.serve_output import describe_gateway, started_screen
-        from foveate.config.overrides import default_paths
         from foveate.gateway.server.serve import load_live_config, serve, start_logging
         from foveate.gateway.server.supervisor import WorkerOrder
         from foveate.gateway.server.tls import create_tls_context
         from foveate.http.listening_sockets import socket_url
-        from foveate.paths import data_folder
+        from foveate.paths import data_folder, default_config_paths
 
         environment = dict(os.environ)
-        search_paths = () if config else default_paths(Path(), data_folder(environment, sys.platform))
+        search_paths = () if config else default_config_paths(Path(), data_folder(environment, sys.platform))
         live_config = load_live_config(config, environment, flags, default_paths=search_paths)
     config_now = live_config.current().value
     server = config_now.settings.server

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 
 from foveate.cli.console import Display
-from foveate.cli.cost.csv_export import csv_line
 from foveate.cli.options import shorten_ids
 from foveate.cli.tables import (
     Cell,
@@ -80,6 +79,8 @@ def _to_json(dollars: Decimal | None) -> str | None:
 
 
 def report_csv(report: UsageReport, zone: tzinfo | None) -> bytes:
+    from foveate.cli.cost.csv_export import csv_line  # imports the whole report of costs
+
     names = [_NAME_KEYS[report.kind], *(["project"] if report.kind is ReportKind.SESSIONS else [])]
     lines = [csv_line((*names, "agents", "models", *_COUNTS, "dollars", "first_at", "last_at"))]
     for row in report.rows:

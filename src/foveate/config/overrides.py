@@ -11,8 +11,6 @@ from foveate.config.load import Configuration
 if TYPE_CHECKING:
     from foveate.config.settings import Settings
 
-FILE_NAME = "foveate.yaml"
-
 STORE_VARIABLE = "FOVEATE_STORE"
 """Overrides `store.url`."""
 
@@ -38,14 +36,6 @@ class ServeFlags:
     key: str | None = None
     cors_origins: tuple[str, ...] = ()
     local: LocalModel | None = None
-
-
-def find_default_file(folder: Path, home: Path) -> Path | None:
-    return next((path for path in default_paths(folder, home) if path.is_file()), None)
-
-
-def default_paths(folder: Path, home: Path) -> tuple[Path, ...]:
-    return folder / FILE_NAME, home / FILE_NAME
 
 
 def apply_overrides(

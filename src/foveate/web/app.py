@@ -13,16 +13,18 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from foveate.errors import BadOption, FoveateError, StoreUnavailable
+from foveate.status_line import LINE_MEDIA_TYPE, STATUS_PATH, format_line
 from foveate.web import formatting
 from foveate.web.data import GatewayData
 from foveate.web.live import MAX_SUBSCRIBERS, ChangeFeed, WatchTarget
 from foveate.web.page import PageNotFound, PageRequest, WebPage
 from foveate.web.pages import agents, compactions, configuration, memory, overview, session, sessions
+from foveate.web.status import load_status
 from foveate.web.viewer import Forbidden, Viewer, get_viewer
 
 _FILES = ("foveate.css", "live.js", "charts.js", "chart.js")
@@ -127,8 +129,20 @@ def create_app(data: GatewayData) -> "WebApp":
             change_feed.events(WatchTarget(session_id, viewer.agent), since), 200, headers, "text/event-stream"
         )
 
+    async def status(request: Request) -> Response:
+        parameters = request.query_params
+        try:
+            content = await load_status(data, get_viewer(request.scope), parameters.get("session", ""))
+        except StoreUnavailable as error:
+            return JSONResponse({"error": {"code": error.code, "message": str(error)}}, 503)
+        headers = {"cache-control": "no-store"}
+        if parameters.get("format") == "line":
+            return Response(format_line(content, {}, data.clock()), 200, headers, LINE_MEDIA_TYPE)
+        return JSONResponse(content, headers=headers)
+
     routes = [
         Route("/-/events", events),
+        Route(STATUS_PATH, status),
         Route("/-/assets/{name}", _serve_asset),
         *(
             Route(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from foveate.config.cost import CostOptions
 from foveate.config.load import Configuration, parse_settings
-from foveate.config.overrides import LocalModel, ServeFlags, apply_overrides, find_default_file
+from foveate.config.overrides import LocalModel, ServeFlags, apply_overrides
 from foveate.cost.pricing.price_book import PriceBook
 
 FILE = b"""
@@ -63,14 +63,3 @@ def test_a_local_model_is_added_as_a_free_upstream() -> None:
         for price in overridden.cost.prices
         if price.dollars_per_million
     )
-
-
-def test_the_file_in_the_working_folder_takes_precedence_over_the_data_folder(tmp_path: Path) -> None:
-    folder, home = tmp_path / "work", tmp_path / "home"
-    folder.mkdir()
-    home.mkdir()
-    assert find_default_file(folder, home) is None
-    (home / "foveate.yaml").write_text("agents: []")
-    assert find_default_file(folder, home) == home / "foveate.yaml"
-    (folder / "foveate.yaml").write_text("agents: []")
-    assert find_default_file(folder, home) == folder / "foveate.yaml"

@@ -101,14 +101,14 @@ def command(
 class _ChatEnvironment:
     def __init__(self, config: Path | None, stack: ExitStack) -> None:
         from foveate.chat.models import ChatConfig
-        from foveate.config.overrides import ServeFlags, default_paths
+        from foveate.config.overrides import ServeFlags
         from foveate.gateway.server.serve import load_live_config
-        from foveate.paths import data_folder
+        from foveate.paths import data_folder, default_config_paths
 
         self.environment = dict(os.environ)
         self.home = data_folder(self.environment, sys.platform)
         self._config = config
-        self._default_paths = () if config else default_paths(Path(), self.home)
+        self._default_paths = () if config else default_config_paths(Path(), self.home)
         self._stack = stack
         # The gateway of a chat listens on loopback only, whatever is configured.
         self._flags = ServeFlags(host="127.0.0.1")
