@@ -173,6 +173,7 @@ def _run_offline(runs: Runs, folder: Path) -> None:
     runs.run("usage", "hourly", case="unknown report")
     del os.environ["CLAUDE_CONFIG_DIR"]
     runs.run("usage", case="no logs")
+    runs.run("status", "--url", NOWHERE, case="no gateway")
     runs.run("demo", "--session", folder / "short.jsonl")
     _run_service(runs, folder)
     runs.run("doctor", "--offline")

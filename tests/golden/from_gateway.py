@@ -3,11 +3,13 @@
 import http.client
 import json
 import signal
+import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.processes import forked_commands
 from tests.support.servers.gateway_process import GatewayProcess, gateway_process, write_config
 from tests.support.servers.sandbox import KEY
 
@@ -50,6 +52,7 @@ def observe_gateway(folder: Path, upstream_url: str) -> GatewayContracts:
         for page in ("/health", "/ready"):
             contracts.documents[f"GET {page}"] = [json.loads(_send(gateway, page, method="GET").body)]
         responses = _collect_responses(gateway)
+        contracts.documents["foveate status"] = [_run_status(gateway)]
         write_config(folder / "foveate.yaml", upstream_url, "nonsense: 1\n")
         contracts.documents["GET /health"].append(_health_with_wrong_configuration(gateway))
         gateway.process.send_signal(signal.SIGINT)
@@ -62,6 +65,17 @@ def observe_gateway(folder: Path, upstream_url: str) -> GatewayContracts:
             contracts.documents.setdefault(f"error response of {path}", []).append(json.loads(response.body))
     contracts.error_codes = _list_error_codes([response for _, response in responses], log)
     return contracts
+
+
+def _run_status(gateway: GatewayProcess) -> object:
+    """Run `foveate status` until the charges of the responses are stored."""
+    deadline = time.monotonic() + 60
+    while True:
+        command = [*forked_commands.COMMAND, "status", "--url", gateway.url, "--json"]
+        status = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        if status["session"] is not None:
+            return status
+        assert time.monotonic() < deadline, "the gateway never stored a session"
 
 
 def _health_with_wrong_configuration(gateway: GatewayProcess) -> object:

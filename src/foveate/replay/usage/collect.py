@@ -3,7 +3,6 @@
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,6 +149,8 @@ class _Scanner:
 
     def results(self) -> "Iterator[ScannedLog | None]":
         """The content of each log, in order; None if it cannot be read."""
+        from concurrent.futures import BrokenExecutor
+
         from foveate.replay.usage.log_scan import ScannedLog
 
         decoder = msgspec.msgpack.Decoder(ScannedLog | None)
@@ -159,7 +160,7 @@ class _Scanner:
                 continue
             try:
                 yield decoder.decode(self._futures.pop(number).result())
-            except BrokenProcessPool:  # killed for lack of memory
+            except BrokenExecutor:  # killed for lack of memory
                 yield _scan(log)
 
 

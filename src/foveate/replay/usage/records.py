@@ -1,5 +1,6 @@
 """Usage of single calls with their cost, as reports sum it."""
 
+from bisect import bisect_left
 from collections.abc import Iterable
 
 import msgspec
@@ -60,17 +61,22 @@ def merge_ledger(records: Iterable[UsageRecord], charged: Iterable[UsageRecord])
     session and project of such a call, and the ledger its final output and its cost. Calls that the gateway
     made itself are only in the ledger.
     """
-    merged = list(records)
+    merged = sorted(records, key=lambda record: record.at)
     unmatched: dict[tuple[int, int, int], list[int]] = {}
     for index, record in enumerate(merged):
         unmatched.setdefault(_input_tokens(record), []).append(index)
     for charge in charged:
         candidates = unmatched.get(_input_tokens(charge), []) if charge.category == MAIN else []
-        index = min(candidates, key=lambda index: abs(merged[index].at - charge.at), default=-1)
-        if index < 0 or abs(merged[index].at - charge.at) > MAX_MATCH_SECONDS:
+        place = bisect_left(candidates, charge.at, key=lambda index: merged[index].at)
+        nearest = min(
+            (number for number in (place - 1, place) if 0 <= number < len(candidates)),
+            key=lambda number: abs(merged[candidates[number]].at - charge.at),
+            default=-1,
+        )
+        if nearest < 0 or abs(merged[candidates[nearest]].at - charge.at) > MAX_MATCH_SECONDS:
             merged.append(charge)
             continue
-        candidates.remove(index)
+        index = candidates.pop(nearest)
         is_priced = charge.picodollars is not None
         merged[index] = msgspec.structs.replace(
             merged[index],
