@@ -52,6 +52,9 @@ _INSERT_SIZE_BY_ROWS_LEFT = tuple(
 class Transaction(Protocol):
     def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
 
+    def enqueue(self, statement: str, values: Sequence[Any] = ()) -> None:
+        """Execute a statement whose result is not needed, at the latest with the next one or the commit."""
+
     def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Execute a statement and return the number of affected rows."""
 
@@ -136,6 +139,11 @@ def batch_inserts(statement: str, values: Sequence[tuple[Any, ...]]) -> Iterator
         group = values[first : first + size]
         yield _format_insert(statement, size, len(group[0])), list(chain.from_iterable(group))
         first += size
+
+
+def enqueue_inserts(transaction: Transaction, statement: str, values: Sequence[tuple[Any, ...]]) -> None:
+    for insert, batch in batch_inserts(statement, values):
+        transaction.enqueue(insert, batch)
 
 
 @lru_cache(maxsize=256)

@@ -124,6 +124,9 @@ class SQLiteTransaction:
     def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return self._connection.execute(statement, values).fetchall()
 
+    def enqueue(self, statement: str, values: Sequence[Any] = ()) -> None:
+        self._connection.execute(statement, values)
+
     def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
         return self._connection.execute(statement, values).rowcount
 

@@ -29,7 +29,14 @@ from foveate.cost.ledger import (
 from foveate.cost.money import MAX_PICODOLLARS, MIN_DOLLARS, to_dollars, to_picodollars_rounded_up
 from foveate.errors import BadOption
 from foveate.store.batching import BatchExecutor
-from foveate.store.database import Database, Transaction, batch_inserts, build_where_clause, group_placeholders
+from foveate.store.database import (
+    Database,
+    Transaction,
+    batch_inserts,
+    build_where_clause,
+    enqueue_inserts,
+    group_placeholders,
+)
 from foveate.store.repositories.ledger_rows import (
     ADD_CHARGES,
     CHARGED_INDEX,
@@ -397,7 +404,7 @@ def _record_charged_amounts(
     """Record the reserved amount as charged for calls of unknown price."""
     for settlement in settlements:
         if settlement.spent is None:
-            transaction.execute(
+            transaction.enqueue(
                 _SET_CHARGED_AMOUNT,
                 (_charged_amount(removed_reservations.get(settlement.call_id)), settlement.call_id),
             )
@@ -422,8 +429,7 @@ def _sum_by_account(amounts: Iterable[_ReservedAmount]) -> Amounts:
 
 
 def _update_accounts(transaction: Transaction, spent: Amounts, reserved: Amounts) -> None:
-    for statement, batch in batch_inserts(_UPDATE_ACCOUNTS, _account_rows(spent, reserved)):
-        transaction.execute(statement, batch)
+    enqueue_inserts(transaction, _UPDATE_ACCOUNTS, _account_rows(spent, reserved))
 
 
 def _update_and_read_accounts(transaction: Transaction, spent: Amounts, reserved: Amounts) -> Balances:

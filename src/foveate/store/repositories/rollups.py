@@ -17,7 +17,13 @@ from foveate.cost.money import MAX_PICODOLLARS, to_dollars, to_picodollars
 from foveate.model import CacheUsage, ComparisonOutcome
 from foveate.session.rollups import SessionOrder, SessionTotals, Totals, TotalsGroup
 from foveate.session.traces import CacheMiss
-from foveate.store.database import Reader, Transaction, batch_inserts, build_where_clause, check_storable_names
+from foveate.store.database import (
+    Reader,
+    Transaction,
+    build_where_clause,
+    check_storable_names,
+    enqueue_inserts,
+)
 from foveate.store.repositories.ledger_rows import to_storable_name
 
 REQUEST_SUMS = (
@@ -157,23 +163,23 @@ def cache_miss_delta(at: float, agent: str, session_id: str, model: str, cache_m
 
 
 def add_requests(transaction: Transaction, deltas: Sequence[TotalsDelta]) -> None:
-    _execute_inserts(transaction, _ADD_REQUESTS_TO_TOTALS, _totals_rows(deltas))
-    _execute_inserts(transaction, _ADD_REQUESTS_TO_SESSIONS, _session_rows(deltas, with_window=True))
+    enqueue_inserts(transaction, _ADD_REQUESTS_TO_TOTALS, _totals_rows(deltas))
+    enqueue_inserts(transaction, _ADD_REQUESTS_TO_SESSIONS, _session_rows(deltas, with_window=True))
 
 
 def add_charges(transaction: Transaction, charge_rows: Sequence[tuple[Any, ...]]) -> None:
     """Add charges, given as rows of `ledger_rows.to_ledger_row`."""
     deltas = [_charge_delta(*charge_row) for charge_row in charge_rows]
-    _execute_inserts(transaction, _ADD_CHARGES_TO_TOTALS, _totals_rows(deltas))
-    _execute_inserts(transaction, _ADD_CHARGES_TO_SESSIONS, _session_rows(deltas, with_window=False))
+    enqueue_inserts(transaction, _ADD_CHARGES_TO_TOTALS, _totals_rows(deltas))
+    enqueue_inserts(transaction, _ADD_CHARGES_TO_SESSIONS, _session_rows(deltas, with_window=False))
 
 
 def change_charge(transaction: Transaction, before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
     """Change the totals by the difference between two ledger rows of one call."""
     old, new = _charge_delta(*before), _charge_delta(*after)
     change = new._replace(sums=[new_sum - old_sum for new_sum, old_sum in zip(new.sums, old.sums, strict=True)])
-    _execute_inserts(transaction, _ADD_CHARGES_TO_TOTALS, _totals_rows([change]))
-    _execute_inserts(transaction, _ADD_CHARGES_TO_SESSIONS, _session_rows([change], with_window=False))
+    enqueue_inserts(transaction, _ADD_CHARGES_TO_TOTALS, _totals_rows([change]))
+    enqueue_inserts(transaction, _ADD_CHARGES_TO_SESSIONS, _session_rows([change], with_window=False))
 
 
 def _charge_delta(
@@ -235,11 +241,6 @@ def _cache_miss_sums(cache_miss: CacheMiss | None) -> tuple[int, int, int, int, 
         return 1, cache_miss.lost_tokens, to_picodollars(cache_miss.lost_dollars or Decimal(0)), 0, 0
     except OverflowError:  # an impossible amount
         return 1, cache_miss.lost_tokens, 0, 0, 0
-
-
-def _execute_inserts(transaction: Transaction, statement: str, values: Sequence[tuple[Any, ...]]) -> None:
-    for insert, batch in batch_inserts(statement, values):
-        transaction.execute(insert, batch)
 
 
 def _totals_rows(deltas: Iterable[TotalsDelta]) -> list[tuple[Any, ...]]:

@@ -24,6 +24,7 @@ from foveate.store.database import (
     Transaction,
     batch_inserts,
     check_storable_names,
+    enqueue_inserts,
     group_placeholders,
 )
 
@@ -166,12 +167,12 @@ class SqlSessionStore:
         counts = _count_rows([stored for stored in rows if isinstance(stored, CountUpdate)])
 
         def write(rows: Transaction) -> None:
-            _insert_rows(rows, _PUT_SESSION, sessions)
+            enqueue_inserts(rows, _PUT_SESSION, sessions)
+            enqueue_inserts(rows, _ADD_ANSWER, answers)
+            enqueue_inserts(rows, _ADD_COUNT, counts)
             has_shared = _insert_rows(rows, _ADD_TURN, turns) != len(turns)
             for move in sorted(moves, key=_session_id):
                 _add_parents(rows, move, has_shared=has_shared)
-            _insert_rows(rows, _ADD_ANSWER, answers)
-            _insert_rows(rows, _ADD_COUNT, counts)
 
         if rows:
             await self._database.write(write, is_idempotent=True)
@@ -195,7 +196,7 @@ class SqlSessionStore:
         new = CountUpdate(agent=agent, counter=counter, counts=counts)
         if counts:  # there may be thousands, so the writer thread sorts them
             await self._database.write(
-                lambda transaction: _insert_rows(transaction, _ADD_COUNT, _count_rows([new])),
+                lambda transaction: enqueue_inserts(transaction, _ADD_COUNT, _count_rows([new])),
                 is_idempotent=True,
             )
 
@@ -260,8 +261,8 @@ def _add_parents(transaction: Transaction, move: SessionUpdate, *, has_shared: b
             rows = transaction.fetch_all(_FIND_OWNERS.format(placeholders), (session.agent, session.id, *group))
             parent_ids.update(parent_id for (parent_id,) in rows)
     for parent_id in sorted(parent_ids):
-        transaction.execute(_TOUCH_PARENT, (session.seen_at, session.seen_at, parent_id, session.agent))
-        transaction.execute(_ADD_PARENT, (session.id, parent_id))
+        transaction.enqueue(_TOUCH_PARENT, (session.seen_at, session.seen_at, parent_id, session.agent))
+        transaction.enqueue(_ADD_PARENT, (session.id, parent_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
