@@ -120,7 +120,8 @@ def _expected_between(start: int, end: int, exposure: float, shape: float) -> fl
     """The expected number of requests after the first `start` and up to `end`, if the next one comes."""
 
     def after(requests: int) -> float:
-        return (exposure + requests) / (shape - 1) * (exposure / (exposure + requests)) ** shape
+        remaining: float = (exposure / (exposure + requests)) ** shape
+        return remaining * (exposure + requests) / (shape - 1)
 
     return after(start) - after(end)
 

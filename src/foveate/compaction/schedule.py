@@ -216,22 +216,23 @@ class _CompactionCosts:
         return (after - steady_after) - (before - steady_before)
 
     def later_gain(self) -> float:
-        """What all remaining requests save, if there is no other edit."""
+        """What the remaining requests save, up to one that finds the cache expired: then editing is cheaper."""
         state, option = self._state, self._option
         groups = self._forecast.requests
-        gain = sum(
-            group.expected
-            * (self._request(state.request_tokens, group) - self._request(option.tokens_after, group))
-            for group in (groups if self._is_arrival else groups[1:])
-        )
         steady = self._next_group()
-        return gain + (1.0 if self._is_arrival else groups[0].expected if groups else 0.0) * (
+        gain = self._weight_now() * (
             self._steady(state.request_tokens, steady) - self._steady(option.tokens_after, steady)
         )
+        warm_probability = 1.0 if steady is None else 1 - steady.cold_share
+        for group in groups if self._is_arrival else groups[1:]:
+            saved = self._request(state.request_tokens, group) - self._request(option.tokens_after, group)
+            gain += warm_probability * group.expected * saved
+            warm_probability *= (1 - group.cold_share) ** group.expected
+        return gain
 
     def compact_now(self) -> float:
         """The cost up to the next request of compacting now, and of the cycle that begins."""
-        weight = 1.0 if self._is_arrival else self._weight(0)
+        weight = self._weight_now()
         _, after = self._next_request()
         extra = after - weight * self._steady(self._option.tokens_after, self._next_group())
         return self.summary_now + extra + weight * self._cycle_cost()
@@ -247,6 +248,10 @@ class _CompactionCosts:
         cold = self._prices.summary(tokens, 0, option.summary_tokens) + self._cycle_cost()
         cold += self._prices.request(option.tokens_after, 0) - self._steady(option.tokens_after, None)
         return min(later, self._weight(0) * cold)
+
+    def _weight_now(self) -> float:
+        """The probability of the request that an edit changes first: the current or the next one."""
+        return 1.0 if self._is_arrival else self._weight(0)
 
     def _weight(self, group: int) -> float:
         groups = self._forecast.requests
@@ -336,14 +341,7 @@ def _plan_clearing(state: EditState, forecast: Forecast, prices: EditPrices) -> 
         if tokens < state.min_context_tokens:
             break
         now = prices.request(tokens, cached_tokens)
-        gain = sum(
-            group.expected
-            * (
-                _later_price(state.request_tokens, group, forecast, prices)
-                - _later_price(tokens, group, forecast, prices)
-            )
-            for group in forecast.requests
-        )
+        gain = _clearing_gain(state.request_tokens, tokens, forecast, prices)
         plan = EditPlan(
             cleared=tuple(cleared),
             gain_dollars=gain + max(unedited - now, 0.0),
@@ -353,6 +351,18 @@ def _plan_clearing(state: EditState, forecast: Forecast, prices: EditPrices) -> 
         if plan.net_dollars > best.net_dollars and _pays(plan, state):
             best = plan
     return best
+
+
+def _clearing_gain(tokens_before: int, tokens_after: int, forecast: Forecast, prices: EditPrices) -> float:
+    """What requests save until one finds the cache expired: from then on, clearing would cost nothing."""
+    gain, warm_probability = 0.0, 1.0
+    for group in forecast.requests:
+        saved = _later_price(tokens_before, group, forecast, prices) - _later_price(
+            tokens_after, group, forecast, prices
+        )
+        gain += warm_probability * group.expected * saved
+        warm_probability *= (1 - group.cold_share) ** group.expected
+    return gain
 
 
 def _later_price(tokens: float, group: FutureRequests, forecast: Forecast, prices: EditPrices) -> float:
