@@ -19,8 +19,8 @@ MIN_CONTEXT_TOKENS = 20_000
 _INSTRUCTION_TOKENS = 400
 _FACTS_SHARE = 0.25
 # The expected gain must exceed the cost by this share of it.
-_MARGIN = 1.0
-LOSS_SHARE = 0.05
+_MARGIN = 0.05
+LOSS_SHARE = 0.1
 """Share of a session's cost that edits may lose, beyond what they have saved, if the session ends at once."""
 # Requests between two compactions that are compared to find the cheapest cycle.
 _CYCLES = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
