@@ -123,7 +123,7 @@ def run(data: Path | None, *, quick: bool = False) -> Report:
     """Return the report; `quick` leaves out the facts that later turns need."""
     book = PriceBook()
     book.preload()
-    recordings, left_out = _read_recordings(data or DATA / "sessions")
+    recordings, left_out = read_recordings(data or DATA / "sessions")
     if not recordings:
         raise BadData(f"no recorded sessions with usage (Claude Code or pi logs) under {data or DATA}")
     bills = [_bill_session(source, recording, book, quick=quick) for source, recording in recordings]
@@ -143,7 +143,7 @@ def run(data: Path | None, *, quick: bool = False) -> Report:
     )
 
 
-def _read_recordings(folder: Path) -> tuple[list[tuple[str, Recording]], list[tuple[str, str]]]:
+def read_recordings(folder: Path) -> tuple[list[tuple[str, Recording]], list[tuple[str, str]]]:
     """The recordings with usage and their sources, and what is left out with the reason."""
     recordings, left_out = [], []
     sessions, unread = group_sessions(find_files([folder]).files)
