@@ -14,6 +14,9 @@ from typing import TypedDict
 _TABLE = Path(__file__).with_name("forecast.toml")
 # The remaining requests are grouped: the next, the one after it, and then twice as many in each group.
 _GROUP_ENDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+# No more requests are counted than there were so far, or this many: the mean of lengths that vary so much is
+# decided by a few very long sessions.
+_MIN_HORIZON_REQUESTS = 16
 
 
 class _TurnPrior(TypedDict):
@@ -103,8 +106,11 @@ def forecast_requests(
     exposure = prior["end_exposure_requests"] * _lifetime_ratio(agent, prior) + session.requests
     continues = turn["returns"] if is_idle else 1 - turn["ends"]
     groups = []
-    for start, end in pairwise(_GROUP_ENDS):
-        is_next = not start
+    horizon = max(session.requests, _MIN_HORIZON_REQUESTS)
+    for start, limit in pairwise(_GROUP_ENDS):
+        if start >= horizon:
+            break
+        is_next, end = not start, min(limit, horizon)
         groups.append(
             FutureRequests(
                 expected=continues
