@@ -264,8 +264,8 @@ class MissingExtra(InputError):
 
     code = "missing_extra"
 
-    def __init__(self, extra: str, package: str) -> None:
-        super().__init__(f"{package} is not installed: pip install 'foveate[{extra}]'")
+    def __init__(self, extra: str, package: str, install_command: str) -> None:
+        super().__init__(f"{package} is not installed: {install_command} 'foveate[{extra}]'")
         self.extra = extra
         self.package = package
 

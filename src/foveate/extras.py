@@ -1,6 +1,9 @@
 """Optional parts of an installation: the modules that each extra of `pyproject.toml` adds."""
 
+import sys
 from importlib.util import find_spec
+from pathlib import Path
+from shlex import quote
 
 from foveate.errors import MissingExtra
 
@@ -22,6 +25,18 @@ GATEWAY_MODULES = (
 _EXTRA_OF_MODULE = dict.fromkeys(SEARCH_MODULES, "search") | dict.fromkeys(GATEWAY_MODULES, "gateway")
 
 
+def install_command(prefix: str = sys.prefix, *, has_pip: bool | None = None) -> str:
+    """Return the start of a command that adds packages to this Python environment: `pip install`, or its like.
+
+    Environments of uv have no pip, and that of another environment would install packages there.
+    """
+    if (Path(prefix) / "pipx_metadata.json").exists():
+        return "pipx runpip foveate install"
+    if has_pip if has_pip is not None else find_spec("pip") is not None:
+        return "pip install"
+    return f"uv pip install --python {quote(prefix)}"
+
+
 def check_search() -> None:
     """Check that notes can be searched.
 
@@ -30,11 +45,11 @@ def check_search() -> None:
     """
     for module in SEARCH_MODULES:
         if find_spec(module) is None:
-            raise MissingExtra("search", module)
+            raise MissingExtra("search", module, install_command())
 
 
 def to_missing_extra(error: ModuleNotFoundError) -> MissingExtra | None:
     """Return the error that names the extra with the missing module; None if no extra has it."""
     module = (error.name or "").partition(".")[0]
     extra = _EXTRA_OF_MODULE.get(module)
-    return None if extra is None else MissingExtra(extra, module)
+    return None if extra is None else MissingExtra(extra, module, install_command())

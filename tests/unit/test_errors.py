@@ -21,7 +21,7 @@ EXAMPLES = [
     errors.BadVocabulary("a.tiktoken", "is empty"),
     errors.WrongApi("qwen3", "vllm", api="anthropic"),
     errors.BadOption("no such backend", path=("token_counter", "backend")),
-    errors.MissingExtra("gateway", "uvicorn"),
+    errors.MissingExtra("gateway", "uvicorn", "pip install"),
     errors.CannotListen("127.0.0.1", 80, "Permission denied"),
     errors.NoServiceManager("systemctl was not found"),
     errors.BadSetting("budget.yaml", "is no number", line=3, key="total_tokens"),

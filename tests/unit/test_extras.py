@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from foveate.errors import MissingExtra
-from foveate.extras import GATEWAY_MODULES, SEARCH_MODULES, to_missing_extra
+from foveate.extras import GATEWAY_MODULES, SEARCH_MODULES, install_command, to_missing_extra
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -68,7 +68,17 @@ def test_a_missing_module_is_reported_with_its_extra(module: str, extra: str) ->
 
     assert isinstance(error, MissingExtra)
     assert error.extra == extra
-    assert str(error) == f"{module.partition('.')[0]} is not installed: pip install 'foveate[{extra}]'"
+    assert str(error) == f"{module.partition('.')[0]} is not installed: {install_command()} 'foveate[{extra}]'"
+
+
+def test_the_command_that_installs_packages_is_that_of_the_environment(tmp_path: Path) -> None:
+    environment = str(tmp_path / "my tools")
+
+    assert install_command(environment, has_pip=True) == "pip install"
+    assert install_command(environment, has_pip=False) == f"uv pip install --python '{environment}'"
+    (tmp_path / "my tools").mkdir()
+    (tmp_path / "my tools" / "pipx_metadata.json").touch()
+    assert install_command(environment, has_pip=True) == "pipx runpip foveate install"
 
 
 @pytest.mark.parametrize("module", ["foveate.nothing", "msgspec", None])
@@ -78,7 +88,11 @@ def test_a_module_of_no_extra_is_not_reported(module: str | None) -> None:
 
 def test_every_extra_that_a_message_names_exists() -> None:
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src" / "foveate").rglob("*.py")]
-    named = {name for text in texts for name in re.findall(r"pip install 'foveate\[([a-z]+)\]'", text)}
+    named = {
+        name
+        for text in texts
+        for name in re.findall(r"\{install(?:_command\(\))?\} 'foveate\[([a-z]+)\]'", text)
+    }
 
     assert named <= EXTRAS.keys()
     assert named

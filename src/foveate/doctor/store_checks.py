@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from foveate.doctor.findings import Finding, failed_finding, ok_finding, warning_finding
+from foveate.extras import install_command
 from foveate.store.migrate import FIND_VERSION, VERSIONS
 
 CHECK, HEALTH = "store", "health"
@@ -172,7 +173,11 @@ def _check_server(url: str, now: float) -> StoreCheck:
             ((may_write,),) = rows("SELECT NOT pg_is_in_recovery()", ())
     except ImportError:
         return StoreCheck(
-            findings=[failed_finding(CHECK, "psycopg is not installed", "run: pip install 'foveate[gateway]'")]
+            findings=[
+                failed_finding(
+                    CHECK, "psycopg is not installed", f"run: {install_command()} 'foveate[gateway]'"
+                )
+            ]
         )
     except Exception as error:  # noqa: BLE001 - border to the driver: its message is the finding
         return StoreCheck(findings=[_unusable_server(url, " ".join(str(error).split())[:200])])

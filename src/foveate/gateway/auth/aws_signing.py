@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from foveate.errors import BadOption, KeyRefused
+from foveate.extras import install_command
 
 _SERVICE = "bedrock"
 _REGION = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.")
@@ -24,7 +25,8 @@ def check_installed(path: tuple[str, ...], package: str = "botocore") -> None:
     """
     if find_spec(package) is None:
         raise BadOption(
-            "`sign: aws` needs a package that is not installed: pip install 'foveate[bedrock]'", path=path
+            f"`sign: aws` needs a package that is not installed: {install_command()} 'foveate[bedrock]'",
+            path=path,
         )
 
 

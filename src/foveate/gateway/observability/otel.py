@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from foveate.engine.metrics.collector import CardinalityLimiter, response_model
 from foveate.errors import BadOption
+from foveate.extras import install_command
 from foveate.gateway.endpoints import Operation
 from foveate.gateway.request import ClientRequest
 from foveate.gateway.response import ClientResponse
@@ -46,7 +47,7 @@ def check_installed(packages: Sequence[str] = _REQUIRED_PACKAGES) -> None:
     """
     if not all(_is_installed(name) for name in packages):
         raise BadOption(
-            "opentelemetry needs packages that are not installed: pip install 'foveate[otel]'",
+            f"opentelemetry needs packages that are not installed: {install_command()} 'foveate[otel]'",
             path=("server", "opentelemetry"),
         )
 

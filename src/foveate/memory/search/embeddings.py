@@ -25,6 +25,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from foveate.errors import BadOption, UnreadableInput, UpstreamGarbled
+from foveate.extras import install_command
 from foveate.http import JsonClient
 from foveate.http.proxies import ProxyRules
 from foveate.paths import data_folder
@@ -89,7 +90,8 @@ def default_embedder() -> Embedder:
     spec = find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise UnreadableInput(
-            _PACKAGE, "is not installed: pip install 'foveate[search]', or configure an embedding endpoint"
+            _PACKAGE,
+            f"is not installed: {install_command()} 'foveate[search]', or configure an embedding endpoint",
         )
     folder = Path(spec.origin).parent
     weights = folder / "weights" / f"{_MODEL}_256.safetensors"
