@@ -2,7 +2,8 @@
 # Sourced by ./run, ./test and ./bench, which set `root` first.
 #
 #   prepare ENV LOCK [LARGER]   makes $root/ENV hold exactly what LOCK pins, and the project itself, editable;
-#                               an ENV made from LARGER, a lock that pins the same and more, stays as it is
+#                               an ENV that was made from LARGER, a lock that pins the same and more, is made
+#                               from that again
 #
 # When nothing changed since the last time, that is one comparison. What must stay true: `made-from` is
 # written last, so an environment without it may be half made, and is made anew.
@@ -17,20 +18,21 @@ give_up() {
     exit 1
 }
 
-# What an environment is made from; it keeps a copy. The root is part of it, since environments cannot be moved.
+# What an environment is made from; it keeps a copy. The lock's name is the first line. The root is part of it, since
+# environments cannot be moved.
 origin() {
-    printf '%s\n' "$root"
+    printf '%s\n' "${lock##*/}" "$root"
     cat "$root/pyproject.toml" "$root/tools/setup.sh" "$root/tools/uv.txt" "$lock"
 }
 
 is_current() { [ -x "$env/bin/python" ] && origin | cmp -s - "$env/made-from"; }
 
 prepare() {
-    env=$root/$1
-    for lock in ${3:+"$root/$3"} "$root/$2"; do
-        if is_current; then return; fi
-    done
-    (make_current "$1" "$2") || exit 1
+    env=$root/$1 name=$2
+    if [ -n "${3:-}" ] && [ "$(sed -n 1p "$env/made-from" 2>/dev/null)" = "$3" ]; then name=$3; fi
+    lock=$root/$name
+    if is_current; then return; fi
+    (make_current "$1" "$name") || exit 1
 }
 
 make_current() {
