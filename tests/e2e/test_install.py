@@ -1,4 +1,4 @@
-"""The wheel and the source distribution: what they contain, tools that install them, and install lines in pages."""
+"""The wheel and the source distribution: what they contain, tools that install them, and lines in pages."""
 
 import json
 import os

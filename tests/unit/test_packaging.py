@@ -1,9 +1,11 @@
 """The Dockerfile, the systemd unit and the example of variables refer only to existing files and options."""
 
+import json
 import re
 import runpy
 import shutil
 import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -43,6 +45,35 @@ def test_the_image_is_not_run_by_root_and_keeps_its_data_in_a_volume() -> None:
     assert home
     assert f"\nVOLUME {home[1]}\n" in last_stage
     assert HEALTH_PATH in last_stage[last_stage.index("HEALTHCHECK") :]
+
+
+class OnlyHealth(BaseHTTPRequestHandler):
+    """A gateway that knows only its health."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == HEALTH_PATH else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.process
+def test_the_health_check_of_the_image_asks_the_gateway_and_no_proxy() -> None:
+    (words,) = re.findall(r"^HEALTHCHECK .*\\\n +CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
+    with ThreadingHTTPServer(("127.0.0.1", 0), OnlyHealth) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+
+        def check(old: str, new: str) -> int:
+            _, *arguments = json.loads(words.replace("8090", str(server.server_port)).replace(old, new))
+            environment = {"http_proxy": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1"}
+            command = [sys.executable, *arguments]
+            return subprocess.run(command, env=environment, capture_output=True, check=False).returncode
+
+        assert check("", "") == 0
+        assert check(HEALTH_PATH, "/other") == 1
+        server.shutdown()
+    assert check("", "") == 1
 
 
 def run_commands() -> list[list[str]]:
