@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tarfile
 import urllib.request
 import zipfile
@@ -124,9 +125,10 @@ def test_pipx_installs_the_source_distribution(distributions: Distributions, tmp
 def test_pip_installs_the_wheel(distributions: Distributions, tmp_path: Path) -> None:
     """uv installs the requirements first, from its cache: pip alone downloads them, which takes minutes."""
     environment, python = distributions.environment(tmp_path), tmp_path / "env" / "bin" / "python"
-    run_or_skip(["uv", "venv", "--quiet", "--seed", "--no-project", str(tmp_path / "env")], environment)
-    lock = str(ROOT / "requirements-runtime.lock")
-    run_or_skip(["uv", "pip", "install", "--quiet", "--python", str(python), "-r", lock], environment)
+    run_or_skip([sys.executable, "-m", "venv", str(tmp_path / "env")], environment)
+    with_requirements = ["install", "--quiet", f"{distributions.wheel}[gateway]"]
+    for words in (with_requirements, ["uninstall", "--quiet", "foveate"]):
+        run_or_skip(["uv", "pip", *words, "--python", str(python)], environment)
     pip = [str(python), "-m", "pip"]
     output = run_or_skip([*pip, "install", "--no-index", f"{distributions.wheel}[gateway]"], environment)
     assert "Successfully installed foveate-0.1.0" in output
