@@ -19,7 +19,7 @@ MIN_CONTEXT_TOKENS = 20_000
 _INSTRUCTION_TOKENS = 400
 _FACTS_SHARE = 0.25
 # The expected gain must exceed the cost by this share of it.
-_MARGIN = 0.05
+_MARGIN = 0.5
 LOSS_SHARE = 0.1
 """Share of a session's cost that edits may lose, beyond what they have saved, if the session ends at once."""
 # Requests between two compactions that are compared to find the cheapest cycle.

@@ -1,0 +1,200 @@
+"""When an edit of the history pays, in dollars of one session."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.compaction.forecast import Forecast, FutureRequests
+from foveate.compaction.schedule import (
+    ClearingOption,
+    CompactionOption,
+    EditPrices,
+    EditState,
+    Moment,
+    TokenPrices,
+    plan_edits,
+    read_prices,
+)
+from foveate.cost.pricing.rates import PriceSource, Rate, Rates, RateTier, TokenKind
+
+# Sonnet 4.5, in dollars per token.
+SONNET = EditPrices(base=TokenPrices(uncached=3e-6, read=0.3e-6, write=3.75e-6, output=15e-6))
+# Haiku 5.5: five times the price above 100,000 tokens.
+CLIFF = EditPrices(
+    base=TokenPrices(uncached=0.1e-6, read=0.01e-6, write=0.125e-6, output=0.5e-6),
+    tiers=((100_000, TokenPrices(uncached=0.5e-6, read=0.05e-6, write=0.625e-6, output=2.5e-6)),),
+)
+WARM = EditState(
+    moment=Moment.RESPONSE,
+    request_tokens=90_000,
+    preamble_tokens=15_000,
+    cached_tokens=90_000,
+    compaction=CompactionOption(tokens_after=40_000, summary_tokens=4_000),
+)
+COLD = replace(WARM, moment=Moment.ARRIVAL, cached_tokens=0)
+OLD_RESULTS = (ClearingOption(saved_tokens=4_000),) * 5
+
+
+def known_future(requests: int, *, cold: frozenset[int] = frozenset(), growth: int = 800) -> Forecast:
+    """A forecast of exactly these requests, of which the `cold` ones find the cache expired."""
+    return Forecast(
+        requests=tuple(
+            FutureRequests(expected=1.0, grown_tokens=growth * (number + 1), cold_share=float(number in cold))
+            for number in range(requests)
+        ),
+        growth_tokens=growth,
+    )
+
+
+def test_a_compaction_pays_if_many_requests_remain_and_not_if_few_do() -> None:
+    assert plan_edits(WARM, known_future(100), SONNET).compacts
+    assert plan_edits(WARM, known_future(5), SONNET).is_empty
+    assert plan_edits(WARM, known_future(0), SONNET).is_empty
+
+
+def test_a_plan_says_what_it_expects_to_gain_and_to_cost() -> None:
+    plan = plan_edits(WARM, known_future(100), SONNET)
+
+    # 90,000 tokens read for the summary, its instruction and output, and 25,000 tokens written again.
+    cost = 90_000 * 0.3e-6 + (400 + 1_000) * 3e-6 + 4_000 * 15e-6 + 25_000 * 3.45e-6
+    assert plan.cost_dollars == pytest.approx(cost, rel=0.01)
+    assert plan.gain_dollars == pytest.approx(100 * 50_000 * 0.3e-6, rel=0.01)
+    assert plan.expected_requests == 100
+
+
+def test_a_small_context_is_left_alone() -> None:
+    state = replace(WARM, request_tokens=19_000, cached_tokens=19_000)
+    small = replace(state, compaction=CompactionOption(tokens_after=5_000, summary_tokens=500))
+
+    assert plan_edits(small, known_future(1_000), SONNET).is_empty
+
+
+def test_a_compaction_waits_while_reading_is_cheaper_than_another_cycle() -> None:
+    """A context just above what a compaction leaves is cheap to read, however long the session lasts."""
+    state = replace(
+        WARM,
+        request_tokens=44_000,
+        cached_tokens=44_000,
+        compaction=CompactionOption(tokens_after=40_000, summary_tokens=1_000),
+    )
+
+    assert plan_edits(state, known_future(1_000), SONNET).is_empty
+
+
+def test_a_session_is_not_compacted_twice_without_growth() -> None:
+    assert plan_edits(replace(WARM, last_compacted_tokens=85_000), known_future(500), SONNET).is_empty
+    assert plan_edits(replace(WARM, last_compacted_tokens=40_000), known_future(500), SONNET).compacts
+
+
+def test_an_edit_never_risks_more_than_the_loss_budget() -> None:
+    assert plan_edits(replace(WARM, loss_budget_dollars=0.01), known_future(500), SONNET).is_empty
+    assert plan_edits(replace(WARM, loss_budget_dollars=1.0), known_future(500), SONNET).compacts
+
+
+def test_old_results_are_cleared_at_once_if_the_cache_is_cold() -> None:
+    state = replace(COLD, compaction=None, clearable=OLD_RESULTS, loss_budget_dollars=0.0)
+
+    plan = plan_edits(state, known_future(1), SONNET)
+
+    assert set(plan.cleared) == set(range(5))
+    assert plan.cost_dollars == 0
+    assert plan.gain_dollars >= 20_000 * SONNET.base.write
+
+
+def test_old_results_stay_in_a_warm_cache_unless_many_requests_follow() -> None:
+    state = replace(WARM, moment=Moment.ARRIVAL, compaction=None, clearable=OLD_RESULTS)
+
+    assert plan_edits(state, known_future(10), SONNET).is_empty
+    assert plan_edits(state, known_future(200), SONNET).cleared
+
+
+def test_a_result_that_is_probably_needed_again_is_not_cleared_for_little() -> None:
+    needed = (ClearingOption(saved_tokens=500, refetch_probability=0.9),)
+    state = replace(COLD, compaction=None, clearable=needed)
+
+    assert plan_edits(state, known_future(3), SONNET).is_empty
+
+
+def test_results_are_cleared_only_before_a_request() -> None:
+    state = replace(WARM, compaction=None, clearable=OLD_RESULTS)
+
+    assert plan_edits(state, known_future(500), SONNET).is_empty
+
+
+def test_an_idle_session_is_compacted_from_the_warm_prefix_if_it_returns_cold() -> None:
+    idle = replace(WARM, moment=Moment.EXPIRY)
+
+    assert plan_edits(idle, known_future(3, cold=frozenset((0,))), SONNET).compacts
+    # The same return without the idle time finds a warm cache, and three requests do not pay for a summary.
+    assert plan_edits(WARM, known_future(3), SONNET).is_empty
+
+
+def test_a_request_slightly_above_a_price_cliff_gets_the_room_made() -> None:
+    above = EditState(
+        moment=Moment.ARRIVAL,
+        request_tokens=101_000,
+        preamble_tokens=15_000,
+        cached_tokens=99_000,
+        clearable=(ClearingOption(saved_tokens=1_500),) * 4,
+    )
+
+    plan = plan_edits(above, known_future(2, growth=0), CLIFF)
+    below = plan_edits(replace(above, request_tokens=99_500), known_future(2, growth=0), CLIFF)
+
+    assert plan.cleared == (3,)  # one result makes exactly enough room
+    assert below.is_empty
+
+
+@given(
+    tokens=st.integers(21_000, 400_000),
+    share_after=st.floats(0.1, 0.99),
+    summary=st.integers(200, 20_000),
+    cached_share=st.floats(0, 1),
+    preamble_share=st.floats(0, 0.5),
+    requests=st.integers(0, 300),
+    moment=st.sampled_from(Moment),
+    cliff=st.booleans(),
+)
+def test_a_plan_is_always_expected_to_pay(
+    tokens: int,
+    share_after: float,
+    summary: int,
+    cached_share: float,
+    preamble_share: float,
+    requests: int,
+    moment: Moment,
+    cliff: bool,
+) -> None:
+    state = EditState(
+        moment=moment,
+        request_tokens=tokens,
+        preamble_tokens=int(tokens * preamble_share),
+        cached_tokens=int(tokens * cached_share),
+        compaction=CompactionOption(tokens_after=int(tokens * share_after), summary_tokens=summary),
+        clearable=(ClearingOption(saved_tokens=int(tokens * (1 - share_after) / 4)),) * 3,
+    )
+
+    plan = plan_edits(state, known_future(requests), CLIFF if cliff else SONNET)
+
+    assert plan.is_empty or plan.net_dollars > 0
+    assert not (plan.compacts and plan.cleared)
+
+
+def test_prices_are_read_with_their_tiers() -> None:
+    tier = (RateTier(200_000, Decimal("6e-6")),)
+    by_kind = {
+        TokenKind.UNCACHED: Rate(Decimal("3e-6"), tier),
+        TokenKind.OUTPUT: Rate(Decimal("15e-6")),
+        TokenKind.READ: Rate(Decimal("0.3e-6")),
+    }
+    prices = read_prices(Rates(by_kind=by_kind, source=PriceSource.TABLE, origin="test"))
+
+    assert prices is not None
+    # Without a price of its own, writing costs as much as any input.
+    assert prices.at(200_000).write == 3e-6
+    assert prices.at(200_001).write == 6e-6
+    assert prices.at(200_001).read == 0.3e-6
+    assert read_prices(Rates(by_kind={}, source=PriceSource.TABLE, origin="test")) is None

@@ -1,0 +1,174 @@
+"""Editing a recorded history when it pays: never more expensive than no edits, if the future is known."""
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foveate.compaction.forecast import Forecast, FutureRequests, SessionActivity
+from foveate.compaction.schedule import Moment
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.cost.pricing.rates import Rates
+from foveate.model import CacheUsage
+from foveate.replay.cost_sum import CostSum
+from foveate.replay.recording import Recording
+from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts
+from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY, AdaptiveRun
+from foveate.replay.simulator.cost_policy import CostTrigger
+from foveate.replay.simulator.editing_run import NO_EDITS, EditingMoment, EditingRun, EditPolicy, HistoryEdits
+from foveate.replay.simulator.reconstruct import ReconstructedCall, reconstruct_calls
+from tests.support.harness.example_limits import limit_examples
+from tests.support.scenarios.recorded_sessions import PlannedTurn, make_recording
+
+BOOK = PriceBook()
+MODELS = ("claude-sonnet-4-6", "claude-opus-4-5", "claude-sonnet-5-5", "gpt-5.1")
+
+
+class NoEdits:
+    def decide(self, moment: EditingMoment) -> HistoryEdits:
+        return NO_EDITS
+
+
+class CountedEdits:
+    """A policy whose edits are counted, by moment."""
+
+    def __init__(self, policy: EditPolicy) -> None:
+        self._policy = policy
+        self.moments: list[Moment] = []
+
+    def decide(self, moment: EditingMoment) -> HistoryEdits:
+        edits = self._policy.decide(moment)
+        if edits.compaction is not None or edits.cleared:
+            self.moments.append(moment.moment)
+        return edits
+
+
+def find_rates(call: ReconstructedCall) -> Rates | None:
+    return BOOK.rates(call.call.model, provider=call.rules.provider, at=call.call.at)
+
+
+def know_future(
+    calls: Sequence[ReconstructedCall],
+) -> Callable[[EditingMoment, SessionActivity], Forecast]:
+    """A forecast of exactly the requests that follow."""
+    places = {id(call): place for place, call in enumerate(calls)}
+
+    def forecast(moment: EditingMoment, _: SessionActivity) -> Forecast:
+        place = places[id(moment.unedited)]
+        later = calls[place + 1 :]
+        before = [moment.unedited, *later]
+        groups = tuple(
+            FutureRequests(
+                expected=1.0,
+                grown_tokens=call.input_tokens - moment.unedited.input_tokens,
+                cold_share=float(
+                    call.recorded.read <= call.preamble.tokens
+                    or call.call.at - previous.call.at > call.rules.ttls[0].seconds
+                ),
+            )
+            for previous, call in zip(before, later, strict=False)
+        )
+        growth = groups[-1].grown_tokens / len(groups) if groups else 0.0
+        return Forecast(requests=groups, growth_tokens=growth)
+
+    return forecast
+
+
+def simulate(calls: Sequence[ReconstructedCall], recording: Recording, policy: EditPolicy) -> Decimal:
+    """The cost of a session under a policy, summaries included."""
+    editing = EditingRun(
+        AdaptiveRun(AbbreviatedPrompts(), DEFAULT_GATEWAY),
+        policy,
+        api_format=recording.format,
+        window_tokens=1_000_000,
+    )
+    costs = CostSum(BOOK)
+
+    def add(call: ReconstructedCall, usage: CacheUsage, output_tokens: int) -> None:
+        costs.add(usage, output_tokens, model=call.call.model, provider=call.rules.provider, at=call.call.at)
+
+    for call in calls:
+        simulated = editing.simulate(call)
+        add(call, simulated.usage, call.output_tokens)
+        for summary in simulated.summaries:
+            add(call, summary.usage, summary.output_tokens)
+    for call, summary in editing.finish():
+        add(call, summary.usage, summary.output_tokens)
+    assert costs.dollars is not None
+    return costs.dollars
+
+
+sessions = st.lists(
+    st.builds(
+        PlannedTurn,
+        result_chars=st.sampled_from((0, 500, 4_000, 9_000, 20_000, 60_000)),
+        is_question=st.sampled_from((False, False, False, True)),
+        gap_seconds=st.sampled_from((0.5, 10.0, 10.0, 40.0, 299.0, 320.0, 2_000.0, 4_000.0)),
+        changes_system=st.sampled_from((False,) * 9 + (True,)),
+    ),
+    min_size=1,
+    max_size=70,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=limit_examples(60))
+@given(turns=sessions, model=st.sampled_from(MODELS), clears=st.booleans())
+def test_a_plan_that_knows_the_future_never_costs_more_than_no_edits(
+    turns: list[PlannedTurn], model: str, clears: bool
+) -> None:
+    recording = make_recording(turns, model=model)
+    calls = reconstruct_calls(recording)
+    policy = CostTrigger(find_rates, clears=clears, forecast=know_future(calls))
+
+    assert simulate(calls, recording, policy) <= simulate(calls, recording, NoEdits())
+
+
+def test_a_long_session_is_compacted_and_costs_much_less() -> None:
+    recording = make_recording([PlannedTurn(result_chars=6_000) for _ in range(150)])
+    calls = reconstruct_calls(recording)
+    policy = CountedEdits(CostTrigger(find_rates))
+
+    edited, unedited = simulate(calls, recording, policy), simulate(calls, recording, NoEdits())
+
+    assert Moment.RESPONSE in policy.moments
+    assert edited < Decimal("0.6") * unedited
+
+
+def test_a_short_session_is_left_alone() -> None:
+    recording = make_recording([PlannedTurn(result_chars=6_000) for _ in range(12)])
+    calls = reconstruct_calls(recording)
+    policy = CountedEdits(CostTrigger(find_rates))
+
+    edited, unedited = simulate(calls, recording, policy), simulate(calls, recording, NoEdits())
+
+    assert not policy.moments
+    assert edited == unedited
+
+
+def test_old_results_are_cleared_when_a_session_returns_to_a_cold_cache() -> None:
+    turns = [PlannedTurn(result_chars=9_000) for _ in range(24)]
+    turns += [PlannedTurn(result_chars=500, gap_seconds=4_000.0), PlannedTurn(result_chars=500)]
+    recording = make_recording(turns)
+    calls = reconstruct_calls(recording)
+    policy = CountedEdits(CostTrigger(find_rates, compacts=False))
+
+    edited, unedited = simulate(calls, recording, policy), simulate(calls, recording, NoEdits())
+
+    assert policy.moments == [Moment.ARRIVAL]
+    assert edited < unedited
+
+
+def test_an_idle_session_that_returns_is_compacted_before_its_cache_expires() -> None:
+    turns = [PlannedTurn(result_chars=9_000, is_question=number % 5 == 0) for number in range(40)]
+    turns += [PlannedTurn(result_chars=500, gap_seconds=4_000.0)] * 3
+    recording = make_recording(turns)
+    calls = reconstruct_calls(recording)
+    policy = CountedEdits(CostTrigger(find_rates, clears=False, forecast=know_future(calls)))
+
+    edited, unedited = simulate(calls, recording, policy), simulate(calls, recording, NoEdits())
+
+    assert Moment.EXPIRY in policy.moments
+    assert edited < unedited
