@@ -7,6 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Protocol, TypeVar
 
 from foveate.config.price_file import default_price_file
 from foveate.cost.pricing.price_book import PriceBook
@@ -16,6 +17,8 @@ from foveate.replay.recording import Recording
 from foveate.replay.recording_files import SessionFiles, read_session
 from foveate.replay.run import ReplayOptions, replay_recording
 from foveate.replay.worker_pool import choose_processes, open_worker_pool
+
+ResultT = TypeVar("ResultT")
 
 # Sessions are sent to a process in batches of this size, since smaller ones take no longer than the transfer.
 _BATCH_BYTES = 256 * 1024
@@ -48,17 +51,33 @@ def replay_sessions(
 
     `on_progress` receives the number of bytes done.
     """
+    seen: set[str] = set()
+    replay = partial(_replay_session, options=options, known=frozenset())
+    results = map_sessions(sessions, replay, processes=processes, on_progress=on_progress)
+    for session, session_result in zip(sessions, results, strict=True):
+        known = frozenset(name for calls in session_result.calls for name in calls if name in seen)
+        if known:  # done in this process, since it would have to wait for the others in the pool
+            session_result = _replay_session(session, options, known)
+        seen.update(name for calls in session_result.calls for name in calls)
+        yield session_result
+
+
+def map_sessions(
+    sessions: Sequence[SessionFiles],
+    work: Callable[[SessionFiles], ResultT],
+    *,
+    processes: int | None = None,
+    on_progress: Callable[[int], None] = lambda _bytes: None,
+) -> Iterator[ResultT]:
+    """Yield the result of `work` for every session, in order; `work` must be picklable, and may not raise.
+
+    `on_progress` receives the number of bytes done.
+    """
     sizes = [session_size_bytes(session) for session in sessions]
     process_count = choose_processes(sum(sizes)) if processes is None else processes
-    seen: set[str] = set()
-    with _worker_pool(process_count) as start:
-        under_way = _start_batches(sessions, sizes, options, start)
-        for session, size, result in zip(sessions, sizes, under_way, strict=True):
+    with _worker_pool(process_count) as submit:
+        for size, result in zip(sizes, _start_batches(sessions, sizes, work, submit), strict=True):
             session_result = result()
-            known = frozenset(name for calls in session_result.calls for name in calls if name in seen)
-            if known:  # done in this process, since it would have to wait for the others in the pool
-                session_result = _replay_session(session, options, known)
-            seen.update(name for calls in session_result.calls for name in calls)
             on_progress(size)
             yield session_result
 
@@ -85,50 +104,61 @@ def make_batches(sizes: Sequence[int]) -> list[tuple[int, ...]]:
     return [*batches, tuple(batch)] if batch else batches
 
 
-_Result = Callable[[], tuple[SessionResult, ...]]
-_Start = Callable[[tuple[SessionFiles, ...], ReplayOptions], _Result]
+class _Submit(Protocol):
+    """Starts a function in a process, and returns one that waits for its result."""
+
+    def __call__(self, run: Callable[[], tuple[ResultT, ...]], /) -> Callable[[], tuple[ResultT, ...]]: ...
 
 
 def _start_batches(
-    sessions: Sequence[SessionFiles], sizes: Sequence[int], options: ReplayOptions, start: _Start | None
-) -> list[Callable[[], SessionResult]]:
+    sessions: Sequence[SessionFiles],
+    sizes: Sequence[int],
+    work: Callable[[SessionFiles], ResultT],
+    submit: _Submit | None,
+) -> list[Callable[[], ResultT]]:
     """Functions that wait for each session, in order."""
-    if start is None:
-        return [partial(_replay_session, session, options, frozenset()) for session in sessions]
-    waiting: dict[int, Callable[[], SessionResult]] = {}
+    if submit is None:
+        return [partial(work, session) for session in sessions]
+    waiting: dict[int, Callable[[], ResultT]] = {}
     for batch in make_batches(sizes):
-        result = start(tuple(sessions[number] for number in batch), options)
+        result = submit(partial(_run_batch, work, tuple(sessions[number] for number in batch)))
         for place, number in enumerate(batch):
             waiting[number] = partial(_result_at, result, place)
     return [waiting[number] for number in range(len(sessions))]
 
 
-def _result_at(result: _Result, index: int) -> SessionResult:
+def _run_batch(work: Callable[[SessionFiles], ResultT], batch: tuple[SessionFiles, ...]) -> tuple[ResultT, ...]:
+    return tuple(map(work, batch))
+
+
+def _result_at(result: Callable[[], tuple[ResultT, ...]], index: int) -> ResultT:
     return result()[index]
 
 
 @contextmanager
-def _worker_pool(processes: int) -> Iterator[_Start | None]:
-    """A function that starts sessions in a process and returns one that waits for them; None for a single
-    process.
-    """
+def _worker_pool(processes: int) -> Iterator[_Submit | None]:
+    """A pool of processes; None for a single process."""
     if processes <= 1:
         yield None
         return
-    pool = open_worker_pool(processes, preload=lambda: _load_price_book().preload())
+    pool = open_worker_pool(processes, preload=lambda: load_price_book().preload())
+
+    def submit(run: Callable[[], tuple[ResultT, ...]], /) -> Callable[[], tuple[ResultT, ...]]:
+        return _wait_or_run(pool.submit(run), run)
+
     try:
-        yield lambda batch, options: _wait_or_run(
-            pool.submit(_replay_batch, batch, options), partial(_replay_batch, batch, options)
-        )
+        yield submit
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _wait_or_run(future: "Future[tuple[SessionResult, ...]]", run_locally: _Result) -> _Result:
+def _wait_or_run(
+    future: "Future[tuple[ResultT, ...]]", run_locally: Callable[[], tuple[ResultT, ...]]
+) -> Callable[[], tuple[ResultT, ...]]:
     """A function that waits for sessions, and runs them in this process if the worker died."""
 
     @cache
-    def result() -> tuple[SessionResult, ...]:
+    def result() -> tuple[ResultT, ...]:
         try:
             return future.result()
         except BrokenProcessPool:
@@ -137,12 +167,8 @@ def _wait_or_run(future: "Future[tuple[SessionResult, ...]]", run_locally: _Resu
     return result
 
 
-def _replay_batch(batch: tuple[SessionFiles, ...], options: ReplayOptions) -> tuple[SessionResult, ...]:
-    return tuple(_replay_session(session, options, frozenset()) for session in batch)
-
-
 @cache
-def _load_price_book() -> PriceBook:
+def load_price_book() -> PriceBook:
     return PriceBook(load_imported=default_price_file(os.environ).current_prices)
 
 
@@ -166,7 +192,7 @@ def _replay_recordings(
         remaining.append(recording if len(calls) == len(recording.calls) else replace(recording, calls=calls))
     return SessionResult(
         session=session,
-        replayed=tuple(replay_recording(recording, _load_price_book(), options) for recording in remaining),
+        replayed=tuple(replay_recording(recording, load_price_book(), options) for recording in remaining),
         calls=tuple(tuple(call.id for call in recording.calls) for recording in remaining),
         repeated=repeated,
     )

@@ -1,11 +1,12 @@
 """Run with Foveate's own breakpoints: the cache, the gaps and what was learnt, from call to call."""
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from foveate.engine.options import AgentOptions
+from foveate.engine.options import AgentOptions, KeepAliveOptions
 from foveate.engine.steps.cache import with_one_ttl
 from foveate.model import Ttl
 from foveate.prompt_cache.placement.arrival_times import (
@@ -27,6 +28,7 @@ from foveate.prompt_cache.simulator import ServedRequest, SimulatedCache
 from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts
 from foveate.replay.simulator.breakpoints import iterate_full_nodes, with_breakpoints
 from foveate.replay.simulator.history import HistoryNode
+from foveate.replay.simulator.keep_alives import KeepAliveSimulator, SimulatedKeepAlive
 from foveate.replay.simulator.reconstruct import ReconstructedCall, recorded_breakpoints, serve_call
 
 DEFAULT_GATEWAY = AgentOptions()
@@ -45,11 +47,18 @@ def keeps_client_breakpoints(options: AgentOptions) -> bool:
 class AdaptiveRun:
     """Foveate's own breakpoints, with the TTL that pays for the conversation's gaps.
 
-    With `gateway` it follows that configuration, and keeps the client's breakpoints as the gateway does.
+    With `gateway` it follows that configuration, and keeps the client's breakpoints as the gateway does. With
+    `keep_alive` it sends keep-alive requests.
     """
 
-    def __init__(self, abbreviated: AbbreviatedPrompts, gateway: AgentOptions | None = None) -> None:
+    def __init__(
+        self,
+        abbreviated: AbbreviatedPrompts,
+        gateway: AgentOptions | None = None,
+        keep_alive: KeepAliveOptions = DEFAULT_GATEWAY.keep_alive,
+    ) -> None:
         self.cache = SimulatedCache()
+        self._keep_alives = KeepAliveSimulator(keep_alive) if keep_alive.enabled else None
         self._gateway = gateway
         self._options = gateway or DEFAULT_GATEWAY
         self._keeps_client_breakpoints = gateway is not None and keeps_client_breakpoints(gateway)
@@ -62,9 +71,17 @@ class AdaptiveRun:
     def fork(self) -> "AdaptiveRun":
         other = AdaptiveRun(self._abbreviated.fork(), self._gateway)
         other.cache = self.cache
+        other._keep_alives = self._keep_alives.fork() if self._keep_alives is not None else None
         other._log = PrefixLog(self._log.reuse)
         other._gaps, other._anchors = dict(self._gaps), dict(self._anchors)
         return other
+
+    def finish(self) -> Sequence[SimulatedKeepAlive]:
+        """End the session, and return all keep-alive requests that were sent in it."""
+        if self._keep_alives is None:
+            return ()
+        self.cache = self._keep_alives.send_due(self.cache, until=math.inf)
+        return self._keep_alives.sent
 
     def serve(self, sent_call: ReconstructedCall) -> ServedPrompt:
         """Serve a call. Asking again for the same call returns the same result."""
@@ -74,6 +91,8 @@ class AdaptiveRun:
 
     def _serve(self, sent_call: ReconstructedCall) -> ServedPrompt:
         name, rules, now = sent_call.call.conversation, sent_call.rules, sent_call.call.at
+        if self._keep_alives is not None:
+            self.cache = self._keep_alives.send_due(self.cache, until=now)
         anchors = self._anchors.get(name, [])
         prompt = self._abbreviated.build(sent_call, anchors)
         gaps = self._record_gap(name, now)
@@ -116,15 +135,15 @@ class AdaptiveRun:
             breakpoints = {**client_breakpoints, **added}
             observed = self._log.record_cost(observed, with_client_breakpoints, breakpoints, rules, now=now)
             self._anchors[name] = _find_anchors(anchors, prompt, breakpoints, sent_call.last_node, rules)
-        served = serve_call(
-            self.cache,
-            sent_call,
-            prompt,
+        all_breakpoints = (
             {**recorded_breakpoints(sent_call, prompt), **breakpoints}
             if self._keeps_client_breakpoints
-            else breakpoints,
+            else breakpoints
         )
+        served = serve_call(self.cache, sent_call, prompt, all_breakpoints)
         self.cache = served.cache
+        if self._keep_alives is not None:
+            self._keep_alives.record_call(sent_call, prompt, all_breakpoints, forecast_next_request(gaps))
         if observed is not None:
             self._log.record_response(observed, served.cache)
         self._abbreviated.record_sent(sent_call)

@@ -323,6 +323,11 @@ class EditingRun:
         self._options = options
         self._conversations: dict[str, _Conversation] = {}
 
+    @property
+    def adaptive(self) -> AdaptiveRun:
+        """The run that serves its calls; another one after the first edit."""
+        return self._adaptive
+
     def simulate(self, call: ReconstructedCall) -> SimulatedCall:
         conversation = self._conversations.setdefault(call.call.conversation, _Conversation())
         summaries = list(self._act_before_expiry(conversation, until=call.call.at))
