@@ -1,0 +1,180 @@
+"""Settings that may save money, as changes of the current configuration."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from foveate.config.settings import Settings
+from foveate.engine.from_settings import options_by_agent
+from foveate.engine.options import AgentOptions
+
+SettingPath = tuple[str, ...]
+SettingValue = bool | float | str
+
+_SECTION = "context_optimization"
+_COMPACTION = (_SECTION, "compaction", "enabled")
+_COMPACT_AT = (_SECTION, "compaction", "compact_at_pct")
+_RESULT_LIMIT = (_SECTION, "compaction", "tool_result_max_pct")
+_CACHE = (_SECTION, "prompt_cache", "enabled")
+_BREAKPOINTS = (_SECTION, "prompt_cache", "client_breakpoints")
+_TTL = (_SECTION, "prompt_cache", "ttl")
+_KEEP_ALIVE = (_SECTION, "prompt_cache", "pings", "enabled")
+
+_THRESHOLDS = (0.75, 0.5, 0.25)
+_RESULT_LIMITS = (0.05, 0.02)
+_SAME_TEXT = "The model sees the same text."
+
+
+class Mechanism(StrEnum):
+    """Mechanisms with several settings, of which at most one can be recommended."""
+
+    CACHE = "prompt cache"
+    BREAKPOINTS = "cache breakpoints"
+    TTL = "cache TTL"
+    KEEP_ALIVE = "keep-alive"
+    COMPACTION = "compaction"
+    TOOL_RESULTS = "tool results"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A change of settings. `risk` says in a sentence or two what the model or the user loses.
+
+    The saving of a change is measured against `base`, another candidate, if it has no effect without that;
+    otherwise against the current configuration.
+    """
+
+    name: str
+    mechanism: Mechanism
+    changes: Mapping[SettingPath, SettingValue]
+    risk: str
+    base: str = ""
+
+
+def list_candidates(settings: Settings) -> list[Candidate]:
+    """The candidates that differ from the current settings."""
+    return [candidate for candidate in _list_all() if _differs(settings, candidate.changes)]
+
+
+def apply_changes(settings: Settings, changes: Iterable[tuple[SettingPath, SettingValue]]) -> Settings:
+    data: dict[str, Any] = settings.context_optimization.model_dump()
+    for path, value in changes:
+        section = data
+        for key in path[1:-1]:
+            section = section[key]
+        section[path[-1]] = value
+    changed = type(settings.context_optimization).model_validate(data)
+    return settings.model_copy(update={_SECTION: changed})
+
+
+def gateway_options(settings: Settings, changes: Mapping[SettingPath, SettingValue]) -> AgentOptions:
+    """What the gateway does with these settings, for agents without settings of their own."""
+    return options_by_agent(apply_changes(settings, changes.items()))("")
+
+
+def merge_changes(candidates: Sequence[Candidate]) -> dict[SettingPath, SettingValue]:
+    return {path: value for candidate in candidates for path, value in candidate.changes.items()}
+
+
+def to_yaml(changes: Mapping[SettingPath, SettingValue]) -> str:
+    """The changes as a fragment of `foveate.yaml`."""
+    lines: list[str] = []
+    previous: SettingPath = ()
+    for path, value in sorted(changes.items(), key=lambda change: change[0][:-1]):
+        shared = next(
+            (depth for depth, key in enumerate(path[:-1]) if previous[depth : depth + 1] != (key,)),
+            len(path) - 1,
+        )
+        lines += [f"{'  ' * depth}{path[depth]}:" for depth in range(shared, len(path) - 1)]
+        lines.append(f"{'  ' * (len(path) - 1)}{path[-1]}: {format_value(value)}")
+        previous = path[:-1]
+    return "\n".join(lines) + "\n"
+
+
+def format_value(value: SettingValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _differs(settings: Settings, changes: Mapping[SettingPath, SettingValue]) -> bool:
+    return apply_changes(settings, changes.items()) != settings
+
+
+def _list_all() -> list[Candidate]:
+    return [
+        Candidate(
+            name="prompt cache on",
+            mechanism=Mechanism.CACHE,
+            changes={_CACHE: True},
+            risk=f"{_SAME_TEXT} Cache writes cost more than uncached input, so single requests get dearer.",
+        ),
+        Candidate(
+            name="Foveate's cache breakpoints instead of the client's",
+            mechanism=Mechanism.BREAKPOINTS,
+            changes={_BREAKPOINTS: "replace"},
+            risk=f"{_SAME_TEXT} If a session ends early, a longer TTL was paid for in vain.",
+        ),
+        Candidate(
+            name="the client's cache breakpoints stay",
+            mechanism=Mechanism.BREAKPOINTS,
+            changes={_BREAKPOINTS: "keep"},
+            risk=_SAME_TEXT,
+        ),
+        Candidate(
+            name="a cache TTL of one hour",
+            mechanism=Mechanism.TTL,
+            changes={_TTL: "1h"},
+            risk=f"{_SAME_TEXT} Writes cost more, which short sessions do not earn back.",
+        ),
+        Candidate(
+            name="a cache TTL chosen by the pauses",
+            mechanism=Mechanism.TTL,
+            changes={_TTL: "auto"},
+            risk=_SAME_TEXT,
+        ),
+        Candidate(
+            name="keep-alive requests",
+            mechanism=Mechanism.KEEP_ALIVE,
+            changes={_KEEP_ALIVE: True},
+            risk=f"{_SAME_TEXT} Keep-alive requests cost money even if nobody returns.",
+        ),
+        Candidate(
+            name="no keep-alive requests",
+            mechanism=Mechanism.KEEP_ALIVE,
+            changes={_KEEP_ALIVE: False},
+            risk=f"{_SAME_TEXT} Pauses longer than the TTL cost a cache write.",
+        ),
+        *map(_compaction, _THRESHOLDS),
+        Candidate(
+            name="no compaction",
+            mechanism=Mechanism.COMPACTION,
+            changes={_COMPACTION: False},
+            risk="Long sessions can reach the context window.",
+        ),
+        *map(_result_limit, _RESULT_LIMITS),
+    ]
+
+
+def _compaction(threshold: float) -> Candidate:
+    return Candidate(
+        name=_compaction_name(threshold),
+        mechanism=Mechanism.COMPACTION,
+        changes={_COMPACTION: True, _COMPACT_AT: threshold},
+        risk="The model loses the exact text of old messages: a summary replaces them. Responses may differ, "
+        "which this simulation cannot show.",
+    )
+
+
+def _compaction_name(threshold: float) -> str:
+    return f"compaction at {threshold:.0%} of the context window"
+
+
+def _result_limit(share: float) -> Candidate:
+    threshold = _THRESHOLDS[0]
+    return Candidate(
+        name=f"tool results of at most {share:.0%} of the context window",
+        mechanism=Mechanism.TOOL_RESULTS,
+        changes={_COMPACTION: True, _RESULT_LIMIT: share},
+        risk="The model loses the middle of long tool results, and may call the tool again for it.",
+        base=_compaction_name(threshold),
+    )
