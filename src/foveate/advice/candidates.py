@@ -92,6 +92,23 @@ def to_yaml(changes: Mapping[SettingPath, SettingValue]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def to_inline_yaml(changes: Mapping[SettingPath, SettingValue]) -> str:
+    """The same on one line, for reading."""
+    sections: dict[str, Any] = {}
+    for path, value in changes.items():
+        section = sections
+        for key in path[:-1]:
+            section = section.setdefault(key, {})
+        section[path[-1]] = value
+    return _format_inline(sections).removeprefix("{").removesuffix("}")
+
+
+def _format_inline(value: Any) -> str:
+    if not isinstance(value, dict):
+        return format_value(value)
+    return f"{{{', '.join(f'{key}: {_format_inline(inner)}' for key, inner in value.items())}}}"
+
+
 def format_value(value: SettingValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -32,7 +32,7 @@ _SYSTEM_ROLES = frozenset(("system", "developer"))
 
 
 class PartKind(StrEnum):
-    PREAMBLE = "system prompt and tool definitions"
+    PREAMBLE = "system prompt and tools"
     USER = "user messages"
     ASSISTANT = "responses, sent again"
     TOOL = "tool"

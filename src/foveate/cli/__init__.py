@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from foveate.cli import (
+    advise,
     assemble,
     config,
     console,
@@ -73,6 +74,7 @@ def _load_env_file(
 app.command("serve")(serve.command)
 app.command("chat")(chat.command)
 app.command("sandbox")(sandbox.command)
+app.command("advise")(advise.command)
 app.command("replay")(replay.command)
 app.command("status")(status.command)
 app.command("usage")(usage.command)

@@ -8,7 +8,7 @@ from typer.core import TyperCommand, TyperGroup
 
 COMMAND_GROUPS: Mapping[str, Sequence[str]] = {
     "Run": ("serve", "chat", "sandbox", "status"),
-    "Analyse": ("usage", "cost", "replay", "explain", "compactions", "demo"),
+    "Analyse": ("advise", "usage", "cost", "replay", "explain", "compactions", "demo"),
     "Build": ("count", "assemble", "memory"),
     "Operate": ("config", "doctor", "service", "store", "prices"),
 }
