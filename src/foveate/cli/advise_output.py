@@ -73,10 +73,8 @@ class AdviceFormatter:
             ),
             indent=2,
         )
-        yield from self._wrap(
-            f"By agent: {_list_spend({_NAMES.get(name, name): group for name, group in spend.by_agent.items()})}",
-            indent=2,
-        )
+        agents = {_NAMES.get(name, name): group for name, group in spend.by_agent.items()}
+        yield from self._wrap(f"By agent: {_list_spend(agents)}", indent=2)
         yield from self._wrap(f"By model: {_list_spend(spend.by_model)}", indent=2)
         if total.unpriced_calls:
             models = ", ".join(model or "no model" for model in spend.unpriced)
@@ -92,8 +90,7 @@ class AdviceFormatter:
     def _part_lines(self, simulation: Simulation, spend: SpendReport) -> Iterator[str]:
         yield from self._heading(f"Where it went ({_describe_coverage(simulation, spend)})")
         yield from self._wrap(
-            f"Old reads are cache reads of tool calls and results first sent {OLD_REQUESTS} or more requests before.",
-            indent=2,
+            f"Old reads: cache reads of what was first sent {OLD_REQUESTS} or more requests before.", indent=2
         )
         rows = _list_parts(simulation)
         columns = (
@@ -180,7 +177,15 @@ class AdviceFormatter:
             return
         for number, result in enumerate(simulation.chosen, 1):
             yield from self._chosen_lines(number, result, simulation, recorded)
-        yield from self._combination_lines(simulation, recorded, current)
+        yield from self._combination_lines(simulation, recorded)
+        mechanisms = {result.candidate.mechanism for result in simulation.chosen}
+        others = [
+            f"{result.candidate.name} {_describe_difference(result.saving)}"
+            for result in simulation.results
+            if result.candidate.mechanism not in mechanisms and result.saving is not None
+        ]
+        if others:
+            yield from self._wrap(f"Simulated, but not worth it: {', '.join(others)}.")
 
     def _chosen_lines(
         self, number: int, result: CandidateResult, simulation: Simulation, recorded: SimulatedCost
@@ -200,11 +205,9 @@ class AdviceFormatter:
         yield from self._wrap(to_inline_yaml(candidate.changes), indent=3)
         yield from self._wrap(candidate.risk, indent=3)
         if alternatives:
-            yield from self._wrap(f"Instead: {'; '.join(alternatives)}.", indent=3)
+            yield from self._wrap(f"Instead: {', '.join(alternatives)}.", indent=3)
 
-    def _combination_lines(
-        self, simulation: Simulation, recorded: SimulatedCost, current: SimulatedCost
-    ) -> Iterator[str]:
+    def _combination_lines(self, simulation: Simulation, recorded: SimulatedCost) -> Iterator[str]:
         combination = simulation.combination
         if combination is None or combination.cost is None or combination.saving is None:
             return
@@ -222,8 +225,6 @@ class AdviceFormatter:
             f"recorded{own}. Savings do not add up."
         )
         yield from self._wrap("To write this to the configuration: foveate advise --apply")
-        yield ""
-        yield from (f"  {line}" for line in to_yaml(combination.changes).splitlines())
 
 
 def _describe_coverage(simulation: Simulation, spend: SpendReport) -> str:
@@ -251,7 +252,7 @@ def _describe_best(simulation: Simulation) -> str:
 
 def _describe_difference(saving: Decimal | None) -> str:
     if saving is None or abs(saving) < _CENT:
-        return "no difference"
+        return "makes no difference"
     return f"{'saves' if saving > 0 else 'costs'} {_dollars(abs(saving))}{' more' if saving < 0 else ''}"
 
 
