@@ -174,6 +174,8 @@ def _run_offline(runs: Runs, folder: Path) -> None:
     del os.environ["CLAUDE_CONFIG_DIR"]
     runs.run("usage", case="no logs")
     runs.run("status", "--url", NOWHERE, case="no gateway")
+    runs.run("advise", folder / "broken.jsonl")
+    runs.run("advise", folder / "broken.jsonl", "--days", "0", case="wrong option")
     runs.run("demo", "--session", folder / "short.jsonl")
     _run_service(runs, folder)
     runs.run("doctor", "--offline")

@@ -38,10 +38,11 @@ from foveate.engine.options import AgentOptions
 from foveate.errors import FoveateError
 from foveate.replay.parallel import load_price_book, map_sessions
 from foveate.replay.recording_files import SessionFiles, read_session
+from foveate.replay.worker_pool import count_cores
 
-# The share of the money to simulate, and the maximum number of calls: about ten seconds on two cores.
+# The share of the money to simulate, and the maximum number of calls: a core simulates about 100 a second.
 _COVERED_SHARE = Decimal("0.9")
-_MAX_SIMULATED_CALLS = 4_000
+_MAX_CALLS_PER_CORE = 1_000
 
 
 @dataclass(slots=True)
@@ -134,7 +135,7 @@ def give_advice(
         for session, result in zip(sessions, charged, strict=True)
         if result.error
     }
-    selected = select_recordings(entries)
+    selected = select_recordings(entries, max_calls=_MAX_CALLS_PER_CORE * count_cores())
     simulator = _Simulator(sessions, selected, period, on_simulating)
     simulation = simulator.simulate(settings) if selected else None
     return Advice(spend=spend, simulation=simulation, unread=tuple((errors | simulator.errors).items()))
@@ -206,7 +207,7 @@ def _sum_charges(sessions: Iterable[_ChargedSession]) -> tuple[SpendReport, list
     return report, entries
 
 
-def select_recordings(entries: Sequence[RecordingSpend]) -> list[RecordingSpend]:
+def select_recordings(entries: Sequence[RecordingSpend], *, max_calls: int) -> list[RecordingSpend]:
     """The most expensive recordings that cover most of the money, within the limit of calls; at least one."""
     total = sum((entry.dollars for entry in entries), ZERO)
     selected: list[RecordingSpend] = []
@@ -214,7 +215,7 @@ def select_recordings(entries: Sequence[RecordingSpend]) -> list[RecordingSpend]
     for entry in sorted(entries, key=lambda entry: (-entry.dollars, entry.session, entry.place)):
         if not entry.dollars or dollars >= _COVERED_SHARE * total:
             break
-        if selected and calls + entry.calls > _MAX_SIMULATED_CALLS:
+        if selected and calls + entry.calls > max_calls:
             continue
         selected.append(entry)
         dollars, calls = dollars + entry.dollars, calls + entry.calls

@@ -13,9 +13,14 @@ _MIN_PARALLEL_BYTES = 4 * 1024 * 1024
 _MAX_PROCESSES = 16
 
 
-def choose_processes(size_bytes: int) -> int:
+def count_cores() -> int:
+    """The number of cores that this process may use, and that are used at most."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, _MAX_PROCESSES) if size_bytes >= _MIN_PARALLEL_BYTES else 1
+    return min(cores, _MAX_PROCESSES)
+
+
+def choose_processes(size_bytes: int) -> int:
+    return count_cores() if size_bytes >= _MIN_PARALLEL_BYTES else 1
 
 
 def open_worker_pool(processes: int, *, preload: Callable[[], None] = lambda: None) -> ProcessPoolExecutor:
