@@ -183,13 +183,13 @@ def _compaction(threshold: float) -> Candidate:
 
 
 def _compaction_name(threshold: float) -> str:
-    return f"compaction at {threshold:.0%} of the context window"
+    return f"compaction at {threshold:.0%} of the window"
 
 
 def _result_limit(share: float) -> Candidate:
     threshold = _THRESHOLDS[0]
     return Candidate(
-        name=f"tool results of at most {share:.0%} of the context window",
+        name=f"tool results up to {share:.0%} of the window",
         mechanism=Mechanism.TOOL_RESULTS,
         changes={_COMPACTION: True, _RESULT_LIMIT: share},
         risk="The model loses the middle of long tool results, and may call the tool again for it.",

@@ -171,21 +171,32 @@ class AdviceFormatter:
             f"{_describe_difference(recorded.dollars - current.dollars)}."
         )
         if not simulation.chosen:
-            yield from self._wrap(
-                f"No setting would have saved {MIN_SHARE:.0%} or more. The best: {_describe_best(simulation)}."
-            )
+            yield from self._wrap(f"No setting would have saved {MIN_SHARE:.0%} or more.")
+            yield from self._rejected_lines(simulation)
             return
         for number, result in enumerate(simulation.chosen, 1):
             yield from self._chosen_lines(number, result, simulation, recorded)
         yield from self._combination_lines(simulation, recorded)
+        yield from self._rejected_lines(simulation)
+
+    def _rejected_lines(self, simulation: Simulation) -> Iterator[str]:
+        """Losses are shown, too."""
         mechanisms = {result.candidate.mechanism for result in simulation.chosen}
         others = [
-            f"{result.candidate.name} {_describe_difference(result.saving)}"
+            result
             for result in simulation.results
             if result.candidate.mechanism not in mechanisms and result.saving is not None
         ]
-        if others:
-            yield from self._wrap(f"Simulated, but not worth it: {', '.join(others)}.")
+        different = [
+            f"{result.candidate.name} {_describe_difference(result.saving)}"
+            for result in others
+            if _is_different(result.saving)
+        ]
+        same = [result.candidate.name for result in others if not _is_different(result.saving)]
+        if different:
+            yield from self._wrap(f"Also simulated: {', '.join(different)}.")
+        if same:
+            yield from self._wrap(f"No difference: {', '.join(same)}.")
 
     def _chosen_lines(
         self, number: int, result: CandidateResult, simulation: Simulation, recorded: SimulatedCost
@@ -219,10 +230,12 @@ class AdviceFormatter:
         ]
         names = " + ".join(map(str, numbers))
         own = _describe_own_calls(combination.cost)
+        subject = f"{names} together" if len(numbers) > 1 else "This alone"
+        if len(numbers) < len(simulation.chosen):
+            subject = f"{names} {'together save' if len(numbers) > 1 else 'alone saves'} most"
         yield from self._wrap(
-            f"{f'{names} together' if len(numbers) > 1 else f'{names} alone is the best'}: "
-            f"{_dollars(combination.cost.dollars)}, {_describe_part(total, recorded.dollars)} less than "
-            f"recorded{own}. Savings do not add up."
+            f"{subject}: {_dollars(combination.cost.dollars)}, {_describe_part(total, recorded.dollars)} less "
+            f"than recorded{own}.{' Savings do not add up.' if len(simulation.chosen) > 1 else ''}"
         )
         yield from self._wrap("To write this to the configuration: foveate advise --apply")
 
@@ -243,15 +256,12 @@ def _describe_own_calls(cost: SimulatedCost) -> str:
     return f", including {_dollars(cost.own_dollars)} for {' and '.join(calls)}" if calls else ""
 
 
-def _describe_best(simulation: Simulation) -> str:
-    known = [result for result in simulation.results if result.saving is not None]
-    if not known:
-        return "none could be simulated"
-    return f"{known[0].candidate.name}, {_describe_difference(known[0].saving)}"
+def _is_different(saving: Decimal | None) -> bool:
+    return saving is not None and abs(saving) >= _CENT
 
 
 def _describe_difference(saving: Decimal | None) -> str:
-    if saving is None or abs(saving) < _CENT:
+    if saving is None or not _is_different(saving):
         return "makes no difference"
     return f"{'saves' if saving > 0 else 'costs'} {_dollars(abs(saving))}{' more' if saving < 0 else ''}"
 

@@ -39,8 +39,8 @@ def test_what_is_set_already_is_no_candidate_but_its_opposite_is() -> None:
     assert "no keep-alive requests" in names
     assert "no compaction" in names
     assert "the client's cache breakpoints stay" in names
-    assert "compaction at 25% of the context window" in names
-    assert "compaction at 50% of the context window" not in names
+    assert "compaction at 25% of the window" in names
+    assert "compaction at 50% of the window" not in names
     assert "keep-alive requests" not in names
 
 
