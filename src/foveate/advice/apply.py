@@ -1,4 +1,4 @@
-"""Replaces a configuration file, with a backup beside it."""
+"""Replaces a configuration file, with a backup next to it."""
 
 import os
 from datetime import UTC, datetime

@@ -26,7 +26,7 @@ PREAMBLE_CHANGED = "preamble_changed"
 _OWN_DESCRIPTIONS = {
     PREAMBLE_CHANGED: "the system prompt or a tool changed, as the usage shows",
     MissCause.UNEXPLAINED: "not in the log: the system prompt or a tool changed, or the entry was evicted",
-    MissCause.OTHER_CONVERSATION: "the client started or compacted the conversation anew",
+    MissCause.OTHER_CONVERSATION: "the client started a new conversation, or compacted it",
 }
 # As in `explain_miss`: reading this share of what was cached is not a miss.
 _MIN_READ_SHARE = 0.8

@@ -123,7 +123,7 @@ def _list_all() -> list[Candidate]:
             name="prompt cache on",
             mechanism=Mechanism.CACHE,
             changes={_CACHE: True},
-            risk=f"{_SAME_TEXT} Cache writes cost more than uncached input, so single requests get dearer.",
+            risk=f"{_SAME_TEXT} Cache writes cost more than uncached input, so single requests cost more.",
         ),
         Candidate(
             name="Foveate's cache breakpoints instead of the client's",

@@ -63,7 +63,7 @@ def command(
         typer.Option(
             "--apply",
             help="Write the recommended settings to the configuration file, after a question. Its previous "
-            "content is saved beside it.",
+            "content is saved next to it.",
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --apply: do not ask.")] = False,
