@@ -40,9 +40,11 @@ from foveate.replay.parallel import load_price_book, map_sessions
 from foveate.replay.recording_files import SessionFiles, read_session
 from foveate.replay.worker_pool import count_cores
 
-# The share of the money to simulate, and the maximum number of calls: a core simulates about 100 a second.
+# The share of the money to simulate, and the maximum number of calls: a core simulates about 200 a second.
 _COVERED_SHARE = Decimal("0.9")
 _MAX_CALLS_PER_CORE = 1_000
+# With fewer calls, one process is done before another one has started.
+_MIN_PARALLEL_CALLS = 200
 
 
 @dataclass(slots=True)
@@ -292,9 +294,14 @@ class _Simulator:
         )
         simulated: list[tuple[RecordingSpend, SimulatedSession]] = []
         sessions = [session for session in self._sessions if _name_files(session) not in self.errors]
-        for session, result in zip(
-            sessions, map_sessions(sessions, work, on_progress=self._on_progress), strict=True
-        ):
+        calls = sum(entry.calls for session in sessions for entry in self._entries[session])
+        results = map_sessions(
+            sessions,
+            work,
+            processes=count_cores() if calls >= _MIN_PARALLEL_CALLS else 1,
+            on_progress=self._on_progress,
+        )
+        for session, result in zip(sessions, results, strict=True):
             if result.error:
                 self.errors[_name_files(session)] = result.error
             simulated += result.sessions

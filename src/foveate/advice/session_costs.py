@@ -1,6 +1,6 @@
 """The cost of one recorded session: its charges, where they come from, and simulated configurations."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import NamedTuple
@@ -8,6 +8,7 @@ from typing import NamedTuple
 from foveate.advice.cache_misses import MissCost, MissCosts
 from foveate.advice.call_rates import input_rates, output_dollars, price_step_excess
 from foveate.advice.context_costs import ContextCosts, ContextPart, PartCost
+from foveate.compaction.tool_results import TOOL_RESULT_MAX_PCT
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.rates import EXACT, ZERO
 from foveate.engine.options import AgentOptions
@@ -16,8 +17,9 @@ from foveate.replay.cost_sum import CallRates, CallRatesCache, CostSum
 from foveate.replay.recording import RecordedCall, Recording, RecordingSource
 from foveate.replay.run import drop_unpriced_tiers, infer_hidden_tokens
 from foveate.replay.simulator.breakpoints import rules_at
-from foveate.replay.simulator.policy_runs import GatewayRun, start_gateway_runs
+from foveate.replay.simulator.policy_runs import GatewayRun, context_window_tokens, start_gateway_runs
 from foveate.replay.simulator.reconstruct import ReconstructedCall, reconstruct_calls
+from foveate.replay.simulator.tool_results import ResultTruncation
 
 
 class Period(NamedTuple):
@@ -165,13 +167,16 @@ def simulate_recording(
     recording: Recording, book: PriceBook, configurations: Mapping[str, AgentOptions]
 ) -> SimulatedSession:
     """Simulate a recording as sent and under each configuration. Calls of unknown price are left out."""
+    calls = reconstruct_calls(recording)
     rates_cache = CallRatesCache(book)
     context, misses = ContextCosts(recording.format), MissCosts(recording.format)
     breakdown = CostBreakdown()
     recorded = _CostTotal(book)
-    runs = start_gateway_runs(configurations.values(), api_format=recording.format)
+    effective = [_drop_unused_limit(options, calls) for options in configurations.values()]
+    distinct = [options for place, options in enumerate(effective) if options not in effective[:place]]
+    runs = start_gateway_runs(distinct, api_format=recording.format)
     totals = [_CostTotal(book) for _ in runs]
-    for call in reconstruct_calls(recording):
+    for call in calls:
         rates = _find_rates(call, rates_cache)
         if rates is None:
             continue
@@ -196,12 +201,23 @@ def simulate_recording(
                 total.add_own_call(rates, keep_alive.usage, 0)
                 total.keep_alives += 1
     breakdown.parts, breakdown.misses = context.costs(), misses.by_cause
-    costs = (total.cost() for total in totals)
+    costs = [total.cost() for total in totals]
     return SimulatedSession(
         recorded=recorded.cost(),
-        configurations=dict(zip(configurations, costs, strict=True)),
+        configurations={
+            name: costs[distinct.index(options)]
+            for name, options in zip(configurations, effective, strict=True)
+        },
         breakdown=breakdown,
     )
+
+
+def _drop_unused_limit(options: AgentOptions, calls: Sequence[ReconstructedCall]) -> AgentOptions:
+    """The options without a limit of tool results that no result exceeds: they share a run with others."""
+    truncation = ResultTruncation(options.tool_result_max_pct)
+    if any(truncation.apply(call, context_window_tokens(call.call.model, None)) is not call for call in calls):
+        return options
+    return replace(options, tool_result_max_pct=TOOL_RESULT_MAX_PCT)
 
 
 def _simulate_call(

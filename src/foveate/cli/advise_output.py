@@ -188,7 +188,7 @@ class AdviceFormatter:
             if result.candidate.mechanism not in mechanisms and result.saving is not None
         ]
         different = [
-            f"{result.candidate.name} {_describe_difference(result.saving)}"
+            f"{result.candidate.name} ({_describe_difference(result.saving)})"
             for result in others
             if _is_different(result.saving)
         ]
@@ -207,7 +207,7 @@ class AdviceFormatter:
             f"{number}. {candidate.name}: saves {_describe_part(saving, recorded.dollars)}{also}"
         )
         alternatives = [
-            f"{other.candidate.name} {_describe_difference(other.saving)}"
+            f"{other.candidate.name} ({_describe_difference(other.saving)})"
             for other in simulation.results
             if other.candidate.mechanism is candidate.mechanism
             and other is not result
