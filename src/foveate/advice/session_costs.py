@@ -17,7 +17,8 @@ from foveate.replay.cost_sum import CallRates, CallRatesCache, CostSum
 from foveate.replay.recording import RecordedCall, Recording, RecordingSource
 from foveate.replay.run import drop_unpriced_tiers, infer_hidden_tokens
 from foveate.replay.simulator.breakpoints import rules_at
-from foveate.replay.simulator.policy_runs import GatewayRun, context_window_tokens, start_gateway_runs
+from foveate.replay.simulator.editing_run import context_window_tokens
+from foveate.replay.simulator.gateway_runs import GatewayRun, start_gateway_runs
 from foveate.replay.simulator.reconstruct import ReconstructedCall, reconstruct_calls
 from foveate.replay.simulator.tool_results import ResultTruncation
 
@@ -225,8 +226,8 @@ def _simulate_call(
 ) -> None:
     simulated = run.simulate(call)
     total.add_call(rates, simulated.usage, call.output_tokens, reasoning_tokens)
-    if simulated.summary_usage is not None:
-        total.add_own_call(rates, simulated.summary_usage, simulated.summary_tokens)
+    for summary in simulated.summaries:
+        total.add_own_call(rates, summary.usage, summary.output_tokens)
         total.compactions += 1
 
 

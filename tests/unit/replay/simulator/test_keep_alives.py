@@ -5,7 +5,7 @@ from dataclasses import replace
 from foveate.engine.options import AgentOptions, KeepAliveOptions
 from foveate.model import CacheUsage
 from foveate.replay.recording import Recording
-from foveate.replay.simulator.policy_runs import start_gateway_runs
+from foveate.replay.simulator.gateway_runs import start_gateway_runs
 from foveate.replay.simulator.reconstruct import reconstruct_calls
 from tests.support.scenarios.recorded_sessions import PlannedTurn, make_recording
 
