@@ -14,6 +14,7 @@ from hypothesis import settings
 from tests.support.harness import markers, network_guard
 from tests.support.harness.example_limits import QUICK
 from tests.support.harness.property_coverage import measure_first_examples
+from tests.support.processes import forked_commands  # noqa: F401 - before workers start, which share its server
 from tests.support.servers.llama import LlamaServer, LlamaUnavailable, running_llama_server
 from tests.support.stores.postgres import PostgresServer, PostgresUnavailable, running_postgres
 from tests.support.stores.templates import ensure_store

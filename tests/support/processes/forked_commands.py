@@ -6,6 +6,8 @@ id of the command's own process. `REAL_COMMAND` is for tests of how a command st
 """
 
 import atexit
+import fcntl
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,28 +17,45 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 REAL_COMMAND = [sys.executable, "-m", "foveate"]
-_folder = tempfile.TemporaryDirectory(prefix="foveate-fork-", ignore_cleanup_errors=True)
-_SOCKET = f"{_folder.name}/socket"
+_VARIABLE = "FORK_SERVER_FOLDER"
+_servers: list["subprocess.Popen[bytes]"] = []
+
+
+def _shared_folder() -> Path:
+    """Return the folder of the server's socket: one for a test run and its workers."""
+    if _VARIABLE not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="foveate-fork-", ignore_cleanup_errors=True)
+        os.mkfifo(f"{folder.name}/lifeline")
+        atexit.register(folder.cleanup)
+        atexit.register(os.close, os.open(f"{folder.name}/lifeline", os.O_RDWR))
+        os.environ[_VARIABLE] = folder.name
+    return Path(os.environ[_VARIABLE])
+
+
+_FOLDER = _shared_folder()
+_SOCKET = str(_FOLDER / "socket")
 COMMAND = [sys.executable, "-IS", str(Path(__file__).with_name("fork_client.py")), _SOCKET]
 
 
 @cache
 def ensure_running() -> None:
-    """Start the server if it does not run yet; it ends with this process."""
+    """Start the server unless another worker has; it ends with the process that started the test run."""
     if sys.platform != "linux":  # the client then runs the real command
         return
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.processes.fork_server", _SOCKET],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
-    assert server.stdout.readline(), "the fork server did not start"
-    server.stdout.close()
-    atexit.register(server.wait)
-    atexit.register(server.stdin.close)
+    with (_FOLDER / "lock").open("w") as lock, (_FOLDER / "lifeline").open("rb", buffering=0) as lifeline:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if Path(_SOCKET).exists():
+            return
+        server = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.processes.fork_server", _SOCKET],
+            cwd=ROOT,
+            stdin=lifeline,
+            stdout=subprocess.PIPE,
+        )
+        _servers.append(server)  # it may outlive this process, which is not to warn about that
+        assert server.stdout is not None
+        with server.stdout:
+            assert server.stdout.readline(), "the fork server did not start"
 
 
 def command_pid(client_pid: int) -> int:
