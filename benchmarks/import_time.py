@@ -86,7 +86,7 @@ def _serve_line() -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
-            self.send_header("content-type", "text/x-foveate-status; charset=utf-8")
+            self.send_header("content-type", "text/vnd.foveate.status; charset=utf-8")
             self.end_headers()
             self.wfile.write(_LINE)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:8090"
 STATUS_PATH = "/-/status"
-LINE_MEDIA_TYPE = "text/x-foveate-status"
+LINE_MEDIA_TYPE = "text/vnd.foveate.status"
 TIMEOUT_SECONDS = 0.2
 _INPUT_SECONDS = 0.05
 _MAX_BYTES = 1_000_000

@@ -68,12 +68,13 @@ def observe_gateway(folder: Path, upstream_url: str) -> GatewayContracts:
 
 
 def _run_status(gateway: GatewayProcess) -> object:
-    """Run `foveate status` until the charges of the responses are stored."""
+    """Run `foveate status` until the charge and the trace of a session are stored."""
     deadline = time.monotonic() + 60
     while True:
         command = [*forked_commands.COMMAND, "status", "--url", gateway.url, "--json"]
         status = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-        if status["session"] is not None:
+        session = status["session"]
+        if session is not None and None not in (session["tokens"], session["dollars"]):
             return status
         assert time.monotonic() < deadline, "the gateway never stored a session"
 

@@ -113,7 +113,7 @@ async def test_the_line_is_a_document_of_its_own_media_type(tmp_path: Path) -> N
     async with open_dashboard(tmp_path, CAPS) as dashboard:
         await add_call(dashboard.store, "a", cache=CacheUsage(written_5m=100))
         response = await dashboard.client.get("/-/status", params={"session": UUID, "format": "line"})
-    assert response.headers["content-type"] == "text/x-foveate-status; charset=utf-8"
+    assert response.headers["content-type"] == "text/vnd.foveate.status; charset=utf-8"
     assert response.text == "$1.00 | cache 5:00 | today $1.00 | cap 25% of $4.00"
 
 
