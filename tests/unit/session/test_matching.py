@@ -1,8 +1,15 @@
 """The session that a request belongs to."""
 
-import pytest
+import threading
+from functools import cache
 
+import pytest
+from msgspec.structs import replace
+
+from foveate import formats
 from foveate.model import Format
+from foveate.session.hash_chain import compute_chain
+from foveate.session.matching import SessionMatcher, observe_conversation
 from tests.support.scenarios.conversations import (
     Message,
     SentRequest,
@@ -58,6 +65,27 @@ async def test_a_repeated_request_with_history_queries_the_store_once_and_starts
     assert store.query_count == queries
     assert second.id != first.id
     assert (second.session_match.known_messages, second.session_match.known_from_session_id) == (3, first.id)
+
+
+@pytest.mark.parametrize(("size_bytes", "is_hashed_here"), [(1_000, True), (2 * 1024 * 1024, False)])
+async def test_large_tools_and_prompts_are_hashed_off_the_event_loop(
+    size_bytes: int, is_hashed_here: bool
+) -> None:
+    tool = {"name": "read", "description": "x" * size_bytes, "input_schema": {"type": "object"}}
+    request = formats.parse_request(request_body([user("hello")]) | {"tools": [tool]}, Format.ANTHROPIC)
+    conversation = observe_conversation(request, compute_chain(request), agent="agent")
+    threads: list[threading.Thread] = []
+
+    @cache
+    def compute_prompt_digest() -> bytes:
+        threads.append(threading.current_thread())
+        return conversation.compute_prompt_digest()
+
+    matcher = SessionMatcher(InMemorySessionStore())
+    match = await matcher.find(replace(conversation, compute_prompt_digest=compute_prompt_digest), now=1.0)
+
+    assert match.session.prompt_digest == conversation.compute_prompt_digest()
+    assert [thread is threading.main_thread() for thread in threads] == [is_hashed_here]
 
 
 async def test_conversations_with_the_same_first_words_are_different_sessions(worker: Worker) -> None:
