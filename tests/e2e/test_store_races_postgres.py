@@ -87,6 +87,9 @@ class InterferingRows:
             self.interfering.interfere()
         return matches
 
+    def enqueue(self, statement: str, values: Sequence[Any] = ()) -> None:
+        self.rows.enqueue(statement, values)
+
     def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
         return self.rows.execute(statement, values)
 

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -66,16 +66,19 @@ def redact_server_url(url: str) -> str:
 
 
 class PostgresTransaction:
-    """Executes statements; with a `pipeline`, several are sent before the first result is read."""
+    """Executes statements. From the first `enqueue` on, `pipelines` holds a pipeline in which results wait."""
 
-    def __init__(self, connection: "Connection", pipeline: "psycopg.Pipeline | None" = None) -> None:
+    def __init__(self, connection: "Connection", pipelines: ExitStack | None = None) -> None:
         self._connection = connection
-        self._pipeline = pipeline
+        self._pipelines = pipelines
+        self._pipeline: psycopg.Pipeline | None = None
 
     def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return self._cursor().execute(_number_placeholders(statement), values).fetchall()
 
     def enqueue(self, statement: str, values: Sequence[Any] = ()) -> None:
+        if self._pipeline is None and self._pipelines is not None:
+            self._pipeline = self._pipelines.enter_context(self._connection.pipeline())
         self._cursor().execute(_number_placeholders(statement), values)
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
@@ -238,8 +241,8 @@ class PostgresDatabase:
         try:
             if is_read:
                 return callback(PostgresTransaction(connection))
-            with connection.pipeline() as pipeline:
-                result = callback(PostgresTransaction(connection, pipeline))
+            with ExitStack() as pipelines:
+                result = callback(PostgresTransaction(connection, pipelines))
                 is_committing = True
                 connection.execute("COMMIT", prepare=False)
         except BaseException as error:  # leave no open transaction on the connection
