@@ -138,7 +138,7 @@ def test_a_request_slightly_above_a_price_cliff_gets_the_room_made() -> None:
         request_tokens=101_000,
         preamble_tokens=15_000,
         cached_tokens=99_000,
-        clearable=(ClearingOption(saved_tokens=1_500),) * 4,
+        clearable=(ClearingOption(saved_tokens=1_500, refetch_probability=0.1),) * 4,
     )
 
     plan = plan_edits(above, known_future(2, growth=0), CLIFF)

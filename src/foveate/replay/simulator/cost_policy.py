@@ -32,6 +32,8 @@ from foveate.replay.simulator.editing_run import (
 from foveate.replay.simulator.reconstruct import ReconstructedCall
 
 _PLACEHOLDER_TOKENS = 40
+# Results in a warm cache are judged again after the request has grown by this factor.
+_JUDGED_GROWTH = 1.1
 _TOOL_CALL = b'"tool_use"'
 FindRates = Callable[[ReconstructedCall], Rates | None]
 ForecastFuture = Callable[[EditingMoment, SessionActivity], Forecast]
@@ -44,6 +46,7 @@ class _Session:
     last_tokens: int = 0
     grown_tokens: int = 0
     compacted_tokens: int | None = None
+    judged_tokens: int = 0  # when the results were last judged
     spent_dollars: float = 0.0
     saved_dollars: float = 0.0
 
@@ -120,7 +123,7 @@ class CostTrigger:
         forecast: Forecast,
         prices: EditPrices,
     ) -> HistoryEdits:
-        results = _find_clearable(moment) if self._clears and moment.moment is Moment.ARRIVAL else []
+        results = self._judge_results(moment, session, cached_tokens) if self._clears else []
         may_compact = self._compacts and _has_cooled_down(moment)
         state = EditState(
             moment=moment.moment,
@@ -146,6 +149,21 @@ class CostTrigger:
         return HistoryEdits(
             cleared=tuple(ClearedResult(results[index][0], _PLACEHOLDER_TOKENS) for index in plan.cleared)
         )
+
+    def _judge_results(
+        self, moment: EditingMoment, session: _Session, cached_tokens: int
+    ) -> list[tuple[SentResult, ClearingOption]]:
+        """The results that can be cleared now.
+
+        They are judged if the cache is cold, and otherwise once the request has grown: judging reads all of it.
+        """
+        tokens = moment.call.input_tokens
+        is_warm = cached_tokens > moment.call.preamble.tokens
+        has_grown = not session.judged_tokens <= tokens < _JUDGED_GROWTH * session.judged_tokens
+        if moment.moment is not Moment.ARRIVAL or (is_warm and not has_grown):
+            return []
+        session.judged_tokens = tokens
+        return _find_clearable(moment)
 
 
 def _has_cooled_down(moment: EditingMoment) -> bool:
