@@ -83,11 +83,13 @@ class CostTrigger:
         *,
         compacts: bool = True,
         clears: bool = True,
+        loss_share: float = LOSS_SHARE,
         forecast: ForecastFuture = forecast_from_prior,
     ) -> None:
         self._find_rates = find_rates
         self._compacts = compacts
         self._clears = clears
+        self._loss_share = loss_share
         self._forecast = forecast
         self._window = WindowTrigger()
         self._sessions: dict[str, _Session] = {}
@@ -131,7 +133,7 @@ class CostTrigger:
             preamble_tokens=moment.call.preamble.tokens,
             cached_tokens=cached_tokens,
             last_compacted_tokens=session.compacted_tokens,
-            loss_budget_dollars=LOSS_SHARE * session.spent_dollars + session.saved_dollars,
+            loss_budget_dollars=self._loss_share * session.spent_dollars + session.saved_dollars,
             compaction=_estimate_compaction(moment) if may_compact else None,
             clearable=[option for _, option in results],
         )
