@@ -256,10 +256,9 @@ def _new_config_file() -> Path:
     """The file in the data folder: commands and gateways find it from any folder."""
     import os
 
-    from foveate.config.overrides import FILE_NAME
-    from foveate.paths import data_folder
+    from foveate.paths import data_folder, default_config_paths
 
-    return data_folder(os.environ, sys.platform) / FILE_NAME
+    return default_config_paths(Path(), data_folder(os.environ, sys.platform))[-1]
 
 
 def _write_settings(
@@ -306,8 +305,8 @@ def _diff_lines(before: bytes, after: bytes, name: str) -> list[str]:
 
     display = console.display_for(sys.stdout)
     styles = {"+": "green", "-": "red"}
-    old_and_new = [data.decode("utf-8").splitlines() for data in (before, after)]
+    old, new = (data.decode("utf-8").splitlines() for data in (before, after))
     return [
         style_text(line.rstrip("\r\n"), styles.get(line[:1], ""), display)
-        for line in unified_diff(*old_and_new, name, name, lineterm="", n=2)
+        for line in unified_diff(old, new, name, name, lineterm="", n=2)
     ]

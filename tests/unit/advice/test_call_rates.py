@@ -6,13 +6,14 @@ import pytest
 
 from foveate.advice.call_rates import input_rates, output_dollars, price_step_excess
 from foveate.cost.pricing.rates import PriceSource, Rate, Rates, RateTier, TokenKind
+from foveate.formats.response.usage import BillableUnit
 from foveate.model import CacheUsage
 from foveate.replay.cost_sum import CallRates
 
 
 def rates(*, tier_tokens: int | None = None) -> CallRates:
     tiers = {} if tier_tokens is None else {"tiers": (RateTier(tier_tokens, Decimal(6)),)}
-    by_kind = {
+    by_kind: dict[TokenKind | BillableUnit, Rate] = {
         TokenKind.UNCACHED: Rate(Decimal(3), **tiers),
         TokenKind.READ: Rate(Decimal("0.3")),
         TokenKind.WRITTEN_5M: Rate(Decimal("3.75")),
