@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from foveate.advice.call_rates import InputRates
-from foveate.advice.tool_calls import CallTarget, call_target
+from foveate.compaction.staleness import ToolKind, ToolUse, describe_call
 from foveate.model import CacheUsage, Format, Message, Part, Text, Thinking, ToolCall, ToolResult
 from foveate.replay.simulator.compactions import MessageReader
 from foveate.replay.simulator.history import HistoryNode
@@ -168,16 +168,18 @@ class _History:
         self._ends: list[int] = []
         self._first_requests: list[int] = []
         self._weights = {column: _Weights() for column in (*_CHARGED_COLUMNS, "old_read")}
-        self._calls: dict[str, CallTarget] = {}
-        self._current_results: dict[tuple[str, bytes], dict[CallTarget, int]] = {}
+        self._tools: dict[str, str] = {}  # by id of the call
+        self._uses: dict[str, ToolUse | None] = {}
+        # The newest results by tool and main argument: how each was asked for, and its piece.
+        self._current_results: dict[tuple[str, str], dict[ToolUse, int]] = {}
         # Superseded pieces, with what had been charged for a token of them before.
         self._superseded: list[tuple[int, float]] = []
 
     def append(self, node: HistoryNode, message: Message, first_request: int) -> None:
         for part, tokens in _divide_message(node, message):
             context_part = self._classify(part, message.role)
-            if isinstance(part, ToolResult) and part.id in self._calls:
-                self._supersede(self._calls[part.id], len(self._tokens))
+            if isinstance(part, ToolResult) and (use := self._uses.get(part.id)) is not None:
+                self._supersede(use, len(self._tokens))
             self._parts.append(context_part)
             self._tokens.append(tokens)
             self._ends.append((self._ends[-1] if self._ends else 0) + tokens)
@@ -206,23 +208,22 @@ class _History:
     def _classify(self, part: Part, role: str) -> ContextPart:
         match part:
             case ToolCall():
-                self._calls[part.id] = call_target(part)
+                self._tools[part.id], self._uses[part.id] = part.name, describe_call(part)
                 return ContextPart(PartKind.TOOL, part.name)
             case ToolResult():
-                known = self._calls.get(part.id)
-                return ContextPart(PartKind.TOOL, part.name or (known.tool if known is not None else ""))
+                return ContextPart(PartKind.TOOL, part.name or self._tools.get(part.id, ""))
         if role in _SYSTEM_ROLES:
             return ContextPart(PartKind.PREAMBLE)
         is_response = role in ("assistant", "model")
         return ContextPart(PartKind.ASSISTANT if is_response else PartKind.USER)
 
-    def _supersede(self, target: CallTarget, piece: int) -> None:
-        """Record a result of `target` that is about to be appended as this piece."""
-        results = self._current_results.setdefault((target.tool, target.subject), {})
-        for earlier in [earlier for earlier in results if target.supersedes(earlier)]:
+    def _supersede(self, use: ToolUse, piece: int) -> None:
+        """Record a result that is about to be appended as this piece."""
+        results = self._current_results.setdefault((use.name, use.argument), {})
+        for earlier in [earlier for earlier in results if _returns_the_same(use, earlier)]:
             replaced = results.pop(earlier)
             self._superseded.append((replaced, self._total_at(replaced)))
-        results[target] = piece
+        results[use] = piece
 
     def _total_at(self, piece: int) -> float:
         return sum(self._weights[column].at(piece) for column in _CHARGED_COLUMNS)
@@ -239,6 +240,11 @@ class _History:
         weights.add(first, first + 1, rate * (self._ends[first] - start) / self._tokens[first])
         weights.add(first + 1, last, rate)
         weights.add(last, last + 1, rate * (end - last_start) / self._tokens[last])
+
+
+def _returns_the_same(later: ToolUse, earlier: ToolUse) -> bool:
+    """Return whether a call repeats an earlier one, or reads the whole of a file of which that read a part."""
+    return later.key == earlier.key or (later.kind is ToolKind.READ and not later.is_partial)
 
 
 def _divide_message(node: HistoryNode, message: Message) -> list[tuple[Part, int]]:

@@ -116,7 +116,7 @@ def read_file(last: RecordedMessage, name: str, arguments: dict[str, object], ch
         ({"path": "a.py", "offset": 10, "limit": 5}, {"path": "a.py"}, True),
         ({"path": "a.py"}, {"path": "a.py", "offset": 10, "limit": 5}, False),
         ({"path": "a.py"}, {"path": "b.py"}, False),
-        ({"command": "ls", "description": "list"}, {"command": "ls", "description": "again"}, True),
+        ({"path": "a.py", "description": "list"}, {"path": "a.py", "description": "again"}, True),
     ],
 )
 def test_a_result_is_superseded_by_a_newer_version_of_it(
