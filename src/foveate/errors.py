@@ -20,6 +20,8 @@
     │   ├── MissingExtra       packages of an extra that are not installed
     │   ├── CannotListen       an address that a server cannot listen on
     │   ├── NoServiceManager   a machine or session without systemd and launchd
+    │   ├── CannotStart        a program that `foveate run` cannot start
+    │   ├── GatewayNotStarted  the gateway of a run ended before it served
     │   └── BadSetting         an invalid setting in a file; has file, line and key
     ├── BudgetExceeded         required sections do not fit; has the size of every section
     ├── DoesNotFit             a request that exceeds the context window and must not be shortened
@@ -293,6 +295,28 @@ class NoServiceManager(InputError):
             "terminal multiplexer, in a container, or from the system's own init"
         )
         self.reason = reason
+
+
+class CannotStart(InputError):
+    """A program that `foveate run` cannot start."""
+
+    code = "cannot_start"
+
+    def __init__(self, program: str, reason: str) -> None:
+        super().__init__(f"cannot start {program}: {reason}")
+        self.program = program
+        self.reason = reason
+
+
+class GatewayNotStarted(InputError):
+    """The gateway of a run ended before it served; `log` is the path of its log."""
+
+    code = "gateway_not_started"
+
+    def __init__(self, reason: str, log: str) -> None:
+        super().__init__(f"the gateway did not start: {reason} (its log is {log})")
+        self.reason = reason
+        self.log = log
 
 
 class BadSetting(InputError):

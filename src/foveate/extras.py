@@ -43,9 +43,22 @@ def check_search() -> None:
     Raises:
         MissingExtra: a package for it is not installed.
     """
-    for module in SEARCH_MODULES:
+    _check_modules("search", SEARCH_MODULES)
+
+
+def check_gateway() -> None:
+    """Check that a gateway can be started.
+
+    Raises:
+        MissingExtra: a package for it is not installed.
+    """
+    _check_modules("gateway", GATEWAY_MODULES)
+
+
+def _check_modules(extra: str, modules: tuple[str, ...]) -> None:
+    for module in modules:
         if find_spec(module) is None:
-            raise MissingExtra("search", module, install_command())
+            raise MissingExtra(extra, module, install_command())
 
 
 def to_missing_extra(error: ModuleNotFoundError) -> MissingExtra | None:

@@ -102,7 +102,7 @@ def _claude_environment(workplace: Workplace) -> Mapping[str, str]:
     }
 
 
-_CLAUDE = ("--dangerously-skip-permissions", "--model", CLAUDE_MODEL)
+CLAUDE_OPTIONS = ("--dangerously-skip-permissions", "--model", CLAUDE_MODEL)
 
 
 def _prepare_codex(workplace: Workplace) -> None:
@@ -121,7 +121,7 @@ def _prepare_codex(workplace: Workplace) -> None:
     )
 
 
-_CODEX = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
+CODEX_OPTIONS = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
 
 
 def _prepare_opencode(workplace: Workplace) -> None:
@@ -173,7 +173,7 @@ def _openai_environment(workplace: Workplace) -> Mapping[str, str]:
     }
 
 
-_AIDER = (
+AIDER_OPTIONS = (
     *("--model", f"openai/{CHAT_MODEL}", "--weak-model", f"openai/{CHAT_MODEL}", "--edit-format", "whole"),
     *("--yes-always", "--no-git", "--no-show-model-warnings", "--no-check-update", "--analytics-disable"),
     *("--no-pretty", "--no-fancy-input"),
@@ -206,8 +206,8 @@ AGENTS = (
     Agent(
         "claude-code",
         "claude",
-        start=lambda _, prompt: ("-p", prompt, *_CLAUDE),
-        resume=lambda _, prompt: ("-p", prompt, "--continue", *_CLAUDE),
+        start=lambda _, prompt: ("-p", prompt, *CLAUDE_OPTIONS),
+        resume=lambda _, prompt: ("-p", prompt, "--continue", *CLAUDE_OPTIONS),
         environment=_claude_environment,
         key_start="sk-ant-api03-",
         sub_agent="general-purpose",
@@ -216,8 +216,8 @@ AGENTS = (
     Agent(
         "codex",
         "codex",
-        start=lambda _, prompt: ("exec", *_CODEX, prompt),
-        resume=lambda _, prompt: ("exec", "resume", *_CODEX, "--last", prompt),
+        start=lambda _, prompt: ("exec", *CODEX_OPTIONS, prompt),
+        resume=lambda _, prompt: ("exec", "resume", *CODEX_OPTIONS, "--last", prompt),
         environment=lambda workplace: {"OPENAI_API_KEY": workplace.key},
         prepare=_prepare_codex,
         sub_agent="default",
@@ -254,8 +254,8 @@ AGENTS = (
     Agent(
         "aider",
         "aider",
-        start=lambda _, __: (*_AIDER, NUMBERS),
-        resume=lambda _, __: (*_AIDER, "--restore-chat-history", NUMBERS),
+        start=lambda _, __: (*AIDER_OPTIONS, NUMBERS),
+        resume=lambda _, __: (*AIDER_OPTIONS, "--restore-chat-history", NUMBERS),
         environment=lambda workplace: {
             "OPENAI_API_BASE": f"{workplace.url}/v1",
             "OPENAI_API_KEY": workplace.key,

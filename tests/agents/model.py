@@ -26,7 +26,7 @@ NUMBERS = "numbers.txt"
 DELEGATED = "delegated.txt"
 SUBTASK = "SUBTASK"
 SUMMARY = "[Foveate] This conversation has become long"
-_SHELLS = ("bash", "exec_command", "shell_command", "shell", "run_shell_command")
+_SHELLS = ("bash", "exec_command", "shell_command", "shell", "run_shell_command", "terminal")
 _DELEGATIONS = ("task", "agent", "spawn_agent")
 _WAITS = ("wait_agent",)
 

@@ -34,6 +34,7 @@ MODEL = "claude-opus-4-5"
 # Paths of objects whose keys are data: names of settings and models, failed steps.
 MAPS = (
     *("settings", r"(sessions\[\]\.)?(unpriced_calls|models)", "failures"),
+    *("environment", "files"),
     *(r"(.*\.)?dollars_per_million", r"price\.service_tiers", "skipped", r"cache\.write_prices"),
 )
 
@@ -72,8 +73,15 @@ class Runs:
 
         `kind` distinguishes different documents of one command, `case` only its exit codes.
         """
-        command_line = [*command.split(), *map(str, arguments), "--json"]
-        result = CliRunner().invoke(app, command_line, catch_exceptions=False)
+        self.run_line(command, *arguments, "--json", kind=kind, case=case)
+
+    def run_line(
+        self, command: str, *arguments: str | Path, kind: str = "", case: str = "", path: str | None = None
+    ) -> None:
+        """Run a command with exactly these arguments, and with `path` as PATH."""
+        command_line = [*command.split(), *map(str, arguments)]
+        environment = None if path is None else {"PATH": path}
+        result = CliRunner().invoke(app, command_line, catch_exceptions=False, env=environment)
         self._record(f"foveate {command}", result.stdout, result.exit_code, kind, case)
 
     def spawn(self, command: str, *arguments: str, kind: str = "", case: str = "", stdin: str = "") -> None:
@@ -145,6 +153,7 @@ def _run_offline(runs: Runs, folder: Path) -> None:
     runs.run("memory outline", notes, broken)
     runs.run("memory logs", broken)
     runs.run("memory skill", "watering", "--folder", f"{notes}/skills")
+    _run_agents(runs, folder)
     runs.run("config init", folder / "first.yaml")
     runs.run("config check", folder / "first.yaml")
     (folder / "wrong.yaml").write_text("server: {port: many}\nnonsense: 1\n", encoding="utf-8")
@@ -198,6 +207,22 @@ def _run_service(runs: Runs, folder: Path) -> None:
     runs.run("service remove")
     programs.fail("systemctl show", "Failed to connect to bus")
     runs.run("service status", case="no service manager")
+
+
+def _run_agents(runs: Runs, folder: Path) -> None:
+    """Plan runs of agents, and list those that are installed: one, with an address of its own."""
+    runs.run_line("run", "--json", "--print", "pi", kind="with --print")
+    runs.run_line("run", "--json", "--print", "continue", kind="with --print", case="lines to add")
+    runs.run_line("run", "--json", "--print", "nonsense", kind="with --print", case="unknown agent")
+    programs = folder / "agents"
+    programs.mkdir()
+    for name in ("claude", "goose"):
+        (programs / name).write_text("#!/bin/sh\n", encoding="utf-8")
+        (programs / name).chmod(0o755)
+    settings = Path.home() / ".claude/settings.json"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('{"env": {"ANTHROPIC_BASE_URL": "https://proxy.example"}}', encoding="utf-8")
+    runs.run_line("agents", "--all", "--json", path=str(programs))
 
 
 def _run_on_store(runs: Runs, folder: Path) -> None:

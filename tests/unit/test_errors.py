@@ -24,6 +24,8 @@ EXAMPLES = [
     errors.MissingExtra("gateway", "uvicorn", "pip install"),
     errors.CannotListen("127.0.0.1", 80, "Permission denied"),
     errors.NoServiceManager("systemctl was not found"),
+    errors.CannotStart("claude", "No such file or directory"),
+    errors.GatewayNotStarted("the port is in use", "/data/run.log"),
     errors.BadSetting("budget.yaml", "is no number", line=3, key="total_tokens"),
     errors.BudgetExceeded(
         "too much", "cut it", limit_tokens=5, tokens=9, sections=(errors.SectionSize("a", "required", 9, 9),)

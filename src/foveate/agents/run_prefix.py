@@ -3,7 +3,8 @@
 `foveate run` gives an agent the base URL `http://127.0.0.1:8090/run/RUN/AGENT`. The prefix names, and never
 authorises: AGENT counts as if it were in `x-foveate-agent`. The ids of a run's requests start with RUN, so that
 its calls are found in the ledger. Sessions do not depend on it: a run may have several (sub-agents, a new
-conversation), and a conversation may continue in another run.
+conversation), and a conversation may continue in another run. In files of agents, RUN is `NO_RUN`: such an
+address names only the agent.
 """
 
 import re
@@ -11,6 +12,7 @@ import secrets
 from dataclasses import dataclass
 
 _RUN_CHARS = 16
+NO_RUN = "0" * _RUN_CHARS
 # Shorter than a gateway key, which must not be in a path.
 _MAX_AGENT_CHARS = 32
 _AGENT = re.compile(rf"[0-9A-Za-z][0-9A-Za-z._-]{{0,{_MAX_AGENT_CHARS - 1}}}")
@@ -41,6 +43,7 @@ def new_run(agent: str) -> RunPrefix:
 
 def make_request_id(random_bits: int, run: str = "") -> str:
     """Return the id of a request from 128 random bits, of which a run replaces the first 64."""
+    run = "" if run == NO_RUN else run
     return f"req_{run}{f'{random_bits:032x}'[len(run) :]}"
 
 

@@ -9,6 +9,7 @@ import typer
 
 from foveate.cli import (
     advise,
+    agents,
     assemble,
     config,
     console,
@@ -31,6 +32,7 @@ from foveate.cli.compactions import command as compactions
 from foveate.cli.cost import command as cost
 from foveate.cli.exit_codes import exit_code, report_errors, report_missing_extras
 from foveate.cli.explain import command as explain
+from foveate.cli.run import command as run
 from foveate.errors import MissingExtra, UnwritableOutput
 
 __all__ = ["app", "main"]
@@ -59,11 +61,14 @@ def _print_version(is_requested: bool) -> None:
 
 @app.callback()
 def _load_env_file(
+    context: typer.Context,
     version: bool = typer.Option(  # noqa: ARG001 - its callback handles it
         False, "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
     ),
 ) -> None:
     """Manage the context, prompt caching and cost of language model calls."""
+    # `foveate run` starts programs with it: they must not use keys that only Foveate was given.
+    context.obj = dict(os.environ)
     if Path(_ENV_FILE).is_file():
         from foveate.config.dotenv import load_env_file
 
@@ -71,6 +76,8 @@ def _load_env_file(
             os.environ.update(load_env_file(os.environ, Path(_ENV_FILE)))
 
 
+app.command("run", cls=run.RunCommand, context_settings=run.CONTEXT_SETTINGS)(run.command)
+app.command("agents")(agents.command)
 app.command("serve")(serve.command)
 app.command("chat")(chat.command)
 app.command("sandbox")(sandbox.command)
@@ -95,7 +102,8 @@ app.add_typer(prices.app)
 def _improve_help(group: typer.Typer) -> None:
     """Show plain usage lines, and the whole first line of each command's help in lists of commands."""
     for command in group.registered_commands:
-        command.cls = PlainUsageCommand
+        if not (command.cls is not None and issubclass(command.cls, PlainUsageCommand)):
+            command.cls = PlainUsageCommand
         command.short_help = (getattr(command.callback, "__doc__", None) or "").partition("\n")[0]
     for subgroup in group.registered_groups:
         if subgroup.typer_instance is not None:

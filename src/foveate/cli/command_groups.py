@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from typer.core import TyperCommand, TyperGroup
 
 COMMAND_GROUPS: Mapping[str, Sequence[str]] = {
-    "Run": ("serve", "chat", "sandbox", "status"),
+    "Run": ("run", "agents", "serve", "chat", "sandbox", "status"),
     "Analyse": ("advise", "usage", "cost", "replay", "explain", "compactions", "demo"),
     "Build": ("count", "assemble", "memory"),
     "Operate": ("config", "doctor", "service", "store", "prices"),

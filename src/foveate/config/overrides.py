@@ -27,7 +27,10 @@ class LocalModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeFlags:
-    """The flags of `foveate serve`. Those that are None or empty override nothing."""
+    """The flags of `foveate serve`. Those that are None or empty override nothing.
+
+    `is_plain_http` is set by `foveate run`, whose agents cannot be made to trust a certificate.
+    """
 
     host: str | None = None
     port: int | None = None
@@ -36,6 +39,7 @@ class ServeFlags:
     key: str | None = None
     cors_origins: tuple[str, ...] = ()
     local: LocalModel | None = None
+    is_plain_http: bool = False
 
 
 def apply_overrides(
@@ -62,6 +66,8 @@ def _apply_flags(settings: "Settings", flags: ServeFlags) -> "Settings":
         updates["cors_origins"] = list(flags.cors_origins)
     if flags.certificate is not None and flags.key is not None:
         updates["tls"] = TlsSettings(certificate=Path(flags.certificate), key=Path(flags.key))
+    if flags.is_plain_http:
+        updates["tls"] = None
     if not updates:
         return settings
     return settings.model_copy(update={"server": settings.server.model_copy(update=updates)})

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.agents.run_prefix import RunPrefix, make_request_id, new_run, parse_run_prefix, request_id_prefix
+from foveate.agents.run_prefix import (
+    NO_RUN,
+    RunPrefix,
+    make_request_id,
+    new_run,
+    parse_run_prefix,
+    request_id_prefix,
+)
 
 
 @given(st.text(max_size=80), st.text(max_size=40))
@@ -50,3 +57,8 @@ def test_request_ids_start_with_the_id_of_their_run(bits: int) -> None:
     assert id_.startswith(request_id_prefix(run.run))
     assert len(id_) == len(make_request_id(bits)) == len("req_") + 32
     assert id_[-16:] == make_request_id(bits)[-16:]
+
+
+def test_an_address_without_a_run_names_only_the_agent() -> None:
+    assert parse_run_prefix(f"/run/{NO_RUN}/continue/v1/messages") == RunPrefix(NO_RUN, "continue")
+    assert make_request_id(2**128 - 1, NO_RUN) == make_request_id(2**128 - 1)

@@ -1,0 +1,147 @@
+"""How a run starts an agent: its arguments, environment and temporary files. Pure decisions."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from foveate.agents.catalog import COMMON_VARIABLES, Agent
+from foveate.agents.run_prefix import NO_RUN, RunPrefix
+from foveate.agents.user_settings import ConfiguredUrl, is_same_server
+from foveate.errors import BadOption
+
+_PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_NO_PROXY = "NO_PROXY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """What a run sets: `environment` has only changes, `files` are by name in the temporary folder.
+
+    `notes` are for the user. `lines` must be in the agent's own file (`lines_file`) already.
+    """
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    files: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    lines: str = ""
+    lines_file: str = ""
+
+
+def plan_launch(
+    agent: Agent | None,
+    command: Sequence[str],
+    url: str,
+    environment: Mapping[str, str],
+    *,
+    folder: str,
+    configured: Iterable[ConfiguredUrl] = (),
+    gateway_url: str,
+) -> LaunchPlan:
+    """Plan the start of `command`, whose first word is the program, with the base URL `url`.
+
+    `agent` is None for any other program. `configured` are the base URLs that it would read without us;
+    `gateway_url` is the address of the gateway, which may be among them. `folder` is the temporary folder.
+
+    Raises:
+        BadOption: the agent cannot be pointed at the gateway; the message says what to do.
+    """
+    program, *arguments = command
+    found = list(configured)
+    notes = _note_other_addresses(found, gateway_url)
+    variables = COMMON_VARIABLES if agent is None else agent.variables
+    changes = {name: _fill(text, url, folder) for name, text in variables.items()}
+    if agent is None:
+        return LaunchPlan(
+            arguments=tuple(command),
+            environment=changes | _bypass_proxies(url, environment),
+            notes=tuple(notes),
+        )
+    if agent.required and not any(environment.get(name) for name in agent.required):
+        raise BadOption(f"{agent.title}: {agent.required_advice}")
+    for name in agent.other_providers:
+        if environment.get(name, "").lower() not in ("", "0", "false"):
+            notes.append(f"{name} is set: {agent.title} calls that provider directly, not through the gateway")
+    for name, text in agent.json_variables.items():
+        changes[name] = _merge_json(name, environment.get(name), _fill(text, url, folder))
+    added = [_fill(argument, url, folder) for argument in agent.arguments]
+    added += _plan_codex_provider(agent, found, url, gateway_url)
+    overriding = [setting for setting in found if setting.overrides_run]
+    if overriding and agent.override_arguments and agent.override_arguments[0] not in arguments:
+        added += [_fill(argument, url, folder) for argument in agent.override_arguments]
+    else:
+        notes += [
+            f"{setting.source} sets {setting.key} to {setting.url}, which {agent.title} uses instead of what"
+            " `foveate run` sets: remove it there"
+            for setting in overriding
+        ]
+    has_lines = any(is_same_server(setting.url, gateway_url) for setting in found)
+    return LaunchPlan(
+        arguments=(program, *added, *arguments),
+        environment=changes | _bypass_proxies(url, environment),
+        files={name: _fill(text, url, folder) for name, text in agent.files.items()},
+        notes=tuple(notes),
+        lines="" if has_lines else _fill(agent.lines, f"{gateway_url}{RunPrefix(NO_RUN, agent.name)}", folder),
+        lines_file=agent.lines_file,
+    )
+
+
+def _fill(text: str, url: str, folder: str) -> str:
+    """Fill in the placeholders. Not `format`: texts contain other braces."""
+    return text.replace("{url}", url).replace("{folder}", folder)
+
+
+def _note_other_addresses(found: Iterable[ConfiguredUrl], gateway_url: str) -> list[str]:
+    """Say which addresses of the environment the run replaces: a proxy of the user would be skipped."""
+    return [
+        f"{setting.key} was {setting.url}; this run replaces it. To send requests there, set it as the base_url"
+        " of an upstream in foveate.yaml"
+        for setting in found
+        if setting.source == "the environment" and not is_same_server(setting.url, gateway_url)
+    ]
+
+
+def _plan_codex_provider(agent: Agent, found: Iterable[ConfiguredUrl], url: str, gateway_url: str) -> list[str]:
+    """Name this run in the address of a provider that is the gateway already."""
+    if agent.command != "codex":
+        return []
+    return [
+        argument
+        for setting in found
+        if setting.key.startswith("model_providers.") and is_same_server(setting.url, gateway_url)
+        for argument in ("-c", f'{setting.key}="{url}/v1"')
+    ]
+
+
+def _merge_json(name: str, current: str | None, ours: str) -> str:
+    """Merge an object into the JSON that a variable contains."""
+    if not current:
+        return ours
+    try:
+        value = json.loads(current)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise BadOption(f"{name} is set to something that is not a JSON object: correct or unset it")
+    return json.dumps(_merge(value, json.loads(ours)))
+
+
+def _merge(value: dict[str, object], ours: Mapping[str, object]) -> dict[str, object]:
+    merged = dict(value)
+    for name, new in ours.items():
+        old = merged.get(name)
+        merged[name] = _merge(old, new) if isinstance(old, dict) and isinstance(new, dict) else new
+    return merged
+
+
+def _bypass_proxies(url: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that keep an HTTP proxy of the user from being asked for the gateway."""
+    names = [name for name in (*_PROXY_VARIABLES, *map(str.lower, _PROXY_VARIABLES)) if environment.get(name)]
+    host = urlsplit(url).hostname or ""
+    current = environment.get(_NO_PROXY) or environment.get(_NO_PROXY.lower()) or ""
+    hosts = [part.strip() for part in current.split(",") if part.strip()]
+    if not names or host in hosts or "*" in hosts:
+        return {}
+    joined = ",".join((*hosts, host))
+    return {_NO_PROXY: joined, _NO_PROXY.lower(): joined}

@@ -1,0 +1,107 @@
+"""Base URLs in the environment and in the settings files of agents. Files are only read."""
+
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from foveate.agents.catalog import Agent, SettingsFile
+from foveate.config.yaml_parser import parse as parse_yaml
+from foveate.errors import BadSetting
+
+_MAX_BYTES = 1_000_000
+_LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1", "0.0.0.0", "::"))
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredUrl:
+    """A base URL that an agent reads: where it is set (a file, or the environment), and by which key."""
+
+    source: str
+    key: str
+    url: str
+    overrides_run: bool = False
+
+
+def find_configured_urls(agent: Agent, environment: Mapping[str, str], folder: Path) -> Iterator[ConfiguredUrl]:
+    """Yield the base URLs that are set for an agent in `folder`. Files that cannot be read have none."""
+    for name in agent.variables:
+        if environment.get(name):
+            yield ConfiguredUrl(source="the environment", key=name, url=environment[name])
+    for file in agent.settings_files:
+        path = locate(file, environment, folder)
+        document = read_document(path)
+        provider = document.get("model_provider") if isinstance(document, dict) else None
+        for key in file.keys:
+            for found_key, url in _find_values(document, key.split(".")):
+                # Of Codex's providers, only the selected one is used.
+                if key.startswith("model_providers.") and found_key != f"model_providers.{provider}.base_url":
+                    continue
+                yield ConfiguredUrl(source=str(path), key=found_key, url=url, overrides_run=file.overrides_run)
+
+
+def locate(file: SettingsFile, environment: Mapping[str, str], folder: Path) -> Path:
+    variable, separator, path = file.path.rpartition("|")
+    home = environment.get("HOME") or str(Path.home())
+    if separator and environment.get(variable[1:]):
+        return Path(environment[variable[1:]]) / Path(path).name
+    return Path(home + path[1:]) if path.startswith("~/") else folder / path
+
+
+def read_document(path: Path) -> object:
+    """Parse a TOML, YAML, JSON or .env file; None if there is none, or it cannot be parsed."""
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            return None
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".toml":
+            return tomllib.loads(text)
+        if path.suffix in (".yml", ".yaml"):
+            return parse_yaml(text, str(path))
+        if path.name == ".env":
+            return dict(_parse_env_lines(text))
+        return json.loads(text)
+    except (OSError, ValueError, RecursionError, BadSetting):
+        return None
+
+
+def _parse_env_lines(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        name, separator, value = line.strip().removeprefix("export ").partition("=")
+        if separator and not name.startswith("#"):
+            yield name.strip(), value.strip().strip("\"'")
+
+
+def _find_values(
+    document: object, keys: Sequence[str], path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, str]]:
+    if not keys:
+        if isinstance(document, str) and document:
+            yield ".".join(path), document
+        return
+    items: dict[str, object] = {}
+    if isinstance(document, dict):
+        items = {str(name): value for name, value in document.items()}
+    elif isinstance(document, list):
+        items = {str(number): value for number, value in enumerate(document)}
+    for name in items if keys[0] == "*" else [keys[0]]:
+        if name in items:
+            yield from _find_values(items[name], keys[1:], (*path, name))
+
+
+def is_same_server(url: str, gateway_url: str) -> bool:
+    """Return whether two URLs have the same host and port. All loopback addresses are the same host."""
+    return _server(url) == _server(gateway_url)
+
+
+def _server(url: str) -> tuple[str, int | None]:
+    try:
+        parts = urlsplit(os.path.expandvars(url))
+        host, port = (parts.hostname or "").rstrip("."), parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return url, None
+    return "loopback" if host in _LOOPBACK else host, port

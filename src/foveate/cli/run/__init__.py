@@ -1,0 +1,1 @@
+"""`foveate run`: start an agent that uses the gateway, and report what it cost."""

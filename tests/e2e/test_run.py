@@ -1,0 +1,356 @@
+"""`foveate run` with a scripted agent: gateway, exit codes, signals, pipes and what is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from foveate.sandbox.server import open_listening_socket
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
+
+pytestmark = pytest.mark.process
+
+FOVEATE = (sys.executable, "-m", "foveate")
+AGENT = """\
+import json, os, sys, time, urllib.request
+
+def call(text, max_tokens=10):
+    messages = [{"role": "user", "content": text}]
+    body = {"model": "claude-opus-4-5", "max_tokens": max_tokens, "messages": messages}
+    key = os.environ["KEY"]
+    request = urllib.request.Request(
+        os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages",
+        data=json.dumps(body).encode(),
+        headers={"content-type": "application/json", "anthropic-version": "2023-06-01", "x-api-key": key},
+    )
+    return json.load(urllib.request.urlopen(request))
+"""
+CALL = "print(call('hi')['role'])"
+WAIT = "print(os.getpid(), os.environ['ANTHROPIC_BASE_URL'], flush=True); time.sleep(60)"
+
+
+class Place:
+    """A folder with a configuration, a store and scripts, and `foveate run` in it."""
+
+    def __init__(self, folder: Path, sandbox: RunningSandbox) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.temporary = folder / "temporary"
+        self.temporary.mkdir()
+        with open_listening_socket("127.0.0.1", 0) as listener:
+            self.port = listener.getsockname()[1]
+        (folder / "foveate.yaml").write_text(
+            f"server: {{port: {self.port}}}\nupstreams: {{anthropic: {{base_url: '{sandbox.url}'}}}}\n"
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "TMPDIR": str(self.temporary),
+            "FOVEATE_HOME": str(self.data),
+            "KEY": KEY,
+            "LANG": "C.UTF-8",
+        }
+
+    def arguments(self, script: str, *options: str) -> list[str]:
+        path = self.folder / "agent.py"
+        path.write_text(f"{AGENT}\n{script}\n")
+        return [*FOVEATE, "run", *options, "--", sys.executable, str(path)]
+
+    def run(
+        self, script: str, *options: str, stdin: str = "", environment: Mapping[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            self.arguments(script, *options),
+            cwd=self.folder,
+            env=self.environment | dict(environment or {}),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def start(self, script: str, *options: str) -> "tuple[subprocess.Popen[str], int, str]":
+        """Start a run, and return it with the process id of its agent and the base URL of the gateway."""
+        process = subprocess.Popen(
+            self.arguments(script, *options),
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        pid, url = process.stdout.readline().split()
+        return process, int(pid), url
+
+    def files(self) -> set[str]:
+        return {
+            str(path.relative_to(self.folder))
+            for path in self.folder.rglob("*")
+            if self.data not in path.parents
+        }
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with running_sandbox() as sandbox:
+        yield Place(tmp_path, sandbox)
+
+
+def read_summary(stderr: str) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads(stderr.splitlines()[-1])
+    return summary
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url.partition("/run/")[0] + "/ready", timeout=2).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def wait_until(is_done: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_run_starts_a_gateway_passes_everything_through_and_sums_up(place: Place) -> None:
+    before = place.files()
+
+    result = place.run(
+        f"{CALL}; print(sys.stdin.read(), end=''); print('e', file=sys.stderr); sys.exit(7)", stdin="in"
+    )
+
+    assert (result.returncode, result.stdout) == (7, "assistant\nin")
+    first, second, *_ = result.stderr.splitlines()
+    assert first == "e"
+    assert second.startswith("Foveate: python")
+    assert "1 call, 1 session, " in second
+    assert place.files() - before == {"agent.py", "data"}  # nothing in the temporary folder
+    assert not answers(f"http://127.0.0.1:{place.port}")
+
+
+def test_the_summary_as_json_has_the_numbers_of_the_ledger(place: Place) -> None:
+    result = place.run(f"{CALL}; {CALL}", "--json", "--name", "ana")
+
+    summary = read_summary(result.stderr)
+    cost = subprocess.run(
+        [*FOVEATE, "cost", "--by", "agent", "--json"],
+        cwd=place.folder, env=place.environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    (row,) = json.loads(cost.stdout)["rows"]
+    assert (summary["agent"], summary["calls"], summary["exit_code"]) == ("ana", 2, 0)
+    assert (row["agent"], row["calls"]) == ("ana", 2)
+    assert summary["dollars"] is not None
+    assert float(summary["dollars"]) == pytest.approx(float(row["dollars"]))
+
+
+def test_quiet_leaves_the_summary_out(place: Place) -> None:
+    result = place.run("print('x')", "--quiet")
+
+    assert (result.stdout, result.stderr) == ("x\n", "")
+
+
+def test_a_run_without_calls_says_what_to_check(place: Place) -> None:
+    result = place.run("pass")
+
+    assert "no calls" in result.stderr
+    assert "no request reached the gateway" in result.stderr
+
+
+def test_failed_requests_are_not_called_missing(place: Place) -> None:
+    result = place.run("try: call('hi', max_tokens=-1)\nexcept Exception: pass")
+
+    assert "no calls; 1 request failed" in result.stderr
+
+
+def test_a_running_gateway_with_the_same_store_is_used_and_left_running(place: Place) -> None:
+    server = subprocess.Popen(
+        [*FOVEATE, "serve"],
+        cwd=place.folder,
+        env=place.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    url = f"http://127.0.0.1:{place.port}"
+    try:
+        wait_until(lambda: answers(url))
+        result = place.run(f"{CALL}; print(os.environ['ANTHROPIC_BASE_URL'])", "--json")
+        assert answers(url)
+    finally:
+        server.terminate()
+        server.wait(30)
+
+    assert result.stdout.splitlines()[1].startswith(f"{url}/run/")
+    assert read_summary(result.stderr)["calls"] == 1
+
+
+def test_two_runs_at_once_have_a_gateway_each_and_one_store(place: Place) -> None:
+    first, _, first_url = place.start(WAIT)
+    try:
+        second = place.run(f"{CALL}; print(os.environ['ANTHROPIC_BASE_URL'])", "--json")
+        assert answers(first_url)
+    finally:
+        first.terminate()
+        first.communicate(timeout=30)
+
+    assert read_summary(second.stderr)["calls"] == 1
+    assert second.stdout.split()[1].partition("/run/")[0] != first_url.partition("/run/")[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_reach_the_agent_and_its_end_is_the_exit_code(number: signal.Signals, place: Place) -> None:
+    process, pid, url = place.start(WAIT)
+
+    process.send_signal(number)
+    process.communicate(timeout=30)
+
+    assert process.returncode == 128 + number
+    assert not is_alive(pid)
+    assert not answers(url)
+
+
+def test_an_interrupt_of_the_terminal_is_left_to_the_agent(place: Place) -> None:
+    script = "import signal; signal.signal(signal.SIGINT, lambda *_: sys.exit(3))\n" + WAIT
+    process, pid, _ = place.start(script)
+
+    process.send_signal(signal.SIGINT)  # the run itself ignores it
+    time.sleep(0.5)
+    assert process.poll() is None
+    os.kill(pid, signal.SIGINT)
+    process.communicate(timeout=30)
+
+    assert process.returncode == 3
+
+
+def test_a_killed_run_takes_its_gateway_along_and_changes_no_file(place: Place) -> None:
+    process, pid, url = place.start(WAIT)
+    before = place.files()
+    assert answers(url)
+
+    process.kill()
+    process.wait()
+    try:
+        wait_until(lambda: not answers(url))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+    assert {name for name in place.files() ^ before if not name.startswith("temporary/")} == set()
+
+
+def test_a_killed_gateway_ends_neither_the_run_nor_its_exit_code(place: Place) -> None:
+    process, pid, url = place.start(WAIT)
+    (gateway,) = (child for child in children(process.pid) if child != pid)
+
+    os.kill(gateway, signal.SIGKILL)
+    wait_until(lambda: not answers(url))
+    assert process.poll() is None
+    os.kill(pid, signal.SIGTERM)
+    process.communicate(timeout=30)
+
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_gateway_that_cannot_start_is_an_error_that_says_why(place: Place) -> None:
+    result = place.run("print('started')", environment={"FOVEATE_STORE": "sqlite:////proc/foveate.sqlite"})
+
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "the gateway did not start:" in result.stderr
+    assert "/proc/foveate.sqlite" in result.stderr
+
+
+def test_keys_of_an_env_file_are_for_foveate_only(place: Place) -> None:
+    (place.folder / ".env").write_text("ANTHROPIC_API_KEY=sk-ant-secret\n")
+
+    assert place.run("print(os.environ.get('ANTHROPIC_API_KEY'))").stdout == "None\n"
+
+
+def test_print_starts_nothing(place: Place) -> None:
+    result = place.run("print('started')", "--print")
+
+    assert result.returncode == 0
+    assert f"export ANTHROPIC_BASE_URL=http://127.0.0.1:{place.port}/run/" in result.stdout
+    assert not place.data.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["claud"], "'claud' is not an agent that Foveate knows: did you mean claude?"),
+        (["python", "x.py"], "foveate run -- python"),
+        (["goose"], "goose is not installed here: there is no program 'goose' on PATH"),
+        (["--", "/nonexistent/x"], "there is no program '/nonexistent/x'"),
+        (["copilot"], "is not installed"),
+    ],
+)
+def test_wrong_agents_are_errors_that_say_what_to_do(arguments: list[str], message: str, place: Place) -> None:
+    result = subprocess.run(
+        [*FOVEATE, "run", *arguments],
+        cwd=place.folder,
+        env=place.environment | {"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr
+
+
+def test_an_agent_that_needs_lines_in_its_file_is_not_started_without_them(place: Place) -> None:
+    programs = place.folder / "programs"
+    programs.mkdir()
+    (programs / "cn").write_text("#!/bin/sh\necho started\n")
+    (programs / "cn").chmod(0o755)
+    environment = place.environment | {"PATH": f"{programs}:{os.environ['PATH']}"}
+
+    def run() -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [*FOVEATE, "run", "continue"],
+            cwd=place.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    refused = run()
+    config = place.folder / ".continue/config.yaml"
+    config.parent.mkdir()
+    config.write_text(f"models:\n  - {{name: x, apiBase: 'http://127.0.0.1:{place.port}/v1/'}}\n")
+    started = run()
+
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"apiBase: http://127.0.0.1:{place.port}/run/0000000000000000/continue/v1/" in refused.stderr
+    assert "add the lines above" in refused.stderr
+    assert (started.returncode, started.stdout) == (0, "started\n")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def children(pid: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(word) for word in found.stdout.split()]
