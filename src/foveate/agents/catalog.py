@@ -50,6 +50,11 @@ class Agent:
     settings_files: tuple[SettingsFile, ...] = ()
 
     @property
+    def word(self) -> str:
+        """The word by which users know it: `foveate run continue`, although the program is `cn`."""
+        return "continue" if self.command == "cn" else self.command
+
+    @property
     def needs_lines(self) -> bool:
         return bool(self.lines)
 
@@ -289,5 +294,4 @@ def find_agent(command: str) -> Agent | None:
 
 
 def agent_words() -> tuple[str, ...]:
-    """Return the words by which `foveate run` knows agents: the most usual one of each."""
-    return tuple("continue" if agent.command == "cn" else agent.command for agent in AGENTS)
+    return tuple(agent.word for agent in AGENTS)

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from foveate.agents.catalog import COMMON_VARIABLES, Agent
 from foveate.agents.run_prefix import NO_RUN, RunPrefix
-from foveate.agents.user_settings import ConfiguredUrl, is_same_server
+from foveate.agents.user_settings import ENVIRONMENT, ConfiguredUrl, is_same_server
 from foveate.errors import BadOption
 
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -98,7 +98,7 @@ def _note_other_addresses(found: Iterable[ConfiguredUrl], gateway_url: str) -> l
         f"{setting.key} was {setting.url}; this run replaces it. To send requests there, set it as the base_url"
         " of an upstream in foveate.yaml"
         for setting in found
-        if setting.source == "the environment" and not is_same_server(setting.url, gateway_url)
+        if setting.source == ENVIRONMENT and not is_same_server(setting.url, gateway_url)
     ]
 
 

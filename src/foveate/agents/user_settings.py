@@ -9,9 +9,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from foveate.agents.catalog import Agent, SettingsFile
+from foveate.config.effective import redact_url
 from foveate.config.yaml_parser import parse as parse_yaml
 from foveate.errors import BadSetting
 
+ENVIRONMENT = "the environment"
 _MAX_BYTES = 1_000_000
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1", "0.0.0.0", "::"))
 _PORTS = {"http": 80, "https": 443}
@@ -19,7 +21,9 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredUrl:
-    """A base URL that an agent reads: where it is set (a file, or the environment), and by which key."""
+    """A base URL that an agent reads, without a password: where it is set (a file, or the environment), and by
+    which key.
+    """
 
     source: str
     key: str
@@ -31,7 +35,7 @@ def find_configured_urls(agent: Agent, environment: Mapping[str, str], folder: P
     """Yield the base URLs that are set for an agent in `folder`. Files that cannot be read have none."""
     for name in agent.variables:
         if environment.get(name):
-            yield ConfiguredUrl(source="the environment", key=name, url=environment[name])
+            yield ConfiguredUrl(source=ENVIRONMENT, key=name, url=redact_url(environment[name]))
     for file in agent.settings_files:
         path = locate(file, environment, folder)
         document = read_document(path)
@@ -41,7 +45,9 @@ def find_configured_urls(agent: Agent, environment: Mapping[str, str], folder: P
                 # Of Codex's providers, only the selected one is used.
                 if key.startswith("model_providers.") and found_key != f"model_providers.{provider}.base_url":
                     continue
-                yield ConfiguredUrl(source=str(path), key=found_key, url=url, overrides_run=file.overrides_run)
+                yield ConfiguredUrl(
+                    source=str(path), key=found_key, url=redact_url(url), overrides_run=file.overrides_run
+                )
 
 
 def locate(file: SettingsFile, environment: Mapping[str, str], folder: Path) -> Path:

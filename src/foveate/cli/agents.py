@@ -51,7 +51,7 @@ def command(
                     "agents": [_agent_object(found, seen) for found in installed]
                     + [
                         {
-                            "agent": agent.command,
+                            "agent": agent.word,
                             "title": agent.title,
                             "name": agent.name,
                             "path": None,
@@ -68,12 +68,12 @@ def command(
         from foveate.cli.tables import Column, Fit, format_table
 
         rows = [
-            (found.agent.command, found.agent.how, _describe_seen(seen.get(found.agent.name)), _status(found))
+            (found.agent.word, found.agent.how, _describe_seen(seen.get(found.agent.name)), _status(found))
             for found in installed
         ]
         if all_:
             rows += [
-                (agent.command, agent.how, _describe_seen(seen.get(agent.name)), "not installed")
+                (agent.word, agent.how, _describe_seen(seen.get(agent.name)), "not installed")
                 for agent in missing
             ]
         columns = (
@@ -100,7 +100,7 @@ def _describe_seen(at: float | None) -> str:
 
 def _agent_object(found: "InstalledAgent", seen: Mapping[str, float]) -> dict[str, object]:
     return {
-        "agent": found.agent.command,
+        "agent": found.agent.word,
         "title": found.agent.title,
         "name": found.agent.name,
         "path": found.path,

@@ -13,7 +13,7 @@ from foveate.config.document import MAX_SETTINGS_BYTES
 from foveate.config.files import display_path, read_bytes
 from foveate.config.load import find_problems
 from foveate.config.settings import Settings
-from foveate.doctor import local_checks, upstream_checks
+from foveate.doctor import agent_checks, local_checks, upstream_checks
 from foveate.doctor.findings import Check, Finding, failed_finding, ok_finding, run_checks, warning_finding
 from foveate.doctor.store_checks import HEALTH, StoreCheck, check_store
 from foveate.engine.redaction import redact_keys
@@ -61,6 +61,10 @@ async def run_doctor(config: Path | None, *, checks_upstreams: bool) -> list[Fin
         ("prices", _in_thread(threads, lambda: _check_prices(config_now, models, now=now))),
         ("local model", _in_thread(threads, local_checks.check_local_model)),
         ("port", lambda: _check_port(settings, threads)),
+        (
+            agent_checks.CHECK,
+            _in_thread(threads, lambda: agent_checks.check_agents(environment, Path(), _gateway_url(settings))),
+        ),
     ]
     if checks_upstreams:
         proxies = ProxyRules.from_environment(environment, settings.server.proxy)
@@ -143,12 +147,19 @@ async def _check_port(settings: Settings, threads: DaemonThreadPool) -> Sequence
             return [ok_finding("port", f"{host}:{port} is free for `foveate serve`")]
     except CannotListen as error:
         return [failed_finding("port", str(error), "correct server.host or server.port")]
-    return [await _check_listener(host, port, is_secure=settings.server.tls is not None)]
+    return [await _check_listener(settings)]
 
 
-async def _check_listener(host: str, port: int, *, is_secure: bool) -> Finding:
+def _gateway_url(settings: Settings) -> str:
+    host = settings.server.host
     name = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host
-    url = f"{'https' if is_secure else 'http'}://{f'[{name}]' if ':' in name else name}:{port}/health"
+    scheme = "http" if settings.server.tls is None else "https"
+    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{settings.server.port}"
+
+
+async def _check_listener(settings: Settings) -> Finding:
+    host, port = settings.server.host, settings.server.port
+    url = f"{_gateway_url(settings)}/health"
     other_listener = warning_finding(
         "port",
         f"another program uses {host}:{port}",

@@ -93,6 +93,12 @@ def test_variables_and_files_of_the_project_are_found(tmp_path: Path) -> None:
     assert found == [("ANTHROPIC_BASE_URL", PROXY), ("env.ANTHROPIC_BASE_URL", "http://b")]
 
 
+def test_passwords_in_addresses_are_left_out(tmp_path: Path) -> None:
+    (found,) = find("claude", tmp_path, ANTHROPIC_BASE_URL="https://ana:secret@proxy.example")
+
+    assert found == ("ANTHROPIC_BASE_URL", "https://ana@proxy.example")
+
+
 def test_a_variable_replaces_the_folder_of_a_file(tmp_path: Path) -> None:
     write(tmp_path / "mine/config.toml", f'openai_base_url = "{PROXY}"')
 
