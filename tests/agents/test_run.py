@@ -9,9 +9,11 @@ import json
 import os
 import subprocess
 import sys
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,16 @@ class AgentRun:
     stdin: str = ""
     key_start: str = "sk-ant-api03-"
     edits_text: bool = False
+    login: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.command}-subscription" if self.login else self.command
+
+    @property
+    def key(self) -> str:
+        """The key, or the token of a subscription, by which the model recognises the agent."""
+        return self.login or self.key_start + _KEY_END
 
     @property
     def folder(self) -> Path | None:
@@ -94,6 +106,23 @@ def _prepare_codex(home: Path, _: str) -> None:
     _write(home / ".codex/config.toml", f'model = "{OPENAI_MODEL}"\n')
 
 
+def _make_token() -> str:
+    """A token like those of a ChatGPT login, which is valid for long."""
+    account = {"chatgpt_account_id": "account-1", "chatgpt_plan_type": "plus", "chatgpt_user_id": "user-1"}
+    claims = {"exp": 4_000_000_000, "email": "a@example.com", "https://api.openai.com/auth": account}
+    parts = (json.dumps(part).encode() for part in ({"alg": "RS256", "typ": "JWT"}, claims))
+    return ".".join([*(urlsafe_b64encode(part).decode().rstrip("=") for part in parts), "c2lnbmF0dXJl"])
+
+
+def _prepare_codex_login(home: Path, url: str) -> None:
+    _prepare_codex(home, url)
+    token = _make_token()
+    tokens = {"id_token": token, "access_token": token, "refresh_token": "r", "account_id": "account-1"}
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    login = {"OPENAI_API_KEY": None, "tokens": tokens, "last_refresh": now}
+    _write(home / ".codex/auth.json", json.dumps(login))
+
+
 def _prepare_continue(home: Path, url: str) -> None:
     url += str(RunPrefix(NO_RUN, "continue"))
     model = (
@@ -120,6 +149,21 @@ RUNS = (
         environment=lambda key: {"CODEX_API_KEY": key},
         prepare=_prepare_codex,
         key_start="sk-",
+    ),
+    AgentRun(
+        "claude",
+        "claude-code",
+        arguments=lambda prompt: ("-p", prompt, *CLAUDE_OPTIONS),
+        environment=lambda token: {"CLAUDE_CODE_OAUTH_TOKEN": token, **_CLAUDE_VARIABLES},
+        login=f"sk-ant-oat01-{_KEY_END}",
+    ),
+    AgentRun(
+        "codex",
+        "codex",
+        arguments=lambda prompt: ("exec", *CODEX_OPTIONS, prompt),
+        environment=lambda _: {},
+        prepare=_prepare_codex_login,
+        login=_make_token(),
     ),
     AgentRun(
         "opencode",
@@ -269,7 +313,7 @@ def _read_totals(data: Path) -> Sequence[ChargeTotal]:
     [
         pytest.param(
             run,
-            id=run.command,
+            id=run.id,
             marks=pytest.mark.skipif(
                 run.folder is None, reason=f"{run.command} is not installed: run tools/agents install"
             ),
@@ -278,7 +322,7 @@ def _read_totals(data: Path) -> Sequence[ChargeTotal]:
     ],
 )
 def test_a_run_of_an_agent_uses_the_gateway_under_its_name(run: AgentRun, tmp_path: Path) -> None:
-    key, work = run.key_start + _KEY_END, tmp_path / "work"
+    key, work = run.key, tmp_path / "work"
     work.mkdir()
     with scripted_model(key, work, edits_text=run.edits_text) as (url, model, task):
         outcome = run_agent(run, tmp_path, url, key)
@@ -289,6 +333,7 @@ def test_a_run_of_an_agent_uses_the_gateway_under_its_name(run: AgentRun, tmp_pa
     assert [total.group for total in outcome.totals] == [(run.ledger_name,)]
     charged = [request for request in requests if request.usage is not None]
     assert outcome.summary["calls"] == outcome.totals[0].calls == len(charged) > 0
+    assert outcome.summary["subscription_calls"] == (len(charged) if run.login else 0)
     assert outcome.summary["exit_code"] == 0
     assert outcome.left_files == []
 

@@ -57,8 +57,10 @@ NOT_RUN = {
     "docs/guides/chat.md": 1,  # a terminal
     "docs/guides/demo.md": 1,  # has its own test
     "docs/reference/gateway.md": 4,  # Docker, a service manager
-    "docs/guides/agents.md": 1,  # installs agents
-    "docs/guides/claude-code.md": 1,  # Claude Code itself
+    "README.md": 1,  # an agent
+    "docs/guides/agents.md": 5,  # agents, their installation, a file of one
+    "docs/guides/claude-code.md": 2,  # Claude Code itself
+    "docs/guides/codex.md": 1,  # Codex itself
     "docs/guides/grafana.md": 3,  # Prometheus's own file and program
     "docs/guides/postgresql.md": 1,  # a server of the user
     "docs/reference/metrics.md": 1,  # Prometheus's own file
