@@ -76,6 +76,8 @@ def test_it_takes_at_most_80_megabytes(environment: Path) -> None:
         ("config init {home}/foveate.yaml", "wrote"),
         ("serve --help", "Usage: foveate serve"),
         ("service --help", "Usage: foveate service"),
+        ("run --print claude", "ANTHROPIC_BASE_URL"),
+        ("agents --all", "claude"),
     ],
 )
 def test_a_command_works_without_extras(environment: Path, home: Path, command: str, shown: str) -> None:
@@ -148,6 +150,7 @@ async def test_migrating_an_older_store_needs_the_gateway(environment: Path, hom
     ("command", "line"),
     [
         ("serve", "{install} 'foveate[gateway]'"),
+        ("run -- true", "{install} 'foveate[gateway]'"),
         ("service install --print", "{install} 'foveate[gateway]'"),
         ("chat hello", "{install} 'foveate[gateway]'"),
         ("sandbox", "{install} 'foveate[gateway]'"),

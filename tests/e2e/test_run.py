@@ -2,11 +2,16 @@
 
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -354,3 +359,99 @@ def is_alive(pid: int) -> bool:
 def children(pid: int) -> list[int]:
     found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
     return [int(word) for word in found.stdout.split()]
+
+
+@dataclass
+class TerminalRun:
+    """A run whose terminal is a pseudo-terminal of the test."""
+
+    pid: int
+    terminal: int
+    output: bytes = b""
+
+    def read_until(self, text: bytes) -> None:
+        deadline = time.monotonic() + 60
+        while text not in self.output:
+            assert time.monotonic() < deadline, self.output
+            if select.select([self.terminal], [], [], 0.1)[0]:
+                self.output += os.read(self.terminal, 4096)
+
+    def wait(self) -> int:
+        """Read until the run ends, and return its exit code."""
+        while True:
+            with suppress(OSError):  # at the end
+                if select.select([self.terminal], [], [], 0.05)[0]:
+                    self.output += os.read(self.terminal, 4096)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+
+
+@contextmanager
+def run_in_terminal(place: Place, script: str) -> Iterator[TerminalRun]:
+    arguments, environment = place.arguments(script), place.environment | {"TERM": "dumb"}
+    terminal, slave = pty.openpty()
+    process = subprocess.Popen(
+        ["setsid", "--ctty", *arguments],
+        cwd=place.folder,
+        env=environment,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+    )
+    os.close(slave)
+    run = TerminalRun(process.pid, terminal)
+    try:
+        yield run
+    finally:
+        os.close(terminal)
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+        process.returncode = 0  # it was waited for above
+
+
+def process_state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_ctrl_c_reaches_the_agent_and_not_the_gateway(place: Place) -> None:
+    script = f"""\
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    {CALL}
+    sys.exit(3)
+"""
+    with run_in_terminal(place, script) as run:
+        run.read_until(b"ready")
+        os.write(run.terminal, b"\x03")
+        code = run.wait()
+
+    assert code == 3
+    assert b"assistant" in run.output
+    assert b"1 call, " in run.output
+
+
+def test_a_run_stops_and_continues_with_its_agent(place: Place) -> None:
+    script = "import signal; print('ready', flush=True); os.kill(os.getpid(), signal.SIGSTOP); print('again')"
+    with run_in_terminal(place, script) as run:
+        run.read_until(b"ready")
+        wait_until(lambda: process_state(run.pid) == "T")
+        os.killpg(run.pid, signal.SIGCONT)  # as `fg` does
+        code = run.wait()
+
+    assert code == 0
+    assert b"again" in run.output
+
+
+def test_the_terminal_is_restored_after_a_killed_agent(place: Place) -> None:
+    script = "import signal, tty; tty.setraw(0); print('raw', flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    with run_in_terminal(place, script) as run:
+        run.read_until(b"raw")
+        code = run.wait()
+        attributes = termios.tcgetattr(run.terminal)
+
+    assert code == 128 + signal.SIGKILL
+    assert attributes[3] & termios.ECHO
+    assert attributes[3] & termios.ICANON

@@ -22,6 +22,15 @@ class SettingsFile:
     overrides_run: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class DirectLogin:
+    """A login in a settings file with which an agent calls servers that cannot be replaced by a gateway."""
+
+    path: str
+    key: str
+    value: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
     """An agent: its `command`, its `name` in the ledger, and `how` it is pointed at the gateway in a few words.
@@ -29,8 +38,8 @@ class Agent:
     `variables`, `json_variables` (merged with JSON that they contain), `arguments` and temporary `files` point
     it at the gateway. Without all of these, the user must add `lines` to `lines_file`. `override_arguments` are
     added if a settings file would take precedence. `required` are variables of which one must be set, with
-    `required_advice` if none is. If one of `other_providers` is set, requests go to another provider, past the
-    gateway.
+    `required_advice` if none is. If one of the variables `other_providers` is set, or with one of the
+    `direct_logins`, it calls another address, past the gateway.
     """
 
     command: str
@@ -47,6 +56,7 @@ class Agent:
     required: tuple[str, ...] = ()
     required_advice: str = ""
     other_providers: tuple[str, ...] = ()
+    direct_logins: tuple[DirectLogin, ...] = ()
     settings_files: tuple[SettingsFile, ...] = ()
 
     @property
@@ -137,6 +147,10 @@ AGENTS = (
         how="GOOGLE_GEMINI_BASE_URL",
         variables={"GOOGLE_GEMINI_BASE_URL": "{url}"},
         other_providers=("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA"),
+        direct_logins=(
+            DirectLogin("~/.gemini/settings.json", "security.auth.selectedType", "oauth-personal"),
+            DirectLogin("~/.gemini/settings.json", "security.auth.selectedType", "vertex-ai"),
+        ),
         settings_files=tuple(
             SettingsFile(path=path, keys=("GOOGLE_GEMINI_BASE_URL",))
             for path in ("~/.gemini/.env", ".gemini/.env")
@@ -182,6 +196,7 @@ AGENTS = (
         title="Qwen Code",
         how="OPENAI_BASE_URL",
         variables={"OPENAI_BASE_URL": "{url}/v1"},
+        direct_logins=(DirectLogin("~/.qwen/settings.json", "security.auth.selectedType", "qwen-oauth"),),
         settings_files=tuple(
             SettingsFile(
                 path=path, keys=("security.auth.baseUrl", "modelProviders.*.*.baseUrl"), overrides_run=True

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from foveate.agents.catalog import COMMON_VARIABLES, Agent
 from foveate.agents.run_prefix import NO_RUN, RunPrefix
-from foveate.agents.user_settings import ENVIRONMENT, ConfiguredUrl, is_same_server
+from foveate.agents.user_settings import CODEX_PROVIDERS, ENVIRONMENT, ConfiguredUrl, is_same_server
 from foveate.errors import BadOption
 
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -37,12 +37,14 @@ def plan_launch(
     *,
     folder: str,
     configured: Iterable[ConfiguredUrl] = (),
+    direct_access: Iterable[str] = (),
     gateway_url: str,
 ) -> LaunchPlan:
     """Plan the start of `command`, whose first word is the program, with the base URL `url`.
 
     `agent` is None for any other program. `configured` are the base URLs that it would read without us;
-    `gateway_url` is the address of the gateway, which may be among them. `folder` is the temporary folder.
+    `direct_access` says why it would call its provider past any gateway. `gateway_url` is the address of the
+    gateway, which may be among the configured ones. `folder` is the temporary folder.
 
     Raises:
         BadOption: the agent cannot be pointed at the gateway; the message says what to do.
@@ -60,22 +62,22 @@ def plan_launch(
         )
     if agent.required and not any(environment.get(name) for name in agent.required):
         raise BadOption(f"{agent.title}: {agent.required_advice}")
-    for name in agent.other_providers:
-        if environment.get(name, "").lower() not in ("", "0", "false"):
-            notes.append(f"{name} is set: {agent.title} calls that provider directly, not through the gateway")
+    notes += [f"{reason}: {agent.title} does not use the gateway for its calls" for reason in direct_access]
     for name, text in agent.json_variables.items():
         changes[name] = _merge_json(name, environment.get(name), _fill(text, url, folder))
     added = [_fill(argument, url, folder) for argument in agent.arguments]
-    added += _plan_codex_provider(agent, found, url, gateway_url)
-    overriding = [setting for setting in found if setting.overrides_run]
-    if overriding and agent.override_arguments and agent.override_arguments[0] not in arguments:
-        added += [_fill(argument, url, folder) for argument in agent.override_arguments]
-    else:
-        notes += [
-            f"{setting.source} sets {setting.key} to {setting.url}, which {agent.title} uses instead of what"
-            " `foveate run` sets: remove it there"
-            for setting in overriding
-        ]
+    replaced = {
+        setting: _override(agent, setting, arguments, url, gateway_url)
+        for setting in found
+        if setting.overrides_run
+    }
+    added += [argument for replacement in dict.fromkeys(replaced.values()) for argument in replacement]
+    notes += [
+        f"{setting.source} sets {setting.key} to {setting.url}, which {agent.title} uses instead of the address"
+        " of this run: remove it there"
+        for setting, replacement in replaced.items()
+        if not replacement
+    ]
     has_lines = any(is_same_server(setting.url, gateway_url) for setting in found)
     return LaunchPlan(
         arguments=(program, *added, *arguments),
@@ -102,16 +104,16 @@ def _note_other_addresses(found: Iterable[ConfiguredUrl], gateway_url: str) -> l
     ]
 
 
-def _plan_codex_provider(agent: Agent, found: Iterable[ConfiguredUrl], url: str, gateway_url: str) -> list[str]:
-    """Name this run in the address of a provider that is the gateway already."""
-    if agent.command != "codex":
-        return []
-    return [
-        argument
-        for setting in found
-        if setting.key.startswith("model_providers.") and is_same_server(setting.url, gateway_url)
-        for argument in ("-c", f'{setting.key}="{url}/v1"')
-    ]
+def _override(
+    agent: Agent, setting: ConfiguredUrl, arguments: Sequence[str], url: str, gateway_url: str
+) -> tuple[str, ...]:
+    """Return the arguments that replace an address in a file; none if that is not possible."""
+    if setting.key.startswith(CODEX_PROVIDERS):
+        # Only if it is the gateway: requests for another provider must not go to OpenAI.
+        return ("-c", f'{setting.key}="{url}/v1"') if is_same_server(setting.url, gateway_url) else ()
+    if agent.override_arguments and agent.override_arguments[0] not in arguments:
+        return tuple(_fill(argument, url, "") for argument in agent.override_arguments)
+    return ()
 
 
 def _merge_json(name: str, current: str | None, ours: str) -> str:

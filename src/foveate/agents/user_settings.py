@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from foveate.agents.catalog import Agent, SettingsFile
+from foveate.agents.catalog import Agent
 from foveate.config.effective import redact_url
 from foveate.config.yaml_parser import parse as parse_yaml
 from foveate.errors import BadSetting
 
 ENVIRONMENT = "the environment"
+CODEX_PROVIDERS = "model_providers."
 _MAX_BYTES = 1_000_000
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1", "0.0.0.0", "::"))
 _PORTS = {"http": 80, "https": 443}
@@ -37,21 +38,37 @@ def find_configured_urls(agent: Agent, environment: Mapping[str, str], folder: P
         if environment.get(name):
             yield ConfiguredUrl(source=ENVIRONMENT, key=name, url=redact_url(environment[name]))
     for file in agent.settings_files:
-        path = locate(file, environment, folder)
+        path = locate(file.path, environment, folder)
         document = read_document(path)
         provider = document.get("model_provider") if isinstance(document, dict) else None
         for key in file.keys:
             for found_key, url in _find_values(document, key.split(".")):
-                # Of Codex's providers, only the selected one is used.
-                if key.startswith("model_providers.") and found_key != f"model_providers.{provider}.base_url":
+                is_codex_provider = key.startswith(CODEX_PROVIDERS)
+                # Of Codex's providers, only the selected one is used, instead of the built-in one.
+                if is_codex_provider and found_key != f"{CODEX_PROVIDERS}{provider}.base_url":
                     continue
                 yield ConfiguredUrl(
-                    source=str(path), key=found_key, url=redact_url(url), overrides_run=file.overrides_run
+                    source=str(path),
+                    key=found_key,
+                    url=redact_url(url),
+                    overrides_run=file.overrides_run or is_codex_provider,
                 )
 
 
-def locate(file: SettingsFile, environment: Mapping[str, str], folder: Path) -> Path:
-    variable, separator, path = file.path.rpartition("|")
+def find_direct_access(agent: Agent, environment: Mapping[str, str], folder: Path) -> Iterator[str]:
+    """Yield why an agent calls its provider past any gateway: a variable, or a login."""
+    for name in agent.other_providers:
+        if environment.get(name, "").lower() not in ("", "0", "false"):
+            yield f"{name} is set"
+    for login in agent.direct_logins:
+        path = locate(login.path, environment, folder)
+        if (login.key, login.value) in _find_values(read_document(path), login.key.split(".")):
+            yield f"{login.key} in {path} is {login.value}"
+
+
+def locate(written_path: str, environment: Mapping[str, str], folder: Path) -> Path:
+    """Return the path of a file, see `SettingsFile.path`."""
+    variable, separator, path = written_path.rpartition("|")
     home = environment.get("HOME") or str(Path.home())
     if separator and environment.get(variable[1:]):
         return Path(environment[variable[1:]]) / Path(path).name

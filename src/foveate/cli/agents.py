@@ -91,6 +91,8 @@ def command(
 def _status(found: "InstalledAgent") -> str:
     if found.bypasses:
         return f"bypasses the gateway: {found.bypasses[0].key} in {found.bypasses[0].source}"
+    if found.direct_access:
+        return f"bypasses the gateway: {found.direct_access[0]}"
     return "uses the gateway" if found.pointed else "calls its provider directly"
 
 

@@ -130,17 +130,25 @@ def test_settings_of_claude_code_that_take_precedence_are_overridden_by_an_optio
     )
     own = plan("claude", "--settings", "mine.json", configured=[other])
     assert own.arguments == ("claude", "--settings", "mine.json")
-    assert "uses instead of what `foveate run` sets" in own.notes[0]
+    assert "uses instead of the address of this run" in own.notes[0]
 
 
 def test_the_selected_provider_of_codex_is_this_run_if_it_is_the_gateway() -> None:
     key = "model_providers.foveate.base_url"
 
-    ours = plan("codex", configured=[setting(key, "http://localhost:8090/v1")])
-    other = plan("codex", configured=[setting(key, "https://openrouter.ai/api/v1")])
+    ours = plan("codex", configured=[setting(key, "http://localhost:8090/v1", overrides=True)])
+    other = plan("codex", configured=[setting(key, "https://openrouter.ai/api/v1", overrides=True)])
 
     assert ours.arguments[-2:] == ("-c", f'{key}="{URL}/v1"')
+    assert ours.notes == ()
     assert key not in " ".join(other.arguments)
+    assert "uses instead of the address of this run" in other.notes[0]
+
+
+def test_several_settings_are_overridden_once() -> None:
+    files = [setting("env.ANTHROPIC_BASE_URL", "https://a", name, overrides=True) for name in ("a", "b")]
+
+    assert plan("claude", configured=files).arguments.count("--settings") == 1
 
 
 def test_an_address_of_the_user_that_is_replaced_is_named() -> None:
@@ -153,11 +161,10 @@ def test_an_address_of_the_user_that_is_replaced_is_named() -> None:
     assert plan("claude", configured=found).notes == ()
 
 
-def test_another_provider_of_claude_code_is_named() -> None:
-    assert (
-        "calls that provider directly" in plan("claude", environment={"CLAUDE_CODE_USE_BEDROCK": "1"}).notes[0]
-    )
-    assert plan("claude", environment={"CLAUDE_CODE_USE_BEDROCK": "0"}).notes == ()
+def test_a_login_past_the_gateway_is_named() -> None:
+    (note,) = plan("claude", direct_access=["CLAUDE_CODE_USE_BEDROCK is set"]).notes
+
+    assert note == "CLAUDE_CODE_USE_BEDROCK is set: Claude Code does not use the gateway for its calls"
 
 
 def test_any_command_gets_the_usual_variables_and_no_arguments() -> None:

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.agents.catalog import AGENTS, Agent, find_agent
-from foveate.agents.user_settings import find_configured_urls, is_same_server, locate, read_document
+from foveate.agents.user_settings import (
+    find_configured_urls,
+    find_direct_access,
+    is_same_server,
+    locate,
+    read_document,
+)
 
 PROXY = "https://proxy.example"
 
@@ -134,7 +140,7 @@ def test_a_folder_instead_of_a_file_is_ignored(tmp_path: Path) -> None:
 def test_all_paths_are_in_the_home_or_the_working_folder() -> None:
     for agent in AGENTS:
         for file in agent.settings_files:
-            path = locate(file, {"HOME": "/home/ana"}, Path("/work"))
+            path = locate(file.path, {"HOME": "/home/ana"}, Path("/work"))
             assert str(path).startswith(("/home/ana/", "/work/")), file
 
 
@@ -153,3 +159,20 @@ def test_all_paths_are_in_the_home_or_the_working_folder() -> None:
 )
 def test_servers_are_compared_by_host_and_port(url: str, is_same: bool) -> None:
     assert is_same_server(url, "http://127.0.0.1:8090") is is_same
+
+
+def test_logins_and_variables_that_lead_past_the_gateway_are_found(tmp_path: Path) -> None:
+    path = tmp_path / ".gemini/settings.json"
+    write(path, '{"security": {"auth": {"selectedType": "oauth-personal"}}}')
+    environment = {"HOME": str(tmp_path), "GOOGLE_GENAI_USE_VERTEXAI": "true", "CLAUDE_CODE_USE_BEDROCK": "0"}
+
+    def find_reasons(command: str) -> list[str]:
+        return list(find_direct_access(get_agent(command), environment, tmp_path))
+
+    assert find_reasons("gemini") == [
+        "GOOGLE_GENAI_USE_VERTEXAI is set",
+        f"security.auth.selectedType in {path} is oauth-personal",
+    ]
+    assert find_reasons("claude") == []
+    write(path, '{"security": {"auth": {"selectedType": "gemini-api-key"}}}')
+    assert find_reasons("gemini") == ["GOOGLE_GENAI_USE_VERTEXAI is set"]

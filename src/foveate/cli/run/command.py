@@ -154,9 +154,10 @@ def _make_plan(
     folder: str,
 ) -> "LaunchPlan":
     from foveate.agents.launch import plan_launch
-    from foveate.agents.user_settings import find_configured_urls
+    from foveate.agents.user_settings import find_configured_urls, find_direct_access
 
     found = [] if agent is None else list(find_configured_urls(agent, environment, Path()))
+    direct_access = [] if agent is None else list(find_direct_access(agent, environment, Path()))
     return plan_launch(
         agent,
         words,
@@ -164,6 +165,7 @@ def _make_plan(
         environment,
         folder=folder,
         configured=found,
+        direct_access=direct_access,
         gateway_url=configured.url,
     )
 

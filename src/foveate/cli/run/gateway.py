@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 
 import foveate
+from foveate.cli import console
 from foveate.errors import GatewayNotStarted
 from foveate.extras import check_gateway
 from foveate.paths import data_folder
@@ -142,7 +143,9 @@ def open_gateway(
             start_new_session=True,
         )
     try:
-        yield RunGateway(url=_wait_for_url(process, log_path), is_own=True)
+        with console.show_progress("starting the gateway"):
+            url = _wait_for_url(process, log_path)
+        yield RunGateway(url=url, is_own=True)
     finally:
         _stop(process, configured.grace_seconds)
 
