@@ -63,7 +63,7 @@ def test_unknown_prices_are_never_zero() -> None:
 
 
 def test_a_new_gateway_has_no_session() -> None:
-    status = {"today": {"unpriced": 0, "dollars": "0"}, "caps": [], "limits": [], "session": None}
+    status: dict[str, Any] = {"today": {"unpriced": 0, "dollars": "0"}, "caps": [], "limits": []}
     assert format_line(status, {}, NOW) == "today $0.00"
 
 

@@ -16,13 +16,9 @@ from foveate.replay.outcomes import ReplayedSession
 from foveate.replay.recording import Recording
 from foveate.replay.recording_files import SessionFiles, read_session
 from foveate.replay.run import ReplayOptions, replay_recording
-from foveate.replay.worker_pool import choose_processes, open_worker_pool
+from foveate.replay.worker_pool import choose_processes, make_batches, open_worker_pool
 
 ResultT = TypeVar("ResultT")
-
-# Sessions are sent to a process in batches of this size, since smaller ones take no longer than the transfer.
-_BATCH_BYTES = 256 * 1024
-_MAX_BATCH_SESSIONS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,23 +81,6 @@ def map_sessions(
 def session_size_bytes(session: SessionFiles) -> int:
     """The total size of a session's files; 0 if it is in a database."""
     return sum(path.stat().st_size for path in session.files if path.is_file())
-
-
-def make_batches(sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """Indexes of the sessions to send to a process at a time: the longest first, short ones together.
-
-    A long session that comes last would leave all other processes idle.
-    """
-    batches: list[tuple[int, ...]] = []
-    batch: list[int] = []
-    batch_bytes = 0
-    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
-        batch.append(number)
-        batch_bytes += sizes[number]
-        if batch_bytes >= _BATCH_BYTES or len(batch) == _MAX_BATCH_SESSIONS:
-            batches.append(tuple(batch))
-            batch, batch_bytes = [], 0
-    return [*batches, tuple(batch)] if batch else batches
 
 
 class _Submit(Protocol):

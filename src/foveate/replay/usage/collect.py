@@ -15,6 +15,8 @@ from foveate.replay.usage.cache import CachedLog, FileStamp, UsageCache
 from foveate.replay.usage.records import UsageRecord, remove_copies
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from foveate.cost.pricing.price_book import PriceBook
     from foveate.replay.usage.log_scan import ScannedLog
 
@@ -134,13 +136,14 @@ class _Scanner:
         self._pool = open_worker_pool(processes) if processes > 1 else None
 
     def __enter__(self) -> "_Scanner":
-        # Large logs first: one that comes last would leave all other processes idle.
-        order = sorted(range(len(self._logs)), key=lambda number: -self._logs[number].size_bytes)
-        self._futures = (
-            {number: self._pool.submit(_scan_encoded, self._logs[number]) for number in order}
-            if self._pool is not None
-            else {}
-        )
+        from foveate.replay.worker_pool import make_batches
+
+        self._futures: dict[int, tuple[Future[list[bytes]], int]] = {}
+        batches = make_batches([log.size_bytes for log in self._logs]) if self._pool is not None else []
+        for batch in batches:
+            assert self._pool is not None
+            future = self._pool.submit(_scan_batch, [self._logs[number] for number in batch])
+            self._futures |= {number: (future, place) for place, number in enumerate(batch)}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -158,14 +161,15 @@ class _Scanner:
             if self._pool is None:
                 yield _scan(log)
                 continue
+            future, place = self._futures.pop(number)
             try:
-                yield decoder.decode(self._futures.pop(number).result())
+                yield decoder.decode(future.result()[place])
             except BrokenExecutor:  # killed for lack of memory
                 yield _scan(log)
 
 
-def _scan_encoded(log: _Log) -> bytes:
-    return msgspec.msgpack.encode(_scan(log))  # sent to the other process faster than as objects
+def _scan_batch(logs: Sequence[_Log]) -> list[bytes]:
+    return [msgspec.msgpack.encode(_scan(log)) for log in logs]  # sent faster than as objects
 
 
 def _scan(log: _Log) -> "ScannedLog | None":

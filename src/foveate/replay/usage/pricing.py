@@ -18,14 +18,12 @@ def price_calls(agent: str, calls: Iterable[LoggedCall], book: PriceBook) -> lis
 
 def _price_call(agent: str, call: LoggedCall, book: PriceBook) -> UsageRecord:
     usage, cache = call.usage, call.usage.cache
-    logged_dollars, is_inherited = usage.reported_dollars, False
-    dollars = logged_dollars
+    dollars, is_inherited = usage.reported_dollars, False
     if dollars is None:
         provider = call.provider or rules_for(call.model).provider
         dollars = book.dollars(call.model, usage, provider=provider, at=call.at)
-        is_inherited = dollars is not None and book.is_inherited(
-            call.model, usage, provider=provider, at=call.at
-        )
+        rates = book.rates(call.model, provider=provider, at=call.at)
+        is_inherited = dollars is not None and rates is not None and bool(rates.inherited_from)
     return UsageRecord(
         agent=agent,
         key=call.key,
@@ -40,7 +38,7 @@ def _price_call(agent: str, call: LoggedCall, book: PriceBook) -> UsageRecord:
         output_tokens=usage.output_tokens,
         reasoning_tokens=usage.reasoning_tokens,
         picodollars=_to_picodollars(dollars),
-        has_logged_cost=logged_dollars is not None,
+        has_logged_cost=usage.reported_dollars is not None,
         is_inherited=is_inherited,
     )
 
