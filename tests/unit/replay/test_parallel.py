@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.replay.parallel import SessionResult, make_batches, replay_sessions
+from foveate.replay.parallel import SessionResult, replay_sessions
 from foveate.replay.policies import Policy
 from foveate.replay.recording import RecordingSource
 from foveate.replay.recording_files import SessionFiles
@@ -66,22 +66,3 @@ def test_every_byte_is_reported_as_progress_once(sessions: list[SessionFiles]) -
     assert sum(progress) == sum(
         path.stat().st_size for session in sessions for path in session.files if path.is_file()
     )
-
-
-def test_the_longest_sessions_come_first_and_short_ones_share_batches() -> None:
-    long_bytes, longest_bytes, short_bytes = 300_000, 9_000_000, 100_000
-
-    assert make_batches([short_bytes, long_bytes, short_bytes, longest_bytes, short_bytes, short_bytes]) == [
-        (3,),
-        (1,),
-        (0, 2, 4),
-        (5,),
-    ]
-    assert make_batches([]) == []
-
-
-def test_every_session_is_in_one_batch_however_small_they_are() -> None:
-    batches = make_batches([0] * 100)
-
-    assert sorted(number for batch in batches for number in batch) == list(range(100))
-    assert max(map(len, batches)) <= 32
