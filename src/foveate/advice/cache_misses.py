@@ -25,7 +25,7 @@ from foveate.replay.simulator.reconstruct import (
 PREAMBLE_CHANGED = "preamble_changed"
 _OWN_DESCRIPTIONS = {
     PREAMBLE_CHANGED: "the system prompt or a tool changed, as the usage shows",
-    MissCause.UNEXPLAINED: "not in the log: the system prompt or a tool changed, or the entry was evicted",
+    MissCause.UNEXPLAINED: "not in the log: a changed system prompt or tool, or an eviction",
     MissCause.OTHER_CONVERSATION: "the client started a new conversation, or compacted it",
 }
 # As in `explain_miss`: reading this share of what was cached is not a miss.
