@@ -107,6 +107,7 @@ def recorded_advice(shared_data: Path) -> dict[str, Any]:
     return advise_json(shared_data / "sessions" / "claude_code", shared_data / "sessions" / "pi")
 
 
+@pytest.mark.process
 def test_the_recorded_sessions_add_up(recorded_advice: dict[str, Any]) -> None:
     check_sums(recorded_advice)
 
@@ -120,6 +121,7 @@ def test_the_recorded_sessions_add_up(recorded_advice: dict[str, Any]) -> None:
     assert abs(error) < Decimal("0.005")
 
 
+@pytest.mark.process
 def test_the_recommended_settings_save_what_is_said(recorded_advice: dict[str, Any]) -> None:
     simulation = recorded_advice["simulation"]
     candidates = {candidate["name"]: candidate for candidate in simulation["candidates"]}
@@ -212,6 +214,7 @@ def test_corrupt_lines_are_counted(tmp_path: Path) -> None:
     assert "skipped 2 lines that could not be read" in outcome.err
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_session_of_two_thousand_turns_adds_up(tmp_path: Path) -> None:
     log = write_session(tmp_path / "huge.jsonl", turns=2_000, ended_at=time.time())
