@@ -5,9 +5,9 @@ cheapest combination of a trigger (or none) and of clearing old tool results (or
 again what it needs and no longer has, `…_refetch_dollars` adds that. Recordings without usage are left out.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from benchmarks.bill_facts import EditEvent, Needs, SessionFacts, measure_needs
@@ -22,19 +22,21 @@ from benchmarks.bill_policies import (
     NoEdits,
     peer_placeholder,
 )
+from benchmarks.bill_recordings import read_recordings
+from benchmarks.fit_activity import fit_held_out
 from benchmarks.harness import BadData, Cell, Report
 from benchmarks.recorded import DATA
+from foveate.compaction.forecast import ActivityPrior
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.rates import Rates
 from foveate.model import CacheUsage
 from foveate.replay.cost_sum import CostSum
 from foveate.replay.recording import Recording
-from foveate.replay.recording_files import find_files, group_sessions, read_session
 from foveate.replay.run import drop_unpriced_tiers
 from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts
 from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY, AdaptiveRun
 from foveate.replay.simulator.compactions import MessageReader
-from foveate.replay.simulator.cost_policy import CostTrigger, FindRates
+from foveate.replay.simulator.cost_policy import CostTrigger, FindRates, forecast_from_prior
 from foveate.replay.simulator.editing_run import (
     EditingMoment,
     EditingRun,
@@ -52,7 +54,6 @@ _OURS = (OURS, OURS_COMPACTION, OURS_CLEARING)
 _PEERS = (LANGCHAIN_CLEARING, LANGCHAIN_SUMMARY, ANTHROPIC_CLEARING)
 # Sessions below this cost do not count for the worst ratio.
 _MIN_DOLLARS = 0.10
-_SESSION_ID = re.compile(r"[_-]?[0-9a-f]{8}-[0-9a-f]{4}-.*|[_-]agent-[0-9a-f]{8}.*")
 
 FIGURES = (
     "sessions",
@@ -126,7 +127,12 @@ def run(data: Path | None, *, quick: bool = False) -> Report:
     recordings, left_out = read_recordings(data or DATA / "sessions")
     if not recordings:
         raise BadData(f"no recorded sessions with usage (Claude Code or pi logs) under {data or DATA}")
-    bills = [_bill_session(source, recording, book, quick=quick) for source, recording in recordings]
+    # The sessions of each author are forecast from those of all others. Other data are unseen anyway.
+    priors = fit_held_out() if data is None else {}
+    bills = [
+        _bill_session(recording, book, source=source, prior=priors.get(source), quick=quick)
+        for source, recording in recordings
+    ]
     totals = _sum_policies(bills)
     best_fixed = min((_trigger_name(tokens) for tokens in TRIGGERS), key=lambda name: totals[name].dollars)
     return Report(
@@ -143,30 +149,7 @@ def run(data: Path | None, *, quick: bool = False) -> Report:
     )
 
 
-def read_recordings(folder: Path) -> tuple[list[tuple[str, Recording]], list[tuple[str, str]]]:
-    """The recordings with usage and their sources, and what is left out with the reason."""
-    recordings, left_out = [], []
-    sessions, unread = group_sessions(find_files([folder]).files)
-    left_out += [(item.file, item.reason) for item in unread]
-    for session in sessions:
-        if session.source is None:
-            left_out.append((session.files[0].name, session.unsupported or "unknown format"))
-            continue
-        for recording in read_session(session):
-            if any(call.usage is not None for call in recording.calls):
-                recordings.append((_source_name(session.files[0]), recording))
-            else:
-                left_out.append((recording.name, f"{recording.source}: no usage"))
-    return recordings, left_out
-
-
-def _source_name(path: Path) -> str:
-    """The author of the work: the log's name without the session's id, or its folder."""
-    stem = path.name.partition(".")[0]
-    return _SESSION_ID.sub("", stem) or path.parent.name
-
-
-def _contenders(find_rates: FindRates) -> dict[str, EditPolicy]:
+def _contenders(find_rates: FindRates, prior: ActivityPrior | None) -> dict[str, EditPolicy]:
     """The policies by name; those of hindsight have names with a plus sign."""
     triggers: dict[str, Callable[[], EditPolicy]] = {DEFAULTS: NoEdits, WINDOW: WindowTrigger}
     triggers |= {_trigger_name(tokens): (lambda tokens=tokens: FixedTrigger(tokens)) for tokens in TRIGGERS}  # type: ignore[misc]
@@ -175,9 +158,10 @@ def _contenders(find_rates: FindRates) -> dict[str, EditPolicy]:
         for age in CLEARING_AGES:
             contenders[f"{name} + cold {age}"] = ClearByAge(make(), age)
             contenders[f"{name} + step {age}"] = ClearByAge(make(), age, CLEARING_STEP_TOKENS)
-    contenders[OURS] = CostTrigger(find_rates)
-    contenders[OURS_COMPACTION] = CostTrigger(find_rates, clears=False)
-    contenders[OURS_CLEARING] = CostTrigger(find_rates, compacts=False)
+    forecast = partial(forecast_from_prior, prior=prior)
+    contenders[OURS] = CostTrigger(find_rates, forecast=forecast)
+    contenders[OURS_COMPACTION] = CostTrigger(find_rates, clears=False, forecast=forecast)
+    contenders[OURS_CLEARING] = CostTrigger(find_rates, compacts=False, forecast=forecast)
     contenders[LANGCHAIN_CLEARING] = ClearToolUses(counts_preamble=False)
     contenders[LANGCHAIN_SUMMARY] = LangChainSummary()
     contenders[ANTHROPIC_CLEARING] = ClearToolUses(counts_preamble=True)
@@ -188,7 +172,9 @@ def _trigger_name(tokens: int) -> str:
     return f"{tokens // 1000}k"
 
 
-def _bill_session(source: str, recording: Recording, book: PriceBook, *, quick: bool) -> SessionBill:
+def _bill_session(
+    recording: Recording, book: PriceBook, *, source: str, prior: ActivityPrior | None, quick: bool
+) -> SessionBill:
     calls = [
         call
         for call in reconstruct_calls(drop_unpriced_tiers(recording, book))
@@ -203,7 +189,7 @@ def _bill_session(source: str, recording: Recording, book: PriceBook, *, quick: 
     shared = AdaptiveRun(AbbreviatedPrompts(), DEFAULT_GATEWAY)
     runs: dict[str, EditingRun] = {}
     costs: dict[str, CostSum] = {}
-    for name, policy in _contenders(find_rates).items():
+    for name, policy in _contenders(find_rates, prior).items():
         bills[name] = PolicyBill()
         runs[name] = EditingRun(
             shared,

@@ -19,8 +19,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.bill import read_recordings
+from benchmarks.bill_recordings import read_recordings
 from benchmarks.recorded import DATA
+from foveate.compaction.forecast import ActivityPrior, TurnPrior, load_prior
 
 _SHAPES = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0)
 _EXPOSURES = (5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 90.0, 150.0, 300.0, 600.0)
@@ -41,20 +42,45 @@ Sequences = list[list[Request]]
 
 def main() -> None:
     """Print the prior, and how well it predicts sources that it was not fitted on."""
-    data = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA
-    sources = {"traces": list(_traces(data / "agent_cache_traces.jsonl.gz")), **_sessions(data / "sessions")}
+    sources = _read_sources(Path(sys.argv[1]) if len(sys.argv) > 1 else DATA)
     for name, sessions in sources.items():
         if len(sessions) >= _MIN_SESSIONS:
-            fit = _fit([others for other, others in sources.items() if other != name])
-            likelihood, best = _likelihood(sessions, *fit), _likelihood(sessions, *_fit([sessions]))
+            fit = _fit_ends([others for other, others in sources.items() if other != name])
+            likelihood, best = _likelihood(sessions, *fit), _likelihood(sessions, *_fit_ends([sessions]))
             print(f"{name:28} {len(sessions):4} sessions, {likelihood:.3f} by {fit}, own fit {best:.3f}")
-    shape, exposure = _fit(list(sources.values()))
-    print(f"end_shape = {shape}\nend_exposure_requests = {exposure}")
-    print(f"growth_tokens = {mean(_growth(sessions) for sessions in sources.values()):.0f}")
-    for calls_tool, table in ((True, "tool_called"), (False, "turn_ended")):
-        rows = [_turns(sessions, calls_tool=calls_tool) for sessions in sources.values()]
-        ends, cold, returns = (mean(row[column] for row in rows if row is not None) for column in range(3))
-        print(f"[{table}]\nends = {ends:.3f}\ncold = {cold:.3f}\nreturns = {returns:.2f}")
+    for key, value in fit_prior(list(sources.values())).items():
+        print(f"{key} = {value}")
+
+
+def fit_held_out(data: Path = DATA) -> dict[str, ActivityPrior]:
+    """The prior for each source, fitted on all others."""
+    sources = _read_sources(data)
+    return {name: fit_prior([others for other, others in sources.items() if other != name]) for name in sources}
+
+
+def fit_prior(sources: Sequence[Sequences]) -> ActivityPrior:
+    shape, exposure = _fit_ends(sources)
+    prior = load_prior()
+    return {
+        **prior,
+        "end_shape": shape,
+        "end_exposure_requests": exposure,
+        "growth_tokens": round(mean(_growth(sessions) for sessions in sources)),
+        "tool_called": _fit_turns(sources, calls_tool=True),
+        "turn_ended": _fit_turns(sources, calls_tool=False),
+    }
+
+
+def _fit_turns(sources: Sequence[Sequences], *, calls_tool: bool) -> TurnPrior:
+    shares = [_turns(sessions, calls_tool=calls_tool) for sessions in sources]
+    ends, cold, returns = (
+        round(mean(share[column] for share in shares if share is not None), 3) for column in range(3)
+    )
+    return {"ends": ends, "cold": cold, "returns": returns}
+
+
+def _read_sources(data: Path) -> dict[str, Sequences]:
+    return {"traces": list(_traces(data / "agent_cache_traces.jsonl.gz")), **_sessions(data / "sessions")}
 
 
 def _traces(path: Path) -> Iterator[list[Request]]:
@@ -93,7 +119,7 @@ def _likelihood(sessions: Sequences, shape: float, exposure: float) -> float:
     )
 
 
-def _fit(sources: Sequence[Sequences]) -> tuple[float, float]:
+def _fit_ends(sources: Sequence[Sequences]) -> tuple[float, float]:
     options = [(shape, exposure) for shape in _SHAPES for exposure in _EXPOSURES]
     return max(options, key=lambda option: sum(_likelihood(sessions, *option) for sessions in sources))
 

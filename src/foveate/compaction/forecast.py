@@ -19,25 +19,25 @@ _GROUP_ENDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _MIN_HORIZON_REQUESTS = 16
 
 
-class _TurnPrior(TypedDict):
+class TurnPrior(TypedDict):
     ends: float
     cold: float
     returns: float
 
 
-class _ActivityPrior(TypedDict):
+class ActivityPrior(TypedDict):
     end_shape: float
     end_exposure_requests: float
     agent_weight_sessions: float
     growth_tokens: float
     growth_weight_requests: float
-    tool_called: _TurnPrior
-    turn_ended: _TurnPrior
+    tool_called: TurnPrior
+    turn_ended: TurnPrior
 
 
 @cache
-def _load_prior() -> _ActivityPrior:
-    prior: _ActivityPrior = tomllib.loads(_TABLE.read_text(encoding="utf-8"))  # type: ignore[assignment]
+def load_prior() -> ActivityPrior:
+    prior: ActivityPrior = tomllib.loads(_TABLE.read_text(encoding="utf-8"))  # type: ignore[assignment]
     return prior
 
 
@@ -94,13 +94,14 @@ def forecast_requests(
     agent: AgentActivity = NO_AGENT_ACTIVITY,
     cold_share: float,
     is_idle: bool = False,
+    prior: ActivityPrior | None = None,
 ) -> Forecast:
     """Forecast the requests after the current one.
 
     `cold_share` is the share of later requests that find the cache expired. With `is_idle`, nothing has come
-    for so long that the cache is about to expire.
+    for so long that the cache is about to expire. `prior` replaces that of recorded agents, for experiments.
     """
-    prior = _load_prior()
+    prior = prior or load_prior()
     turn = prior["tool_called"] if session.calls_tool else prior["turn_ended"]
     growth = _estimate_growth(session, agent, prior)
     exposure = prior["end_exposure_requests"] * _lifetime_ratio(agent, prior) + session.requests
@@ -132,14 +133,14 @@ def _expected_between(start: int, end: int, exposure: float, shape: float) -> fl
     return after(start) - after(end)
 
 
-def _lifetime_ratio(agent: AgentActivity, prior: _ActivityPrior) -> float:
+def _lifetime_ratio(agent: AgentActivity, prior: ActivityPrior) -> float:
     """How much longer than recorded sessions those of the agent are."""
     mean = prior["end_exposure_requests"] / (prior["end_shape"] - 1)
     weight = prior["agent_weight_sessions"]
     return (weight * mean + agent.requests) / ((weight + agent.sessions) * mean)
 
 
-def _estimate_growth(session: SessionActivity, agent: AgentActivity, prior: _ActivityPrior) -> float:
+def _estimate_growth(session: SessionActivity, agent: AgentActivity, prior: ActivityPrior) -> float:
     weight = prior["growth_weight_requests"]
     expected = (weight * prior["growth_tokens"] + agent.grown_tokens) / (weight + agent.requests)
     grown_requests = max(session.requests - 1, 0)

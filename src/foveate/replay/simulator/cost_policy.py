@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from foveate.compaction.forecast import Forecast, SessionActivity, forecast_requests
+from foveate.compaction.forecast import ActivityPrior, Forecast, SessionActivity, forecast_requests
 from foveate.compaction.plan import max_summary_tokens
 from foveate.compaction.schedule import (
     LOSS_SHARE,
@@ -62,7 +62,9 @@ class _Session:
         )
 
 
-def forecast_from_prior(moment: EditingMoment, session: SessionActivity) -> Forecast:
+def forecast_from_prior(
+    moment: EditingMoment, session: SessionActivity, prior: ActivityPrior | None = None
+) -> Forecast:
     arrivals = forecast_next_request(moment.gaps)
     ttl = moment.call.rules.ttls[0].seconds if moment.call.rules.ttls else 0
     returns = arrivals.probability(0, float("inf"))
@@ -71,6 +73,7 @@ def forecast_from_prior(moment: EditingMoment, session: SessionActivity) -> Fore
         session,
         cold_share=max(0.0, 1 - within / returns) if returns else 1.0,
         is_idle=moment.moment is Moment.EXPIRY,
+        prior=prior,
     )
 
 
