@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from benchmarks.compaction_points import COUNTER, DATA, CompactionPoint, Span, find_compaction_points
 from benchmarks.compaction_sessions import RecordedSession, recorded_sessions
-from foveate.compaction.facts.extract import ALWAYS_CARRIED, Fact, RankedFact, Speaker, extract_facts, features
+from foveate.compaction.facts.extract import ALWAYS_CARRIED, Fact, RankedFact, extract_facts, features
+from foveate.compaction.facts.texts import Speaker
 from foveate.compaction.summarize.extractive import value_per_token
 
 WINDOWS_TOKENS = (8_000, 12_000, 20_000, 30_000, 40_000)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from foveate.memory.memory import Memory
     from foveate.memory.views.view import View, ViewFormatName
-    from foveate.model import ApiFormat, TokenCount
+    from foveate.model import ApiFormat, Message, TokenCount
     from foveate.tokens.counter import RequestCounter
     from foveate.tokens.request_count import PartCount, RequestCount
     from foveate.tokens.text_meter import TextCounter
@@ -68,6 +68,7 @@ __all__ = [
     "cost",
     "count",
     "count_request",
+    "summarize",
     "trim",
 ]
 
@@ -248,6 +249,45 @@ def trim(
     from foveate.budget.trim import trim_messages
 
     return trim_messages(messages, limit_tokens=limit_tokens, model=model, api_format=api_format)
+
+
+def summarize(
+    messages: "Sequence[Mapping[str, Any] | Message]", *, limit_tokens: int, model: str | None = None
+) -> str:
+    """Summarize a conversation by rules, without a model: whole sentences, as people said them.
+
+    Constraints, labelled statements ("RULE: …"), goals, tasks and facts come from users and developers, and in
+    part from the assistant; never from tool results, code, tables or quotations. If a later statement replaces
+    an earlier one, only the later is kept. A summary that comes back as a message is read as what it is, so a
+    long conversation can be summarized again and again.
+
+        >>> import foveate
+        >>> messages = [
+        ...     {"role": "user", "content": "Never deploy on a Friday. The staging port is 8081."},
+        ...     {"role": "assistant", "content": "Noted."},
+        ...     {"role": "user", "content": "The staging port is 8090 now."},
+        ... ]
+        >>> print(foveate.summarize(messages, limit_tokens=60))
+        - Never deploy on a Friday.
+        - The staging port is 8090 now.
+
+    Args:
+        messages: messages of any API format, as dicts with a role and content or as objects of the providers'
+            SDKs, oldest first.
+        limit_tokens: the most tokens of the summary. If the count is an estimate, its upper bound is within
+            the limit.
+        model: the model whose tokens count. None counts those of gpt-4o.
+
+    Returns:
+        The summary; empty if nothing fits or nothing was said.
+
+    Raises:
+        BadOption: an invalid limit, or `messages` is not a list.
+        MalformedRequest: a message is not an object, or cannot be written as JSON.
+    """
+    from foveate.compaction.summarize.extractive import summarize_messages
+
+    return summarize_messages(messages, limit_tokens=limit_tokens, model=model)
 
 
 def cost(

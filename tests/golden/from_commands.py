@@ -249,6 +249,8 @@ def _run_on_store(runs: Runs, folder: Path) -> None:
     runs.run("explain", "unknown", case="unknown session")
     runs.run("replay", folder / "foveate.sqlite", case="store")
     runs.run("compactions list")
+    runs.run("compactions preview", SESSION)
+    runs.run("compactions preview", SESSION, "--keep-tokens", "0", case="all")
     runs.run("compactions show", LATER.id)
     runs.run("compactions show", LATER.id, "--full", case="full")
     runs.run("compactions show", "undone", case="undone")

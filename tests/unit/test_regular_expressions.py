@@ -15,7 +15,7 @@ import pytest
 
 import foveate
 from foveate.budget import model_limits
-from foveate.compaction.facts import rules
+from foveate.compaction.facts import rules, subjects
 from foveate.cost.pricing import price_facts
 from foveate.memory import queries
 from foveate.memory.search import words
@@ -57,6 +57,8 @@ _METHODS = {
 _BOUNDED = {
     # A row of flags takes `\X` quadratic time, 3 ms for as many as this.
     "foveate.prompt_cache.misses.field_diff._GRAPHEME": 1_056,
+    # Sentences, which are truncated.
+    "foveate.compaction.facts.prose._QUOTED": 400,
     # Names of models, which are truncated.
     "foveate.prompt_cache.rules.rules_for": 256,
     "foveate.cost.pricing.price_table._find_family_schedule": 128,
@@ -132,7 +134,9 @@ _MADE_BY_FUNCTIONS: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]
         (fact.names, "search") for fact in price_facts.load_price_facts().cache_times
     ),
     "foveate.cost.pricing.price_file._is_fast_regex": lambda: (),  # from a file, which keeps only fast ones
-    "foveate.compaction.facts.rules._phrases": lambda: (),  # those of rules
+    "foveate.compaction.facts.rules.compile_phrases": lambda: _patterns_by_field(
+        subjects.language(), "foveate.compaction"
+    ),
     "foveate.compaction.facts.rules.rules": lambda: _patterns_by_field(rules.rules(), "foveate.compaction"),
     "foveate.memory.parsing.markdown._HeadingScanner._scan_fence": lambda: [
         (re.compile(rf"^ {{0,3}}`{{{length},}}[ \t]*$", re.MULTILINE), frozenset(("search",)))

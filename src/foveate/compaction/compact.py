@@ -280,15 +280,15 @@ class CompactionRunner:
         return summary if problem is None else SummaryFailure(reason=problem)
 
     async def _verify(self, job: "_SummaryJob", summary: Summary, plan: CompactionPlan) -> "_VerifiedSummary":
-        """Ask for a redraft if the summary omits important facts, and list what is still missing.
+        """Ask for a redraft if the summary omits important facts or has outdated ones; list what is missing.
 
         Extractive summaries are already selected by the same ranking.
         """
         if job.summarizer is self._extractive:
             return _VerifiedSummary(summary=summary, carried_facts=())
         missing = await asyncio.to_thread(plan.find_missing_facts, summary.text, self._count_tokens)
-        if missing.important:
-            named_facts = missing.important[:_MAX_NAMED_FACTS]
+        if missing.redraft_reasons:
+            named_facts = missing.redraft_reasons[:_MAX_NAMED_FACTS]
             writing = job.summarizer.redraft(
                 plan.summary_input, summary.text, named_facts, job.usage_log, limit_tokens=plan.limit_tokens
             )
@@ -297,7 +297,7 @@ class CompactionRunner:
                 still_missing = await asyncio.to_thread(
                     plan.find_missing_facts, redraft.text, self._count_tokens
                 )
-                if len(still_missing.important) < len(missing.important):
+                if len(still_missing.redraft_reasons) < len(missing.redraft_reasons):
                     summary, missing = replace(summary, text=redraft.text), still_missing
         return _VerifiedSummary(summary=summary, carried_facts=missing.carried_facts)
 

@@ -17,7 +17,14 @@ from foveate.compaction.boundary import (
     find_boundary,
     provider_summary_text,
 )
-from foveate.compaction.facts.extract import ALWAYS_CARRIED, RankedFact, extract_facts, rank_facts
+from foveate.compaction.facts.extract import (
+    ALWAYS_CARRIED,
+    Conversation,
+    RankedFact,
+    extract_facts,
+    rank_facts,
+    read_conversation,
+)
 from foveate.compaction.store import Compaction
 from foveate.compaction.summarize.extractive import (
     MIN_SUMMARY_TOKENS,
@@ -79,7 +86,7 @@ class CompactionCandidate:
 class CompactionPlan:
     """The first `message_count` messages as a head of `head_tokens`, for a summary of about `limit_tokens`.
 
-    `ranked_facts` are the facts of the head that the tail does not contain.
+    `conversation` is what the head says, `ranked_facts` are its facts that the tail does not contain.
     """
 
     message_count: int
@@ -87,6 +94,7 @@ class CompactionPlan:
     limit_tokens: int
     summary_input: SummaryInput
     ranked_facts: Sequence[RankedFact]
+    conversation: Conversation
 
     def find_missing_facts(self, summary: str, count: TokenCounter) -> MissingFacts:
         return find_missing_facts(
@@ -95,6 +103,7 @@ class CompactionPlan:
             limit_tokens=self.limit_tokens,
             count=count,
             max_tokens=self.summary_input.replaced_tokens // 2,
+            conversation=self.conversation,
         )
 
 
@@ -190,10 +199,11 @@ def _build_plan(
         max_tokens=max_tokens,
         was_compacted=candidate.earlier_compaction is not None,
     )
+    conversation = read_conversation(head, tail)
     tail_facts = {fact.text for fact in extract_facts(tail)}
     ranked = [
         ranked_fact
-        for ranked_fact in rank_facts(extract_facts(head), len(head))
+        for ranked_fact in rank_facts(conversation.facts, len(head))
         if ranked_fact.fact.kind in ALWAYS_CARRIED or ranked_fact.fact.text not in tail_facts
     ]
     named_facts = select_missing_facts("", ranked, limit_tokens=int(limit * _FACTS_SHARE), count=count)
@@ -202,6 +212,7 @@ def _build_plan(
         head_tokens=head_tokens,
         limit_tokens=limit,
         ranked_facts=ranked,
+        conversation=conversation,
         summary_input=SummaryInput(
             request=candidate.sent_request,
             request_tokens=candidate.sent_tokens,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from foveate.store import Store
 
 _LIMIT = 50
+_KEEP_TOKENS = 20_000
 _MAX_ROWS = 1_000_000
 _JSONL, _JSON = "jsonl", "json"
 
@@ -130,6 +131,42 @@ def show(
             console.print_lines(
                 CompactionFormatter(console.display_for(sys.stdout)).detail_lines(details, full=full)
             )
+
+
+@app.command("preview")
+def preview(
+    session: Annotated[
+        str,
+        typer.Argument(metavar="SESSION", help="Id of a session or a stored request, or its first characters."),
+    ],
+    keep_tokens: Annotated[
+        int,
+        typer.Option("--keep-tokens", metavar="N", help="Tokens at the end that stay, as tail_keep_tokens."),
+    ] = _KEEP_TOKENS,
+    store: StoreUrl = None,
+    json: AsJson = False,
+) -> None:
+    """Show what a compaction would replace and carry if it happened now. Nothing is changed.
+
+    Rules write the summary shown here; a model's summary differs, but the same facts are checked in it. The
+    gateway must store requests for this: set `keep_requests`.
+
+    Example: foveate compactions preview 3f9a
+    """
+    with report_errors(as_json=json):
+        if keep_tokens < 0:
+            raise BadOption(f"--keep-tokens takes a number of tokens, 0 or more, not {keep_tokens}")
+        from foveate.cli.compactions.preview import load_preview, preview_object
+
+        found = run_in_store(
+            store, lambda opened_store: load_preview(opened_store, session, keep_tokens), "reading"
+        )
+        if json:
+            console.print_object(preview_object(found))
+        else:
+            from foveate.cli.compactions.preview import preview_lines
+
+            console.print_lines(preview_lines(found, console.display_for(sys.stdout)))
 
 
 @app.command("undo")

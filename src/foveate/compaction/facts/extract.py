@@ -12,7 +12,6 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import cache
 from math import exp, log1p
 from pathlib import Path
@@ -29,12 +28,12 @@ from foveate.compaction.facts.rules import (
     split_words,
 )
 from foveate.compaction.facts.sentences import find_error_lines, find_fact_sentences, find_unchecked_tasks
+from foveate.compaction.facts.statements import Statement, find_statements
+from foveate.compaction.facts.texts import Speaker, message_texts
+from foveate.compaction.facts.updates import find_replacements, is_repeated
 from foveate.formats.json_text import large_json
-from foveate.model import Document, Message, Part, Text, Thinking, ToolCall, ToolResult
+from foveate.model import Message, ToolCall, ToolResult
 
-# A short argument names something (a path, a command, a query); a longer one is text that the model wrote.
-_SHORT_ARGUMENT_CHARS = 400
-MODEL_ROLES = frozenset(("assistant", "model"))
 _DONE_STATUSES = frozenset(("completed", "complete", "done", "cancelled", "canceled", "finished"))
 _WEAK_KINDS = frozenset((FactKind.QUOTED, FactKind.NAME, FactKind.NUMBER))
 _USER_SENTENCES = (FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISION)
@@ -45,14 +44,6 @@ _MAX_ERROR_CHARS = 200
 _MAX_TOOL_NAME_CHARS = 60
 # Always carried, whatever the probability: they say what to do and cannot be looked up elsewhere.
 ALWAYS_CARRIED = (FactKind.CONSTRAINT, FactKind.TASK)
-
-
-class Speaker(IntEnum):
-    USER = 0
-    MODEL = 1
-    CALL_ARGUMENT = 2
-    WRITTEN_TEXT = 3
-    TOOL_RESULT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,72 +66,68 @@ class Fact:
         return self.messages_by_speaker[speaker]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """What a conversation says.
+
+    `facts` are those of what is still true. `statements` are what people said and the assistant confirmed, in
+    order, also of later messages; `replaced` has the numbers of those that are no longer true, each with the
+    number of the statement that replaces it.
+    """
+
+    facts: tuple[Fact, ...]
+    statements: tuple[Statement, ...]
+    replaced: Mapping[int, int]
+    message_count: int
+
+    def is_current(self, number: int) -> bool:
+        """Return whether a statement is in the conversation itself, and still true."""
+        return number not in self.replaced and self.statements[number].message_index < self.message_count
+
+
 def extract_facts(messages: Sequence[Message]) -> tuple[Fact, ...]:
-    """All facts of a conversation, in order of first appearance."""
+    """All facts of a conversation that are still true, in order of first appearance."""
+    return read_conversation(messages).facts
+
+
+def read_conversation(messages: Sequence[Message], later: Sequence[Message] = ()) -> Conversation:
+    """Read `messages`, of which some may no longer be true because of `later` ones."""
+    statements = find_statements([*messages, *later])
+    replaced = {
+        old: new
+        for old, new in find_replacements(statements).items()
+        # What is only repeated later is still said here.
+        if statements[new].message_index < len(messages) or not is_repeated(statements[old], statements[new])
+    }
+    outdated: dict[tuple[int, int], list[Statement]] = {}
+    for number, newer in replaced.items():
+        statement = statements[number]
+        if is_repeated(statement, statements[newer]):
+            continue
+        outdated.setdefault((statement.message_index, statement.text_index), []).append(statement)
     collector = _FactCollector()
     tasks: tuple[int, list[str]] = (0, [])
     for index, message in enumerate(messages):
-        for speaker, text in message_texts(message):
-            collector.add(index, speaker, _find_facts(text, speaker, collector))
+        for text_index, (speaker, text) in enumerate(message_texts(message)):
+            current = _cut_ranges(text, outdated.get((index, text_index), ()))
+            collector.add(index, speaker, _find_facts(current, speaker, collector))
         for part in message.parts:
             if isinstance(part, ToolCall) and (open_tasks := _open_tasks(part)) is not None:
                 tasks = index, open_tasks
     # Only the last list passed to a todo tool counts.
     collector.add(tasks[0], Speaker.CALL_ARGUMENT, ((FactKind.TASK, task) for task in tasks[1]))
-    return collector.build_facts()
-
-
-def message_texts(message: Message) -> Iterator[tuple[Speaker, str]]:
-    speaker = (
-        Speaker.MODEL
-        if message.role in MODEL_ROLES
-        else Speaker.TOOL_RESULT
-        if message.role == "tool"
-        else Speaker.USER
+    return Conversation(
+        facts=collector.build_facts(),
+        statements=tuple(statements),
+        replaced=replaced,
+        message_count=len(messages),
     )
-    for part in message.parts:
-        yield from _part_texts(part, speaker)
 
 
-def _part_texts(part: Part, speaker: Speaker) -> Iterator[tuple[Speaker, str]]:
-    match part:
-        case Text():
-            yield speaker, part.text
-        case Thinking():
-            yield Speaker.MODEL, part.text
-        case Document():
-            yield Speaker.TOOL_RESULT, part.text
-        case ToolCall():
-            for text in argument_texts(part):
-                yield (
-                    (Speaker.CALL_ARGUMENT if len(text) <= _SHORT_ARGUMENT_CHARS else Speaker.WRITTEN_TEXT),
-                    text,
-                )
-        case ToolResult():
-            for inner in part.parts:
-                yield from _part_texts(inner, Speaker.TOOL_RESULT)
-        case _:
-            return
-
-
-def argument_texts(call: ToolCall) -> Iterator[str]:
-    """The strings and numbers in the arguments of a call; the raw text if it is not JSON."""
-    try:
-        arguments = large_json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        yield call.arguments
-        return
-    pending = [arguments]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            pending.extend(reversed(value.values()))
-        elif isinstance(value, list):
-            pending.extend(reversed(value))
-        elif isinstance(value, str):
-            yield value
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield str(value)
+def _cut_ranges(text: str, statements: Iterable[Statement]) -> str:
+    for statement in sorted(statements, key=lambda statement: -statement.start):
+        text = f"{text[: statement.start]}\n{text[statement.end :]}"
+    return text
 
 
 def _open_tasks(call: ToolCall) -> list[str] | None:

@@ -57,9 +57,9 @@ def rules() -> FactRules:
     units = "|".join(re.escape(unit) for unit in sorted(table["units"], key=len, reverse=True))
     openings, dense_openings = (_alternatives(phrases) for phrases in _split_by_script(table["before_orders"]))
     return FactRules(
-        sentences={kind: _phrases(table[kind.value]) for kind in FactKind if kind in SENTENCE_KINDS},
-        orders=_phrases(table["orders"]),
-        no_orders=_phrases(table["no_orders"]),
+        sentences={kind: compile_phrases(table[kind.value]) for kind in FactKind if kind in SENTENCE_KINDS},
+        orders=compile_phrases(table["orders"]),
+        no_orders=compile_phrases(table["no_orders"]),
         before_orders=re.compile(
             rf"(?:^|[,;:(–—，；：、])\W{{0,9}}(?:(?:{openings})\W{{1,3}}|(?:{dense_openings})){{0,3}}$|(?<!\w)(?:{openings})\W{{1,3}}$",
             re.IGNORECASE,
@@ -95,7 +95,7 @@ def _split_by_script(phrases: Sequence[str]) -> tuple[list[str], list[str]]:
     return spaced, [phrase for phrase in phrases if phrase.upper() == phrase.lower()]
 
 
-def _phrases(phrases: Sequence[str]) -> re.Pattern[str]:
+def compile_phrases(phrases: Sequence[str]) -> re.Pattern[str]:
     """Match any of the phrases: as whole words in scripts with letter case, anywhere in others."""
     spaced, dense = _split_by_script(phrases)
     # The names of errors end in this word: ValueError, FileNotFoundException.

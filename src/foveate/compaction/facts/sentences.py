@@ -32,7 +32,12 @@ _PROSE_WORDS = 14
 _SPEAKER = re.compile(r"(?<!\w)i (?:really |just |still )?$", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"[,;:(–—]")
 # "e.g." and "i.e." do not end a sentence.
-_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bz\.B\.)\s+|(?<=[。！？])|$")
+# Nor do titles, and numbers before a month: "am 3. Mai".
+_MONTH = r"(?:Jan|Feb|M[aä]r|Apr|Ma[iy]|Jun|Jul|Aug|Sep|O[ck]t|Nov|De[cz])"
+_SENTENCE_END = re.compile(
+    r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bz\.B\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bSt\.)(?<!\bNr\.)"
+    rf"(?:(?<!\d\.)|(?!\s{_MONTH}))\s+|(?<=[。！？])|$"
+)
 _QUESTION_ENDS = ("?", "？")
 # Variants of letters and apostrophes; one to one, so that positions stay the same.
 _LETTER_MAP = str.maketrans(
@@ -66,7 +71,7 @@ def normalize_letters(text: str) -> str:
 
 def split_sentences(text: str) -> Iterator[str]:
     """Split a text at sentence ends and line ends, except in wrapped paragraphs."""
-    return (text[start:end] for start, end in _sentence_ranges(text))
+    return (text[start:end] for start, end in sentence_ranges(text))
 
 
 def find_fact_sentences(text: str, kinds: Sequence[FactKind]) -> Iterator[tuple[FactKind, str]]:
@@ -77,17 +82,17 @@ def find_fact_sentences(text: str, kinds: Sequence[FactKind]) -> Iterator[tuple[
         patterns.append(rules().orders)
     if not any(pattern.search(normalized) for pattern in patterns):
         return
-    for start, end in _sentence_ranges(normalized):
+    for start, end in sentence_ranges(normalized):
         sentence = normalized[start:end]
         for kind in kinds:
-            if match := _find_phrase(kind, sentence):
+            if match := find_phrase(kind, sentence):
                 min_words = _MIN_CONSTRAINT_WORDS if kind is FactKind.CONSTRAINT else _MIN_SENTENCE_WORDS
                 if clean := _clip_sentence(text[start:end], match.start(), min_words=min_words):
                     yield kind, " ".join(clean.split()) if "\n" in clean else clean
                 break
 
 
-def _sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
+def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
     for paragraph_start, end in _paragraph_ranges(text):
         start = paragraph_start
         for match in _SENTENCE_END.finditer(text, paragraph_start, end):
@@ -124,20 +129,18 @@ def _continues(line: str, next_line: str) -> bool:
     return len(line) >= _WRAPPED_CHARS and next_line.lstrip()[:1].islower()
 
 
-def _find_phrase(kind: FactKind, sentence: str) -> re.Match[str] | None:
+def find_phrase(kind: FactKind, sentence: str) -> re.Match[str] | None:
     pattern = rules().sentences[kind]
     if kind is not FactKind.CONSTRAINT:
         return pattern.search(sentence)
-    is_question = _is_question(sentence)
-    if is_question and rules().asking_inside.search(sentence):  # a question, in a script without spaces
+    asks = is_question(sentence)
+    if asks and rules().asking_inside.search(sentence):  # a question, in a script without spaces
         return None
-    constraints = (
-        match for match in pattern.finditer(sentence) if _is_constraint(sentence, match, is_question)
-    )
+    constraints = (match for match in pattern.finditer(sentence) if _is_constraint(sentence, match, asks))
     if constraint := next(constraints, None):
         return constraint
     # Checked once: a sentence may contain thousands of phrases.
-    if is_question or _CODE_LIKE.search(sentence):
+    if asks or _CODE_LIKE.search(sentence):
         return None
     return next((match for match in rules().orders.finditer(sentence) if _is_order(sentence, match)), None)
 
@@ -171,7 +174,7 @@ def _is_order(sentence: str, match: re.Match[str]) -> bool:
     return not is_answer or _NEXT_WORD.match(sentence, match.end()) is not None
 
 
-def _is_question(sentence: str) -> bool:
+def is_question(sentence: str) -> bool:
     return sentence.rstrip().endswith(_QUESTION_ENDS)
 
 
@@ -197,6 +200,11 @@ def _reports_error(line: str, match: re.Match[str]) -> bool:
     if _NONE_BEFORE.search(line, 0, match.start()) or _NONE_AFTER.match(line, match.end()):
         return False
     return ": " in line or len(line.split(maxsplit=_PROSE_WORDS)) <= _PROSE_WORDS
+
+
+def clean_sentence(sentence: str) -> str:
+    """The sentence on one line, without list markers."""
+    return " ".join(sentence.strip(_LIST_MARKERS).removeprefix("- ").strip(_LIST_MARKERS).split())
 
 
 def _clip_sentence(sentence: str, position: int, *, min_words: int = _MIN_SENTENCE_WORDS) -> str:

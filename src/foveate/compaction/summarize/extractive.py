@@ -1,32 +1,53 @@
-"""Write an extractive summary, without a model: exact quotes, ordered, within a token limit.
+"""Write an extractive summary, without a model: what people said and is still true, within a token limit.
 
-Constraints and goal come first, then open tasks, the current state, files, decisions and errors, each within
-its share. The rest goes to the names, paths and numbers that later turns will most probably need, and then to
-other texts of the user. The summary is a record: it quotes what was said and never gives orders.
+Constraints, labelled statements and the goal come first, then open tasks, facts, the current state, files,
+decisions and errors, each within its share, and the names, paths and numbers that later turns will most
+probably need. Room that is left goes to the statements that are still missing, until none fits. The summary is
+a record: it quotes whole sentences and never gives orders.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from heapq import nlargest
-from itertools import islice
+from typing import Any
 
+from foveate import formats
+from foveate.budget.sections import check_token_limit
 from foveate.compaction.facts.extract import (
     ALWAYS_CARRIED,
-    MODEL_ROLES,
+    Conversation,
     Fact,
     RankedFact,
-    Speaker,
     ToolError,
     extract_facts,
     find_tool_errors,
     find_touched_files,
-    message_texts,
     rank_facts,
+    read_conversation,
 )
 from foveate.compaction.facts.mentions import MentionIndex
+from foveate.compaction.facts.prose import find_label
 from foveate.compaction.facts.rules import SENTENCE_KINDS, FactKind
+from foveate.compaction.facts.sentences import clean_sentence, split_sentences
+from foveate.compaction.facts.statements import (
+    ASSISTANT_PREFIX,
+    DEVELOPER_ROLES,
+    FIRST_REQUEST_PREFIX,
+    LAST_REQUEST_PREFIX,
+    LINE_START,
+    Statement,
+    StatementKind,
+    is_error_line,
+    is_request,
+    is_summary,
+)
+from foveate.compaction.facts.subjects import is_generic_name
+from foveate.compaction.facts.texts import MODEL_ROLES, Speaker, message_texts
+from foveate.errors import BadOption
 from foveate.model import Message, Text
+from foveate.tokens.families import counter_for
+from foveate.tokens.request_bodies import parse_message_list
 
 # Share of the replaced tokens. A short head may keep more, but never more than half.
 _DEFAULT_SHARE = 0.10
@@ -37,40 +58,69 @@ _LINE_TOKENS = 1  # for the line break, and for changes where two texts meet
 
 TokenCounter = Callable[[str], int]
 _MAX_GOAL_CHARS = 300
+_MAX_REQUEST_CHARS = 4 * _MAX_GOAL_CHARS
 _MAX_STATE_CHARS = 200
-_MAX_REQUEST_CHARS = 200
 _MAX_ERROR_CHARS = 160
 
 
 class _SummarySection(StrEnum):
     GOAL = "Goal"
-    CONSTRAINTS = "The user's constraints, as they were said"
-    OTHER_REQUESTS = "What else the user said, the latest first"
+    CONSTRAINTS = "Constraints"
     TASKS = "Open tasks"
-    STATE = "Where it stood"
+    FACTS = "Facts"
+    STATE = "State"
     FILES = "Files"
-    DECISIONS = "Decisions and findings"
-    ERRORS = "Errors met"
-    NAMES = "Also mentioned"
+    DECISIONS = "Decisions"
+    ERRORS = "Errors"
+    OTHER = "Also said"
+    NAMES = "Names"
 
 
-# The maximum share of each section, in the order in which they are filled.
+# These sections need no heading: each of their lines says what it is.
+_SELF_DESCRIBING = frozenset((_SummarySection.FILES, _SummarySection.NAMES))
+_HEADINGS_SHARE = 0.02
+
+# The maximum share of constraints and labelled statements, of the goal, and of each section, in the order in
+# which they are filled.
+_RULES_SHARE = 0.50
+_GOAL_SHARE = 0.16
+_LABELLED_SHARE = 0.35
 _SHARES = {
-    _SummarySection.CONSTRAINTS: 0.50,
-    _SummarySection.GOAL: 0.16,
     _SummarySection.TASKS: 0.10,
+    _SummarySection.FACTS: 0.15,
     _SummarySection.STATE: 0.05,
     _SummarySection.FILES: 0.15,
     _SummarySection.DECISIONS: 0.06,
     _SummarySection.ERRORS: 0.06,
-    _SummarySection.OTHER_REQUESTS: 0.15,  # of what the names leave
 }
+_STATEMENT_SECTIONS = {
+    StatementKind.CONSTRAINT: _SummarySection.CONSTRAINTS,
+    StatementKind.PREFERENCE: _SummarySection.CONSTRAINTS,
+    StatementKind.TASK: _SummarySection.TASKS,
+    StatementKind.FACT: _SummarySection.FACTS,
+    StatementKind.DECISION: _SummarySection.DECISIONS,
+    StatementKind.OTHER: _SummarySection.OTHER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedLine:
+    """A line of a summary. `message` is the number, from 1, of the message that it quotes, if it is one."""
+
+    section: str
+    text: str
+    message: int | None
+
+    def moved_to(self, positions: Sequence[int]) -> "CarriedLine":
+        """The line with the number of its message among all, whose `positions` were summarized."""
+        return self if self.message is None else replace(self, message=positions[self.message - 1] + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractiveSummary:
     text: str
     facts: tuple[Fact, ...]
+    carried: tuple[CarriedLine, ...] = ()
 
 
 def summary_limit_tokens(replaced_tokens: int) -> int:
@@ -87,60 +137,283 @@ def summarize_by_rules(
 ) -> ExtractiveSummary:
     """Summarize `messages` within `limit_tokens`, as counted by `count`; empty if nothing fits.
 
-    Names in `tail`, which follows the summary, are not repeated. `fact_weights` replace the default weights,
-    for experiments.
+    Names in `tail`, which follows the summary, are not repeated, and what it changes is left out.
+    `fact_weights` replace the default weights, for experiments.
     """
-    ranked = rank_facts(extract_facts(messages), len(messages), fact_weights)
-    selected: list[_SectionEntry] = []
-    remaining_tokens = limit_tokens
-    for section, entries in _section_entries(messages, ranked):
-        section_entries, section_tokens = _fill_section(
-            entries, min(remaining_tokens, int(limit_tokens * _SHARES[section])), count
-        )
-        selected += section_entries
-        remaining_tokens -= section_tokens
+    conversation = read_conversation(messages, tail)
+    ranked = rank_facts(conversation.facts, len(messages), fact_weights)
+    statements = _rank_statements(conversation)
+    outdated = {conversation.statements[number].text for number in conversation.replaced}
+    summary = _SummaryBuilder(limit_tokens, count, outdated - {statement.text for statement in statements})
+    rules = [
+        statement for statement in statements if statement.label or statement.kind is StatementKind.CONSTRAINT
+    ]
+    summary.fill(map(_statement_entry, rules), share_tokens=int(limit_tokens * _RULES_SHARE))
+    sections = _section_entries(messages, ranked, statements)
+    requests = _find_requests(messages, statements)
+    summary.fill_goal(requests, share_tokens=int(limit_tokens * _GOAL_SHARE))
+    labelled = [statement for statement in statements if statement.label]
+    summary.fill(map(_statement_entry, labelled), share_tokens=int(limit_tokens * _LABELLED_SHARE))
+    for section, share in _SHARES.items():
+        summary.fill(sections[section], share_tokens=int(limit_tokens * share))
     tail_facts = {fact.text for fact in extract_facts(tail)}
     names = [
         ranked_fact
         for ranked_fact in ranked
         if ranked_fact.fact.kind not in SENTENCE_KINDS and ranked_fact.fact.text not in tail_facts
+        if not is_generic_name(ranked_fact.fact.text)
     ]
-    remaining_tokens -= count(_SummarySection.NAMES)
-    missing_facts = select_missing_facts(
-        _join_lines(selected), names, limit_tokens=remaining_tokens, count=count
-    )
-    selected += [_SectionEntry(_SummarySection.NAMES, fact.text, fact, group="") for fact in missing_facts]
-    remaining_tokens -= sum(count(f" {fact.text}") for fact in missing_facts)
-    selected_lines = {entry.text for entry in selected}
-    other_requests = [
-        _SectionEntry(_SummarySection.OTHER_REQUESTS, line)
-        for line in _other_user_lines(messages)
-        if line not in selected_lines
+    # A name that only people mention is better carried in its sentence.
+    summary.fill_names([ranked_fact for ranked_fact in names if _is_from_work(ranked_fact.fact)])
+    useful = [_statement_entry(statement) for statement in statements if _says_something(statement)]
+    for _ in range(_MAX_FILLS):
+        if not summary.fill(useful):
+            break
+    summary.drop_mentioned_names()
+    summary.fill_goal(requests or _user_texts(messages)[:1])
+    summary.fill_names(names)
+    return summary.build()
+
+
+def summarize_messages(messages: Sequence[Any], *, limit_tokens: int, model: str | None = None) -> str:
+    """Summarize messages of any API format; see `foveate.summarize`.
+
+    Raises:
+        BadOption: an invalid limit, or `messages` is not a list.
+        MalformedRequest: a message is not an object, or cannot be written as JSON.
+    """
+    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence):
+        raise BadOption(
+            f"messages must be a list of messages, not {type(messages).__name__}", path=("messages",)
+        )
+    if check_token_limit(limit_tokens, ("limit_tokens",)) is None:
+        raise BadOption("limit_tokens must be a number of tokens, 0 or more, not None", path=("limit_tokens",))
+    counter = counter_for(model or _DEFAULT_MODEL)
+    return summarize_by_rules(
+        _parse_messages(messages, model or _DEFAULT_MODEL),
+        limit_tokens=limit_tokens,
+        count=lambda text: counter.text(text).upper,
+    ).text
+
+
+def _parse_messages(messages: Sequence[Any], model: str) -> list[Message]:
+    others = [message for message in messages if not isinstance(message, Message)]
+    if not others:
+        return [message for message in messages if isinstance(message, Message)]
+    if len(others) < len(messages):
+        raise BadOption("messages must be all dicts or all Message values, not both", path=("messages",))
+    request = parse_message_list(others, model)
+    system = [Message(role="system", parts=tuple(request.system))] if request.system else []
+    return system + [formats.parse_message(request.format, raw) for raw in request.messages]
+
+
+_DEFAULT_MODEL = "gpt-4o"
+# Counting line by line is not exact, so there may be room again when the whole is counted.
+_MAX_FILLS = 3
+
+
+def _is_from_work(fact: Fact) -> bool:
+    return any(fact.count_messages_by(speaker) for speaker in Speaker if speaker is not Speaker.USER)
+
+
+@dataclass(frozen=True, slots=True)
+class _SectionEntry:
+    section: _SummarySection
+    text: str
+    fact: Fact | None = None
+    group: str | None = None
+    order: tuple[int, int] = (-1, 0)
+    prefix: str = ""
+
+    @property
+    def message(self) -> int | None:
+        """The number of its message from 1; None if it is not known."""
+        return self.order[0] + 1 if self.order[0] >= 0 else None
+
+    @property
+    def line(self) -> str:
+        return self.text if self.group is not None else f"{LINE_START}{self.prefix}{self.text}"
+
+
+class _SummaryBuilder:
+    """Entries in the order of their importance, as many as fit when the whole text is counted."""
+
+    def __init__(self, limit_tokens: int, count: TokenCounter, outdated: Set[str] = frozenset()) -> None:
+        self._limit_tokens = limit_tokens
+        self._outdated = outdated
+        self._count = count
+        self._entries: list[_SectionEntry] = []
+
+    def fill(self, entries: Iterable[_SectionEntry], share_tokens: int | None = None) -> bool:
+        """Add the entries that fit, within `share_tokens`. Return whether any was added."""
+        room = self._remaining_tokens()
+        room = room if share_tokens is None else min(room, share_tokens)
+        added = False
+        for entry in entries:
+            if room < _MIN_LINE_TOKENS:
+                break
+            if entry.group is None and self._is_carried(entry.text):
+                continue
+            cost = self._count(entry.line) + _LINE_TOKENS
+            if cost <= room:
+                self._entries.append(entry)
+                room -= cost
+                added = True
+        self._fit()
+        return added
+
+    def fill_names(self, ranked: Sequence[RankedFact]) -> None:
+        """Add names that the summary does not mention, by probability per token."""
+        room = self._remaining_tokens() - self._count(_NAMES_START) - _LINE_TOKENS
+        text = "\n".join(entry.text for entry in self._entries)
+        for fact in select_missing_facts(text, ranked, limit_tokens=room, count=self._count):
+            self._entries.append(
+                _SectionEntry(_SummarySection.NAMES, fact.text, fact, group=_SummarySection.NAMES)
+            )
+        self._fit()
+
+    def drop_mentioned_names(self) -> None:
+        """Drop names that lines added after them mention."""
+        mentions = MentionIndex("\n".join(entry.text for entry in self._entries if entry.group is None))
+        self._entries = [
+            entry
+            for entry in self._entries
+            if entry.section is not _SummarySection.NAMES
+            or entry.fact is None
+            or not mentions.mentions(entry.fact)
+        ]
+
+    def build(self) -> "ExtractiveSummary":
+        facts = tuple(entry.fact for entry in self._entries if entry.fact is not None)
+        carried = [
+            CarriedLine(section.value, entry.prefix + entry.text, entry.message)
+            for section in _SummarySection
+            for entry in sorted(self._entries, key=lambda entry: entry.order)
+            if entry.section is section and entry.group is None
+        ]
+        groups = dict.fromkeys(entry.group for entry in self._entries if entry.group is not None)
+        carried += [
+            CarriedLine(group, " ".join(entry.text for entry in self._entries if entry.group == group), None)
+            for group in groups
+        ]
+        return ExtractiveSummary(self._render(self._entries), facts, tuple(carried))
+
+    def fill_goal(self, requests: Sequence["_Request"], share_tokens: int | None = None) -> None:
+        """Add requests without the sentences that the summary already carries."""
+        for request in requests:
+            sentences = (
+                clean_sentence(sentence) for sentence in split_sentences(request.text[:_MAX_REQUEST_CHARS])
+            )
+            text = " ".join(sentence for sentence in sentences if sentence and not self._is_carried(sentence))
+            if text:
+                clipped = _clip(text, _MAX_GOAL_CHARS)
+                order = request.message_index, 0
+                entry = _SectionEntry(_SummarySection.GOAL, clipped, order=order, prefix=request.prefix)
+                self.fill([entry], share_tokens)
+
+    def _is_carried(self, sentence: str) -> bool:
+        """Return whether a line contains the sentence, such as a request, or it is no longer true."""
+        return sentence in self._outdated or any(
+            sentence == entry.text or (entry.section is _SummarySection.GOAL and sentence in entry.text)
+            for entry in self._entries
+            if entry.group is None
+        )
+
+    def _remaining_tokens(self) -> int:
+        return self._limit_tokens - self._count(self._render(self._entries))
+
+    def _fit(self) -> None:
+        """Drop the last entries until the whole fits."""
+        low, high = 0, len(self._entries)
+        if self._count(self._render(self._entries)) <= self._limit_tokens:
+            low = high
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._count(self._render(self._entries[:middle])) <= self._limit_tokens:
+                low = middle
+            else:
+                high = middle - 1
+        self._entries = self._entries[:low]
+
+    def _render(self, entries: Sequence[_SectionEntry]) -> str:
+        sections = {
+            section: found
+            for section in _SummarySection
+            if (found := [entry for entry in entries if entry.section is section])
+        }
+        headings = [section.value for section in sections if section not in _SELF_DESCRIBING]
+        has_headings = len(headings) > 1 and (
+            self._count("\n".join(headings)) + len(headings) <= self._limit_tokens * _HEADINGS_SHARE
+        )
+        lines: list[str] = []
+        for section, section_entries in sections.items():
+            if has_headings and section not in _SELF_DESCRIBING:
+                lines.append(section.value)
+            lines += [
+                entry.line
+                for entry in sorted(section_entries, key=lambda entry: entry.order)
+                if entry.group is None
+            ]
+            for group in dict.fromkeys(entry.group for entry in section_entries if entry.group is not None):
+                names = " ".join(entry.text for entry in section_entries if entry.group == group)
+                lines.append(f"{group}: {names}")
+        return "\n".join(lines)
+
+
+_FILES_START = "Files "
+_NAMES_START = f"{_SummarySection.NAMES}: "
+_MIN_LINE_TOKENS = 4
+
+
+def _rank_statements(conversation: Conversation) -> list[Statement]:
+    """Statements that are still true, the most useful first.
+
+    Labelled ones and those that replace labelled ones, constraints, then the others, each by how much they say
+    per character. Of statements that say as much, the later comes first.
+    """
+    labelled: set[int] = set()
+    for number, newer in sorted(conversation.replaced.items()):
+        if conversation.statements[number].label or number in labelled:
+            labelled.add(newer)
+    current = [
+        (number, statement)
+        for number, statement in enumerate(conversation.statements)
+        if conversation.is_current(number)
     ]
-    selected += _fill_section(
-        other_requests,
-        min(remaining_tokens, int(limit_tokens * _SHARES[_SummarySection.OTHER_REQUESTS])),
-        count,
-    )[0]
-    return _fit(selected, limit_tokens, count)
+
+    def rank(pair: tuple[int, Statement]) -> tuple[object, ...]:
+        number, statement = pair
+        is_labelled = bool(statement.label) or number in labelled
+        level = -1 if is_labelled else _LEVELS[statement.kind]
+        if statement.speaker is Speaker.MODEL:
+            level += _ASSISTANT_LEVEL
+        return level, -_density(statement), -number
+
+    return [statement for _, statement in sorted(current, key=rank)]
 
 
-def _fill_section(
-    entries: Sequence["_SectionEntry"], share_tokens: int, count: TokenCounter
-) -> tuple[list["_SectionEntry"], int]:
-    selected: list[_SectionEntry] = []
-    used_tokens = 0
-    for entry in entries:
-        heading = 0 if selected else count(entry.section) + _LINE_TOKENS
-        cost = heading + count(entry.text) + _LINE_TOKENS
-        if used_tokens + cost <= share_tokens:
-            used_tokens += cost
-            selected.append(entry)
-    return selected, used_tokens
+_LEVELS = {
+    StatementKind.CONSTRAINT: 0,
+    StatementKind.PREFERENCE: 1,
+    StatementKind.TASK: 1,
+    StatementKind.FACT: 1,
+    StatementKind.DECISION: 2,
+    StatementKind.OTHER: 5,
+}
+_ASSISTANT_LEVEL = 2
 
 
-def _join_lines(entries: Sequence["_SectionEntry"]) -> str:
-    return "\n".join(entry.text for entry in entries)
+def _says_something(statement: Statement) -> bool:
+    """Return whether a statement is more than small talk."""
+    is_plain = statement.kind is StatementKind.OTHER and not statement.label and not statement.is_summary
+    return not is_plain or len(statement.subject.words) >= _MIN_CONTENT_WORDS
+
+
+_MIN_CONTENT_WORDS = 3
+
+
+def _density(statement: Statement) -> float:
+    return 1 / max(len(statement.text), 1)
 
 
 def select_missing_facts(
@@ -191,52 +464,67 @@ def _estimate_tokens(fact: Fact) -> int:
     return 1 + len(fact.text) // 4
 
 
-@dataclass(frozen=True, slots=True)
-class _SectionEntry:
-    section: _SummarySection
-    text: str
-    fact: Fact | None = None
-    group: str | None = None
-
-
 def _section_entries(
-    messages: Sequence[Message], ranked: Sequence[RankedFact]
-) -> Iterator[tuple[_SummarySection, list[_SectionEntry]]]:
-    sentences = {
-        kind: [ranked_fact.fact for ranked_fact in ranked if ranked_fact.fact.kind is kind]
-        for kind in SENTENCE_KINDS
+    messages: Sequence[Message], ranked: Sequence[RankedFact], statements: Sequence[Statement]
+) -> dict[_SummarySection, list[_SectionEntry]]:
+    entries = [
+        _statement_entry(statement)
+        for statement in statements
+        if statement.speaker is Speaker.USER or statement.kind in (StatementKind.TASK, StatementKind.DECISION)
+    ]
+    by_section = {
+        section: [entry for entry in entries if entry.section is section] for section in _SummarySection
     }
-    for kind, section in _SENTENCE_SECTIONS.items():
-        latest = sorted(sentences[kind], key=lambda fact: (-fact.last_index, fact.first_index))
-        if kind is FactKind.CONSTRAINT:
-            latest = [fact for fact in latest if fact.count_messages_by(Speaker.USER)]
-        yield section, [_SectionEntry(section, f"- {_to_one_line(fact.text)}", fact) for fact in latest]
-        if kind is FactKind.CONSTRAINT:
-            yield (
-                _SummarySection.GOAL,
-                [_SectionEntry(_SummarySection.GOAL, line) for line in _goal_lines(messages)],
-            )
-        if kind is FactKind.TASK:
-            yield (
-                _SummarySection.STATE,
-                [_SectionEntry(_SummarySection.STATE, line) for line in _state_lines(messages)],
-            )
-            yield (
-                _SummarySection.FILES,
-                [
-                    _SectionEntry(_SummarySection.FILES, file.path, group=file.action)
-                    for file in find_touched_files(messages)
-                ],
-            )
-    yield (
-        _SummarySection.ERRORS,
-        [
-            _SectionEntry(
-                _SummarySection.ERRORS,
-                f"- {_describe_error(error)}{' (later it went well)' if error.is_resolved else ''}",
-            )
-            for error in find_tool_errors(messages)
-        ],
+    tasks = [ranked_fact.fact for ranked_fact in ranked if ranked_fact.fact.kind is FactKind.TASK]
+    by_section[_SummarySection.TASKS] = [
+        _SectionEntry(_SummarySection.TASKS, _to_one_line(fact.text), fact)
+        for fact in tasks
+        if not fact.count_messages_by(Speaker.USER)
+    ] + by_section[_SummarySection.TASKS]
+    earlier = _earlier_entries(messages)
+    by_section[_SummarySection.STATE] = list(_state_entries(messages))
+    by_section[_SummarySection.FILES] = [
+        _SectionEntry(_SummarySection.FILES, file.path, group=f"{_FILES_START}{file.action}")
+        for file in find_touched_files(messages)
+    ] + [entry for entry in earlier if entry.section is _SummarySection.FILES]
+    by_section[_SummarySection.ERRORS] = [
+        _SectionEntry(
+            _SummarySection.ERRORS,
+            f"{_describe_error(error)}{' (later it went well)' if error.is_resolved else ''}",
+        )
+        for error in find_tool_errors(messages)
+    ] + [entry for entry in earlier if entry.section is _SummarySection.ERRORS]
+    return by_section
+
+
+def _earlier_entries(messages: Sequence[Message]) -> list[_SectionEntry]:
+    """Files and errors of an earlier summary."""
+    lines = (
+        line
+        for message in messages
+        for speaker, text in message_texts(message)
+        if speaker is Speaker.USER and is_summary(text)
+        for line in text.splitlines()
+    )
+    entries: list[_SectionEntry] = []
+    for line in lines:
+        group, colon, rest = line.partition(": ")
+        if colon and group.startswith(_FILES_START):
+            entries += [_SectionEntry(_SummarySection.FILES, path, group=group) for path in rest.split()]
+        elif is_error_line(line):
+            entries.append(_SectionEntry(_SummarySection.ERRORS, line.removeprefix(LINE_START)))
+    return entries
+
+
+def _statement_entry(statement: Statement) -> _SectionEntry:
+    section = _STATEMENT_SECTIONS[statement.kind]
+    if statement.label and section is _SummarySection.OTHER:
+        section = _SummarySection.FACTS
+    prefix = ASSISTANT_PREFIX if statement.speaker is Speaker.MODEL else statement.request_prefix
+    if statement.request_prefix:
+        section = _SummarySection.GOAL
+    return _SectionEntry(
+        section, statement.text, order=(statement.message_index, statement.start), prefix=prefix
     )
 
 
@@ -246,40 +534,55 @@ def _describe_error(error: ToolError) -> str:
     return f'{error.tool or "a tool"} answered: "{message}"'
 
 
-_SENTENCE_SECTIONS = {
-    FactKind.CONSTRAINT: _SummarySection.CONSTRAINTS,
-    FactKind.TASK: _SummarySection.TASKS,
-    FactKind.DECISION: _SummarySection.DECISIONS,
-}
+@dataclass(frozen=True, slots=True)
+class _Request:
+    text: str
+    prefix: str
+    message_index: int
 
 
-def _user_texts(messages: Sequence[Message]) -> list[str]:
-    texts = (pair for message in messages for pair in message_texts(message))
-    user_texts = [text for speaker, text in texts if speaker is Speaker.USER and text.strip()]
-    return [text for text in user_texts if len(text.split(maxsplit=3)) > 3] or user_texts
+def _find_requests(messages: Sequence[Message], statements: Sequence[Statement]) -> list[_Request]:
+    """The first and the last request of the user, perhaps from an earlier summary."""
+    earlier = [
+        _Request(statement.text, statement.request_prefix, statement.message_index)
+        for statement in sorted(statements, key=lambda statement: (statement.message_index, statement.start))
+        if statement.request_prefix
+    ]
+    new = [request for request in _user_texts(messages) if is_request(request.text)]
+    requests = earlier + new
+    return [
+        replace(request, prefix=prefix)
+        for request, prefix in (
+            *((request, FIRST_REQUEST_PREFIX) for request in requests[:1]),
+            *((request, LAST_REQUEST_PREFIX) for request in requests[1:][-1:]),
+        )
+    ]
 
 
-def _other_user_lines(messages: Sequence[Message]) -> list[str]:
-    """The user's texts between the first and the last, the latest first."""
-    return list(
-        dict.fromkeys(f"- {_clip(text, _MAX_REQUEST_CHARS)}" for text in reversed(_user_texts(messages)[1:-1]))
-    )
+def _user_texts(messages: Sequence[Message]) -> list[_Request]:
+    return [
+        _Request(text, FIRST_REQUEST_PREFIX, index)
+        for index, message in enumerate(messages)
+        if message.role not in DEVELOPER_ROLES
+        for speaker, text in message_texts(message)
+        if speaker is Speaker.USER and text.strip() and not is_summary(text) and not find_label(text)
+    ]
 
 
-def _goal_lines(messages: Sequence[Message]) -> list[str]:
-    user_texts = _user_texts(messages)
-    lines = [f"- asked first: {_clip(text, _MAX_GOAL_CHARS)}" for text in user_texts[:1]]
-    return lines + [f"- asked last: {_clip(text, _MAX_GOAL_CHARS)}" for text in user_texts[1:][-1:]]
-
-
-def _state_lines(messages: Sequence[Message]) -> list[str]:
+def _state_entries(messages: Sequence[Message]) -> Iterator[_SectionEntry]:
     model_texts = (
         part.text
         for message in reversed(messages)
         for part in reversed(message.parts)
         if isinstance(part, Text) and message.role in MODEL_ROLES and part.text.strip()
     )
-    return [f"- the model said last: {_clip(text, _MAX_STATE_CHARS)}" for text in list(islice(model_texts, 1))]
+    for text in model_texts:
+        if len(text.split(maxsplit=_MIN_STATE_WORDS)) > _MIN_STATE_WORDS:
+            yield _SectionEntry(_SummarySection.STATE, _clip(text, _MAX_STATE_CHARS), prefix=ASSISTANT_PREFIX)
+        return
+
+
+_MIN_STATE_WORDS = 5
 
 
 def _to_one_line(text: str) -> str:
@@ -289,32 +592,3 @@ def _to_one_line(text: str) -> str:
 def _clip(text: str, chars: int) -> str:
     line = " ".join(text[: chars * 4].split())
     return line if len(line) <= chars else f"{line[:chars].rpartition(' ')[0] or line[:chars]} …"
-
-
-def _fit(entries: Sequence[_SectionEntry], limit_tokens: int, count: TokenCounter) -> ExtractiveSummary:
-    """As many of the first `entries` as fit when the whole text is counted."""
-    low, high = 0, len(entries)
-    if count(_render(entries)) <= limit_tokens:
-        low = high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if count(_render(entries[:middle])) <= limit_tokens:
-            low = middle
-        else:
-            high = middle - 1
-    fitting = entries[:low]
-    return ExtractiveSummary(_render(fitting), tuple(entry.fact for entry in fitting if entry.fact is not None))
-
-
-def _render(entries: Sequence[_SectionEntry]) -> str:
-    lines: list[str] = []
-    for section in _SummarySection:
-        section_entries = [entry for entry in entries if entry.section is section]
-        if not section_entries:
-            continue
-        lines.append(section.value)
-        lines += [entry.text for entry in section_entries if entry.group is None]
-        for group in dict.fromkeys(entry.group for entry in section_entries if entry.group is not None):
-            names = " ".join(entry.text for entry in section_entries if entry.group == group)
-            lines.append(f"- {group}: {names}" if group else names)
-    return "\n".join(lines)

@@ -21,13 +21,17 @@ _FENCE_NAME_CHARS = 12
 _INSTRUCTIONS = """\
 Keep, as exactly as they were said:
 - what the user wants in the end, and what was asked for last;
-- the user's constraints and preferences, word for word;
-- decisions and their reasons; what was tried and did not work;
-- names, file paths, URLs, ids, commands, versions, numbers and error messages that may be needed again, \
-spelled as they are there;
-- what was changed, and where things stand;
-- tasks that are still open;
+- every rule, constraint and preference of the user, word for word and with its label, if it has one;
+- decisions and their reasons;
+- files: which were read, changed or created, what was changed in them, and where things stand;
+- errors, and how each was fixed; what was tried and did not work;
+- names, file paths, URLs, ids, commands, versions, numbers and dates that may be needed again, spelled as \
+they are there;
+- tasks that are still open, without those that are done or cancelled;
 - the next step, as a statement of what was about to be done, never as an order.
+
+If something was changed or corrected later, give only what holds now. Keep things apart that are similar but \
+different, such as two ports or two addresses.
 
 Plain text under short headings, at most {words:,} words, and nothing before or after it. Say only what was \
 said or done. An earlier summary is part of the history: take in all of it that still matters."""
@@ -83,8 +87,9 @@ def chunk_prompt(chunk: str, earlier_summary: str, facts: Sequence[str], *, is_l
 def redraft_prompt(missing: Sequence[str]) -> str:
     left_out = fence("missing", "\n".join(f"- {fact}" for fact in missing))
     return (
-        f"That summary leaves out the following, which may be needed:\n{left_out}\n\n"
-        "Write the whole summary once more, with each of these in its place, spelled as it is here."
+        f"That summary leaves out what may be needed, or says what is no longer true:\n{left_out}\n\n"
+        "Write the whole summary once more, with each of these in its place, spelled as it is here, and "
+        "without values that are no longer true."
     )
 
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from foveate.compaction.facts.extract import ALWAYS_CARRIED, Fact, RankedFact, message_texts
-from foveate.compaction.facts.mentions import MentionIndex
+from foveate.compaction.facts.extract import ALWAYS_CARRIED, Conversation, Fact, RankedFact
+from foveate.compaction.facts.mentions import MentionIndex, contains_whole
+from foveate.compaction.facts.texts import message_texts
 from foveate.compaction.summarize.extractive import TokenCounter, select_missing_facts
 from foveate.model import Message
 from foveate.tokens.unicode_normalization import normalize_unicode
@@ -83,12 +84,18 @@ class MissingFacts:
     """Facts that a summary omits.
 
     `important` ones are worth a redraft; `listed` ones fit the list after the summary; `unlisted` is the number
-    of important ones in neither.
+    of important ones in neither. `outdated` are values that the summary states although they are no longer
+    true, each with the sentence that is.
     """
 
     important: tuple[str, ...]
     listed: tuple[str, ...]
     unlisted: int = 0
+    outdated: tuple[str, ...] = ()
+
+    @property
+    def redraft_reasons(self) -> tuple[str, ...]:
+        return (*self.outdated, *self.important)
 
     @property
     def carried_facts(self) -> tuple[str, ...]:
@@ -126,10 +133,31 @@ def check_relevance(text: str, messages: Sequence[Message], earlier_summary: str
     return "the response has nothing in common with the history"
 
 
+def find_outdated_values(summary: str, conversation: Conversation) -> tuple[str, ...]:
+    """Values in `summary` that only replaced statements have, each with the statement that replaces them."""
+    statements, replaced = conversation.statements, conversation.replaced
+    current = " ".join(
+        statement.text.lower() for number, statement in enumerate(statements) if number not in replaced
+    )
+    text = summary.lower()
+    outdated: dict[str, str] = {}
+    for number, newer in replaced.items():
+        for value in sorted(statements[number].subject.all_values - statements[newer].subject.all_values):
+            if len(value) > 1 and contains_whole(value, text) and not contains_whole(value, current):
+                outdated[value] = statements[newer].text
+    return tuple(f"{value} is no longer true. What holds: {newer}" for value, newer in outdated.items())
+
+
 def find_missing_facts(
-    summary: str, ranked: Sequence[RankedFact], *, limit_tokens: int, count: TokenCounter, max_tokens: int
+    summary: str,
+    ranked: Sequence[RankedFact],
+    *,
+    limit_tokens: int,
+    count: TokenCounter,
+    max_tokens: int,
+    conversation: Conversation | None = None,
 ) -> MissingFacts:
-    """Find which of the `ranked` facts `summary` omits.
+    """Find which of the `ranked` facts `summary` omits, and which outdated values of `conversation` it has.
 
     The list after the summary may fill what is left of `limit_tokens`, at least a quarter of it, while both
     together stay below `max_tokens`.
@@ -145,6 +173,7 @@ def find_missing_facts(
         important=tuple(fact.text for fact in important),
         listed=listed,
         unlisted=sum(not listed_mentions.mentions(fact) for fact in important),
+        outdated=() if conversation is None else find_outdated_values(summary, conversation),
     )
 
 

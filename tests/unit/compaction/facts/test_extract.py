@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.compaction.facts.extract import Fact, Speaker, extract_facts, message_texts
+from foveate.compaction.facts.extract import Fact, extract_facts
 from foveate.compaction.facts.rules import FactKind
+from foveate.compaction.facts.texts import Speaker, message_texts
 from foveate.model import Document, Format, MediaSource, Message, Text, Thinking, ToolCall
 from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.fact_conversations import (

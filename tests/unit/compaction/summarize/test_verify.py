@@ -2,8 +2,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foveate.compaction.facts.extract import extract_facts, rank_facts
-from foveate.compaction.summarize.verify import check_relevance, find_missing_facts, find_problem
+from foveate.compaction.facts.extract import extract_facts, rank_facts, read_conversation
+from foveate.compaction.summarize.verify import (
+    check_relevance,
+    find_missing_facts,
+    find_outdated_values,
+    find_problem,
+)
 from foveate.model import Message, Text
 
 SUMMARY = "The user wants a parser for src/main.py. Next was to run the tests."
@@ -236,3 +241,25 @@ def test_the_list_keeps_the_summary_within_its_limit(limit_tokens: int, max_toke
 
     listed_tokens = sum(count_tokens(fact) for fact in missing.listed)
     assert listed_tokens == 0 or count_tokens(SUMMARY) + listed_tokens <= max_tokens
+
+
+def test_a_value_that_is_no_longer_true_is_a_reason_for_a_redraft() -> None:
+    history = [
+        Message(role="user", parts=(Text("The staging port is 8081. The production port is 8443."),)),
+        Message(role="user", parts=(Text("The staging port is 8090 now."),)),
+    ]
+    conversation = read_conversation(history)
+
+    assert find_outdated_values("Staging runs on 8081, production on 8443.", conversation) == (
+        "8081 is no longer true. What holds: The staging port is 8090 now.",
+    )
+    assert find_outdated_values("Staging runs on 8090, production on 8443, id 180819.", conversation) == ()
+    missing = find_missing_facts(
+        "Staging runs on 8081.",
+        [],
+        limit_tokens=400,
+        count=count_tokens,
+        max_tokens=800,
+        conversation=conversation,
+    )
+    assert missing.redraft_reasons == missing.outdated != ()

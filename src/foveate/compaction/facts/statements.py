@@ -1,0 +1,226 @@
+"""Find what people said: whole sentences with their kind, label, subject and origin.
+
+Users and developers state constraints, facts, tasks and wishes; the assistant confirms some. Tool results,
+code, tables and quotations never count. A summary by rules that comes back as a message is read as what it is:
+its lines, with who said them.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from foveate.compaction.facts.prose import find_label, mask_quotations, prose_sentences, strip_label
+from foveate.compaction.facts.rules import FactKind, find_names
+from foveate.compaction.facts.sentences import clean_sentence, find_phrase, is_question, normalize_letters
+from foveate.compaction.facts.subjects import Subject, find_subject, language
+from foveate.compaction.facts.texts import Speaker, message_texts
+from foveate.model import Message
+
+_MAX_STATEMENT_CHARS = 400
+# A longer message is a document: only its constraints and labelled lines are read.
+_MAX_SENTENCES = 400
+_MIN_WORDS = 2
+# In Italian, "mai" means "never"; in German and French it is May.
+_MONTH_MAI = re.compile(r"(?<=\d )mai\b|(?<=\d\. )mai\b", re.IGNORECASE)
+DEVELOPER_ROLES = frozenset(("system", "developer"))
+ASSISTANT_PREFIX = "assistant: "
+FIRST_REQUEST_PREFIX, LAST_REQUEST_PREFIX = "asked first: ", "asked last: "
+LINE_START = "- "
+# Lines of a summary by rules that are not statements: names, files, and quoted errors of tools.
+_NAMES_LINE = re.compile(r"(?:Names|Files \w{1,20}): ")
+_ERROR_LINE = re.compile(r"- [^\n\"]{1,80} answered: \"")
+
+
+class StatementKind(IntEnum):
+    """Kinds of statements, the most important first."""
+
+    CONSTRAINT = 0
+    PREFERENCE = 1
+    TASK = 2
+    FACT = 3
+    DECISION = 4
+    OTHER = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A sentence as it was said, on one line.
+
+    `message_index`, `text_index` and the range tell where. `is_summary`: it comes from an earlier summary.
+    """
+
+    text: str
+    kind: StatementKind
+    label: str
+    subject: Subject
+    speaker: Speaker
+    message_index: int
+    text_index: int
+    start: int
+    end: int
+    is_summary: bool = False
+    request_prefix: str = ""
+    """How an earlier summary introduced it, if it is a request."""
+
+
+def find_statements(messages: Sequence[Message]) -> list[Statement]:
+    """All statements of people, and those of the assistant that confirm something, in order."""
+    statements: list[Statement] = []
+    for message_index, message in enumerate(messages):
+        for text_index, (speaker, text) in enumerate(message_texts(message)):
+            if speaker is Speaker.USER and is_summary(text):
+                statements += _read_summary(text, message_index, text_index)
+            elif speaker in (Speaker.USER, Speaker.MODEL):
+                found = _read_prose(text, speaker, message_index, text_index)
+                statements += map(_as_instruction, found) if message.role in DEVELOPER_ROLES else found
+    return statements
+
+
+def _as_instruction(statement: Statement) -> Statement:
+    """What a developer says without a cue is an instruction too: "Be brief."."""
+    is_plain = statement.kind is StatementKind.OTHER
+    return replace(statement, kind=StatementKind.PREFERENCE) if is_plain else statement
+
+
+def is_summary(text: str) -> bool:
+    """Return whether a text is a summary by rules: lines of items, perhaps under short headings."""
+    lines = text.strip().splitlines()
+    return any(map(_is_item, lines)) and all(_is_item(line) or line in HEADINGS for line in lines)
+
+
+HEADINGS = ("Goal", "Constraints", "Facts", "Open tasks", "State", "Decisions", "Errors", "Also said")
+
+
+def _is_item(line: str) -> bool:
+    return line.startswith(LINE_START) or _NAMES_LINE.match(line) is not None
+
+
+def is_error_line(line: str) -> bool:
+    return _ERROR_LINE.match(line) is not None
+
+
+def _read_summary(text: str, message_index: int, text_index: int) -> Iterator[Statement]:
+    position = 0
+    for line in text.splitlines(keepends=True):
+        start, position = position, position + len(line)
+        content = line.strip().removeprefix(LINE_START)
+        if not line.startswith(LINE_START) or is_error_line(line):
+            continue
+        prefixes = (ASSISTANT_PREFIX, FIRST_REQUEST_PREFIX, LAST_REQUEST_PREFIX)
+        prefix = next((prefix for prefix in prefixes if content.startswith(prefix)), "")
+        content = content.removeprefix(prefix)
+        speaker = Speaker.MODEL if prefix == ASSISTANT_PREFIX else Speaker.USER
+        if content:
+            subject = _find_subject(content)
+            yield Statement(
+                text=content,
+                kind=_classify(content, subject, speaker),
+                label=find_label(content) if speaker is Speaker.USER else "",
+                subject=subject,
+                speaker=speaker,
+                message_index=message_index,
+                text_index=text_index,
+                start=start,
+                end=position,
+                is_summary=True,
+                request_prefix=prefix if speaker is Speaker.USER else "",
+            )
+
+
+def _read_prose(text: str, speaker: Speaker, message_index: int, text_index: int) -> Iterator[Statement]:
+    ranges = list(_labelled_units(text))
+    is_document = len(ranges) > _MAX_SENTENCES
+    remaining = _MAX_SENTENCES
+    for start, end in ranges:
+        sentence = clean_sentence(text[start:end]) if end - start <= _MAX_STATEMENT_CHARS else ""
+        if len(sentence.split()) < _MIN_WORDS and sentence.isascii():
+            continue
+        label = find_label(sentence) if speaker is Speaker.USER else ""
+        if is_document and not (label or _is_constraint(sentence, speaker)):
+            continue
+        subject = _find_subject(sentence)
+        kind = _classify(sentence, subject, speaker)
+        if is_question(sentence) and kind is not StatementKind.CONSTRAINT:
+            continue
+        if speaker is Speaker.USER or kind in _CONFIRMED:
+            yield Statement(
+                text=sentence,
+                kind=kind,
+                label=label,
+                subject=subject,
+                speaker=speaker,
+                message_index=message_index,
+                text_index=text_index,
+                start=start,
+                end=end,
+            )
+            remaining -= 1
+            if not remaining:
+                return
+
+
+# What the assistant says counts if it is one of these.
+_CONFIRMED = frozenset((StatementKind.TASK, StatementKind.FACT, StatementKind.DECISION))
+
+
+def _find_subject(sentence: str) -> Subject:
+    return find_subject(strip_label(_plain(sentence)))
+
+
+def _plain(sentence: str) -> str:
+    """The sentence without what it quotes, for rules."""
+    return _MONTH_MAI.sub("   ", normalize_letters(mask_quotations(sentence)))
+
+
+def _is_constraint(sentence: str, speaker: Speaker) -> bool:
+    return speaker is Speaker.USER and find_phrase(FactKind.CONSTRAINT, _plain(sentence)) is not None
+
+
+def _labelled_units(text: str) -> Iterator[tuple[int, int]]:
+    """Ranges of sentences. A label at the start of a line covers all sentences of the line."""
+    unit: tuple[int, int] | None = None
+    for start, end in prose_sentences(text):
+        is_labelled = bool(find_label(text[start:end]))
+        if unit is not None:
+            is_same_line = "\n" not in text[unit[1] : start]
+            if is_same_line and not is_labelled and end - unit[0] <= _MAX_STATEMENT_CHARS:
+                unit = unit[0], end
+                continue
+            yield unit
+            unit = None
+        line_start = text.rfind("\n", 0, start) + 1
+        if is_labelled and not text[line_start:start].strip():
+            unit = start, end
+        else:
+            yield start, end
+    if unit is not None:
+        yield unit
+
+
+def _classify(sentence: str, subject: Subject, speaker: Speaker) -> StatementKind:
+    plain = _plain(sentence)
+    words = language()
+    if _is_constraint(sentence, speaker):
+        return StatementKind.CONSTRAINT
+    if find_phrase(FactKind.TASK, plain) or words.task_cues.search(plain):
+        return StatementKind.TASK
+    if speaker is Speaker.USER and words.preference_cues.search(plain):
+        return StatementKind.PREFERENCE
+    if find_phrase(FactKind.DECISION, plain):
+        return StatementKind.DECISION
+    if subject.has_hard_value or (speaker is Speaker.USER and subject.values) or next(find_names(plain), None):
+        return StatementKind.FACT
+    return StatementKind.OTHER
+
+
+def is_request(text: str) -> bool:
+    """Return whether a text asks for something, at the start of one of its first sentences."""
+    plain = normalize_letters(mask_quotations(text[:_MAX_STATEMENT_CHARS])).strip()
+    if is_question(plain):
+        return True
+    starts = [0, *(match.end() for match in _CLAUSE_START.finditer(plain))]
+    return any(language().request_cues.match(plain, start) for start in starts)
+
+
+_CLAUSE_START = re.compile(r"[.!?,;:]\s+")

@@ -1,0 +1,459 @@
+"""Tell what a sentence is about, and the values that it gives: numbers, dates, amounts, codes, names.
+
+Two sentences are compared by their content words, by the types of their values, and by slots: a word in the
+same place of the same frame as another word ("the staging port", "the production port") names another thing.
+The words in `statements.toml` belong to languages, not to subjects.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from itertools import zip_longest
+from pathlib import Path
+
+from foveate.compaction.facts.rules import compile_phrases, rules
+
+_DATA_FILE = Path(__file__).with_name("statements.toml")
+_TOKEN = re.compile(r"https?://[^\s\"'<>)\]]{1,300}|[$€£¥#@~/]?\w[\w'’.,:/@+&%=-]{0,120}")
+_TRAILING = ".,:'’-/=+&"
+_CURRENCY_SIGNS = "$€£¥"
+_DIGITS = re.compile(r"\d{1,20}(?:[.,]\d{1,20}){0,3}")
+_MEASURE = re.compile(r"\d{1,20}(?:[.,]\d{1,20}){0,3}(?:[a-zµ°%]{1,4}|²|³)")
+_CLOCK = re.compile(r"\d{1,2}[:.h]\d{2}(?::\d{2})?(?:am|pm)?|\d{1,2}(?:am|pm)", re.IGNORECASE)
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./](?:\d{2}){1,2}|\d{2}-\d{2}")
+_DOTTED = re.compile(
+    r"v?\d{1,9}(?:\.\d{1,9}){2,4}(?:[a-z_-][\w-]{0,40})?|v\d{1,9}(?:\.\d{1,9}){0,4}", re.IGNORECASE
+)
+_ORDINAL = re.compile(r"\d{1,3}(?:st|nd|rd|th|º|ª|er|e)", re.IGNORECASE)
+_HOST = re.compile(r"[\w-]{1,60}(?:\.[\w-]{1,60}){0,6}\.[a-z]{2,12}", re.IGNORECASE)
+_OPENING = re.compile(
+    r"(?:(?:now|then|next|also|and|ok|okay|please|first|jetzt|dann|bitte)[\s,]{1,3}){1,4}", re.IGNORECASE
+)
+_CLAUSE_END = re.compile(r";\s+|(?<=[^\d\s][.!?])\s+(?=\S)|(?<=\d[.!?])\s+(?=[A-Z][a-z]+\s)")
+_WORD_PARTS = re.compile(r"[^\W_]+")
+_NOT_ENDS = ("n't", "n’t")
+_BOUND_WORDS = frozenset(
+    ("more", "later", "longer", "less", "fewer", "earlier", "mehr", "länger", "más", "plus", "più")
+)
+_OF_WORDS = frozenset(("of", "von", "sur", "de", "di"))
+_ONLY_WORDS = frozenset(("only", "nur", "seulement", "solo", "sólo", "soltanto", "apenas", "somente"))
+_DEFINITE_ARTICLES = frozenset(("the", "der", "die", "das", "den", "dem", "le", "la", "el", "il", "lo", "o"))
+_MIN_STEM_CHARS = 3
+_START, _END = "^", "$"
+
+
+class ValueType(StrEnum):
+    MONEY = "money"
+    DATE = "date"
+    TIME = "time"
+    NUMBER = "number"
+    CODE = "code"
+    PATH = "path"
+    NAME = "name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Language:
+    """Words of languages, loaded from `statements.toml`."""
+
+    update_cues: re.Pattern[str]
+    update_words: frozenset[str]
+    cancel_cues: re.Pattern[str]
+    cancel_words: frozenset[str]
+    request_cues: re.Pattern[str]
+    step_cues: re.Pattern[str]
+    preference_cues: re.Pattern[str]
+    task_cues: re.Pattern[str]
+    back_references: frozenset[str]
+    function_words: frozenset[str]
+    currencies: frozenset[str]
+    weekdays: frozenset[str]
+    months: frozenset[str]
+    number_words: frozenset[str]
+    times_of_day: frozenset[str]
+    generic_names: frozenset[str]
+    open_ends: frozenset[str]
+    german_words: frozenset[str]
+    suffixes: tuple[str, ...]
+
+
+@cache
+def language() -> Language:
+    table = tomllib.loads(_DATA_FILE.read_text(encoding="utf-8"))
+    return Language(
+        update_cues=compile_phrases(table["update_cues"]),
+        update_words=frozenset(word for phrase in table["update_cues"] for word in phrase.split()),
+        cancel_cues=compile_phrases(table["cancel_cues"]),
+        cancel_words=frozenset(word for phrase in table["cancel_cues"] for word in phrase.split()),
+        request_cues=compile_phrases(table["request_cues"]),
+        step_cues=compile_phrases(table["step_cues"]),
+        preference_cues=compile_phrases(table["preference_cues"]),
+        task_cues=compile_phrases(table["task_cues"]),
+        back_references=frozenset(table["back_references"]),
+        function_words=frozenset(table["function_words"]),
+        currencies=frozenset(table["currencies"]),
+        weekdays=frozenset(table["weekdays"]),
+        months=frozenset(table["months"]),
+        number_words=frozenset(table["number_words"]),
+        times_of_day=frozenset(table["times_of_day"]),
+        generic_names=frozenset(table["generic_names"]),
+        open_ends=frozenset(table["open_ends"]),
+        german_words=frozenset(table["german_words"]),
+        suffixes=tuple(sorted(table["suffixes"], key=len, reverse=True)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What a sentence is about.
+
+    `words` maps the stems of its content words to a word. `values` are lowercase, by type. `slots` are content
+    words with the tokens before and after. `leading_names` are names at its start, which may be its subject.
+    """
+
+    words: Mapping[str, str]
+    values: Mapping[ValueType, frozenset[str]]
+    slots: frozenset[tuple[str, str, str]]
+    leading_names: frozenset[str]
+    has_cue: bool
+    is_negated: bool
+    is_step: bool
+    is_unique: bool
+    """There can be only one such value: "the door code X", "only X may"."""
+
+    @property
+    def all_values(self) -> frozenset[str]:
+        return frozenset().union(*self.values.values())
+
+    @property
+    def has_hard_value(self) -> bool:
+        return any(value_type is not ValueType.NAME for value_type in self.values)
+
+
+@dataclass(slots=True)
+class _Token:
+    text: str
+    start: int
+    is_cue: bool = False
+    value_type: ValueType | None = None
+    value: str = ""
+    continues: bool = False
+    """Part of the value of the token before."""
+
+    @property
+    def lower(self) -> str:
+        return self.text.lower()
+
+
+def find_subject(sentence: str) -> Subject:
+    """The subject of a sentence without its label."""
+    cue_spans = [
+        match.span() for match in language().update_cues.finditer(sentence) if not _is_sequence(sentence, match)
+    ]
+    clauses = [_read_clause(sentence, start, end, cue_spans) for start, end in _clause_ranges(sentence)]
+    # What follows a semicolon or a full stop often has another subject. Only clauses with values count, if any.
+    valued = [clause for clause in clauses if any(token.value_type is not None for token in clause)]
+    opening = _OPENING.match(sentence)
+    is_step = language().step_cues.match(sentence, opening.end() if opening else 0) is not None
+    return _build_subject(valued or clauses, has_cue=bool(cue_spans), is_step=is_step)
+
+
+def _is_sequence(sentence: str, cue: re.Match[str]) -> bool:
+    """Return whether a cue at the start only orders steps: "Now look at …"."""
+    opening = _OPENING.match(sentence)
+    return (
+        opening is not None
+        and cue.end() <= opening.end()
+        and language().step_cues.match(sentence, opening.end()) is not None
+    )
+
+
+def _clause_ranges(sentence: str) -> Iterator[tuple[int, int]]:
+    start = 0
+    for match in _CLAUSE_END.finditer(sentence):
+        yield start, match.start()
+        start = match.end()
+    yield start, len(sentence)
+
+
+def _read_clause(sentence: str, start: int, end: int, cue_spans: Sequence[tuple[int, int]]) -> list[_Token]:
+    tokens = _split_tokens(sentence, start, end)
+    for token in tokens:
+        is_in_cue = any(cue_start <= token.start < cue_end for cue_start, cue_end in cue_spans)
+        token.is_cue = is_in_cue and (
+            token.lower in language().update_words or not _is_in_gap(token, cue_spans)
+        )
+    _mark_hard_values(tokens)
+    _mark_names(tokens)
+    return tokens
+
+
+def _is_in_gap(token: _Token, cue_spans: Sequence[tuple[int, int]]) -> bool:
+    """Return whether words of a cue stand on both sides: "not … any more"."""
+    end = token.start + len(token.text)
+    return any(start < token.start and end < cue_end for start, cue_end in cue_spans)
+
+
+def is_generic_name(name: str) -> bool:
+    """Return whether a name is a stop word, a keyword or a word that any text of its kind contains."""
+    words = language()
+    lower = name.lower().strip("/\\.:()<>*_-")
+    return not lower or lower in words.function_words or lower in words.generic_names
+
+
+def _split_tokens(sentence: str, start: int, end: int) -> list[_Token]:
+    tokens = []
+    for match in _TOKEN.finditer(sentence, start, end):
+        text = match[0].rstrip(_TRAILING)
+        if text:
+            tokens.append(_Token(text, match.start()))
+    return tokens
+
+
+def _mark_hard_values(tokens: Sequence[_Token]) -> None:
+    words = language()
+    before: _Token | None = None  # the value that ends just before
+    for number, token in enumerate(tokens):
+        if token.continues:
+            continue
+        if number and not (tokens[number - 1] is before or tokens[number - 1].continues):
+            before = None
+        following = tokens[number + 1 :]
+        lower = token.lower
+        if lower in words.number_words and not token.is_cue:
+            _mark(token, ValueType.NUMBER, following, lambda other: other.lower in words.number_words)
+        elif value_type := _word_type(token.text):
+            _mark(token, value_type)
+            if len(following) > 1 and following[0].lower in _OF_WORDS and following[1].text.isdigit():
+                _mark(token, value_type, following[:2])  # "3 of 5"
+        elif lower in words.weekdays:
+            _mark(token, ValueType.DATE)
+        elif lower in words.months and (
+            token.text[0].isupper() or (before and before.value_type is ValueType.NUMBER)
+        ):
+            if before is not None and before.value_type is ValueType.NUMBER:
+                before.value_type = ValueType.DATE
+                before.value += f" {lower}"
+                token.continues = True
+            elif following and (_DIGITS.fullmatch(following[0].text) or _ORDINAL.fullmatch(following[0].text)):
+                _mark(token, ValueType.DATE, following[:1])
+            elif len(lower) > 3:
+                _mark(token, ValueType.DATE)
+        elif before is not None and before.value_type is ValueType.NUMBER:
+            if lower in words.currencies:
+                before.value_type, token.continues = ValueType.MONEY, True
+            elif lower in words.times_of_day:
+                before.value_type, token.continues = ValueType.TIME, True
+        if token.value_type is not None:
+            before = token
+
+
+def _mark(
+    token: _Token,
+    value_type: ValueType,
+    following: Sequence[_Token] = (),
+    is_part: Callable[[_Token], bool] = bool,
+) -> None:
+    token.value_type, token.value = value_type, token.lower
+    for other in following:
+        if not is_part(other):
+            break
+        other.continues = True
+        token.value += f" {other.lower}"
+
+
+def _word_type(text: str) -> ValueType | None:
+    if text[0] in _CURRENCY_SIGNS and any(char.isdigit() for char in text):
+        return ValueType.MONEY
+    if not any(char.isdigit() for char in text):
+        if text.startswith(("http://", "https://")) or text[0] in "/~" or ("@" in text and "." in text):
+            return ValueType.PATH
+        if "/" in text.strip("/") and len(text) > 6 and text.lower() == text:
+            return ValueType.PATH
+        if "_" in text.strip("_") or (_HOST.fullmatch(text) and text.count(".") == 1 and text.islower()):
+            return ValueType.CODE
+        return None
+    if _CLOCK.fullmatch(text):
+        return ValueType.TIME
+    if _DATE.fullmatch(text):
+        return ValueType.DATE
+    if _DIGITS.fullmatch(text) or _MEASURE.fullmatch(text.lower()) or _ORDINAL.fullmatch(text):
+        return ValueType.NUMBER
+    if _DOTTED.fullmatch(text):
+        return ValueType.CODE
+    if "/" in text or "@" in text:
+        return ValueType.PATH
+    return ValueType.CODE
+
+
+def _mark_names(tokens: Sequence[_Token]) -> None:
+    """Mark capitalized words; in German, where every noun is capitalized, only two or more in a row."""
+    is_german = any(token.lower in language().german_words for token in tokens)
+    number = 0
+    while number < len(tokens):
+        end = number
+        while end < len(tokens) and _is_name_word(tokens[end]) and (end == number or _is_adjacent(tokens, end)):
+            end += 1
+        length = end - number
+        is_name = length > (1 if is_german else 0) and not (
+            number == 0 and length == 1 and not tokens[0].text.isupper()
+        )
+        if is_name and number == 0 and tokens[0].lower in language().function_words:
+            number += 1  # "The Hague" is rarer than "The Hendersons"
+            continue
+        if is_name:
+            name = tokens[number]
+            name.value_type = ValueType.NAME
+            name.value = " ".join(token.lower for token in tokens[number:end])
+            for token in tokens[number + 1 : end]:
+                token.continues = True
+        number = max(end, number + 1)
+
+
+def _is_name_word(token: _Token) -> bool:
+    return (
+        token.value_type is None
+        and not token.continues
+        and not (token.is_cue or token.continues)
+        and token.text[0].isupper()
+        and token.lower not in language().function_words
+    )
+
+
+def _is_adjacent(tokens: Sequence[_Token], number: int) -> bool:
+    before, token = tokens[number - 1], tokens[number]
+    return token.start - before.start - len(before.text) == 1
+
+
+def _build_subject(clauses: Sequence[Sequence[_Token]], *, has_cue: bool, is_step: bool) -> Subject:
+    values: dict[ValueType, set[str]] = {}
+    words: dict[str, str] = {}
+    slots: set[tuple[str, str, str]] = set()
+    leading_names: set[str] = set()
+    for tokens in clauses:
+        _unmark_qualifiers(tokens)
+        frame: list[tuple[str, bool]] = []
+        for token in tokens:
+            if token.value_type is not None:
+                values.setdefault(token.value_type, set()).add(token.value)
+                if token.value_type is ValueType.NAME and not any(is_content for _, is_content in frame):
+                    leading_names.add(token.value)
+                if token.value_type is ValueType.PATH and "/" in token.value[1:-1] and ":" not in token.value:
+                    folder = token.value[: token.value.index("/", 1) + 1]
+                    words.setdefault(folder, folder)
+                frame.append((f"<{token.value_type.value}>", False))
+            elif token.continues or token.is_cue:
+                continue
+            elif token.lower in language().function_words:
+                frame.append((token.lower, False))
+            else:
+                for part in _WORD_PARTS.findall(token.lower):
+                    if (len(part) > 1 or part.isdigit()) and part not in language().function_words:
+                        stem = find_stem(part)
+                        words.setdefault(stem, part)
+                        frame.append((stem, True))
+        slots.update(_slots(frame))
+    return Subject(
+        words=words,
+        values={value_type: frozenset(found) for value_type, found in values.items()},
+        slots=frozenset(slots),
+        leading_names=frozenset(leading_names),
+        has_cue=has_cue,
+        is_step=is_step,
+        is_unique=any(map(_has_unique_value, clauses)),
+        is_negated=any(map(_is_negated, clauses)),
+    )
+
+
+def _is_negated(tokens: Sequence[_Token]) -> bool:
+    """Return whether a clause has a negation: not "no longer", which announces a change, nor "no more than"."""
+    return any(
+        (token.lower in rules().negations or token.lower.endswith(_NOT_ENDS))
+        and not token.is_cue
+        and not (following and following.lower in _BOUND_WORDS)
+        for token, following in zip_longest(tokens, tokens[1:])
+    )
+
+
+def _has_unique_value(tokens: Sequence[_Token]) -> bool:
+    if any(token.lower in _ONLY_WORDS for token in tokens):
+        return True
+    for number, token in enumerate(tokens):
+        if token.value_type is ValueType.CODE:
+            start = number
+            while start and _is_content(tokens[start - 1]):
+                start -= 1
+            if 0 < start < number and tokens[start - 1].lower in _DEFINITE_ARTICLES:
+                return True
+    return False
+
+
+def _unmark_qualifiers(tokens: Sequence[_Token]) -> None:
+    """Let names and numbers count as words if they say what a value belongs to.
+
+    "The train to Porto departs at 10:20." "The fee of stall 7 is 30 euros."
+    """
+    hard = [number for number, token in enumerate(tokens) if token.value_type not in (None, ValueType.NAME)]
+    for number in hard[:-1]:
+        if tokens[number].value_type is ValueType.NUMBER and number and _is_content(tokens[number - 1]):
+            tokens[number].value_type = None
+    names = [number for number, token in enumerate(tokens) if token.value_type is ValueType.NAME]
+    has_hard_value = any(token.value_type not in (None, ValueType.NAME) for token in tokens)
+    for number in names if has_hard_value else names[:-1]:
+        tokens[number].value_type = None
+        for token in tokens[number + 1 :]:
+            if not token.continues:
+                break
+            token.continues = False
+
+
+def _is_content(token: _Token) -> bool:
+    is_word = token.value_type is None and not token.continues and not token.is_cue
+    return is_word and token.lower not in language().function_words
+
+
+def _slots(frame: Sequence[tuple[str, bool]]) -> Iterator[tuple[str, str, str]]:
+    for number, (stem, is_content) in enumerate(frame):
+        if is_content:
+            left = frame[number - 1][0] if number else _START
+            right, is_right_content = frame[number + 1] if number + 1 < len(frame) else (_END, False)
+            # A following content word is what the word qualifies, whatever stands before.
+            yield ("", stem, right) if is_right_content else (left, stem, right)
+
+
+def find_stem(word: str) -> str:
+    """A short form that variants of a word share: "owner" and "owns", "spending" and "spend"."""
+    stem = word.replace("ß", "ss")
+    for suffix in language().suffixes:
+        if stem.endswith(suffix) and len(stem) - len(suffix) >= _MIN_STEM_CHARS:
+            stem = stem[: -len(suffix)]
+            break
+    if len(stem) > _MIN_STEM_CHARS and stem[-1] == stem[-2]:
+        stem = stem[:-1]
+    return stem
+
+
+def are_in_same_slot(one: Subject, other: Subject) -> bool:
+    """Return whether a word of one stands where the other has another word, as in "the staging port"."""
+    own = {(left, right): stem for left, stem, right in one.slots if stem not in other.words}
+    return any(
+        own.get((left, right), stem) != stem for left, stem, right in other.slots if stem not in one.words
+    )
+
+
+def has_other_qualifier(one: Subject, other: Subject) -> bool:
+    """Return whether one has a word before a common word that the other does not have: "(backup) region"."""
+    return any(
+        not left and stem not in two.words and right in two.words
+        for first, two in ((one, other), (other, one))
+        for left, stem, right in first.slots
+    )
+
+
+def have_other_attributes(one: Subject, other: Subject) -> bool:
+    """Return whether both have different words before a common word: "terse answers", "warm answers"."""
+    heads = {right for left, stem, right in one.slots if not left and stem not in other.words}
+    return any(not left and right in heads and stem not in one.words for left, stem, right in other.slots)

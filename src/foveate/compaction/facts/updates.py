@@ -1,0 +1,227 @@
+"""Decide which statements a later statement replaces, so that only the current one is carried.
+
+A later statement replaces an earlier one about the same thing if it gives another value of the same type, and
+the wording is much the same; or if a cue ("now", "instead", "no longer") announces a change, with looser
+wording. It also replaces what it calls off. Statements that differ in a word of the same place are about
+different things. Without word vectors (the extra `search`), only words with the same stem count as the same.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from math import log
+from typing import TYPE_CHECKING
+
+from foveate.compaction.facts.prose import strip_label
+from foveate.compaction.facts.statements import Statement, StatementKind
+from foveate.compaction.facts.subjects import (
+    Subject,
+    ValueType,
+    are_in_same_slot,
+    find_subject,
+    has_other_qualifier,
+    have_other_attributes,
+    language,
+)
+from foveate.compaction.facts.texts import Speaker
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# Shares of the weight of the content words that must be the same.
+_SAME_WORDING = 0.66
+_CONTAINED = 0.99
+_SAME_WITH_LABEL = 0.6
+_SAME_WITH_CUE = 0.5
+_LIKELY_WITH_CUE = 0.3
+_SAME_WITHOUT_VALUES = 0.5
+_CERTAIN = 2.0
+# Cosine of the vectors of two words that mean nearly the same; names of siblings (north, south) are below.
+_SYNONYM_COSINE = 0.37
+_MAX_VECTORS = 20_000
+_MAX_POSTINGS = 16
+_MAX_CANDIDATES = 24
+_MAX_CANCEL_CHARS = 120
+
+WordSimilarity = Callable[[str, str], float]
+
+
+def find_replacements(
+    statements: Sequence[Statement], similarity: WordSimilarity | None = None
+) -> dict[int, int]:
+    """The numbers of replaced statements, each with the number of the statement that replaces it."""
+    similarity = word_similarity() if similarity is None else similarity
+    weights = _weights(statements)
+    postings: dict[str, list[int]] = {}
+    replaced: dict[int, int] = {}
+    for number, statement in enumerate(statements):
+        keys = _posting_keys(statement)
+        hits: Counter[int] = Counter()
+        for key in keys:
+            hits.update(earlier for earlier in postings.get(key, ()) if earlier not in replaced)
+        best: tuple[float, int] | None = None
+        for earlier, _ in hits.most_common(_MAX_CANDIDATES):
+            degree = _replaces(statement, statements[earlier], weights, similarity)
+            if degree >= _CERTAIN:
+                replaced[earlier] = number
+            elif degree and (best is None or (degree, earlier) > best):
+                best = degree, earlier
+        if best is not None and number not in replaced.values():
+            replaced[best[1]] = number
+        for key in keys:
+            posting = postings.setdefault(key, [])
+            posting.append(number)
+            if len(posting) > _MAX_POSTINGS:
+                del posting[0]
+    return replaced
+
+
+def _posting_keys(statement: Statement) -> list[str]:
+    subject = statement.subject
+    return [*subject.words, *(f"<{value_type.value}>" for value_type in subject.values), *subject.all_values]
+
+
+def _weights(statements: Sequence[Statement]) -> dict[str, float]:
+    """Words in many statements tell less."""
+    counts = Counter(stem for statement in statements for stem in statement.subject.words)
+    return {stem: 1 / (1 + log(max(count - 1, 1))) for stem, count in counts.items()}
+
+
+def _replaces(
+    new: Statement, old: Statement, weights: Mapping[str, float], similarity: WordSimilarity
+) -> float:
+    """Return 0 if `new` does not replace `old`, `_CERTAIN` if it does, and less if others may fit better."""
+    if new.is_summary and old.is_summary and new.message_index == old.message_index:
+        return _CERTAIN * is_repeated(old, new)
+    if is_repeated(old, new):
+        return _CERTAIN
+    if new.speaker is Speaker.MODEL and old.speaker is not Speaker.MODEL:
+        return 0.0  # only people change what people said
+    if _cancels(new, old):
+        return _CERTAIN
+    has_other_wish = (
+        new.kind is old.kind is StatementKind.PREFERENCE
+        and new.subject.has_cue
+        and not new.subject.has_hard_value
+        and have_other_attributes(new.subject, old.subject)
+    )
+    if has_other_wish:
+        return _CERTAIN
+    has_same_label = bool(new.label) and new.label == old.label
+    return _update_degree(new.subject, old.subject, weights, similarity, has_same_label=has_same_label)
+
+
+def is_repeated(old: Statement, new: Statement) -> bool:
+    return _normal(old.text) == _normal(new.text)
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.casefold().split()).rstrip(".!")
+
+
+def _cancels(new: Statement, old: Statement) -> bool:
+    """Return whether `new` calls off `old`: all content words of its clause are in `old`."""
+    text = strip_label(new.text)
+    match = language().cancel_cues.search(text)
+    if match is None or old.label:
+        return False
+    start = max(text.rfind(mark, 0, match.start()) for mark in ",;:.") + 1
+    ends = [end for mark in ",;:." if (end := text.find(mark, match.end())) >= 0]
+    clause = text[start : min(ends, default=len(text))][:_MAX_CANCEL_CHARS]
+    words = {stem for stem, word in find_subject(clause).words.items() if word not in language().cancel_words}
+    return bool(words) and words <= set(old.subject.words) and words != set(old.subject.words)
+
+
+def _update_degree(
+    new: Subject,
+    old: Subject,
+    weights: Mapping[str, float],
+    similarity: WordSimilarity,
+    *,
+    has_same_label: bool = False,
+) -> float:
+    changed = {
+        value_type
+        for value_type in new.values.keys() & old.values.keys()
+        if new.values[value_type] - old.values[value_type] and old.values[value_type] - new.values[value_type]
+    }
+    if not changed and not new.has_cue:
+        return 0.0
+    overlap = _overlap(new, old, weights, similarity)
+    if not changed:
+        # "No longer X but Y" names the old value; otherwise the wording must be the same.
+        says_more = bool(new.all_values - old.all_values) or bool(new.words.keys() - old.words.keys())
+        names_old_value = bool(new.all_values & old.all_values) and says_more
+        has_same_values = bool(old.values) == bool(new.values) and old.has_hard_value == new.has_hard_value
+        share = overlap.contained if names_old_value else overlap.common if has_same_values else 0.0
+        return _CERTAIN * (share >= _SAME_WITHOUT_VALUES)
+    if are_in_same_slot(new, old):
+        return 0.0
+    if new.is_negated != old.is_negated and overlap.common < _SAME_WORDING:
+        return 0.0  # "Never open port 22." "The port is 8090 now."
+    if new.has_cue:
+        return (
+            _CERTAIN
+            if overlap.contained >= _SAME_WITH_CUE
+            else overlap.contained * (overlap.contained >= _LIKELY_WITH_CUE)
+        )
+    is_unique = new.is_unique and old.is_unique
+    if changed == {ValueType.NAME} and new.leading_names and old.leading_names and not is_unique:
+        return 0.0  # "Ana is a vegetarian." "Ben is a vegetarian."
+    if (new.is_negated and old.is_negated and not is_unique) or (new.is_step and old.is_step):
+        return 0.0  # "Never touch table 3." "Never touch table 4."
+    if has_other_qualifier(new, old):
+        return 0.0
+    if has_same_label and overlap.contained >= _SAME_WITH_LABEL:
+        return _CERTAIN
+    # "The room costs 120." "Breakfast in the room costs 15.": the first word tells what it is about.
+    is_same = overlap.common >= _SAME_WORDING or overlap.contained >= _CONTAINED
+    return _CERTAIN * (is_same and next(iter(new.words), "") in old.words)
+
+
+@dataclass(frozen=True, slots=True)
+class _Overlap:
+    """`common`: share of all words that are the same; `contained`: of the shorter statement's words."""
+
+    common: float
+    contained: float
+
+
+def _overlap(new: Subject, old: Subject, weights: Mapping[str, float], similarity: WordSimilarity) -> _Overlap:
+    def weight(stem: str) -> float:
+        return weights.get(stem, 1.0)
+
+    shared = new.words.keys() & old.words.keys()
+    same = sum(map(weight, shared))
+    unmatched = [stem for stem in old.words if stem not in shared]
+    if new.has_cue:
+        for stem in new.words.keys() - shared:
+            best = max(unmatched, key=lambda other: similarity(new.words[stem], old.words[other]), default=None)
+            if best is not None and similarity(new.words[stem], old.words[best]) >= _SYNONYM_COSINE:
+                same += min(weight(stem), weight(best))
+                unmatched.remove(best)
+    new_weight, old_weight = sum(map(weight, new.words)), sum(map(weight, old.words))
+    if not same:
+        return _Overlap(0.0, 0.0)
+    return _Overlap(same / (new_weight + old_weight - same), same / min(new_weight, old_weight))
+
+
+@cache
+def word_similarity() -> WordSimilarity:
+    """The cosine of word vectors, or 0 if the extra `search` is not installed."""
+    try:
+        from foveate.errors import UnreadableInput
+        from foveate.memory.search.embeddings import default_embedder
+
+        embedder = default_embedder()
+    except (ImportError, UnreadableInput):
+        return lambda *_: 0.0
+
+    @lru_cache(maxsize=_MAX_VECTORS)
+    def vector(word: str) -> "NDArray[np.float32]":
+        row: NDArray[np.float32] = embedder.embed([word])[0]
+        return row
+
+    return lambda one, other: float(vector(one) @ vector(other))

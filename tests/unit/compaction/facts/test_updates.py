@@ -1,0 +1,120 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.compaction.facts.statements import find_statements
+from foveate.compaction.facts.updates import find_replacements, word_similarity
+from foveate.model import Message
+from tests.support.strategies.fact_conversations import conversations, model_message, user_message
+
+
+def no_vectors(*_: str) -> float:
+    return 0.0
+
+
+def current_texts(*texts: str) -> list[str]:
+    """What is still true, judged without word vectors."""
+    statements = find_statements([user_message(text) for text in texts])
+    replaced = find_replacements(statements, no_vectors)
+    return [statement.text for number, statement in enumerate(statements) if number not in replaced]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("The port is 8081.", "The port is 8082."),
+        ("The deadline is 2027-03-01.", "Update: the deadline moved to March 9."),
+        ("Lena Roth keeps the keys.", "The keys are kept by Omar Haddad now, not Lena Roth."),
+        ("We refer to the effort as PINE-12.", "The effort was renamed to OAK-77."),
+        ("Bake it at 180 degrees.", "Actually, bake it at 200 degrees."),
+        ("The meeting is on Monday.", "The meeting is on Tuesday instead."),
+        ("Rent is $800 a month.", "From now on the rent is nine hundred dollars."),
+        ("Work happens on feature/old-1.", "We switched to feature/new-2; next come the checks."),
+        ("RULE: Never share the door code K-11.", "The door code rotated: never share K-22."),
+        ("GOAL: We are in phase 1 of 4.", "GOAL: We are in phase 2 of 4."),
+        ("RULE: Never share the door code K-11.", "RULE: The door code K-22 must never be shared."),
+        ("RULE: Only Lena Roth may sign.", "RULE: Only Omar Haddad may sign."),
+        ("I want terse answers.", "I would rather get warm answers."),
+        ("Buy a tent with two rooms.", "We do not need the tent any more."),
+        ("Reserve the boat for Sunday morning.", "Forget the boat, it rains."),
+        ("Das Treffen ist am 3. Mai.", "Das Treffen ist doch erst am 9. Mai."),
+        ("La cena es a las 20:30.", "La cena ahora es a las 21:15."),
+        ("Le code est AB-12.", "Désormais le code est CD-34."),
+    ],
+)
+def test_a_later_statement_about_the_same_thing_wins(old: str, new: str) -> None:
+    assert current_texts(old, new) == [new]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("The staging port is 8081.", "The production port is 8443."),
+        ("The train to Porto leaves at 10:20.", "The train to Braga leaves at 11:40."),
+        ("The billing address is 12 Quay Street.", "The delivery address is 15 Quay Street."),
+        ("Anna's room is number 12.", "Ben's room is number 14."),
+        ("Anna lives in Rome.", "Ben lives in Oslo."),
+        ("Anna Lind is a vegetarian.", "Ben Ross is a vegetarian."),
+        ("Run unit tests with pytest.", "Run integration tests with tox."),
+        ("Never touch table 3.", "Never touch table 4."),
+        ("Read chapter 3.", "Read chapter 4."),
+        ("RULE: Never delete ticket AB-12.", "RULE: Never delete ticket AB-15."),
+        ("FACT: The region is eu-north-1.", "FACT: The backup region is us-west-2."),
+        ("Never open port 22.", "The port is 8090 now."),
+        ("The fee of stall 7 is 30 euros.", "The fee of stall 8 is 35 euros."),
+        ("The hotel room costs 120 euros.", "Breakfast in the hotel room costs 15 euros."),
+        ("The region is eu-north-1.", "The backup region is us-west-2."),
+        ("The tomatoes go into bed 3.", "The peppers now go into bed 5."),
+        ("The north fence is 12 metres long.", "The south fence is 19 metres long."),
+        ("Lunch is at 12:30.", "The budget is 300 euros."),
+    ],
+)
+def test_similar_statements_about_different_things_both_stay(one: str, other: str) -> None:
+    assert current_texts(one, other) == [one, other]
+
+
+def test_of_several_updates_the_last_wins() -> None:
+    assert current_texts("The cap is $5.", "The cap is $6.", "The cap is $7 now.") == ["The cap is $7 now."]
+
+
+def test_a_repeated_statement_is_kept_once() -> None:
+    assert current_texts("The port is 80.", "Fine weather is expected.", "the port is 80") == [
+        "Fine weather is expected.",
+        "the port is 80",
+    ]
+
+
+def test_the_assistant_does_not_change_what_people_said() -> None:
+    messages = [user_message("The port is 8081."), model_message("The port is 9090 now.")]
+
+    assert find_replacements(find_statements(messages), no_vectors) == {}
+
+
+def test_word_vectors_recognize_other_words_for_the_same_thing() -> None:
+    pytest.importorskip("wordllama")
+    statements = find_statements(
+        [user_message("Our flight leaves on March 3."), user_message("Change of plan: we fly on March 9.")]
+    )
+
+    assert find_replacements(statements, no_vectors) == {}
+    assert find_replacements(statements, word_similarity()) == {0: 1}
+
+
+@given(conversations)
+def test_only_earlier_statements_are_replaced(messages: list[Message]) -> None:
+    statements = find_statements(messages)
+
+    assert all(old < new < len(statements) for old, new in find_replacements(statements, no_vectors).items())
+
+
+@given(st.sampled_from(("port", "code", "fee")), st.integers(100, 999), st.integers(100, 999), conversations)
+def test_an_exact_replacement_always_removes_the_earlier(
+    subject: str, old: int, new: int, between: list[Message]
+) -> None:
+    first, last = f"The {subject} is {old}.", f"The {subject} is {new}."
+    messages = [user_message(first), *between, user_message(last)]
+    statements = find_statements(messages)
+    replaced = find_replacements(statements, no_vectors)
+
+    assert 0 in replaced
+    assert len(statements) - 1 not in replaced
