@@ -18,12 +18,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     parser.add_argument("--quick", action="store_true", help="a short run, where a benchmark has one")
     parser.add_argument("--only", metavar="NAMES", help="parts of it, with commas between, where it has parts")
+    parser.add_argument("--seeds", metavar="A-B", help="which generated cases, where a benchmark generates any")
     options = parser.parse_args(arguments)
-    benchmark_options = {name: value for name in ("quick", "only") if (value := getattr(options, name))}
+    names = ("quick", "only", "seeds")
+    benchmark_options = {name: value for name in names if (value := getattr(options, name))}
 
     if options.name is None:
         if options.data or options.json or benchmark_options:
-            parser.error("--data, --json, --quick and --only need the NAME of a benchmark")
+            parser.error("--data, --json, --quick, --only and --seeds need the NAME of a benchmark")
         print(table([{"benchmark": b.name, "measures": b.measures} for b in benchmarks.values()]))
         return 0
     if options.name not in benchmarks:
