@@ -118,7 +118,7 @@ def preview_lines(found: SessionPreview, display: Display) -> Iterator[str]:
     yield from wrap_text(
         f"Messages {preview.replaced[0]:,} to {preview.replaced[-1]:,} would be replaced: "
         f"{preview.replaced_tokens:,} tokens by a summary of at most {preview.limit_tokens:,}. "
-        f"The other {stay:,} messages stay.",
+        f"The other {stay:,} message{'s stay' if stay != 1 else ' stays'}.",
         display,
     )
     for section, lines in groupby(preview.carried, key=lambda line: line.section):
