@@ -47,6 +47,7 @@ _SEEDS = "1-4"
 _PERCENTS = (10, 20, 30)
 _DOMAIN_PERCENT = 20
 _ROUNDS = 5
+_ATTEMPTS = 5
 
 Compact = Callable[[Sequence[Turn], int], str]
 
@@ -69,15 +70,19 @@ def _parse_seeds(seeds: str) -> range:
 
 
 def _compact_by_rules(turns: Sequence[Turn], limit_characters: int) -> str:
-    """Summarize with the largest token limit whose summary has at most `limit_characters`."""
+    """Summarize with about the largest token limit whose summary has at most `limit_characters`."""
     low, high, best = 0, limit_characters // 2, ""
-    while low < high:
-        middle = (low + high + 1) // 2
-        summary = summarize(list(turns), limit_tokens=middle)
+    guess = limit_characters // 4
+    for _ in range(_ATTEMPTS):
+        summary = summarize(list(turns), limit_tokens=guess)
         if len(summary) <= limit_characters:
-            low, best = middle, summary
+            low, best = guess, max(best, summary, key=len)
         else:
-            high = middle - 1
+            high = guess - 1
+        if low >= high:
+            break
+        scaled = guess * limit_characters // max(len(summary), 1)
+        guess = min(max(scaled, low + 1), high)
     return best
 
 
