@@ -19,6 +19,7 @@ from foveate.compaction.schedule import (
     read_prices,
 )
 from foveate.cost.pricing.rates import PriceSource, Rate, Rates, RateTier, TokenKind
+from foveate.formats.response.usage import BillableUnit
 
 # Sonnet 4.5, in dollars per token.
 SONNET = EditPrices(base=TokenPrices(uncached=3e-6, read=0.3e-6, write=3.75e-6, output=15e-6))
@@ -185,7 +186,7 @@ def test_a_plan_is_always_expected_to_pay(
 
 def test_prices_are_read_with_their_tiers() -> None:
     tier = (RateTier(200_000, Decimal("6e-6")),)
-    by_kind = {
+    by_kind: dict[TokenKind | BillableUnit, Rate] = {
         TokenKind.UNCACHED: Rate(Decimal("3e-6"), tier),
         TokenKind.OUTPUT: Rate(Decimal("15e-6")),
         TokenKind.READ: Rate(Decimal("0.3e-6")),
