@@ -52,6 +52,7 @@ LANGCHAIN_CLEARING, LANGCHAIN_SUMMARY = "LangChain ContextEditing", "LangChain S
 ANTHROPIC_CLEARING = "Anthropic clear_tool_uses"
 _OURS = (OURS, OURS_COMPACTION, OURS_CLEARING)
 _PEERS = (LANGCHAIN_CLEARING, LANGCHAIN_SUMMARY, ANTHROPIC_CLEARING)
+_FACT_CELLS = frozenset(("refetch_dollars", "refetches", "needed", "needed_carried"))
 # Sessions below this cost do not count for the worst ratio.
 _MIN_DOLLARS = 0.10
 
@@ -135,12 +136,18 @@ def run(data: Path | None, *, quick: bool = False) -> Report:
     ]
     totals = _sum_policies(bills)
     best_fixed = min((_trigger_name(tokens) for tokens in TRIGGERS), key=lambda name: totals[name].dollars)
+    figures = _figures(bills, totals, best_fixed)
+    cells = {name: _policy_cells(total, totals[RECORDED].dollars) for name, total in totals.items()}
+    if quick:  # no facts were looked for
+        figures = {name: value for name, value in figures.items() if "refetch" not in name}
+        cells = {
+            name: {title: cell for title, cell in row.items() if title not in _FACT_CELLS}
+            for name, row in cells.items()
+        }
     return Report(
-        figures=_figures(bills, totals, best_fixed),
-        peers={name: _policy_cells(totals[name], totals[RECORDED].dollars) for name in _PEERS},
-        rows=[
-            {"policy": name, **_policy_cells(total, totals[RECORDED].dollars)} for name, total in totals.items()
-        ],
+        figures=figures,
+        peers={name: cells[name] for name in _PEERS},
+        rows=[{"policy": name, **row} for name, row in cells.items()],
         tables={
             "by source (leave one out)": _source_rows(bills, best_fixed),
             "by session": _session_rows(bills, best_fixed),
