@@ -297,7 +297,7 @@ def test_print_starts_nothing(place: Place) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["claud"], "'claud' is not an agent that Foveate knows: did you mean claude?"),
+        (["claud"], "'claud' is not an agent that Foveate knows. Did you mean claude?"),
         (["python", "x.py"], "foveate run -- python"),
         (["goose"], "goose is not installed here: there is no program 'goose' on PATH"),
         (["--", "/nonexistent/x"], "there is no program '/nonexistent/x'"),

@@ -128,9 +128,9 @@ def _explain_unknown(command: Sequence[str]) -> str:
 
     known = agent_words()
     close = get_close_matches(command[0].lower(), known, n=1)
-    suggestion = f"did you mean {close[0]}? " if close else ""
+    suggestion = f" Did you mean {close[0]}?" if close else ""
     return (
-        f"{command[0]!r} is not an agent that Foveate knows: {suggestion}To run any command, put -- before it:"
+        f"{command[0]!r} is not an agent that Foveate knows.{suggestion} To run any command, put -- before it:"
         f" foveate run -- {command[0]} …. Known agents: {', '.join(known)}"
     )
 
