@@ -1,6 +1,7 @@
 """Entry point of `foveate` and `python -m foveate`. Loads a vocabulary while the command line is imported."""
 
 import sys
+from itertools import pairwise
 
 TYPE_CHECKING = False  # as in the package: importing typing would slow down the status line
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _main() -> None:
 
 def _guess_model(options: list[str]) -> str:
     """Guess the model from the options. A wrong guess only wastes time."""
-    for option, value in zip(options, (*options[1:], ""), strict=True):
+    for option, value in pairwise((*options, "")):
         if option in ("-m", "--model"):
             return value
         if option.startswith("--model="):

@@ -218,6 +218,7 @@ _CHANGES_REQUEST = (_SERVER, "test_environment_variables_change_the_sent_request
 _REMOVES_SECTIONS = (_SERVER, "test_environment_variables_remove_sections")
 VARIABLES: dict[str, tuple[str, str]] = {
     **{f"{name}_API_KEY": (_SERVER, "test_keys_of_upstreams_come_from_their_variables") for name in _KEYS},
+    "ANTHROPIC_BASE_URL": ("test_status.py", "test_the_documented_commands_print_a_line"),
     "ANTHROPIC_CACHE_BETA": _CHANGES_REQUEST,
     "CONTEXT_LOG_LIMIT": _CHANGES_REQUEST,
     "CONTEXT_MAX_TOKENS": _REMOVES_SECTIONS,
@@ -242,5 +243,7 @@ VARIABLES: dict[str, tuple[str, str]] = {
 }
 """The same for environment variables."""
 
-SYSTEM_VARIABLES = frozenset(("COLUMNS", "HOME", "NO_COLOR", "TERM", "XDG_DATA_HOME"))
+SYSTEM_VARIABLES = frozenset(
+    ("COLUMNS", "HOME", "NO_COLOR", "PATH", "TERM", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+)
 """Variables that every terminal program follows; not settings of Foveate."""

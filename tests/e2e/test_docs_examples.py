@@ -321,4 +321,4 @@ def test_every_json_and_toml_block_in_a_page_can_be_parsed(block: CodeBlock) -> 
 def test_every_block_is_in_a_known_language() -> None:
     run = {block.language for block in BLOCKS if block.skip_reason is None}
 
-    assert run <= {*SHELLS, "python", "pycon", "yaml", "json", "toml", "text"}
+    assert run <= {*SHELLS, "python", "pycon", "yaml", "json", "tmux", "toml", "text"}

@@ -6,7 +6,9 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -26,6 +28,13 @@ def programs(tmp_path: Path) -> RecordedPrograms:
     recorded = record_programs(tmp_path / "programs", "systemctl", "loginctl")
     recorded.print_from("systemctl", RUNNING)
     return recorded
+
+
+@pytest.fixture
+def runtime() -> Iterator[Path]:
+    """A folder for sockets, whose paths have at most 108 bytes."""
+    with TemporaryDirectory(prefix="fov-", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -147,7 +156,7 @@ systemctl --user show foveate --property=LoadState >&2
 
 
 @pytest.mark.slow
-def test_a_real_systemd_runs_the_service(tmp_path: Path) -> None:
+def test_a_real_systemd_runs_the_service(tmp_path: Path, runtime: Path) -> None:
     """Install the service, kill the gateway, and remove the service."""
     programs = ("unshare", "systemctl", "dbus-daemon", "mount")
     if os.getuid() or not all(map(shutil.which, programs)) or not Path("/lib/systemd/systemd").exists():
@@ -162,8 +171,6 @@ def test_a_real_systemd_runs_the_service(tmp_path: Path) -> None:
     )
     (folder / ".env").write_text("MY_KEY=sk-1\n")
     (folder / ".env").chmod(0o600)
-    runtime = tmp_path / "run"
-    runtime.mkdir(mode=0o700)
     finished = subprocess.run(
         [
             *("unshare", "--mount", "--cgroup", "--pid", "--fork", "--mount-proc"),

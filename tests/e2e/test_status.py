@@ -1,6 +1,7 @@
 """`foveate status` with a real gateway, without one, and as status bars start it."""
 
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -108,7 +109,8 @@ def test_tmux_accepts_the_documented_configuration(tmp_path: Path) -> None:
     guide = (Path(__file__).parents[2] / "docs" / "guides" / "usage.md").read_text(encoding="utf-8")
     file = tmp_path / "tmux.conf"
     file.write_text(guide.partition("```tmux\n")[2].partition("```")[0])
-    socket = ["tmux", "-S", str(tmp_path / "socket"), "-f", str(file)]
+    # In a short path, as those of sockets have at most 108 bytes.
+    socket = ["env", "TMUX_TMPDIR=/tmp", "tmux", "-L", f"foveate-{os.getpid()}", "-f", str(file)]
     show = [*socket, "new-session", "-d", ";", "show-options", "-gv", "status-right", ";", "kill-server"]
     assert spawn(command=show).out.strip().endswith("#(foveate status --line)")
 

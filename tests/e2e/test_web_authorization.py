@@ -63,6 +63,7 @@ ACCESS: Mapping[str, Access] = {
     "/-/memory": Access.OWN_AGENT,
     "/-/configuration": Access.ADMIN,
     "/-/events": Access.OWN_AGENT,
+    "/-/status": Access.OWN_AGENT,
     "/-/assets/{name}": Access.ANY_KEY,
     "/-/{rest:path}": Access.ANY_KEY,
 }

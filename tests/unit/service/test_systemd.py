@@ -74,7 +74,7 @@ def test_systemd_accepts_the_unit(systemd: Systemd, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        env={"XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        env={"XDG_RUNTIME_DIR": "/tmp", "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
     )
 
     assert (result.returncode, result.stderr) == (0, "")
