@@ -72,6 +72,7 @@ _SHORT_LIVED = re.compile(rb"(?:^|\s)(?:sk-ant-oat|ya29\.|eyJ|bedrock-api-key-|t
 # Ids of temporary keys start with ASIA.
 _AWS_SCHEME, _AWS_KEY_ID = b"AWS4-", re.compile(rb"Credential=((?!ASIA)[^/,\s]{1,128})/")
 _GOOGLE_FAMILIES = frozenset((ApiFamily.GEMINI, ApiFamily.VERTEX))
+_ALL_KEY_HEADERS = KEY_HEADERS | {GATEWAY_KEY_HEADER.encode()}
 
 
 def identify_agent(request: ClientRequest, keys: Keys, user_agents: Sequence[tuple[str, str]] = ()) -> str:
@@ -141,8 +142,7 @@ def hash_name_scope(request: ClientRequest) -> str:
 
 
 def _long_lived_keys(request: ClientRequest) -> list[bytes]:
-    names = KEY_HEADERS | {GATEWAY_KEY_HEADER.encode()}
-    keys = [value for name, value in request.raw_headers if name in names]
+    keys = [value for name, value in request.raw_headers if name in _ALL_KEY_HEADERS]
     if request.endpoint.family in _GOOGLE_FAMILIES:
         keys += [text.encode() for name, text in parse_qsl(request.query) if name in GOOGLE_KEY_PARAMETERS]
     if any(value.startswith(_AWS_SCHEME) for value in keys):
