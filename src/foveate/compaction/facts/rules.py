@@ -100,8 +100,13 @@ def compile_phrases(phrases: Sequence[str]) -> re.Pattern[str]:
     spaced, dense = _split_by_script(phrases)
     # The names of errors end in this word: ValueError, FileNotFoundException.
     endings = [phrase.capitalize() for phrase in spaced if phrase in ("error", "exception")]
-    # A lookahead for the first character rejects most positions immediately.
-    parts = [rf"(?<!\w)(?=\w)(?i:{_alternatives(spaced)})"]
+    # Grouped by the first letter, so that a word is compared only with phrases that start like it.
+    by_start: dict[str, list[str]] = {}
+    for phrase in spaced:
+        start = f"(?={phrase[0].lower()})" if phrase[0].isalpha() else ""
+        by_start.setdefault(start, []).append(phrase)
+    groups = (f"{start}(?:{_alternatives(group)})" for start, group in by_start.items())
+    parts = [rf"(?<!\w)(?=\w)(?i:{'|'.join(groups)})"]
     for inside, end in ((dense, ""), (endings, r"s?\b")):
         if inside:
             parts.append(
@@ -114,7 +119,7 @@ def _alternatives(phrases: Sequence[str]) -> str:
     return "|".join(map(_phrase_pattern, phrases))
 
 
-_GAP = r"[^.!?;\n]{0,40}?(?<!\w)"
+_GAP = r"(?:[^.!?;\n]|\.(?=\d)){0,40}?(?<!\w)"
 
 
 def _phrase_pattern(phrase: str) -> str:

@@ -13,13 +13,21 @@ from enum import IntEnum
 from foveate.compaction.facts.prose import find_label, mask_quotations, prose_sentences, strip_label
 from foveate.compaction.facts.rules import FactKind, find_names
 from foveate.compaction.facts.sentences import clean_sentence, find_phrase, is_question, normalize_letters
-from foveate.compaction.facts.subjects import Subject, find_subject, language
+from foveate.compaction.facts.subjects import (
+    POSSESSIVE,
+    Subject,
+    cut_reason,
+    find_subject,
+    language,
+    starts_with_value,
+)
 from foveate.compaction.facts.texts import Speaker, message_texts
 from foveate.model import Message
 
 _MAX_STATEMENT_CHARS = 400
 # A longer message is a document: only its constraints and labelled lines are read.
 _MAX_SENTENCES = 400
+_MAX_CANCEL_CHARS = 120
 _MIN_WORDS = 2
 # In Italian, "mai" means "never"; in German and French it is May.
 _MONTH_MAI = re.compile(r"(?<=\d )mai\b|(?<=\d\. )mai\b", re.IGNORECASE)
@@ -60,6 +68,8 @@ class Statement:
     start: int
     end: int
     is_summary: bool = False
+    cancelled: tuple[frozenset[str], ...] = ()
+    """The stems of each thing that it calls off."""
     request_prefix: str = ""
     """How an earlier summary introduced it, if it is a request."""
 
@@ -118,6 +128,7 @@ def _read_summary(text: str, message_index: int, text_index: int) -> Iterator[St
                 kind=_classify(content, subject, speaker),
                 label=find_label(content) if speaker is Speaker.USER else "",
                 subject=subject,
+                cancelled=_find_cancelled(content),
                 speaker=speaker,
                 message_index=message_index,
                 text_index=text_index,
@@ -149,6 +160,7 @@ def _read_prose(text: str, speaker: Speaker, message_index: int, text_index: int
                 kind=kind,
                 label=label,
                 subject=subject,
+                cancelled=_find_cancelled(sentence),
                 speaker=speaker,
                 message_index=message_index,
                 text_index=text_index,
@@ -165,7 +177,34 @@ _CONFIRMED = frozenset((StatementKind.TASK, StatementKind.FACT, StatementKind.DE
 
 
 def _find_subject(sentence: str) -> Subject:
-    return find_subject(strip_label(_plain(sentence)))
+    plain = _plain(sentence)
+    unlabelled = strip_label(plain)
+    if unlabelled != plain and starts_with_value(unlabelled):
+        return find_subject(plain)  # "Budget: 2,400 euros": the label says what the value is
+    return find_subject(unlabelled)
+
+
+def _find_cancelled(sentence: str) -> tuple[frozenset[str], ...]:
+    """The content words of each thing that a sentence calls off: "Forget the tickets and the tour."."""
+    text = strip_label(_plain(sentence))
+    match = language().cancel_cues.search(text)
+    if match is None or _is_plan_to_cancel(text[: match.start()]):
+        return ()
+    start = max(text.rfind(mark, 0, match.start()) for mark in ",;:.") + 1
+    ends = [end for mark in ",;:." if (end := text.find(mark, match.end())) >= 0]
+    clause = cut_reason(text[start : min(ends, default=len(text))][:_MAX_CANCEL_CHARS])
+    parts = (find_subject(part).words for part in language().conjunctions.split(clause))
+    cancelled = (
+        frozenset(stem for stem, word in words.items() if word not in language().cancel_words)
+        for words in parts
+    )
+    return tuple(filter(None, cancelled))
+
+
+def _is_plan_to_cancel(before: str) -> bool:
+    """Return whether the word before makes a task of a verb or negates it: "to drop …", "don't forget …"."""
+    words = before.lower().split()
+    return bool(words) and words[-1] in language().before_infinitives
 
 
 def _plain(sentence: str) -> str:
@@ -178,13 +217,14 @@ def _is_constraint(sentence: str, speaker: Speaker) -> bool:
 
 
 def _labelled_units(text: str) -> Iterator[tuple[int, int]]:
-    """Ranges of sentences. A label at the start of a line covers all sentences of the line."""
+    """Ranges of sentences. A label at the start of a line covers its sentence, and those that belong to it."""
     unit: tuple[int, int] | None = None
     for start, end in prose_sentences(text):
         is_labelled = bool(find_label(text[start:end]))
         if unit is not None:
             is_same_line = "\n" not in text[unit[1] : start]
-            if is_same_line and not is_labelled and end - unit[0] <= _MAX_STATEMENT_CHARS:
+            fits = is_same_line and not is_labelled and end - unit[0] <= _MAX_STATEMENT_CHARS
+            if fits and _belongs_to_label(text[start:end], text[unit[0] : unit[1]]):
                 unit = unit[0], end
                 continue
             yield unit
@@ -196,6 +236,21 @@ def _labelled_units(text: str) -> Iterator[tuple[int, int]]:
             yield start, end
     if unit is not None:
         yield unit
+
+
+def _belongs_to_label(sentence: str, labelled: str) -> bool:
+    """Return whether a sentence continues a labelled one: it refers back, or states nothing of its own."""
+    words = sentence.split(maxsplit=_REFERENCE_WORDS)[:_REFERENCE_WORDS]
+    if not language().back_references.isdisjoint(word.strip(".,!?").lower() for word in words):
+        return True
+    subject = _find_subject(sentence)
+    names_subject = bool(subject.topic) or any(relation == POSSESSIVE for relation, _ in subject.qualifiers)
+    is_task = find_phrase(FactKind.TASK, find_label(labelled)) is not None
+    return not is_task and not (names_subject and subject.values)
+
+
+# A sentence that refers to the one before does so early: "Never exceed it."
+_REFERENCE_WORDS = 4
 
 
 def _classify(sentence: str, subject: Subject, speaker: Speaker) -> StatementKind:

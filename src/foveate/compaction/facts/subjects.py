@@ -10,8 +10,8 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
-from itertools import zip_longest
+from functools import cache, lru_cache
+from itertools import takewhile, zip_longest
 from pathlib import Path
 
 from foveate.compaction.facts.rules import compile_phrases, rules
@@ -32,7 +32,17 @@ _HOST = re.compile(r"[\w-]{1,60}(?:\.[\w-]{1,60}){0,6}\.[a-z]{2,12}", re.IGNOREC
 _OPENING = re.compile(
     r"(?:(?:now|then|next|also|and|ok|okay|please|first|jetzt|dann|bitte)[\s,]{1,3}){1,4}", re.IGNORECASE
 )
-_CLAUSE_END = re.compile(r";\s+|(?<=[^\d\s][.!?])\s+(?=\S)|(?<=\d[.!?])\s+(?=[A-Z][a-z]+\s)")
+_CLAUSE_END = re.compile(
+    r";\s+|(?<=[^\d\s][.!?])(?<!\bDr\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bMs\.)(?<!\bSt\.)(?<!\bNr\.)\s+(?=\S)|(?<=\d[.!?])\s+(?=[A-Z][a-z]+\s)"
+)
+# A reason at the end of a sentence is about something else: "…, because Ana works until the 13th".
+_REASON = re.compile(
+    r",?\s(?:because|due to|weil|wegen|parce que|à cause|porque|debido a|perché|a causa)\b"
+    r"|,\s(?:since|as|da|denn|car|puisque|ya que|poiché|pois)\s",
+    re.IGNORECASE,
+)
+_POSSESSIVE_ENDS = ("'s", "’s")
+POSSESSIVE = "'s"
 _WORD_PARTS = re.compile(r"[^\W_]+")
 _NOT_ENDS = ("n't", "n’t")
 _BOUND_WORDS = frozenset(
@@ -42,6 +52,7 @@ _OF_WORDS = frozenset(("of", "von", "sur", "de", "di"))
 _ONLY_WORDS = frozenset(("only", "nur", "seulement", "solo", "sólo", "soltanto", "apenas", "somente"))
 _DEFINITE_ARTICLES = frozenset(("the", "der", "die", "das", "den", "dem", "le", "la", "el", "il", "lo", "o"))
 _MIN_STEM_CHARS = 3
+_MAX_WORDS = 50_000
 _START, _END = "^", "$"
 
 
@@ -61,6 +72,11 @@ class Language:
 
     update_cues: re.Pattern[str]
     update_words: frozenset[str]
+    attribute_cues: frozenset[str]
+    determiners: frozenset[str]
+    prepositions: frozenset[str]
+    conjunctions: re.Pattern[str]
+    before_infinitives: frozenset[str]
     cancel_cues: re.Pattern[str]
     cancel_words: frozenset[str]
     request_cues: re.Pattern[str]
@@ -86,6 +102,11 @@ def language() -> Language:
     return Language(
         update_cues=compile_phrases(table["update_cues"]),
         update_words=frozenset(word for phrase in table["update_cues"] for word in phrase.split()),
+        attribute_cues=frozenset(table["attribute_cues"]),
+        determiners=frozenset(table["determiners"]),
+        prepositions=frozenset(table["prepositions"]),
+        conjunctions=compile_phrases(table["conjunctions"]),
+        before_infinitives=frozenset(table["before_infinitives"]),
         cancel_cues=compile_phrases(table["cancel_cues"]),
         cancel_words=frozenset(word for phrase in table["cancel_cues"] for word in phrase.split()),
         request_cues=compile_phrases(table["request_cues"]),
@@ -112,12 +133,16 @@ class Subject:
 
     `words` maps the stems of its content words to a word. `values` are lowercase, by type. `slots` are content
     words with the tokens before and after. `leading_names` are names at its start, which may be its subject.
+    `topic` are the stems of the noun phrase at its start, if it has an article. `qualifiers` are the names and
+    possessives that tell which thing it is, each with what relates it: ("in", "lisbon"), ("'s", "ana").
     """
 
     words: Mapping[str, str]
     values: Mapping[ValueType, frozenset[str]]
     slots: frozenset[tuple[str, str, str]]
     leading_names: frozenset[str]
+    topic: tuple[str, ...]
+    qualifiers: frozenset[tuple[str, str]]
     has_cue: bool
     is_negated: bool
     is_step: bool
@@ -138,6 +163,8 @@ class _Token:
     text: str
     start: int
     is_cue: bool = False
+    relation: str = ""
+    """How a name tells which thing is meant: its preposition."""
     value_type: ValueType | None = None
     value: str = ""
     continues: bool = False
@@ -150,8 +177,11 @@ class _Token:
 
 def find_subject(sentence: str) -> Subject:
     """The subject of a sentence without its label."""
+    sentence = cut_reason(sentence)
     cue_spans = [
-        match.span() for match in language().update_cues.finditer(sentence) if not _is_sequence(sentence, match)
+        match.span()
+        for match in language().update_cues.finditer(sentence)
+        if not _is_sequence(sentence, match) and not _is_attribute(sentence, match)
     ]
     clauses = [_read_clause(sentence, start, end, cue_spans) for start, end in _clause_ranges(sentence)]
     # What follows a semicolon or a full stop often has another subject. Only clauses with values count, if any.
@@ -159,6 +189,13 @@ def find_subject(sentence: str) -> Subject:
     opening = _OPENING.match(sentence)
     is_step = language().step_cues.match(sentence, opening.end() if opening else 0) is not None
     return _build_subject(valued or clauses, has_cue=bool(cue_spans), is_step=is_step)
+
+
+def starts_with_value(sentence: str) -> bool:
+    """Return whether a value other than a name comes before every content word."""
+    tokens = _read_clause(sentence, 0, len(sentence), ())
+    first = next((token for token in tokens if token.lower not in language().function_words), None)
+    return first is not None and first.value_type not in (None, ValueType.NAME)
 
 
 def _is_sequence(sentence: str, cue: re.Match[str]) -> bool:
@@ -169,6 +206,22 @@ def _is_sequence(sentence: str, cue: re.Match[str]) -> bool:
         and cue.end() <= opening.end()
         and language().step_cues.match(sentence, opening.end()) is not None
     )
+
+
+def _is_attribute(sentence: str, cue: re.Match[str]) -> bool:
+    """Return whether a cue only describes a thing: "the raised bed"."""
+    words = sentence[: cue.start()].split()
+    return (
+        cue[0].lower() in language().attribute_cues
+        and bool(words)
+        and words[-1].lower() in language().determiners
+    )
+
+
+def cut_reason(sentence: str) -> str:
+    """The sentence without a reason at its end, unless only the reason gives a value."""
+    match = _REASON.search(sentence)
+    return sentence[: match.start()] if match and match.start() else sentence
 
 
 def _clause_ranges(sentence: str) -> Iterator[tuple[int, int]]:
@@ -265,6 +318,7 @@ def _mark(
         token.value += f" {other.lower}"
 
 
+@lru_cache(maxsize=_MAX_WORDS)
 def _word_type(text: str) -> ValueType | None:
     if text[0] in _CURRENCY_SIGNS and any(char.isdigit() for char in text):
         return ValueType.MONEY
@@ -333,6 +387,7 @@ def _build_subject(clauses: Sequence[Sequence[_Token]], *, has_cue: bool, is_ste
     words: dict[str, str] = {}
     slots: set[tuple[str, str, str]] = set()
     leading_names: set[str] = set()
+    qualifiers: set[tuple[str, str]] = set()
     for tokens in clauses:
         _unmark_qualifiers(tokens)
         frame: list[tuple[str, bool]] = []
@@ -356,16 +411,43 @@ def _build_subject(clauses: Sequence[Sequence[_Token]], *, has_cue: bool, is_ste
                         words.setdefault(stem, part)
                         frame.append((stem, True))
         slots.update(_slots(frame))
+        qualifiers.update(_qualifiers(tokens))
     return Subject(
         words=words,
         values={value_type: frozenset(found) for value_type, found in values.items()},
         slots=frozenset(slots),
         leading_names=frozenset(leading_names),
+        topic=_find_topic(clauses[0]) if clauses else (),
+        qualifiers=frozenset(qualifiers),
         has_cue=has_cue,
         is_step=is_step,
         is_unique=any(map(_has_unique_value, clauses)),
         is_negated=any(map(_is_negated, clauses)),
     )
+
+
+def _find_topic(tokens: Sequence[_Token]) -> tuple[str, ...]:
+    """Stems of the words between an article at the start and the next word without a meaning of its own."""
+    start = next((number for number, token in enumerate(tokens) if not token.is_cue), len(tokens))
+    if start == len(tokens) or tokens[start].lower not in language().determiners:
+        return ()
+    topic = takewhile(_is_content, (token for token in tokens[start + 1 :] if not token.is_cue))
+    return tuple(find_stem(token.lower.removesuffix("'s")) for token in topic)
+
+
+def _qualifiers(tokens: Sequence[_Token]) -> Iterator[tuple[str, str]]:
+    for number, token in enumerate(tokens[:-1]):
+        if token.lower in language().prepositions and number and _is_content(tokens[number - 1]):
+            after = tokens[number + 1 :]
+            noun = next((other for other in after[:2] if other.lower not in language().determiners), None)
+            if noun is not None and _is_content(noun):
+                yield token.lower, find_stem(noun.lower)
+            break  # "the budget for food", but not what follows the verb
+    for token in tokens:
+        if token.lower.endswith(_POSSESSIVE_ENDS) and token.lower[:-2] not in language().function_words:
+            yield POSSESSIVE, token.lower[:-2]
+        elif token.relation:
+            yield token.relation, token.value
 
 
 def _is_negated(tokens: Sequence[_Token]) -> bool:
@@ -403,7 +485,11 @@ def _unmark_qualifiers(tokens: Sequence[_Token]) -> None:
     names = [number for number, token in enumerate(tokens) if token.value_type is ValueType.NAME]
     has_hard_value = any(token.value_type not in (None, ValueType.NAME) for token in tokens)
     for number in names if has_hard_value else names[:-1]:
-        tokens[number].value_type = None
+        name = tokens[number]
+        name.value_type = None
+        before = tokens[number - 1].lower if number else ""
+        if before in language().function_words and before not in language().determiners:
+            name.relation = before
         for token in tokens[number + 1 :]:
             if not token.continues:
                 break
@@ -424,6 +510,7 @@ def _slots(frame: Sequence[tuple[str, bool]]) -> Iterator[tuple[str, str, str]]:
             yield ("", stem, right) if is_right_content else (left, stem, right)
 
 
+@lru_cache(maxsize=_MAX_WORDS)
 def find_stem(word: str) -> str:
     """A short form that variants of a word share: "owner" and "owns", "spending" and "spend"."""
     stem = word.replace("ß", "ss")
@@ -451,6 +538,17 @@ def has_other_qualifier(one: Subject, other: Subject) -> bool:
         for first, two in ((one, other), (other, one))
         for left, stem, right in first.slots
     )
+
+
+def have_other_qualifiers(one: Subject, other: Subject) -> bool:
+    """Return whether the same relation names different things: "in Lisbon", "in Porto"; "Ana's", "Ben's"."""
+    related: dict[str, set[str]] = {}
+    for relation, name in one.qualifiers:
+        related.setdefault(relation, set()).add(name)
+    others: dict[str, set[str]] = {}
+    for relation, name in other.qualifiers:
+        others.setdefault(relation, set()).add(name)
+    return any(related[relation].isdisjoint(others[relation]) for relation in related.keys() & others.keys())
 
 
 def have_other_attributes(one: Subject, other: Subject) -> bool:

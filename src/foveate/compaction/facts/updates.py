@@ -13,16 +13,14 @@ from functools import cache, lru_cache
 from math import log
 from typing import TYPE_CHECKING
 
-from foveate.compaction.facts.prose import strip_label
 from foveate.compaction.facts.statements import Statement, StatementKind
 from foveate.compaction.facts.subjects import (
     Subject,
     ValueType,
     are_in_same_slot,
-    find_subject,
     has_other_qualifier,
     have_other_attributes,
-    language,
+    have_other_qualifiers,
 )
 from foveate.compaction.facts.texts import Speaker
 
@@ -41,9 +39,9 @@ _CERTAIN = 2.0
 # Cosine of the vectors of two words that mean nearly the same; names of siblings (north, south) are below.
 _SYNONYM_COSINE = 0.37
 _MAX_VECTORS = 20_000
+_MAX_PAIRS = 200_000
 _MAX_POSTINGS = 16
 _MAX_CANDIDATES = 24
-_MAX_CANCEL_CHARS = 120
 
 WordSimilarity = Callable[[str, str], float]
 
@@ -62,13 +60,15 @@ def find_replacements(
         for key in keys:
             hits.update(earlier for earlier in postings.get(key, ()) if earlier not in replaced)
         best: tuple[float, int] | None = None
+        replaces = False
         for earlier, _ in hits.most_common(_MAX_CANDIDATES):
             degree = _replaces(statement, statements[earlier], weights, similarity)
             if degree >= _CERTAIN:
                 replaced[earlier] = number
+                replaces = True
             elif degree and (best is None or (degree, earlier) > best):
                 best = degree, earlier
-        if best is not None and number not in replaced.values():
+        if best is not None and not replaces:
             replaced[best[1]] = number
         for key in keys:
             posting = postings.setdefault(key, [])
@@ -117,21 +117,17 @@ def is_repeated(old: Statement, new: Statement) -> bool:
     return _normal(old.text) == _normal(new.text)
 
 
+@lru_cache(maxsize=_MAX_VECTORS)
 def _normal(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(".!")
 
 
 def _cancels(new: Statement, old: Statement) -> bool:
-    """Return whether `new` calls off `old`: all content words of its clause are in `old`."""
-    text = strip_label(new.text)
-    match = language().cancel_cues.search(text)
-    if match is None or old.label:
+    """Return whether `new` calls off `old`: all content words of what it calls off are in `old`."""
+    if old.label and old.kind is StatementKind.CONSTRAINT:
         return False
-    start = max(text.rfind(mark, 0, match.start()) for mark in ",;:.") + 1
-    ends = [end for mark in ",;:." if (end := text.find(mark, match.end())) >= 0]
-    clause = text[start : min(ends, default=len(text))][:_MAX_CANCEL_CHARS]
-    words = {stem for stem, word in find_subject(clause).words.items() if word not in language().cancel_words}
-    return bool(words) and words <= set(old.subject.words) and words != set(old.subject.words)
+    words = set(old.subject.words)
+    return any(cancelled < words for cancelled in new.cancelled)
 
 
 def _update_degree(
@@ -149,6 +145,8 @@ def _update_degree(
     }
     if not changed and not new.has_cue:
         return 0.0
+    if changed and (are_in_same_slot(new, old) or have_other_qualifiers(new, old)):
+        return 0.0
     overlap = _overlap(new, old, weights, similarity)
     if not changed:
         # "No longer X but Y" names the old value; otherwise the wording must be the same.
@@ -157,7 +155,7 @@ def _update_degree(
         has_same_values = bool(old.values) == bool(new.values) and old.has_hard_value == new.has_hard_value
         share = overlap.contained if names_old_value else overlap.common if has_same_values else 0.0
         return _CERTAIN * (share >= _SAME_WITHOUT_VALUES)
-    if are_in_same_slot(new, old):
+    if _have_other_topics(new, old, similarity):
         return 0.0
     if new.is_negated != old.is_negated and overlap.common < _SAME_WORDING:
         return 0.0  # "Never open port 22." "The port is 8090 now."
@@ -181,6 +179,22 @@ def _update_degree(
     return _CERTAIN * (is_same and next(iter(new.words), "") in old.words)
 
 
+def _have_other_topics(new: Subject, old: Subject, similarity: WordSimilarity) -> bool:
+    """Return whether neither statement mentions the other's topic: "The office is …", "The warehouse is …"."""
+
+    def mentions(subject: Subject, topic: tuple[str, ...], words: Mapping[str, str]) -> bool:
+        pairs = ((words.get(stem, stem), word) for stem in topic for word in subject.words.values())
+        return any(stem in subject.words for stem in topic) or any(
+            similarity(*pair) >= _SYNONYM_COSINE for pair in pairs
+        )
+
+    return (
+        bool(new.topic and old.topic)
+        and not mentions(old, new.topic, new.words)
+        and not mentions(new, old.topic, old.words)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Overlap:
     """`common`: share of all words that are the same; `contained`: of the shorter statement's words."""
@@ -195,13 +209,16 @@ def _overlap(new: Subject, old: Subject, weights: Mapping[str, float], similarit
 
     shared = new.words.keys() & old.words.keys()
     same = sum(map(weight, shared))
-    unmatched = [stem for stem in old.words if stem not in shared]
+    unmatched = old.words.keys() - shared
     if new.has_cue:
-        for stem in new.words.keys() - shared:
-            best = max(unmatched, key=lambda other: similarity(new.words[stem], old.words[other]), default=None)
-            if best is not None and similarity(new.words[stem], old.words[best]) >= _SYNONYM_COSINE:
+        for stem in [stem for stem in new.words if stem not in shared]:
+            cosine, best = max(
+                ((similarity(new.words[stem], old.words[other]), other) for other in unmatched),
+                default=(0.0, ""),
+            )
+            if cosine >= _SYNONYM_COSINE:
                 same += min(weight(stem), weight(best))
-                unmatched.remove(best)
+                unmatched.discard(best)
     new_weight, old_weight = sum(map(weight, new.words)), sum(map(weight, old.words))
     if not same:
         return _Overlap(0.0, 0.0)
@@ -224,4 +241,8 @@ def word_similarity() -> WordSimilarity:
         row: NDArray[np.float32] = embedder.embed([word])[0]
         return row
 
-    return lambda one, other: float(vector(one) @ vector(other))
+    @lru_cache(maxsize=_MAX_PAIRS)
+    def cosine(one: str, other: str) -> float:
+        return float(vector(one) @ vector(other))
+
+    return cosine

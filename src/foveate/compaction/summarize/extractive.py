@@ -520,6 +520,8 @@ def _statement_entry(statement: Statement) -> _SectionEntry:
     section = _STATEMENT_SECTIONS[statement.kind]
     if statement.label and section is _SummarySection.OTHER:
         section = _SummarySection.FACTS
+    if statement.speaker is Speaker.MODEL and section is _SummarySection.FACTS:
+        section = _SummarySection.STATE  # as when it is the last thing that the assistant said
     prefix = ASSISTANT_PREFIX if statement.speaker is Speaker.MODEL else statement.request_prefix
     if statement.request_prefix:
         section = _SummarySection.GOAL
