@@ -204,7 +204,8 @@ def _reports_error(line: str, match: re.Match[str]) -> bool:
 
 def clean_sentence(sentence: str) -> str:
     """The sentence on one line, without list markers."""
-    return " ".join(sentence.strip(_LIST_MARKERS).removeprefix("- ").strip(_LIST_MARKERS).split())
+    clean = " ".join(sentence.strip(_LIST_MARKERS).removeprefix("- ").strip(_LIST_MARKERS).split())
+    return clean.replace("**", "", 1) if clean.count("**") % 2 else clean  # the other half was a marker
 
 
 def _clip_sentence(sentence: str, position: int, *, min_words: int = _MIN_SENTENCE_WORDS) -> str:

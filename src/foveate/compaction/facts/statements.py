@@ -177,7 +177,7 @@ _CONFIRMED = frozenset((StatementKind.TASK, StatementKind.FACT, StatementKind.DE
 
 
 def _find_subject(sentence: str) -> Subject:
-    plain = _plain(sentence)
+    plain = _unquoted(sentence)
     unlabelled = strip_label(plain)
     if unlabelled != plain and starts_with_value(unlabelled):
         return find_subject(plain)  # "Budget: 2,400 euros": the label says what the value is
@@ -209,7 +209,11 @@ def _is_plan_to_cancel(before: str) -> bool:
 
 def _plain(sentence: str) -> str:
     """The sentence without what it quotes, for rules."""
-    return _MONTH_MAI.sub("   ", normalize_letters(mask_quotations(sentence)))
+    return _MONTH_MAI.sub("   ", _unquoted(sentence))
+
+
+def _unquoted(sentence: str) -> str:
+    return normalize_letters(mask_quotations(sentence))
 
 
 def _is_constraint(sentence: str, speaker: Speaker) -> bool:

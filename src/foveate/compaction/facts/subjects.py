@@ -33,7 +33,14 @@ _OPENING = re.compile(
     r"(?:(?:now|then|next|also|and|ok|okay|please|first|jetzt|dann|bitte)[\s,]{1,3}){1,4}", re.IGNORECASE
 )
 _CLAUSE_END = re.compile(
-    r";\s+|(?<=[^\d\s][.!?])(?<!\bDr\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bMs\.)(?<!\bSt\.)(?<!\bNr\.)\s+(?=\S)|(?<=\d[.!?])\s+(?=[A-Z][a-z]+\s)"
+    r";\s+|(?<=[^\d\s][.!?])(?<!\bDr\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bMs\.)(?<!\bSt\.)(?<!\bNr\.)\s+(?=\S)"
+    r"|(?<=\d[.!?])\s+(?=[A-Z][a-z]+\s)"
+)
+# Who says something is not what it is about: "Ana says that the hotel …".
+_ATTRIBUTION = re.compile(
+    r"^(?:[\w'’.-]{1,40}\s){1,3}"
+    r"(?:says?|said|confirmed|reports?|reported|wrote|thinks|told (?:me|us)|sagt|sagte|schreibt|dit|dice|diz)"
+    r"(?:,?\s(?:that|dass|que|che))?\s(?=\S)"
 )
 # A reason at the end of a sentence is about something else: "…, because Ana works until the 13th".
 _REASON = re.compile(
@@ -177,7 +184,7 @@ class _Token:
 
 def find_subject(sentence: str) -> Subject:
     """The subject of a sentence without its label."""
-    sentence = cut_reason(sentence)
+    sentence = _ATTRIBUTION.sub("", cut_reason(sentence), count=1)
     cue_spans = [
         match.span()
         for match in language().update_cues.finditer(sentence)
@@ -454,7 +461,7 @@ def _is_negated(tokens: Sequence[_Token]) -> bool:
     """Return whether a clause has a negation: not "no longer", which announces a change, nor "no more than"."""
     return any(
         (token.lower in rules().negations or token.lower.endswith(_NOT_ENDS))
-        and not token.is_cue
+        and not (token.is_cue or token.continues)
         and not (following and following.lower in _BOUND_WORDS)
         for token, following in zip_longest(tokens, tokens[1:])
     )

@@ -161,7 +161,7 @@ def summarize_by_rules(
         ranked_fact
         for ranked_fact in ranked
         if ranked_fact.fact.kind not in SENTENCE_KINDS and ranked_fact.fact.text not in tail_facts
-        if not is_generic_name(ranked_fact.fact.text)
+        if not is_generic_name(ranked_fact.fact.text) and not _is_bare_result(ranked_fact.fact)
     ]
     # A name that only people mention is better carried in its sentence.
     summary.fill_names([ranked_fact for ranked_fact in names if _is_from_work(ranked_fact.fact)])
@@ -214,6 +214,14 @@ _MAX_FILLS = 3
 
 def _is_from_work(fact: Fact) -> bool:
     return any(fact.count_messages_by(speaker) for speaker in Speaker if speaker is not Speaker.USER)
+
+
+def _is_bare_result(fact: Fact) -> bool:
+    """Return whether a fact is a number without a unit that only tool results contain, such as a table cell."""
+    is_bare = fact.kind is FactKind.NUMBER and not any(char.isalpha() for char in fact.text)
+    return is_bare and not any(
+        fact.count_messages_by(speaker) for speaker in Speaker if speaker is not Speaker.TOOL_RESULT
+    )
 
 
 @dataclass(frozen=True, slots=True)

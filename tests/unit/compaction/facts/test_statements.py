@@ -53,6 +53,14 @@ def test_a_label_is_a_few_words_before_a_colon_and_not_a_clause(line: str, label
     assert statements_of(line)[0].label == label
 
 
+def test_a_statement_after_a_labelled_one_stands_alone() -> None:
+    assert texts_of("TODO: ask the landlord about parking. The staging port is 8081. Call him first.") == [
+        "TODO: ask the landlord about parking.",
+        "The staging port is 8081.",
+        "Call him first.",
+    ]
+
+
 def test_a_label_covers_the_rest_of_its_line() -> None:
     assert texts_of("BUDGET: The cap is $500. Never exceed it.\nThe sky is blue today.") == [
         "BUDGET: The cap is $500. Never exceed it.",

@@ -40,6 +40,16 @@ def current_texts(*texts: str) -> list[str]:
         ("Das Treffen ist am 3. Mai.", "Das Treffen ist doch erst am 9. Mai."),
         ("La cena es a las 20:30.", "La cena ahora es a las 21:15."),
         ("Le code est AB-12.", "Désormais le code est CD-34."),
+        ("Der Wagen kommt am 14. Juli.", "Der Wagen kommt am 27. Mai."),
+        ("Backups are kept for 93 days.", "Legal says backups are kept for 30 days."),
+        (
+            "The hotel in Lisbon is booked for 12 June.",
+            "Actually the hotel is from 14 June, because Ana works.",
+        ),
+        ("Budget: 2,400 euros in total.", "The budget went up to 2,900 euros."),
+        ("The loan has a rate of 3.4%.", "The rate is not 3.4% any more but 3.9%."),
+        ("TODO: Buy tickets for the museum on Tuesday.", "Forget the museum and the boat tour."),
+        ("Book the fireworks for 23:00.", "We cancelled the fireworks because of the drought."),
     ],
 )
 def test_a_later_statement_about_the_same_thing_wins(old: str, new: str) -> None:
@@ -67,6 +77,13 @@ def test_a_later_statement_about_the_same_thing_wins(old: str, new: str) -> None
         ("The tomatoes go into bed 3.", "The peppers now go into bed 5."),
         ("The north fence is 12 metres long.", "The south fence is 19 metres long."),
         ("Lunch is at 12:30.", "The budget is 300 euros."),
+        ("The hotel in Lisbon costs 120 euros a night.", "The hotel in Porto is now 95 euros."),
+        ("Ana's passport number is X1234567.", "Ben's number is now Y7654321."),
+        ("The office is at 8 Mill Road.", "The warehouse moved to 22 Canal Street."),
+        ("The raised bed gets 12 litres a day.", "The herb bed actually gets 5 litres a day."),
+        ("The budget for food is 300 euros.", "The budget for travel went up to 450 euros."),
+        ("Buy museum tickets for Tuesday.", "Don't forget the museum tickets."),
+        ("The unused index takes 3 GB.", "We still need to drop the unused index."),
     ],
 )
 def test_similar_statements_about_different_things_both_stay(one: str, other: str) -> None:

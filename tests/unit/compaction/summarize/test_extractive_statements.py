@@ -205,3 +205,17 @@ def test_what_the_tail_changes_is_left_out() -> None:
     )
 
     assert summary.text == "- Never fly."
+
+
+def test_numbers_of_tables_and_acronyms_are_not_names() -> None:
+    table = "| id | price |\n| 1 | 300 |\nThe API answers JSON over HTTP. See src/orders/export.py."
+    messages = [user_message("Have a look at it."), result_message(table)]
+
+    names = summarize(messages, 600).partition("Names: ")[2].split()
+
+    assert "src/orders/export.py" in names
+    assert {"300", "API", "JSON", "HTTP"}.isdisjoint(names)
+
+
+def test_half_a_bold_marker_is_not_carried() -> None:
+    assert "- Deadline: Friday at 17:30." in summarize([user_message("**Deadline**: Friday at 17:30.")], 400)
