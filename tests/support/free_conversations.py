@@ -1,6 +1,6 @@
 """Short conversations in free words, with what a summary must carry and what is no longer true.
 
-Rules may be tuned on `DEV`; `TEST` has other domains and is only measured.
+Rules may be tuned on `DEV` and `MORE_DEV`.
 """
 
 from dataclasses import dataclass
@@ -314,6 +314,134 @@ CANCELLED_TEST = (
         "money-negation",
         ("Do not pay invoice 5512 before they answer.", "Invoice 5519 can be paid."),
         ("invoice 5512", "5519"),
+    ),
+)
+MORE_DEV = (
+    FreeConversation(
+        "parcels",
+        ("Send the parcels to 12 Elm Street.", "Please send the parcels to 90 Oak Avenue from now on."),
+        ("90 Oak",),
+        ("12 Elm",),
+    ),
+    FreeConversation(
+        "mum",
+        ("Mum lives at 5 Rose Court.", "Mum has moved, she lives at 31 Abbey Road."),
+        ("31 Abbey",),
+        ("5 Rose",),
+    ),
+    FreeConversation(
+        "postcode", ("Postcode: EH6 6JH.", "The postcode should be EH7 5AB."), ("EH7 5AB",), ("EH6 6JH",)
+    ),
+    FreeConversation(
+        "oven",
+        ("The oven goes to 180 degrees.", "I'd go with 200 degrees for the oven."),
+        ("200 degrees",),
+        ("180 degrees",),
+    ),
+    FreeConversation("flour", ("Use 250 g of flour.", "Better take 300 g of flour."), ("300 g",), ("250 g",)),
+    FreeConversation(
+        "soup",
+        ("The soup simmers for 40 minutes.", "It was too long, the soup simmers 25 minutes."),
+        ("25 minutes",),
+        ("40 minutes",),
+    ),
+    FreeConversation(
+        "cron-job",
+        ("The cron job runs at 02:00.", "I rescheduled the cron job, 04:30 is quieter."),
+        ("04:30",),
+        ("02:00",),
+    ),
+    FreeConversation(
+        "web-server",
+        ("The web server has 8 GB of RAM.", "We upgraded the web server, it has 32 GB."),
+        ("32 GB",),
+        ("8 GB",),
+    ),
+    FreeConversation(
+        "gateway",
+        ("Our gateway address is 10.0.0.1.", "The gateway address is 10.0.8.1, I was wrong."),
+        ("10.0.8.1",),
+        ("10.0.0.1",),
+    ),
+    FreeConversation(
+        "team-meeting",
+        ("The team meets on Tuesdays at 10:00.", "We meet at 11:30 these days."),
+        ("11:30",),
+        ("10:00",),
+    ),
+    FreeConversation(
+        "projector",
+        ("Paula brings the projector.", "Paula is ill, so Igor brings the projector."),
+        ("Igor",),
+        ("Paula brings",),
+    ),
+    FreeConversation(
+        "invoice",
+        ("The invoice is due on 3 March.", "The due date of the invoice is 20 March."),
+        ("20 March",),
+        ("3 March",),
+    ),
+    FreeConversation("chairs", ("We need 12 chairs.", "Make it 18 chairs."), ("18 chairs",), ("12 chairs",)),
+    FreeConversation(
+        "seat", ("I'd like a window seat.", "No, an aisle seat is better after all."), ("aisle",), ()
+    ),
+    FreeConversation("airline", ("We fly with Iberia.", "We fly with TAP instead."), ("TAP",), ("Iberia",)),
+    FreeConversation(
+        "plumber",
+        ("The plumber comes on Monday.", "The plumber can't make Monday, he comes on Thursday."),
+        ("Thursday",),
+        ("comes on Monday",),
+    ),
+    FreeConversation(
+        "plumber-electrician",
+        ("The plumber comes on Monday.", "The electrician comes on Thursday now."),
+        ("Monday", "Thursday"),
+        (),
+    ),
+    FreeConversation(
+        "rooms", ("Room 4 has 12 seats.", "Room 5 now has 20 seats."), ("12 seats", "20 seats"), ()
+    ),
+    FreeConversation(
+        "servers", ("Server alpha has 8 GB.", "Server beta was upgraded to 16 GB."), ("8 GB", "16 GB"), ()
+    ),
+    FreeConversation(
+        "flights", ("Flight TP123 leaves at 08:10.", "Flight TP456 leaves at 17:40."), ("08:10", "17:40"), ()
+    ),
+    FreeConversation(
+        "arrivals", ("Ana arrives on Friday.", "Ben now arrives on Saturday."), ("Friday", "Saturday"), ()
+    ),
+    FreeConversation(
+        "tickets",
+        ("The adult ticket costs 20 euros.", "The child ticket went up to 12 euros."),
+        ("20 euros", "12 euros"),
+        (),
+    ),
+    FreeConversation(
+        "phones",
+        ("My work phone is 555-0101.", "My private phone changed to 555-0202."),
+        ("555-0101", "555-0202"),
+        (),
+    ),
+    FreeConversation("meals", ("Breakfast is at 07:30.", "Dinner moved to 19:00."), ("07:30", "19:00"), ()),
+    FreeConversation(
+        "deposit-rent", ("The deposit is 500 euros.", "The rent was raised to 900 euros."), ("500", "900"), ()
+    ),
+    FreeConversation(
+        "plants",
+        ("Water the ferns every 3 days.", "Water the cacti every 20 days instead."),
+        ("3 days", "20 days"),
+        (),
+    ),
+    FreeConversation("pizza", ("Order pizza for 12 people.", "Skip the pizza, we cook."), (), ("12 people",)),
+    FreeConversation("sauna", ("Book the sauna for 18:00.", "The sauna is no longer needed."), (), ("18:00",)),
+    FreeConversation(
+        "calls", ("Don't call before 9:00.", "Don't forget to call the bank."), ("9:00", "bank"), ()
+    ),
+    FreeConversation(
+        "cat-sitter",
+        ("We need a cat sitter from 3 to 9 May.", "Never mind the cat sitter, Ola stays home."),
+        (),
+        ("9 May",),
     ),
 )
 DEV = (*UPDATES_DEV, *PAIRS_DEV, *CANCELLED_DEV)

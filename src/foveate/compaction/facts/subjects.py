@@ -487,7 +487,9 @@ def _unmark_qualifiers(tokens: Sequence[_Token]) -> None:
     """
     hard = [number for number, token in enumerate(tokens) if token.value_type not in (None, ValueType.NAME)]
     for number in hard[:-1]:
-        if tokens[number].value_type is ValueType.NUMBER and number and _is_content(tokens[number - 1]):
+        is_first = number == 1 and tokens[number].value_type is ValueType.CODE  # "Flight TP123 leaves at 8:10."
+        is_number = tokens[number].value_type is ValueType.NUMBER
+        if (is_number or is_first) and number and _is_content(tokens[number - 1]):
             tokens[number].value_type = None
     names = [number for number, token in enumerate(tokens) if token.value_type is ValueType.NAME]
     has_hard_value = any(token.value_type not in (None, ValueType.NAME) for token in tokens)

@@ -127,7 +127,7 @@ def _cancels(new: Statement, old: Statement) -> bool:
     if old.label and old.kind is StatementKind.CONSTRAINT:
         return False
     words = set(old.subject.words)
-    return any(cancelled < words for cancelled in new.cancelled)
+    return any(cancelled <= words for cancelled in new.cancelled)
 
 
 def _update_degree(
@@ -176,7 +176,13 @@ def _update_degree(
         return _CERTAIN
     # "The room costs 120." "Breakfast in the room costs 15.": the first word tells what it is about.
     is_same = overlap.common >= _SAME_WORDING or overlap.contained >= _CONTAINED
-    return _CERTAIN * (is_same and next(iter(new.words), "") in old.words)
+    if is_same and next(iter(new.words), "") in old.words:
+        return _CERTAIN
+    # "Spend at most 400 euros on the rental car." "Let's cap the rental car at 350 euros."
+    shared = new.words.keys() & old.words.keys()
+    is_within = any(name in shared for subject in (new, old) for _, name in subject.qualifiers)
+    has_same_noun = any(not left and stem in shared and right in shared for left, stem, right in new.slots)
+    return _CERTAIN * (has_same_noun and not is_within and overlap.contained >= _SAME_WITH_LABEL)
 
 
 def _have_other_topics(new: Subject, old: Subject, similarity: WordSimilarity) -> bool:

@@ -414,7 +414,8 @@ _ASSISTANT_LEVEL = 2
 def _says_something(statement: Statement) -> bool:
     """Return whether a statement is more than small talk."""
     is_plain = statement.kind is StatementKind.OTHER and not statement.label and not statement.is_summary
-    return not is_plain or len(statement.subject.words) >= _MIN_CONTENT_WORDS
+    # A cue is a word too: "An aisle seat is better."
+    return not is_plain or len(statement.subject.words) + statement.subject.has_cue >= _MIN_CONTENT_WORDS
 
 
 _MIN_CONTENT_WORDS = 3

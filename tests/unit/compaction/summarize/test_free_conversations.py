@@ -5,10 +5,10 @@ from itertools import zip_longest
 import pytest
 
 import foveate
-from tests.support.free_conversations import DEV, TEST, FreeConversation
+from tests.support.free_conversations import DEV, MORE_DEV, TEST, FreeConversation
 
-# Their two statements share too few words for the rules.
-KNOWN_FAILURES: frozenset[str] = frozenset()
+# A name without an article or a cue says too little for the rules: "Paula is ill, so Igor …", "Server beta …".
+KNOWN_FAILURES = frozenset(("projector", "servers"))
 
 
 def summarize(texts: list[str], limit_tokens: int = 400) -> str:
@@ -17,11 +17,11 @@ def summarize(texts: list[str], limit_tokens: int = 400) -> str:
 
 def to_parameter(conversation: FreeConversation) -> object:
     is_known = conversation.name in KNOWN_FAILURES
-    marks = pytest.mark.xfail(is_known, reason="too few common words", strict=True)
+    marks = pytest.mark.xfail(is_known, reason="not recognized by the rules", strict=True)
     return pytest.param(conversation, id=conversation.name, marks=marks)
 
 
-@pytest.mark.parametrize("conversation", [*map(to_parameter, (*DEV, *TEST))])
+@pytest.mark.parametrize("conversation", [*map(to_parameter, (*DEV, *MORE_DEV, *TEST))])
 def test_a_summary_carries_what_is_still_true(conversation: FreeConversation) -> None:
     summary = summarize(list(conversation.said))
 
