@@ -160,10 +160,11 @@ def _update_degree(
     if new.is_negated != old.is_negated and overlap.common < _SAME_WORDING:
         return 0.0  # "Never open port 22." "The port is 8090 now."
     if new.has_cue:
-        if overlap.contained >= _SAME_WITH_CUE:
-            return _CERTAIN
-        is_likely = overlap.contained >= _LIKELY_WITH_CUE and not has_other_qualifier(new, old)
-        return overlap.contained * is_likely
+        return (
+            _CERTAIN
+            if overlap.contained >= _SAME_WITH_CUE
+            else overlap.contained * (overlap.contained >= _LIKELY_WITH_CUE)
+        )
     is_unique = new.is_unique and old.is_unique
     if changed == {ValueType.NAME} and new.leading_names and old.leading_names and not is_unique:
         return 0.0  # "Ana is a vegetarian." "Ben is a vegetarian."
