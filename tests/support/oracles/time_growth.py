@@ -9,8 +9,8 @@ Input = TypeVar("Input")
 # Eight times the input takes eight times as long if time grows linearly, 64 times if it grows quadratically.
 _GROWTH = 8
 _MAX_RATIO = 20
-# Less CPU time than this is not judged; from this on the next size is not tried. Below it, the ratio can come from
-# a text that is rejected at once if it is small: one with a NUL in its first 8 KiB is binary.
+# Less CPU time than this is not judged; from this on the next size is not tried. Below it, the ratio can come
+# from a text that is rejected at once if it is small: one with a NUL in its first 8 KiB is binary.
 _FLOOR_SECONDS, _ENOUGH_SECONDS = 0.003, 0.005
 # Small steps at first: exponential growth would never finish a large one.
 _FIRST_SIZES = (16, 22, 28, 40, 64)
