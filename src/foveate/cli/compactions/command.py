@@ -26,7 +26,7 @@ _JSONL, _JSON = "jsonl", "json"
 
 app = typer.Typer(
     name="compactions",
-    help="List, show, undo and export compactions: summaries that replace old messages.",
+    help="List, preview, show, undo and export compactions: summaries that replace old messages.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
