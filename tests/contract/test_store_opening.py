@@ -30,6 +30,7 @@ from tests.support.stores.postgres import PostgresServer
 from tests.support.stores.records import (
     AGENT,
     CALIBRATIONS,
+    CLEARED_COMPACTION,
     COMPACTED_MESSAGES,
     COMPACTION,
     COMPACTION_USE,
@@ -99,6 +100,7 @@ async def fill_store(store: Store) -> None:
     assert await settle_one(store.ledger, CHARGE, accounts=list_accounts(CALL))
     assert not isinstance(await store.ledger.reserve(RESERVATION, now=CALL.at), AccountOverLimit)
     assert await store.compactions.record(FAILED_COMPACTION, (), lease=None)
+    assert await store.compactions.record(CLEARED_COMPACTION, (), lease=None)
     await store.compactions.record_application_changes([COMPACTION_USE])
     assert await store.request_archive.save(STORED_REQUEST)
     await store.traces.save([TRACE])
@@ -155,6 +157,9 @@ async def check_filled(store: Store, *, version: str = VERSIONS[-1]) -> None:
     corrections = await store.corrections.find()
     assert [replace(correction, id="") for correction in corrections] == (
         [CORRECTION] if version >= "0014" else []
+    )
+    assert await store.compactions.get_compaction(CLEARED_COMPACTION.id) == (
+        CLEARED_COMPACTION if version >= "0015" else None
     )
 
 
@@ -266,6 +271,7 @@ MIGRATIONS = {
     "v0012_session_callers.py": "6429d52b99b1d236",
     "v0013_subscriptions.py": "f6d194b5bf0b0744",
     "v0014_possible_charges.py": "e3727e23a59e0983",
+    "v0015_edit_decisions.py": "5b2a92279134a41e",
 }
 
 

@@ -6,6 +6,7 @@ the store. `tests/e2e/test_settings_coverage.py` fails if a setting is missing h
 
 _SETTINGS = "test_settings.py"
 _NUMBERS = "test_settings_numbers.py"
+_PAYING = "test_gateway_paying_edits.py"
 _SERVER = "test_settings_server.py"
 _PROXY = "test_gateway_proxies.py"
 
@@ -25,6 +26,8 @@ _AGENTS = {
         "test_breakpoints_of_a_client_are_replaced_only_if_configured",
     ),
     "context_optimization.compaction": (_NUMBERS, "test_history_is_compacted_for_agents_that_enable_it"),
+    "context_optimization.compaction_trigger": (_PAYING, "test_trigger_and_clearing_can_be_set_for_one_agent"),
+    "context_optimization.clearing": (_PAYING, "test_trigger_and_clearing_can_be_set_for_one_agent"),
     "context_optimization.token_counter": (
         _NUMBERS,
         "test_without_a_counter_the_window_is_left_to_the_provider",
@@ -97,6 +100,8 @@ _CACHE = {
 }
 _COMPACTION = {
     "enabled": (_NUMBERS, "test_history_is_compacted_only_if_enabled"),
+    "trigger": (_PAYING, "test_a_long_session_is_compacted_because_it_pays_and_costs_less"),
+    "clearing": (_PAYING, "test_tool_results_are_cleared_once_the_cache_has_expired"),
     "compact_at_pct": (_NUMBERS, "test_compaction_begins_at_the_configured_share"),
     "tail_keep_tokens": (_NUMBERS, "test_compaction_keeps_the_configured_tokens_of_recent_history"),
     "tool_result_max_pct": (_NUMBERS, "test_long_tool_results_are_cut_at_the_configured_share"),

@@ -113,7 +113,7 @@ class CompactionRunner:
     async def compact(
         self, candidate: CompactionCandidate, usage_log: UsageLog | None = None
     ) -> CompactionResult | None:
-        """Compact a request; None if it is too small, or was compacted or tried recently.
+        """Compact a request; None if it is too small, was compacted or tried recently, or if it does not pay.
 
         A request that would not fit otherwise is always compacted, but with an extractive summary if a model
         was asked recently. If this call is cancelled, `usage_log` still has the usage until then.
@@ -156,7 +156,7 @@ class CompactionRunner:
         ]
         return count_model_turns_since(candidate, max(seen_counts)) if seen_counts else None
 
-    async def _compact(self, candidate: CompactionCandidate, job: "_SummaryJob") -> CompactionResult:
+    async def _compact(self, candidate: CompactionCandidate, job: "_SummaryJob") -> CompactionResult | None:
         started = self._clock()
         plan = await asyncio.to_thread(plan_compaction, candidate, self._counter, self._options)
         record = self._new_record(candidate, plan, started, job.summarizer)
@@ -167,6 +167,11 @@ class CompactionRunner:
                 "the history has no place where it can be cut",
                 lease=None,
             )
+        if candidate.decide is not None:
+            decision = candidate.decide(plan)
+            if decision is None:
+                return None
+            record = replace(record, decision=decision)
         lease = await self._acquire_lease(candidate.session_id)
         for pause in _LEASE_WAITS_SECONDS if candidate.must_fit else ():
             if lease is None:  # the current holder may finish soon, and then its compaction can be used

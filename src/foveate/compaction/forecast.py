@@ -4,12 +4,16 @@ A new session is forecast from recorded agents (`forecast.toml`), then more and 
 from its agent's other sessions.
 """
 
+import math
 import tomllib
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TypedDict
+
+from foveate.prompt_cache.placement.arrival_times import ArrivalForecast
+from foveate.prompt_cache.rules import CacheRules
 
 _TABLE = Path(__file__).with_name("forecast.toml")
 # The remaining requests are grouped: the next, the one after it, and then twice as many in each group.
@@ -86,6 +90,13 @@ class AgentActivity:
 
 
 NO_AGENT_ACTIVITY = AgentActivity()
+
+
+def estimate_cold_share(arrivals: ArrivalForecast, rules: CacheRules) -> float:
+    """The share of requests that find their cache entries expired."""
+    ttl_seconds = rules.ttls[0].seconds if rules.ttls else 0
+    returns = arrivals.probability(0, math.inf)
+    return max(0.0, 1 - arrivals.probability(0, ttl_seconds) / returns) if returns else 1.0
 
 
 def forecast_requests(

@@ -1,12 +1,14 @@
 """Read a stored compaction: its original messages, its author and the meaning of its outcome."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from foveate import formats
 from foveate.compaction.apply import describe_non_text
 from foveate.compaction.store import Compaction, CompactionOutcome, CompactionStore
 from foveate.compaction.summarize.summarizer import EXTRACTIVE_MODEL
+from foveate.cost.ledger import Category, Charge, Ledger
 from foveate.errors import MalformedRequest
 from foveate.model import Format, Part, Request, Text, Thinking, ToolCall, ToolResult
 from foveate.session.hash_chain import compute_chain
@@ -17,21 +19,34 @@ OUTCOME_MEANINGS = {
     CompactionOutcome.LOCK_HELD: "another process was compacting the session, or had just done so",
     CompactionOutcome.NO_BOUNDARY: "the history has no place to cut that keeps tool calls and results together",
     CompactionOutcome.TOOL_RESULT_TRUNCATED: "only the beginning and end of a long tool result are sent",
+    CompactionOutcome.RESULTS_CLEARED: "tool results that are no longer needed are sent as placeholders",
 }
 _UNDONE_MEANINGS = {
     CompactionOutcome.OK: "the messages are sent unchanged",
     CompactionOutcome.TOOL_RESULT_TRUNCATED: "the tool result is sent in full",
+    CompactionOutcome.RESULTS_CLEARED: "the tool results are sent in full",
 }
+
+_MAX_EDITS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealizedGain:
+    """What an edit has saved so far, without the price of its summary, and in how many requests."""
+
+    dollars: Decimal = Decimal(0)
+    requests: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionContents:
-    """`api_format` is None if it is not known."""
+    """`api_format` is None if it is not known, and `realized` if it was not computed."""
 
     compaction: Compaction
     messages: Sequence[bytes]
     api_format: Format | None
     hashes: Sequence[bytes] = ()
+    realized: RealizedGain | None = None
 
 
 async def load_contents(store: CompactionStore, compaction: Compaction) -> CompactionContents:
@@ -52,7 +67,58 @@ def identify_contents(compaction: Compaction, messages: Sequence[bytes]) -> Comp
             return CompactionContents(
                 compaction=compaction, messages=messages, api_format=api_format, hashes=chain.hashes
             )
+        # The messages of cleared results do not follow each other, so their hashes tell nothing.
+        if compaction.cleared and all(_has_results(api_format, raw) for raw in messages):
+            return CompactionContents(compaction=compaction, messages=messages, api_format=api_format)
     return CompactionContents(compaction=compaction, messages=messages, api_format=None)
+
+
+def _has_results(api_format: Format, raw: bytes) -> bool:
+    return any(isinstance(part, ToolResult) for part in formats.parse_message(api_format, raw).parts)
+
+
+async def load_realized_gains(
+    store: CompactionStore, ledger: Ledger, compaction: Compaction
+) -> dict[str, RealizedGain]:
+    """What the edits of the same session have saved since this one, by id."""
+    edits = await store.list_compactions(session_id=compaction.session_id, limit=_MAX_EDITS)
+    charges = [
+        charge
+        async for charge in ledger.list_charges(
+            since=compaction.compacted_at, agent=compaction.agent, session_id=compaction.session_id
+        )
+    ]
+    return realized_gains(edits, charges)
+
+
+def realized_gains(edits: Iterable[Compaction], charges: Iterable[Charge]) -> dict[str, RealizedGain]:
+    """What the edits of a session have saved, by id, from the charges of the session.
+
+    The saving of a request is shared among the edits in force, by the tokens that each of them freed.
+    """
+    made = {edit.id: edit for edit in edits if edit.outcome.changes_requests}
+    freed = {
+        edit.id: edit.freed_tokens - (made[edit.earlier_id].freed_tokens if edit.earlier_id in made else 0)
+        for edit in made.values()
+    }
+    gains = dict.fromkeys(made, RealizedGain())
+    for charge in charges:
+        at, saved = charge.call.at, charge.savings.compaction
+        in_force = [
+            edit.id
+            for edit in made.values()
+            if edit.compacted_at <= at
+            and (edit.undone_at is None or at < edit.undone_at)
+            and freed[edit.id] > 0
+        ]
+        if saved is None or not in_force or charge.call.category is Category.COMPACTION:
+            continue
+        total = sum(freed[id_] for id_ in in_force)
+        for id_ in in_force:
+            gains[id_] = RealizedGain(
+                dollars=gains[id_].dollars + saved * freed[id_] / total, requests=gains[id_].requests + 1
+            )
+    return gains
 
 
 def undone_meaning(compaction: Compaction) -> str:
@@ -60,7 +126,7 @@ def undone_meaning(compaction: Compaction) -> str:
 
 
 def describe_author(compaction: Compaction) -> str:
-    if compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED:
+    if compaction.outcome.concerns_results:
         return f"rules, for {compaction.model}"
     return "rules, without a model" if compaction.model == EXTRACTIVE_MODEL else compaction.model
 

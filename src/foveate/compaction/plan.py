@@ -1,6 +1,6 @@
 """Plan a compaction: the boundary, the summary's limit, and the facts that the summary must not omit."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -25,7 +25,8 @@ from foveate.compaction.facts.extract import (
     rank_facts,
     read_conversation,
 )
-from foveate.compaction.store import Compaction
+from foveate.compaction.schedule import CompactionOption
+from foveate.compaction.store import Compaction, EditDecision
 from foveate.compaction.summarize.extractive import (
     MIN_SUMMARY_TOKENS,
     TokenCounter,
@@ -67,7 +68,8 @@ class CompactionCandidate:
 
     `original` is the client's request and `chain` its hashes. `sent_request` is what goes out: with
     `earlier_compaction` and cache breakpoints, of `sent_tokens`. `must_fit` means that it exceeds the window
-    without a compaction.
+    without a compaction. With `decide`, it is compacted if that pays: once it is known what can be replaced,
+    `decide` returns the numbers, or None if it does not pay.
     """
 
     agent: str
@@ -80,6 +82,7 @@ class CompactionCandidate:
     output_reserve: int
     earlier_compaction: Compaction | None = None
     must_fit: bool = False
+    decide: "Callable[[CompactionPlan], EditDecision | None] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +111,31 @@ class CompactionPlan:
 
 
 def candidate_threshold_tokens(candidate: CompactionCandidate, options: CompactionOptions) -> int:
+    """The size from which on a request is compacted; it also limits tail and summary."""
+    if candidate.decide is not None:
+        return paying_threshold_tokens(candidate.sent_tokens, options)
     return compaction_threshold_tokens(
         candidate.window_tokens, candidate.output_reserve, options.compact_at_pct
     )
+
+
+def paying_threshold_tokens(request_tokens: int, options: CompactionOptions) -> int:
+    """The threshold of a compaction that has to pay: the smallest that still keeps the configured tail.
+
+    A longer summary would cost more than it saves.
+    """
+    return min(request_tokens, 2 * options.tail_keep_tokens)
+
+
+def estimate_compaction(
+    request_tokens: int, preamble_tokens: int, options: CompactionOptions
+) -> CompactionOption:
+    """What a compaction that has to pay would leave, without looking for its boundary."""
+    threshold = paying_threshold_tokens(request_tokens, options)
+    tail = min(options.tail_keep_tokens, threshold // 2)
+    head = max(request_tokens - preamble_tokens - tail, 0)
+    summary = min(summary_limit_tokens(head), max_summary_tokens(threshold))
+    return CompactionOption(tokens_after=preamble_tokens + summary + tail, summary_tokens=summary)
 
 
 def count_model_turns_since(candidate: CompactionCandidate, seen_messages: int) -> int:

@@ -50,10 +50,14 @@ class TokenPrices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditPrices:
-    """The prices of a model; `tiers` are those for requests above some size, smallest first."""
+    """The prices of a model; `tiers` are those for requests above some size, smallest first.
+
+    `summarizer` are those of another model that writes the summaries, without anything in its cache.
+    """
 
     base: TokenPrices
     tiers: tuple[tuple[int, TokenPrices], ...] = ()
+    summarizer: "EditPrices | None" = None
 
     def at(self, request_tokens: float) -> TokenPrices:
         prices = self.base
@@ -69,6 +73,8 @@ class EditPrices:
 
     def summary(self, tokens: float, cached_tokens: float, summary_tokens: float) -> float:
         """The price of a summary of a request. It writes nothing to the cache."""
+        if self.summarizer is not None:
+            return self.summarizer.summary(tokens, 0, summary_tokens)
         prices = self.at(tokens)
         instruction = _INSTRUCTION_TOKENS + _FACTS_SHARE * summary_tokens
         read = min(cached_tokens, tokens)

@@ -13,6 +13,44 @@ class CompactionOutcome(StrEnum):
     LOCK_HELD = "lock_held"
     NO_BOUNDARY = "no_boundary"
     TOOL_RESULT_TRUNCATED = "tool_result_truncated"
+    RESULTS_CLEARED = "results_cleared"
+
+    @property
+    def concerns_results(self) -> bool:
+        """Return whether tool results were edited, and no summary was written."""
+        return self in (CompactionOutcome.TOOL_RESULT_TRUNCATED, CompactionOutcome.RESULTS_CLEARED)
+
+    @property
+    def changes_requests(self) -> bool:
+        """Return whether later requests are sent differently, until it is undone."""
+        return self is CompactionOutcome.OK or self.concerns_results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditDecision:
+    """Why an edit was made: what it was expected to save over how many requests, and to cost, in dollars.
+
+    `moment` is one of `schedule.Moment`. `growth_tokens` is the expected growth from request to request.
+    """
+
+    moment: str
+    gain_dollars: float
+    cost_dollars: float
+    expected_requests: float
+    growth_tokens: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearedBlock:
+    """A tool result of `tokens` that is sent as `text`: block `block` of the message at position `message` of
+    the chain.
+    """
+
+    message: int
+    block: int
+    text: str
+    tokens: int
+    saved_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +63,9 @@ class Compaction:
     `earlier_id` is the compaction of the same session that this one extends; it keeps the earlier messages.
 
     For truncated tool results (`tool_result_truncated`), `boundary` is the hash of their message and
-    `limit_tokens` how much of each is sent. `reason` explains a failure or a fallback.
+    `limit_tokens` how much of each is sent. For cleared ones (`results_cleared`), `boundary` is the hash of the
+    last message in `cleared`. `reason` explains a failure or a fallback. `decision` is None if the size of the
+    request was decisive.
     """
 
     id: str
@@ -47,6 +87,12 @@ class Compaction:
     earlier_id: str | None = None
     limit_tokens: int | None = None
     reason: str = ""
+    decision: EditDecision | None = None
+    cleared: tuple[ClearedBlock, ...] = ()
+
+    @property
+    def freed_tokens(self) -> int:
+        return self.tokens_before - self.tokens_after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ def build_truncation_edits(
         # A token has at least one byte.
         if len(request.messages[index]) <= limit:
             continue
-        for block, result in _tool_results(request, index):
+        for block, result in iterate_tool_results(request, index):
             edit = _truncate_result(result, counter, limit, Place(Area.MESSAGES, index, block))
             edits += [edit] if edit else []
     return tuple(edits)
@@ -160,7 +160,7 @@ def _stale_result_edits(
         if not any(isinstance(part, ToolResult) for part in messages[index].parts):
             continue
         weight = sum(map(_size_chars, messages[index].parts))
-        for block, result in _tool_results(request, index):
+        for block, result in iterate_tool_results(request, index):
             size = tokens[index] * _size_chars(result) // max(weight, 1)
             if result.is_error or size < _MIN_CLEARED_TOKENS or _is_cleared(result):
                 continue
@@ -174,7 +174,7 @@ def _stale_result_edits(
             )
 
 
-def _tool_results(request: Request, index: int) -> Iterator[tuple[int, ToolResult]]:
+def iterate_tool_results(request: Request, index: int) -> Iterator[tuple[int, ToolResult]]:
     raw = request.messages[index]
     single_message_request = replace(request, body=b"{}", tools=(), messages=(raw,), envelope=None)
     blocks = [

@@ -54,6 +54,12 @@ class PromptCacheSettings(_SettingsModel):
 class CompactionSettings(_SettingsModel):
     enabled: bool = False
     """Enable compaction."""
+    trigger: Literal["window", "cost"] = "window"
+    """When to compact: `window` at `compact_at_pct`, `cost` also earlier, if that is expected to save money."""
+    clearing: Literal["off", "cold", "cost"] = "off"
+    """Clear old tool results: `cold` when the prompt cache has expired, `cost` whenever that saves money.
+
+    Works without `enabled` too."""
     compact_at_pct: Share = 0.75
     """Threshold: compact when a request exceeds this share of (context window − response reserve)."""
     tail_keep_tokens: Annotated[int, Field(ge=0)] = 20_000
@@ -113,6 +119,10 @@ class AgentSwitches(_SettingsModel):
     """Override `prompt_cache.client_breakpoints` for this agent."""
     compaction: bool | None = None
     """Override `compaction.enabled` for this agent."""
+    compaction_trigger: Literal["window", "cost"] | None = None
+    """Override `compaction.trigger` for this agent."""
+    clearing: Literal["off", "cold", "cost"] | None = None
+    """Override `compaction.clearing` for this agent."""
     token_counter: bool | None = None
     """Override `token_counter.enabled` for this agent."""
     workspace_cache: bool | None = None

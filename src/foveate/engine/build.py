@@ -39,10 +39,12 @@ from foveate.engine.preview import (
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import ChargeRecorder, CompareCosts
+from foveate.engine.spending.edit_planner import RecordProgress
 from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
 from foveate.engine.steps.caps import EnforceCaps
 from foveate.engine.steps.compactions import ApplyCompactions, LimitTurns
 from foveate.engine.steps.count import CountCorrector, CountTokens
+from foveate.engine.steps.edits import EditHistory
 from foveate.engine.steps.keepalive import CancelKeepAlive
 from foveate.engine.steps.overflow import FitWindow
 from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings
@@ -125,6 +127,7 @@ def build_engine(
             apply_compactions,
             LimitTurns(),
             count,
+            EditHistory(apply_compactions, count, compactor.planner, compactor.clear_results),
             handle_overflow,
             *((InjectSectionsInWindow(inject, handle_overflow.apply),) if inject is not None else ()),
             DropInvalidThinking(),
@@ -142,6 +145,7 @@ def build_engine(
                 RecordResponse(sessions, session_store, stored_conversations),
                 SimulateSavings(session_states, logs),
                 CompareCosts(spending, session_states),
+                RecordProgress(session_states),
                 Calibrate(calibrations),
                 *((keep_alive,) if keep_alive is not None else ()),
                 RecordRejections(rejections),

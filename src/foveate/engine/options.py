@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
+from enum import StrEnum
 
 from foveate.budget.budget import Budget
 from foveate.compaction.overflow import OnOverflow, OverflowOptions
@@ -105,6 +106,17 @@ class KeepAliveOptions:
     max_sessions: int = 64
 
 
+class CompactionTrigger(StrEnum):
+    WINDOW = "window"
+    COST = "cost"
+
+
+class Clearing(StrEnum):
+    OFF = "off"
+    COLD = "cold"
+    COST = "cost"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
     """The options of one agent, and limits that all agents share.
@@ -123,6 +135,8 @@ class AgentOptions:
     long_ttl_providers: frozenset[str] = LONG_TTL_PROVIDERS
     keep_alive: KeepAliveOptions = field(default_factory=KeepAliveOptions)
     compaction_options: CompactionOptions = field(default_factory=CompactionOptions)
+    trigger: CompactionTrigger = CompactionTrigger.WINDOW
+    clearing: Clearing = Clearing.OFF
     tool_result_max_pct: float = TOOL_RESULT_MAX_PCT
     summarizer_model: str = ""
     on_overflow: OnOverflow | None = None
@@ -138,6 +152,18 @@ class AgentOptions:
     def compacts(self) -> bool:
         """Compaction, and truncation of tool results with it, needs counts."""
         return self.compaction and self.token_counter
+
+    @property
+    def compacts_by_cost(self) -> bool:
+        return self.compacts and self.trigger is CompactionTrigger.COST
+
+    @property
+    def clears(self) -> bool:
+        return self.token_counter and self.clearing is not Clearing.OFF
+
+    @property
+    def edits_history(self) -> bool:
+        return self.compaction or self.clearing is not Clearing.OFF
 
     @property
     def sends_keep_alive(self) -> bool:

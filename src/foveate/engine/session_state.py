@@ -9,6 +9,7 @@ from weakref import ReferenceType
 import msgspec
 from msgspec.structs import replace
 
+from foveate.compaction.forecast import NO_AGENT_ACTIVITY, AgentActivity
 from foveate.formats.incremental.envelope import Envelope
 from foveate.formats.json_text.parse import read_role
 from foveate.model import Request, SimulatedState
@@ -26,11 +27,52 @@ MAX_ENTRIES = 500_000
 # In the APIs of all providers.
 _MODEL_ROLES = frozenset(("assistant", "model"))
 
+# Sessions that are idle for longer have ended, as far as forecasts are concerned.
+_ENDED_SECONDS = 3600.0
+_ACTIVITY_SECONDS = 60.0
+# A history that lost this share of at least so many messages, and of which less than a quarter was seen before,
+# was compacted by the client.
+_MIN_COMPACTED_MESSAGES, _KEPT_SHARE, _KNOWN_SHARE = 12, 0.5, 0.25
+
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 # Shared by all new sessions.
 _EMPTY_CACHE, _NO_TOOLS = SimulatedCache(), ToolOrders()
+
+
+class SessionProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of a session so far, their growth, and the dollars spent on them.
+
+    `saved_dollars` is what edits of the history have saved, less what they cost. `last_tokens` is the size of
+    the last request, `compacted_tokens` that after the last compaction, and `judged_tokens` that when tool
+    results were last judged. `compacts_itself`: the client has replaced its own history by something shorter.
+    """
+
+    requests: int = 0
+    last_tokens: int = 0
+    grown_tokens: int = 0
+    spent_dollars: float = 0.0
+    saved_dollars: float = 0.0
+    compacted_tokens: int | None = None
+    judged_tokens: int = 0
+    compacts_itself: bool = False
+
+    def with_response(
+        self, *, requests: int, tokens: int, spent_dollars: float, saved_dollars: float
+    ) -> "SessionProgress":
+        """`requests` is the least number of requests that the history shows."""
+        return replace(
+            self,
+            requests=max(self.requests + 1, requests),
+            last_tokens=tokens,
+            grown_tokens=self.grown_tokens + (max(tokens - self.last_tokens, 0) if self.last_tokens else 0),
+            spent_dollars=self.spent_dollars + spent_dollars,
+            saved_dollars=self.saved_dollars + saved_dollars,
+        )
+
+
+_NO_PROGRESS = SessionProgress()
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +96,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     would_exceed_window: bool = False
     has_served_all: bool = True
     has_invalid_thinking: bool = False
+    progress: SessionProgress = _NO_PROGRESS
 
     def with_request(self, now: float) -> "SessionState":
         if self.last_request_at is None:
@@ -102,6 +145,7 @@ class SessionStates:
         self._sizes: OrderedDict[tuple[str, str], int] = OrderedDict()  # of sessions with cache entries
         self._entries = 0
         self._agents: OrderedDict[str, GapHistogram] = OrderedDict()
+        self._activities: OrderedDict[str, tuple[float, AgentActivity]] = OrderedDict()  # and until when
 
     def session(self, agent: str, session_id: str) -> SessionState:
         return self._sessions.get((agent, session_id), _NEW_SESSION)
@@ -143,8 +187,38 @@ class SessionStates:
     def agent_rhythm(self, agent: str) -> GapHistogram:
         return self._agents.get(agent, NO_GAPS)
 
+    def agent_activity(self, agent: str, now: float) -> AgentActivity:
+        """The sessions of an agent that have ended, as of the last minute."""
+        expires_at, activity = self._activities.get(agent, (0.0, NO_AGENT_ACTIVITY))
+        if now < expires_at:
+            return activity
+        ended = [
+            state.progress
+            for (name, _), state in self._sessions.items()
+            if name == agent
+            and state.progress.requests
+            and state.last_request_at is not None
+            and now - state.last_request_at > _ENDED_SECONDS
+        ]
+        activity = AgentActivity(
+            sessions=len(ended),
+            requests=sum(progress.requests for progress in ended),
+            grown_tokens=sum(progress.grown_tokens for progress in ended),
+        )
+        _put_last(self._activities, agent, (now + _ACTIVITY_SECONDS, activity), limit=_MAX_AGENTS)
+        return activity
+
     def add_gap(self, agent: str, gap_seconds: float) -> None:
         _put_last(self._agents, agent, self.agent_rhythm(agent).with_gap(gap_seconds), limit=_MAX_AGENTS)
+
+
+def is_compacted_by_client(previous_messages: int, messages: int, known_messages: int) -> bool:
+    """Return whether a client has replaced its history by something shorter that was not sent before."""
+    return (
+        previous_messages >= _MIN_COMPACTED_MESSAGES
+        and messages < _KEPT_SHARE * previous_messages
+        and known_messages < _KNOWN_SHARE * messages
+    )
 
 
 def _count_responses(messages: Sequence[bytes]) -> int:

@@ -297,6 +297,7 @@ async def open_gateway(
             write_ahead_log=write_ahead_log,
         )
         adoption_task = None if outbox is None else asyncio.ensure_future(adopt_orphans(outbox, admission))
+        session_states = SessionStates()
         compactor = SessionCompactor(
             store.compactions,
             client,
@@ -304,10 +305,10 @@ async def open_gateway(
             lambda: current_config().cost,
             holder=f"{socket.gethostname()} {os.getpid()} {uuid4().hex[:8]}",
             clock=clock,
+            session_states=session_states,
             on_result=observer.on_compaction,
         )
         remote_counter = RemoteCounter(admission, clock, proxies=proxies)
-        session_states = SessionStates()
         keep_alive = KeepAliveScheduler(
             client,
             admission,

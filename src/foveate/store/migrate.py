@@ -17,7 +17,7 @@ VERSION_TABLE = "foveate_version"
 FIND_VERSION = f"SELECT version_num FROM {VERSION_TABLE}"
 VERSIONS = (
     *("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011"),
-    *("0012", "0013", "0014"),
+    *("0012", "0013", "0014", "0015"),
 )
 """All versions, oldest first; each is a file in `migrations/versions`."""
 

@@ -95,6 +95,8 @@ compactions = Table(
     Column("earlier_id", Text),
     Column("limit_tokens", BigInteger),
     Column("reason", LargeBinary),
+    Column("decision", Text),
+    Column("cleared", LargeBinary),
     Index("compactions_v1_boundary", "agent", "boundary"),
     Index("compactions_v1_session", "session_id"),
     Index("compactions_v1_time", "compacted_at"),

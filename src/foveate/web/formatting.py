@@ -66,6 +66,7 @@ _OUTCOME_LABELS = {
     CompactionOutcome.LOCK_HELD: "skipped",
     CompactionOutcome.NO_BOUNDARY: "not possible",
     CompactionOutcome.TOOL_RESULT_TRUNCATED: "tool results shortened",
+    CompactionOutcome.RESULTS_CLEARED: "tool results cleared",
 }
 
 

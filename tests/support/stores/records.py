@@ -6,7 +6,13 @@ from decimal import Decimal
 
 from blake3 import blake3
 
-from foveate.compaction.store import ApplicationChange, Compaction, CompactionOutcome
+from foveate.compaction.store import (
+    ApplicationChange,
+    ClearedBlock,
+    Compaction,
+    CompactionOutcome,
+    EditDecision,
+)
 from foveate.model import CacheUsage, Format, Usage
 from foveate.prompt_cache.placement.reuse import AgentReuse, ReuseRate
 from foveate.session.store import ArchivedRequest, Session, Turn
@@ -59,6 +65,27 @@ COMPACTION = Compaction(
     duration_seconds=2.5,
     outcome=CompactionOutcome.OK,
     compacted_at=200.0,
+)
+CLEARED_COMPACTION = replace(
+    COMPACTION,
+    id="fold-3",
+    boundary=hash_word(("cleared", 3)),
+    summary="",
+    carried=(),
+    cost=Decimal(0),
+    outcome=CompactionOutcome.RESULTS_CLEARED,
+    compacted_at=350.0,
+    decision=EditDecision(
+        moment="arrival",
+        gain_dollars=0.5,
+        cost_dollars=0.125,
+        expected_requests=12.5,
+        growth_tokens=800.0,
+    ),
+    cleared=(
+        ClearedBlock(message=1, block=0, text="[cleared: \ud83d]", tokens=900, saved_tokens=880),
+        ClearedBlock(message=3, block=2, text="[cleared: \x00]", tokens=400, saved_tokens=380),
+    ),
 )
 COMPACTED_MESSAGES = (
     b'{"role": "user", "content": "look"}',

@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,8 +57,8 @@ def list_(
             "--outcome",
             metavar="OUTCOME",
             help="Only this outcome: ok, failed, lock_held (another process was compacting the session), "
-            "no_boundary (no place to cut the history) or tool_result_truncated (a long tool result was "
-            "shortened instead).",
+            "no_boundary (no place to cut the history), tool_result_truncated (a long tool result was "
+            "shortened) or results_cleared (old tool results became placeholders).",
         ),
     ] = None,
     since: Annotated[
@@ -294,9 +295,11 @@ def _print_count(found: "list[Compaction]", *, is_more: bool) -> None:
 
 async def _load_details(store: "Store", prefix: str) -> "CompactionContents":
     from foveate.cli.compactions.selection import find_compaction
-    from foveate.compaction.inspection import load_contents
+    from foveate.compaction.inspection import load_contents, load_realized_gains
 
-    return await load_contents(store.compactions, await find_compaction(store, prefix))
+    compaction = await find_compaction(store, prefix)
+    gains = await load_realized_gains(store.compactions, store.ledger, compaction)
+    return replace(await load_contents(store.compactions, compaction), realized=gains.get(compaction.id))
 
 
 async def _export(

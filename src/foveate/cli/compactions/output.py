@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, BinaryIO
@@ -37,7 +37,7 @@ from foveate.compaction.inspection import (
     read_message,
     undone_meaning,
 )
-from foveate.compaction.store import Compaction, CompactionOutcome
+from foveate.compaction.store import ClearedBlock, Compaction, CompactionOutcome, EditDecision
 from foveate.errors import BadOption
 
 if TYPE_CHECKING:
@@ -49,6 +49,15 @@ _REASON_INDENT = SHORT_ID_CHARS + GAP
 _MIN_REASON_CELLS = 24
 _EXCERPT_CHARS = 160
 _STYLES = {CompactionOutcome.OK: "green", CompactionOutcome.FAILED: "red"}
+_MOMENTS = {
+    "arrival": "before a request was sent",
+    "response": "after a response",
+    "expiry": "before the cache expired",
+}
+_NOUNS = {
+    CompactionOutcome.TOOL_RESULT_TRUNCATED: "Truncation",
+    CompactionOutcome.RESULTS_CLEARED: "Clearing",
+}
 
 
 def compaction_object(compaction: Compaction) -> dict[str, object]:
@@ -60,7 +69,7 @@ def compaction_row_object(compaction: Compaction) -> dict[str, object]:
     return {
         name: value
         for name, value in compaction_object(compaction).items()
-        if name not in ("summary", "carried")
+        if name not in ("summary", "carried", "cleared")
     }
 
 
@@ -71,6 +80,11 @@ def compaction_details_object(details: CompactionContents, *, full: bool) -> dic
         fields[name] = {"role": role, "line": line} if turn else None
     if full:
         fields["turns"] = [message_text(turn) for turn in details.messages]
+    if details.realized is not None:
+        fields["realized"] = {
+            "dollars": _to_json(details.realized.dollars),
+            "requests": details.realized.requests,
+        }
     return compaction_object(details.compaction) | fields
 
 
@@ -106,7 +120,9 @@ def _to_json(value: object) -> object:
         case Decimal():
             return f"{value:f}"
         case tuple():
-            return list(value)
+            return list(map(_to_json, value))
+        case EditDecision() | ClearedBlock():
+            return asdict(value)
         case _:
             return value
 
@@ -183,7 +199,12 @@ class CompactionFormatter:
         )
         outcome = Styled(_outcome_text(compaction), _outcome_style(compaction))
         yield from self._group([Styled("outcome: ", "dim"), outcome], self._outcome_sentences(compaction))
+        if gains := list(_gain_sentences(details)):
+            yield from self._group([Styled("money", "dim")], gains)
         yield from self._group([Styled("original messages", "dim")], self._original_sentences(details))
+        if compaction.cleared:
+            yield from self._group([Styled("placeholders", "dim")], ())
+            yield from self._text_lines("\n".join(block.text for block in compaction.cleared))
         if compaction.summary:
             yield from self._group([Styled("summary", "dim")], ())
             yield from self._text_lines(compaction.summary)
@@ -222,7 +243,7 @@ class CompactionFormatter:
                 if compaction.seen_messages
                 else ""
             )
-            noun = "Message" if compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED else "Messages"
+            noun = "Message" if compaction.outcome.concerns_results and span.isdigit() else "Messages"
             yield f"{noun} {span}{total_text}{self._describe_saving(compaction)}."
         if compaction.limit_tokens is not None:
             yield f"The limit is {compaction.limit_tokens:,} tokens for each tool result in this message."
@@ -275,8 +296,9 @@ class CompactionFormatter:
             )
             yield f"Compaction {name} was already undone{undone_time}. Nothing has changed."
             return
-        is_truncation = compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED
-        yield f"{'Truncation' if is_truncation else 'Compaction'} {name} is undone."
+        noun = _NOUNS.get(compaction.outcome, "Compaction")
+        concerns_results = compaction.outcome.concerns_results
+        yield f"{noun} {name} is undone."
         if result.still_in_force is not None:
             other = result.still_in_force
             yield (
@@ -285,8 +307,8 @@ class CompactionFormatter:
             )
             return
         restored_text = (
-            f"the whole tool results in message {compaction.messages:,}"
-            if is_truncation
+            f"the whole tool results in message {self._span(compaction)}"
+            if concerns_results
             else f"the original messages {result.first_message:,}{self._dash}{compaction.messages:,}"
         )
         yield (
@@ -299,7 +321,7 @@ class CompactionFormatter:
                 f"Compaction {other.id[:SHORT_ID_CHARS]} applies again and replaces messages "
                 f"{self._span(other)}."
             )
-        if not is_truncation:
+        if not concerns_results:
             yield (
                 "The gateway may compact these messages again at the next compaction. To prevent that, turn "
                 "compaction off."
@@ -308,6 +330,9 @@ class CompactionFormatter:
     def _span(self, compaction: Compaction) -> str:
         if not compaction.messages:
             return ""
+        if compaction.cleared:
+            positions = sorted({block.message + 1 for block in compaction.cleared})
+            return ", ".join(f"{position:,}" for position in positions)
         if compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED:
             return f"{compaction.messages:,}"
         return f"1{self._dash}{compaction.messages:,}"
@@ -316,6 +341,20 @@ class CompactionFormatter:
         if not _has_saved(compaction):
             return f"{compaction.tokens_before:,}" if compaction.tokens_before else ""
         return f"{compaction.tokens_before:,} {self._arrow} {compaction.tokens_after:>{after_cells},}"
+
+
+def _gain_sentences(details: CompactionContents) -> Iterator[str]:
+    decision, realized = details.compaction.decision, details.realized
+    if decision is not None:
+        yield (
+            f"Made {_MOMENTS.get(decision.moment, decision.moment)}, because it was expected to save "
+            f"${decision.gain_dollars:.4f} in about {decision.expected_requests:.0f} more requests and to "
+            f"cost ${decision.cost_dollars:.4f}."
+        )
+    if realized is not None and (decision is not None or realized.requests):
+        requests = f"{realized.requests:,} request{'s' * (realized.requests != 1)}"
+        verb = "lost" if realized.dollars < 0 else "saved"
+        yield f"So far it has {verb} ${abs(realized.dollars):.4f} in {requests}, before its own cost."
 
 
 def _has_saved(compaction: Compaction) -> bool:

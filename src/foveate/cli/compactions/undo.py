@@ -33,6 +33,8 @@ class UndoResult:
             return 0
         if self.compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED:
             return self.compaction.messages
+        if self.compaction.cleared:
+            return self.compaction.cleared[0].message + 1
         return (self.restored.messages if self.restored is not None else 0) + 1
 
     @property
@@ -42,7 +44,7 @@ class UndoResult:
             return 0
         return max(
             0,
-            _saved_tokens(self.compaction) - (_saved_tokens(self.restored) if self.restored is not None else 0),
+            self.compaction.freed_tokens - (self.restored.freed_tokens if self.restored is not None else 0),
         )
 
 
@@ -53,7 +55,7 @@ async def undo_compaction(store: "Store", prefix: str, *, now: float) -> UndoRes
         BadOption: there is no such compaction, or it was never in force.
     """
     compaction = await find_compaction(store, prefix)
-    if compaction.outcome not in (CompactionOutcome.OK, CompactionOutcome.TOOL_RESULT_TRUNCATED):
+    if not compaction.outcome.changes_requests:
         raise BadOption(
             f"nothing to undo: compaction {compaction.id} has the outcome {compaction.outcome} "
             "and changed no request"
@@ -117,7 +119,3 @@ def _boundary_at(hashes: Sequence[bytes], messages: int) -> bytes | None:
 def _precedence(compaction: Compaction) -> tuple[int, float]:
     """Sort key: the compaction with the larger value is in force."""
     return compaction.messages, compaction.compacted_at
-
-
-def _saved_tokens(compaction: Compaction) -> int:
-    return compaction.tokens_before - compaction.tokens_after

@@ -246,8 +246,12 @@ class LlmSummarizer:
         window_tokens: int | None = None,
         delays_seconds: Sequence[float] = RETRY_DELAYS_SECONDS,
         sleep: Sleep = asyncio.sleep,
+        only_cached: bool = False,
     ) -> None:
         """The timeout of `client` is for one response, which can take minutes.
+
+        With `only_cached`, a model that does not summarize what it has in its cache is not asked again with the
+        messages as data, which costs ten times as much.
 
         Raises:
             BadOption: the timeout is one for counting tokens.
@@ -262,6 +266,7 @@ class LlmSummarizer:
         self._window_tokens = window_tokens
         self._delays_seconds = delays_seconds
         self._sleep = sleep
+        self._only_cached = only_cached
 
     async def summarize(
         self, summary_input: SummaryInput, usage_log: UsageLog | None = None, *, limit_tokens: int
@@ -281,7 +286,7 @@ class LlmSummarizer:
                 usage_log,
                 final_steps=_FINAL_STEPS | {_NextStep.RETRY_ONCE},
             )
-            if attempt.next_step not in (_NextStep.AS_DATA, _NextStep.RETRY_ONCE):
+            if self._only_cached or attempt.next_step not in (_NextStep.AS_DATA, _NextStep.RETRY_ONCE):
                 return writer.to_summary(attempt)
         return writer.to_summary(await self._summarize_chunks(summary_input, writer, usage_log))
 

@@ -5,15 +5,24 @@ Summaries are charged as compaction, under the same caps as all calls; if a cap 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from uuid import uuid4
 
 from foveate import formats
+from foveate.compaction.clearing import make_clearing_record
 from foveate.compaction.compact import CompactionResult, CompactionRunner
 from foveate.compaction.plan import CompactionCandidate, candidate_threshold_tokens
-from foveate.compaction.store import CompactionOutcome, CompactionStore
+from foveate.compaction.schedule import Moment
+from foveate.compaction.store import (
+    ClearedBlock,
+    Compaction,
+    CompactionOutcome,
+    CompactionStore,
+    EditDecision,
+)
 from foveate.compaction.summarize.llm import LlmSummarizer
 from foveate.cost.admission import Admission
 from foveate.cost.ledger import Call, Category
@@ -21,15 +30,17 @@ from foveate.cost.savings import make_own_call_savings
 from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import SpendingOptions
+from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.cost_ceiling import (
     CostCeiling,
     max_breakpoint_ttl,
     max_input_tokens,
     read_cost_parameters,
 )
+from foveate.engine.spending.edit_planner import EditAssessment, EditPlanner
 from foveate.engine.spending.paid_client import PaidClient, PaymentOptions
 from foveate.engine.steps.overflow import compaction_candidate
-from foveate.errors import CallRefused, FoveateError
+from foveate.errors import CallRefused, FoveateError, StoreUnavailable
 from foveate.http import JsonClient
 from foveate.model import ComparisonOutcome, Savings, Usage
 
@@ -53,12 +64,14 @@ class SessionCompactor:
         *,
         holder: str,
         clock: Callable[[], float],
+        session_states: SessionStates | None = None,
         on_result: Callable[[str, CompactionResult], None] = lambda _agent, _result: None,
     ) -> None:
         self._compaction_store = compaction_store
         self._client = client
         self._admission = admission
         self._spending = spending
+        self.planner = EditPlanner(session_states or SessionStates(), spending)
         self._holder = holder
         self._clock = clock
         self._on_result = on_result
@@ -81,11 +94,13 @@ class SessionCompactor:
         ):
             return
         candidate = compaction_candidate(context, must_fit=False)
-        if (
-            candidate.sent_tokens < candidate_threshold_tokens(candidate, context.options.compaction_options)
-            or context.session_id in self._tasks
-        ):
+        if context.session_id in self._tasks:
             return
+        if candidate.sent_tokens < candidate_threshold_tokens(candidate, context.options.compaction_options):
+            assessment = self._assess(exchange, context)
+            if assessment is None:
+                return
+            candidate = replace(candidate, decide=assessment.decide)
         # The request as sent, with its breakpoints, so that the summary reads what is cached.
         incoming = exchange.incoming
         sent_request = formats.parse_request(
@@ -96,6 +111,17 @@ class SessionCompactor:
         )
         self._tasks[context.session_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(context.session_id, None))
+
+    def _assess(self, exchange: Exchange, context: RequestContext) -> EditAssessment | None:
+        """The session after a response, if compacting it now seems to pay."""
+        if not context.options.compacts_by_cost:
+            return None
+        calls_tool = bool(exchange.response_parts().tool_calls)
+        assessment = self.planner.assess(context, Moment.RESPONSE, now=self._clock(), calls_tool=calls_tool)
+        if assessment is None:
+            return None
+        option = self.planner.estimate_compaction(context, assessment)
+        return assessment if assessment.plan(compaction=option).compacts else None
 
     async def compact_now(
         self, context: RequestContext, candidate: CompactionCandidate
@@ -141,7 +167,12 @@ class SessionCompactor:
         endpoint = context.endpoint
         compactor = CompactionRunner(
             self._compaction_store,
-            LlmSummarizer(client, endpoint, model=context.options.summarizer_model)
+            LlmSummarizer(
+                client,
+                endpoint,
+                model=context.options.summarizer_model,
+                only_cached=candidate.decide is not None,
+            )
             if client is not None and endpoint is not None
             else None,
             context.counter,
@@ -157,9 +188,66 @@ class SessionCompactor:
             if client is not None:
                 await asyncio.shield(asyncio.ensure_future(client.release()))
         if result is not None:
-            self.on_stored(context.incoming.agent)
-            self._on_result(context.incoming.agent, result)
+            self._record_result(context, candidate, result)
         return result
+
+    def _record_result(
+        self, context: RequestContext, candidate: CompactionCandidate, result: CompactionResult
+    ) -> None:
+        self.on_stored(context.incoming.agent)
+        self._on_result(context.incoming.agent, result)
+        compaction = result.compaction
+        if compaction is None or result.outcome is CompactionOutcome.LOCK_HELD:
+            return
+        tokens_after = None
+        if result.outcome is CompactionOutcome.OK:
+            earlier = candidate.earlier_compaction
+            freed = compaction.freed_tokens - (earlier.freed_tokens if earlier is not None else 0)
+            tokens_after = candidate.sent_tokens - round(freed * context.tokens_per_raw_token)
+        self.planner.record_cost(context, float(compaction.cost or 0), tokens_after)
+
+    async def clear_results(
+        self, context: RequestContext, blocks: Sequence[ClearedBlock], decision: EditDecision
+    ) -> Compaction | None:
+        """Store which tool results of a session are cleared from now on; None if another process edits it.
+
+        Raises:
+            StoreUnavailable: it cannot be stored.
+        """
+        chain, store = context.session.chain, self._compaction_store
+        assert chain is not None
+        agent, now = context.incoming.agent, self._clock()
+        record = make_clearing_record(
+            blocks,
+            chain,
+            decision,
+            agent=agent,
+            session_id=context.session_id,
+            model=context.model,
+            now=now,
+        )
+        positions = sorted({block.message for block in blocks})
+        messages = [
+            context.original.messages[chain.leading_system_messages + position] for position in positions
+        ]
+        lease = await store.acquire_lease(
+            context.session_id,
+            self._holder,
+            ttl_seconds=context.options.compaction_options.lock_ttl_seconds,
+            now=now,
+        )
+        if lease is None:
+            return None
+        try:
+            is_stored = await store.record(record, messages, lease=lease)
+        finally:
+            with suppress(StoreUnavailable):
+                await store.release_lease(lease)
+        if not is_stored:
+            return None
+        self.on_stored(agent)
+        self._on_result(agent, CompactionResult(outcome=record.outcome, compaction=record))
+        return record
 
     async def _paid_client(self, context: RequestContext, candidate: CompactionCandidate) -> PaidClient | None:
         """A client for summaries, once the caps have room for a first call; None if no model is used.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from foveate import formats
 from foveate.compaction.applied_compactions import load_application_history, record_applications
 from foveate.compaction.apply import build_compaction_edits, find_active_compaction
+from foveate.compaction.clearing import build_clearing_edits
 from foveate.compaction.overflow import limit_turns
 from foveate.compaction.store import Compaction, CompactionStore
 from foveate.compaction.thinking import required_betas
@@ -14,7 +15,7 @@ from foveate.engine.context import RequestContext
 from foveate.engine.request import StepFailure
 from foveate.engine.steps.names import COMPACTION, LIMIT_TURNS
 from foveate.errors import StoreUnavailable
-from foveate.model import Edit
+from foveate.model import Edit, ReplaceText
 from foveate.session.counting import run_in_thread_if_large
 from foveate.session.hash_chain import HashChain
 
@@ -39,7 +40,7 @@ class ApplyCompactions:
         self._without_compactions.pop(agent, None)
 
     async def apply(self, context: RequestContext) -> None:
-        if not context.options.compaction or context.session.chain is None or context.session.match is None:
+        if not context.options.edits_history or context.session.chain is None or context.session.match is None:
             return
         if len(context.session.chain) < _MIN_MESSAGES and len(context.original.body) < _MIN_BYTES:
             return
@@ -52,7 +53,7 @@ class ApplyCompactions:
         if (
             context.compactions
             or context.session.chain is None
-            or not (context.options.compaction and self._assumes_none(agent))
+            or not (context.options.edits_history and self._assumes_none(agent))
         ):
             return False
         self.expect_compactions(agent)
@@ -89,12 +90,16 @@ class ApplyCompactions:
         invalid_thinking_ranges = (
             None if application_history is None else application_history.invalid_thinking_ranges()
         )
-        compaction_edits = build_compaction_edits(
-            context.original,
-            context.session.chain,
-            context.compactions,
-            invalid_thinking_ranges=invalid_thinking_ranges,
-            model=context.model,
+        compaction_edits = (
+            ()
+            if not context.options.compaction
+            else build_compaction_edits(
+                context.original,
+                context.session.chain,
+                context.compactions,
+                invalid_thinking_ranges=invalid_thinking_ranges,
+                model=context.model,
+            )
         )
         context.compaction = (
             find_active_compaction(context.session.chain, context.compactions) if compaction_edits else None
@@ -104,7 +109,7 @@ class ApplyCompactions:
             if context.compaction is not None
             else 0
         )
-        truncations: tuple[Edit, ...] = ()
+        truncations: tuple[ReplaceText, ...] = ()
         if context.window_tokens is not None and context.options.compacts:
             truncated = await truncate_tool_results(
                 context.original,
@@ -126,8 +131,13 @@ class ApplyCompactions:
                 context.problems.append(
                     StepFailure(self.name, f"a truncated tool result could not be stored: {truncated.problem}")
                 )
+        clearings = build_clearing_edits(context.session.chain, context.compactions, start=start)
+        cleared_places = {edit.place for edit in clearings}
+        truncations = tuple(edit for edit in truncations if edit.place not in cleared_places)
         context.applied_edits = [applied for applied in context.applied_edits if applied.step != self.name]
-        await context.apply_edits(self.name, (*compaction_edits, *truncations), base_request=context.original)
+        await context.apply_edits(
+            self.name, (*compaction_edits, *truncations, *clearings), base_request=context.original
+        )
         if application_history is not None:
             # Thinking that the provider drops itself precedes the response now, and soon will not.
             await record_applications(

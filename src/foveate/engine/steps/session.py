@@ -5,7 +5,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from foveate.engine.context import RequestContext
-from foveate.engine.session_state import SessionStates
+from foveate.engine.session_state import SessionStates, is_compacted_by_client
 from foveate.engine.steps.names import SESSION
 from foveate.errors import StoreUnavailable
 from foveate.session.hash_chain import HashChain, compute_chain_in_thread
@@ -68,6 +68,12 @@ class FindSession:
             has_served_all=previous.has_served_all
             and self._session_states.has_served_all(agent, session_match, chain, context.original),
         )
+        if not session_match.is_side_request and is_compacted_by_client(
+            previous.messages, len(chain), session_match.known_messages
+        ):
+            context.session.state = replace(
+                context.session.state, progress=replace(previous.progress, compacts_itself=True)
+            )
         if previous.last_request_at is not None:
             self._session_states.add_gap(agent, max(0.0, context.received_at - previous.last_request_at))
         self._session_states.put(agent, context.session_id, context.session.state)

@@ -3,8 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from foveate.compaction.forecast import ActivityPrior, Forecast, SessionActivity, forecast_requests
-from foveate.compaction.plan import max_summary_tokens
+from foveate.compaction.forecast import (
+    ActivityPrior,
+    Forecast,
+    SessionActivity,
+    estimate_cold_share,
+    forecast_requests,
+)
+from foveate.compaction.plan import estimate_compaction, paying_threshold_tokens
 from foveate.compaction.schedule import (
     LOSS_SHARE,
     REFETCH_PROBABILITIES,
@@ -17,7 +23,6 @@ from foveate.compaction.schedule import (
     read_prices,
 )
 from foveate.compaction.staleness import find_clearable_results
-from foveate.compaction.summarize.extractive import summary_limit_tokens
 from foveate.cost.pricing.rates import Rates
 from foveate.prompt_cache.placement.arrival_times import forecast_next_request
 from foveate.replay.simulator.compactions import SimulatedCompaction
@@ -65,13 +70,9 @@ class _Session:
 def forecast_from_prior(
     moment: EditingMoment, session: SessionActivity, prior: ActivityPrior | None = None
 ) -> Forecast:
-    arrivals = forecast_next_request(moment.gaps)
-    ttl = moment.call.rules.ttls[0].seconds if moment.call.rules.ttls else 0
-    returns = arrivals.probability(0, float("inf"))
-    within = arrivals.probability(0, ttl)
     return forecast_requests(
         session,
-        cold_share=max(0.0, 1 - within / returns) if returns else 1.0,
+        cold_share=estimate_cold_share(forecast_next_request(moment.gaps), moment.call.rules),
         is_idle=moment.moment is Moment.EXPIRY,
         prior=prior,
     )
@@ -137,13 +138,19 @@ class CostTrigger:
             cached_tokens=cached_tokens,
             last_compacted_tokens=session.compacted_tokens,
             loss_budget_dollars=self._loss_share * session.spent_dollars + session.saved_dollars,
-            compaction=_estimate_compaction(moment) if may_compact else None,
+            compaction=estimate_compaction(
+                moment.call.input_tokens, moment.call.preamble.tokens, moment.options
+            )
+            if may_compact
+            else None,
             clearable=[option for _, option in results],
         )
         plan = plan_edits(state, forecast, prices)
         compaction = None
         if plan.compacts:
-            compaction = moment.plan_compaction(_threshold_tokens(moment))
+            compaction = moment.plan_compaction(
+                paying_threshold_tokens(moment.call.input_tokens, moment.options)
+            )
             option = _compaction_option(moment, compaction) if compaction is not None else None
             plan = plan_edits(replace(state, compaction=option), forecast, prices)
             if plan.compacts and option is not None:
@@ -174,23 +181,6 @@ class CostTrigger:
 def _has_cooled_down(moment: EditingMoment) -> bool:
     responses = moment.responses_since_compaction
     return responses is None or responses >= moment.options.min_turns_between
-
-
-def _threshold_tokens(moment: EditingMoment) -> int:
-    """The threshold that limits tail and summary: the smallest that still keeps the configured tail.
-
-    A longer summary would cost more than it saves.
-    """
-    return min(moment.call.input_tokens, 2 * moment.options.tail_keep_tokens)
-
-
-def _estimate_compaction(moment: EditingMoment) -> CompactionOption:
-    """What a compaction would leave, without looking for its place."""
-    preamble, threshold = moment.call.preamble.tokens, _threshold_tokens(moment)
-    tail = min(moment.options.tail_keep_tokens, threshold // 2)
-    head = max(moment.call.input_tokens - preamble - tail, 0)
-    summary = min(summary_limit_tokens(head), max_summary_tokens(threshold))
-    return CompactionOption(tokens_after=preamble + summary + tail, summary_tokens=summary)
 
 
 def _compaction_option(moment: EditingMoment, compaction: SimulatedCompaction) -> CompactionOption | None:

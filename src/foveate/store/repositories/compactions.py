@@ -4,10 +4,18 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from decimal import Decimal
 from typing import Any
 
-from foveate.compaction.store import ApplicationChange, Compaction, CompactionLease, CompactionOutcome
+from foveate.compaction.store import (
+    ApplicationChange,
+    ClearedBlock,
+    Compaction,
+    CompactionLease,
+    CompactionOutcome,
+    EditDecision,
+)
 from foveate.errors import StoreUnavailable
 from foveate.store.database import Database, Transaction, check_storable_names, group_placeholders
 
@@ -29,11 +37,14 @@ _LOCK_LEASE = "UPDATE compaction_locks_v1 SET fence = fence" + _LEASE_CONDITION
 
 _COMPACTION_COLUMNS = """
 id, agent, session_id, boundary, messages, seen_messages, summary, carried, tokens_before, tokens_after, model,
-cost, duration_seconds, outcome, compacted_at, undone_at, earlier_id, limit_tokens, reason
+cost, duration_seconds, outcome, compacted_at, undone_at, earlier_id, limit_tokens, reason,
+decision, cleared
 """
-_IN_FORCE = f"outcome IN ('{CompactionOutcome.OK}', '{CompactionOutcome.TOOL_RESULT_TRUNCATED}')"
+_IN_FORCE = "outcome IN ({})".format(
+    ", ".join(f"'{outcome}'" for outcome in CompactionOutcome if outcome.changes_requests)
+)
 _ADD_COMPACTION = f"""
-INSERT INTO compactions_v1 ({_COMPACTION_COLUMNS}) VALUES ({", ".join("?" * 19)})
+INSERT INTO compactions_v1 ({_COMPACTION_COLUMNS}) VALUES ({", ".join("?" * 21)})
 ON CONFLICT (id) DO NOTHING
 """
 _ADD_COMPACTED_MESSAGE = "INSERT INTO folded_turns_v1 (compaction_id, position, message) VALUES (?, ?, ?)"
@@ -291,6 +302,8 @@ def _to_row(compaction: Compaction) -> tuple[Any, ...]:
         compaction.earlier_id,
         compaction.limit_tokens,
         compaction.reason[:_MAX_REASON_CHARS].encode("utf-8", "surrogatepass"),
+        None if compaction.decision is None else json.dumps(asdict(compaction.decision)),
+        json.dumps(list(map(asdict, compaction.cleared))).encode() if compaction.cleared else None,
     )
 
 
@@ -314,6 +327,8 @@ def _to_compaction(
     earlier_id: str | None,
     limit_tokens: int | None,
     reason: bytes | None,
+    decision: str | None,
+    cleared: bytes | None,
 ) -> Compaction:
     return Compaction(
         id=id_,
@@ -335,4 +350,6 @@ def _to_compaction(
         earlier_id=earlier_id,
         limit_tokens=limit_tokens,
         reason=(reason or b"").decode("utf-8", "surrogatepass"),
+        decision=None if decision is None else EditDecision(**json.loads(decision)),
+        cleared=tuple(ClearedBlock(**block) for block in json.loads(cleared)) if cleared else (),
     )

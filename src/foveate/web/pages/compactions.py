@@ -14,7 +14,7 @@ from foveate.compaction.inspection import (
     read_message,
     undone_meaning,
 )
-from foveate.compaction.store import Compaction, CompactionOutcome, CompactionStore
+from foveate.compaction.store import Compaction, CompactionStore
 from foveate.errors import MalformedRequest
 from foveate.model import Format
 from foveate.store import Store
@@ -75,7 +75,7 @@ class CompactionDetails:
     @property
     def is_in_force(self) -> bool:
         """Return whether its summary or cut is sent."""
-        is_made = self.compaction.outcome in (CompactionOutcome.OK, CompactionOutcome.TOOL_RESULT_TRUNCATED)
+        is_made = self.compaction.outcome.changes_requests
         return is_made and self.compaction.undone_at is None and not self.is_superseded
 
     @property

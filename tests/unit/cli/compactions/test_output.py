@@ -20,11 +20,11 @@ from foveate.cli.compactions.undo import UndoResult
 from foveate.cli.console import Display
 from foveate.cli.options import shorten_ids
 from foveate.compaction.inspection import OUTCOME_MEANINGS, CompactionContents, undone_meaning
-from foveate.compaction.store import Compaction, CompactionOutcome
+from foveate.compaction.store import ClearedBlock, Compaction, CompactionOutcome, EditDecision
 from foveate.compaction.summarize.summarizer import EXTRACTIVE_MODEL
 from foveate.model import Format
 from tests.support.scenarios.compaction_sessions import claude_body
-from tests.support.stores.records import COMPACTED_MESSAGES, COMPACTION, make_compaction
+from tests.support.stores.records import CLEARED_COMPACTION, COMPACTED_MESSAGES, COMPACTION, make_compaction
 
 WIDE, NARROW = Display(columns=200), Display(columns=80)
 FAILED = replace(
@@ -344,7 +344,7 @@ def test_undoing_again_says_when_it_was_undone() -> None:
 
 
 def test_a_compaction_object_has_every_field_without_loss() -> None:
-    compaction = replace(COMPACTION, summary="a \ud83d", carried=("\x00", "ü"))
+    compaction = replace(CLEARED_COMPACTION, summary="a \ud83d", carried=("\x00", "ü"))
 
     decoded = json.loads(json.dumps(compaction_object(compaction)))
 
@@ -355,6 +355,8 @@ def test_a_compaction_object_has_every_field_without_loss() -> None:
             | {
                 "boundary": bytes.fromhex(decoded["boundary"]),
                 "carried": tuple(decoded["carried"]),
+                "decision": EditDecision(**decoded["decision"]),
+                "cleared": tuple(ClearedBlock(**block) for block in decoded["cleared"]),
                 "cost": Decimal(decoded["cost"]),
                 "outcome": CompactionOutcome(decoded["outcome"]),
             }
@@ -367,6 +369,7 @@ def test_a_row_object_leaves_out_the_texts() -> None:
     assert compaction_object(COMPACTION).keys() - compaction_row_object(COMPACTION).keys() == {
         "summary",
         "carried",
+        "cleared",
     }
 
 

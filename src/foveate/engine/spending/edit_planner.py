@@ -1,0 +1,223 @@
+"""Plan edits of a session's history that pay: from its requests so far, a forecast and the prices."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from foveate.compaction.forecast import Forecast, SessionActivity, estimate_cold_share, forecast_requests
+from foveate.compaction.plan import CompactionPlan, estimate_compaction
+from foveate.compaction.schedule import (
+    LOSS_SHARE,
+    ClearingOption,
+    CompactionOption,
+    EditPlan,
+    EditPrices,
+    EditState,
+    Moment,
+    plan_edits,
+    read_prices,
+)
+from foveate.compaction.store import EditDecision
+from foveate.engine.context import RequestContext
+from foveate.engine.exchange import Exchange
+from foveate.engine.options import SpendingOptions
+from foveate.engine.session_state import SessionStates
+from foveate.formats.incremental.envelope import get_parameters
+from foveate.formats.json_text.parse import is_set, read_role
+from foveate.prompt_cache.placement.arrival_times import forecast_next_request
+
+_MODEL_ROLES = frozenset(("assistant", "model"))
+# The provider compacts or clears the history itself: Anthropic's and OpenAI's parameter.
+_CONTEXT_MANAGEMENT = "context_management"
+# Results in a warm cache are judged again after the request has grown by this factor.
+_JUDGED_GROWTH = 1.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditAssessment:
+    """A session at some moment, with what is expected of it."""
+
+    state: EditState
+    forecast: Forecast
+    prices: EditPrices
+    tokens_per_raw_token: float
+
+    def plan(
+        self, *, compaction: CompactionOption | None = None, clearable: Sequence[ClearingOption] = ()
+    ) -> EditPlan:
+        state = replace(self.state, compaction=compaction, clearable=clearable)
+        return plan_edits(state, self.forecast, self.prices)
+
+    def decide(self, plan: CompactionPlan) -> EditDecision | None:
+        """Decide about a compaction once it is known what it replaces."""
+        replaced = plan.summary_input.replaced_tokens - plan.limit_tokens
+        option = CompactionOption(
+            tokens_after=self.state.request_tokens - round(replaced * self.tokens_per_raw_token),
+            summary_tokens=round(plan.limit_tokens * self.tokens_per_raw_token),
+        )
+        edits = self.plan(compaction=option)
+        return self.make_decision(edits) if edits.compacts else None
+
+    def make_decision(self, plan: EditPlan) -> EditDecision:
+        return EditDecision(
+            moment=self.state.moment,
+            gain_dollars=plan.gain_dollars,
+            cost_dollars=plan.cost_dollars,
+            expected_requests=plan.expected_requests,
+            growth_tokens=self.forecast.growth_tokens,
+        )
+
+
+class EditPlanner:
+    def __init__(self, session_states: SessionStates, spending: Callable[[], SpendingOptions]) -> None:
+        self._session_states = session_states
+        self._spending = spending
+
+    def assess(
+        self, context: RequestContext, moment: Moment, *, now: float, calls_tool: bool = True
+    ) -> EditAssessment | None:
+        """Assess a session; None if nothing can be decided: sizes or prices are unknown, or the client or the
+        provider edits the history.
+
+        `calls_tool`: the last response calls a tool, so the client goes on by itself.
+        """
+        prices = self._read_prices(context, now)
+        if prices is None or not _may_edit(context):
+            return None
+        state = self._session_states.session(context.incoming.agent, context.session_id)
+        progress = state.progress
+        tokens = _request_tokens(context)
+        arrivals = forecast_next_request(
+            state.rhythm, self._session_states.agent_rhythm(context.incoming.agent)
+        )
+        is_arrival = moment is Moment.ARRIVAL
+        forecast = forecast_requests(
+            SessionActivity(
+                requests=progress.requests + is_arrival,
+                grown_tokens=progress.grown_tokens,
+                calls_tool=calls_tool,
+            ),
+            agent=self._session_states.agent_activity(context.incoming.agent, now),
+            cold_share=estimate_cold_share(arrivals, context.rules),
+            is_idle=moment is Moment.EXPIRY,
+        )
+        cached_tokens = min(self._cached_tokens(context, now), tokens)
+        spent = progress.spent_dollars + (prices.request(tokens, cached_tokens) if is_arrival else 0.0)
+        return EditAssessment(
+            state=EditState(
+                moment=moment,
+                request_tokens=tokens,
+                preamble_tokens=_preamble_tokens(context),
+                cached_tokens=cached_tokens,
+                last_compacted_tokens=progress.compacted_tokens,
+                loss_budget_dollars=LOSS_SHARE * spent + progress.saved_dollars,
+            ),
+            forecast=forecast,
+            prices=prices,
+            tokens_per_raw_token=context.tokens_per_raw_token,
+        )
+
+    def estimate_compaction(self, context: RequestContext, assessment: EditAssessment) -> CompactionOption:
+        state = assessment.state
+        return estimate_compaction(
+            state.request_tokens, state.preamble_tokens, context.options.compaction_options
+        )
+
+    def record_cost(self, context: RequestContext, dollars: float, tokens_after: int | None = None) -> None:
+        """Note what an edit cost, and the size of the request after a compaction."""
+        agent, session_id = context.incoming.agent, context.session_id
+        state = self._session_states.session(agent, session_id)
+        progress = structs.replace(state.progress, saved_dollars=state.progress.saved_dollars - dollars)
+        if tokens_after is not None:
+            progress = structs.replace(progress, compacted_tokens=tokens_after)
+        self._session_states.put(agent, session_id, structs.replace(state, progress=progress))
+
+    def needs_judgement(self, context: RequestContext, assessment: EditAssessment) -> bool:
+        """Return whether tool results are judged now: judging reads all of them.
+
+        They are if the cache is cold, and otherwise once the request has grown.
+        """
+        state, judged = assessment.state, context.session.state.progress.judged_tokens
+        is_warm = state.cached_tokens > state.preamble_tokens
+        return not is_warm or not judged <= state.request_tokens < _JUDGED_GROWTH * judged
+
+    def record_judgement(self, context: RequestContext, tokens: int) -> None:
+        agent, session_id = context.incoming.agent, context.session_id
+        state = self._session_states.session(agent, session_id)
+        progress = structs.replace(state.progress, judged_tokens=tokens)
+        self._session_states.put(agent, session_id, structs.replace(state, progress=progress))
+
+    def _read_prices(self, context: RequestContext, now: float) -> EditPrices | None:
+        book, provider = self._spending().prices, context.incoming.provider
+        rates = book.rates(context.model, provider=provider, at=now)
+        prices = read_prices(rates) if rates is not None else None
+        summarizer = context.options.summarizer_model
+        if prices is None or not summarizer or summarizer == context.model:
+            return prices
+        summarizer_rates = book.rates(summarizer, provider=provider, at=now)
+        summarizer_prices = read_prices(summarizer_rates) if summarizer_rates is not None else None
+        return None if summarizer_prices is None else replace(prices, summarizer=summarizer_prices)
+
+    def _cached_tokens(self, context: RequestContext, now: float) -> int:
+        """The longest prefix that may be cached; 0 only if it is certainly not.
+
+        What other processes have sent is not known here.
+        """
+        state = self._session_states.session(context.incoming.agent, context.session_id)
+        if not context.session.state.has_served_all:
+            return _request_tokens(context)
+        live = [entry.tokens for entry in state.cache.entries.values() if entry.is_live(now)]
+        return round(max(live, default=0) * context.tokens_per_raw_token)
+
+
+def _may_edit(context: RequestContext) -> bool:
+    match = context.session.match
+    return (
+        match is not None
+        and not match.is_side_request
+        and context.count.total is not None
+        and not context.has_unknown_size
+        and not context.is_read_only
+        and not context.session.state.progress.compacts_itself
+        and not is_set(get_parameters(context.original).get(_CONTEXT_MANAGEMENT))
+    )
+
+
+def _request_tokens(context: RequestContext) -> int:
+    assert context.count.total is not None
+    return context.count.reported_tokens or context.count.total.tokens
+
+
+def _preamble_tokens(context: RequestContext) -> int:
+    """The tokens of the system prompt and the tools."""
+    preamble = replace(context.request, messages=())
+    return round(context.counter.count_request(preamble).total.tokens * context.tokens_per_raw_token)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordProgress:
+    """Adds each response to the progress of its session."""
+
+    session_states: SessionStates
+
+    def __call__(self, exchange: Exchange) -> None:
+        context, charge = exchange.context, exchange.charge
+        if context is None or charge is None or not exchange.has_complete_usage:
+            return
+        match, usage = context.session.match, exchange.usage
+        if match is None or match.is_side_request or usage is None:
+            return
+        agent, session_id = context.incoming.agent, context.session_id
+        state = self.session_states.session(agent, session_id)
+        progress = state.progress.with_response(
+            requests=0 if state.progress.requests else 1 + _count_model_messages(context.original.messages),
+            tokens=usage.cache.input_tokens,
+            spent_dollars=float(charge.dollars or 0),
+            saved_dollars=float(exchange.savings.compaction or 0),
+        )
+        self.session_states.put(agent, session_id, structs.replace(state, progress=progress))
+
+
+def _count_model_messages(messages: Sequence[bytes]) -> int:
+    return sum(read_role(raw) in _MODEL_ROLES for raw in messages)

@@ -1,0 +1,258 @@
+"""Edits of the history that pay, in a running gateway: compaction by cost, and clearing of tool results."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+
+from foveate.compaction.store import Compaction, CompactionOutcome
+from foveate.config.settings import Settings
+from foveate.cost.ledger import GroupBy
+from foveate.engine.from_settings import options_by_agent
+from foveate.engine.options import AgentOptions
+from foveate.sandbox.script import ScriptedCall, ScriptStep
+from foveate.store import open_store
+from tests.support.processes.commands import spawn
+from tests.support.scenarios.priced_workloads import HEADERS, MODEL, Body, Texts
+from tests.support.servers.gateway import RunningGateway, running_gateway
+from tests.support.servers.sandbox import RunningSandbox, running_sandbox
+
+_COMPACTION = {"extractive": True, "tail_keep_tokens": 8_000}
+READ_TOOL = {
+    "name": "Read",
+    "description": "Reads a file.",
+    "input_schema": {"type": "object", "properties": {"file_path": {"type": "string"}}},
+}
+# The model always goes on. It never writes a summary, so rules do.
+NEXT_CALL = ScriptStep(tools=(ScriptedCall(name="Read", input={"file_path": "src/next.py"}),))
+PAUSE_SECONDS = 4_000.0
+
+
+class FileReader:
+    """An agent that reads one file after the other, each for the first time, as Claude Code does."""
+
+    def __init__(self, tokens_per_file: int = 1_500) -> None:
+        self._text = Texts()
+        self._tokens = tokens_per_file
+        self._system = self._text(2_000)
+        self.parameters: Body = {}
+        self.messages: list[Body] = [{"role": "user", "content": self._text(200)}]
+
+    def request(self) -> Body:
+        return {
+            "model": MODEL,
+            "max_tokens": 64,
+            "system": [{"type": "text", "text": self._system, "cache_control": {"type": "ephemeral"}}],
+            "tools": [READ_TOOL],
+            **self.parameters,
+            "messages": [*self.messages[:-1], _with_breakpoint(self.messages[-1])],
+        }
+
+    def read_file(self, number: int) -> None:
+        path, id_ = f"src/file_{number}.py", f"toolu_{len(self.messages)}"
+        call = {"type": "tool_use", "id": id_, "name": "Read", "input": {"file_path": path}}
+        result = {
+            "type": "tool_result",
+            "tool_use_id": id_,
+            "content": f"file {number}\n{self._text(self._tokens)}",
+        }
+        self.messages += [
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [result]},
+        ]
+
+
+def _with_breakpoint(message: Body) -> Body:
+    content = message["content"]
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return {**message, "content": [*blocks[:-1], {**blocks[-1], "cache_control": {"type": "ephemeral"}}]}
+
+
+def configure(compaction: Body, switches: Body | None = None) -> AgentOptions:
+    """The options of an agent with these settings for all agents, and these of its own."""
+    settings = Settings.model_validate(
+        {
+            "context_optimization": {"compaction": _COMPACTION | compaction},
+            "agents": [{"id": "ana", "context_optimization": switches or {}}],
+        }
+    )
+    return options_by_agent(settings)("ana")
+
+
+def send(client: httpx.Client, agent: FileReader) -> Body:
+    response = client.post("/v1/messages", json=agent.request())
+    assert response.status_code == 200, response.text
+    usage: Body = response.json()["usage"]
+    return usage
+
+
+def run_agent(
+    gateway: RunningGateway,
+    sandbox: RunningSandbox,
+    requests: int,
+    *,
+    agent: FileReader | None = None,
+    pauses: Sequence[int] = (),
+    on_sent: Callable[[], None] = lambda: None,
+) -> Iterator[int]:
+    """Send requests; yield the number of input tokens of each. It is idle for long before some of them."""
+    agent = agent or FileReader()
+    with httpx.Client(base_url=gateway.url, headers=HEADERS, timeout=60) as client:
+        for number in range(requests):
+            sandbox.clock.now += PAUSE_SECONDS if number in pauses else 20
+            usage = send(client, agent)
+            yield (
+                usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"]
+            )
+            time.sleep(0.08)  # for a compaction
+            on_sent()
+            agent.read_file(number)
+
+
+def read_edits(folder: Path) -> Sequence[Compaction]:
+    async def read() -> Sequence[Compaction]:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            return (await store.compactions.list_compactions(limit=100))[::-1]
+
+    return asyncio.run(read())
+
+
+def wait_for_edits(folder: Path, sandbox: RunningSandbox, known: list[int]) -> None:
+    """Wait until the summaries that the gateway has asked for are stored. `known` is their number so far."""
+    summaries = sum(request.body.count(b"call no tool") > 0 for request in sandbox.requests)
+    deadline = time.monotonic() + 30
+    while summaries > known[0] and len(read_edits(folder)) < summaries:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    known[0] = summaries
+
+
+def read_cost(folder: Path) -> float:
+    async def read() -> float:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            totals = await store.ledger.sum_charges([GroupBy.CATEGORY])
+            return float(sum(total.dollars for total in totals))
+
+    return asyncio.run(read())
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_long_session_is_compacted_because_it_pays_and_costs_less(tmp_path: Path) -> None:
+    costs = {}
+    for trigger in ("window", "cost"):
+        folder = tmp_path / trigger
+        folder.mkdir()
+        options = configure({"enabled": True, "trigger": trigger})
+        with (
+            running_sandbox(NEXT_CALL, repeat=True) as sandbox,
+            running_gateway(sandbox.url, folder, clock=sandbox.clock, options=options) as gateway,
+        ):
+            list(run_agent(gateway, sandbox, 60, on_sent=partial(wait_for_edits, folder, sandbox, [0])))
+            assert gateway.failed_steps == []
+        costs[trigger] = read_cost(folder)
+    assert read_edits(tmp_path / "window") == []
+    edits = read_edits(tmp_path / "cost")
+    made = [edit for edit in edits if edit.outcome is CompactionOutcome.OK]
+
+    assert made
+    for edit in made:
+        assert edit.decision is not None
+        assert edit.decision.moment == "response"
+        assert edit.decision.gain_dollars > edit.decision.cost_dollars > 0
+        assert edit.decision.expected_requests > 1
+    assert costs["cost"] < 0.9 * costs["window"]
+
+    url = f"sqlite:///{tmp_path}/cost/gateway.sqlite"
+    shown = json.loads(spawn("compactions", "show", made[0].id, "--store", url, "--json").out)
+    assert shown["decision"]["gain_dollars"] == made[0].decision.gain_dollars if made[0].decision else False
+    assert float(shown["realized"]["dollars"]) > float(made[0].cost or 0)
+    text = spawn("compactions", "show", made[0].id, "--store", url).out
+    assert "because it was expected to save $" in text
+    assert "So far it has saved $" in text
+
+
+def test_tool_results_are_cleared_once_the_cache_has_expired(tmp_path: Path) -> None:
+    options = configure({"clearing": "cold"})
+    bodies: list[Body] = []
+    with (
+        running_sandbox(NEXT_CALL, repeat=True) as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        sizes = list(
+            run_agent(
+                gateway,
+                sandbox,
+                34,
+                pauses=(30,),
+                on_sent=lambda: bodies.append(json.loads(sandbox.requests[-1].body)),
+            )
+        )
+        assert gateway.failed_steps == []
+    (edit,) = read_edits(tmp_path)
+
+    assert edit.outcome is CompactionOutcome.RESULTS_CLEARED
+    assert edit.decision is not None
+    assert edit.decision.moment == "arrival"
+    assert sizes[29] - sizes[30] > 0.8 * edit.freed_tokens > 10_000
+    placeholders = [block.text for block in edit.cleared]
+    assert placeholders[0].startswith("[cleared: ")
+    assert "Read src/file_0.py" in placeholders[0]
+    for body in bodies[30:]:  # the same bytes in every later request
+        sent = [
+            block["content"]
+            for message in body["messages"]
+            for block in message["content"]
+            if isinstance(block, dict) and block["type"] == "tool_result"
+        ]
+        texts = [content if isinstance(content, str) else content[0]["text"] for content in sent]
+        assert [text for text in texts if text.startswith("[cleared: ")] == placeholders
+    assert not any("[cleared: " in json.dumps(body) for body in bodies[:30])
+
+
+@pytest.mark.process
+def test_clearing_can_be_undone(tmp_path: Path) -> None:
+    options = configure({"clearing": "cold"})
+    agent, url = FileReader(), f"sqlite:///{tmp_path}/gateway.sqlite"
+    with (
+        running_sandbox(NEXT_CALL, repeat=True) as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        sizes = list(run_agent(gateway, sandbox, 32, agent=agent, pauses=(30,)))
+        (edit,) = read_edits(tmp_path)
+        undone = spawn("compactions", "undo", edit.id, "--store", url)
+        sizes += list(run_agent(gateway, sandbox, 1, agent=agent))
+
+    assert undone.code == 0, undone.err
+    assert "Clearing" in undone.out
+    assert sizes[32] - sizes[31] > 0.8 * edit.freed_tokens
+
+
+def test_nothing_is_cleared_if_the_provider_is_asked_to_clear(tmp_path: Path) -> None:
+    options = configure({"clearing": "cost"})
+    agent = FileReader()
+    agent.parameters = {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}
+    with (
+        running_sandbox(NEXT_CALL, repeat=True) as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        list(run_agent(gateway, sandbox, 32, agent=agent, pauses=(30,)))
+
+    assert read_edits(tmp_path) == []
+
+
+def test_trigger_and_clearing_can_be_set_for_one_agent() -> None:
+    options = configure({}, {"compaction": True, "compaction_trigger": "cost", "clearing": "cold"})
+
+    assert options.compacts_by_cost
+    assert options.clearing == "cold"
+    off = configure(
+        {"trigger": "cost", "clearing": "cost"}, {"compaction_trigger": "window", "clearing": "off"}
+    )
+    assert not off.compacts_by_cost
+    assert not off.clears
