@@ -28,7 +28,6 @@ from benchmarks.harness import BadData, Cell, Report
 from benchmarks.recorded import DATA
 from foveate.compaction.forecast import ActivityPrior
 from foveate.cost.pricing.price_book import PriceBook
-from foveate.cost.pricing.rates import Rates
 from foveate.model import CacheUsage
 from foveate.replay.cost_sum import CostSum
 from foveate.replay.recording import Recording
@@ -44,7 +43,7 @@ from foveate.replay.simulator.editing_run import (
     HistoryEdits,
     WindowTrigger,
 )
-from foveate.replay.simulator.reconstruct import ReconstructedCall, reconstruct_calls
+from foveate.replay.simulator.reconstruct import ReconstructedCall, find_rates, reconstruct_calls
 
 RECORDED, DEFAULTS, WINDOW, OURS, HINDSIGHT = "recorded", "defaults", "window 75%", "ours", "hindsight"
 OURS_COMPACTION, OURS_CLEARING = "ours, only compaction", "ours, only clearing"
@@ -185,18 +184,15 @@ def _bill_session(
     calls = [
         call
         for call in reconstruct_calls(drop_unpriced_tiers(recording, book))
-        if _find_rates(call, book) is not None
+        if find_rates(book, call) is not None
     ]
     reader = MessageReader(recording.format)
-
-    def find_rates(call: ReconstructedCall) -> Rates | None:
-        return _find_rates(call, book)
 
     bills = {RECORDED: _price_calls([(call, call.recorded) for call in calls], book)}
     shared = AdaptiveRun(AbbreviatedPrompts(), DEFAULT_GATEWAY)
     runs: dict[str, EditingRun] = {}
     costs: dict[str, CostSum] = {}
-    for name, policy in _contenders(find_rates, prior).items():
+    for name, policy in _contenders(partial(find_rates, book), prior).items():
         bills[name] = PolicyBill()
         runs[name] = EditingRun(
             shared,
@@ -230,14 +226,10 @@ def _bill_session(
                     bill.usages,
                     bill.events,
                     facts,
-                    find_rates,
+                    partial(find_rates, book),
                     placeholder=peer_placeholder if name in _PEERS else None,
                 )
     return SessionBill(recording.name, source, len(calls), bills, best)
-
-
-def _find_rates(call: ReconstructedCall, book: PriceBook) -> Rates | None:
-    return book.rates(call.call.model, provider=call.rules.provider, at=call.call.at)
 
 
 def _price_calls(calls: Iterable[tuple[ReconstructedCall, CacheUsage]], book: PriceBook) -> PolicyBill:

@@ -233,6 +233,42 @@ def test_clearing_can_be_undone(tmp_path: Path) -> None:
     assert sizes[32] - sizes[31] > 0.8 * edit.freed_tokens
 
 
+def test_a_session_that_returns_to_a_cold_cache_is_compacted_before_its_request_is_sent(tmp_path: Path) -> None:
+    options = configure({"enabled": True, "trigger": "cost"})
+    with (
+        running_sandbox(NEXT_CALL, repeat=True) as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        sizes = list(run_agent(gateway, sandbox, 28, pauses=(25,)))
+        assert gateway.failed_steps == []
+    edits = [edit for edit in read_edits(tmp_path) if edit.decision and edit.decision.moment == "arrival"]
+
+    assert [edit.outcome for edit in edits] == [CompactionOutcome.OK]
+    assert sizes[25] < 0.5 * sizes[24]
+
+
+def test_an_idle_session_is_compacted_before_its_cache_expires(tmp_path: Path) -> None:
+    options = configure({"enabled": True, "trigger": "cost"})
+    agent = FileReader()
+    with (
+        running_sandbox(NEXT_CALL, repeat=True) as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        list(run_agent(gateway, sandbox, 24, agent=agent))
+        assert read_edits(tmp_path) == []
+        sandbox.clock.now += 291
+        deadline = time.monotonic() + 20
+        while not read_edits(tmp_path):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        (edit,) = read_edits(tmp_path)
+        (size,) = run_agent(gateway, sandbox, 1, agent=agent)
+
+    assert edit.decision is not None
+    assert edit.decision.moment == "expiry"
+    assert size < 40_000
+
+
 def test_nothing_is_cleared_if_the_provider_is_asked_to_clear(tmp_path: Path) -> None:
     options = configure({"clearing": "cost"})
     agent = FileReader()

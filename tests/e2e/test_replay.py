@@ -86,8 +86,9 @@ def test_a_session_is_shown_as_a_table_of_policies_and_a_check(run: Any) -> None
     assert outcome.code == 0
     assert not outcome.err
     lines = outcome.out.splitlines()
-    assert [line.split()[0] for line in lines[2:10]] == [
-        "recorded", "gateway", "gateway-compaction", "none", "markers", "markers-1h", "adaptive", "fold"
+    assert [line.split()[0] for line in lines[2:11]] == [
+        "recorded", "gateway", "gateway-compaction", "gateway-cost", "none", "markers", "markers-1h",
+        "adaptive", "fold",
     ]  # fmt: skip
     assert "Through the gateway with its default configuration, this session would have cost" in outcome.out
     assert lines[-1].strip() == "client_breakpoints: replace"
@@ -101,7 +102,7 @@ def test_a_narrow_terminal_gets_short_lines() -> None:
 
     lines = outcome.out.splitlines()
     assert max(map(len, lines)) <= 40
-    assert "adaptive            $0.19  $0.16   91%" in lines
+    assert "adaptive            $0.19  $0.1561   91%" in lines
 
 
 @pytest.mark.process

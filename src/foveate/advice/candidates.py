@@ -15,6 +15,8 @@ SettingValue = bool | float | str
 _SECTION = "context_optimization"
 _COMPACTION = (_SECTION, "compaction", "enabled")
 _COMPACT_AT = (_SECTION, "compaction", "compact_at_pct")
+_TRIGGER = (_SECTION, "compaction", "trigger")
+_CLEARING = (_SECTION, "compaction", "clearing")
 _RESULT_LIMIT = (_SECTION, "compaction", "tool_result_max_pct")
 _CACHE = (_SECTION, "prompt_cache", "enabled")
 _BREAKPOINTS = (_SECTION, "prompt_cache", "client_breakpoints")
@@ -24,6 +26,14 @@ _KEEP_ALIVE = (_SECTION, "prompt_cache", "pings", "enabled")
 _THRESHOLDS = (0.75, 0.5, 0.25)
 _RESULT_LIMITS = (0.05, 0.02)
 _SAME_TEXT = "The model sees the same text."
+_SUMMARY_RISK = (
+    "The model loses the exact text of old messages: a summary replaces them. Responses may differ, which this "
+    "simulation cannot show."
+)
+_CLEARING_RISK = (
+    "The model loses tool results that it has not used for a while or has read again since, and may call the "
+    "tool again for one."
+)
 
 
 class Mechanism(StrEnum):
@@ -35,6 +45,7 @@ class Mechanism(StrEnum):
     KEEP_ALIVE = "keep-alive"
     COMPACTION = "compaction"
     TOOL_RESULTS = "tool results"
+    CLEARING = "clearing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +174,24 @@ def _list_all() -> list[Candidate]:
         ),
         *map(_compaction, _THRESHOLDS),
         Candidate(
+            name="compaction when it pays",
+            mechanism=Mechanism.COMPACTION,
+            changes={_COMPACTION: True, _TRIGGER: "cost"},
+            risk=_SUMMARY_RISK,
+        ),
+        Candidate(
+            name="old tool results cleared after pauses",
+            mechanism=Mechanism.CLEARING,
+            changes={_CLEARING: "cold"},
+            risk=_CLEARING_RISK,
+        ),
+        Candidate(
+            name="old tool results cleared when it pays",
+            mechanism=Mechanism.CLEARING,
+            changes={_CLEARING: "cost"},
+            risk=_CLEARING_RISK,
+        ),
+        Candidate(
             name="no compaction",
             mechanism=Mechanism.COMPACTION,
             changes={_COMPACTION: False},
@@ -177,8 +206,7 @@ def _compaction(threshold: float) -> Candidate:
         name=_compaction_name(threshold),
         mechanism=Mechanism.COMPACTION,
         changes={_COMPACTION: True, _COMPACT_AT: threshold},
-        risk="The model loses the exact text of old messages: a summary replaces them. Responses may differ, "
-        "which this simulation cannot show.",
+        risk=_SUMMARY_RISK,
     )
 
 

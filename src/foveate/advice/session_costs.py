@@ -175,7 +175,7 @@ def simulate_recording(
     recorded = _CostTotal(book)
     effective = [_drop_unused_limit(options, calls) for options in configurations.values()]
     distinct = [options for place, options in enumerate(effective) if options not in effective[:place]]
-    runs = start_gateway_runs(distinct, api_format=recording.format)
+    runs = start_gateway_runs(distinct, book, api_format=recording.format)
     totals = [_CostTotal(book) for _ in runs]
     for call in calls:
         rates = _find_rates(call, rates_cache)
@@ -196,6 +196,10 @@ def simulate_recording(
         for run, total in zip(runs, totals, strict=True):
             _simulate_call(run, total, call, rates, reasoning_tokens)
     for run, total in zip(runs, totals, strict=True):
+        for call, summary in run.last_summaries():
+            rates = _find_rates(call, rates_cache)
+            if rates is not None:
+                total.add_own_call(rates, summary.usage, summary.output_tokens)
         for keep_alive in run.finish():
             rates = _find_rates(keep_alive.call, rates_cache)
             if rates is not None:

@@ -111,7 +111,8 @@ def command(
             "-p",
             metavar="POLICY,...",
             help="Policies to compare, separated by commas, or all: recorded (requests as sent), gateway (with "
-            "this configuration), gateway-compaction (also with compaction), none (no cache), markers (fixed "
+            "this configuration), gateway-compaction (also with compaction), gateway-cost (also compacts and "
+            "clears when that pays), none (no cache), markers (fixed "
             "breakpoints, 5-minute TTL), markers-1h (the same, 1-hour TTL), adaptive (Foveate's "
             "breakpoints instead of the client's), fold (the same, with compaction).",
         ),

@@ -219,7 +219,7 @@ class _CompactionCosts:
         before, after = self._next_request()
         steady_before = self._steady(self._state.request_tokens, self._next_group())
         steady_after = self._steady(self._option.tokens_after, self._next_group())
-        return (after - steady_after) - (before - steady_before)
+        return after - before - self._weight_now() * (steady_after - steady_before)
 
     def later_gain(self) -> float:
         """What the remaining requests save, up to one that finds the cache expired: then editing is cheaper."""

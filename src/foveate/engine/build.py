@@ -116,7 +116,7 @@ def build_engine(
             if isinstance(step, ApplyCompactions):
                 step.expect_compactions(agent)
 
-    compactor.on_stored = on_compaction_stored
+    compactor.on_stored, compactor.keep_alive = on_compaction_stored, keep_alive
     find_session = FindSession(sessions, session_store, session_states, may_store_text=may_store_text)
     keep_sent_messages = (KeepSentMessages(),) if tracing is not None else ()
     enforce_caps = EnforceCaps(admission, spending, completion_queue.drain_all_processes)
@@ -127,7 +127,7 @@ def build_engine(
             apply_compactions,
             LimitTurns(),
             count,
-            EditHistory(apply_compactions, count, compactor.planner, compactor.clear_results),
+            EditHistory(apply_compactions, count, compactor),
             handle_overflow,
             *((InjectSectionsInWindow(inject, handle_overflow.apply),) if inject is not None else ()),
             DropInvalidThinking(),

@@ -28,6 +28,7 @@ _LINE_STYLES: dict[Policy, tuple[str, tuple[float, ...]]] = {
     Policy.RECORDED: ("#000000", ()),
     Policy.GATEWAY: ("#F0E442", (3, 1)),
     Policy.GATEWAY_COMPACTION: ("#CC79A7", (3, 1, 1, 1)),
+    Policy.GATEWAY_COST: ("#882255", (6, 1, 1, 1)),
     Policy.NONE: ("#999999", (1, 1.5)),
     Policy.MARKERS: ("#0072B2", (5, 2)),
     Policy.MARKERS_1H: ("#56B4E9", (5, 1.5, 1, 1.5)),

@@ -9,6 +9,7 @@ class Policy(StrEnum):
     RECORDED = "recorded"
     GATEWAY = "gateway"
     GATEWAY_COMPACTION = "gateway-compaction"
+    GATEWAY_COST = "gateway-cost"
     NONE = "none"
     MARKERS = "markers"
     MARKERS_1H = "markers-1h"
@@ -25,6 +26,8 @@ _MEANINGS = {
     Policy.GATEWAY: "the gateway with this configuration",
     Policy.GATEWAY_COMPACTION: "the gateway with this configuration and with compaction: a summary replaces "
     "old history when requests get long",
+    Policy.GATEWAY_COST: "the gateway with this configuration, which also compacts and clears tool results "
+    "whenever that is expected to save money",
     Policy.NONE: "no prompt cache",
     Policy.MARKERS: "fixed breakpoints after the tools, the system prompt and the history, with a 5-minute TTL",
     Policy.MARKERS_1H: "the same breakpoints with a 1-hour TTL",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from foveate.engine.options import AgentOptions
+from foveate.engine.options import AgentOptions, Clearing
 from foveate.replay.outcomes import CostCheck, Outcome, Placeholders, ReplayedSession, sum_outcomes
 from foveate.replay.parallel import SessionResult
 from foveate.replay.policies import Policy
@@ -14,6 +14,7 @@ from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY, keeps_client_
 # A suggestion must save at least this share of the recorded cost more than the current configuration.
 _MIN_SHARE = Decimal("0.01")
 _COMPACTION = ("  compaction:", "    enabled: true")
+_PAYING_EDITS = ("  compaction:", "    enabled: true", "    trigger: cost", "    clearing: cost")
 _REPLACE_BREAKPOINTS = ("  prompt_cache:", "    client_breakpoints: replace")
 
 
@@ -82,6 +83,8 @@ def _configuration_changes(gateway: AgentOptions) -> dict[Policy, tuple[str, ...
     changes: dict[Policy, tuple[str, ...]] = {}
     if not gateway.compaction:
         changes[Policy.GATEWAY_COMPACTION] = ("compaction",)
+    if not (gateway.compacts_by_cost and gateway.clearing is Clearing.COST):
+        changes[Policy.GATEWAY_COST] = ("compaction when it pays", "clearing of old tool results")
     if gateway.prompt_cache and keeps_client_breakpoints(gateway):
         replaced = "Foveate's breakpoints instead of the client's"
         changes[Policy.ADAPTIVE] = (replaced,)
@@ -97,6 +100,7 @@ def _make_yaml(policy: Policy) -> str:
         "context_optimization:",
         *(_REPLACE_BREAKPOINTS if replaces else ()),
         *(_COMPACTION if compacts else ()),
+        *(_PAYING_EDITS if policy is Policy.GATEWAY_COST else ()),
     )
     return "\n".join(lines) + "\n"
 

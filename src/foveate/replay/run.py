@@ -181,6 +181,7 @@ def replay_recording(recording: Recording, book: PriceBook, options: ReplayOptio
     priced = [sent_call for sent_call in calls if _is_priced(sent_call, book)]
     runs = start_runs(
         options.policies,
+        book,
         api_format=recording.format,
         window_tokens=options.window_tokens,
         is_as_sent=options.model is None,
@@ -192,6 +193,8 @@ def replay_recording(recording: Recording, book: PriceBook, options: ReplayOptio
         window = context_window_tokens(sent_call.call.model, options.window_tokens)
         for totals in policy_totals.values():
             totals.add_call(sent_call, charge, window)
+    for totals in policy_totals.values():
+        totals.finish(tariffs)
     check, other_dollars = _check_costs(recording, recorded_calls, book)
     return ReplayedSession(
         name=recording.name,
@@ -266,6 +269,12 @@ class _PolicyTotals:
         self._overflows += window is not None and tokens > window
         if self._options.with_points:
             self.points.append(self._make_point(sent_call, pricing, simulated, window))
+
+    def finish(self, rates: CallRatesCache) -> None:
+        for sent_call, summary in self._run.finish():
+            self._compactions += 1
+            pricing = _find_pricing(sent_call, rates)
+            self._add_usage(self._compaction_costs, pricing, summary.usage, summary.output_tokens)
 
     def _add_usage(self, costs: CostSum, pricing: _CallPricing, usage: CacheUsage, output_tokens: int) -> None:
         _add_cost(costs, pricing, usage, output_tokens)

@@ -64,13 +64,15 @@ def running_sandbox(
     providers: frozenset[SandboxProvider] = frozenset(SandboxProvider),
     tokens: Callable[[str], BlockTokens] = block_tokens_for,
     certificate: Path | None = None,
+    script: Script | None = None,
 ) -> Iterator[RunningSandbox]:
-    """Run a sandbox that responds with `steps` and counts with `tokens`, until the end of the block.
+    """Run a sandbox that responds with `steps` or by `script`, and counts with `tokens`, until the end of the
+    block.
 
     With a PEM file of a key and a `certificate`, it serves HTTPS.
     """
     clock = ManualClock()
-    script = Script(steps=steps, repeat=repeat)
+    script = script or Script(steps=steps, repeat=repeat)
     sandbox = Sandbox(clock=clock, seed=b"of a test", script=script, providers=providers, tokens=tokens)
     with open_listening_socket("127.0.0.1", 0) as listener:
         running = RunningSandbox(url=socket_url(listener), clock=clock)

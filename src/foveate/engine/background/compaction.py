@@ -5,17 +5,19 @@ Summaries are charged as compaction, under the same caps as all calls; if a cap 
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
+from typing import Protocol
 from uuid import uuid4
 
 from foveate import formats
 from foveate.compaction.clearing import make_clearing_record
 from foveate.compaction.compact import CompactionResult, CompactionRunner
 from foveate.compaction.plan import CompactionCandidate, candidate_threshold_tokens
-from foveate.compaction.schedule import Moment
+from foveate.compaction.schedule import EditPlan, Moment
 from foveate.compaction.store import (
     ClearedBlock,
     Compaction,
@@ -52,6 +54,53 @@ _SUMMARY_INPUT_FACTOR = 2
 _SUMMARY_OUTPUT_TOKENS = 16_384
 # A compaction reads a whole history.
 _MAX_CONCURRENT = 4
+_MAX_IDLE_SESSIONS = 64
+_POLL_SECONDS = 1.0
+
+
+class PlannedKeepAlives(Protocol):
+    def saved_tokens(self, context: RequestContext) -> float:
+        """What the planned keep-alive of a session is expected to save; 0 if none is planned."""
+
+    def forget(self, context: RequestContext) -> None:
+        """Send no keep-alive until the next request of the session."""
+
+
+class _IdleSessions:
+    """Sessions about which a decision is due before their cache expires, if no request comes until then."""
+
+    def __init__(self, on_due: Callable[[Exchange, RequestContext], None], clock: Callable[[], float]) -> None:
+        self._on_due = on_due
+        self._clock = clock
+        self._waiting: OrderedDict[str, tuple[float, Exchange, RequestContext]] = OrderedDict()
+        self._poll_task: asyncio.Task[None] | None = None
+
+    def add(self, exchange: Exchange, context: RequestContext, *, due_at: float | None) -> None:
+        self._waiting.pop(context.session_id, None)
+        if due_at is None:
+            return
+        self._waiting[context.session_id] = due_at, exchange, context
+        if len(self._waiting) > _MAX_IDLE_SESSIONS:
+            self._waiting.popitem(last=False)
+        if self._poll_task is None or self._poll_task.done():
+            self._poll_task = asyncio.create_task(self._poll())
+
+    async def close(self) -> None:
+        if self._poll_task is not None:
+            self._poll_task.cancel()
+            await asyncio.gather(self._poll_task, return_exceptions=True)
+
+    async def _poll(self) -> None:
+        while self._waiting:
+            now = self._clock()
+            due = [id_ for id_, (due_at, _, _) in self._waiting.items() if due_at <= now]
+            for id_ in due:
+                _, exchange, context = self._waiting.pop(id_)
+                try:
+                    self._on_due(exchange, context)
+                except Exception:  # noqa: BLE001 - nobody waits: the session goes on uncompacted
+                    _LOG.exception("deciding about the idle session %s failed", id_)
+            await asyncio.sleep(_POLL_SECONDS)
 
 
 class SessionCompactor:
@@ -77,7 +126,10 @@ class SessionCompactor:
         self._on_result = on_result
         # Called with the agent once a compaction is stored.
         self.on_stored: Callable[[str], None] = lambda _agent: None
+        # Set if the gateway sends keep-alive requests.
+        self.keep_alive: PlannedKeepAlives | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._idle = _IdleSessions(self._on_idle, clock)
         self._semaphore = asyncio.Semaphore(_MAX_CONCURRENT)
 
     def __call__(self, exchange: Exchange) -> None:
@@ -96,11 +148,45 @@ class SessionCompactor:
         candidate = compaction_candidate(context, must_fit=False)
         if context.session_id in self._tasks:
             return
-        if candidate.sent_tokens < candidate_threshold_tokens(candidate, context.options.compaction_options):
-            assessment = self._assess(exchange, context)
-            if assessment is None:
-                return
-            candidate = replace(candidate, decide=assessment.decide)
+        if candidate.sent_tokens >= candidate_threshold_tokens(candidate, context.options.compaction_options):
+            self._start(exchange, context, candidate)
+        elif context.options.compacts_by_cost:
+            self._compact_if_it_pays(exchange, context, Moment.RESPONSE)
+
+    def _compact_if_it_pays(self, exchange: Exchange, context: RequestContext, moment: Moment) -> None:
+        """Compact a session after a response, or when it is idle; otherwise decide again before its cache
+        expires.
+        """
+        assessment = self.planner.assess(
+            context, moment, now=self._clock(), calls_tool=bool(exchange.response_parts().tool_calls)
+        )
+        if assessment is None:
+            return
+        option = self.planner.estimate_compaction(context, assessment)
+        plan = assessment.plan(compaction=option)
+        if (
+            moment is Moment.EXPIRY
+            and plan.compacts
+            and not self._replace_keep_alive(context, assessment, plan)
+        ):
+            return
+        if plan.compacts:
+            candidate = compaction_candidate(context, must_fit=False)
+            self._start(exchange, context, replace(candidate, decide=assessment.decide))
+        elif moment is Moment.RESPONSE:
+            self._idle.add(exchange, context, due_at=self.planner.decision_before_expiry(context))
+
+    def _replace_keep_alive(self, context: RequestContext, assessment: EditAssessment, plan: EditPlan) -> bool:
+        """Return whether a compaction is worth more than the planned keep-alive, which it then replaces."""
+        if self.keep_alive is None:
+            return True
+        saved_tokens = self.keep_alive.saved_tokens(context)
+        if saved_tokens * assessment.prices.base.uncached > plan.net_dollars:
+            return False
+        self.keep_alive.forget(context)
+        return True
+
+    def _start(self, exchange: Exchange, context: RequestContext, candidate: CompactionCandidate) -> None:
         # The request as sent, with its breakpoints, so that the summary reads what is cached.
         incoming = exchange.incoming
         sent_request = formats.parse_request(
@@ -112,17 +198,6 @@ class SessionCompactor:
         self._tasks[context.session_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(context.session_id, None))
 
-    def _assess(self, exchange: Exchange, context: RequestContext) -> EditAssessment | None:
-        """The session after a response, if compacting it now seems to pay."""
-        if not context.options.compacts_by_cost:
-            return None
-        calls_tool = bool(exchange.response_parts().tool_calls)
-        assessment = self.planner.assess(context, Moment.RESPONSE, now=self._clock(), calls_tool=calls_tool)
-        if assessment is None:
-            return None
-        option = self.planner.estimate_compaction(context, assessment)
-        return assessment if assessment.plan(compaction=option).compacts else None
-
     async def compact_now(
         self, context: RequestContext, candidate: CompactionCandidate
     ) -> CompactionResult | None:
@@ -131,12 +206,18 @@ class SessionCompactor:
             await asyncio.wait([running])
         return await self._compact(context, candidate)
 
+    def _on_idle(self, exchange: Exchange, context: RequestContext) -> None:
+        is_idle = self.planner.is_last_request(context) and context.session_id not in self._tasks
+        if is_idle and context.options.compacts_by_cost:
+            self._compact_if_it_pays(exchange, context, Moment.EXPIRY)
+
     async def wait(self) -> None:
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
     async def close(self) -> None:
         """Cancel running compactions; their leases are released and nothing is left half done."""
+        await self._idle.close()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -288,6 +288,15 @@ class KeepAliveScheduler:
     def planned_count(self) -> int:
         return len(self._planned)
 
+    def saved_tokens(self, context: RequestContext) -> float:
+        """What the planned keep-alive of a session is expected to save; 0 if none is planned."""
+        planned = self._planned.get(_session_key(context))
+        return planned[0].saved_tokens if planned is not None else 0
+
+    def forget(self, context: RequestContext) -> None:
+        """Send no keep-alive until the next request of the session."""
+        self._planned.pop(_session_key(context), None)
+
     def cancel_planned(self, context: RequestContext) -> None:
         """Cancel the keep-alive of a session that is about to send a request."""
         key = _session_key(context)

@@ -25,6 +25,7 @@ from foveate.engine.options import SpendingOptions
 from foveate.engine.session_state import SessionStates
 from foveate.formats.incremental.envelope import get_parameters
 from foveate.formats.json_text.parse import is_set, read_role
+from foveate.prompt_cache.keepalive import MARGIN_SECONDS
 from foveate.prompt_cache.placement.arrival_times import forecast_next_request
 
 _MODEL_ROLES = frozenset(("assistant", "model"))
@@ -42,6 +43,15 @@ class EditAssessment:
     forecast: Forecast
     prices: EditPrices
     tokens_per_raw_token: float
+
+    @property
+    def is_cold(self) -> bool:
+        """Return whether the cached prefix of the history has expired."""
+        return self.state.cached_tokens <= self.state.preamble_tokens
+
+    def is_above_price_step(self, tokens: int) -> bool:
+        """Return whether a request of so many tokens would have lower prices per token."""
+        return self.prices.at(tokens) != self.prices.at(self.state.request_tokens)
 
     def plan(
         self, *, compaction: CompactionOption | None = None, clearable: Sequence[ClearingOption] = ()
@@ -124,6 +134,17 @@ class EditPlanner:
             state.request_tokens, state.preamble_tokens, context.options.compaction_options
         )
 
+    def decision_before_expiry(self, context: RequestContext) -> float | None:
+        """When to decide again, if no request comes: shortly before the cached prefix expires."""
+        state = self._session_states.session(context.incoming.agent, context.session_id)
+        longest = max(state.cache.entries.values(), key=lambda entry: entry.tokens, default=None)
+        return None if longest is None else longest.expires_at - MARGIN_SECONDS
+
+    def is_last_request(self, context: RequestContext) -> bool:
+        """Return whether the session has had no request since this one."""
+        state = self._session_states.session(context.incoming.agent, context.session_id)
+        return state.last_request_at == context.session.state.last_request_at
+
     def record_cost(self, context: RequestContext, dollars: float, tokens_after: int | None = None) -> None:
         """Note what an edit cost, and the size of the request after a compaction."""
         agent, session_id = context.incoming.agent, context.session_id
@@ -134,13 +155,9 @@ class EditPlanner:
         self._session_states.put(agent, session_id, structs.replace(state, progress=progress))
 
     def needs_judgement(self, context: RequestContext, assessment: EditAssessment) -> bool:
-        """Return whether tool results are judged now: judging reads all of them.
-
-        They are if the cache is cold, and otherwise once the request has grown.
-        """
-        state, judged = assessment.state, context.session.state.progress.judged_tokens
-        is_warm = state.cached_tokens > state.preamble_tokens
-        return not is_warm or not judged <= state.request_tokens < _JUDGED_GROWTH * judged
+        """Return whether the request has grown since tool results were judged: judging reads all of them."""
+        tokens, judged = assessment.state.request_tokens, context.session.state.progress.judged_tokens
+        return not judged <= tokens < _JUDGED_GROWTH * judged
 
     def record_judgement(self, context: RequestContext, tokens: int) -> None:
         agent, session_id = context.incoming.agent, context.session_id

@@ -1,53 +1,83 @@
 """The step that edits the history before a request is sent, if that pays."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
 
 from foveate import formats
 from foveate.compaction.clearing import ClearableBlock, can_clear, find_clearable_blocks
-from foveate.compaction.schedule import Moment
-from foveate.compaction.store import ClearedBlock, Compaction, EditDecision
+from foveate.compaction.compact import CompactionResult
+from foveate.compaction.plan import CompactionCandidate
+from foveate.compaction.schedule import EditPlan, Moment
+from foveate.compaction.store import ClearedBlock, Compaction, CompactionOutcome, EditDecision
 from foveate.engine.context import RequestContext
 from foveate.engine.options import Clearing
 from foveate.engine.spending.edit_planner import EditAssessment, EditPlanner
 from foveate.engine.steps.compactions import ApplyCompactions, LimitTurns
 from foveate.engine.steps.count import CountTokens
 from foveate.engine.steps.names import EDITS
+from foveate.engine.steps.overflow import compaction_candidate
 from foveate.session.counting import run_in_thread_if_large
 
-ClearResults = Callable[[RequestContext, Sequence[ClearedBlock], EditDecision], Awaitable[Compaction | None]]
+
+class HistoryEditor(Protocol):
+    """Makes the edits; see `SessionCompactor`."""
+
+    @property
+    def planner(self) -> EditPlanner: ...
+
+    async def compact_now(
+        self, context: RequestContext, candidate: CompactionCandidate
+    ) -> CompactionResult | None: ...
+
+    async def clear_results(
+        self, context: RequestContext, blocks: Sequence[ClearedBlock], decision: EditDecision
+    ) -> Compaction | None: ...
 
 
 class EditHistory:
-    """Clears tool results that are no longer needed: mostly once the cache has expired."""
+    """Clears tool results that are no longer needed, or compacts: mostly once the cache has expired."""
 
     name = EDITS
 
     def __init__(
-        self,
-        apply_compactions: ApplyCompactions,
-        count_tokens: CountTokens,
-        planner: EditPlanner,
-        clear_results: ClearResults,
+        self, apply_compactions: ApplyCompactions, count_tokens: CountTokens, editor: HistoryEditor
     ) -> None:
         self._apply_compactions = apply_compactions
         self._count_tokens = count_tokens
         self._limit_turns = LimitTurns()
-        self._planner = planner
-        self._clear_results = clear_results
+        self._editor = editor
+        self._planner = editor.planner
 
     async def apply(self, context: RequestContext) -> None:
-        if not context.options.clears or context.session.chain is None:
+        options = context.options
+        if not (options.clears or options.compacts_by_cost) or context.session.chain is None:
             return
         assessment = self._planner.assess(context, Moment.ARRIVAL, now=context.received_at)
-        if assessment is None or not self._may_clear(context, assessment):
+        if assessment is None or assessment.state.request_tokens < assessment.state.min_context_tokens:
             return
-        clearable = await run_in_thread_if_large(lambda: _find_clearable(context), len(context.original.body))
-        self._planner.record_judgement(context, assessment.state.request_tokens)
-        plan = assessment.plan(clearable=[item.option for item in clearable])
-        if not plan.cleared:
-            return
-        blocks = [clearable[number].block for number in sorted(plan.cleared)]
-        record = await self._clear_results(context, blocks, assessment.make_decision(plan))
+        option = self._planner.estimate_compaction(context, assessment)
+        may_compact = (
+            options.compacts_by_cost
+            and context.window_tokens is not None
+            and (assessment.is_cold or assessment.is_above_price_step(option.tokens_after))
+        )
+        clearable: list[ClearableBlock] = []
+        if self._may_clear(context, assessment):
+            clearable = await run_in_thread_if_large(
+                lambda: _find_clearable(context), len(context.original.body)
+            )
+            self._planner.record_judgement(context, assessment.state.request_tokens)
+        plan = assessment.plan(
+            compaction=option if may_compact else None, clearable=[item.option for item in clearable]
+        )
+        record = (
+            await self._compact(context, assessment)
+            if plan.compacts
+            else await self._clear(context, clearable, assessment, plan)
+            if plan.cleared
+            else None
+        )
         if record is None:
             return
         context.compactions = [record, *context.compactions]
@@ -56,13 +86,30 @@ class EditHistory:
         await self._count_tokens.apply(context)
 
     def _may_clear(self, context: RequestContext, assessment: EditAssessment) -> bool:
-        state = assessment.state
-        if state.request_tokens < state.min_context_tokens:
-            return False
-        is_cold = state.cached_tokens <= state.preamble_tokens
-        return is_cold or (
-            context.options.clearing is Clearing.COST and self._planner.needs_judgement(context, assessment)
-        )
+        match context.options.clearing:
+            case Clearing.COLD:
+                return assessment.is_cold
+            case Clearing.COST:
+                return assessment.is_cold or self._planner.needs_judgement(context, assessment)
+            case _:
+                return False
+
+    async def _compact(self, context: RequestContext, assessment: EditAssessment) -> Compaction | None:
+        candidate = replace(compaction_candidate(context, must_fit=False), decide=assessment.decide)
+        result = await self._editor.compact_now(context, candidate)
+        if result is None or result.compaction is None:
+            return None
+        return result.compaction if result.compaction.outcome is CompactionOutcome.OK else None
+
+    async def _clear(
+        self,
+        context: RequestContext,
+        clearable: Sequence[ClearableBlock],
+        assessment: EditAssessment,
+        plan: EditPlan,
+    ) -> Compaction | None:
+        blocks = [clearable[number].block for number in sorted(plan.cleared)]
+        return await self._editor.clear_results(context, blocks, assessment.make_decision(plan))
 
 
 def _find_clearable(context: RequestContext) -> list[ClearableBlock]:

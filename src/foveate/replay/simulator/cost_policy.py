@@ -24,12 +24,14 @@ from foveate.compaction.schedule import (
 )
 from foveate.compaction.staleness import find_clearable_results
 from foveate.cost.pricing.rates import Rates
+from foveate.engine.options import AgentOptions, Clearing
 from foveate.prompt_cache.placement.arrival_times import forecast_next_request
 from foveate.replay.simulator.compactions import SimulatedCompaction
 from foveate.replay.simulator.editing_run import (
     NO_EDITS,
     ClearedResult,
     EditingMoment,
+    EditPolicy,
     HistoryEdits,
     SentResult,
     WindowTrigger,
@@ -79,20 +81,28 @@ def forecast_from_prior(
 
 
 class CostTrigger:
-    """Edits when the expected saving exceeds the cost; the window's limit holds too."""
+    """Edits when the expected saving exceeds the cost; the window's limit holds too.
+
+    Without `compacts_early`, only that limit decides about compactions. With `clears_cold_only`, results are
+    cleared only if the cache has expired.
+    """
 
     def __init__(
         self,
         find_rates: FindRates,
         *,
         compacts: bool = True,
+        compacts_early: bool = True,
         clears: bool = True,
+        clears_cold_only: bool = False,
         loss_share: float = LOSS_SHARE,
         forecast: ForecastFuture = forecast_from_prior,
     ) -> None:
         self._find_rates = find_rates
         self._compacts = compacts
+        self._compacts_early = compacts and compacts_early
         self._clears = clears
+        self._clears_cold_only = clears_cold_only
         self._loss_share = loss_share
         self._forecast = forecast
         self._window = WindowTrigger()
@@ -130,7 +140,11 @@ class CostTrigger:
         prices: EditPrices,
     ) -> HistoryEdits:
         results = self._judge_results(moment, session, cached_tokens) if self._clears else []
-        may_compact = self._compacts and _has_cooled_down(moment)
+        may_compact = (
+            self._compacts_early
+            and _has_cooled_down(moment)
+            and _may_compact_now(moment, cached_tokens, prices)
+        )
         state = EditState(
             moment=moment.moment,
             request_tokens=moment.call.input_tokens,
@@ -172,10 +186,32 @@ class CostTrigger:
         tokens = moment.call.input_tokens
         is_warm = cached_tokens > moment.call.preamble.tokens
         has_grown = not session.judged_tokens <= tokens < _JUDGED_GROWTH * session.judged_tokens
-        if moment.moment is not Moment.ARRIVAL or (is_warm and not has_grown):
+        if moment.moment is not Moment.ARRIVAL or (is_warm and (self._clears_cold_only or not has_grown)):
             return []
         session.judged_tokens = tokens
         return _find_clearable(moment)
+
+
+def make_edit_policy(options: AgentOptions, find_rates: FindRates) -> EditPolicy:
+    """The decisions of a gateway with these options."""
+    if not options.clears and not options.compacts_by_cost:
+        return WindowTrigger()
+    return CostTrigger(
+        find_rates,
+        compacts=options.compacts,
+        compacts_early=options.compacts_by_cost,
+        clears=options.clears,
+        clears_cold_only=options.clearing is Clearing.COLD,
+    )
+
+
+def _may_compact_now(moment: EditingMoment, cached_tokens: int, prices: EditPrices) -> bool:
+    """A request waits for a compaction only if its cache has expired, or if its size makes all of it dearer."""
+    if moment.moment is not Moment.ARRIVAL or cached_tokens <= moment.call.preamble.tokens:
+        return True
+    tokens, preamble_tokens = moment.call.input_tokens, moment.call.preamble.tokens
+    after = estimate_compaction(tokens, preamble_tokens, moment.options).tokens_after
+    return prices.at(after) != prices.at(tokens)
 
 
 def _has_cooled_down(moment: EditingMoment) -> bool:

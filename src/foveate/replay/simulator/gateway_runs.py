@@ -1,21 +1,24 @@
 """Runs of the gateway with several configurations through a session."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from foveate.compaction.tool_results import TOOL_RESULT_MAX_PCT
+from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.options import AgentOptions
 from foveate.model import Format
 from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts
 from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY, AdaptiveRun
+from foveate.replay.simulator.cost_policy import make_edit_policy
 from foveate.replay.simulator.editing_run import (
     EditingRun,
     SimulatedCall,
-    WindowTrigger,
+    SimulatedSummary,
     context_window_tokens,
 )
 from foveate.replay.simulator.keep_alives import SimulatedKeepAlive
-from foveate.replay.simulator.reconstruct import ReconstructedCall
+from foveate.replay.simulator.reconstruct import ReconstructedCall, find_rates
 from foveate.replay.simulator.tool_results import ResultTruncation
 
 
@@ -39,12 +42,18 @@ class GatewayRun:
             return self._editing.simulate(call)
         return SimulatedCall(usage=self._adaptive.serve(call)[0].usage)
 
+    def last_summaries(self) -> Iterator[tuple[ReconstructedCall, SimulatedSummary]]:
+        """The summaries that are written after the last call, with the call before each."""
+        return self._editing.finish() if self._editing is not None else iter(())
+
     def finish(self) -> Sequence[SimulatedKeepAlive]:
         """End the session, and return all keep-alive requests that were sent in it."""
         return (self._editing.adaptive if self._editing is not None else self._adaptive).finish()
 
 
-def start_gateway_runs(configurations: Iterable[AgentOptions], *, api_format: Format) -> list[GatewayRun]:
+def start_gateway_runs(
+    configurations: Iterable[AgentOptions], book: PriceBook, *, api_format: Format
+) -> list[GatewayRun]:
     """Start the gateway with each of these configurations at the beginning of a session.
 
     As in `start_runs`, they share work, and all must receive the same calls in turn. Configurations that differ
@@ -58,12 +67,14 @@ def start_gateway_runs(configurations: Iterable[AgentOptions], *, api_format: Fo
         if options.compacts and options.tool_result_max_pct != TOOL_RESULT_MAX_PCT:
             adaptive = AdaptiveRun(AbbreviatedPrompts(), options, options.keep_alive)
             truncation = ResultTruncation(options.tool_result_max_pct)
-            runs.append(GatewayRun(adaptive, _start_compacting(adaptive, options, api_format), truncation))
+            runs.append(GatewayRun(adaptive, _start_editing(adaptive, options, book, api_format), truncation))
             continue
         uncompacted = dataclasses.replace(
             options,
             compaction=False,
             compaction_options=DEFAULT_GATEWAY.compaction_options,
+            trigger=DEFAULT_GATEWAY.trigger,
+            clearing=DEFAULT_GATEWAY.clearing,
             tool_result_max_pct=TOOL_RESULT_MAX_PCT,
         )
         known = next((run for other, run in shared if other == uncompacted), None)
@@ -71,15 +82,19 @@ def start_gateway_runs(configurations: Iterable[AgentOptions], *, api_format: Fo
             known = AdaptiveRun(abbreviated, uncompacted, options.keep_alive)
             shared.append((uncompacted, known))
         runs.append(
-            GatewayRun(known, _start_compacting(known, options, api_format) if options.compacts else None)
+            GatewayRun(
+                known, _start_editing(known, options, book, api_format) if options.edits_history else None
+            )
         )
     return runs
 
 
-def _start_compacting(adaptive: AdaptiveRun, options: AgentOptions, api_format: Format) -> EditingRun:
+def _start_editing(
+    adaptive: AdaptiveRun, options: AgentOptions, book: PriceBook, api_format: Format
+) -> EditingRun:
     return EditingRun(
         adaptive,
-        WindowTrigger(),
+        make_edit_policy(options, partial(find_rates, book)),
         api_format=api_format,
         window_tokens=None,
         options=options.compaction_options,

@@ -1,9 +1,12 @@
 """Runs of policies through a session: the usage of each call, and the state of the cache after it."""
 
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
-from foveate.engine.options import AgentOptions
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.engine.options import AgentOptions, Clearing, CompactionTrigger
 from foveate.model import CacheUsage, Format, Ttl
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt
 from foveate.prompt_cache.rules import CachingMode
@@ -12,16 +15,26 @@ from foveate.replay.policies import Policy
 from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts
 from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY, AdaptiveRun
 from foveate.replay.simulator.breakpoints import fixed_breakpoint_pieces
-from foveate.replay.simulator.editing_run import EditingRun, SimulatedCall, WindowTrigger
-from foveate.replay.simulator.reconstruct import ReconstructedCall, recorded_breakpoints, serve_call
+from foveate.replay.simulator.cost_policy import make_edit_policy
+from foveate.replay.simulator.editing_run import EditingRun, SimulatedCall, SimulatedSummary
+from foveate.replay.simulator.reconstruct import (
+    ReconstructedCall,
+    find_rates,
+    recorded_breakpoints,
+    serve_call,
+)
 
 
 class PolicyRun(Protocol):
     def simulate(self, call: ReconstructedCall) -> SimulatedCall: ...
 
+    def finish(self) -> Iterable[tuple[ReconstructedCall, SimulatedSummary]]:
+        """The summaries that are written after the last call, with the call before each."""
+
 
 def start_runs(
     policies: Iterable[Policy],
+    book: PriceBook,
     *,
     api_format: Format,
     window_tokens: int | None,
@@ -39,10 +52,10 @@ def start_runs(
     adaptive = AdaptiveRun(prompts.abbreviated)
     served = AdaptiveRun(prompts.abbreviated, gateway)
 
-    def start_compacting(run: AdaptiveRun, options: AgentOptions) -> EditingRun:
+    def start_editing(run: AdaptiveRun, options: AgentOptions) -> EditingRun:
         return EditingRun(
             run,
-            WindowTrigger(),
+            make_edit_policy(options, partial(find_rates, book)),
             api_format=api_format,
             window_tokens=window_tokens,
             options=options.compaction_options,
@@ -50,25 +63,34 @@ def start_runs(
 
     runs: dict[Policy, PolicyRun] = {
         Policy.RECORDED: _RecordedRun() if is_as_sent else _FixedRun(prompts, recorded_breakpoints),
-        Policy.GATEWAY: start_compacting(AdaptiveRun(prompts.abbreviated, gateway), gateway)
-        if gateway.compaction
+        Policy.GATEWAY: start_editing(AdaptiveRun(prompts.abbreviated, gateway), gateway)
+        if gateway.edits_history
         else _UneditedRun(served),
-        Policy.GATEWAY_COMPACTION: start_compacting(served, gateway),
+        Policy.GATEWAY_COMPACTION: start_editing(served, replace(gateway, compaction=True)),
+        Policy.GATEWAY_COST: start_editing(
+            AdaptiveRun(prompts.abbreviated, gateway),
+            replace(gateway, compaction=True, trigger=CompactionTrigger.COST, clearing=Clearing.COST),
+        ),
         Policy.NONE: _UncachedRun(),
         Policy.MARKERS: _make_fixed_run(prompts, 0),
         Policy.MARKERS_1H: _make_fixed_run(prompts, -1),
         Policy.ADAPTIVE: _UneditedRun(adaptive),
-        Policy.ADAPTIVE_COMPACTION: start_compacting(adaptive, DEFAULT_GATEWAY),
+        Policy.ADAPTIVE_COMPACTION: start_editing(adaptive, DEFAULT_GATEWAY),
     }
     return {policy: runs[policy] for policy in policies}
 
 
-class _RecordedRun:
+class _WithoutSummaries:
+    def finish(self) -> Iterable[tuple[ReconstructedCall, SimulatedSummary]]:
+        return ()
+
+
+class _RecordedRun(_WithoutSummaries):
     def simulate(self, call: ReconstructedCall) -> SimulatedCall:
         return SimulatedCall(usage=call.recorded)
 
 
-class _UneditedRun:
+class _UneditedRun(_WithoutSummaries):
     def __init__(self, adaptive: AdaptiveRun) -> None:
         self._adaptive = adaptive
 
@@ -76,7 +98,7 @@ class _UneditedRun:
         return SimulatedCall(usage=self._adaptive.serve(call)[0].usage)
 
 
-class _UncachedRun:
+class _UncachedRun(_WithoutSummaries):
     def simulate(self, call: ReconstructedCall) -> SimulatedCall:
         return SimulatedCall(usage=CacheUsage(uncached=call.input_tokens))
 
@@ -99,7 +121,7 @@ class _SharedPrompts:
         return self._latest[1]
 
 
-class _FixedRun:
+class _FixedRun(_WithoutSummaries):
     """Breakpoints that depend only on what is sent."""
 
     def __init__(self, prompts: _SharedPrompts, choose_breakpoints: _ChooseBreakpoints) -> None:

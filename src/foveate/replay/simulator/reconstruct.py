@@ -16,6 +16,8 @@ from itertools import pairwise
 import msgspec
 from msgspec.structs import replace
 
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.cost.pricing.rates import Rates
 from foveate.errors import MalformedRequest
 from foveate.model import Area, CacheUsage, Format, Place, Ttl
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece, compute_digest
@@ -681,3 +683,7 @@ class _ModelConverter:
             converted = dataclasses.replace(preamble, model=self._model, pieces=pieces, tokens=tokens)
             self._converted_preambles[id(preamble)] = preamble, converted
         return self._converted_preambles[id(preamble)][1]
+
+
+def find_rates(book: PriceBook, call: ReconstructedCall) -> Rates | None:
+    return book.rates(call.call.model, provider=call.rules.provider, at=call.call.at)

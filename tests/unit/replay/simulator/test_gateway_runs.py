@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 
 from foveate.compaction.plan import CompactionOptions
+from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.options import AgentOptions, KeepAliveOptions
 from foveate.model import CacheUsage
 from foveate.replay.policies import Policy
@@ -34,7 +35,7 @@ def simulate(
     recording: Recording, configurations: tuple[AgentOptions, ...]
 ) -> list[tuple[list[SimulatedCall], list[CacheUsage]]]:
     """Return the calls and the keep-alive requests of each configuration."""
-    runs = start_gateway_runs(configurations, api_format=recording.format)
+    runs = start_gateway_runs(configurations, PriceBook(), api_format=recording.format)
     calls = [[run.simulate(call) for run in runs] for call in reconstruct_calls(recording)]
     return [
         ([simulated[number] for simulated in calls], [sent.usage for sent in run.finish()])
@@ -59,6 +60,7 @@ def test_a_configuration_always_equals_the_policy_of_the_gateway(turns: list[Pla
     for options in CONFIGURATIONS[:3]:
         runs = start_runs(
             (Policy.GATEWAY,),
+            PriceBook(),
             api_format=recording.format,
             window_tokens=None,
             is_as_sent=True,

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.options import AgentOptions, KeepAliveOptions
 from foveate.model import CacheUsage
 from foveate.replay.recording import Recording
@@ -16,7 +17,7 @@ REGULAR_PAUSES = [PlannedTurn(gap_seconds=420.0 if number % 4 == 3 else 20.0) fo
 
 def run_session(recording: Recording, options: AgentOptions) -> tuple[int, list[tuple[str, CacheUsage]]]:
     """Return the tokens written by calls, and the usage of each keep-alive request with the call it repeats."""
-    (run,) = start_gateway_runs([options], api_format=recording.format)
+    (run,) = start_gateway_runs([options], PriceBook(), api_format=recording.format)
     usages = [run.simulate(call).usage for call in reconstruct_calls(recording)]
     sent = [(keep_alive.call.call.id, keep_alive.usage) for keep_alive in run.finish()]
     return sum(usage.written_5m + usage.written_1h for usage in usages), sent
@@ -61,7 +62,7 @@ def test_a_conversation_with_thinking_is_not_kept_alive() -> None:
 
 def test_finishing_twice_sends_nothing_again() -> None:
     recording = make_recording(REGULAR_PAUSES)
-    (run,) = start_gateway_runs([KEEPS_ALIVE], api_format=recording.format)
+    (run,) = start_gateway_runs([KEEPS_ALIVE], PriceBook(), api_format=recording.format)
     for call in reconstruct_calls(recording):
         run.simulate(call)
 

@@ -138,7 +138,7 @@ def test_a_growing_session_has_the_breakpoints_and_usage_of_whole_prompts() -> N
 @settings(max_examples=limit_examples(20))
 @given(turns=turn_lists)
 def test_the_recorded_policy_always_has_the_reconstructed_usage(turns: list[PlannedTurn]) -> None:
-    run = start_runs([Policy.RECORDED], api_format=Format.ANTHROPIC, window_tokens=None)[Policy.RECORDED]
+    run = start_runs([Policy.RECORDED], BOOK, api_format=Format.ANTHROPIC, window_tokens=None)[Policy.RECORDED]
 
     for call in reconstruct_calls(make_recording(turns)):
         assert run.simulate(call).usage == call.recorded
