@@ -18,7 +18,7 @@ writes only follow it.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -50,7 +50,7 @@ from foveate.tokens.worker_threads import run_in_thread
 # Fields with a system prompt or tools, in all formats.
 _PROMPT_FIELDS = ("system", "instructions", "tools", "systemInstruction", "system_instruction", "toolConfig")
 _DIGEST_KEY = object()
-# Hashing a larger prompt would block the event loop for milliseconds.
+# Hashing the prompt of a larger request could block the event loop for milliseconds.
 _THREAD_BYTES = 1024 * 1024
 
 _MAX_SESSIONS = 8 * 1024
@@ -74,7 +74,8 @@ class ObservedConversation(msgspec.Struct, frozen=True, kw_only=True):
     is the session that started it. `scope` separates names and response ids of different callers.
     `previous_response_id` is the response that the provider continues from; `is_partial`: the provider has
     earlier messages that the request does not contain. `is_retry`: the client declares that it repeats a
-    request. `compute_prompt_digest` computes the digest of system prompt and tools, `prompt_bytes` in size.
+    request. `compute_prompt_digest` computes the digest of system prompt and tools; the whole request
+    has `body_bytes`.
     """
 
     agent: str
@@ -83,7 +84,7 @@ class ObservedConversation(msgspec.Struct, frozen=True, kw_only=True):
     chain: HashChain
     messages: Sequence[bytes]
     compute_prompt_digest: Callable[[], bytes]
-    prompt_bytes: int = 0
+    body_bytes: int = 0
     named_session_id: str | None = None
     parent_id: str | None = None
     scope: str = ""
@@ -143,9 +144,8 @@ def observe_conversation(
         format=request.format,
         chain=chain,
         messages=request.messages[chain.leading_system_messages :],
-        compute_prompt_digest=cache(partial(_compute_prompt_digest, request, chain.leading_system_messages)),
-        prompt_bytes=sum(len(parameters.get(name) or b"") for name in _PROMPT_FIELDS)
-        + sum(map(len, request.messages[: chain.leading_system_messages])),
+        compute_prompt_digest=partial(_compute_prompt_digest, request, chain.leading_system_messages),
+        body_bytes=len(request.body),
         named_session_id=named_session_id,
         parent_id=name.parent_session_id(agent, scope) if name is not None else None,
         scope=scope,
@@ -299,8 +299,9 @@ class SessionMatcher:
             MalformedRequest: a message cannot be parsed.
             StoreUnavailable: the store is needed and cannot be reached.
         """
-        if conversation.prompt_bytes >= _THREAD_BYTES:
-            await run_in_thread(conversation.compute_prompt_digest, conversation.prompt_bytes)
+        if conversation.body_bytes >= _THREAD_BYTES:
+            prompt_digest = await run_in_thread(conversation.compute_prompt_digest, conversation.body_bytes)
+            conversation = replace(conversation, compute_prompt_digest=lambda: prompt_digest)
         if conversation.named_session_id is not None:
             existing = self._recent.get_session(conversation.named_session_id) or await self._store.get_session(
                 conversation.named_session_id
