@@ -283,6 +283,8 @@ MAX_WAITING_LINES = 10_000
 # Pause after the last waiting record, so that the thread wakes up once for many of them.
 _BATCH_SECONDS = 0.05
 _FLUSH_SECONDS = 2.0
+# Largest atomic write to a pipe (POSIX has at least 512 bytes, Linux this).
+_ATOMIC_WRITE_BYTES = 4096
 _FATAL_ERRNOS = (errno.EPIPE, errno.EBADF)
 
 _ROOT_LOGGER = "foveate"
@@ -381,23 +383,38 @@ class LogWriter(QueueHandler):
         super().close()
 
     def _write_all(self) -> None:
+        """Write lines together, because each write gives the interpreter's lock to another thread."""
+        chunk, count = b"", 0
         for record in iter(self.queue.get, None):
-            if not self._write_line(record):
-                self._failed += 1
-            elif (lost := self.lost_lines) > self._reported_lost:
-                message = f"{lost - self._reported_lost} log lines were lost"
-                notice = logging.LogRecord(_ROOT_LOGGER, logging.WARNING, "", 0, message, None, None)
-                if self._write_line(notice):
-                    self._reported_lost = lost
+            line = self._format_line(record)
+            if count and len(chunk) + len(line) > _ATOMIC_WRITE_BYTES:
+                self._write_and_count(chunk, count)
+                chunk, count = b"", 0
+            chunk, count = chunk + line, count + 1
             if self.queue.empty():
+                self._write_and_count(chunk, count)
+                chunk, count = b"", 0
                 time.sleep(_BATCH_SECONDS)
+        self._write_and_count(chunk, count)
 
-    def _write_line(self, record: logging.LogRecord) -> bool:
-        """Write a line in one piece, so that lines of several workers do not mix; return whether it worked."""
+    def _write_and_count(self, chunk: bytes, count: int) -> None:
+        if not self._write(chunk):
+            self._failed += count
+        elif (lost := self.lost_lines) > self._reported_lost:
+            message = f"{lost - self._reported_lost} log lines were lost"
+            notice = logging.LogRecord(_ROOT_LOGGER, logging.WARNING, "", 0, message, None, None)
+            if self._write(self._format_line(notice)):
+                self._reported_lost = lost
+
+    def _format_line(self, record: logging.LogRecord) -> bytes:
+        formatter = self._json_formatter if self.as_json else self._text_formatter
+        return f"{formatter.format(record)}\n".encode("utf-8", "replace")
+
+    def _write(self, chunk: bytes) -> bool:
+        """Write lines in one piece, so that those of several workers do not mix; return whether it worked."""
         if self._has_ended:
             return False
-        formatter = self._json_formatter if self.as_json else self._text_formatter
-        rest, is_taken = f"{formatter.format(record)}\n".encode("utf-8", "replace"), False
+        rest, is_taken = chunk, False
         try:
             while rest:  # an unbuffered stream may take only a part
                 written_bytes = self._output.write(rest)
