@@ -57,14 +57,15 @@ def preview_compaction(
     summary = summarize_by_rules(
         head, limit_tokens=limit_tokens, count=lambda text: counter.text(text).tokens, tail=messages[cut or 0 :]
     )
+    roles = [message.role for message in messages]
     return CompactionPreview(
-        roles=[message.role for message in messages],
+        roles=roles,
         replaced=[position + 1 for position in positions],
         replaced_tokens=replaced_tokens,
         request_tokens=sum(tokens),
         limit_tokens=limit_tokens,
         summary=summary.text,
-        carried=[line.moved_to(positions) for line in summary.carried],
+        carried=[line.moved_to(positions, roles) for line in summary.carried],
         outdated=_find_outdated(head, messages[cut or 0 :], positions, cut or 0),
     )
 

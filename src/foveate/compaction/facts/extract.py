@@ -17,6 +17,7 @@ from math import exp, log1p
 from pathlib import Path
 from typing import Any
 
+from foveate.compaction.facts.prose import prose_blocks
 from foveate.compaction.facts.rules import (
     FactKind,
     classify_word,
@@ -27,7 +28,12 @@ from foveate.compaction.facts.rules import (
     rules,
     split_words,
 )
-from foveate.compaction.facts.sentences import find_error_lines, find_fact_sentences, find_unchecked_tasks
+from foveate.compaction.facts.sentences import (
+    find_error_lines,
+    find_fact_sentences,
+    find_unchecked_tasks,
+    is_description,
+)
 from foveate.compaction.facts.statements import Statement, find_statements
 from foveate.compaction.facts.texts import Speaker, message_texts
 from foveate.compaction.facts.updates import find_replacements, is_repeated
@@ -96,8 +102,7 @@ def read_conversation(messages: Sequence[Message], later: Sequence[Message] = ()
     replaced = {
         old: new
         for old, new in find_replacements(statements).items()
-        # What is only repeated later is still said here.
-        if statements[new].message_index < len(messages) or not is_repeated(statements[old], statements[new])
+        if _is_replacement(statements[old], statements[new], message_count=len(messages))
     }
     outdated: dict[tuple[int, int], list[Statement]] = {}
     for number, newer in replaced.items():
@@ -105,12 +110,18 @@ def read_conversation(messages: Sequence[Message], later: Sequence[Message] = ()
         if is_repeated(statement, statements[newer]):
             continue
         outdated.setdefault((statement.message_index, statement.text_index), []).append(statement)
+    quoted = {
+        (statement.message_index, statement.text_index) for statement in statements if statement.is_quoted
+    }
     collector = _FactCollector()
     tasks: tuple[int, list[str]] = (0, [])
     for index, message in enumerate(messages):
         for text_index, (speaker, text) in enumerate(message_texts(message)):
             current = _cut_ranges(text, outdated.get((index, text_index), ()))
-            collector.add(index, speaker, _find_facts(current, speaker, collector))
+            facts = _find_facts(current, speaker, collector)
+            if (index, text_index) in quoted:
+                facts = (fact for fact in facts if not _is_description(*fact))
+            collector.add(index, speaker, facts)
         for part in message.parts:
             if isinstance(part, ToolCall) and (open_tasks := _open_tasks(part)) is not None:
                 tasks = index, open_tasks
@@ -122,6 +133,16 @@ def read_conversation(messages: Sequence[Message], later: Sequence[Message] = ()
         replaced=replaced,
         message_count=len(messages),
     )
+
+
+def _is_description(kind: FactKind, text: str) -> bool:
+    return kind is FactKind.DECISION or (kind is FactKind.CONSTRAINT and is_description(text))
+
+
+def _is_replacement(old: Statement, new: Statement, *, message_count: int) -> bool:
+    if is_repeated(old, new):  # what is only repeated later is still said here
+        return new.message_index < message_count
+    return not new.is_quoted  # a document describes something; it does not correct what was said before
 
 
 def _cut_ranges(text: str, statements: Iterable[Statement]) -> str:
@@ -163,9 +184,9 @@ def _find_facts(text: str, speaker: Speaker, collector: "_FactCollector") -> Ite
     yield from ((FactKind.NUMBER, number) for number in find_numbers(text))
     match speaker:
         case Speaker.USER:
-            yield from find_fact_sentences(text, _USER_SENTENCES)
+            yield from _find_prose_facts(text, _USER_SENTENCES)
         case Speaker.MODEL:
-            yield from find_fact_sentences(text, _MODEL_SENTENCES)
+            yield from _find_prose_facts(text, _MODEL_SENTENCES)
         case Speaker.TOOL_RESULT:
             yield from ((FactKind.ERROR, line) for line in find_error_lines(text))
         case _:
@@ -174,6 +195,12 @@ def _find_facts(text: str, speaker: Speaker, collector: "_FactCollector") -> Ite
         yield from ((FactKind.TASK, task) for task in find_unchecked_tasks(text))
         yield from ((FactKind.QUOTED, quoted) for quoted in find_quotes(text))
         yield from ((FactKind.NAME, name) for name in find_names(text))
+
+
+def _find_prose_facts(text: str, kinds: Sequence[FactKind]) -> Iterator[tuple[FactKind, str]]:
+    """Sentences of the given kinds, but no rows of tables, titles or code."""
+    for start, end in prose_blocks(text):
+        yield from find_fact_sentences(text[start:end], kinds)
 
 
 @dataclass(slots=True)

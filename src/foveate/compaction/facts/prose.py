@@ -30,14 +30,14 @@ _MANY_LINES = 12
 def prose_sentences(text: str) -> Iterator[tuple[int, int]]:
     """The ranges of whole sentences of prose in a text."""
     is_document = text.count("\n") >= _MANY_LINES
-    for block_start, block_end in _prose_blocks(text):
+    for block_start, block_end in prose_blocks(text):
         for start, end in sentence_ranges(text[block_start:block_end]):
             sentence = text[block_start + start : block_start + end]
             if not _is_fragment(sentence, is_document=is_document):
                 yield block_start + start, block_start + end
 
 
-def _prose_blocks(text: str) -> Iterator[tuple[int, int]]:
+def prose_blocks(text: str) -> Iterator[tuple[int, int]]:
     """Ranges of consecutive lines of prose."""
     start = end = 0
     in_fence = False

@@ -38,6 +38,7 @@ class FactRules:
     no_orders: re.Pattern[str]
     before_orders: re.Pattern[str]
     reporting: re.Pattern[str]
+    describing: frozenset[str]
     refusing: frozenset[str]
     wishing: re.Pattern[str]
     asking: re.Pattern[str]
@@ -67,6 +68,7 @@ def rules() -> FactRules:
         reporting=re.compile(
             rf"(?:\W{{1,3}}\w{{1,40}}){{0,4}}?\W{{1,3}}(?:{_alternatives(table['reporting'])})\b", re.IGNORECASE
         ),
+        describing=frozenset(table["describing"]),
         refusing=frozenset(table["refusing"]),
         wishing=re.compile(rf"\s+(?:{_alternatives(table['wishing'])})\b", re.IGNORECASE),
         asking=re.compile(

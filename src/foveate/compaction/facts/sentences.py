@@ -145,6 +145,15 @@ def find_phrase(kind: FactKind, sentence: str) -> re.Match[str] | None:
     return next((match for match in rules().orders.finditer(sentence) if _is_order(sentence, match)), None)
 
 
+def is_description(sentence: str) -> bool:
+    """Return whether a sentence of a pasted text describes something: "The gateway never retries."."""
+    match = find_phrase(FactKind.CONSTRAINT, normalize_letters(sentence))
+    if match is None or not any(char.isalnum() for char in sentence[: match.start()]):
+        return False  # "Never retry."
+    is_order = rules().sentences[FactKind.CONSTRAINT].fullmatch(match[0]) is None
+    return is_order or match[0].lower() in rules().describing
+
+
 def _is_constraint(sentence: str, match: re.Match[str], is_question: bool) -> bool:
     """Return whether a phrase is a constraint: not "I don't know", nor "do we only have this one?"."""
     before = sentence[max(0, match.start() - _CLAUSE_CHARS) : match.start()]

@@ -27,6 +27,10 @@ from foveate.model import Message
 _MAX_STATEMENT_CHARS = 400
 # A longer message is a document: only its constraints and labelled lines are read.
 _MAX_SENTENCES = 400
+# Few people write more than this in one message, or less with titles and tables; they paste it.
+_MAX_OWN_SENTENCES = 30
+_MAX_FORMATTED_SENTENCES = 10
+_FORMATTED = re.compile(r"^(?:#{1,6} |\|)", re.MULTILINE)
 _MAX_CANCEL_CHARS = 120
 _MIN_WORDS = 2
 # In Italian, "mai" means "never"; in German and French it is May.
@@ -72,6 +76,8 @@ class Statement:
     """The stems of each thing that it calls off."""
     request_prefix: str = ""
     """How an earlier summary introduced it, if it is a request."""
+    is_quoted: bool = False
+    """It is part of a long text in a message, so perhaps not the author's own words."""
 
 
 def find_statements(messages: Sequence[Message]) -> list[Statement]:
@@ -89,8 +95,8 @@ def find_statements(messages: Sequence[Message]) -> list[Statement]:
 
 def _as_instruction(statement: Statement) -> Statement:
     """What a developer says without a cue is an instruction too: "Be brief."."""
-    is_plain = statement.kind is StatementKind.OTHER
-    return replace(statement, kind=StatementKind.PREFERENCE) if is_plain else statement
+    kind = StatementKind.PREFERENCE if statement.kind is StatementKind.OTHER else statement.kind
+    return replace(statement, kind=kind, is_quoted=False)
 
 
 def is_summary(text: str) -> bool:
@@ -99,7 +105,10 @@ def is_summary(text: str) -> bool:
     return any(map(_is_item, lines)) and all(_is_item(line) or line in HEADINGS for line in lines)
 
 
-HEADINGS = ("Goal", "Constraints", "Facts", "Open tasks", "State", "Decisions", "Errors", "Also said")
+QUOTED_HEADING = "From pasted text"
+HEADINGS = (
+    "Goal", "Constraints", "Facts", "Open tasks", "State", "Decisions", "Errors", "Also said", QUOTED_HEADING
+)  # fmt: skip
 
 
 def _is_item(line: str) -> bool:
@@ -112,8 +121,10 @@ def is_error_line(line: str) -> bool:
 
 def _read_summary(text: str, message_index: int, text_index: int) -> Iterator[Statement]:
     position = 0
+    heading = ""
     for line in text.splitlines(keepends=True):
         start, position = position, position + len(line)
+        heading = line.strip() if line.strip() in HEADINGS else heading
         content = line.strip().removeprefix(LINE_START)
         if not line.startswith(LINE_START) or is_error_line(line):
             continue
@@ -136,12 +147,14 @@ def _read_summary(text: str, message_index: int, text_index: int) -> Iterator[St
                 end=position,
                 is_summary=True,
                 request_prefix=prefix if speaker is Speaker.USER else "",
+                is_quoted=heading == QUOTED_HEADING,
             )
 
 
 def _read_prose(text: str, speaker: Speaker, message_index: int, text_index: int) -> Iterator[Statement]:
     ranges = list(_labelled_units(text))
     is_document = len(ranges) > _MAX_SENTENCES
+    is_quoted = len(ranges) > (_MAX_FORMATTED_SENTENCES if _FORMATTED.search(text) else _MAX_OWN_SENTENCES)
     remaining = _MAX_SENTENCES
     for start, end in ranges:
         sentence = clean_sentence(text[start:end]) if end - start <= _MAX_STATEMENT_CHARS else ""
@@ -166,6 +179,7 @@ def _read_prose(text: str, speaker: Speaker, message_index: int, text_index: int
                 text_index=text_index,
                 start=start,
                 end=end,
+                is_quoted=is_quoted,
             )
             remaining -= 1
             if not remaining:
@@ -276,7 +290,7 @@ def _classify(sentence: str, subject: Subject, speaker: Speaker) -> StatementKin
 def is_request(text: str) -> bool:
     """Return whether a text asks for something, at the start of one of its first sentences."""
     plain = normalize_letters(mask_quotations(text[:_MAX_STATEMENT_CHARS])).strip()
-    if is_question(plain):
+    if is_question(plain) or is_question(plain.partition("\n")[0]):
         return True
     starts = [0, *(match.end() for match in _CLAUSE_START.finditer(plain))]
     return any(language().request_cues.match(plain, start) for start in starts)

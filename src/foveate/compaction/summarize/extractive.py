@@ -36,6 +36,7 @@ from foveate.compaction.facts.statements import (
     FIRST_REQUEST_PREFIX,
     LAST_REQUEST_PREFIX,
     LINE_START,
+    QUOTED_HEADING,
     Statement,
     StatementKind,
     is_error_line,
@@ -73,12 +74,15 @@ class _SummarySection(StrEnum):
     DECISIONS = "Decisions"
     ERRORS = "Errors"
     OTHER = "Also said"
+    QUOTED = QUOTED_HEADING
     NAMES = "Names"
 
 
 # These sections need no heading: each of their lines says what it is.
 _SELF_DESCRIBING = frozenset((_SummarySection.FILES, _SummarySection.NAMES))
 _HEADINGS_SHARE = 0.02
+# The lines of these sections consist of several sentences.
+_QUOTING = frozenset((_SummarySection.GOAL, _SummarySection.STATE))
 
 # The maximum share of constraints and labelled statements, of the goal, and of each section, in the order in
 # which they are filled.
@@ -105,15 +109,24 @@ _STATEMENT_SECTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class CarriedLine:
-    """A line of a summary. `message` is the number, from 1, of the message that it quotes, if it is one."""
+    """A line of a summary.
+
+    `message` is the number, from 1, of the message that it comes from, and `role` says who wrote it, if that is
+    known. `items` are the names or files if it lists some, the most specific first.
+    """
 
     section: str
     text: str
     message: int | None
+    role: str = ""
+    items: tuple[str, ...] = ()
 
-    def moved_to(self, positions: Sequence[int]) -> "CarriedLine":
-        """The line with the number of its message among all, whose `positions` were summarized."""
-        return self if self.message is None else replace(self, message=positions[self.message - 1] + 1)
+    def moved_to(self, positions: Sequence[int], roles: Sequence[str]) -> "CarriedLine":
+        """The line with its message among all, which have `roles` and of which `positions` were summarized."""
+        if self.message is None:
+            return self
+        position = positions[self.message - 1]
+        return replace(self, message=position + 1, role=roles[position])
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +245,14 @@ class _SectionEntry:
     group: str | None = None
     order: tuple[int, int] = (-1, 0)
     prefix: str = ""
+    source_index: int = -1
+    """The message that an entry comes from which has no place in the order."""
 
     @property
     def message(self) -> int | None:
         """The number of its message from 1; None if it is not known."""
-        return self.order[0] + 1 if self.order[0] >= 0 else None
+        index = max(self.order[0], self.source_index)
+        return index + 1 if index >= 0 else None
 
     @property
     def line(self) -> str:
@@ -300,9 +316,9 @@ class _SummaryBuilder:
             if entry.section is section and entry.group is None
         ]
         groups = dict.fromkeys(entry.group for entry in self._entries if entry.group is not None)
+        items = {group: _group_items(self._entries, group) for group in groups}
         carried += [
-            CarriedLine(group, " ".join(entry.text for entry in self._entries if entry.group == group), None)
-            for group in groups
+            CarriedLine(group, " ".join(texts), None, items=tuple(texts)) for group, texts in items.items()
         ]
         return ExtractiveSummary(self._render(self._entries), facts, tuple(carried))
 
@@ -310,7 +326,8 @@ class _SummaryBuilder:
         """Add requests without the sentences that the summary already carries."""
         for request in requests:
             sentences = (
-                clean_sentence(sentence) for sentence in split_sentences(request.text[:_MAX_REQUEST_CHARS])
+                clean_sentence(sentence)
+                for sentence in split_sentences(_cut_attachment(request.text)[:_MAX_REQUEST_CHARS])
             )
             text = " ".join(sentence for sentence in sentences if sentence and not self._is_carried(sentence))
             if text:
@@ -322,7 +339,7 @@ class _SummaryBuilder:
     def _is_carried(self, sentence: str) -> bool:
         """Return whether a line contains the sentence, such as a request, or it is no longer true."""
         return sentence in self._outdated or any(
-            sentence == entry.text or (entry.section is _SummarySection.GOAL and sentence in entry.text)
+            sentence == entry.text or (entry.section in _QUOTING and sentence in entry.text)
             for entry in self._entries
             if entry.group is None
         )
@@ -363,11 +380,20 @@ class _SummaryBuilder:
                 if entry.group is None
             ]
             for group in dict.fromkeys(entry.group for entry in section_entries if entry.group is not None):
-                names = " ".join(entry.text for entry in section_entries if entry.group == group)
-                lines.append(f"{group}: {names}")
+                lines.append(f"{group}: {' '.join(_group_items(section_entries, group))}")
         return "\n".join(lines)
 
 
+def _group_items(entries: Sequence[_SectionEntry], group: str) -> list[str]:
+    """The texts of a group; names, which are facts, with the most specific first."""
+    return [entry.text for entry in sorted(entries, key=_specificity, reverse=True) if entry.group == group]
+
+
+def _specificity(entry: _SectionEntry) -> tuple[int, int]:
+    return (0, 0) if entry.fact is None else (_SPECIFIC_KINDS.get(entry.fact.kind, 0), len(entry.text))
+
+
+_SPECIFIC_KINDS = {FactKind.PATH: 2, FactKind.URL: 2, FactKind.IDENTIFIER: 2, FactKind.VERSION: 1}
 _FILES_START = "Files "
 _NAMES_START = f"{_SummarySection.NAMES}: "
 _MIN_LINE_TOKENS = 4
@@ -395,6 +421,8 @@ def _rank_statements(conversation: Conversation) -> list[Statement]:
         level = -1 if is_labelled else _LEVELS[statement.kind]
         if statement.speaker is Speaker.MODEL:
             level += _ASSISTANT_LEVEL
+        if statement.is_quoted:
+            level += _QUOTED_LEVEL
         return level, -_density(statement), -number
 
     return [statement for _, statement in sorted(current, key=rank)]
@@ -409,6 +437,7 @@ _LEVELS = {
     StatementKind.OTHER: 5,
 }
 _ASSISTANT_LEVEL = 2
+_QUOTED_LEVEL = 10
 
 
 def _says_something(statement: Statement) -> bool:
@@ -486,7 +515,7 @@ def _section_entries(
     }
     tasks = [ranked_fact.fact for ranked_fact in ranked if ranked_fact.fact.kind is FactKind.TASK]
     by_section[_SummarySection.TASKS] = [
-        _SectionEntry(_SummarySection.TASKS, _to_one_line(fact.text), fact)
+        _SectionEntry(_SummarySection.TASKS, _to_one_line(fact.text), fact, source_index=fact.last_index)
         for fact in tasks
         if not fact.count_messages_by(Speaker.USER)
     ] + by_section[_SummarySection.TASKS]
@@ -500,6 +529,7 @@ def _section_entries(
         _SectionEntry(
             _SummarySection.ERRORS,
             f"{_describe_error(error)}{' (later it went well)' if error.is_resolved else ''}",
+            source_index=error.last_index,
         )
         for error in find_tool_errors(messages)
     ] + [entry for entry in earlier if entry.section is _SummarySection.ERRORS]
@@ -532,6 +562,8 @@ def _statement_entry(statement: Statement) -> _SectionEntry:
     if statement.speaker is Speaker.MODEL and section is _SummarySection.FACTS:
         section = _SummarySection.STATE  # as when it is the last thing that the assistant said
     prefix = ASSISTANT_PREFIX if statement.speaker is Speaker.MODEL else statement.request_prefix
+    if statement.is_quoted:
+        section = _SummarySection.QUOTED
     if statement.request_prefix:
         section = _SummarySection.GOAL
     return _SectionEntry(
@@ -570,6 +602,12 @@ def _find_requests(messages: Sequence[Message], statements: Sequence[Statement])
     ]
 
 
+def _cut_attachment(text: str) -> str:
+    """The paragraph that asks for something, without the text that was pasted below it."""
+    paragraph = text.strip().partition("\n\n")[0]
+    return paragraph if len(text) > _MAX_REQUEST_CHARS and is_request(paragraph) else text
+
+
 def _user_texts(messages: Sequence[Message]) -> list[_Request]:
     return [
         _Request(text, FIRST_REQUEST_PREFIX, index)
@@ -582,14 +620,15 @@ def _user_texts(messages: Sequence[Message]) -> list[_Request]:
 
 def _state_entries(messages: Sequence[Message]) -> Iterator[_SectionEntry]:
     model_texts = (
-        part.text
-        for message in reversed(messages)
+        (index, part.text)
+        for index, message in reversed(list(enumerate(messages)))
         for part in reversed(message.parts)
         if isinstance(part, Text) and message.role in MODEL_ROLES and part.text.strip()
     )
-    for text in model_texts:
+    for index, text in model_texts:
         if len(text.split(maxsplit=_MIN_STATE_WORDS)) > _MIN_STATE_WORDS:
-            yield _SectionEntry(_SummarySection.STATE, _clip(text, _MAX_STATE_CHARS), prefix=ASSISTANT_PREFIX)
+            clipped = _clip(text, _MAX_STATE_CHARS)
+            yield _SectionEntry(_SummarySection.STATE, clipped, prefix=ASSISTANT_PREFIX, source_index=index)
         return
 
 

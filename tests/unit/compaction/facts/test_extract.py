@@ -284,3 +284,19 @@ def _count_calls(message: Message) -> int:
 def test_a_quarter_of_a_megabyte_of_any_text_is_extracted_quickly(piece: str, role: str) -> None:
     """A pattern with quadratic time would take hours here."""
     extract_facts([Message(role=role, parts=(Text(piece * (250_000 // len(piece))),))])
+
+
+def test_constraints_of_a_pasted_text_are_orders_and_never_rows_of_tables() -> None:
+    page = "# Gateway\n\n" + "\n".join(
+        [
+            *(f"The gateway never retries request number {number} of a session." for number in range(20)),
+            "Clients must send a key.",
+            "Never store it.",
+            "| the same, always 1 hour | 0.179 |",
+        ]
+    )
+
+    assert fact_texts([user_message(page)], FactKind.CONSTRAINT) == [
+        "Clients must send a key.",
+        "Never store it.",
+    ]

@@ -219,3 +219,50 @@ def test_numbers_of_tables_and_acronyms_are_not_names() -> None:
 
 def test_half_a_bold_marker_is_not_carried() -> None:
     assert "- Deadline: Friday at 17:30." in summarize([user_message("**Deadline**: Friday at 17:30.")], 400)
+
+
+PASTED_PAGE = "\n".join(
+    [
+        "What is gateway.md about?",
+        "",
+        "# Gateway",
+        "",
+        *(f"The gateway never retries request number {number} of a session." for number in range(20)),
+        "Never store the key of a client.",
+        "| the same, always 1 hour | 0.179 |",
+    ]
+)
+
+
+def test_a_pasted_text_is_not_the_users_rule_and_replaces_nothing() -> None:
+    messages = [
+        user_message("The gateway retries request number 3 of a session. Never push to main."),
+        user_message(PASTED_PAGE),
+    ]
+
+    carried = summarize_by_rules(messages, limit_tokens=20_000, count=len).carried
+
+    sections = {line.text: (line.section, line.message) for line in carried}
+    assert sections["asked first: What is gateway.md about?"] == ("Goal", 2)
+    assert sections["Never push to main."] == ("Constraints", 1)
+    assert sections["The gateway retries request number 3 of a session."][1] == 1
+    assert sections["The gateway never retries request number 3 of a session."] == ("From pasted text", 2)
+    assert not any("always 1 hour" in text for text in sections)
+
+
+def test_what_people_wrote_comes_before_pasted_text() -> None:
+    own = user_message("Please review it. Never push to main.")
+    messages = [user_message(PASTED_PAGE), own]
+
+    summary = summarize_by_rules(messages, limit_tokens=150, count=len).text
+
+    assert "- Never push to main." in summary
+
+
+def test_lines_of_pasted_text_stay_such_in_the_next_summary() -> None:
+    messages = [user_message(PASTED_PAGE)]
+    summary = summarize_by_rules(messages, limit_tokens=20_000, count=len).text
+
+    again = summarize_by_rules([user_message(summary)], limit_tokens=20_000, count=len)
+
+    assert {line.section for line in again.carried if "retries" in line.text} == {"From pasted text"}
