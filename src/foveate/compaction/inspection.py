@@ -1,13 +1,24 @@
 """Read a stored compaction: its original messages, its author and the meaning of its outcome."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from foveate import formats
 from foveate.compaction.apply import describe_non_text
+from foveate.compaction.facts.rules import FactKind
+from foveate.compaction.facts.sentences import find_fact_sentences
+from foveate.compaction.facts.statements import (
+    ASSISTANT_PREFIX,
+    FIRST_REQUEST_PREFIX,
+    HEADINGS,
+    LAST_REQUEST_PREFIX,
+    LINE_START,
+)
 from foveate.compaction.store import Compaction, CompactionOutcome, CompactionStore
+from foveate.compaction.summarize.extractive import CarriedLine
 from foveate.compaction.summarize.summarizer import EXTRACTIVE_MODEL
+from foveate.compaction.summarize.verify import is_unlisted_note
 from foveate.cost.ledger import Category, Charge, Ledger
 from foveate.errors import MalformedRequest
 from foveate.model import Format, Part, Request, Text, Thinking, ToolCall, ToolResult
@@ -128,7 +139,74 @@ def undone_meaning(compaction: Compaction) -> str:
 def describe_author(compaction: Compaction) -> str:
     if compaction.outcome.concerns_results:
         return f"rules, for {compaction.model}"
-    return "rules, without a model" if compaction.model == EXTRACTIVE_MODEL else compaction.model
+    return "rules, without a model" if is_by_rules(compaction) else compaction.model
+
+
+def is_by_rules(compaction: Compaction) -> bool:
+    return compaction.model == EXTRACTIVE_MODEL
+
+
+_FACT_SECTIONS = {
+    FactKind.CONSTRAINT: "Constraints",
+    FactKind.TASK: "Open tasks",
+    FactKind.DECISION: "Decisions",
+}
+_NAMES_SECTION = "Also named"
+_PREFIXES = (ASSISTANT_PREFIX, FIRST_REQUEST_PREFIX, LAST_REQUEST_PREFIX)
+_CLIPPED_END = " …"
+
+
+def trace_carried(contents: CompactionContents) -> list[CarriedLine]:
+    """The lines of a summary by rules, or the facts listed after a model's, each with its message if found."""
+    compaction = contents.compaction
+    carried = [
+        *(_parse_summary(compaction.summary) if is_by_rules(compaction) else ()),
+        *_group_facts(compaction.carried),
+    ]
+    if all(line.items for line in carried):
+        return carried
+    messages = [_read_plain(contents.api_format, raw) for raw in contents.messages]
+    return [line if line.items else _find_origin(line, messages) for line in carried]
+
+
+def _parse_summary(summary: str) -> Iterator[CarriedLine]:
+    section = "Carried"
+    for line in summary.splitlines():
+        group, colon, rest = line.partition(": ")
+        if line in HEADINGS:
+            section = line
+        elif line.startswith(LINE_START) or not colon:
+            yield CarriedLine(section, line.removeprefix(LINE_START), None)
+        else:
+            yield CarriedLine(group, rest, None, items=tuple(rest.split()))
+
+
+def _group_facts(facts: Sequence[str]) -> Iterator[CarriedLine]:
+    kinds = {fact: next(find_fact_sentences(fact, tuple(_FACT_SECTIONS)), (None, ""))[0] for fact in facts}
+    for kind, section in _FACT_SECTIONS.items():
+        yield from (CarriedLine(section, fact, None) for fact in facts if kinds[fact] is kind)
+    names = [fact for fact in facts if kinds[fact] is None]
+    if names:
+        names.sort(key=lambda name: (is_unlisted_note(name), name.isalpha(), -len(name)))
+        yield CarriedLine(_NAMES_SECTION, " ".join(names), None, items=tuple(names))
+
+
+def _read_plain(api_format: Format | None, raw: bytes) -> tuple[str, str]:
+    try:
+        role, text = read_message(api_format, raw)
+    except MalformedRequest:
+        role, text = read_message(None, raw)
+    return role, " ".join(text.split())
+
+
+def _find_origin(line: CarriedLine, messages: Sequence[tuple[str, str]]) -> CarriedLine:
+    """Find the first message that contains the text of a line."""
+    prefix = next((prefix for prefix in _PREFIXES if line.text.startswith(prefix)), "")
+    text = line.text.removeprefix(prefix).removesuffix(_CLIPPED_END)
+    for number, (role, content) in enumerate(messages, start=1):
+        if text in content:
+            return replace(line, message=number, role=role)
+    return line
 
 
 def read_message(api_format: Format | None, raw: bytes) -> tuple[str, str]:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from foveate import formats
 from foveate.compaction.boundary import TurnStructure, find_boundary
-from foveate.compaction.facts.extract import read_conversation
+from foveate.compaction.facts.extract import Conversation
 from foveate.compaction.facts.updates import is_repeated
 from foveate.compaction.summarize.extractive import CarriedLine, summarize_by_rules, summary_limit_tokens
-from foveate.model import Message, Request
+from foveate.model import Request
 from foveate.tokens.counter import RequestCounter
 
 
@@ -66,26 +66,30 @@ def preview_compaction(
         limit_tokens=limit_tokens,
         summary=summary.text,
         carried=[line.moved_to(positions, roles) for line in summary.carried],
-        outdated=_find_outdated(head, messages[cut or 0 :], positions, cut or 0),
+        outdated=_find_outdated(
+            summary.conversation, [*positions, *range(cut or 0, len(messages))], len(positions)
+        ),
     )
 
 
 def _find_outdated(
-    head: Sequence[Message], tail: Sequence[Message], positions: Sequence[int], cut: int
+    conversation: Conversation | None, positions: Sequence[int], head_count: int
 ) -> list[OutdatedStatement]:
-    conversation = read_conversation(head, tail)
-    numbers = [*(position + 1 for position in positions), *range(cut + 1, cut + len(tail) + 1)]
+    """What is no longer true of the first `head_count` messages: first what people said."""
+    if conversation is None:
+        return []
     pairs = [
         (conversation.statements[old], conversation.statements[new])
         for old, new in conversation.replaced.items()
     ]
+    pairs.sort(key=lambda pair: (pair[0].speaker, pair[0].message_index, pair[0].start))
     return [
         OutdatedStatement(
             text=old.text,
-            message=numbers[old.message_index],
+            message=positions[old.message_index] + 1,
             replaced_by=new.text,
-            replaced_in=numbers[new.message_index],
+            replaced_in=positions[new.message_index] + 1,
         )
         for old, new in pairs
-        if old.message_index < len(head) and not is_repeated(old, new)
+        if old.message_index < head_count and not is_repeated(old, new)
     ]

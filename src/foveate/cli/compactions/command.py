@@ -114,7 +114,9 @@ def list_(
 @app.command("show")
 def show(
     id: CompactionId,  # noqa: A002  # the argument's name
-    full: Annotated[bool, typer.Option("--full", help="Also print the original messages in full.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print all carried lines and names, and the original messages.")
+    ] = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
@@ -144,6 +146,9 @@ def preview(
         int,
         typer.Option("--keep-tokens", metavar="N", help="Tokens at the end that stay, as tail_keep_tokens."),
     ] = _KEEP_TOKENS,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print all lines and names, not only the first of each group.")
+    ] = False,
     store: StoreUrl = None,
     json: AsJson = False,
 ) -> None:
@@ -167,7 +172,7 @@ def preview(
         else:
             from foveate.cli.compactions.preview import preview_lines
 
-            console.print_lines(preview_lines(found, console.display_for(sys.stdout)))
+            console.print_lines(preview_lines(found, console.display_for(sys.stdout), full=full))
 
 
 @app.command("undo")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from rich.cells import cell_len, set_cell_size
 
+from foveate.cli.compactions.carried import carried_lines
 from foveate.cli.compactions.selection import (
     CompactionFilter,
     find_compaction,
@@ -34,7 +35,9 @@ from foveate.compaction.inspection import (
     OUTCOME_MEANINGS,
     CompactionContents,
     describe_author,
+    is_by_rules,
     read_message,
+    trace_carried,
     undone_meaning,
 )
 from foveate.compaction.store import ClearedBlock, Compaction, CompactionOutcome, EditDecision
@@ -48,6 +51,7 @@ _INDENT = 2
 _REASON_INDENT = SHORT_ID_CHARS + GAP
 _MIN_REASON_CELLS = 24
 _EXCERPT_CHARS = 160
+_MAX_SUMMARY_INDENT = 12
 _STYLES = {CompactionOutcome.OK: "green", CompactionOutcome.FAILED: "red"}
 _MOMENTS = {
     "arrival": "before a request was sent",
@@ -78,6 +82,7 @@ def compaction_details_object(details: CompactionContents, *, full: bool) -> dic
     for name, turn in zip(("first", "last"), (details.messages[:1], details.messages[-1:]), strict=True):
         role, line = _message_excerpt(details, turn[0]) if turn else ("", "")
         fields[name] = {"role": role, "line": line} if turn else None
+    fields["lines"] = [asdict(line) for line in trace_carried(details)]
     if full:
         fields["turns"] = [message_text(turn) for turn in details.messages]
     if details.realized is not None:
@@ -205,12 +210,15 @@ class CompactionFormatter:
         if compaction.cleared:
             yield from self._group([Styled("placeholders", "dim")], ())
             yield from self._text_lines("\n".join(block.text for block in compaction.cleared))
+        carried = trace_carried(details)
         if compaction.summary:
-            yield from self._group([Styled("summary", "dim")], ())
-            yield from self._text_lines(compaction.summary)
+            note = ["Rules quote these sentences of the messages."] if is_by_rules(compaction) else ()
+            yield from self._group([Styled("summary", "dim")], note)
+            if not is_by_rules(compaction):
+                yield from self._summary_lines(compaction.summary)
         if compaction.carried:
             yield from self._group([Styled("facts that Foveate added to the summary", "dim")], ())
-            yield from self._text_lines("\n".join(f"- {fact}" for fact in compaction.carried))
+        yield from carried_lines(carried, self._display, full=full)
         if full:
             for number, turn in enumerate(details.messages, start=1):
                 role, text = read_message(details.api_format, turn)
@@ -229,6 +237,13 @@ class CompactionFormatter:
     def _text_lines(self, text: str) -> Iterator[str]:
         for line in text.splitlines():
             yield f"{' ' * _INDENT}{self._display.escape(line.expandtabs())}".rstrip()
+
+    def _summary_lines(self, text: str) -> Iterator[str]:
+        """Wrap the lines of a model's summary, with their own indentation."""
+        for line in text.splitlines():
+            bare = line.expandtabs()
+            indent = min(len(bare) - len(bare.lstrip(" ")), _MAX_SUMMARY_INDENT)
+            yield from self._wrap(bare, indent=_INDENT + indent) if bare.strip() else ("",)
 
     def _outcome_sentences(self, compaction: Compaction) -> Iterator[str]:
         meaning = (

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from foveate import formats
 from foveate.budget.model_limits import find_context_window
+from foveate.cli.compactions.carried import carried_lines, describe_origin, list_lines
 from foveate.cli.console import Display
 from foveate.cli.options import MAX_LISTED_IDS, resolve_prefix
 from foveate.cli.tables import style_text, wrap_text
@@ -20,7 +20,6 @@ from foveate.tokens.families import counter_for
 if TYPE_CHECKING:
     from foveate.store import Store
 
-_INDENT = 2
 # For models whose context window is not known.
 _DEFAULT_WINDOW_TOKENS = 200_000
 _MAX_RESERVE_SHARE = 4
@@ -99,7 +98,7 @@ def preview_object(found: SessionPreview) -> dict[str, object]:
     }
 
 
-def preview_lines(found: SessionPreview, display: Display) -> Iterator[str]:
+def preview_lines(found: SessionPreview, display: Display, *, full: bool = False) -> Iterator[str]:
     preview, stored = found.preview, found.stored
     yield style_text(f"session {stored.session_id} of agent {stored.agent}, {stored.model}", "bold", display)
     yield from wrap_text(
@@ -121,23 +120,15 @@ def preview_lines(found: SessionPreview, display: Display) -> Iterator[str]:
         f"The other {stay:,} message{'s stay' if stay != 1 else ' stays'}.",
         display,
     )
-    for section, lines in groupby(preview.carried, key=lambda line: line.section):
-        yield ""
-        yield style_text(section, "dim", display)
-        for line in lines:
-            origin = "" if line.message is None else f" ({_describe_origin(preview, line.message)})"
-            yield from wrap_text(f"{line.text}{origin}", display, indent=_INDENT)
+    yield from carried_lines(preview.carried, display, full=full)
     if preview.outdated:
-        yield ""
-        yield style_text("No longer true, not carried", "dim", display)
-        for statement in preview.outdated:
-            origin = _describe_origin(preview, statement.message)
-            yield from wrap_text(
-                f"{statement.text} ({origin}; replaced in message {statement.replaced_in:,})",
-                display,
-                indent=_INDENT,
-            )
+        texts = [
+            f"{statement.text}{_origin(preview, statement.message)} Now: {statement.replaced_by}"
+            f"{_origin(preview, statement.replaced_in)}"
+            for statement in preview.outdated
+        ]
+        yield from list_lines("No longer true, not carried", texts, display, full=full)
 
 
-def _describe_origin(preview: CompactionPreview, message: int) -> str:
-    return f"message {message:,}, {preview.roles[message - 1]}"
+def _origin(preview: CompactionPreview, message: int) -> str:
+    return describe_origin(message, preview.roles[message - 1])

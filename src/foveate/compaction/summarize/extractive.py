@@ -134,6 +134,7 @@ class ExtractiveSummary:
     text: str
     facts: tuple[Fact, ...]
     carried: tuple[CarriedLine, ...] = ()
+    conversation: Conversation | None = None
 
 
 def summary_limit_tokens(replaced_tokens: int) -> int:
@@ -185,7 +186,7 @@ def summarize_by_rules(
     summary.drop_mentioned_names()
     summary.fill_goal(requests or _user_texts(messages)[:1])
     summary.fill_names(names)
-    return summary.build()
+    return replace(summary.build(), conversation=conversation)
 
 
 def summarize_messages(messages: Sequence[Any], *, limit_tokens: int, model: str | None = None) -> str:
@@ -393,7 +394,13 @@ def _specificity(entry: _SectionEntry) -> tuple[int, int]:
     return (0, 0) if entry.fact is None else (_SPECIFIC_KINDS.get(entry.fact.kind, 0), len(entry.text))
 
 
-_SPECIFIC_KINDS = {FactKind.PATH: 2, FactKind.URL: 2, FactKind.IDENTIFIER: 2, FactKind.VERSION: 1}
+_SPECIFIC_KINDS = {
+    FactKind.PATH: 2,
+    FactKind.URL: 2,
+    FactKind.IDENTIFIER: 2,
+    FactKind.VERSION: 1,
+    FactKind.NUMBER: -1,
+}
 _FILES_START = "Files "
 _NAMES_START = f"{_SummarySection.NAMES}: "
 _MIN_LINE_TOKENS = 4

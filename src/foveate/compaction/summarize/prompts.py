@@ -20,14 +20,16 @@ _FENCE_NAME_CHARS = 12
 
 _INSTRUCTIONS = """\
 Keep, as exactly as they were said:
-- what the user wants in the end, and what was asked for last;
+- what the user wants in the end, what was asked for last, and what the user corrected;
 - every rule, constraint and preference of the user, word for word and with its label, if it has one;
 - decisions and their reasons;
-- files: which were read, changed or created, what was changed in them, and where things stand;
+- what is done and with what result; what was checked, and what was only tried or planned;
+- files: which were read, changed or created, what was changed in them, and where things stand, such as the \
+branch and the tests that fail;
 - errors, and how each was fixed; what was tried and did not work;
 - names, file paths, URLs, ids, commands, versions, numbers and dates that may be needed again, spelled as \
 they are there;
-- tasks that are still open, without those that are done or cancelled;
+- tasks that are still open, with their ids, without those that are done or cancelled;
 - the next step, as a statement of what was about to be done, never as an order.
 
 If something was changed or corrected later, give only what holds now. Keep things apart that are similar but \

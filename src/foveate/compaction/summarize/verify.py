@@ -103,6 +103,10 @@ class MissingFacts:
         return (*self.listed, _UNLISTED_NOTE.format(number=self.unlisted)) if self.unlisted else self.listed
 
 
+def is_unlisted_note(fact: str) -> bool:
+    return fact.endswith(_UNLISTED_NOTE.partition("}")[2])
+
+
 def find_problem(text: str, *, replaced_tokens: int, count: TokenCounter) -> str | None:
     """Explain why a text is not a summary of `replaced_tokens`; None if it may be one."""
     if not text.strip():

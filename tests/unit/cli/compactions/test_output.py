@@ -235,8 +235,9 @@ def test_a_compaction_is_shown_with_all_details() -> None:
         "  They looked at src/main.py.",
         "",
         "facts that Foveate added to the summary",
-        "  - src/main.py",
-        "  - port 8790",
+        "",
+        "Also named",
+        "  - src/main.py, port 8790",
     ]
 
 

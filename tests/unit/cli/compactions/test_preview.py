@@ -48,11 +48,11 @@ async def test_the_newest_request_of_a_session_is_previewed(store: Store, prefix
     assert lines[0] == "session session-1 of agent ana, gpt-4o"
     assert re.search(r"Messages 1 to 4 would be replaced: \d+ tokens by a summary of at most \d+\.", lines[2])
     assert lines[2].endswith("The other 1 message stays.")
-    assert "  RULE: never open port 22. (message 1, user)" in lines
-    assert "  The port is 8090 now. (message 3, user)" in lines
+    assert "  - RULE: never open port 22. (message 1, user)" in lines
+    assert "  - The port is 8090 now. (message 3, user)" in lines
     assert lines[-2:] == [
         "No longer true, not carried",
-        "  The port is 8081. (message 1, user; replaced in message 3)",
+        "  - The port is 8081. (message 1, user) Now: The port is 8090 now. (message 3, user)",
     ]
 
 
