@@ -71,13 +71,14 @@ class LogCollector:
         on_progress: Callable[[int], None] = lambda _bytes: None,
     ) -> CollectedUsage:
         """Read all logs. `load_prices` is only called if a log has to be read; `on_progress` receives bytes."""
-        pending = {number: log for number, log in enumerate(self._logs) if number not in self._known}
+        pending = [number for number in range(len(self._logs)) if number not in self._known]
         if pending:
             from foveate.replay.usage.pricing import price_calls
 
-            with _Scanner(list(pending.values()), self.pending_bytes, processes) as scanner:
+            with _Scanner([self._logs[number] for number in pending], self.pending_bytes, processes) as scanner:
                 book = load_prices()  # while other processes read
-                for (number, log), scanned in zip(pending.items(), scanner.results(), strict=True):
+                for place, scanned in scanner.results():
+                    log = self._logs[pending[place]]
                     on_progress(log.size_bytes)
                     if scanned is None:
                         self._collected.unreadable_logs.append(str(log.path))
@@ -85,7 +86,7 @@ class LogCollector:
                     cached = CachedLog(
                         log.stamp or (), scanned.unreadable_lines, price_calls(log.agent, scanned.calls, book)
                     )
-                    self._known[number] = cached
+                    self._known[pending[place]] = cached
                     if log.stamp is not None:
                         self._cache.add(str(log.path), cached)
             self._cache.save()
@@ -133,39 +134,42 @@ class _Scanner:
 
         self._logs = logs
         processes = choose_processes(size_bytes) if processes is None else processes
-        self._pool = open_worker_pool(processes) if processes > 1 else None
+        self._pool = open_worker_pool(processes, preload=_preload) if processes > 1 else None
 
     def __enter__(self) -> "_Scanner":
         from foveate.replay.worker_pool import make_batches
 
-        self._futures: dict[int, tuple[Future[list[bytes]], int]] = {}
-        batches = make_batches([log.size_bytes for log in self._logs]) if self._pool is not None else []
-        for batch in batches:
-            assert self._pool is not None
-            future = self._pool.submit(_scan_batch, [self._logs[number] for number in batch])
-            self._futures |= {number: (future, place) for place, number in enumerate(batch)}
+        self._batches: dict[Future[list[bytes]], tuple[int, ...]] = {}
+        if self._pool is not None:
+            for batch in make_batches([log.size_bytes for log in self._logs]):
+                future = self._pool.submit(_scan_batch, [self._logs[place] for place in batch])
+                self._batches[future] = batch
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def results(self) -> "Iterator[ScannedLog | None]":
-        """The content of each log, in order; None if it cannot be read."""
-        from concurrent.futures import BrokenExecutor
+    def results(self) -> "Iterator[tuple[int, ScannedLog | None]]":
+        """The place and content of each log, as soon as it is read; None if it cannot be read."""
+        from concurrent.futures import BrokenExecutor, as_completed
 
         from foveate.replay.usage.log_scan import ScannedLog
 
+        if self._pool is None:
+            yield from ((place, _scan(log)) for place, log in enumerate(self._logs))
+            return
         decoder = msgspec.msgpack.Decoder(ScannedLog | None)
-        for number, log in enumerate(self._logs):
-            if self._pool is None:
-                yield _scan(log)
-                continue
-            future, place = self._futures.pop(number)
+        for future in as_completed(self._batches):
+            batch = self._batches.pop(future)
             try:
-                yield decoder.decode(future.result()[place])
+                yield from zip(batch, map(decoder.decode, future.result()), strict=True)
             except BrokenExecutor:  # killed for lack of memory
-                yield _scan(log)
+                yield from ((place, _scan(self._logs[place])) for place in batch)
+
+
+def _preload() -> None:
+    from foveate.replay.usage import log_scan  # noqa: F401 - once, not in each process
 
 
 def _scan_batch(logs: Sequence[_Log]) -> list[bytes]:
