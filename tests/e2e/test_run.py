@@ -175,7 +175,26 @@ def test_a_run_without_calls_says_what_to_check(place: Place) -> None:
     result = place.run("pass")
 
     assert "no calls" in result.stderr
-    assert "no request reached the gateway" in result.stderr
+    assert "no request reached the gateway: does the program read ANTHROPIC_BASE_URL" in result.stderr
+
+
+def test_a_provider_that_cannot_be_reached_is_named(place: Place) -> None:
+    (place.folder / "foveate.yaml").write_text("upstreams: {anthropic: {base_url: 'http://127.0.0.1:9'}}\n")
+
+    result = place.run("try: call('hi')\nexcept Exception: pass")
+
+    assert "no request reached" not in result.stderr
+    assert "the gateway's log has: " in result.stderr
+    assert "upstream_unreachable: 127.0.0.1:9" in result.stderr
+    assert "`foveate doctor` checks whether the providers can be reached" in result.stderr
+
+
+def test_a_data_folder_that_cannot_be_written_is_an_error(place: Place) -> None:
+    result = place.run("print('started')", environment={"FOVEATE_HOME": "/proc/foveate"})
+
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "/proc/foveate" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_failed_requests_are_not_called_missing(place: Place) -> None:
@@ -300,7 +319,7 @@ def test_print_starts_nothing(place: Place) -> None:
         (["claud"], "'claud' is not an agent that Foveate knows. Did you mean claude?"),
         (["python", "x.py"], "foveate run -- python"),
         (["goose"], "goose is not installed here: there is no program 'goose' on PATH"),
-        (["--", "/nonexistent/x"], "there is no program '/nonexistent/x'"),
+        (["--", "/nonexistent/x"], "/nonexistent/x cannot be run: there is no such file"),
         (["copilot"], "is not installed"),
     ],
 )

@@ -2,9 +2,13 @@
 
 from decimal import Decimal
 
-from foveate.agents.summary import RunSummary, summarize_run
+import msgspec
+import pytest
+
+from foveate.agents.summary import RunSummary, find_advice, summarize_run
 from foveate.cost.ledger import Call, Category, Charge
 from foveate.model import CacheUsage, ComparisonOutcome, Savings, Usage
+from foveate.prompt_cache.misses.causes import MissCause, describe_cause
 from foveate.session.traces import CacheMiss
 from foveate.store.dashboard import CacheMissRecord
 
@@ -41,7 +45,9 @@ def charge(
     )
 
 
-def miss(number: int, lost: str | None, *, is_planned: bool = False) -> CacheMissRecord:
+def miss(
+    number: int, lost: str | None, *, is_planned: bool = False, cause: str = "date", where: str = "system.0"
+) -> CacheMissRecord:
     return CacheMissRecord(
         request_id=f"req_{number}",
         at=1.0,
@@ -49,8 +55,8 @@ def miss(number: int, lost: str | None, *, is_planned: bool = False) -> CacheMis
         session_id="s",
         model="m",
         cache_miss=CacheMiss(
-            cause="date",
-            where="system.0",
+            cause=cause,
+            where=where,
             lost_tokens=5,
             lost_dollars=None if lost is None else Decimal(lost),
             is_planned=is_planned,
@@ -98,3 +104,36 @@ def test_a_miss_of_unknown_cost_is_counted() -> None:
 
 def test_calls_of_a_subscription_are_counted() -> None:
     assert summarize_run([charge(0, "1", is_subscription=True), charge(1, "1")], []).subscription_calls == 1
+
+
+def test_advice_is_about_the_cause_that_cost_most_and_not_about_the_dearest_miss() -> None:
+    misses = [
+        miss(1, "0.2", cause="date"),
+        miss(2, "0.2", cause="date"),
+        miss(3, "0.3", cause="expired"),
+        miss(4, "9", cause="model", is_planned=True),
+    ]
+
+    summary = summarize_run([charge(0, "1")], misses)
+
+    assert (summary.worst_miss, summary.worst_cause_dollars) == (misses[0], Decimal("0.4"))
+    advice = find_advice(summary)
+    assert "57% of it: a date changed in system.0; move it behind the history" in advice
+    assert "`foveate explain req_1`" in advice
+
+
+@pytest.mark.parametrize("cause", [*MissCause, "a_cause_of_a_later_release"])
+def test_every_cause_has_advice(cause: str) -> None:
+    advice = find_advice(summarize_run([charge(0, "1")], [miss(1, None, cause=cause, where="")]))
+
+    assert describe_cause(cause) in advice
+    assert "`foveate explain req_1`" in advice
+
+
+def test_a_run_without_misses_has_advice_only_if_something_costs_money() -> None:
+    long = msgspec.structs.replace(charge(0, "1", "2"), usage=Usage(cache=CacheUsage(read=150_000, uncached=2)))
+
+    assert find_advice(summarize_run([charge(0, "1", "2")], [])) == ""
+    assert "cost.prices" in find_advice(summarize_run([charge(0, None)], []))
+    assert "150,002 tokens" in find_advice(summarize_run([long], []))
+    assert "cost more than without Foveate" in find_advice(summarize_run([charge(0, "2", "1")], []))

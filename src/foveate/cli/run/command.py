@@ -30,6 +30,7 @@ _TEMPORARY_FOLDER = "TEMPORARY_FOLDER"
 # A gateway that goes on running stores charges a moment after the response.
 _SETTLE_SECONDS = 0.4
 _MAX_READS = 6
+_LOGGED_ID_CHARS = len("req_0123ab")
 
 
 class RunCommand(PlainUsageCommand):
@@ -119,7 +120,8 @@ def command(
                 recorded_as = agent.name if agent is not None and agent.needs_lines else None
                 summary = _read_summary(configured, gateway, run, recorded_as, started_at)
                 if summary is not None:
-                    _print_summary(summary, run, code, as_json=json)
+                    advice = _find_advice(summary, agent, gateway, run)
+                    _print_summary(summary, run, code, advice, as_json=json)
         raise typer.Exit(code)
 
 
@@ -140,6 +142,8 @@ def _check_program(program: str, environment: Mapping[str, str], agent: "Agent |
     import shutil
 
     if shutil.which(program, path=environment.get("PATH")) is None:
+        if os.sep in program:
+            raise BadOption(f"{program} cannot be run: there is no such file, or it is not executable")
         title = agent.title if agent is not None else program
         raise BadOption(f"{title} is not installed here: there is no program {program!r} on PATH")
 
@@ -228,6 +232,15 @@ def _read_summary(
         return None
 
 
+def _find_advice(summary: "RunSummary", agent: "Agent | None", gateway: "RunGateway", run: "RunPrefix") -> str:
+    from foveate.agents.run_prefix import request_id_prefix
+    from foveate.cli.run.output import advise
+
+    # Log lines may shorten the ids of requests. A request that got no response is nowhere else.
+    log_line = "" if summary.calls else gateway.find_log_line(request_id_prefix(run.run)[:_LOGGED_ID_CHARS])
+    return advise(summary, title=None if agent is None else agent.title, log_line=log_line)
+
+
 def _print_plan(plan: "LaunchPlan", run: "RunPrefix", *, as_json: bool) -> None:
     from foveate.cli.run.output import plan_lines, plan_object
 
@@ -241,13 +254,13 @@ def _print_plan(plan: "LaunchPlan", run: "RunPrefix", *, as_json: bool) -> None:
         console.print_note(f"it needs lines in {plan.lines_file}: {plan.lines}")
 
 
-def _print_summary(summary: "RunSummary", run: "RunPrefix", code: int, *, as_json: bool) -> None:
+def _print_summary(summary: "RunSummary", run: "RunPrefix", code: int, advice: str, *, as_json: bool) -> None:
     from foveate.cli.run.output import summary_lines, summary_object, to_json_line
 
     if as_json:
         console.print_to_stderr(
-            to_json_line(summary_object(summary, agent=run.agent, run=run.run, exit_code=code))
+            to_json_line(summary_object(summary, agent=run.agent, run=run.run, exit_code=code, advice=advice))
         )
         return
-    for line in summary_lines(summary, agent=run.agent, display=console.display_for(sys.stderr)):
+    for line in summary_lines(summary, agent=run.agent, advice=advice, display=console.display_for(sys.stderr)):
         console.print_to_stderr(line)

@@ -13,7 +13,7 @@ from threading import Thread
 
 import foveate
 from foveate.cli import console
-from foveate.errors import GatewayNotStarted
+from foveate.errors import GatewayNotStarted, UnwritableFile
 from foveate.extras import check_gateway
 from foveate.paths import data_folder
 
@@ -28,8 +28,24 @@ _ANY_ADDRESS = ("0.0.0.0", "::", "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunGateway:
+    """A gateway in use. One that was started for the run has written a log since `log_start_bytes`."""
+
     url: str
     is_own: bool
+    log_path: Path | None = None
+    log_start_bytes: int = 0
+
+    def find_log_line(self, text: str) -> str:
+        """Return the last line of its log that contains a text; empty if there is none."""
+        if self.log_path is None:
+            return ""
+        try:
+            with self.log_path.open("rb") as file:
+                file.seek(self.log_start_bytes)
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return next((line.strip() for line in reversed(lines) if text in line), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +134,7 @@ def open_gateway(
 
     Raises:
         MissingExtra: the packages of the gateway are not installed.
+        UnwritableFile: there is no place for its log.
         GatewayNotStarted: it ended before it served; the message has the end of its log.
     """
     if is_running(configured):
@@ -127,6 +144,7 @@ def open_gateway(
     port = configured.port if needs_configured_address else 0
     log_path = _prepare_log()
     with log_path.open("ab") as log:
+        log_start_bytes = log.tell()
         # In a session of its own, Ctrl-C in the terminal does not reach it.
         process = subprocess.Popen(
             [
@@ -145,7 +163,7 @@ def open_gateway(
     try:
         with console.show_progress("starting the gateway"):
             url = _wait_for_url(process, log_path)
-        yield RunGateway(url=url, is_own=True)
+        yield RunGateway(url=url, is_own=True, log_path=log_path, log_start_bytes=log_start_bytes)
     finally:
         _stop(process, configured.grace_seconds)
 
@@ -153,9 +171,12 @@ def open_gateway(
 def _prepare_log() -> Path:
     """Return the path of the log, which is emptied if it has become large."""
     path = data_folder(os.environ, sys.platform) / LOG_NAME
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() and path.stat().st_size > _MAX_LOG_BYTES:
-        path.write_bytes(b"")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_large = path.exists() and path.stat().st_size > _MAX_LOG_BYTES
+        path.open("wb" if is_large else "ab").close()
+    except OSError as error:
+        raise UnwritableFile(str(path), error.strerror or str(error)) from None
     return path
 
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 from shlex import join, quote
 
 from foveate.agents.launch import LaunchPlan
-from foveate.agents.summary import RunSummary
+from foveate.agents.summary import RunSummary, find_advice
 from foveate.cli.console import Display
 from foveate.cli.tables import format_amount, style_text
 
@@ -33,7 +33,9 @@ def plan_object(plan: LaunchPlan, *, agent: str, run: str) -> dict[str, object]:
     }
 
 
-def summary_object(summary: RunSummary, *, agent: str, run: str, exit_code: int) -> dict[str, object]:
+def summary_object(
+    summary: RunSummary, *, agent: str, run: str, exit_code: int, advice: str
+) -> dict[str, object]:
     worst = summary.worst_miss
     return {
         "agent": agent,
@@ -52,7 +54,7 @@ def summary_object(summary: RunSummary, *, agent: str, run: str, exit_code: int)
         "worst_miss": None
         if worst is None
         else {"request": worst.request_id, "cause": worst.cache_miss.cause, "where": worst.cache_miss.where},
-        "advice": find_advice(summary, agent=agent) or None,
+        "advice": advice or None,
     }
 
 
@@ -60,7 +62,7 @@ def _to_text(amount: Decimal | None) -> str | None:
     return None if amount is None else f"{amount:f}"
 
 
-def summary_lines(summary: RunSummary, *, agent: str, display: Display) -> Iterator[str]:
+def summary_lines(summary: RunSummary, *, agent: str, advice: str, display: Display) -> Iterator[str]:
     """Describe a run in a few lines."""
     heading = style_text(f"Foveate: {agent}", "bold", display)
     if not summary.calls:
@@ -72,7 +74,6 @@ def summary_lines(summary: RunSummary, *, agent: str, display: Display) -> Itera
         if summary.misses:
             lost = f", {format_amount(summary.lost_dollars)} lost" if summary.lost_dollars else ""
             yield f"  {_count(summary.misses, 'unexpected cache miss', 'unexpected cache misses')}{lost}"
-    advice = find_advice(summary, agent=agent)
     if advice:
         yield f"  {display.escape(advice)}"
 
@@ -89,20 +90,21 @@ def _cost_parts(summary: RunSummary) -> Iterator[str]:
         yield f"{format_amount(summary.without_dollars)} without Foveate"
 
 
-def find_advice(summary: RunSummary, *, agent: str) -> str:
-    """Return the most useful next step; empty if there is none."""
-    if not summary.calls:
+def advise(summary: RunSummary, *, title: str | None, log_line: str) -> str:
+    """Return the most useful next step; empty if there is none.
+
+    `title` is that of a known agent; `log_line` is what the gateway logged about the last request of the run.
+    """
+    if summary.calls:
+        return find_advice(summary)
+    if summary.failed_requests or log_line:
+        logged = f"the gateway's log has: {log_line}. " if log_line else ""
+        return f"{logged}`foveate doctor` checks whether the providers can be reached"
+    if title is not None:
         return (
-            f"no request reached the gateway: `foveate agents` and `foveate doctor` show how {agent} is set up"
+            f"no request reached the gateway: `foveate agents` and `foveate doctor` show how {title} is set up"
         )
-    worst = summary.worst_miss
-    if worst is not None:
-        cause = worst.cache_miss.cause.replace("_", " ")
-        where = worst.cache_miss.where
-        return f"most expensive miss: {cause} in {where}; see `foveate explain {worst.request_id}`"
-    if summary.unknown_calls:
-        return "set the price of the model under cost.prices in foveate.yaml"
-    return ""
+    return "no request reached the gateway: does the program read ANTHROPIC_BASE_URL or OPENAI_BASE_URL?"
 
 
 def lines_to_add(plan: LaunchPlan, title: str) -> Iterator[str]:
