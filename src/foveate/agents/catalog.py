@@ -10,25 +10,25 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsFile:
-    """A file of the user in which an agent may have a base URL. It is only read.
+    """Files of the user in which an agent may have a base URL. They are only read.
 
-    `path` may start with `~`, or with a variable that replaces its folder (`$CODEX_HOME|~/.codex/config.toml`).
-    `keys` lead to base URLs, with `*` for any name or position. If `overrides_run`, the file takes precedence
+    A path may start with `~`, or with a variable that replaces its folder (`$CODEX_HOME|~/.codex/config.toml`).
+    `keys` lead to base URLs, with `*` for any name or position. If `overrides_run`, they take precedence
     over what `foveate run` sets.
     """
 
-    path: str
+    paths: tuple[str, ...]
     keys: tuple[str, ...]
     overrides_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DirectLogin:
-    """A login in a settings file with which an agent calls servers that cannot be replaced by a gateway."""
+    """Logins in a settings file with which an agent calls servers that cannot be replaced by a gateway."""
 
     path: str
     key: str
-    value: str
+    values: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +102,16 @@ AGENTS = (
         variables={"ANTHROPIC_BASE_URL": "{url}"},
         override_arguments=("--settings", '{"env": {"ANTHROPIC_BASE_URL": "{url}"}}'),
         other_providers=("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY"),
-        settings_files=tuple(
-            SettingsFile(path=path, keys=("env.ANTHROPIC_BASE_URL",), overrides_run=True)
-            for path in (
-                "$CLAUDE_CONFIG_DIR|~/.claude/settings.json",
-                ".claude/settings.json",
-                ".claude/settings.local.json",
-            )
+        settings_files=(
+            SettingsFile(
+                paths=(
+                    "$CLAUDE_CONFIG_DIR|~/.claude/settings.json",
+                    ".claude/settings.json",
+                    ".claude/settings.local.json",
+                ),
+                keys=("env.ANTHROPIC_BASE_URL",),
+                overrides_run=True,
+            ),
         ),
     ),
     Agent(
@@ -119,7 +122,7 @@ AGENTS = (
         arguments=("-c", 'openai_base_url="{url}/v1"'),
         settings_files=(
             SettingsFile(
-                path="$CODEX_HOME|~/.codex/config.toml",
+                paths=("$CODEX_HOME|~/.codex/config.toml",),
                 keys=("openai_base_url", "model_providers.*.base_url"),
             ),
         ),
@@ -130,14 +133,16 @@ AGENTS = (
         title="opencode",
         how="OPENCODE_CONFIG_CONTENT",
         json_variables={"OPENCODE_CONFIG_CONTENT": _OPENCODE_CONFIG},
-        settings_files=tuple(
-            SettingsFile(path=path, keys=("provider.*.options.baseURL",))
-            for path in (
-                "~/.config/opencode/opencode.json",
-                "~/.config/opencode/opencode.jsonc",
-                "opencode.json",
-                "opencode.jsonc",
-            )
+        settings_files=(
+            SettingsFile(
+                paths=(
+                    "~/.config/opencode/opencode.json",
+                    "~/.config/opencode/opencode.jsonc",
+                    "opencode.json",
+                    "opencode.jsonc",
+                ),
+                keys=("provider.*.options.baseURL",),
+            ),
         ),
     ),
     Agent(
@@ -148,12 +153,12 @@ AGENTS = (
         variables={"GOOGLE_GEMINI_BASE_URL": "{url}"},
         other_providers=("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA"),
         direct_logins=(
-            DirectLogin("~/.gemini/settings.json", "security.auth.selectedType", "oauth-personal"),
-            DirectLogin("~/.gemini/settings.json", "security.auth.selectedType", "vertex-ai"),
+            DirectLogin(
+                "~/.gemini/settings.json", "security.auth.selectedType", ("oauth-personal", "vertex-ai")
+            ),
         ),
-        settings_files=tuple(
-            SettingsFile(path=path, keys=("GOOGLE_GEMINI_BASE_URL",))
-            for path in ("~/.gemini/.env", ".gemini/.env")
+        settings_files=(
+            SettingsFile(paths=("~/.gemini/.env", ".gemini/.env"), keys=("GOOGLE_GEMINI_BASE_URL",)),
         ),
     ),
     Agent(
@@ -164,7 +169,9 @@ AGENTS = (
         arguments=("-e", "{folder}/foveate.js"),
         files={"foveate.js": _PI_EXTENSION},
         settings_files=(
-            SettingsFile(path="$PI_CODING_AGENT_DIR|~/.pi/agent/models.json", keys=("providers.*.baseUrl",)),
+            SettingsFile(
+                paths=("$PI_CODING_AGENT_DIR|~/.pi/agent/models.json",), keys=("providers.*.baseUrl",)
+            ),
         ),
     ),
     Agent(
@@ -178,13 +185,10 @@ AGENTS = (
             "ANTHROPIC_API_BASE": "{url}",
         },
         settings_files=(
-            *(
-                SettingsFile(path=path, keys=("openai-api-base",))
-                for path in ("~/.aider.conf.yml", ".aider.conf.yml")
-            ),
+            SettingsFile(paths=("~/.aider.conf.yml", ".aider.conf.yml"), keys=("openai-api-base",)),
             # It loads .env over the environment.
             SettingsFile(
-                path=".env",
+                paths=(".env",),
                 keys=("OPENAI_API_BASE", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"),
                 overrides_run=True,
             ),
@@ -196,12 +200,13 @@ AGENTS = (
         title="Qwen Code",
         how="OPENAI_BASE_URL",
         variables={"OPENAI_BASE_URL": "{url}/v1"},
-        direct_logins=(DirectLogin("~/.qwen/settings.json", "security.auth.selectedType", "qwen-oauth"),),
-        settings_files=tuple(
+        direct_logins=(DirectLogin("~/.qwen/settings.json", "security.auth.selectedType", ("qwen-oauth",)),),
+        settings_files=(
             SettingsFile(
-                path=path, keys=("security.auth.baseUrl", "modelProviders.*.*.baseUrl"), overrides_run=True
-            )
-            for path in ("~/.qwen/settings.json", ".qwen/settings.json")
+                paths=("~/.qwen/settings.json", ".qwen/settings.json"),
+                keys=("security.auth.baseUrl", "modelProviders.*.*.baseUrl"),
+                overrides_run=True,
+            ),
         ),
     ),
     Agent(
@@ -227,7 +232,7 @@ AGENTS = (
         how="LLM_BASE_URL, --override-with-envs",
         variables={"LLM_BASE_URL": "{url}"},
         arguments=("--override-with-envs",),
-        settings_files=(SettingsFile(path="~/.openhands/agent_settings.json", keys=("llm.base_url",)),),
+        settings_files=(SettingsFile(paths=("~/.openhands/agent_settings.json",), keys=("llm.base_url",)),),
     ),
     Agent(
         command="cline",
@@ -238,7 +243,7 @@ AGENTS = (
         lines="cline auth --provider openai-native --apikey YOUR_KEY --modelid MODEL --baseurl {url}/v1",
         settings_files=(
             SettingsFile(
-                path="$CLINE_DATA_DIR|~/.cline/data/settings/providers.json",
+                paths=("$CLINE_DATA_DIR|~/.cline/data/settings/providers.json",),
                 keys=("providers.*.settings.baseUrl", "providers.*.baseUrl"),
             ),
         ),
@@ -257,7 +262,7 @@ models:
     apiKey: YOUR_KEY
     apiBase: {url}/v1/""",
         settings_files=(
-            SettingsFile(path="$CONTINUE_GLOBAL_DIR|~/.continue/config.yaml", keys=("models.*.apiBase",)),
+            SettingsFile(paths=("$CONTINUE_GLOBAL_DIR|~/.continue/config.yaml",), keys=("models.*.apiBase",)),
         ),
     ),
     Agent(
@@ -269,7 +274,7 @@ models:
         lines="""\
 {"customModels": [{"displayName": "Claude through Foveate", "provider": "anthropic",
   "model": "claude-sonnet-5-5", "apiKey": "YOUR_KEY", "baseUrl": "{url}"}]}""",
-        settings_files=(SettingsFile(path="~/.factory/settings.json", keys=("customModels.*.baseUrl",)),),
+        settings_files=(SettingsFile(paths=("~/.factory/settings.json",), keys=("customModels.*.baseUrl",)),),
     ),
     Agent(
         command="crush",
@@ -281,9 +286,12 @@ models:
             "OPENAI_API_ENDPOINT": "{url}/v1",
             "GEMINI_API_ENDPOINT": "{url}",
         },
-        settings_files=tuple(
-            SettingsFile(path=path, keys=("providers.*.base_url",), overrides_run=True)
-            for path in ("~/.config/crush/crush.json", "crush.json", ".crush.json")
+        settings_files=(
+            SettingsFile(
+                paths=("~/.config/crush/crush.json", "crush.json", ".crush.json"),
+                keys=("providers.*.base_url",),
+                overrides_run=True,
+            ),
         ),
     ),
     Agent(
@@ -294,7 +302,7 @@ models:
         # It joins paths to a host as browsers do, so the host must end with a slash.
         variables={"ANTHROPIC_HOST": "{url}/", "OPENAI_HOST": "{url}/"},
         settings_files=(
-            SettingsFile(path="~/.config/goose/config.yaml", keys=("ANTHROPIC_HOST", "OPENAI_HOST")),
+            SettingsFile(paths=("~/.config/goose/config.yaml",), keys=("ANTHROPIC_HOST", "OPENAI_HOST")),
         ),
     ),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from foveate.agents.catalog import Agent
+from foveate.agents.catalog import Agent, SettingsFile
 from foveate.config.effective import redact_url
 from foveate.config.yaml_parser import parse as parse_yaml
 from foveate.errors import BadSetting
@@ -38,21 +38,25 @@ def find_configured_urls(agent: Agent, environment: Mapping[str, str], folder: P
         if environment.get(name):
             yield ConfiguredUrl(source=ENVIRONMENT, key=name, url=redact_url(environment[name]))
     for file in agent.settings_files:
-        path = locate(file.path, environment, folder)
-        document = read_document(path)
-        provider = document.get("model_provider") if isinstance(document, dict) else None
-        for key in file.keys:
-            for found_key, url in _find_values(document, key.split(".")):
-                is_codex_provider = key.startswith(CODEX_PROVIDERS)
-                # Of Codex's providers, only the selected one is used, instead of the built-in one.
-                if is_codex_provider and found_key != f"{CODEX_PROVIDERS}{provider}.base_url":
-                    continue
-                yield ConfiguredUrl(
-                    source=str(path),
-                    key=found_key,
-                    url=redact_url(url),
-                    overrides_run=file.overrides_run or is_codex_provider,
-                )
+        for path in file.paths:
+            yield from _find_urls_in_file(file, locate(path, environment, folder))
+
+
+def _find_urls_in_file(file: SettingsFile, path: Path) -> Iterator[ConfiguredUrl]:
+    document = read_document(path)
+    provider = document.get("model_provider") if isinstance(document, dict) else None
+    for key in file.keys:
+        for found_key, url in _find_values(document, key.split(".")):
+            is_codex_provider = key.startswith(CODEX_PROVIDERS)
+            # Of Codex's providers, only the selected one is used, instead of the built-in one.
+            if is_codex_provider and found_key != f"{CODEX_PROVIDERS}{provider}.base_url":
+                continue
+            yield ConfiguredUrl(
+                source=str(path),
+                key=found_key,
+                url=redact_url(url),
+                overrides_run=file.overrides_run or is_codex_provider,
+            )
 
 
 def find_direct_access(agent: Agent, environment: Mapping[str, str], folder: Path) -> Iterator[str]:
@@ -62,12 +66,13 @@ def find_direct_access(agent: Agent, environment: Mapping[str, str], folder: Pat
             yield f"{name} is set"
     for login in agent.direct_logins:
         path = locate(login.path, environment, folder)
-        if (login.key, login.value) in _find_values(read_document(path), login.key.split(".")):
-            yield f"{login.key} in {path} is {login.value}"
+        for _, value in _find_values(read_document(path), login.key.split(".")):
+            if value in login.values:
+                yield f"{login.key} in {path} is {value}"
 
 
 def locate(written_path: str, environment: Mapping[str, str], folder: Path) -> Path:
-    """Return the path of a file, see `SettingsFile.path`."""
+    """Return the path of a file, see `SettingsFile`."""
     variable, separator, path = written_path.rpartition("|")
     home = environment.get("HOME") or str(Path.home())
     if separator and environment.get(variable[1:]):

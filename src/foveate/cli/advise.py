@@ -283,7 +283,7 @@ def _write_settings(
         if not typer.confirm(f"Write {console.escape_control_chars(display_path(file))}?", default=False):
             console.print_note("nothing was written")
             return None
-    from foveate.advice.apply import write_config
+    from foveate.advice.edit_config import write_config
 
     backup = write_config(file, before, after)
     if not as_json:

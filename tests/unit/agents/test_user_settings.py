@@ -139,9 +139,9 @@ def test_a_folder_instead_of_a_file_is_ignored(tmp_path: Path) -> None:
 
 def test_all_paths_are_in_the_home_or_the_working_folder() -> None:
     for agent in AGENTS:
-        for file in agent.settings_files:
-            path = locate(file.path, {"HOME": "/home/ana"}, Path("/work"))
-            assert str(path).startswith(("/home/ana/", "/work/")), file
+        for path in (path for file in agent.settings_files for path in file.paths):
+            located = locate(path, {"HOME": "/home/ana"}, Path("/work"))
+            assert str(located).startswith(("/home/ana/", "/work/")), path
 
 
 @pytest.mark.parametrize(

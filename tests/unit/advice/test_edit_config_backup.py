@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.advice.apply import write_config
+from foveate.advice.edit_config import write_config
 from foveate.errors import UnwritableFile
 
 
