@@ -177,6 +177,17 @@ def test_no_logs_at_all_is_an_error_that_says_where_it_looked(tmp_path: Path) ->
     assert not outcome.out
 
 
+def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    log = tmp_path / ".claude" / "projects" / "p" / "broken.jsonl"
+    log.parent.mkdir(parents=True)
+    log.symlink_to(tmp_path / "missing")
+
+    outcome = run_advise(home=tmp_path)
+
+    assert outcome.code == 2
+    assert f"{log}: No such file or directory" in outcome.err
+
+
 def test_logs_without_recent_calls_are_an_error_that_names_the_option(tmp_path: Path) -> None:
     (tmp_path / ".claude" / "projects").mkdir(parents=True)
 

@@ -96,6 +96,15 @@ def test_calls_through_the_gateway_count_once(home: dict[str, str]) -> None:
     assert run_json(home, "--agent", "script")["total"]["calls"] == 1
 
 
+@pytest.mark.parametrize("report", ["daily", "weekly", "monthly", "projects"])
+def test_a_narrow_terminal_gets_fewer_columns(home: dict[str, str], report: str) -> None:
+    output = on_terminal("usage", report, "--timezone", "UTC", env=home | {"NO_COLOR": "1"}, columns=40)
+    lines = [line for line in output.splitlines() if not line.startswith("foveate:")]
+    table = lines[next(number for number, line in enumerate(lines) if "cost" in line) :]
+    assert max(map(len, table)) <= 40
+    assert "cache read" not in output
+
+
 @pytest.mark.parametrize("report", ["daily", "weekly", "monthly", "sessions", "projects", "blocks"])
 def test_a_table_fits_80_columns(home: dict[str, str], report: str) -> None:
     output = on_terminal("usage", report, "--timezone", "UTC", env=home | {"NO_COLOR": "1"}, columns=80)

@@ -193,7 +193,10 @@ def _find_local_files(sources: "frozenset[RecordingSource]", period: "Period") -
     recent = [path for path in files if not _ended_before(path, period.since)]
     if not places:
         searched = ", ".join(str(place.path) for place in list_log_places(os.environ, home))
-        raise UnreadableInput("this machine", f"has no logs of coding agents (searched {searched}): name files")
+        raise UnreadableInput(
+            "this machine",
+            f"has no logs of coding agents; name their files: foveate advise PATH. It looked at {searched}",
+        )
     return FoundFiles(
         files=tuple(recent), rejected=tuple((str(folder), "cannot be listed") for folder in unreadable)
     )
@@ -216,7 +219,10 @@ def _check_calls(advice: "Advice", paths: list[str], days: float | None) -> None
     source = ", ".join(paths) or "this machine"
     if not advice.spend.total.calls:
         if advice.unread:
-            raise UnreadableInput(source, f"contains no readable call; {advice.unread[0][1]}")
+            name, reason = advice.unread[0]
+            raise UnreadableInput(
+                source, f"contains no readable call; {'' if name in paths else f'{name}: '}{reason}"
+            )
         period = f" in the last {days:g} days: use --days for a longer period" if days is not None else ""
         raise UnreadableInput(source, f"contains no model call{period}")
     if advice.spend.total.unpriced_calls == advice.spend.total.calls:

@@ -164,8 +164,7 @@ def _name_columns(
         agents = [*(", ".join(sorted(row.sum.agents)) for row in rows), ""]
         yield Column(heading="agents", fit=Fit.SHORTEN, min_cells=6, drop_order=2), [*agents]
     models = [", ".join(dict.fromkeys(map(_short_model, row.sum.models))) for row in rows]
-    drop_order = None if report.kind in (ReportKind.DAILY, ReportKind.WEEKLY, ReportKind.MONTHLY) else 3
-    yield Column(heading="models", fit=Fit.SHORTEN, min_cells=8, drop_order=drop_order), [*models, ""]
+    yield Column(heading="models", fit=Fit.SHORTEN, min_cells=8, drop_order=3), [*models, ""]
 
 
 def _block_status(row: UsageRow, now: float) -> Cell:
@@ -178,16 +177,18 @@ def _block_status(row: UsageRow, now: float) -> Cell:
 def _number_columns(report: UsageReport, display: Display) -> Iterator[tuple[Column, list[Cell]]]:
     sums = [*(row.sum for row in report.rows), report.total]
 
-    def count_column(heading: str, counts: Sequence[int]) -> tuple[Column, list[Cell]]:
+    def count_column(
+        heading: str, counts: Sequence[int], drop_order: int | None = None
+    ) -> tuple[Column, list[Cell]]:
         cells: list[Cell] = [
             format_short_count(count) if display.is_terminal else f"{count:,}" for count in counts
         ]
-        return Column(heading=heading, align="right"), cells
+        return Column(heading=heading, align="right", drop_order=drop_order), cells
 
     yield count_column("input", [sum_.uncached for sum_ in sums])
     yield count_column("output", [sum_.output_tokens for sum_ in sums])
-    yield count_column("cache write", [sum_.written for sum_ in sums])
-    yield count_column("cache read", [sum_.read for sum_ in sums])
+    yield count_column("cache write", [sum_.written for sum_ in sums], drop_order=4)
+    yield count_column("cache read", [sum_.read for sum_ in sums], drop_order=5)
     amounts = format_dollar_column([sum_.dollars for sum_ in sums], unknown=_UNKNOWN)
     yield Column(heading="cost", align="right"), list(map(_cost_cell, sums, amounts))
 
