@@ -363,6 +363,7 @@ def test_an_agent_that_needs_lines_in_its_file_is_not_started_without_them(place
 
     assert (refused.returncode, refused.stdout) == (2, "")
     assert f"apiBase: http://127.0.0.1:{place.port}/run/0000000000000000/continue/v1/" in refused.stderr
+    assert "only from ~/.continue/config.yaml. Add these lines to it:" in refused.stderr
     assert "add the lines above" in refused.stderr
     assert (started.returncode, started.stdout) == (0, "started\n")
 

@@ -103,7 +103,7 @@ def command(
         run = new_run(name or (agent.name if agent else Path(program).stem))
         if print_:
             plan = _make_plan(agent, words, configured.url, run, environment, configured, _TEMPORARY_FOLDER)
-            _print_plan(plan, run, as_json=json)
+            _print_plan(plan, agent, run, as_json=json)
             return
         _check_program(words[0], environment, agent)
         if agent is not None and agent.needs_lines:
@@ -180,7 +180,7 @@ def _confirm_lines(plan: "LaunchPlan", agent: "Agent") -> None:
 
     if not plan.lines:
         return
-    for line in lines_to_add(plan, agent.title):
+    for line in lines_to_add(plan, agent):
         console.print_to_stderr(line)
     if sys.stdin is None or not sys.stdin.isatty():
         raise BadOption(f"{agent.title} does not know the gateway yet: add the lines above, then run it again")
@@ -241,8 +241,8 @@ def _find_advice(summary: "RunSummary", agent: "Agent | None", gateway: "RunGate
     return advise(summary, title=None if agent is None else agent.title, log_line=log_line)
 
 
-def _print_plan(plan: "LaunchPlan", run: "RunPrefix", *, as_json: bool) -> None:
-    from foveate.cli.run.output import plan_lines, plan_object
+def _print_plan(plan: "LaunchPlan", agent: "Agent | None", run: "RunPrefix", *, as_json: bool) -> None:
+    from foveate.cli.run.output import lines_to_add, plan_lines, plan_object
 
     if as_json:
         console.print_object(plan_object(plan, agent=run.agent, run=run.run))
@@ -250,8 +250,9 @@ def _print_plan(plan: "LaunchPlan", run: "RunPrefix", *, as_json: bool) -> None:
     console.print_lines(plan_lines(plan))
     for note in plan.notes:
         console.print_note(note)
-    if plan.lines:
-        console.print_note(f"it needs lines in {plan.lines_file}: {plan.lines}")
+    if plan.lines and agent is not None:
+        for line in lines_to_add(plan, agent):
+            console.print_to_stderr(line)
 
 
 def _print_summary(summary: "RunSummary", run: "RunPrefix", code: int, advice: str, *, as_json: bool) -> None:

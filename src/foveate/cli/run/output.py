@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from shlex import join, quote
 
+from foveate.agents.catalog import Agent
 from foveate.agents.launch import LaunchPlan
 from foveate.agents.summary import RunSummary, find_advice
 from foveate.cli.console import Display
@@ -107,8 +108,10 @@ def advise(summary: RunSummary, *, title: str | None, log_line: str) -> str:
     return "no request reached the gateway: does the program read ANTHROPIC_BASE_URL or OPENAI_BASE_URL?"
 
 
-def lines_to_add(plan: LaunchPlan, title: str) -> Iterator[str]:
-    yield f"{title} reads the address of the gateway only from {plan.lines_file}. Add there, or run:"
+def lines_to_add(plan: LaunchPlan, agent: Agent) -> Iterator[str]:
+    is_command = plan.lines.startswith(f"{agent.command} ")
+    action = "Run this once" if is_command else "Add these lines to it"
+    yield f"{agent.title} reads the address of the gateway only from {plan.lines_file}. {action}:"
     yield ""
     yield from (f"    {line}" for line in plan.lines.splitlines())
     yield ""
