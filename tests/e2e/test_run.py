@@ -19,11 +19,13 @@ import httpx
 import pytest
 
 from foveate.sandbox.server import open_listening_socket
+from tests.support.processes.fork_client import READ_AT_START
+from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND, command_pid
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
+from tests.support.stores.templates import ensure_store
 
 pytestmark = pytest.mark.process
 
-FOVEATE = (sys.executable, "-m", "foveate")
 AGENT = """\
 import json, os, sys, time, urllib.request
 
@@ -46,6 +48,7 @@ class Place:
     """A folder with a configuration, a store and scripts, and `foveate run` in it."""
 
     def __init__(self, folder: Path, sandbox: RunningSandbox) -> None:
+        self.command = COMMAND
         self.folder = folder
         self.data = folder / "data"
         self.temporary = folder / "temporary"
@@ -64,13 +67,13 @@ class Place:
             "TMPDIR": str(self.temporary),
             "FOVEATE_HOME": str(self.data),
             "KEY": KEY,
-            "LANG": "C.UTF-8",
+            **{name: value for name, value in os.environ.items() if name.startswith(READ_AT_START)},
         }
 
     def arguments(self, script: str, *options: str) -> list[str]:
         path = self.folder / "agent.py"
         path.write_text(f"{AGENT}\n{script}\n")
-        return [*FOVEATE, "run", *options, "--", sys.executable, str(path)]
+        return [*self.command, "run", *options, "--", sys.executable, str(path)]
 
     def run(
         self, script: str, *options: str, stdin: str = "", environment: Mapping[str, str] | None = None
@@ -110,9 +113,16 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def new_place(tmp_path: Path) -> Iterator[Place]:
     with running_sandbox() as sandbox:
         yield Place(tmp_path, sandbox)
+
+
+@pytest.fixture
+def place(new_place: Place) -> Place:
+    """A place whose store exists."""
+    ensure_store(new_place.data / "foveate.sqlite")
+    return new_place
 
 
 def read_summary(stderr: str) -> dict[str, Any]:
@@ -134,10 +144,11 @@ def wait_until(is_done: Callable[[], bool], seconds: float = 30) -> None:
         time.sleep(0.05)
 
 
-def test_a_run_starts_a_gateway_passes_everything_through_and_sums_up(place: Place) -> None:
-    before = place.files()
+def test_a_run_starts_a_gateway_passes_everything_through_and_sums_up(new_place: Place) -> None:
+    new_place.command = REAL_COMMAND
+    before = new_place.files()
 
-    result = place.run(
+    result = new_place.run(
         f"{CALL}; print(sys.stdin.read(), end=''); print('e', file=sys.stderr); sys.exit(7)", stdin="in"
     )
 
@@ -146,8 +157,8 @@ def test_a_run_starts_a_gateway_passes_everything_through_and_sums_up(place: Pla
     assert first == "e"
     assert second.startswith("Foveate: python")
     assert "1 call, 1 session, " in second
-    assert place.files() - before == {"agent.py", "data"}  # nothing in the temporary folder
-    assert not answers(f"http://127.0.0.1:{place.port}")
+    assert new_place.files() - before == {"agent.py", "data"}  # nothing in the temporary folder
+    assert not answers(f"http://127.0.0.1:{new_place.port}")
 
 
 def test_the_summary_as_json_has_the_numbers_of_the_ledger(place: Place) -> None:
@@ -155,7 +166,7 @@ def test_the_summary_as_json_has_the_numbers_of_the_ledger(place: Place) -> None
 
     summary = read_summary(result.stderr)
     cost = subprocess.run(
-        [*FOVEATE, "cost", "--by", "agent", "--json"],
+        [*COMMAND, "cost", "--by", "agent", "--json"],
         cwd=place.folder, env=place.environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     (row,) = json.loads(cost.stdout)["rows"]
@@ -205,7 +216,7 @@ def test_failed_requests_are_not_called_missing(place: Place) -> None:
 
 def test_a_running_gateway_with_the_same_store_is_used_and_left_running(place: Place) -> None:
     server = subprocess.Popen(
-        [*FOVEATE, "serve"],
+        [*COMMAND, "serve"],
         cwd=place.folder,
         env=place.environment,
         stdout=subprocess.DEVNULL,
@@ -280,7 +291,7 @@ def test_a_killed_run_takes_its_gateway_along_and_changes_no_file(place: Place) 
 
 def test_a_killed_gateway_ends_neither_the_run_nor_its_exit_code(place: Place) -> None:
     process, pid, url = place.start(WAIT)
-    (gateway,) = (child for child in children(process.pid) if child != pid)
+    (gateway,) = (child for child in children(command_pid(process.pid)) if child != pid)
 
     os.kill(gateway, signal.SIGKILL)
     wait_until(lambda: not answers(url))
@@ -305,12 +316,12 @@ def test_keys_of_an_env_file_are_for_foveate_only(place: Place) -> None:
     assert place.run("print(os.environ.get('ANTHROPIC_API_KEY'))").stdout == "None\n"
 
 
-def test_print_starts_nothing(place: Place) -> None:
-    result = place.run("print('started')", "--print")
+def test_print_starts_nothing(new_place: Place) -> None:
+    result = new_place.run("print('started')", "--print")
 
     assert result.returncode == 0
-    assert f"export ANTHROPIC_BASE_URL=http://127.0.0.1:{place.port}/run/" in result.stdout
-    assert not place.data.exists()
+    assert f"export ANTHROPIC_BASE_URL=http://127.0.0.1:{new_place.port}/run/" in result.stdout
+    assert not new_place.data.exists()
 
 
 @pytest.mark.parametrize(
@@ -325,7 +336,7 @@ def test_print_starts_nothing(place: Place) -> None:
 )
 def test_wrong_agents_are_errors_that_say_what_to_do(arguments: list[str], message: str, place: Place) -> None:
     result = subprocess.run(
-        [*FOVEATE, "run", *arguments],
+        [*COMMAND, "run", *arguments],
         cwd=place.folder,
         env=place.environment | {"PATH": "/usr/bin:/bin"},
         capture_output=True,
@@ -346,7 +357,7 @@ def test_an_agent_that_needs_lines_in_its_file_is_not_started_without_them(place
 
     def run() -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [*FOVEATE, "run", "continue"],
+            [*COMMAND, "run", "continue"],
             cwd=place.folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -457,8 +468,9 @@ def test_a_run_stops_and_continues_with_its_agent(place: Place) -> None:
     script = "import signal; print('ready', flush=True); os.kill(os.getpid(), signal.SIGSTOP); print('again')"
     with run_in_terminal(place, script) as run:
         run.read_until(b"ready")
-        wait_until(lambda: process_state(run.pid) == "T")
-        os.killpg(run.pid, signal.SIGCONT)  # as `fg` does
+        pid = command_pid(run.pid)
+        wait_until(lambda: process_state(pid) == "T")
+        os.killpg(pid, signal.SIGCONT)  # as `fg` does
         code = run.wait()
 
     assert code == 0

@@ -47,6 +47,22 @@ def test_a_forked_command_behaves_like_a_real_one(tmp_path: Path, script: str) -
     assert outcome(COMMAND) == outcome(REAL_COMMAND)
 
 
+def test_a_module_of_the_package_is_forked_too(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "-m", "foveate.cli.run.gateway_child", "0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "FOVEATE_HOME": str(tmp_path)},
+        cwd=tmp_path,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"http://127.0.0.1:")
+        assert command_pid(process.pid) != process.pid
+        process.communicate(b"", timeout=60)  # it ends with its standard input
+
+    assert process.returncode == 0
+
+
 def test_a_command_with_an_unsupported_environment_is_not_forked(tmp_path: Path) -> None:
     path = tmp_path / "naïve.txt"
     path.write_text("7 °C", encoding="utf-8")

@@ -1,9 +1,10 @@
 """Run `foveate` as a fork of the server in `fork_server`: `python -IS fork_client.py SOCKET [ARGUMENTS]`.
 
-The command gets this process's arguments, environment, working directory, umask, standard streams and
-terminal. Signals are passed on, and this process ends as the command does. The name of this process in /proc
-is the id of the command's process. If the server is not running, or cannot give the command everything that
-it would have here (see `traits`), this process becomes `python -m foveate` instead.
+With `-m MODULE` in front of the arguments it runs that module of the package. The command gets this process's
+arguments, environment, working directory, umask, standard streams and terminal. Signals are passed on, and
+this process ends as the command does. The name of this process in /proc is the id of the command's process. If
+the server is not running, or cannot give the command everything that it would have here (see `traits`), this
+process becomes `python -m foveate` instead.
 """
 
 import fcntl
@@ -100,7 +101,8 @@ def main() -> None:
         server.close()
         if has_terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        os.execv(sys.executable, [sys.executable, "-m", "foveate", *arguments])
+        words = arguments if arguments[:1] == ["-m"] else ["-m", "foveate", *arguments]
+        os.execv(sys.executable, [sys.executable, *words])
     for number in _FORWARDED_SIGNALS:  # also those that are ignored here: the command may want to handle them
         signal.signal(number, lambda number, _: os.kill(child, number))
     for descriptor in streams:  # only the command has them now, so that readers see when it ends

@@ -21,6 +21,7 @@ import tempfile
 import termios
 import time
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -131,7 +132,13 @@ def _load() -> list[Random]:
 
 
 def _run(order: _Order, streams: list[int], generators: list[Random]) -> None:
-    """Run `python -m foveate` in this process."""
+    """Run `python -m foveate`, or another module, in this process."""
+    is_foveate = order.arguments[:1] != ["-m"]
+    module, *arguments = ["foveate", *order.arguments] if is_foveate else order.arguments[1:]
+    if module != "foveate":
+        del sys.modules[module]
+    if arguments[:1] == ["run"]:  # its gateway is forked as well
+        sys.executable = str(Path(sys.argv[1]).with_name("python"))
     for generator in generators:
         generator.seed()
     os.chdir(order.folder)
@@ -149,10 +156,10 @@ def _run(order: _Order, streams: list[int], generators: list[Random]) -> None:
     sys.stdin = _stream(0, "rb", sys.stdin)
     sys.stdout = _stream(1, "wb", sys.stdout)
     sys.stderr = _stream(2, "wb", sys.stderr)
-    sys.argv = ["foveate", *order.arguments]
+    sys.argv = [module, *arguments]
     sys.path[0] = order.folder
     try:
-        runpy.run_module("foveate", run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as exit_:
         if isinstance(exit_.code, int):
             _exit_codes.append(exit_.code)

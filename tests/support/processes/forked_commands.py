@@ -8,6 +8,7 @@ id of the command's own process. `REAL_COMMAND` is for tests of how a command st
 import atexit
 import fcntl
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,9 @@ def ensure_running() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if Path(_SOCKET).exists():
             return
+        python = _FOLDER / "python"  # for commands that start modules of the package
+        python.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n', encoding="utf-8")
+        python.chmod(0o755)
         server = subprocess.Popen(
             [sys.executable, "-m", "tests.support.processes.fork_server", _SOCKET],
             cwd=ROOT,
