@@ -10,7 +10,7 @@ import httpx
 import pytest
 import trustme
 
-from tests.support.processes.forked_commands import COMMAND
+from tests.support.processes.forked_commands import COMMAND, required_variables
 from tests.support.servers.gateway_process import GatewayProcess, gateway_process, write_config
 from tests.support.servers.http_proxy import HOST, HttpProxy, running_http_proxy
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
@@ -172,7 +172,7 @@ def test_doctor_names_the_proxy_without_its_password(network: Network, tmp_path:
             capture_output=True,
             text=True,
             check=False,
-            env={"FOVEATE_HOME": str(tmp_path), **environment},
+            env={"FOVEATE_HOME": str(tmp_path), **required_variables(), **environment},
         )
         findings = [
             finding for finding in json.loads(process.stdout)["findings"] if finding["check"] == "upstream"

@@ -19,8 +19,7 @@ import httpx
 import pytest
 
 from foveate.sandbox.server import open_listening_socket
-from tests.support.processes.fork_client import READ_AT_START
-from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND, command_pid
+from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND, command_pid, required_variables
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 from tests.support.stores.templates import ensure_store
 
@@ -67,7 +66,7 @@ class Place:
             "TMPDIR": str(self.temporary),
             "FOVEATE_HOME": str(self.data),
             "KEY": KEY,
-            **{name: value for name, value in os.environ.items() if name.startswith(READ_AT_START)},
+            **required_variables(),
         }
 
     def arguments(self, script: str, *options: str) -> list[str]:

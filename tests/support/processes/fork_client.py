@@ -83,13 +83,13 @@ def main() -> None:
     streams = _open_streams()
     has_terminal = False
     server = socket.socket(socket.AF_UNIX)
+    if server.fileno() < 3:  # the number of a closed stream
+        server = socket.socket(fileno=fcntl.fcntl(server.detach(), fcntl.F_DUPFD_CLOEXEC, 3))
     try:
-        if len(streams) < 3:
-            raise OSError("a standard stream is closed")
         server.connect(path)
         folder = os.getcwd()  # noqa: PTH109
         has_terminal = leads_terminal()
-        order = marshal.dumps((arguments, dict(os.environ), folder, _umask(), has_terminal, traits()))
+        order = marshal.dumps((arguments, dict(os.environ), folder, _umask(), streams, has_terminal, traits()))
         if has_terminal:
             _release_terminal()
         socket.send_fds(server, [len(order).to_bytes(4)], streams)

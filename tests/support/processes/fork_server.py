@@ -37,6 +37,7 @@ class _Order(NamedTuple):
     environment: dict[str, str]
     folder: str
     umask: int
+    open_streams: list[int]
     has_terminal: bool
     traits: list[object]
 
@@ -147,15 +148,18 @@ def _run(order: _Order, streams: list[int], generators: list[Random]) -> None:
     os.environ.update(order.environment)
     time.tzset()
     tempfile.tempdir = None
-    for number, descriptor in enumerate(streams):
+    for number, descriptor in zip(order.open_streams, streams, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    for number in {0, 1, 2} - set(order.open_streams):
+        os.close(number)
     if order.has_terminal:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    sys.stdin = _stream(0, "rb", sys.stdin)
-    sys.stdout = _stream(1, "wb", sys.stdout)
-    sys.stderr = _stream(2, "wb", sys.stderr)
+    sys.stdin, sys.stdout, sys.stderr = (
+        _stream(number, mode, before) if number in order.open_streams else None
+        for number, mode, before in ((0, "rb", sys.stdin), (1, "wb", sys.stdout), (2, "wb", sys.stderr))
+    )
     sys.argv = [module, *arguments]
     sys.path[0] = order.folder
     try:
@@ -170,8 +174,8 @@ def _exit_quickly() -> None:
     """End without freeing each object, which would first copy all memory that is shared with the server."""
     for code in _exit_codes:
         with suppress(OSError, ValueError):  # the interpreter reports the error when it flushes these itself
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.flush()
             os._exit(code)
 
 

@@ -16,6 +16,8 @@ import time
 from functools import cache
 from pathlib import Path
 
+from tests.support.processes.fork_client import READ_AT_START
+
 ROOT = Path(__file__).parents[3]
 REAL_COMMAND = [sys.executable, "-m", "foveate"]
 _VARIABLE = "FORK_SERVER_FOLDER"
@@ -60,6 +62,11 @@ def ensure_running() -> None:
         assert server.stdout is not None
         with server.stdout:
             assert server.stdout.readline(), "the fork server did not start"
+
+
+def required_variables() -> dict[str, str]:
+    """Return the variables without which a command with an environment of its own is not forked."""
+    return {name: value for name, value in os.environ.items() if name.startswith(READ_AT_START)}
 
 
 def command_pid(client_pid: int) -> int:
