@@ -79,15 +79,22 @@ def served(command: Path, folder: Path, sandbox_url: str) -> Iterator[str]:
         process.communicate()
 
 
-def check_commands(command: Path, folder: Path) -> None:
-    """Check `--version`, `count`, `replay` and `serve` of an installed command."""
+def installed_files(command: Path) -> set[str]:
+    """Return the files of the package in the environment of an installed command."""
+    (package,) = command.resolve().parents[1].glob("lib/python*/site-packages/foveate")
+    files = (path.relative_to(package.parent) for path in package.rglob("*") if path.is_file())
+    return {str(path) for path in files if "__pycache__" not in path.parts}
+
+
+def check_commands(command: Path, folder: Path, **more: str) -> None:
+    """Check `--version`, `service` and `serve` of an installed command, and what other commands show."""
+    assert installed_files(command) == SOURCES
     folder.mkdir(exist_ok=True)
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "FOVEATE_HOME": str(folder)}
     shown = {
         "--version": "foveate 0.1.0",
-        "count README.md": "offline: exact",
-        "replay examples/session.jsonl": "foveate",
         "service install --print": f'ExecStart="{command.resolve()}" "serve"',
+        **more,
     }
     for words, text in shown.items():
         assert text in run_or_skip([str(command), *words.split()], environment)
@@ -113,7 +120,8 @@ def test_uv_installs_the_wheel_as_a_tool(distributions: Distributions, tmp_path:
     environment = distributions.environment(tmp_path) | {"UV_FIND_LINKS": str(distributions.wheel.parent)}
     run_or_skip(["uv", "tool", "install", "foveate[gateway]"], environment)
 
-    check_commands(tmp_path / ".local" / "bin" / "foveate", tmp_path / "data")
+    others = {"count README.md": "offline: exact", "replay examples/session.jsonl": "foveate"}
+    check_commands(tmp_path / ".local" / "bin" / "foveate", tmp_path / "data", **others)
 
 
 def test_pipx_installs_the_source_distribution(distributions: Distributions, tmp_path: Path) -> None:
@@ -137,13 +145,10 @@ def test_pip_installs_the_wheel(distributions: Distributions, tmp_path: Path) ->
     check_commands(python.with_name("foveate"), tmp_path / "data")
 
 
-def test_uvx_runs_a_replay_from_the_checkout_and_from_the_wheel(
-    distributions: Distributions, tmp_path: Path
-) -> None:
+def test_uvx_runs_a_replay_from_the_wheel(distributions: Distributions, tmp_path: Path) -> None:
     environment = distributions.environment(tmp_path)
-    for source in (ROOT, distributions.wheel):
-        words = ["uvx", "--from", str(source), "foveate", "replay", "examples/session.jsonl"]
-        assert "client_breakpoints: replace" in run_or_skip(words, environment)
+    words = ["uvx", "--from", str(distributions.wheel), "foveate", "replay", "examples/session.jsonl"]
+    assert "client_breakpoints: replace" in run_or_skip(words, environment)
 
     refused = subprocess.run(
         ["uvx", "--from", f"{distributions.wheel}[gateway]", "foveate", "service", "install", "--print"],
@@ -189,7 +194,8 @@ def test_every_install_line_of_the_pages_works(distributions: Distributions, tmp
         script = block
         for written, run in SUBSTITUTIONS.items():
             script = script.replace(written, run)
-        run_or_skip(["sh", "-ec", script], environment, folder=clone)
+        output = run_or_skip(["sh", "-ec", script], environment, folder=clone)
+        assert "replay" not in script or "client_breakpoints: replace" in output
         for line, program in programs.items():
             if line in block:
                 assert run_or_skip([str(program), "serve", "--help"], environment).startswith("Usage:")

@@ -298,7 +298,8 @@ def test_requests_to_bedrock_are_signed_only_if_configured(
         with running_gateway(upstream.url, tmp_path, config=config) as gateway:
             body = {"messages": [{"role": "user", "content": [{"text": "Hello"}]}]}
             path = "/model/anthropic.claude-sonnet-4-5-20250929-v1:0/converse"
-            httpx.post(f"{gateway.url}{path}", json=body, headers={"authorization": "Bearer ABSK-of-a-test"})
+            headers = {"authorization": "Bearer ABSK-of-a-test"}
+            httpx.post(f"{gateway.url}{path}", json=body, headers=headers, timeout=60)
 
     (request,) = upstream.requests
     assert (b"AWS4-HMAC-SHA256" in request) is is_signed

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,10 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name != "_"
 
 
-def own_names(trees: Iterable[ast.Module]) -> set[str]:
-    """All names that the trees define: functions, classes, variables, attributes and slots."""
+def own_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """All names that the nodes define: functions, classes, variables, attributes and slots."""
     names: set[str] = set()
-    for node in (node for tree in trees for node in ast.walk(tree)):
+    for node in nodes:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 names.add(name)
@@ -35,9 +36,9 @@ def own_names(trees: Iterable[ast.Module]) -> set[str]:
     return names
 
 
-def find_private_names(tree: ast.Module, own: set[str]) -> Iterator[str]:
-    """Private names that a module imports from other packages, or uses without any module defining them."""
-    for node in ast.walk(tree):
+def find_private_names(nodes: Iterable[ast.AST], own: set[str]) -> Iterator[str]:
+    """Private names that nodes import from other packages, or use without any module defining them."""
+    for node in nodes:
         match node:
             case ast.ImportFrom(module=str() as module, level=0) if module.split(".")[0] != "foveate":
                 if any(map(is_private, module.split("."))):
@@ -55,11 +56,12 @@ def find_private_names(tree: ast.Module, own: set[str]) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_no_private_names_of_other_packages_are_used() -> None:
-    trees = {
-        path.relative_to(SRC): ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SRC.rglob("*.py"))
+    files = {
+        str(path.relative_to(SRC)): list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        for path in sorted(SRC.rglob("*.py"))
     }
-    own = own_names(trees.values())
-    found = [(str(path), name) for path, tree in trees.items() for name in find_private_names(tree, own)]
+    own = own_names(chain.from_iterable(files.values()))
+    found = [(path, name) for path, nodes in files.items() for name in find_private_names(nodes, own)]
 
     assert [(path, name) for path, name in found if name not in ALLOWED] == []
     assert {name for _, name in found} == set(ALLOWED), "remove names from ALLOWED that nothing uses"
@@ -80,6 +82,6 @@ def test_no_private_names_of_other_packages_are_used() -> None:
     ],
 )
 def test_private_names_are_found(code: str, names: list[str]) -> None:
-    tree = ast.parse(code)
+    nodes = list(ast.walk(ast.parse(code)))
 
-    assert list(find_private_names(tree, own_names([tree]))) == names
+    assert list(find_private_names(nodes, own_names(nodes))) == names

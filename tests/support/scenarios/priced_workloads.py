@@ -81,7 +81,7 @@ def measure_input_cost(
 ) -> tuple[float, float]:
     """Return the input cost of a workload, in uncached tokens, and that of its five largest prompts."""
     cost, sizes = 0.0, []
-    with httpx.Client(base_url=url, headers=HEADERS) as client:
+    with httpx.Client(base_url=url, headers=HEADERS, timeout=60) as client:
 
         def send(request: Body) -> dict[str, Any]:
             response = client.post("/v1/messages", json=change(request))

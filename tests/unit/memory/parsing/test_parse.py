@@ -183,7 +183,7 @@ def test_real_markdown_files_are_parsed_completely_and_like_the_library(shared_d
     assert any_titled
 
 
-_LONG = 200_000
+_LONG = 100_000
 _ADVERSARIAL_TEXTS = {
     "blanks in a heading": "* a" + " " * _LONG + "b :x:",
     "colons": "* " + ":" * _LONG,
@@ -258,8 +258,8 @@ def test_parsing_takes_linear_time(name: str, path: str) -> None:
     check_coverage(outline, text)
     GATE.redact(outline)
 
-    # Quadratic time would take minutes, so the limit is generous for slow machines.
-    assert time.process_time() - start_seconds < 10
+    # Quadratic time would take a minute, so the limit is generous for slow machines.
+    assert time.process_time() - start_seconds < 2.5
 
 
 def test_two_thousand_levels_are_two_thousand_entries() -> None:
