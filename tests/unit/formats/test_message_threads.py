@@ -128,7 +128,7 @@ def read_request(body: bytes | Json) -> Any:
 
 
 @given(thread_turns, indents, st.permutations(("model", "messages", "thread", "system")), st.booleans())
-@settings(max_examples=limit_examples(300))
+@settings(max_examples=limit_examples(100))
 def test_a_threaded_conversation_expands_to_the_complete_conversation(
     turns: list[tuple[list[Json], list[Json], bool]],
     indent: int | None,
