@@ -12,8 +12,11 @@ from foveate.session.store import PendingWrite, SessionStore, SessionWrite
 
 _LOG = logging.getLogger(__name__)
 
-_INTERVAL_SECONDS = 0.02
-# By then the other processes have flushed their batches.
+# A transaction costs the store more than the rows in it.
+_INTERVAL_SECONDS = 0.05
+# A reservation holds up to the whole cost ceiling of its call, so it is replaced by the charge sooner.
+_RESERVED_INTERVAL_SECONDS = 0.02
+# By then the other processes have replaced the reservations of their finished calls.
 _OTHER_PROCESSES_SECONDS = 0.05
 _MAX_WAIT_SECONDS = 5.0
 
@@ -39,8 +42,14 @@ class CompletionQueue:
 
     def enqueue(self, exchange: Exchange) -> None:
         self._finished.append(exchange)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._interval_seconds, self._flush)
+        loop = asyncio.get_running_loop()
+        due_at = loop.time() + self._interval_seconds
+        if exchange.cost.reservation is not None and exchange.cost.reservation.is_reserved:
+            due_at = min(due_at, loop.time() + _RESERVED_INTERVAL_SECONDS)
+        if self._timer is None or due_at < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(due_at, self._flush)
 
     def store_writes(self, exchanges: Sequence[Exchange]) -> None:
         writes = [

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -77,7 +78,14 @@ class QueueSetup:
         self.hook_calls: list[str] = []
         self.stored: list[tuple[str, bool]] = []
 
-    def finish_exchange(self, id_: str, *, is_broken: bool = False, has_failing_hook: bool = False) -> Exchange:
+    def finish_exchange(
+        self,
+        id_: str,
+        *,
+        is_broken: bool = False,
+        has_failing_hook: bool = False,
+        reservation: AdmittedCall | None = None,
+    ) -> Exchange:
         """Finish an exchange with a charge and a count to be stored, both under this name."""
         request = parse_request(BODY, make_incoming_request().api_format)
         context = RequestContext(
@@ -110,6 +118,7 @@ class QueueSetup:
             completer=self.queue,
         )
         exchange.charge = make_charge(make_call(id_), "0.25")
+        exchange.cost.reservation = reservation
         exchange.finish(is_interrupted=is_broken)
         return exchange
 
@@ -134,6 +143,20 @@ async def test_exchanges_of_a_batch_are_recorded_and_stored_together() -> None:
     assert setup.session_store.batch_sizes == [3, 1]
     assert setup.stored == [(id_, True) for id_ in "abcd"]
     assert setup.observer.events == ["ended with 0"] * 4
+
+
+@pytest.mark.parametrize("is_reserved", [True, False])
+async def test_only_a_reservation_ends_the_batch_early(is_reserved: bool) -> None:
+    """A transaction for every few calls kept the store busy; a reservation blocks money of others meanwhile."""
+    setup = QueueSetup(InMemoryLedger(), seconds=60.0)
+    setup.finish_exchange("a")
+    setup.finish_exchange("b", reservation=AdmittedCall(call=make_call("b"), is_reserved=is_reserved))
+    setup.finish_exchange("c")
+    with suppress(TimeoutError):
+        await asyncio.wait_for(setup.observer.has_finished.wait(), 30 if is_reserved else 0.2)
+
+    assert setup.ledger.operations == (["settle a b c"] if is_reserved else [])
+    await setup.queue.close()
 
 
 async def test_waiting_for_an_exchange_flushes_the_batch() -> None:
