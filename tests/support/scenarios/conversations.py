@@ -89,11 +89,11 @@ class Worker:
 
     def __init__(self, turns: SessionStore, *, has_others: bool = False) -> None:
         self.turns = turns
-        self.waited = 0
+        self.waited_seconds = 0.0
         self.while_waiting: Callable[[], Awaitable[None]] | None = None
 
-        async def sleep(_: float) -> None:
-            self.waited += 1
+        async def sleep(seconds: float) -> None:
+            self.waited_seconds += seconds
             if self.while_waiting is not None:
                 await self.while_waiting()
 

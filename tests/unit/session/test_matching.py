@@ -392,7 +392,31 @@ async def test_a_worker_waits_only_once_for_a_response_that_another_may_be_stori
         for worker in (alone, shared):
             await worker.send_and_answer(user("2+2"), model("4"), user(f"{number}"), answer="?")
 
-    assert (alone.waited, shared.waited) == (0, 2)
+    assert alone.waited_seconds == 0
+    assert shared.waited_seconds == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("stored_after_seconds", [0.0, 0.01, 0.05, 0.2])
+async def test_a_request_goes_on_soon_after_another_worker_has_stored_the_response(
+    stored_after_seconds: float,
+) -> None:
+    """Regression: a request that was a moment too early waited for 50 ms, or for a quarter of a second."""
+    store = InMemorySessionStore()
+    worker_a, worker_b = Worker(store, has_others=True), Worker(store, has_others=True)
+    request = await worker_a.send(request_body([user("hello")]))
+    is_stored = False
+
+    async def store_response() -> None:
+        nonlocal is_stored
+        if not is_stored and worker_b.waited_seconds >= stored_after_seconds:
+            is_stored = True
+            await request.answer("Hi.")
+
+    worker_b.while_waiting = store_response
+    more = await worker_b.send(request_body([user("hello"), model("Hi."), user("more")]))
+
+    assert more.id == request.id
+    assert worker_b.waited_seconds <= 0.02 + 1.5 * stored_after_seconds
 
 
 async def test_a_conversation_with_changed_responses_stays_one_session_across_workers() -> None:
