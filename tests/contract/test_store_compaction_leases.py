@@ -35,8 +35,8 @@ class SlowDatabase:
     def location(self) -> str:
         return self.database.location
 
-    async def read(self, callback: TransactionCallback[T]) -> T:
-        return await self.database.read(callback)
+    async def read(self, callback: TransactionCallback[T], *, is_lookup: bool = False) -> T:
+        return await self.database.read(callback, is_lookup=is_lookup)
 
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
         result = await self.database.write(callback, is_idempotent=is_idempotent)

@@ -152,7 +152,7 @@ class PostgresDatabase:
     def location(self) -> str:
         return self._location
 
-    async def read(self, callback: TransactionCallback[T]) -> T:
+    async def read(self, callback: TransactionCallback[T], *, is_lookup: bool = False) -> T:
         return await self._run(callback, is_idempotent=True, is_read=True)
 
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:

@@ -189,10 +189,16 @@ class SQLiteDatabase:
     def location(self) -> str:
         return str(self._path)
 
-    async def read(self, callback: TransactionCallback[T]) -> T:
+    async def read(self, callback: TransactionCallback[T], *, is_lookup: bool = False) -> T:
         self._process.check()
         if self._closed:
             raise StoreUnavailable(str(self._path), "is closed")
+        if is_lookup:
+            self._check_file()
+            try:
+                return callback(SQLiteTransaction(self._connection(wait_seconds=0.0)))
+            except sqlite3.DatabaseError as error:  # a thread can wait for a lock, and reports errors
+                self._reset_connection(error)
         requested_at = time.monotonic()
         return await self._readers.run(lambda: self._read(callback, requested_at))
 

@@ -1,9 +1,17 @@
-"""Processes that write one SQLite file take turns, and the lock files never prevent a write."""
+"""Processes that write one SQLite file take turns, lock files prevent no write, and lookups do not wait."""
 
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from threading import Event, Thread
 
-from foveate.store.sqlite import WriterQueue
+import pytest
+
+from foveate.errors import StoreUnavailable
+from foveate.store.database import Transaction
+from foveate.store.sqlite import SQLiteDatabase, WriterQueue
 from tests.support.oracles.system_state import wait_until
 
 
@@ -58,3 +66,41 @@ def test_a_writer_proceeds_if_the_lock_files_cannot_be_opened(tmp_path: Path) ->
     with queue.hold_turn():
         pass
     queue.close()
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[SQLiteDatabase]:
+    opened = await asyncio.to_thread(SQLiteDatabase.open, tmp_path / "store.sqlite", wait_seconds=5.0)
+    yield opened
+    await opened.close()
+
+
+async def test_a_lookup_does_not_wait_for_other_reads(database: SQLiteDatabase) -> None:
+    """Regression: every request of a gateway with several workers waited for a thread of the store."""
+    may_end = Event()
+    reads = [asyncio.ensure_future(database.read(lambda _: may_end.wait(30))) for _ in range(8)]
+    await asyncio.sleep(0)
+    try:
+        lookup = database.read(lambda transaction: transaction.fetch_all("SELECT 1"), is_lookup=True)
+
+        assert await asyncio.wait_for(lookup, 10) == [(1,)]
+        assert not any(read.done() for read in reads)
+    finally:
+        may_end.set()
+        await asyncio.gather(*reads)
+
+
+async def test_a_lookup_that_finds_the_file_locked_waits_in_a_thread(database: SQLiteDatabase) -> None:
+    def find(transaction: Transaction) -> str:
+        if threading.current_thread() is threading.main_thread():
+            raise sqlite3.OperationalError("database is locked")
+        return str(transaction.fetch_all("SELECT 'found'")[0][0])
+
+    assert await database.read(find, is_lookup=True) == "found"
+
+
+async def test_a_lookup_in_a_deleted_file_is_rejected(database: SQLiteDatabase) -> None:
+    await asyncio.to_thread(Path(database.location).unlink)
+
+    with pytest.raises(StoreUnavailable, match="was deleted or replaced"):
+        await database.read(lambda transaction: transaction.fetch_all("SELECT 1"), is_lookup=True)

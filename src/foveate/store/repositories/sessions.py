@@ -136,7 +136,7 @@ class SqlSessionStore:
                 )
             ]
 
-        return await self._database.read(find) if digests else []
+        return await self._database.read(find, is_lookup=len(digests) == 1) if digests else []
 
     async def find_sessions_ending_at(
         self, agent: str, caller: str, last_hashes: Sequence[bytes]
