@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -111,24 +112,53 @@ async def _run_agent(port: int, seed: int, until: float, thinking_seconds: float
     turn = 0
     while time.monotonic() < until:
         if turn % _TURNS == 0:
-            messages = [{"role": "user", "content": " ".join(chance.choices(_WORDS, k=_FIRST_WORDS))}]
+            messages = [_make_opening(chance)]
         else:
             messages.append({"role": "assistant", "content": _REPLY})
             messages.append({"role": "user", "content": f"go on {turn}"})
-        body = json.dumps({"model": MODEL, "max_tokens": 100, "messages": messages}).encode()
+        request = _make_request(messages, f"agent-{seed % 50}")
         started = time.monotonic()
-        writer.write(
-            f"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {KEY}\r\n"
-            f"anthropic-version: 2023-06-01\r\nx-foveate-agent: agent-{seed % 50}\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-            + body
-        )
+        writer.write(request)
         status = await _read_response(reader)
         ended = time.monotonic()
-        calls.append(Call(ended, ended - started, status == 200, turn % _TURNS))
+        calls.append(Call(ended, ended - started, status == HTTPStatus.OK, turn % _TURNS))
         turn += 1
         await asyncio.sleep(thinking_seconds)
     writer.close()
+
+
+def send_in_turn(server: Server, kind: str, *, seed: int, count: int) -> None:
+    """Send requests one after another: one `repeated`, each a `new_session`, or each with `new_tokens`."""
+
+    async def send_all() -> None:
+        chance = random.Random(f"{kind} {seed}")
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        messages = [_make_opening(random.Random("repeated") if kind == "repeated" else chance)]
+        for turn in range(count):
+            if kind == "new_session" or (kind == "new_tokens" and turn % _TURNS == 0):
+                messages = [_make_opening(chance)]
+            elif kind == "new_tokens":
+                messages += [{"role": "assistant", "content": _REPLY}, _make_opening(chance)]
+            writer.write(_make_request(messages, "agent"))
+            if await _read_response(reader) != HTTPStatus.OK:
+                raise BadData(f"{server.name} did not answer a request of the kind {kind}")
+        writer.close()
+
+    asyncio.run(send_all())
+
+
+def _make_opening(chance: random.Random) -> dict[str, str]:
+    return {"role": "user", "content": " ".join(chance.choices(_WORDS, k=_FIRST_WORDS))}
+
+
+def _make_request(messages: list[dict[str, str]], agent: str) -> bytes:
+    body = json.dumps({"model": MODEL, "max_tokens": 100, "messages": messages}).encode()
+    head = (
+        f"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {KEY}\r\n"
+        f"anthropic-version: 2023-06-01\r\nx-foveate-agent: {agent}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 async def _read_response(reader: asyncio.StreamReader) -> int:

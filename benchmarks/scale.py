@@ -6,21 +6,24 @@ agents, and `offered` is what these agents send without a gateway. `sqlite_2w_ca
 requests per second at which at most 100 ms are added to the 99th percentile.
 
 `second_turn_over_others` is the mean latency of the second request of a session, divided by that of later ones,
-with a model that responds at once and agents that do not pause. `--only sqlite-1,litellm-2` runs some of the
-contenders, and `--agents 64` other numbers of agents.
+with a model that responds at once and agents that do not pause. `new_session_over_repeated_cpu` is the CPU time
+of a request that begins a session, and `new_tokens_over_repeated_cpu` that of one with 900 new tokens, each
+divided by that of a repeated request. `--only sqlite-1,litellm-2` runs some of the contenders, and `--agents
+64` other numbers of agents.
 """
 
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
-from benchmarks.agent_load import DIRECT, LoadResult, run_agents, slow_provider
+from benchmarks.agent_load import DIRECT, LoadResult, run_agents, send_in_turn, slow_provider
 from benchmarks.databases import new_database, new_file, running_postgres
-from benchmarks.gateway_processes import Server, foveate, litellm
+from benchmarks.gateway_processes import Server, cpu_seconds, foveate, litellm
 from benchmarks.harness import BadData, Cell, Report
 
 WORKERS = (1, 2, 8)
@@ -32,6 +35,10 @@ _SECONDS, _STEP_SECONDS, _QUICK_SECONDS = 13.0, 8.0, 7.0
 # Contenders whose limit is looked for, with these numbers of agents, until too much is added.
 _LIMIT_WORKERS, _LIMIT_AGENTS, _LIMIT_ADDED_MS = (1, 2), (96, 128, 170, 226, 300, 400), 100.0
 _UNPAUSED_AGENTS = 8
+_CPU_KINDS = ("repeated", "new_session", "new_tokens")
+_CPU_ROUNDS, _CPU_REQUESTS = 5, 100
+# By then everything is written that belongs to the requests before.
+_SETTLE_SECONDS = 0.5
 
 FIGURES = (
     "<contender>w_<agents>a_added_p50_ms",
@@ -41,6 +48,8 @@ FIGURES = (
     "<contender>w_<agents>a_per_second",
     "<contender>w_carried",
     "<database>_second_turn_over_others",
+    "new_session_over_repeated_cpu",
+    "new_tokens_over_repeated_cpu",
     "second_turn_over_others",
 )
 
@@ -77,6 +86,8 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "", agents: str 
         for database in DATABASES:
             if f"{database}-1" in chosen and (database == "sqlite" or postgres is not None):
                 figures[f"{database}_second_turn_over_others"] = _second_turn(database, folder, postgres)
+        if "sqlite-1" in chosen:
+            figures |= _compare_cpu(folder)
     figures |= _to_figures(rows)
     if ratios := [value for name, value in figures.items() if name.endswith("second_turn_over_others")]:
         figures["second_turn_over_others"] = max(ratios)
@@ -138,6 +149,29 @@ def _second_turn(database: str, folder: Path, postgres: object | None) -> float:
         load = run_agents(server, _UNPAUSED_AGENTS, _STEP_SECONDS, thinking_seconds=0.0)
     second = mean(call.seconds for call in load.calls if call.turn == 1)
     return round(second / mean(call.seconds for call in load.calls if call.turn > 1), 3)
+
+
+def _compare_cpu(folder: Path) -> dict[str, float]:
+    """Return the CPU time of requests with something new over that of repeated ones, one kind after another."""
+    print("sqlite, CPU time of new and repeated requests …", file=sys.stderr, flush=True)
+    seconds: dict[str, list[float]] = {kind: [] for kind in _CPU_KINDS}
+    with (
+        slow_provider(folder, 0.0) as provider,
+        _contender("sqlite-1", folder, provider, None, name="sqlite-cpu") as server,
+    ):
+        for number in range(-1, _CPU_ROUNDS):  # the first round is a warm-up
+            for kind in _CPU_KINDS:
+                before = cpu_seconds(server.pid)
+                send_in_turn(server, kind, seed=number, count=_CPU_REQUESTS)
+                time.sleep(_SETTLE_SECONDS)
+                if number >= 0:
+                    seconds[kind].append(cpu_seconds(server.pid) - before)
+    repeated = median(seconds["repeated"])
+    return {
+        f"{kind}_over_repeated_cpu": round(median(seconds[kind]) / repeated, 3)
+        for kind in _CPU_KINDS
+        if kind != "repeated"
+    }
 
 
 @contextmanager
