@@ -91,7 +91,8 @@ def _compact_with_langchain(turns: Sequence[Turn], limit_characters: int) -> str
     from langchain_core.messages import convert_to_messages, trim_messages
 
     kept = trim_messages(
-        convert_to_messages([dict(turn) for turn in turns]),
+        # LangChain rejects tool messages without an id. It belongs to no call, and the kept text is the same.
+        convert_to_messages([{"tool_call_id": "none", **turn} for turn in turns]),
         max_tokens=limit_characters,
         token_counter=lambda messages: sum(len(str(message.content)) + 1 for message in messages),
         strategy="last",
