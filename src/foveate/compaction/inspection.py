@@ -39,6 +39,11 @@ _UNDONE_MEANINGS = {
 }
 
 _MAX_EDITS = 1_000
+_MOMENTS = {
+    "arrival": "before a request was sent",
+    "response": "after a response",
+    "expiry": "before the cache expired",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,18 +93,53 @@ def _has_results(api_format: Format, raw: bytes) -> bool:
     return any(isinstance(part, ToolResult) for part in formats.parse_message(api_format, raw).parts)
 
 
-async def load_realized_gains(
+async def load_gain_sentences(
+    store: CompactionStore, ledger: Ledger, session_id: str
+) -> dict[str, tuple[str, ...]]:
+    """What each edit of a session was expected to save, and what it has saved; by id, in order of time."""
+    edits = await store.list_compactions(session_id=session_id, limit=_MAX_EDITS)
+    gains = await _load_realized_gains(ledger, edits)
+    return {
+        edit.id: sentences for edit in reversed(edits) if (sentences := describe_gain(edit, gains.get(edit.id)))
+    }
+
+
+async def load_realized_gain(
     store: CompactionStore, ledger: Ledger, compaction: Compaction
-) -> dict[str, RealizedGain]:
-    """What the edits of the same session have saved since this one, by id."""
+) -> RealizedGain | None:
     edits = await store.list_compactions(session_id=compaction.session_id, limit=_MAX_EDITS)
+    return (await _load_realized_gains(ledger, edits)).get(compaction.id)
+
+
+async def _load_realized_gains(ledger: Ledger, edits: Sequence[Compaction]) -> dict[str, RealizedGain]:
+    made = [edit for edit in edits if edit.outcome.changes_requests]
+    if not made:
+        return {}
+    since = min(edit.compacted_at for edit in made)
     charges = [
         charge
-        async for charge in ledger.list_charges(
-            since=compaction.compacted_at, agent=compaction.agent, session_id=compaction.session_id
-        )
+        async for charge in ledger.list_charges(since=since, agent=made[0].agent, session_id=made[0].session_id)
     ]
-    return realized_gains(edits, charges)
+    return realized_gains(made, charges)
+
+
+def describe_gain(compaction: Compaction, realized: RealizedGain | None) -> tuple[str, ...]:
+    """Sentences about what an edit was expected to save and to cost, and what it has saved."""
+    decision = compaction.decision
+    sentences = []
+    if decision is not None:
+        sentences.append(
+            f"Made {_MOMENTS.get(decision.moment, decision.moment)}, because it was expected to save "
+            f"${decision.gain_dollars:.4f} in about {decision.expected_requests:.0f} more requests and to "
+            f"cost ${decision.cost_dollars:.4f}."
+        )
+    if realized is not None and realized.requests:
+        requests = f"{realized.requests:,} request{'s' * (realized.requests != 1)}"
+        verb = "lost" if realized.dollars < 0 else "saved"
+        sentences.append(
+            f"So far it has {verb} ${abs(realized.dollars):.4f} in {requests}, before its own cost."
+        )
+    return tuple(sentences)
 
 
 def realized_gains(edits: Iterable[Compaction], charges: Iterable[Charge]) -> dict[str, RealizedGain]:

@@ -300,11 +300,11 @@ def _print_count(found: "list[Compaction]", *, is_more: bool) -> None:
 
 async def _load_details(store: "Store", prefix: str) -> "CompactionContents":
     from foveate.cli.compactions.selection import find_compaction
-    from foveate.compaction.inspection import load_contents, load_realized_gains
+    from foveate.compaction.inspection import load_contents, load_realized_gain
 
     compaction = await find_compaction(store, prefix)
-    gains = await load_realized_gains(store.compactions, store.ledger, compaction)
-    return replace(await load_contents(store.compactions, compaction), realized=gains.get(compaction.id))
+    realized = await load_realized_gain(store.compactions, store.ledger, compaction)
+    return replace(await load_contents(store.compactions, compaction), realized=realized)
 
 
 async def _export(

@@ -35,6 +35,7 @@ from foveate.compaction.inspection import (
     OUTCOME_MEANINGS,
     CompactionContents,
     describe_author,
+    describe_gain,
     is_by_rules,
     read_message,
     trace_carried,
@@ -53,11 +54,6 @@ _MIN_REASON_CELLS = 24
 _EXCERPT_CHARS = 160
 _MAX_SUMMARY_INDENT = 12
 _STYLES = {CompactionOutcome.OK: "green", CompactionOutcome.FAILED: "red"}
-_MOMENTS = {
-    "arrival": "before a request was sent",
-    "response": "after a response",
-    "expiry": "before the cache expired",
-}
 _NOUNS = {
     CompactionOutcome.TOOL_RESULT_TRUNCATED: "Truncation",
     CompactionOutcome.RESULTS_CLEARED: "Clearing",
@@ -204,7 +200,7 @@ class CompactionFormatter:
         )
         outcome = Styled(_outcome_text(compaction), _outcome_style(compaction))
         yield from self._group([Styled("outcome: ", "dim"), outcome], self._outcome_sentences(compaction))
-        if gains := list(_gain_sentences(details)):
+        if gains := describe_gain(compaction, details.realized):
             yield from self._group([Styled("money", "dim")], gains)
         yield from self._group([Styled("original messages", "dim")], self._original_sentences(details))
         if compaction.cleared:
@@ -356,20 +352,6 @@ class CompactionFormatter:
         if not _has_saved(compaction):
             return f"{compaction.tokens_before:,}" if compaction.tokens_before else ""
         return f"{compaction.tokens_before:,} {self._arrow} {compaction.tokens_after:>{after_cells},}"
-
-
-def _gain_sentences(details: CompactionContents) -> Iterator[str]:
-    decision, realized = details.compaction.decision, details.realized
-    if decision is not None:
-        yield (
-            f"Made {_MOMENTS.get(decision.moment, decision.moment)}, because it was expected to save "
-            f"${decision.gain_dollars:.4f} in about {decision.expected_requests:.0f} more requests and to "
-            f"cost ${decision.cost_dollars:.4f}."
-        )
-    if realized is not None and (decision is not None or realized.requests):
-        requests = f"{realized.requests:,} request{'s' * (realized.requests != 1)}"
-        verb = "lost" if realized.dollars < 0 else "saved"
-        yield f"So far it has {verb} ${abs(realized.dollars):.4f} in {requests}, before its own cost."
 
 
 def _has_saved(compaction: Compaction) -> bool:

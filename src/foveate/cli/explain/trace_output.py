@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from foveate.cli.console import Display, format_tokens
 from foveate.cli.cost.corrections import correction_lines, correction_object
 from foveate.cli.explain.traces import PricedEdit, SessionHistory, TracedRequest, price_edits
-from foveate.cli.options import shorten_ids
+from foveate.cli.options import SHORT_ID_CHARS, shorten_ids
 from foveate.cli.tables import (
     GAP,
     Column,
@@ -97,6 +97,7 @@ def session_object(history: SessionHistory, *, last: int | None = None) -> dict[
         "possibly_charged_calls": history.possibly_charged_calls,
         "possibly_charged_dollars": f"{history.possibly_charged_dollars:f}",
         "corrections": [correction_object(item) for item in history.corrections],
+        "edits": [{"id": id_, "gain": " ".join(lines)} for id_, lines in history.gains.items()],
     }
 
 
@@ -169,6 +170,8 @@ class TraceFormatter:
             paid = _format_paid(background.dollars, unknown=background.unknown_calls, calls=background.calls)
             calls = _format_count(background.calls, f"{background.category} call")
             yield from self._wrap(f"{calls} in the background: {paid}")
+        for edit_id, sentences in history.gains.items():
+            yield from self._wrap(f"compaction {edit_id[:SHORT_ID_CHARS]}: {' '.join(sentences)}")
         for line in _comparison_lines(history):
             yield from self._wrap(line)
         if (descendants := history.descendants) is not None:

@@ -1,6 +1,6 @@
 """Load traced requests of sessions, and compute what each edit saved."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -60,7 +60,8 @@ class SessionHistory:
     """The requests of a session in order, and its background calls: summaries, keep-alives, counts.
 
     `possibly_charged_calls` were in flight when their process ended, and cost at most
-    `possibly_charged_dollars`. `corrections` were made by hand.
+    `possibly_charged_dollars`. `corrections` were made by hand. `gains` describe what each edit of the history
+    was expected to save and has saved, by id.
     """
 
     session_id: str
@@ -72,6 +73,7 @@ class SessionHistory:
     possibly_charged_calls: int = 0
     possibly_charged_dollars: Decimal = Decimal(0)
     corrections: Sequence["Correction"] = ()
+    gains: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 async def find_traces(
@@ -174,6 +176,8 @@ async def list_sessions(store: "Store", *, limit: int) -> "Sequence[TracedSessio
 
 
 async def _load_history(store: "Store", session_id: str) -> SessionHistory:
+    from foveate.compaction.inspection import load_gain_sentences
+
     found: list[ChargedTrace] = []
     before: tuple[float, str] | None = None
     while len(found) < _MAX_SESSION_REQUESTS:
@@ -194,6 +198,7 @@ async def _load_history(store: "Store", session_id: str) -> SessionHistory:
         possibly_charged_calls=totals.possibly_charged_calls,
         possibly_charged_dollars=totals.possibly_charged_dollars,
         corrections=await store.corrections.find(session_id=session_id),
+        gains=await load_gain_sentences(store.compactions, store.ledger, session_id),
     )
 
 

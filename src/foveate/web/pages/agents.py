@@ -15,7 +15,7 @@ from foveate.context.inputs import DEFAULT_MODEL
 from foveate.context.workspace import Bundle
 from foveate.context.workspace_cache import WorkspaceCacheStats, read_bundle
 from foveate.engine.counting.offline import offline_counter
-from foveate.engine.options import AgentOptions, SectionOptions
+from foveate.engine.options import AgentOptions, Clearing, SectionOptions
 from foveate.engine.sections.sources import AGENT_BUDGET_FILE, SectionSources
 from foveate.memory.privacy import Gate
 from foveate.session.rollups import TotalsGroup
@@ -131,6 +131,11 @@ def _modified_at(root: str, path: str) -> float | None:
 _SET_FOR_AGENT = "this agent"
 _SET_FOR_ALL = "all agents"
 
+_CLEARING_TEXTS = {
+    Clearing.OFF: "tool results are kept",
+    Clearing.COLD: "old tool results are cleared once the prompt cache has expired",
+    Clearing.COST: "old tool results are cleared whenever that is expected to save money",
+}
 _OVERFLOW_TEXTS = {
     OnOverflow.MAKE_ROOM: "clears old tool results, then removes the oldest turns, each with a placeholder",
     OnOverflow.REJECT: "rejects requests that are certain to exceed the context window",
@@ -223,6 +228,17 @@ def _list_compaction_features(
             agent_settings is not None and agent_settings.context_optimization.compaction is not None
         ),
     )
+    yield AgentFeature(
+        name="Clearing",
+        is_on=options.clears,
+        meaning=_CLEARING_TEXTS[options.clearing]
+        if options.token_counter or options.clearing is Clearing.OFF
+        else "inactive, because tokens are not counted",
+        decided_by=_decided_by(
+            agent_settings is not None and agent_settings.context_optimization.clearing is not None
+        ),
+        chosen=options.clearing.value,
+    )
     policy = options.overflow_options.policy
     default_text = f"default {'with' if is_on else 'without'} compaction"
     yield AgentFeature(
@@ -248,10 +264,11 @@ def _describe_compaction(options: AgentOptions) -> str:
     compaction = options.compaction_options
     by = shorten_name(options.summarizer_model, _MAX_NAME_CHARS) or "the agent's own model"
     rules = ", or by rules if that fails" if compaction.extractive else ""
+    earlier = ", or earlier if that is expected to save money" if options.compacts_by_cost else ""
     return (
         f"starts at {format_percent(compaction.compact_at_pct)} of the context window, minus the tokens"
-        f" reserved for the response; keeps the last {format_number(compaction.tail_keep_tokens)} tokens; at"
-        f" least {format_count(compaction.min_turns_between, 'turn')} between two compactions;"
+        f" reserved for the response{earlier}; keeps the last {format_number(compaction.tail_keep_tokens)}"
+        f" tokens; at least {format_count(compaction.min_turns_between, 'turn')} between two compactions;"
         f" summaries by {by}{rules}"
     )
 

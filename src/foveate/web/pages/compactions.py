@@ -11,6 +11,7 @@ from foveate.compaction.inspection import (
     OUTCOME_MEANINGS,
     describe_author,
     identify_contents,
+    load_gain_sentences,
     read_message,
     undone_meaning,
 )
@@ -71,6 +72,7 @@ class CompactionDetails:
     messages: Sequence[ShownMessage]
     summary: ShownText
     facts: Sequence[str]
+    gains: Sequence[str] = ()
 
     @property
     def is_in_force(self) -> bool:
@@ -109,6 +111,11 @@ async def load_compactions(store: Store, compactions: Sequence[Compaction]) -> S
         [compaction.id for compaction in compactions], per_end=_MESSAGES_AT_EACH_END
     )
     api_formats = await _find_api_formats(store.compactions, spans)
+    gains = {
+        id_: sentences
+        for session_id in {compaction.session_id for compaction in compactions}
+        for id_, sentences in (await load_gain_sentences(store.compactions, store.ledger, session_id)).items()
+    }
     return await asyncio.to_thread(
         lambda: [
             _describe_compaction(
@@ -118,6 +125,7 @@ async def load_compactions(store: Store, compactions: Sequence[Compaction]) -> S
                 message_chars=_EXCERPT_CHARS,
                 summary_chars=_SUMMARY_CHARS,
                 max_facts=_MAX_FACTS,
+                gains=gains.get(compaction.id, ()),
             )
             for compaction in compactions
         ]
@@ -132,6 +140,8 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     first = page_request.number("from", 1, min_value=1, max_value=_MAX_MESSAGE_NUMBER)
     span = await data.store.dashboard.compacted_page(compaction_id, skip=first - 1, limit=_MESSAGES_PER_PAGE)
     api_formats = await _find_api_formats(data.store.compactions, {compaction_id: span})
+    store = data.store
+    gains = await load_gain_sentences(store.compactions, store.ledger, compaction.session_id)
     details = await asyncio.to_thread(
         lambda: _describe_compaction(
             compaction,
@@ -140,6 +150,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
             message_chars=_MESSAGE_CHARS,
             summary_chars=_MAX_SUMMARY_CHARS,
             max_facts=len(compaction.carried),
+            gains=gains.get(compaction_id, ()),
         )
     )
     context = {
@@ -193,10 +204,12 @@ def _describe_compaction(
     message_chars: int,
     summary_chars: int,
     max_facts: int,
+    gains: Sequence[str],
 ) -> CompactionDetails:
     messages = [_show_message(message, api_format, message_chars) for message in span.messages]
     return CompactionDetails(
         compaction=compaction,
+        gains=gains,
         message_count=span.total,
         is_superseded=span.is_superseded,
         messages=messages[:1]
