@@ -206,7 +206,7 @@ def make_edit_policy(options: AgentOptions, find_rates: FindRates) -> EditPolicy
 
 
 def _may_compact_now(moment: EditingMoment, cached_tokens: int, prices: EditPrices) -> bool:
-    """A request waits for a compaction only if its cache has expired, or if its size makes all of it more expensive."""
+    """A request waits for a compaction only if its cache has expired, or if its size raises its prices."""
     if moment.moment is not Moment.ARRIVAL or cached_tokens <= moment.call.preamble.tokens:
         return True
     tokens, preamble_tokens = moment.call.input_tokens, moment.call.preamble.tokens
