@@ -274,7 +274,7 @@ _REFERENCE_WORDS = 4
 def _classify(sentence: str, subject: Subject, speaker: Speaker) -> StatementKind:
     plain = _plain(sentence)
     words = language()
-    if _is_constraint(sentence, speaker):
+    if speaker is Speaker.USER and find_phrase(FactKind.CONSTRAINT, plain):
         return StatementKind.CONSTRAINT
     if find_phrase(FactKind.TASK, plain) or words.task_cues.search(plain):
         return StatementKind.TASK

@@ -60,6 +60,7 @@ _ONLY_WORDS = frozenset(("only", "nur", "seulement", "solo", "sólo", "soltanto"
 _DEFINITE_ARTICLES = frozenset(("the", "der", "die", "das", "den", "dem", "le", "la", "el", "il", "lo", "o"))
 _MIN_STEM_CHARS = 3
 _MAX_WORDS = 50_000
+_MAX_VALUE_WORDS = 12
 _START, _END = "^", "$"
 
 
@@ -146,6 +147,7 @@ class Subject:
 
     words: Mapping[str, str]
     values: Mapping[ValueType, frozenset[str]]
+    all_values: frozenset[str]
     slots: frozenset[tuple[str, str, str]]
     leading_names: frozenset[str]
     topic: tuple[str, ...]
@@ -157,10 +159,6 @@ class Subject:
     """There can be only one such value: "the door code X", "only X may"."""
 
     @property
-    def all_values(self) -> frozenset[str]:
-        return frozenset().union(*self.values.values())
-
-    @property
     def has_hard_value(self) -> bool:
         return any(value_type is not ValueType.NAME for value_type in self.values)
 
@@ -168,7 +166,9 @@ class Subject:
 @dataclass(slots=True)
 class _Token:
     text: str
+    lower: str
     start: int
+    is_function_word: bool
     is_cue: bool = False
     relation: str = ""
     """How a name tells which thing is meant: its preposition."""
@@ -176,10 +176,6 @@ class _Token:
     value: str = ""
     continues: bool = False
     """Part of the value of the token before."""
-
-    @property
-    def lower(self) -> str:
-        return self.text.lower()
 
 
 def find_subject(sentence: str) -> Subject:
@@ -201,7 +197,7 @@ def find_subject(sentence: str) -> Subject:
 def starts_with_value(sentence: str) -> bool:
     """Return whether a value other than a name comes before every content word."""
     tokens = _read_clause(sentence, 0, len(sentence), ())
-    first = next((token for token in tokens if token.lower not in language().function_words), None)
+    first = next((token for token in tokens if not token.is_function_word), None)
     return first is not None and first.value_type not in (None, ValueType.NAME)
 
 
@@ -241,7 +237,7 @@ def _clause_ranges(sentence: str) -> Iterator[tuple[int, int]]:
 
 def _read_clause(sentence: str, start: int, end: int, cue_spans: Sequence[tuple[int, int]]) -> list[_Token]:
     tokens = _split_tokens(sentence, start, end)
-    for token in tokens:
+    for token in tokens if cue_spans else ():
         is_in_cue = any(cue_start <= token.start < cue_end for cue_start, cue_end in cue_spans)
         token.is_cue = is_in_cue and (
             token.lower in language().update_words or not _is_in_gap(token, cue_spans)
@@ -265,11 +261,13 @@ def is_generic_name(name: str) -> bool:
 
 
 def _split_tokens(sentence: str, start: int, end: int) -> list[_Token]:
+    function_words = language().function_words
     tokens = []
     for match in _TOKEN.finditer(sentence, start, end):
         text = match[0].rstrip(_TRAILING)
         if text:
-            tokens.append(_Token(text, match.start()))
+            lower = text.lower()
+            tokens.append(_Token(text, lower, match.start(), lower in function_words))
     return tokens
 
 
@@ -281,7 +279,7 @@ def _mark_hard_values(tokens: Sequence[_Token]) -> None:
             continue
         if number and not (tokens[number - 1] is before or tokens[number - 1].continues):
             before = None
-        following = tokens[number + 1 :]
+        following = tokens[number + 1 : number + 1 + _MAX_VALUE_WORDS]
         lower = token.lower
         if lower in words.number_words and not token.is_cue:
             _mark(token, ValueType.NUMBER, following, lambda other: other.lower in words.number_words)
@@ -362,7 +360,7 @@ def _mark_names(tokens: Sequence[_Token]) -> None:
         is_name = length > (1 if is_german else 0) and not (
             number == 0 and length == 1 and not tokens[0].text.isupper()
         )
-        if is_name and number == 0 and tokens[0].lower in language().function_words:
+        if is_name and number == 0 and tokens[0].is_function_word:
             number += 1  # "The Hague" is rarer than "The Hendersons"
             continue
         if is_name:
@@ -380,7 +378,7 @@ def _is_name_word(token: _Token) -> bool:
         and not token.continues
         and not (token.is_cue or token.continues)
         and token.text[0].isupper()
-        and token.lower not in language().function_words
+        and not token.is_function_word
     )
 
 
@@ -392,6 +390,7 @@ def _is_adjacent(tokens: Sequence[_Token], number: int) -> bool:
 def _build_subject(clauses: Sequence[Sequence[_Token]], *, has_cue: bool, is_step: bool) -> Subject:
     values: dict[ValueType, set[str]] = {}
     words: dict[str, str] = {}
+    function_words = language().function_words
     slots: set[tuple[str, str, str]] = set()
     leading_names: set[str] = set()
     qualifiers: set[tuple[str, str]] = set()
@@ -409,11 +408,11 @@ def _build_subject(clauses: Sequence[Sequence[_Token]], *, has_cue: bool, is_ste
                 frame.append((f"<{token.value_type.value}>", False))
             elif token.continues or token.is_cue:
                 continue
-            elif token.lower in language().function_words:
+            elif token.is_function_word:
                 frame.append((token.lower, False))
             else:
                 for part in _WORD_PARTS.findall(token.lower):
-                    if (len(part) > 1 or part.isdigit()) and part not in language().function_words:
+                    if (len(part) > 1 or part.isdigit()) and part not in function_words:
                         stem = find_stem(part)
                         words.setdefault(stem, part)
                         frame.append((stem, True))
@@ -422,6 +421,7 @@ def _build_subject(clauses: Sequence[Sequence[_Token]], *, has_cue: bool, is_ste
     return Subject(
         words=words,
         values={value_type: frozenset(found) for value_type, found in values.items()},
+        all_values=frozenset().union(*values.values()),
         slots=frozenset(slots),
         leading_names=frozenset(leading_names),
         topic=_find_topic(clauses[0]) if clauses else (),
@@ -443,8 +443,9 @@ def _find_topic(tokens: Sequence[_Token]) -> tuple[str, ...]:
 
 
 def _qualifiers(tokens: Sequence[_Token]) -> Iterator[tuple[str, str]]:
+    prepositions = language().prepositions
     for number, token in enumerate(tokens[:-1]):
-        if token.lower in language().prepositions and number and _is_content(tokens[number - 1]):
+        if token.lower in prepositions and number and _is_content(tokens[number - 1]):
             after = tokens[number + 1 :]
             noun = next((other for other in after[:2] if other.lower not in language().determiners), None)
             if noun is not None and _is_content(noun):
@@ -459,8 +460,9 @@ def _qualifiers(tokens: Sequence[_Token]) -> Iterator[tuple[str, str]]:
 
 def _is_negated(tokens: Sequence[_Token]) -> bool:
     """Return whether a clause has a negation: not "no longer", which announces a change, nor "no more than"."""
+    negations = rules().negations
     return any(
-        (token.lower in rules().negations or token.lower.endswith(_NOT_ENDS))
+        (token.lower in negations or token.lower.endswith(_NOT_ENDS))
         and not (token.is_cue or token.continues)
         and not (following and following.lower in _BOUND_WORDS)
         for token, following in zip_longest(tokens, tokens[1:])
@@ -507,7 +509,7 @@ def _unmark_qualifiers(tokens: Sequence[_Token]) -> None:
 
 def _is_content(token: _Token) -> bool:
     is_word = token.value_type is None and not token.continues and not token.is_cue
-    return is_word and token.lower not in language().function_words
+    return is_word and not token.is_function_word
 
 
 def _slots(frame: Sequence[tuple[str, bool]]) -> Iterator[tuple[str, str, str]]:

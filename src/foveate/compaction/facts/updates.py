@@ -39,11 +39,12 @@ _CERTAIN = 2.0
 # Cosine of the vectors of two words that mean nearly the same; names of siblings (north, south) are below.
 _SYNONYM_COSINE = 0.37
 _MAX_VECTORS = 20_000
-_MAX_PAIRS = 200_000
+_MAX_MATRICES = 1_000
 _MAX_POSTINGS = 16
 _MAX_CANDIDATES = 24
 
-WordSimilarity = Callable[[str, str], float]
+WordSimilarity = Callable[[tuple[str, ...], tuple[str, ...]], Sequence[Sequence[float]]]
+"""The similarity of each of some words to each of others."""
 
 
 def find_replacements(
@@ -138,33 +139,28 @@ def _update_degree(
     *,
     has_same_label: bool = False,
 ) -> float:
+    overlap = None
+    if not new.has_cue:
+        # Then synonyms do not count, so this decides most pairs at once.
+        overlap = _overlap(new, old, weights, similarity)
+        if overlap.contained < _SAME_WITH_LABEL:
+            return 0.0
     changed = {
         value_type
         for value_type in new.values.keys() & old.values.keys()
         if new.values[value_type] - old.values[value_type] and old.values[value_type] - new.values[value_type]
     }
-    if not changed and not new.has_cue:
-        return 0.0
-    if changed and (are_in_same_slot(new, old) or have_other_qualifiers(new, old)):
-        return 0.0
-    overlap = _overlap(new, old, weights, similarity)
     if not changed:
-        # "No longer X but Y" names the old value; otherwise the wording must be the same.
-        says_more = bool(new.all_values - old.all_values) or bool(new.words.keys() - old.words.keys())
-        names_old_value = bool(new.all_values & old.all_values) and says_more
-        has_same_values = bool(old.values) == bool(new.values) and old.has_hard_value == new.has_hard_value
-        share = overlap.contained if names_old_value else overlap.common if has_same_values else 0.0
-        return _CERTAIN * (share >= _SAME_WITHOUT_VALUES)
-    if _have_other_topics(new, old, similarity):
+        return _CERTAIN * (new.has_cue and _has_other_words(new, old, weights, similarity))
+    if are_in_same_slot(new, old) or have_other_qualifiers(new, old):
+        return 0.0
+    overlap = overlap or _overlap(new, old, weights, similarity)
+    if overlap.contained < _LIKELY_WITH_CUE or _have_other_topics(new, old, similarity):
         return 0.0
     if new.is_negated != old.is_negated and overlap.common < _SAME_WORDING:
         return 0.0  # "Never open port 22." "The port is 8090 now."
     if new.has_cue:
-        return (
-            _CERTAIN
-            if overlap.contained >= _SAME_WITH_CUE
-            else overlap.contained * (overlap.contained >= _LIKELY_WITH_CUE)
-        )
+        return _CERTAIN if overlap.contained >= _SAME_WITH_CUE else overlap.contained
     is_unique = new.is_unique and old.is_unique
     if changed == {ValueType.NAME} and new.leading_names and old.leading_names and not is_unique:
         return 0.0  # "Ana is a vegetarian." "Ben is a vegetarian."
@@ -172,7 +168,7 @@ def _update_degree(
         return 0.0  # "Never touch table 3." "Never touch table 4."
     if has_other_qualifier(new, old):
         return 0.0
-    if has_same_label and overlap.contained >= _SAME_WITH_LABEL:
+    if has_same_label:
         return _CERTAIN
     # "The room costs 120." "Breakfast in the room costs 15.": the first word tells what it is about.
     is_same = overlap.common >= _SAME_WORDING or overlap.contained >= _CONTAINED
@@ -182,17 +178,32 @@ def _update_degree(
     shared = new.words.keys() & old.words.keys()
     is_within = any(name in shared for subject in (new, old) for _, name in subject.qualifiers)
     has_same_noun = any(not left and stem in shared and right in shared for left, stem, right in new.slots)
-    return _CERTAIN * (has_same_noun and not is_within and overlap.contained >= _SAME_WITH_LABEL)
+    return _CERTAIN * (has_same_noun and not is_within)
+
+
+def _has_other_words(
+    new: Subject, old: Subject, weights: Mapping[str, float], similarity: WordSimilarity
+) -> bool:
+    """Return whether a statement with a cue says something else of the same thing, without another value."""
+    # "No longer X but Y" names the old value; otherwise the wording must be the same.
+    says_more = bool(new.all_values - old.all_values) or bool(new.words.keys() - old.words.keys())
+    names_old_value = bool(new.all_values & old.all_values) and says_more
+    if not names_old_value and (
+        bool(old.values) != bool(new.values) or old.has_hard_value != new.has_hard_value
+    ):
+        return False
+    overlap = _overlap(new, old, weights, similarity)
+    return (overlap.contained if names_old_value else overlap.common) >= _SAME_WITHOUT_VALUES
 
 
 def _have_other_topics(new: Subject, old: Subject, similarity: WordSimilarity) -> bool:
     """Return whether neither statement mentions the other's topic: "The office is …", "The warehouse is …"."""
 
     def mentions(subject: Subject, topic: tuple[str, ...], words: Mapping[str, str]) -> bool:
-        pairs = ((words.get(stem, stem), word) for stem in topic for word in subject.words.values())
-        return any(stem in subject.words for stem in topic) or any(
-            similarity(*pair) >= _SYNONYM_COSINE for pair in pairs
-        )
+        if any(stem in subject.words for stem in topic):
+            return True
+        rows = similarity(tuple(words.get(stem, stem) for stem in topic), tuple(subject.words.values()))
+        return any(cosine >= _SYNONYM_COSINE for row in rows for cosine in row)
 
     return (
         bool(new.topic and old.topic)
@@ -210,21 +221,20 @@ class _Overlap:
 
 
 def _overlap(new: Subject, old: Subject, weights: Mapping[str, float], similarity: WordSimilarity) -> _Overlap:
-    def weight(stem: str) -> float:
-        return weights.get(stem, 1.0)
-
     shared = new.words.keys() & old.words.keys()
+    weight = weights.__getitem__
     same = sum(map(weight, shared))
-    unmatched = old.words.keys() - shared
     if new.has_cue:
-        for stem in [stem for stem in new.words if stem not in shared]:
-            cosine, best = max(
-                ((similarity(new.words[stem], old.words[other]), other) for other in unmatched),
-                default=(0.0, ""),
-            )
+        matched = set(shared)
+        rows = similarity(tuple(new.words.values()), tuple(old.words.values()))
+        for stem, row in zip(new.words, rows, strict=True):
+            if stem in shared or max(row, default=0.0) < _SYNONYM_COSINE:
+                continue
+            others = ((cosine, other) for cosine, other in zip(row, old.words, strict=True) if other not in matched)
+            cosine, best = max(others, default=(0.0, ""))
             if cosine >= _SYNONYM_COSINE:
                 same += min(weight(stem), weight(best))
-                unmatched.discard(best)
+                matched.add(best)
     new_weight, old_weight = sum(map(weight, new.words)), sum(map(weight, old.words))
     if not same:
         return _Overlap(0.0, 0.0)
@@ -233,22 +243,35 @@ def _overlap(new: Subject, old: Subject, weights: Mapping[str, float], similarit
 
 @cache
 def word_similarity() -> WordSimilarity:
-    """The cosine of word vectors, or 0 if the extra `search` is not installed."""
+    """The cosines of word vectors, or 0 if the extra `search` is not installed."""
     try:
+        import numpy as np
+
         from foveate.errors import UnreadableInput
         from foveate.memory.search.embeddings import default_embedder
 
         embedder = default_embedder()
     except (ImportError, UnreadableInput):
-        return lambda *_: 0.0
+        return no_similarity
 
     @lru_cache(maxsize=_MAX_VECTORS)
     def vector(word: str) -> "NDArray[np.float32]":
         row: NDArray[np.float32] = embedder.embed([word])[0]
         return row
 
-    @lru_cache(maxsize=_MAX_PAIRS)
-    def cosine(one: str, other: str) -> float:
-        return float(vector(one) @ vector(other))
+    @lru_cache(maxsize=_MAX_MATRICES)
+    def matrix(words: tuple[str, ...]) -> "NDArray[np.float32]":
+        return np.array([vector(word) for word in words])
 
-    return cosine
+    def cosines(words: tuple[str, ...], others: tuple[str, ...]) -> Sequence[Sequence[float]]:
+        if not words or not others:
+            return no_similarity(words, others)
+        rows: list[list[float]] = (matrix(words) @ matrix(others).T).tolist()
+        return rows
+
+    return cosines
+
+
+def no_similarity(words: tuple[str, ...], others: tuple[str, ...]) -> Sequence[Sequence[float]]:
+    """Only the same words are similar."""
+    return [[0.0] * len(others)] * len(words)

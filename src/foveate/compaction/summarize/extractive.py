@@ -268,6 +268,8 @@ class _SummaryBuilder:
         self._outdated = outdated
         self._count = count
         self._entries: list[_SectionEntry] = []
+        self._texts: set[str] = set()
+        """Texts of lines, without groups."""
 
     def fill(self, entries: Iterable[_SectionEntry], share_tokens: int | None = None) -> bool:
         """Add the entries that fit, within `share_tokens`. Return whether any was added."""
@@ -282,6 +284,8 @@ class _SummaryBuilder:
             cost = self._count(entry.line) + _LINE_TOKENS
             if cost <= room:
                 self._entries.append(entry)
+                if entry.group is None:
+                    self._texts.add(entry.text)
                 room -= cost
                 added = True
         self._fit()
@@ -339,11 +343,9 @@ class _SummaryBuilder:
 
     def _is_carried(self, sentence: str) -> bool:
         """Return whether a line contains the sentence, such as a request, or it is no longer true."""
-        return sentence in self._outdated or any(
-            sentence == entry.text or (entry.section in _QUOTING and sentence in entry.text)
-            for entry in self._entries
-            if entry.group is None
-        )
+        if sentence in self._outdated or sentence in self._texts:
+            return True
+        return any(sentence in entry.text for entry in self._entries if entry.section in _QUOTING)
 
     def _remaining_tokens(self) -> int:
         return self._limit_tokens - self._count(self._render(self._entries))
@@ -359,7 +361,9 @@ class _SummaryBuilder:
                 low = middle
             else:
                 high = middle - 1
-        self._entries = self._entries[:low]
+        if low < len(self._entries):
+            self._entries = self._entries[:low]
+            self._texts = {entry.text for entry in self._entries if entry.group is None}
 
     def _render(self, entries: Sequence[_SectionEntry]) -> str:
         sections = {

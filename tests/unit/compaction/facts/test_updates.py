@@ -3,19 +3,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.compaction.facts.statements import find_statements
-from foveate.compaction.facts.updates import find_replacements, word_similarity
+from foveate.compaction.facts.updates import find_replacements, no_similarity, word_similarity
 from foveate.model import Message
 from tests.support.strategies.fact_conversations import conversations, model_message, user_message
-
-
-def no_vectors(*_: str) -> float:
-    return 0.0
 
 
 def current_texts(*texts: str) -> list[str]:
     """What is still true, judged without word vectors."""
     statements = find_statements([user_message(text) for text in texts])
-    replaced = find_replacements(statements, no_vectors)
+    replaced = find_replacements(statements, no_similarity)
     return [statement.text for number, statement in enumerate(statements) if number not in replaced]
 
 
@@ -104,7 +100,7 @@ def test_a_repeated_statement_is_kept_once() -> None:
 def test_the_assistant_does_not_change_what_people_said() -> None:
     messages = [user_message("The port is 8081."), model_message("The port is 9090 now.")]
 
-    assert find_replacements(find_statements(messages), no_vectors) == {}
+    assert find_replacements(find_statements(messages), no_similarity) == {}
 
 
 def test_word_vectors_recognize_other_words_for_the_same_thing() -> None:
@@ -113,7 +109,7 @@ def test_word_vectors_recognize_other_words_for_the_same_thing() -> None:
         [user_message("Our flight leaves on March 3."), user_message("Change of plan: we fly on March 9.")]
     )
 
-    assert find_replacements(statements, no_vectors) == {}
+    assert find_replacements(statements, no_similarity) == {}
     assert find_replacements(statements, word_similarity()) == {0: 1}
 
 
@@ -121,7 +117,7 @@ def test_word_vectors_recognize_other_words_for_the_same_thing() -> None:
 def test_only_earlier_statements_are_replaced(messages: list[Message]) -> None:
     statements = find_statements(messages)
 
-    assert all(old < new < len(statements) for old, new in find_replacements(statements, no_vectors).items())
+    assert all(old < new < len(statements) for old, new in find_replacements(statements, no_similarity).items())
 
 
 @given(st.sampled_from(("port", "code", "fee")), st.integers(100, 999), st.integers(100, 999), conversations)
@@ -131,7 +127,7 @@ def test_an_exact_replacement_always_removes_the_earlier(
     first, last = f"The {subject} is {old}.", f"The {subject} is {new}."
     messages = [user_message(first), *between, user_message(last)]
     statements = find_statements(messages)
-    replaced = find_replacements(statements, no_vectors)
+    replaced = find_replacements(statements, no_similarity)
 
     assert 0 in replaced
     assert len(statements) - 1 not in replaced
