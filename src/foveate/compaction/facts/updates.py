@@ -125,10 +125,9 @@ def _normal(text: str) -> str:
 
 def _cancels(new: Statement, old: Statement) -> bool:
     """Return whether `new` calls off `old`: all content words of what it calls off are in `old`."""
-    if old.label and old.kind is StatementKind.CONSTRAINT:
+    if not new.cancelled or (old.label and old.kind is StatementKind.CONSTRAINT):
         return False
-    words = set(old.subject.words)
-    return any(cancelled <= words for cancelled in new.cancelled)
+    return any(cancelled <= old.subject.words.keys() for cancelled in new.cancelled)
 
 
 def _update_degree(
