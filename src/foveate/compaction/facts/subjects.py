@@ -48,6 +48,8 @@ _REASON = re.compile(
     r"|,\s(?:since|as|da|denn|car|puisque|ya que|poiché|pois)\s",
     re.IGNORECASE,
 )
+# Clauses of a sentence, also short ones: "Paula is ill, so Igor brings the projector."
+_PART_END = re.compile(r"[,;:.!?]\s+|\s(?:so|also|donc|así que|quindi|então)\s")
 _POSSESSIVE_ENDS = ("'s", "’s")
 POSSESSIVE = "'s"
 _WORD_PARTS = re.compile(r"[^\W_]+")
@@ -83,6 +85,7 @@ class Language:
     attribute_cues: frozenset[str]
     determiners: frozenset[str]
     prepositions: frozenset[str]
+    auxiliaries: frozenset[str]
     conjunctions: re.Pattern[str]
     before_infinitives: frozenset[str]
     cancel_cues: re.Pattern[str]
@@ -113,6 +116,7 @@ def language() -> Language:
         attribute_cues=frozenset(table["attribute_cues"]),
         determiners=frozenset(table["determiners"]),
         prepositions=frozenset(table["prepositions"]),
+        auxiliaries=frozenset(table["auxiliaries"]),
         conjunctions=compile_phrases(table["conjunctions"]),
         before_infinitives=frozenset(table["before_infinitives"]),
         cancel_cues=compile_phrases(table["cancel_cues"]),
@@ -152,6 +156,10 @@ class Subject:
     leading_names: frozenset[str]
     topic: tuple[str, ...]
     qualifiers: frozenset[tuple[str, str]]
+    parts: tuple[frozenset[str], ...]
+    """The words of each clause, and their stems."""
+    condition: str
+    """The stem of the first noun after a preposition at the start: "With the trailer …"."""
     has_cue: bool
     is_negated: bool
     is_step: bool
@@ -191,7 +199,14 @@ def find_subject(sentence: str) -> Subject:
     valued = [clause for clause in clauses if any(token.value_type is not None for token in clause)]
     opening = _OPENING.match(sentence)
     is_step = language().step_cues.match(sentence, opening.end() if opening else 0) is not None
-    return _build_subject(valued or clauses, has_cue=bool(cue_spans), is_step=is_step)
+    return _build_subject(
+        valued or clauses, parts=_split_parts(sentence), has_cue=bool(cue_spans), is_step=is_step
+    )
+
+
+def _split_parts(sentence: str) -> tuple[frozenset[str], ...]:
+    words = map(split_words, _PART_END.split(sentence.lower()))
+    return tuple(frozenset((*found, *map(find_stem, found))) for found in words if found)
 
 
 def starts_with_value(sentence: str) -> bool:
@@ -332,7 +347,7 @@ def _word_type(text: str) -> ValueType | None:
             return ValueType.PATH
         if "/" in text.strip("/") and len(text) > 6 and text.lower() == text:
             return ValueType.PATH
-        if "_" in text.strip("_") or (_HOST.fullmatch(text) and text.count(".") == 1 and text.islower()):
+        if "_" in text.strip("_") or (_HOST.fullmatch(text) and text.islower()):
             return ValueType.CODE
         return None
     if _CLOCK.fullmatch(text):
@@ -387,7 +402,13 @@ def _is_adjacent(tokens: Sequence[_Token], number: int) -> bool:
     return token.start - before.start - len(before.text) == 1
 
 
-def _build_subject(clauses: Sequence[Sequence[_Token]], *, has_cue: bool, is_step: bool) -> Subject:
+def split_words(text: str) -> list[str]:
+    return _WORD_PARTS.findall(text)
+
+
+def _build_subject(
+    clauses: Sequence[Sequence[_Token]], *, parts: tuple[frozenset[str], ...], has_cue: bool, is_step: bool
+) -> Subject:
     values: dict[ValueType, set[str]] = {}
     words: dict[str, str] = {}
     function_words = language().function_words
@@ -426,6 +447,8 @@ def _build_subject(clauses: Sequence[Sequence[_Token]], *, has_cue: bool, is_ste
         leading_names=frozenset(leading_names),
         topic=_find_topic(clauses[0]) if clauses else (),
         qualifiers=frozenset(qualifiers),
+        parts=parts,
+        condition=_find_condition(clauses[0]) if clauses else "",
         has_cue=has_cue,
         is_step=is_step,
         is_unique=any(map(_has_unique_value, clauses)),
@@ -440,6 +463,12 @@ def _find_topic(tokens: Sequence[_Token]) -> tuple[str, ...]:
         return ()
     topic = takewhile(_is_content, (token for token in tokens[start + 1 :] if not token.is_cue))
     return tuple(find_stem(token.lower.removesuffix("'s")) for token in topic)
+
+
+def _find_condition(tokens: Sequence[_Token]) -> str:
+    if not tokens or tokens[0].is_cue or tokens[0].lower not in language().prepositions:
+        return ""
+    return next((find_stem(token.lower) for token in tokens[1:3] if _is_content(token)), "")
 
 
 def _qualifiers(tokens: Sequence[_Token]) -> Iterator[tuple[str, str]]:
@@ -536,10 +565,20 @@ def find_stem(word: str) -> str:
 
 def are_in_same_slot(one: Subject, other: Subject) -> bool:
     """Return whether a word of one stands where the other has another word, as in "the staging port"."""
-    own = {(left, right): stem for left, stem, right in one.slots if stem not in other.words}
+    own = {_slot_key(left, right): stem for left, stem, right in one.slots if stem not in other.words}
     return any(
-        own.get((left, right), stem) != stem for left, stem, right in other.slots if stem not in one.words
+        own.get(_slot_key(left, right), stem) != stem
+        for left, stem, right in other.slots
+        if stem not in one.words
     )
+
+
+def _slot_key(left: str, right: str) -> tuple[str, str]:
+    """The place of a word. All auxiliaries are the same: "Server alpha has …", "Server beta was …"."""
+    return left, _AUXILIARY if right in language().auxiliaries else right
+
+
+_AUXILIARY = "<verb>"
 
 
 def has_other_qualifier(one: Subject, other: Subject) -> bool:

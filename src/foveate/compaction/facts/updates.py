@@ -8,7 +8,7 @@ different things. Without word vectors (the extra `search`), only words with the
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import log
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from foveate.compaction.facts.subjects import (
     has_other_qualifier,
     have_other_attributes,
     have_other_qualifiers,
+    split_words,
 )
 from foveate.compaction.facts.texts import Speaker
 
@@ -42,6 +43,7 @@ _MAX_VECTORS = 20_000
 _MAX_MATRICES = 1_000
 _MAX_POSTINGS = 16
 _MAX_CANDIDATES = 24
+_SENTENCE_ENDS = (".", "!", "?", "。")
 
 WordSimilarity = Callable[[tuple[str, ...], tuple[str, ...]], Sequence[Sequence[float]]]
 """The similarity of each of some words to each of others."""
@@ -57,13 +59,14 @@ def find_replacements(
     replaced: dict[int, int] = {}
     for number, statement in enumerate(statements):
         keys = _posting_keys(statement)
+        before = statements[number - 1] if number and _is_same_text(statements[number - 1], statement) else None
         hits: Counter[int] = Counter()
         for key in keys:
             hits.update(earlier for earlier in postings.get(key, ()) if earlier not in replaced)
         best: tuple[float, int] | None = None
         replaces = False
         for earlier, _ in hits.most_common(_MAX_CANDIDATES):
-            degree = _replaces(statement, statements[earlier], weights, similarity)
+            degree = _replaces(statement, statements[earlier], weights, similarity, before)
             if degree >= _CERTAIN:
                 replaced[earlier] = number
                 replaces = True
@@ -79,6 +82,11 @@ def find_replacements(
     return replaced
 
 
+def _is_same_text(one: Statement, other: Statement) -> bool:
+    place = other.message_index, other.text_index
+    return not other.is_summary and (one.message_index, one.text_index) == place
+
+
 def _posting_keys(statement: Statement) -> list[str]:
     subject = statement.subject
     return [*subject.words, *(f"<{value_type.value}>" for value_type in subject.values), *subject.all_values]
@@ -91,9 +99,16 @@ def _weights(statements: Sequence[Statement]) -> dict[str, float]:
 
 
 def _replaces(
-    new: Statement, old: Statement, weights: Mapping[str, float], similarity: WordSimilarity
+    new: Statement,
+    old: Statement,
+    weights: Mapping[str, float],
+    similarity: WordSimilarity,
+    before: Statement | None = None,
 ) -> float:
-    """Return 0 if `new` does not replace `old`, `_CERTAIN` if it does, and less if others may fit better."""
+    """Return 0 if `new` does not replace `old`, `_CERTAIN` if it does, and less if others may fit better.
+
+    `before` is the sentence before `new` in the same text.
+    """
     if new.is_summary and old.is_summary and new.message_index == old.message_index:
         return _CERTAIN * is_repeated(old, new)
     if is_repeated(old, new):
@@ -111,7 +126,43 @@ def _replaces(
     if has_other_wish:
         return _CERTAIN
     has_same_label = bool(new.label) and new.label == old.label
-    return _update_degree(new.subject, old.subject, weights, similarity, has_same_label=has_same_label)
+    subject = new.subject
+    # Lines of output that people paste look alike, but have no end.
+    are_sentences = new.text.endswith(_SENTENCE_ENDS) and old.text.endswith(_SENTENCE_ENDS)
+    if not subject.has_cue:
+        if subject.words.keys().isdisjoint(old.subject.words):
+            return 0.0
+        if are_sentences and before is not old and _is_announced(new, old, before):
+            subject = replace(subject, has_cue=True)
+    return _update_degree(
+        subject,
+        old.subject,
+        weights,
+        similarity,
+        has_same_label=has_same_label,
+        are_sentences=are_sentences,
+    )
+
+
+def _is_announced(new: Statement, old: Statement, before: Statement | None) -> bool:
+    """Return whether a clause or the sentence before is about the old value, or has a cue and no value.
+
+    "Paula is ill, so Igor brings the projector." "This is too long. Let the break take 10 minutes."
+    """
+    earlier = new.subject.parts[:-1]
+    if before is not None and before.text.endswith(_SENTENCE_ENDS):
+        if before.subject.has_cue and not before.subject.values:
+            return True
+        earlier += before.subject.parts
+    named = _value_words(old.subject)
+    others = old.subject.words.keys() - named
+    return any(not named.isdisjoint(part) and others.isdisjoint(part) for part in earlier)
+
+
+def _value_words(subject: Subject) -> set[str]:
+    """The words of its values; if it has none, its first word, which may be a name: "Paula brings …"."""
+    words = {word for value in subject.all_values for word in split_words(value)}
+    return words or set(list(subject.words)[:1])
 
 
 def is_repeated(old: Statement, new: Statement) -> bool:
@@ -136,7 +187,8 @@ def _update_degree(
     weights: Mapping[str, float],
     similarity: WordSimilarity,
     *,
-    has_same_label: bool = False,
+    has_same_label: bool,
+    are_sentences: bool,
 ) -> float:
     overlap = None
     if not new.has_cue:
@@ -149,6 +201,8 @@ def _update_degree(
         for value_type in new.values.keys() & old.values.keys()
         if new.values[value_type] - old.values[value_type] and old.values[value_type] - new.values[value_type]
     }
+    if not changed and not old.values and new.has_cue and _takes_over(new, old):
+        return _CERTAIN
     if not changed:
         return _CERTAIN * (new.has_cue and _has_other_words(new, old, weights, similarity))
     if are_in_same_slot(new, old) or have_other_qualifiers(new, old):
@@ -159,25 +213,41 @@ def _update_degree(
     if new.is_negated != old.is_negated and overlap.common < _SAME_WORDING:
         return 0.0  # "Never open port 22." "The port is 8090 now."
     if new.has_cue:
-        return _CERTAIN if overlap.contained >= _SAME_WITH_CUE else overlap.contained
+        # Synonyms alone may fit several statements: "Make that 171 degrees for baking", "The cake needs 133 g".
+        is_certain = overlap.contained >= _SAME_WITH_CUE and not new.words.keys().isdisjoint(old.words)
+        return _CERTAIN if is_certain else overlap.contained
     is_unique = new.is_unique and old.is_unique
     if changed == {ValueType.NAME} and new.leading_names and old.leading_names and not is_unique:
         return 0.0  # "Ana is a vegetarian." "Ben is a vegetarian."
     if (new.is_negated and old.is_negated and not is_unique) or (new.is_step and old.is_step):
         return 0.0  # "Never touch table 3." "Never touch table 4."
-    if has_other_qualifier(new, old):
-        return 0.0
+    if has_other_qualifier(new, old) or (new.condition and new.condition not in old.words):
+        return 0.0  # "Rear tyres need 2.8 bar." "With the trailer the rear tyres need 3.1 bar."
     if has_same_label:
         return _CERTAIN
     # "The room costs 120." "Breakfast in the room costs 15.": the first word tells what it is about.
     is_same = overlap.common >= _SAME_WORDING or overlap.contained >= _CONTAINED
-    if is_same and next(iter(new.words), "") in old.words:
+    first = next(iter(new.words), "")
+    if (is_same and first in old.words) or (are_sentences and first == next(iter(old.words), None)):
         return _CERTAIN
     # "Spend at most 400 euros on the rental car." "Let's cap the rental car at 350 euros."
     shared = new.words.keys() & old.words.keys()
     is_within = any(name in shared for subject in (new, old) for _, name in subject.qualifiers)
     has_same_noun = any(not left and stem in shared and right in shared for left, stem, right in new.slots)
     return _CERTAIN * (has_same_noun and not is_within)
+
+
+def _takes_over(new: Subject, old: Subject) -> bool:
+    """Return whether a name replaces the first word: "Paula brings it." "Paula is ill, Igor brings it."."""
+    first, *rest = old.words or ("",)
+    *earlier, last = new.parts
+    return (
+        ValueType.NAME in new.values
+        and bool(rest)
+        and any(first in part for part in earlier)
+        and first not in last
+        and last.issuperset(rest)
+    )
 
 
 def _has_other_words(
@@ -229,7 +299,9 @@ def _overlap(new: Subject, old: Subject, weights: Mapping[str, float], similarit
         for stem, row in zip(new.words, rows, strict=True):
             if stem in shared or max(row, default=0.0) < _SYNONYM_COSINE:
                 continue
-            others = ((cosine, other) for cosine, other in zip(row, old.words, strict=True) if other not in matched)
+            others = (
+                (cosine, other) for cosine, other in zip(row, old.words, strict=True) if other not in matched
+            )
             cosine, best = max(others, default=(0.0, ""))
             if cosine >= _SYNONYM_COSINE:
                 same += min(weight(stem), weight(best))

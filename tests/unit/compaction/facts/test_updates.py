@@ -80,10 +80,33 @@ def test_a_later_statement_about_the_same_thing_wins(old: str, new: str) -> None
         ("The budget for food is 300 euros.", "The budget for travel went up to 450 euros."),
         ("Buy museum tickets for Tuesday.", "Don't forget the museum tickets."),
         ("The unused index takes 3 GB.", "We still need to drop the unused index."),
+        ("Rear tyres need 2.8 bar.", "With the trailer the rear tyres need 3.1 bar."),
+        ("The honey is sold to Feinkost Adler.", "Adler is in Bremen, the wax is sold to Kerzen Roth."),
+        ("Paula brings the projector.", "Paula is here, so Igor brings the cake."),
+        ("Server alpha has 8 GB.", "Server beta was upgraded to 16 GB."),
+        ("Oskar Winther plays the king.", "Oskar called, Bela Szabo plays the queen."),
     ],
 )
 def test_similar_statements_about_different_things_both_stay(one: str, other: str) -> None:
     assert current_texts(one, other) == [one, other]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Paula brings the projector.", "Paula is ill, so Igor brings the projector."),
+        ("The honey is sold to Feinkost Adler.", "Feinkost Adler closed, the honey goes to Markthalle Ost."),
+        ("Files are uploaded to cast.example.net.", "We left cast.example.net, files go to audio.example.org."),
+    ],
+)
+def test_a_clause_about_the_old_value_announces_its_replacement(old: str, new: str) -> None:
+    assert current_texts(old, new) == [new]
+
+
+def test_a_sentence_about_the_old_value_announces_the_next() -> None:
+    current = current_texts("Bring the van to Autohaus Petri.", "Petri is full. Garage Nowak takes the van.")
+
+    assert current == ["Petri is full.", "Garage Nowak takes the van."]
 
 
 def test_of_several_updates_the_last_wins() -> None:
