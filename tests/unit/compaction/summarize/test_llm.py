@@ -346,7 +346,7 @@ async def test_messages_beyond_the_window_are_shown_in_chunks_with_earlier_summa
     summaries = [f"Summary number {number} of how slow the parser was so far." for number in range(60)]
     usage_log = UsageLog()
     result, requests, _ = await run_summarizer(
-        summary_input, *map(claude_reply, summaries), window_tokens=3_500, usage_log=usage_log
+        summary_input, *map(claude_reply, summaries), window_tokens=4_000, usage_log=usage_log
     )
 
     assert len(requests) > 2
@@ -358,7 +358,7 @@ async def test_messages_beyond_the_window_are_shown_in_chunks_with_earlier_summa
     contents = [body["messages"][0]["content"] for body in requests]
     assert all(any(source_path(step) in text for text in contents) for step in range(30))
     assert all(
-        counter_for(MODEL).count_request(formats.parse_request(body)).total.upper < 3_500 for body in requests
+        counter_for(MODEL).count_request(formats.parse_request(body)).total.upper < 4_000 for body in requests
     )
 
 
@@ -366,7 +366,7 @@ async def test_an_error_in_a_chunk_is_not_passed_on() -> None:
     summary_input = make_summary_input(claude_body(40))
     error_page = claude_reply("<html><body>502</body></html>")
     result, requests, _ = await run_summarizer(
-        summary_input, claude_reply(VALID_SUMMARY), *[error_page] * 4, window_tokens=3_500
+        summary_input, claude_reply(VALID_SUMMARY), *[error_page] * 4, window_tokens=4_000
     )
 
     assert isinstance(result, SummaryFailure)
