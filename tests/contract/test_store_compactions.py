@@ -135,7 +135,7 @@ async def test_compactions_and_truncations_are_found_by_boundary_even_if_undone(
     )
     assert await compactions.undo("undone", now=300.0)
 
-    expected = ["ok", "tool_result_truncated", "undone"]
+    expected = ["ok", "results_cleared", "tool_result_truncated", "undone"]
     assert compaction_ids(await compactions.find_compactions(AGENT, [COMPACTION.boundary])) == expected
     assert sorted(
         compaction_ids(await compactions.find_compactions(AGENT, [COMPACTION.boundary, hash_word("elsewhere")]))

@@ -174,7 +174,8 @@ async def test_a_compaction_by_the_agents_own_model_reads_the_cache(database_url
 
     usage = result.usages[0]
     assert usage is not None
-    assert usage.cache.read == first.written_5m > 1_000
+    assert first.written_5m > 1_000
+    assert abs(usage.cache.read - first.written_5m) <= 1  # the sandbox rounds the parts of a count
     assert usage.cache.uncached + usage.cache.written_5m < 1_000, "only the instruction is new"
     assert result.outcome is CompactionOutcome.OK
 

@@ -1,6 +1,14 @@
 """States of the most recently used sessions, however many there are."""
 
-from foveate.engine.session_state import SessionState, SessionStates
+import pytest
+
+from foveate.compaction.forecast import NO_AGENT_ACTIVITY, AgentActivity
+from foveate.engine.session_state import (
+    SessionProgress,
+    SessionState,
+    SessionStates,
+    is_compacted_by_client,
+)
 from foveate.model import SimulatedState, Ttl
 from foveate.prompt_cache.placement.arrival_times import NO_GAPS
 from foveate.prompt_cache.simulator import CacheEntries, SimulatedCache, write_entry
@@ -47,3 +55,43 @@ def test_cache_entries_of_the_most_recently_used_sessions_are_remembered() -> No
     assert sum(state.entries for state in states) == 960
     assert [state.has_served_all for state in states] == [False] * 992 + [True] * 8
     assert {state.last_request_at for state in states} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("previous", "messages", "known", "expected"),
+    [
+        (100, 3, 0, True),  # a summary instead of the history
+        (100, 40, 1, True),
+        (100, 40, 40, False),  # taken back to an earlier message
+        (100, 60, 0, False),  # not much shorter
+        (10, 2, 0, False),  # hardly a history
+        (0, 1, 0, False),
+    ],
+)
+def test_a_client_that_replaces_its_history_by_a_shorter_one_compacts_itself(
+    previous: int, messages: int, known: int, expected: bool
+) -> None:
+    assert is_compacted_by_client(previous, messages, known) is expected
+
+
+def test_the_activity_of_an_agent_counts_its_sessions_that_have_ended() -> None:
+    states = SessionStates()
+    progress = SessionProgress(requests=9, grown_tokens=4_500)
+    states.put("ana", "ended", SessionState(last_request_at=0.0, progress=progress))
+    states.put("ana", "running", SessionState(last_request_at=9_000.0, progress=progress))
+    states.put("ben", "ended", SessionState(last_request_at=0.0, progress=progress))
+
+    assert states.agent_activity("ana", 9_010.0) == AgentActivity(sessions=1, requests=9, grown_tokens=4_500)
+    assert states.agent_activity("eve", 9_010.0) == NO_AGENT_ACTIVITY
+    assert states.agent_activity("ana", 20_000.0).sessions == 2
+
+
+def test_progress_adds_up_growth_and_never_shrinkage() -> None:
+    progress = SessionProgress()
+    for tokens in (1_000, 1_500, 700, 900):
+        progress = progress.with_response(requests=0, tokens=tokens, spent_dollars=0.5, saved_dollars=0.1)
+
+    assert (progress.requests, progress.last_tokens, progress.grown_tokens) == (4, 900, 700)
+    assert (progress.spent_dollars, round(progress.saved_dollars, 9)) == (2.0, 0.4)
+    resumed = SessionProgress().with_response(requests=31, tokens=5, spent_dollars=0.0, saved_dollars=0.0)
+    assert resumed.requests == 31

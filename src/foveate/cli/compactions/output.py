@@ -254,7 +254,7 @@ class CompactionFormatter:
                 if compaction.seen_messages
                 else ""
             )
-            noun = "Message" if compaction.outcome.concerns_results and span.isdigit() else "Messages"
+            noun = "Messages" if self._dash in span else "Message"
             yield f"{noun} {span}{total_text}{self._describe_saving(compaction)}."
         if compaction.limit_tokens is not None:
             yield f"The limit is {compaction.limit_tokens:,} tokens for each tool result in this message."
@@ -318,7 +318,7 @@ class CompactionFormatter:
             )
             return
         restored_text = (
-            f"the whole tool results in message {self._span(compaction)}"
+            f"the whole tool results of message {self._span(compaction)}"
             if concerns_results
             else f"the original messages {result.first_message:,}{self._dash}{compaction.messages:,}"
         )
@@ -342,8 +342,8 @@ class CompactionFormatter:
         if not compaction.messages:
             return ""
         if compaction.cleared:
-            positions = sorted({block.message + 1 for block in compaction.cleared})
-            return ", ".join(f"{position:,}" for position in positions)
+            first, last = compaction.cleared[0].message + 1, compaction.cleared[-1].message + 1
+            return f"{first:,}" if first == last else f"{first:,}{self._dash}{last:,}"
         if compaction.outcome is CompactionOutcome.TOOL_RESULT_TRUNCATED:
             return f"{compaction.messages:,}"
         return f"1{self._dash}{compaction.messages:,}"

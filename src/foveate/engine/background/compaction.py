@@ -55,6 +55,7 @@ _SUMMARY_OUTPUT_TOKENS = 16_384
 # A compaction reads a whole history.
 _MAX_CONCURRENT = 4
 _MAX_IDLE_SESSIONS = 64
+_MAX_IDLE_BYTES = 128 * 1024 * 1024
 _POLL_SECONDS = 1.0
 
 
@@ -80,10 +81,14 @@ class _IdleSessions:
         if due_at is None:
             return
         self._waiting[context.session_id] = due_at, exchange, context
-        if len(self._waiting) > _MAX_IDLE_SESSIONS:
+        while len(self._waiting) > _MAX_IDLE_SESSIONS or self._size_bytes() > _MAX_IDLE_BYTES:
             self._waiting.popitem(last=False)
         if self._poll_task is None or self._poll_task.done():
             self._poll_task = asyncio.create_task(self._poll())
+
+    def _size_bytes(self) -> int:
+        """About the memory of the requests, which are kept as received and as sent."""
+        return sum(2 * len(exchange.upstream_request.body) for _, exchange, _ in self._waiting.values())
 
     async def close(self) -> None:
         if self._poll_task is not None:
@@ -164,11 +169,7 @@ class SessionCompactor:
             return
         option = self.planner.estimate_compaction(context, assessment)
         plan = assessment.plan(compaction=option)
-        if (
-            moment is Moment.EXPIRY
-            and plan.compacts
-            and not self._replace_keep_alive(context, assessment, plan)
-        ):
+        if moment is Moment.EXPIRY and plan.compacts and not self.replace_keep_alive(context, assessment, plan):
             return
         if plan.compacts:
             candidate = compaction_candidate(context, must_fit=False)
@@ -176,7 +177,7 @@ class SessionCompactor:
         elif moment is Moment.RESPONSE:
             self._idle.add(exchange, context, due_at=self.planner.decision_before_expiry(context))
 
-    def _replace_keep_alive(self, context: RequestContext, assessment: EditAssessment, plan: EditPlan) -> bool:
+    def replace_keep_alive(self, context: RequestContext, assessment: EditAssessment, plan: EditPlan) -> bool:
         """Return whether a compaction is worth more than the planned keep-alive, which it then replaces."""
         if self.keep_alive is None:
             return True

@@ -135,10 +135,12 @@ class EditPlanner:
         )
 
     def decision_before_expiry(self, context: RequestContext) -> float | None:
-        """When to decide again, if no request comes: shortly before the cached prefix expires."""
+        """When to decide again, if no request comes: before the cached prefix expires, and before a keep-alive
+        request for it is sent.
+        """
         state = self._session_states.session(context.incoming.agent, context.session_id)
         longest = max(state.cache.entries.values(), key=lambda entry: entry.tokens, default=None)
-        return None if longest is None else longest.expires_at - MARGIN_SECONDS
+        return None if longest is None else longest.expires_at - 2 * MARGIN_SECONDS
 
     def is_last_request(self, context: RequestContext) -> bool:
         """Return whether the session has had no request since this one."""

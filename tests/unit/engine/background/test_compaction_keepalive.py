@@ -1,0 +1,60 @@
+"""Before a cache expires, either a keep-alive request is sent or the session is compacted."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from foveate.compaction.forecast import Forecast
+from foveate.compaction.schedule import EditPlan, EditPrices, EditState, Moment, TokenPrices
+from foveate.cost.admission import Admission
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.engine.background.compaction import SessionCompactor
+from foveate.engine.context import RequestContext
+from foveate.engine.options import SpendingOptions
+from foveate.engine.spending.edit_planner import EditAssessment
+from tests.support.clients.summarizer import ScriptedModel
+from tests.support.stores.memory_compaction_store import InMemoryCompactionStore
+from tests.support.stores.recording_ledger import RecordingLedger
+
+ASSESSMENT = EditAssessment(
+    state=EditState(moment=Moment.EXPIRY, request_tokens=90_000, preamble_tokens=0, cached_tokens=90_000),
+    forecast=Forecast(requests=(), growth_tokens=1_000.0),
+    prices=EditPrices(base=TokenPrices(uncached=1e-6, read=1e-7, write=1.25e-6, output=5e-6)),
+    tokens_per_raw_token=1.0,
+)
+PLAN = EditPlan(compacts=True, gain_dollars=0.3, cost_dollars=0.1)
+
+
+class PlannedKeepAlive:
+    def __init__(self, saved_tokens: float) -> None:
+        self._saved_tokens = saved_tokens
+        self.is_forgotten = False
+
+    def saved_tokens(self, context: RequestContext) -> float:
+        del context
+        return self._saved_tokens
+
+    def forget(self, context: RequestContext) -> None:
+        del context
+        self.is_forgotten = True
+
+
+@pytest.mark.parametrize(("saved_tokens", "compacts"), [(0, True), (199_000, True), (201_000, False)])
+def test_the_one_that_is_worth_more_replaces_the_other(saved_tokens: float, compacts: bool) -> None:
+    ledger = RecordingLedger()
+    compactor = SessionCompactor(
+        InMemoryCompactionStore(),
+        ScriptedModel(ledger),
+        Admission(ledger, clock=lambda: 0.0),
+        lambda: SpendingOptions(caps=(), prices=PriceBook()),
+        holder="this one",
+        clock=lambda: 0.0,
+    )
+    compactor.keep_alive = keep_alive = PlannedKeepAlive(saved_tokens)
+    context = cast(RequestContext, SimpleNamespace())
+
+    assert compactor.replace_keep_alive(context, ASSESSMENT, PLAN) is compacts
+    assert keep_alive.is_forgotten is compacts
+    compactor.keep_alive = None
+    assert compactor.replace_keep_alive(context, ASSESSMENT, PLAN)
