@@ -318,7 +318,7 @@ class CompactionFormatter:
             )
             return
         restored_text = (
-            f"the whole tool results of message {self._span(compaction)}"
+            f"the whole tool results in message {self._span(compaction)}"
             if concerns_results
             else f"the original messages {result.first_message:,}{self._dash}{compaction.messages:,}"
         )
