@@ -96,7 +96,7 @@ def send_all(
             assert response.status_code == 200, response.text
             yield response.json()
             if folder is not None:
-                time.sleep(0.08)  # for the request of a summary
+                time.sleep(0.25)  # for the request of a summary
                 wait_for_edits(folder, sandbox, summaries)
 
 

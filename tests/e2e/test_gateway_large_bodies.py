@@ -149,7 +149,7 @@ def test_a_request_that_waits_for_memory_is_served_once_others_end(tmp_path: Pat
         release.set()
         calls = [clients.submit(post_message, gateway, 3 * MEGABYTE) for _ in range(8)]
 
-        assert {call.result().status for call in calls} == {200}
+        assert [call.result().body for call in calls if call.result().status != 200] == []
 
 
 def post_body(gateway: RunningGateway, body: bytes, path: str = "/v1/messages") -> RawResponse:
