@@ -1,7 +1,6 @@
 """Replay predicts what the gateway spends on a session, with edits that pay."""
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +18,9 @@ from foveate.replay.recording import RecordedCall, RecordedMessage, Recording
 from foveate.replay.recording_files import read_recordings
 from foveate.replay.run import ReplayOptions, replay_recording
 from foveate.sandbox.script import Script, ScriptedCall, ScriptStep
-from tests.e2e.test_gateway_paying_edits import configure, read_cost, read_edits, wait_for_edits
+from tests.e2e.test_gateway_paying_edits import configure, read_cost, read_edits
 from tests.support.scenarios.priced_workloads import HEADERS, MODEL, Texts
-from tests.support.servers.gateway import running_gateway
+from tests.support.servers.gateway import RunningGateway, running_gateway
 from tests.support.servers.sandbox import RunningSandbox, running_sandbox
 
 Body = dict[str, Any]
@@ -85,19 +84,17 @@ def _clean_block(block: Body) -> Body:
 
 
 def send_all(
-    calls: tuple[RecordedCall, ...], url: str, sandbox: RunningSandbox, folder: Path | None = None
+    calls: tuple[RecordedCall, ...], url: str, sandbox: RunningSandbox, gateway: RunningGateway | None = None
 ) -> Iterator[Body]:
-    """Send the calls of a recording at their times; yield the responses. With a `folder`, wait for edits."""
-    summaries = [0]
+    """Send the calls of a recording at their times; yield the responses."""
     with httpx.Client(base_url=url, headers=HEADERS, timeout=120) as client:
-        for call in calls:
+        for number, call in enumerate(calls, 1):
             sandbox.clock.now = call.at
             response = client.post("/v1/messages", json=make_body(call))
             assert response.status_code == 200, response.text
             yield response.json()
-            if folder is not None:
-                time.sleep(0.25)  # for the request of a summary
-                wait_for_edits(folder, sandbox, summaries)
+            if gateway is not None:
+                gateway.wait_for_compactions(number)
 
 
 def as_sent(call: RecordedCall, response: Body) -> RecordedCall:
@@ -139,7 +136,7 @@ def test_a_recorded_session_costs_what_replay_predicts(shared_data: Path, tmp_pa
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
         RUNNING.append(sandbox)
-        list(send_all(calls, gateway.url, sandbox, tmp_path))
+        list(send_all(calls, gateway.url, sandbox, gateway))
         assert gateway.failed_steps == []
     sent = [as_sent(call, response) for call, response in zip(calls, responses, strict=True)]
     replayed = replay_recording(

@@ -3,8 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -98,10 +97,9 @@ def run_agent(
     *,
     agent: FileReader | None = None,
     pauses: Sequence[int] = (),
-    on_sent: Callable[[], None] = lambda: None,
 ) -> Iterator[int]:
     """Send requests; yield the number of input tokens of each. It is idle for long before some of them."""
-    agent = agent or FileReader()
+    agent, finished = agent or FileReader(), len(gateway.finished)
     with httpx.Client(base_url=gateway.url, headers=HEADERS, timeout=60) as client:
         for number in range(requests):
             sandbox.clock.now += PAUSE_SECONDS if number in pauses else 20
@@ -109,8 +107,7 @@ def run_agent(
             yield (
                 usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"]
             )
-            time.sleep(0.08)  # for a compaction
-            on_sent()
+            gateway.wait_for_compactions(finished + number + 1)
             agent.read_file(number)
 
 
@@ -120,16 +117,6 @@ def read_edits(folder: Path) -> Sequence[Compaction]:
             return (await store.compactions.list_compactions(limit=100))[::-1]
 
     return asyncio.run(read())
-
-
-def wait_for_edits(folder: Path, sandbox: RunningSandbox, known: list[int]) -> None:
-    """Wait until the summaries that the gateway has asked for are stored. `known` is their number so far."""
-    summaries = sum(request.body.count(b"call no tool") > 0 for request in sandbox.requests)
-    deadline = time.monotonic() + 30
-    while summaries > known[0] and len(read_edits(folder)) < summaries:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    known[0] = summaries
 
 
 def read_cost(folder: Path) -> float:
@@ -153,7 +140,7 @@ def test_a_long_session_is_compacted_because_it_pays_and_costs_less(tmp_path: Pa
             running_sandbox(NEXT_CALL, repeat=True) as sandbox,
             running_gateway(sandbox.url, folder, clock=sandbox.clock, options=options) as gateway,
         ):
-            list(run_agent(gateway, sandbox, 60, on_sent=partial(wait_for_edits, folder, sandbox, [0])))
+            list(run_agent(gateway, sandbox, 60))
             assert gateway.failed_steps == []
         costs[trigger] = read_cost(folder)
     assert read_edits(tmp_path / "window") == []
@@ -184,15 +171,10 @@ def test_tool_results_are_cleared_once_the_cache_has_expired(tmp_path: Path) -> 
         running_sandbox(NEXT_CALL, repeat=True) as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
-        sizes = list(
-            run_agent(
-                gateway,
-                sandbox,
-                34,
-                pauses=(30,),
-                on_sent=lambda: bodies.append(json.loads(sandbox.requests[-1].body)),
-            )
-        )
+        sizes = []
+        for size in run_agent(gateway, sandbox, 34, pauses=(30,)):
+            sizes.append(size)
+            bodies.append(json.loads(sandbox.requests[-1].body))
         assert gateway.failed_steps == []
     (edit,) = read_edits(tmp_path)
 
@@ -292,3 +274,4 @@ def test_trigger_and_clearing_can_be_set_for_one_agent() -> None:
     )
     assert not off.compacts_by_cost
     assert not off.clears
+    assert not configure({"clearing": False}).clears  # an unquoted `off` in YAML

@@ -137,7 +137,7 @@ def describe_gain(compaction: Compaction, realized: RealizedGain | None) -> tupl
         requests = f"{realized.requests:,} request{'s' * (realized.requests != 1)}"
         verb = "lost" if realized.dollars < 0 else "saved"
         sentences.append(
-            f"So far it has {verb} ${abs(realized.dollars):.4f} in {requests}, before its own cost."
+            f"So far it has {verb} ${abs(realized.dollars):.4f} in {requests}, not counting its summary."
         )
     return tuple(sentences)
 
@@ -162,7 +162,7 @@ def realized_gains(edits: Iterable[Compaction], charges: Iterable[Charge]) -> di
             and (edit.undone_at is None or at < edit.undone_at)
             and freed[edit.id] > 0
         ]
-        if saved is None or not in_force or charge.call.category is Category.COMPACTION:
+        if saved is None or not in_force or charge.call.category is not Category.MAIN:
             continue
         total = sum(freed[id_] for id_ in in_force)
         for id_ in in_force:

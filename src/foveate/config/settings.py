@@ -6,10 +6,14 @@ The docstrings of fields are the descriptions in `docs/reference/configuration.m
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
+# YAML reads an unquoted `off` as false.
+Clearing = Annotated[
+    Literal["off", "cold", "cost"], BeforeValidator(lambda value: "off" if value is False else value)
+]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
 FilePath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]")]
@@ -56,7 +60,7 @@ class CompactionSettings(_SettingsModel):
     """Enable compaction."""
     trigger: Literal["window", "cost"] = "window"
     """When to compact: `window` at `compact_at_pct`, `cost` also earlier, if that is expected to save money."""
-    clearing: Literal["off", "cold", "cost"] = "off"
+    clearing: Clearing = "off"
     """Clear old tool results: `cold` when the prompt cache has expired, `cost` whenever that saves money.
 
     Works without `enabled` too."""
@@ -121,7 +125,7 @@ class AgentSwitches(_SettingsModel):
     """Override `compaction.enabled` for this agent."""
     compaction_trigger: Literal["window", "cost"] | None = None
     """Override `compaction.trigger` for this agent."""
-    clearing: Literal["off", "cold", "cost"] | None = None
+    clearing: Clearing | None = None
     """Override `compaction.clearing` for this agent."""
     token_counter: bool | None = None
     """Override `token_counter.enabled` for this agent."""

@@ -163,6 +163,7 @@ class AgentOptions:
 
     @property
     def edits_history(self) -> bool:
+        """Return whether histories may be sent edited. Edits that were stored before need no counts."""
         return self.compaction or self.clearing is not Clearing.OFF
 
     @property

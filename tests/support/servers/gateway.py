@@ -13,6 +13,8 @@ import uvicorn
 from foveate.config.settings import ServerSettings, Settings, StoreSettings
 from foveate.cost.caps import Cap
 from foveate.cost.pricing.price_book import PriceBook
+from foveate.engine.background.compaction import SessionCompactor
+from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NullObserver, SessionCacheMiss
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.request import IncomingRequest, StepFailure
@@ -28,12 +30,25 @@ from tests.support.stores.templates import ensure_store
 
 @dataclass
 class RunningGateway:
-    """URL of a gateway, the steps that failed, and the cache misses that it noticed."""
+    """URL of a gateway, the steps that failed, the cache misses, and the ids of finished requests."""
 
     url: str
     failed_steps: list[StepFailure] = field(default_factory=list)
     cache_misses: list[SessionCacheMiss] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
     loop: asyncio.AbstractEventLoop | None = None
+
+    def wait_for_compactions(self, requests: int) -> None:
+        """Wait until the work after `requests` responses is done, and the compactions that it started."""
+        deadline = time.monotonic() + 60
+        while len(self.finished) < requests or self._count_compactions():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def _count_compactions(self) -> int:
+        assert self.loop is not None
+        names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks(self.loop)]
+        return names.count(SessionCompactor._compact_in_background.__qualname__)
 
     @property
     def openai_url(self) -> str:
@@ -45,6 +60,10 @@ class RunningGateway:
 class _RecordingObserver(NullObserver):
     problems: list[StepFailure]
     misses: list[SessionCacheMiss]
+    finished: list[str]
+
+    def on_finished(self, exchange: Exchange) -> None:
+        self.finished.append(exchange.incoming.id)
 
     def on_failure(self, _: IncomingRequest, problem: StepFailure) -> None:
         self.problems.append(problem)
@@ -89,6 +108,7 @@ def running_gateway(
     )
     problems: list[StepFailure] = []
     misses: list[SessionCacheMiss] = []
+    finished: list[str] = []
     effective_config = config or ResolvedConfig(
         settings=Settings(
             store=StoreSettings(url=store_url or ensure_store(folder / "gateway.sqlite")), server=server
@@ -103,7 +123,10 @@ def running_gateway(
     async def serve(listener: object, started: Callable[[uvicorn.Server], None]) -> None:
         loops.append(asyncio.get_running_loop())
         async with open_gateway(
-            lambda: effective_config, environment={}, clock=clock, observer=_RecordingObserver(problems, misses)
+            lambda: effective_config,
+            environment={},
+            clock=clock,
+            observer=_RecordingObserver(problems, misses, finished),
         ) as gateway:
             server = uvicorn.Server(
                 uvicorn.Config(
@@ -126,7 +149,11 @@ def running_gateway(
             time.sleep(0.005)
         try:
             yield RunningGateway(
-                url=socket_url(listener), failed_steps=problems, cache_misses=misses, loop=loops[0]
+                url=socket_url(listener),
+                failed_steps=problems,
+                cache_misses=misses,
+                finished=finished,
+                loop=loops[0],
             )
         finally:
             servers[0].should_exit = True

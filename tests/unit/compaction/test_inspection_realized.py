@@ -34,8 +34,8 @@ def test_the_saving_of_a_request_is_shared_by_the_tokens_that_each_edit_freed() 
     assert gains["second"] == RealizedGain(dollars=Decimal(3), requests=1)
 
 
-def test_losses_count_and_summaries_do_not() -> None:
-    charges = [charge(150, "-0.5"), charge(160, "-7", Category.COMPACTION)]
+def test_losses_count_and_summaries_and_keep_alives_do_not() -> None:
+    charges = [charge(150, "-0.5"), charge(160, "-7", Category.COMPACTION), charge(170, "0", Category.PING)]
 
     assert realized_gains([FIRST], charges) == {"first": RealizedGain(dollars=Decimal("-0.5"), requests=1)}
 

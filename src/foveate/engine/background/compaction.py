@@ -175,7 +175,9 @@ class SessionCompactor:
             candidate = compaction_candidate(context, must_fit=False)
             self._start(exchange, context, replace(candidate, decide=assessment.decide))
         elif moment is Moment.RESPONSE:
-            self._idle.add(exchange, context, due_at=self.planner.decision_before_expiry(context))
+            self._idle.add(
+                exchange, context, due_at=self.planner.decision_before_expiry(context, self._clock())
+            )
 
     def replace_keep_alive(self, context: RequestContext, assessment: EditAssessment, plan: EditPlan) -> bool:
         """Return whether a compaction is worth more than the planned keep-alive, which it then replaces."""

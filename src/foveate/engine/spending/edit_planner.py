@@ -134,12 +134,17 @@ class EditPlanner:
             state.request_tokens, state.preamble_tokens, context.options.compaction_options
         )
 
-    def decision_before_expiry(self, context: RequestContext) -> float | None:
+    def decision_before_expiry(self, context: RequestContext, now: float) -> float | None:
         """When to decide again, if no request comes: before the cached prefix expires, and before a keep-alive
         request for it is sent.
         """
         state = self._session_states.session(context.incoming.agent, context.session_id)
-        longest = max(state.cache.entries.values(), key=lambda entry: entry.tokens, default=None)
+        # Longer entries are from before a compaction.
+        max_tokens = _request_tokens(context) / context.tokens_per_raw_token + 1
+        live = [
+            entry for entry in state.cache.entries.values() if entry.is_live(now) and entry.tokens <= max_tokens
+        ]
+        longest = max(live, key=lambda entry: entry.tokens, default=None)
         return None if longest is None else longest.expires_at - 2 * MARGIN_SECONDS
 
     def is_last_request(self, context: RequestContext) -> bool:

@@ -83,7 +83,10 @@ def start_gateway_runs(
             shared.append((uncompacted, known))
         runs.append(
             GatewayRun(
-                known, _start_editing(known, options, book, api_format) if options.edits_history else None
+                known,
+                _start_editing(known, options, book, api_format)
+                if options.compacts or options.clears
+                else None,
             )
         )
     return runs

@@ -64,7 +64,7 @@ def start_runs(
     runs: dict[Policy, PolicyRun] = {
         Policy.RECORDED: _RecordedRun() if is_as_sent else _FixedRun(prompts, recorded_breakpoints),
         Policy.GATEWAY: start_editing(AdaptiveRun(prompts.abbreviated, gateway), gateway)
-        if gateway.edits_history
+        if gateway.compacts or gateway.clears
         else _UneditedRun(served),
         Policy.GATEWAY_COMPACTION: start_editing(served, replace(gateway, compaction=True)),
         Policy.GATEWAY_COST: start_editing(
