@@ -1,7 +1,7 @@
 """Replay predicts what the gateway spends on a session, with edits that pay."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def _clean_block(block: Body) -> Body:
 
 
 def send_all(
-    calls: tuple[RecordedCall, ...], url: str, sandbox: RunningSandbox, gateway: RunningGateway | None = None
+    calls: Sequence[RecordedCall], url: str, sandbox: RunningSandbox, gateway: RunningGateway | None = None
 ) -> Iterator[Body]:
     """Send the calls of a recording at their times; yield the responses."""
     with httpx.Client(base_url=url, headers=HEADERS, timeout=120) as client:
@@ -97,28 +97,42 @@ def send_all(
                 gateway.wait_for_compactions(number)
 
 
-def as_sent(call: RecordedCall, response: Body) -> RecordedCall:
-    """The call with the usage that the sandbox reported."""
-    previous = None
-    for message in make_body(call)["messages"]:
-        previous = RecordedMessage(
-            previous=previous,
-            role=message["role"],
-            raw=json.dumps(_clean(message)).encode(),
-            depth=0 if previous is None else previous.depth + 1,
+def as_sent(calls: Sequence[RecordedCall], responses: Sequence[Body]) -> Sequence[RecordedCall]:
+    """The calls with the usage that the sandbox reported. Like in a log, they share their messages."""
+    messages: dict[tuple[RecordedMessage | None, bytes], RecordedMessage] = {}
+
+    def message_after(previous: RecordedMessage | None, message: RecordedMessage) -> RecordedMessage:
+        raw = json.dumps(_clean(json.loads(message.raw))).encode()
+        return messages.setdefault(
+            (previous, raw),
+            RecordedMessage(
+                previous=previous,
+                role=message.role,
+                raw=raw,
+                depth=0 if previous is None else previous.depth + 1,
+            ),
         )
-    assert previous is not None
-    return replace(
-        call,
-        model=MODEL,
-        last_message=previous,
-        response=json.dumps({"role": "assistant", "content": response["content"]}).encode(),
-        envelope=json.dumps(ENVELOPE).encode(),
-        usage=parse_usage(Format.ANTHROPIC, json.dumps(response["usage"]).encode()),
-        response_at=call.at,
-        has_thinking=False,
-        output_is_known=True,
-    )
+
+    sent = []
+    for call, response in zip(calls, responses, strict=True):
+        last_message = None
+        for message in call.last_message.history():
+            last_message = message_after(last_message, message)
+        assert last_message is not None
+        sent.append(
+            replace(
+                call,
+                model=MODEL,
+                last_message=last_message,
+                response=json.dumps({"role": "assistant", "content": response["content"]}).encode(),
+                envelope=json.dumps(ENVELOPE).encode(),
+                usage=parse_usage(Format.ANTHROPIC, json.dumps(response["usage"]).encode()),
+                response_at=call.at,
+                has_thinking=False,
+                output_is_known=True,
+            )
+        )
+    return sent
 
 
 @pytest.mark.slow
@@ -138,7 +152,7 @@ def test_a_recorded_session_costs_what_replay_predicts(shared_data: Path, tmp_pa
         RUNNING.append(sandbox)
         list(send_all(calls, gateway.url, sandbox, gateway))
         assert gateway.failed_steps == []
-    sent = [as_sent(call, response) for call, response in zip(calls, responses, strict=True)]
+    sent = as_sent(calls, responses)
     replayed = replay_recording(
         Recording(name="sent", source=recording.source, format=Format.ANTHROPIC, calls=tuple(sent)),
         PriceBook(),

@@ -111,6 +111,12 @@ def run_agent(
             agent.read_file(number)
 
 
+@pytest.fixture
+def young_sessions_may_lose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that short sessions show what long ones do."""
+    monkeypatch.setattr("foveate.compaction.schedule._MAX_LOSS_REQUESTS", 1)
+
+
 def read_edits(folder: Path) -> Sequence[Compaction]:
     async def read() -> Sequence[Compaction]:
         async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
@@ -215,7 +221,10 @@ def test_clearing_can_be_undone(tmp_path: Path) -> None:
     assert sizes[32] - sizes[31] > 0.8 * edit.freed_tokens
 
 
-def test_a_session_that_returns_to_a_cold_cache_is_compacted_before_its_request_is_sent(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("young_sessions_may_lose")
+def test_a_session_that_returns_to_a_cold_cache_is_compacted_before_its_request_is_sent(
+    tmp_path: Path,
+) -> None:
     options = configure({"enabled": True, "trigger": "cost"})
     with (
         running_sandbox(NEXT_CALL, repeat=True) as sandbox,
@@ -229,7 +238,10 @@ def test_a_session_that_returns_to_a_cold_cache_is_compacted_before_its_request_
     assert sizes[25] < 0.5 * sizes[24]
 
 
-def test_an_idle_session_is_compacted_before_its_cache_expires(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("young_sessions_may_lose")
+def test_an_idle_session_is_compacted_before_its_cache_expires(
+    tmp_path: Path,
+) -> None:
     options = configure({"enabled": True, "trigger": "cost"})
     agent = FileReader()
     with (

@@ -19,13 +19,12 @@ MIN_CONTEXT_TOKENS = 20_000
 _INSTRUCTION_TOKENS = 400
 _FACTS_SHARE = 0.25
 # The expected gain must exceed the cost by this share of it.
-_MARGIN = 0.5
-LOSS_SHARE = 0.1
-"""Share of a session's cost that edits may lose, beyond what they have saved, if the session ends at once."""
-# Requests between two compactions that are compared to find the cheapest cycle.
-_CYCLES = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+_MARGIN = 0.1
+# Edits may lose this share of a session's cost, reached after so many requests: long sessions go on longer.
+_MAX_LOSS_SHARE = 0.1
+_MAX_LOSS_REQUESTS = 60
 # Without at least this growth since the last compaction, another one could free nothing new.
-_MIN_GROWTH_SHARE = 0.2
+_MIN_GROWTH_SHARE = 0.3
 
 
 REFETCH_PROBABILITIES = {ClearingReason.SUPERSEDED: 0.01, ClearingReason.STALE: 0.05}
@@ -165,8 +164,13 @@ class EditPlan:
         return not self.compacts and not self.cleared
 
 
+def loss_budget_dollars(requests: int, *, spent_dollars: float, saved_dollars: float) -> float:
+    """What an edit may lose if the session ends at once. `saved_dollars` is what earlier edits have saved."""
+    return _MAX_LOSS_SHARE * min(requests / _MAX_LOSS_REQUESTS, 1.0) * spent_dollars + saved_dollars
+
+
 def plan_edits(state: EditState, forecast: Forecast, prices: EditPrices) -> EditPlan:
-    """Decide which edits pay now; an empty plan if none does, or if waiting is expected to be cheaper."""
+    """Decide which edits pay now; an empty plan if none does."""
     nothing = EditPlan(expected_requests=forecast.expected_requests)
     if state.request_tokens < state.min_context_tokens:
         return nothing
@@ -184,145 +188,43 @@ def _plan_compaction(state: EditState, forecast: Forecast, prices: EditPrices) -
         return nothing
     if option.tokens_after >= state.request_tokens:
         return nothing
-    costs = _CompactionCosts(state, option, forecast, prices)
+    before, after = _next_request_prices(state, option, forecast, prices)
+    summary = prices.summary(state.request_tokens, state.cached_tokens, option.summary_tokens)
+    saved = before - after
+    if state.moment is Moment.ARRIVAL:  # this request is certain, so what it saves pays for the summary
+        saved, summary = max(saved - summary, 0.0), max(summary - saved, 0.0)
     plan = EditPlan(
         compacts=True,
-        gain_dollars=costs.later_gain(),
-        cost_dollars=costs.summary_now + costs.rewriting(),
+        gain_dollars=max(saved, 0.0) + _later_gain(state, option.tokens_after, forecast, prices),
+        cost_dollars=max(-saved, 0.0) + summary,
         expected_requests=forecast.expected_requests,
     )
-    if not _pays(plan, state) or costs.compact_now() > costs.wait():
-        return nothing
-    return plan
+    return plan if _pays(plan, state) else nothing
 
 
 def _pays(plan: EditPlan, state: EditState) -> bool:
     return plan.net_dollars > _MARGIN * plan.cost_dollars and plan.cost_dollars <= state.loss_budget_dollars
 
 
-class _CompactionCosts:
-    """Expected dollars of a compaction now, of one later, and of none."""
-
-    def __init__(
-        self, state: EditState, option: CompactionOption, forecast: Forecast, prices: EditPrices
-    ) -> None:
-        self._state = state
-        self._option = option
-        self._forecast = forecast
-        self._prices = prices
-        self._is_arrival = state.moment is Moment.ARRIVAL
-        self._growth = forecast.growth_tokens
-        self.summary_now = prices.summary(state.request_tokens, state.cached_tokens, option.summary_tokens)
-
-    def rewriting(self) -> float:
-        """The price of writing what follows the preamble again instead of reading it."""
-        before, after = self._next_request()
-        steady_before = self._steady(self._state.request_tokens, self._next_group())
-        steady_after = self._steady(self._option.tokens_after, self._next_group())
-        return after - before - self._weight_now() * (steady_after - steady_before)
-
-    def later_gain(self) -> float:
-        """What the remaining requests save, up to one that finds the cache expired: then editing is cheaper."""
-        state, option = self._state, self._option
-        groups = self._forecast.requests
-        steady = self._next_group()
-        gain = self._weight_now() * (
-            self._steady(state.request_tokens, steady) - self._steady(option.tokens_after, steady)
+def _next_request_prices(
+    state: EditState, option: CompactionOption, forecast: Forecast, prices: EditPrices
+) -> tuple[float, float]:
+    """The expected price of the first request that a compaction changes, without and with it."""
+    if state.moment is Moment.ARRIVAL:
+        return (
+            prices.request(state.request_tokens, state.cached_tokens),
+            prices.request(option.tokens_after, min(state.cached_tokens, state.preamble_tokens)),
         )
-        warm_probability = 1.0 if steady is None else 1 - steady.cold_share
-        for group in groups if self._is_arrival else groups[1:]:
-            saved = self._request(state.request_tokens, group) - self._request(option.tokens_after, group)
-            gain += warm_probability * group.expected * saved
-            warm_probability *= (1 - group.cold_share) ** group.expected
-        return gain
+    if not forecast.requests:
+        return 0.0, 0.0
+    group = forecast.requests[0]
 
-    def compact_now(self) -> float:
-        """The cost up to the next request of compacting now, and of the cycle that begins."""
-        weight = self._weight_now()
-        _, after = self._next_request()
-        extra = after - weight * self._steady(self._option.tokens_after, self._next_group())
-        return self.summary_now + extra + weight * self._cycle_cost()
-
-    def wait(self) -> float:
-        """The cost up to the next request without an edit, and of the compaction that follows."""
-        before, _ = self._next_request()
-        later = before + self._weight(0 if self._is_arrival else 1) * self._warm_cost()
-        if self._state.moment is not Moment.EXPIRY:
-            return later
-        # It can also be compacted when the next request arrives.
-        option, tokens = self._option, self._state.request_tokens + self._growth
-        cold = self._prices.summary(tokens, 0, option.summary_tokens) + self._cycle_cost()
-        cold += self._prices.request(option.tokens_after, 0) - self._steady(option.tokens_after, None)
-        return min(later, self._weight(0) * cold)
-
-    def _weight_now(self) -> float:
-        """The probability of the request that an edit changes first: the current or the next one."""
-        return 1.0 if self._is_arrival else self._weight(0)
-
-    def _weight(self, group: int) -> float:
-        groups = self._forecast.requests
-        return min(groups[group].expected, 1.0) if group < len(groups) else 0.0
-
-    def _next_group(self) -> FutureRequests | None:
-        """The next request's group; None on arrival, when it is the current one."""
-        groups = self._forecast.requests
-        return groups[0] if groups and not self._is_arrival else None
-
-    def _next_request(self) -> tuple[float, float]:
-        """The expected price of the next request, without and with the compaction."""
-        state, option = self._state, self._option
-        if self._is_arrival:
-            return (
-                self._prices.request(state.request_tokens, state.cached_tokens),
-                self._prices.request(option.tokens_after, min(state.cached_tokens, state.preamble_tokens)),
-            )
-        group = self._forecast.requests[0] if self._forecast.requests else None
-        if group is None:
-            return 0.0, 0.0
-        prices = []
-        for tokens, cached in (
-            (state.request_tokens, state.request_tokens),
-            (option.tokens_after, state.preamble_tokens),
-        ):
-            size = tokens + group.grown_tokens
-            warm, cold = self._prices.request(size, cached), self._prices.request(size, 0)
-            prices.append(group.expected * ((1 - group.cold_share) * warm + group.cold_share * cold))
-        return prices[0], prices[1]
-
-    def _steady(self, tokens: float, group: FutureRequests | None) -> float:
-        """The price of a request of this size whose prefix was sent before."""
-        if group is None:
-            return self._prices.request(tokens, tokens)
-        return self._request(tokens, group)
-
-    def _request(self, tokens: float, group: FutureRequests) -> float:
+    def price(tokens: float, cached_tokens: float) -> float:
         size = tokens + group.grown_tokens
-        warm = self._prices.request(size, size - self._growth)
-        return (1 - group.cold_share) * warm + group.cold_share * self._prices.request(size, 0)
+        warm, cold = prices.request(size, cached_tokens), prices.request(size, 0)
+        return group.expected * ((1 - group.cold_share) * warm + group.cold_share * cold)
 
-    def _warm_cost(self) -> float:
-        """The price of a compaction after the next response."""
-        state, option = self._state, self._option
-        tokens = state.request_tokens + self._growth
-        rewritten = self._prices.request(option.tokens_after, state.preamble_tokens) - self._prices.request(
-            option.tokens_after, option.tokens_after
-        )
-        return self._prices.summary(tokens, tokens, option.summary_tokens) + rewritten
-
-    def _cycle_cost(self) -> float:
-        """The average price of a request if the history is compacted at the best intervals."""
-        option, state, growth = self._option, self._state, self._growth
-        cold_share = self._forecast.requests[-1].cold_share if self._forecast.requests else 0.0
-        rewritten = self._prices.request(option.tokens_after, state.preamble_tokens) - self._prices.request(
-            option.tokens_after, option.tokens_after
-        )
-        costs = []
-        for requests in _CYCLES:
-            largest = option.tokens_after + requests * growth
-            middle = FutureRequests(expected=1.0, grown_tokens=requests * growth / 2, cold_share=cold_share)
-            summary = self._prices.summary(largest, largest, option.summary_tokens)
-            costs.append((summary + rewritten) / requests + self._request(option.tokens_after, middle))
-        return min(costs)
+    return price(state.request_tokens, state.request_tokens), price(option.tokens_after, state.preamble_tokens)
 
 
 def _plan_clearing(state: EditState, forecast: Forecast, prices: EditPrices) -> EditPlan:
@@ -347,7 +249,7 @@ def _plan_clearing(state: EditState, forecast: Forecast, prices: EditPrices) -> 
         if tokens < state.min_context_tokens:
             break
         now = prices.request(tokens, cached_tokens)
-        gain = _clearing_gain(state.request_tokens, tokens, forecast, prices)
+        gain = _later_gain(state, tokens, forecast, prices)
         plan = EditPlan(
             cleared=tuple(cleared),
             gain_dollars=gain + max(unedited - now, 0.0),
@@ -359,11 +261,16 @@ def _plan_clearing(state: EditState, forecast: Forecast, prices: EditPrices) -> 
     return best
 
 
-def _clearing_gain(tokens_before: int, tokens_after: int, forecast: Forecast, prices: EditPrices) -> float:
-    """What requests save until one finds the cache expired: from then on, clearing would cost nothing."""
-    gain, warm_probability = 0.0, 1.0
-    for group in forecast.requests:
-        saved = _later_price(tokens_before, group, forecast, prices) - _later_price(
+def _later_gain(state: EditState, tokens_after: int, forecast: Forecast, prices: EditPrices) -> float:
+    """What requests save after the first one that an edit changes, up to one that finds the cache expired: from
+    then on, editing would cost less.
+    """
+    groups, warm_probability = forecast.requests, 1.0
+    if state.moment is not Moment.ARRIVAL and groups:
+        warm_probability, groups = 1 - groups[0].cold_share, groups[1:]
+    gain = 0.0
+    for group in groups:
+        saved = _later_price(state.request_tokens, group, forecast, prices) - _later_price(
             tokens_after, group, forecast, prices
         )
         gain += warm_probability * group.expected * saved

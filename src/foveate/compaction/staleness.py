@@ -25,7 +25,7 @@ _TABLE = Path(__file__).with_name("agent_tools.toml")
 # Clearing a shorter result frees less than it costs to change the prompt.
 _MIN_CHARS = 400
 # The last model messages, in which a mention counts as a use.
-_RECENT_TURNS = 5
+_RECENT_TURNS = 10
 # Agents answer a repeated read with a short note that the file is unchanged; that note supersedes nothing.
 _MIN_SUPERSEDING_SHARE = 0.5
 _MAX_ARGUMENT_CHARS = 200

@@ -46,7 +46,8 @@ class SessionProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     `saved_dollars` is what edits of the history have saved, less what they cost. `last_tokens` is the size of
     the last request, `compacted_tokens` that after the last compaction, and `judged_tokens` that when tool
-    results were last judged. `compacts_itself`: the client has replaced its own history by something shorter.
+    results were last judged. `edits` are the ids of the edits that the last request was sent with.
+    `compacts_itself`: the client has replaced its own history by something shorter.
     """
 
     requests: int = 0
@@ -56,20 +57,32 @@ class SessionProgress(msgspec.Struct, frozen=True, kw_only=True):
     saved_dollars: float = 0.0
     compacted_tokens: int | None = None
     judged_tokens: int = 0
+    edits: frozenset[str] = frozenset()
     compacts_itself: bool = False
 
     def with_response(
-        self, *, requests: int, tokens: int, spent_dollars: float, saved_dollars: float
+        self,
+        *,
+        requests: int,
+        tokens: int,
+        spent_dollars: float,
+        saved_dollars: float,
+        edits: frozenset[str],
     ) -> "SessionProgress":
         """`requests` is the least number of requests that the history shows."""
         return replace(
             self,
             requests=max(self.requests + 1, requests),
             last_tokens=tokens,
-            grown_tokens=self.grown_tokens + (max(tokens - self.last_tokens, 0) if self.last_tokens else 0),
+            grown_tokens=self.grown_to(tokens),
             spent_dollars=self.spent_dollars + spent_dollars,
             saved_dollars=self.saved_dollars + saved_dollars,
+            edits=edits,
         )
+
+    def grown_to(self, tokens: int) -> int:
+        """`grown_tokens` after a request of so many tokens."""
+        return self.grown_tokens + (max(tokens - self.last_tokens, 0) if self.last_tokens else 0)
 
 
 _NO_PROGRESS = SessionProgress()

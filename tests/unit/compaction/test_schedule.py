@@ -15,6 +15,7 @@ from foveate.compaction.schedule import (
     EditState,
     Moment,
     TokenPrices,
+    loss_budget_dollars,
     plan_edits,
     read_prices,
 )
@@ -59,10 +60,11 @@ def test_a_compaction_pays_if_many_requests_remain_and_not_if_few_do() -> None:
 def test_a_plan_says_what_it_expects_to_gain_and_to_cost() -> None:
     plan = plan_edits(WARM, known_future(100), SONNET)
 
-    # 90,000 tokens read for the summary, its instruction and output, and 25,000 tokens written again.
-    cost = 90_000 * 0.3e-6 + (400 + 1_000) * 3e-6 + 4_000 * 15e-6 + 25_000 * 3.45e-6
+    # 90,000 tokens read for the summary, its instruction and output, and 25,000 tokens written again, less
+    # what the next request no longer reads.
+    cost = 90_000 * 0.3e-6 + (400 + 1_000) * 3e-6 + 4_000 * 15e-6 + 25_000 * 3.45e-6 - 50_000 * 0.3e-6
     assert plan.cost_dollars == pytest.approx(cost, rel=0.01)
-    assert plan.gain_dollars == pytest.approx(100 * 50_000 * 0.3e-6, rel=0.01)
+    assert plan.gain_dollars == pytest.approx(99 * 50_000 * 0.3e-6, rel=0.01)
     assert plan.expected_requests == 100
 
 
@@ -73,18 +75,6 @@ def test_a_small_context_is_left_alone() -> None:
     assert plan_edits(small, known_future(1_000), SONNET).is_empty
 
 
-def test_a_compaction_waits_while_reading_is_cheaper_than_another_cycle() -> None:
-    """A context just above what a compaction leaves is cheap to read, however long the session lasts."""
-    state = replace(
-        WARM,
-        request_tokens=44_000,
-        cached_tokens=44_000,
-        compaction=CompactionOption(tokens_after=40_000, summary_tokens=1_000),
-    )
-
-    assert plan_edits(state, known_future(1_000), SONNET).is_empty
-
-
 def test_a_session_is_not_compacted_twice_without_growth() -> None:
     assert plan_edits(replace(WARM, last_compacted_tokens=85_000), known_future(500), SONNET).is_empty
     assert plan_edits(replace(WARM, last_compacted_tokens=40_000), known_future(500), SONNET).compacts
@@ -93,6 +83,15 @@ def test_a_session_is_not_compacted_twice_without_growth() -> None:
 def test_an_edit_never_risks_more_than_the_loss_budget() -> None:
     assert plan_edits(replace(WARM, loss_budget_dollars=0.01), known_future(500), SONNET).is_empty
     assert plan_edits(replace(WARM, loss_budget_dollars=1.0), known_future(500), SONNET).compacts
+
+
+def test_long_sessions_may_risk_more_and_savings_can_be_risked() -> None:
+    young = loss_budget_dollars(6, spent_dollars=1.0, saved_dollars=0.0)
+    old = loss_budget_dollars(600, spent_dollars=1.0, saved_dollars=0.0)
+
+    assert young == pytest.approx(0.01)
+    assert old == pytest.approx(0.1)
+    assert loss_budget_dollars(600, spent_dollars=1.0, saved_dollars=0.5) == pytest.approx(0.6)
 
 
 def test_old_results_are_cleared_at_once_if_the_cache_is_cold() -> None:

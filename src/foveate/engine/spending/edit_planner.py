@@ -8,17 +8,17 @@ from msgspec import structs
 from foveate.compaction.forecast import Forecast, SessionActivity, estimate_cold_share, forecast_requests
 from foveate.compaction.plan import CompactionPlan, estimate_compaction
 from foveate.compaction.schedule import (
-    LOSS_SHARE,
     ClearingOption,
     CompactionOption,
     EditPlan,
     EditPrices,
     EditState,
     Moment,
+    loss_budget_dollars,
     plan_edits,
     read_prices,
 )
-from foveate.compaction.store import EditDecision
+from foveate.compaction.store import CompactionOutcome, EditDecision
 from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import SpendingOptions
@@ -31,6 +31,7 @@ from foveate.prompt_cache.placement.arrival_times import forecast_next_request
 _MODEL_ROLES = frozenset(("assistant", "model"))
 # The provider compacts or clears the history itself: Anthropic's and OpenAI's parameter.
 _CONTEXT_MANAGEMENT = "context_management"
+_EDITS = frozenset((CompactionOutcome.OK, CompactionOutcome.RESULTS_CLEARED))
 # Results in a warm cache are judged again after the request has grown by this factor.
 _JUDGED_GROWTH = 1.1
 
@@ -102,10 +103,11 @@ class EditPlanner:
             state.rhythm, self._session_states.agent_rhythm(context.incoming.agent)
         )
         is_arrival = moment is Moment.ARRIVAL
+        requests = progress.requests + is_arrival
         forecast = forecast_requests(
             SessionActivity(
-                requests=progress.requests + is_arrival,
-                grown_tokens=progress.grown_tokens,
+                requests=requests,
+                grown_tokens=progress.grown_to(tokens) if is_arrival else progress.grown_tokens,
                 calls_tool=calls_tool,
             ),
             agent=self._session_states.agent_activity(context.incoming.agent, now),
@@ -121,7 +123,9 @@ class EditPlanner:
                 preamble_tokens=_preamble_tokens(context),
                 cached_tokens=cached_tokens,
                 last_compacted_tokens=progress.compacted_tokens,
-                loss_budget_dollars=LOSS_SHARE * spent + progress.saved_dollars,
+                loss_budget_dollars=loss_budget_dollars(
+                    requests, spent_dollars=spent, saved_dollars=progress.saved_dollars
+                ),
             ),
             forecast=forecast,
             prices=prices,
@@ -192,7 +196,9 @@ class EditPlanner:
         if not context.session.state.has_served_all:
             return _request_tokens(context)
         live = [entry.tokens for entry in state.cache.entries.values() if entry.is_live(now)]
-        return round(max(live, default=0) * context.tokens_per_raw_token)
+        tokens = round(max(live, default=0) * context.tokens_per_raw_token)
+        # A new edit leaves only what precedes the history.
+        return tokens if state.progress.edits >= _edit_ids(context) else min(tokens, _preamble_tokens(context))
 
 
 def _may_edit(context: RequestContext) -> bool:
@@ -206,6 +212,11 @@ def _may_edit(context: RequestContext) -> bool:
         and not context.session.state.progress.compacts_itself
         and not is_set(get_parameters(context.original).get(_CONTEXT_MANAGEMENT))
     )
+
+
+def _edit_ids(context: RequestContext) -> frozenset[str]:
+    """The compactions and clearings that the request is sent with."""
+    return frozenset(edit.id for edit in context.compactions if edit.outcome in _EDITS and not edit.undone_at)
 
 
 def _request_tokens(context: RequestContext) -> int:
@@ -239,6 +250,7 @@ class RecordProgress:
             tokens=usage.cache.input_tokens,
             spent_dollars=float(charge.dollars or 0),
             saved_dollars=float(exchange.savings.compaction or 0),
+            edits=_edit_ids(context),
         )
         self.session_states.put(agent, session_id, structs.replace(state, progress=progress))
 

@@ -1,5 +1,6 @@
 """Edit a recorded history when it is expected to pay, as the gateway does with `compaction.trigger: cost`."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -12,13 +13,14 @@ from foveate.compaction.forecast import (
 )
 from foveate.compaction.plan import estimate_compaction, paying_threshold_tokens
 from foveate.compaction.schedule import (
-    LOSS_SHARE,
+    MIN_CONTEXT_TOKENS,
     REFETCH_PROBABILITIES,
     ClearingOption,
     CompactionOption,
     EditPrices,
     EditState,
     Moment,
+    loss_budget_dollars,
     plan_edits,
     read_prices,
 )
@@ -33,12 +35,12 @@ from foveate.replay.simulator.editing_run import (
     EditingMoment,
     EditPolicy,
     HistoryEdits,
-    SentResult,
     WindowTrigger,
 )
 from foveate.replay.simulator.reconstruct import ReconstructedCall
 
-_PLACEHOLDER_TOKENS = 40
+# JSON, paths and names have fewer characters per token than prose.
+_CHARS_PER_TOKEN = 3
 # Results in a warm cache are judged again after the request has grown by this factor.
 _JUDGED_GROWTH = 1.1
 _TOOL_CALL = b'"tool_use"'
@@ -62,7 +64,6 @@ class _Session:
         self.grown_tokens += max(unedited - self.last_tokens, 0) if self.last_tokens else 0
         self.last_tokens = unedited
         self.spent_dollars += prices.request(tokens, cached_tokens)
-        self.spent_dollars += prices.at(tokens).output * moment.call.output_tokens
         is_warm = cached_tokens > moment.call.preamble.tokens
         self.saved_dollars += prices.request(unedited, unedited if is_warm else 0) - prices.request(
             tokens, tokens if is_warm else 0
@@ -84,7 +85,7 @@ class CostTrigger:
     """Edits when the expected saving exceeds the cost; the window's limit holds too.
 
     Without `compacts_early`, only that limit decides about compactions. With `clears_cold_only`, results are
-    cleared only if the cache has expired.
+    cleared only if the cache has expired. Without `limits_losses`, edits may lose any amount.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class CostTrigger:
         compacts_early: bool = True,
         clears: bool = True,
         clears_cold_only: bool = False,
-        loss_share: float = LOSS_SHARE,
+        limits_losses: bool = True,
         forecast: ForecastFuture = forecast_from_prior,
     ) -> None:
         self._find_rates = find_rates
@@ -103,7 +104,7 @@ class CostTrigger:
         self._compacts_early = compacts and compacts_early
         self._clears = clears
         self._clears_cold_only = clears_cold_only
-        self._loss_share = loss_share
+        self._limits_losses = limits_losses
         self._forecast = forecast
         self._window = WindowTrigger()
         self._sessions: dict[str, _Session] = {}
@@ -118,6 +119,9 @@ class CostTrigger:
         cached_tokens = entry.tokens if entry is not None else 0
         if moment.moment is Moment.ARRIVAL:
             session.add_request(moment, cached_tokens, prices)
+        elif moment.moment is Moment.RESPONSE:
+            tokens, output_tokens = moment.call.input_tokens, moment.call.output_tokens
+            session.spent_dollars += prices.at(tokens).output * output_tokens
         if self._compacts:
             by_window = self._window.decide(moment)
             if by_window.compaction is not None:
@@ -151,7 +155,11 @@ class CostTrigger:
             preamble_tokens=moment.call.preamble.tokens,
             cached_tokens=cached_tokens,
             last_compacted_tokens=session.compacted_tokens,
-            loss_budget_dollars=self._loss_share * session.spent_dollars + session.saved_dollars,
+            loss_budget_dollars=loss_budget_dollars(
+                moment.requests, spent_dollars=session.spent_dollars, saved_dollars=session.saved_dollars
+            )
+            if self._limits_losses
+            else math.inf,
             compaction=estimate_compaction(
                 moment.call.input_tokens, moment.call.preamble.tokens, moment.options
             )
@@ -172,13 +180,11 @@ class CostTrigger:
         session.saved_dollars -= plan.cost_dollars
         if plan.compacts:
             return HistoryEdits(compaction)
-        return HistoryEdits(
-            cleared=tuple(ClearedResult(results[index][0], _PLACEHOLDER_TOKENS) for index in plan.cleared)
-        )
+        return HistoryEdits(cleared=tuple(results[index][0] for index in plan.cleared))
 
     def _judge_results(
         self, moment: EditingMoment, session: _Session, cached_tokens: int
-    ) -> list[tuple[SentResult, ClearingOption]]:
+    ) -> list[tuple[ClearedResult, ClearingOption]]:
         """The results that can be cleared now.
 
         They are judged if the cache is cold, and otherwise once the request has grown: judging reads all of it.
@@ -186,7 +192,9 @@ class CostTrigger:
         tokens = moment.call.input_tokens
         is_warm = cached_tokens > moment.call.preamble.tokens
         has_grown = not session.judged_tokens <= tokens < _JUDGED_GROWTH * session.judged_tokens
-        if moment.moment is not Moment.ARRIVAL or (is_warm and (self._clears_cold_only or not has_grown)):
+        if moment.moment is not Moment.ARRIVAL or tokens < MIN_CONTEXT_TOKENS:
+            return []
+        if is_warm and (self._clears_cold_only or not has_grown):
             return []
         session.judged_tokens = tokens
         return _find_clearable(moment)
@@ -228,7 +236,7 @@ def _compaction_option(moment: EditingMoment, compaction: SimulatedCompaction) -
     )
 
 
-def _find_clearable(moment: EditingMoment) -> list[tuple[SentResult, ClearingOption]]:
+def _find_clearable(moment: EditingMoment) -> list[tuple[ClearedResult, ClearingOption]]:
     results = {id(result.part): result for result in moment.results()}
     if not results:
         return []
@@ -236,14 +244,13 @@ def _find_clearable(moment: EditingMoment) -> list[tuple[SentResult, ClearingOpt
     options = []
     for clearable in find_clearable_results(messages):
         result = results.get(id(messages[clearable.message].parts[clearable.part]))
-        if result is not None and result.tokens > _PLACEHOLDER_TOKENS:
-            options.append(
-                (
-                    result,
-                    ClearingOption(
-                        saved_tokens=result.tokens - _PLACEHOLDER_TOKENS,
-                        refetch_probability=REFETCH_PROBABILITIES[clearable.reason],
-                    ),
-                )
+        if result is None:
+            continue
+        placeholder_tokens = len(clearable.placeholder) // _CHARS_PER_TOKEN
+        if result.tokens > placeholder_tokens:
+            option = ClearingOption(
+                saved_tokens=result.tokens - placeholder_tokens,
+                refetch_probability=REFETCH_PROBABILITIES[clearable.reason],
             )
+            options.append((ClearedResult(result, placeholder_tokens), option))
     return options

@@ -369,7 +369,7 @@ class EditingRun:
     def _act_before_expiry(self, conversation: _Conversation, *, until: float) -> Iterator[SimulatedSummary]:
         """Let the policy act if no request arrives before the cache entries of the last one expire."""
         last = conversation.last
-        if last is None:
+        if last is None or not conversation.responses_since_compaction:
             return
         entry = find_longest_entry(
             last.call, self._adaptive.cache, max(last.call.call.at, last.call.call.response_at)

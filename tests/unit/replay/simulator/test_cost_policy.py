@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foveate.compaction.forecast import Forecast, FutureRequests, SessionActivity
+from foveate.compaction.plan import paying_threshold_tokens
 from foveate.compaction.schedule import Moment
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.rates import Rates
@@ -29,6 +30,17 @@ MODELS = ("claude-sonnet-4-6", "claude-opus-4-5", "claude-sonnet-5-5", "gpt-5.1"
 class NoEdits:
     def decide(self, moment: EditingMoment) -> HistoryEdits:
         return NO_EDITS
+
+
+class EachMoment:
+    """Compacts whenever something can be replaced."""
+
+    def decide(self, moment: EditingMoment) -> HistoryEdits:
+        if moment.moment is Moment.ARRIVAL:
+            return NO_EDITS
+        return HistoryEdits(
+            moment.plan_compaction(paying_threshold_tokens(moment.call.input_tokens, moment.options))
+        )
 
 
 class CountedEdits:
@@ -126,7 +138,7 @@ def test_a_plan_that_knows_the_future_never_costs_more_than_no_edits(
 ) -> None:
     recording = make_recording(turns, model=model)
     calls = reconstruct_calls(recording)
-    policy = CostTrigger(find_rates, clears=clears, loss_share=1e9, forecast=know_future(calls))
+    policy = CostTrigger(find_rates, clears=clears, limits_losses=False, forecast=know_future(calls))
 
     assert simulate(calls, recording, policy) <= simulate(calls, recording, NoEdits())
 
@@ -140,7 +152,20 @@ def test_a_long_session_is_compacted_and_costs_less() -> None:
     with_clearing = simulate(calls, recording, CostTrigger(find_rates))
 
     assert Moment.RESPONSE in policy.moments
-    assert max(edited, with_clearing) < Decimal("0.7") * unedited
+    assert edited < Decimal("0.8") * unedited
+    assert with_clearing < Decimal("0.7") * unedited
+
+
+def test_an_idle_session_is_not_compacted_again_after_a_compaction() -> None:
+    """It would be the same one, and its summary would be paid for twice."""
+    turns = [PlannedTurn(result_chars=9_000)] * 30 + [PlannedTurn(result_chars=9_000, gap_seconds=2_000.0)]
+    recording = make_recording(turns)
+    calls = reconstruct_calls(recording)
+    policy = CountedEdits(EachMoment())
+
+    simulate(calls, recording, policy)
+
+    assert Moment.EXPIRY not in policy.moments
 
 
 def test_a_short_session_is_left_alone() -> None:
