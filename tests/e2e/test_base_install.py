@@ -125,6 +125,21 @@ def test_a_large_request_is_counted_without_numpy(environment: Path, home: Path,
     assert '"exact": true' in output or '"exact":true' in output
 
 
+def test_a_conversation_is_summarized_without_numpy(environment: Path, home: Path) -> None:
+    """Defect: without word vectors, comparing two statements raised an UnboundLocalError."""
+    sample = (
+        "import foveate\n"
+        "texts = ('The port must be 8081.', 'The port must be 9090 now.')\n"
+        "messages = [{'role': 'user', 'content': text} for text in texts]\n"
+        "print(foveate.summarize(messages, limit_tokens=200))\n"
+    )
+
+    code, output, errors = run(environment, home, "-c", sample, program="python")
+
+    assert code == 0, errors
+    assert "9090" in output
+
+
 async def test_costs_are_read_from_the_store_of_a_gateway(environment: Path, home: Path) -> None:
     store = await open_store(f"sqlite:///{home / 'foveate.sqlite'}")
     await store.close()

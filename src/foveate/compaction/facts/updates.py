@@ -24,6 +24,7 @@ from foveate.compaction.facts.subjects import (
     split_words,
 )
 from foveate.compaction.facts.texts import Speaker
+from foveate.errors import UnreadableInput
 
 if TYPE_CHECKING:
     import numpy as np
@@ -318,7 +319,6 @@ def word_similarity() -> WordSimilarity:
     try:
         import numpy as np
 
-        from foveate.errors import UnreadableInput
         from foveate.memory.search.embeddings import default_embedder
 
         embedder = default_embedder()
