@@ -158,7 +158,7 @@ def run(data: Path | None, *, quick: bool = False) -> Report:
 def _contenders(find_rates: FindRates, prior: ActivityPrior | None) -> dict[str, EditPolicy]:
     """The policies by name; those of hindsight have names with a plus sign."""
     triggers: dict[str, Callable[[], EditPolicy]] = {DEFAULTS: NoEdits, WINDOW: WindowTrigger}
-    triggers |= {_trigger_name(tokens): (lambda tokens=tokens: FixedTrigger(tokens)) for tokens in TRIGGERS}  # type: ignore[misc]
+    triggers |= {_trigger_name(tokens): (lambda tokens=tokens: FixedTrigger(tokens)) for tokens in TRIGGERS}
     contenders: dict[str, EditPolicy] = {name: make() for name, make in triggers.items()}
     for name, make in triggers.items():
         for age in CLEARING_AGES:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from foveate.store import open_store
 
@@ -44,15 +44,14 @@ def running_postgres() -> Iterator[object | None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def new_database(server: object) -> str:
+def new_database(server: Any) -> str:
     """Return the URL of a new empty database."""
     import psycopg
 
     name = f"bench_{uuid.uuid4().hex}"
-    address = server.get_uri  # type: ignore[attr-defined]
-    with psycopg.connect(address(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return str(address(name))
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return str(server.get_uri(name))
 
 
 def new_file(folder: str) -> str:

@@ -81,10 +81,10 @@ class _Connection(asyncio.Protocol):
         # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         if self._response is not None and not self._response.done():
             self._response.set_exception(
-                UnexpectedResponse(f"the connection was closed ({error}) after {self._received[:300]!r}")
+                UnexpectedResponse(f"the connection was closed ({exc}) after {self._received[:300]!r}")
             )
 
     def send(self, request: bytes) -> "asyncio.Future[tuple[float, float]]":

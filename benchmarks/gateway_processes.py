@@ -257,7 +257,7 @@ def _free_port() -> int:
 
 def _read_line(process: subprocess.Popen[str], log: Path) -> str:
     assert process.stdout is not None
-    line = process.stdout.readline()
+    line: str = process.stdout.readline()
     if not line:
         raise BadData(f"{process.args!r} ended before it was ready: {log_tail(log)}")
     return line

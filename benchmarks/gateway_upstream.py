@@ -47,7 +47,7 @@ class InstantProvider(asyncio.BufferedProtocol):
         # uvloop's transports are not subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
 
-    def get_buffer(self, _sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next bytes."""
         return self._buffer
 

@@ -78,10 +78,10 @@ def time_growing_session(
         for name, seconds in totals.items()
     ]
     for name, turns in medians.items():
-        rows += [
+        rows.extend(
             {"measure": "one turn", "who": name, "turn": turn, "us": round(_mean_around(turns, turn) * 1e6, 1)}
             for turn in WINDOWS
-        ]
+        )
     return SessionTimings(total_seconds=totals, turn_seconds=windows, rows=rows)
 
 

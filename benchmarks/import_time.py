@@ -90,7 +90,7 @@ def _serve_line() -> Iterator[str]:
             self.end_headers()
             self.wfile.write(_LINE)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_: object, **__: object) -> None:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.recorded import RecordedCall
 from foveate import formats
+from foveate.formats.json_text.parse import parse_json
 from foveate.model import (
     Document,
     Format,
@@ -80,7 +81,7 @@ def _chat(call: RecordedCall, request: Request) -> tuple[list[Chat], list[Any]]:
 
 
 def _function(tool: Tool) -> Chat:
-    parameters = formats.json_text.parse.parse_json(tool.parameters)
+    parameters = parse_json(tool.parameters)
     inner = {"name": tool.name, "description": tool.description, "parameters": parameters}
     return {"type": "function", "function": inner}
 

@@ -1,6 +1,7 @@
 """Other ways to select context for a question: documents ranked by BM25, by embedding, or newest first."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -44,12 +45,13 @@ def bm25_ranking(texts: Sequence[str], *, stemmed: bool) -> Ranking:
     import bm25s
     import Stemmer
 
-    stemmer = Stemmer.Stemmer("english") if stemmed else None
+    stemmer: Any = Stemmer.Stemmer("english") if stemmed else None
 
     def tokenize(documents: Sequence[str]) -> list[list[str]]:
-        tokens: list[list[str]] = bm25s.tokenize(
+        tokens = bm25s.tokenize(
             list(documents), stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
         )
+        assert isinstance(tokens, list)
         return tokens
 
     index = bm25s.BM25()

@@ -286,7 +286,9 @@ def _content_text(content: object) -> str:
         return content
     blocks: Iterable[Any] = content if isinstance(content, list) else ()
     return "\n".join(
-        block.get("text", "") for block in blocks if isinstance(block, dict) and block.get("type") == "text"
+        str(block.get("text", ""))
+        for block in blocks
+        if isinstance(block, dict) and block.get("type") == "text"
     )
 
 

@@ -1,7 +1,6 @@
 """Recorded calls of provider APIs: request, route and reported usage."""
 
 import base64
-import binascii
 import gzip
 import json
 import re
@@ -100,7 +99,7 @@ def _rows(path: Path, *, needs: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         try:
             row = json.loads(line)
         except ValueError:
-            row = None
+            row = {}
         whole = isinstance(row, dict) and isinstance(row.get("request"), dict)
         if not whole or any(name not in row for name in needs):
             passed_over += 1
@@ -164,7 +163,7 @@ def _unwrap(body: Body, api_format: Format | None) -> tuple[Body, Format | None]
         return body, api_format
     try:
         inner = json.loads(base64.b64decode(str(invoked.get("body")), validate=True))
-    except (ValueError, binascii.Error):
+    except ValueError:
         return body, api_format
     return (inner, None) if isinstance(inner, dict) else (body, api_format)
 

@@ -81,8 +81,8 @@ def run(data: Path | None, *, quick: bool = False) -> Report:
         alone, side_by_side = (_measure_wall_time(many, processes) for processes in (1, cores))
         rows += [alone, side_by_side]
     figures: dict[str, float] = {
-        "sessions": rows[0]["sessions"] or 0,  # type: ignore[dict-item]
-        "mb": rows[0]["mb"] or 0,  # type: ignore[dict-item]
+        "sessions": float(rows[0]["sessions"] or 0),
+        "mb": float(rows[0]["mb"] or 0),
         "mb_per_second": _figure(rows, "recorded logs", "all"),
         "sessions_per_second": _figure(rows, "recorded logs", "all", "sessions_per_second"),
         "read_mb_per_second": _figure(rows, "recorded logs", "read"),
@@ -117,7 +117,7 @@ def _write_repeated(logs: Sequence[bytes], folder: Path, min_bytes: int) -> Path
             content = log
             for name in _NAMES:
                 content = content.replace(name, b"%s%d-" % (name, turn))
-            content = _SENT_AT.sub(lambda at, later=turn: b"%s%d" % (at[1], int(at[2]) + later), content)  # type: ignore[misc]
+            content = _SENT_AT.sub(lambda at, later=turn: b"%s%d" % (at[1], int(at[2]) + later), content)
             (folder / f"{turn}-{number}.jsonl").write_bytes(content)
             written += len(content)
         turn += 1
@@ -189,7 +189,7 @@ def _measure(name: str, folder: Path, book: PriceBook) -> Iterator[dict[str, Cel
     yield row("json.loads", floor)
     yield row("read", seconds)
     for what, policies in _SETS.items():
-        took = seconds + _time_call(lambda chosen=policies: _replay(recordings, book, chosen))[1]  # type: ignore[misc]
+        took = seconds + _time_call(lambda chosen=policies: _replay(recordings, book, chosen))[1]
         yield row(what, took)
 
 

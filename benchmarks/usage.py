@@ -102,7 +102,7 @@ def _write_logs(logs: Mapping[str, bytes], home: Path, min_bytes: int) -> tuple[
         folder = home / "claude" / "projects" / f"-home-ana-project-{turn % 50}"
         folder.mkdir(parents=True, exist_ok=True)
         for name, log in logs.items():
-            content = _IDS.sub(lambda found, new=prefix: b'"' + found[1] + new, log) if turn else log  # type: ignore[misc]
+            content = _IDS.sub(lambda found, new=prefix: b'"' + found[1] + new, log) if turn else log
             (folder / f"{turn}-{name}").write_bytes(content)
             files, size = files + 1, size + len(content)
         turn += 1
@@ -183,11 +183,12 @@ def _measure(
         for run in ("first", "again")
     }
     written = total["written_5m"] + total["written_1h"]
-    return {"foveate": {**total, "written": written, "dollars": float(total["dollars"])}} | {
+    all_totals: dict[str, Mapping[str, float]] = {
         peer: {ours: results[peer]["totals"][theirs] for ours, theirs in _COUNTS.items()}
         | {"dollars": results[peer]["totals"]["totalCost"]}
         for peer in peers
     }
+    return {"foveate": {**total, "written": written, "dollars": float(total["dollars"])}} | all_totals
 
 
 def _compare(

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,8 +51,8 @@ class AgentRuns:
         self.assign_task(agent, workplace, **task)
         return workplace
 
-    def assign_task(self, agent: Agent, workplace: Workplace, **task: object) -> Task:
-        new_task = Task(workplace.folder, edits_text=agent.edits_text, **task)  # type: ignore[arg-type]
+    def assign_task(self, agent: Agent, workplace: Workplace, **task: Any) -> Task:
+        new_task = Task(workplace.folder, edits_text=agent.edits_text, **task)
         self.model.tasks[workplace.key] = new_task
         return new_task
 

@@ -164,7 +164,7 @@ async def test_our_counter_and_anthropics_own_client_get_the_same_count(
 ) -> None:
     from anthropic import Anthropic
 
-    body = {"model": llama_server.model, **messages}
+    body: dict[str, Any] = {"model": llama_server.model, **messages}
     with Anthropic(base_url=llama_server.base_url, api_key="none", max_retries=0) as official:
         official_count = await asyncio.to_thread(lambda: official.messages.count_tokens(**body))
     async with JsonClient(timeout_seconds=20) as client:

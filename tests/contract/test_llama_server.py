@@ -1,6 +1,7 @@
 """Behaviour of llama.cpp servers that we rely on, checked with a real one."""
 
 import json
+from typing import Any
 from urllib.request import Request, urlopen
 
 from tests.support.servers.llama import LlamaServer
@@ -49,7 +50,7 @@ def test_count_tokens_returns_the_input_tokens_of_a_request(llama_server: LlamaS
 
 
 def test_a_chat_completion_reports_prompt_and_completion_tokens(llama_server: LlamaServer) -> None:
-    response = post_json(
+    response: dict[str, Any] = post_json(
         llama_server,
         "/v1/chat/completions",
         {"model": llama_server.model, "messages": MESSAGES, "max_tokens": 4},
@@ -69,7 +70,7 @@ def test_a_chat_completion_reports_prompt_and_completion_tokens(llama_server: Ll
 def test_a_message_reports_the_input_tokens_that_were_counted(llama_server: LlamaServer) -> None:
     body = {"model": llama_server.model, "messages": MESSAGES}
     counted = post_json(llama_server, "/v1/messages/count_tokens", body)["input_tokens"]
-    response = post_json(llama_server, "/v1/messages", body | {"max_tokens": 4})
+    response: dict[str, Any] = post_json(llama_server, "/v1/messages", body | {"max_tokens": 4})
 
     match response:
         case {

@@ -38,7 +38,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 def as_compaction_store(store: Store) -> CompactionStore:
-    """mypy checks that the store implements the protocol."""
+    """The type checker verifies that the store implements the protocol."""
     return store.compactions
 
 
@@ -92,6 +92,7 @@ def test_any_compaction_is_loaded_exactly_as_recorded(
             for compaction, messages in recorded:
                 loaded = await store.compactions.get_compaction(compaction.id)
                 assert loaded == compaction
+                assert loaded is not None
                 assert str(loaded.cost) == str(compaction.cost)
                 assert await store.compactions.load_messages(compaction.id) == messages
 

@@ -34,7 +34,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def ledger(store: Store) -> Ledger:
-    """mypy checks that the store implements the protocol."""
+    """The type checker verifies that the store implements the protocol."""
     return store.ledger
 
 

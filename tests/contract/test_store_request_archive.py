@@ -21,7 +21,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def archive(store: Store) -> RequestArchive:
-    """mypy checks that the store implements the protocol."""
+    """The type checker verifies that the store implements the protocol."""
     return store.request_archive
 
 

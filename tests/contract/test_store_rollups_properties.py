@@ -213,15 +213,10 @@ def fill_before_totals(url: str, given_requests: Iterable[StoredRequest]) -> Non
     """Create a store of the version before totals existed, with requests in it."""
     run_statements(url, load_dump("0006", url))
     requests = list(given_requests)
-    connection: Any
-    if url.startswith("sqlite"):
-        connection = sqlite3.connect(url.removeprefix("sqlite:///"))
-    else:
-        connection = psycopg.connect(url)
+    is_sqlite = url.startswith("sqlite")
+    connection: Any = (sqlite3 if is_sqlite else psycopg).connect(url.removeprefix("sqlite:///"))
     with closing(connection):
-        transaction: Transaction = (
-            SQLiteTransaction(connection) if url.startswith("sqlite") else PostgresTransaction(connection)
-        )
+        transaction: Transaction = (SQLiteTransaction if is_sqlite else PostgresTransaction)(connection)
         columns = [name.strip() for name in LEDGER_COLUMNS.split(",")]
         later_miss = (*SAVINGS_COLUMNS.split(", "), "is_inherited", "is_subscription")
         later_miss += ("is_possibly_charged", "charged_picodollars")

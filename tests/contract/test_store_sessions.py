@@ -26,7 +26,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 def as_session_store(store: Store) -> SessionStore:
-    """mypy checks that the store implements the protocol."""
+    """The type checker verifies that the store implements the protocol."""
     return store.sessions
 
 

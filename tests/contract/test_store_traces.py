@@ -1,6 +1,7 @@
 """Traces with their charges, in pages, on both databases."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -23,7 +24,7 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def traces(store: Store) -> TraceStore:
-    """mypy checks that the store implements the protocol."""
+    """The type checker verifies that the store implements the protocol."""
     return store.traces
 
 
@@ -59,8 +60,8 @@ async def test_traces_are_paged_newest_first_and_filtered(traces: TraceStore) ->
     await traces.save([replace(TRACE, id=f"r{at}", at=seconds) for at, seconds in enumerate(times)])
     await traces.save([replace(TRACE, id="other", session_id="t", agent="bo", at=4.0)])
 
-    async def ids(**conditions: object) -> list[str]:
-        return [traced.trace.id for traced in await traces.list_traces(**{"limit": 9, **conditions})]  # type: ignore[arg-type]
+    async def ids(limit: int = 9, **conditions: Any) -> list[str]:
+        return [traced.trace.id for traced in await traces.list_traces(limit=limit, **conditions)]
 
     assert await ids() == ["r4", "other", "r0", "r3", "r2", "r1"]
     assert await ids(limit=2) == ["r4", "other"]

@@ -47,7 +47,8 @@ def chat_in_process(run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     def call(config: Path, *arguments: str, **variables: str) -> Outcome:
         for name, value in {**KEYS, "FOVEATE_HOME": str(config.parent), **variables}.items():
             monkeypatch.setenv(name, value)
-        return run("chat", "--config", config, *arguments)  # type: ignore[no-any-return]
+        outcome: Outcome = run("chat", "--config", config, *arguments)
+        return outcome
 
     return call
 

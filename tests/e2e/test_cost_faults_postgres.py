@@ -126,7 +126,7 @@ async def test_while_a_server_is_down_caps_reject_and_charges_wait(
 async def test_a_transaction_lost_at_commit_is_repeated_once(url: str, table: str, times: int) -> None:
     async with await open_store(url) as store:
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(TERMINATE_AT_COMMIT.format(table, times))
+            connection.execute(TERMINATE_AT_COMMIT.format(table, times).encode())
 
         reservation = make_reservation(CALL, "0.5", {"total": Decimal("0.5")})
         assert not isinstance(await store.ledger.reserve(reservation, now=NOON), AccountOverLimit)

@@ -45,7 +45,8 @@ def run_in_process(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) ->
     def call(*arguments: str, **environment: str) -> Outcome:
         for name, value in {"FOVEATE_HOME": str(tmp_path / "home"), **environment}.items():
             monkeypatch.setenv(name, value)
-        return run("doctor", *arguments)  # type: ignore[no-any-return]
+        outcome: Outcome = run("doctor", *arguments)
+        return outcome
 
     return call
 

@@ -73,7 +73,7 @@ def open_gemini(gateway: RunningGateway) -> Iterator[genai.Client]:
         vertexai=True,
         project="house",
         location="europe-west1",
-        credentials=Credentials(TOKEN),  # type: ignore[no-untyped-call]
+        credentials=Credentials(TOKEN),
         http_options=options,
     ) as client:
         yield client

@@ -158,7 +158,7 @@ def test_a_count_is_charged_to_its_session_if_that_session_exists(
         client.messages.count_tokens(model=MODEL, messages=messages, extra_headers=headers)
         response = client.messages.create(model=MODEL, max_tokens=50, messages=messages)
         client.messages.create(model=MODEL, max_tokens=50, messages=messages, extra_headers=headers)
-        longer_messages = [
+        longer_messages: Any = [
             *messages,
             {"role": "assistant", "content": response.content},
             {"role": "user", "content": "And now?"},
@@ -218,7 +218,7 @@ def without_counting_routes() -> Iterator[tuple[str, list[str]]]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *args: object) -> None:
+        def log_message(self, *_: object, **__: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -276,6 +276,7 @@ def test_a_count_rejected_by_the_provider_returns_its_own_error(tmp_path: Path) 
         for api_client in (client, direct_client):
             with pytest.raises(anthropic.BadRequestError) as exc_info:
                 api_client.messages.count_tokens(model=MODEL, messages=[])
-            errors.append(exc_info.value.body["error"])  # type: ignore[index]
+            body: Any = exc_info.value.body
+            errors.append(body["error"])
 
     assert errors[0] == errors[1]

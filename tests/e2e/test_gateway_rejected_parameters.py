@@ -51,7 +51,7 @@ def strict_provider(unknown: Collection[str]) -> Iterator[tuple[str, list[dict[s
             self.end_headers()
             self.wfile.write(value)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_: object, **__: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -40,7 +40,8 @@ def explain(
     monkeypatch.setenv("FOVEATE_HOME", str(stored_requests.folder))
 
     def call(*arguments: str, cache: bool = True) -> Outcome:
-        return run("explain", *(["--cache"] if cache else []), *arguments)  # type: ignore[no-any-return]
+        outcome: Outcome = run("explain", *(["--cache"] if cache else []), *arguments)
+        return outcome
 
     return call
 

@@ -72,7 +72,7 @@ def provider() -> Iterator[tuple[str, ReceivedRequests]]:
             self.end_headers()
             self.wfile.write(response)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_: object, **__: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -167,7 +167,7 @@ def test_the_configured_number_of_turns_passes_between_compactions(
     for turn in range(3):
         gateway.send_message({"messages": messages}, x_foveate_agent=name)
         if turn == 0 or expected == 2:
-            wait_for(lambda turn=turn: len(stored_compactions(gateway, name)) > min(turn, 1))  # type: ignore[misc]
+            wait_for(lambda turn=turn: len(stored_compactions(gateway, name)) > min(turn, 1))
         messages = [
             *messages,
             {"role": "assistant", "content": f"Answer after {turn}. {FACTS * 4}"},

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from foveate.errors import StoreUnavailable
 from foveate.session.store import SessionUpdate
@@ -161,7 +162,7 @@ async def test_retries_of_a_lost_connection_are_limited(url: str) -> None:
 async def test_a_transaction_lost_at_its_commit_is_only_repeated_if_idempotent(url: str) -> None:
     async with await open_store(url) as store:
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(TERMINATE_AT_COMMIT.format("compaction_locks_v1", 1))
+            connection.execute(TERMINATE_AT_COMMIT.format("compaction_locks_v1", 1).encode())
 
         with pytest.raises(StoreUnavailable, match="may or may not be stored"):
             await store.compactions.acquire_lease("s", "me", ttl_seconds=300, now=1000.0)
@@ -291,7 +292,7 @@ def short_path() -> Iterator[Path]:
 @pytest.mark.process
 async def test_opening_a_store_waits_for_a_server_that_has_just_started(short_path: Path, url: str) -> None:
     """The first connection is rejected as by a starting server; the next one is accepted."""
-    server = psycopg.conninfo.conninfo_to_dict(url)
+    server = conninfo_to_dict(url)
     connections = 0
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -70,7 +70,7 @@ def commands(command: Any, parent: Any = None, name: str = "foveate") -> Iterato
 
 def _parameter(parameter: Any) -> str:
     kind = parameter.type
-    attributes = [kind.name]
+    attributes: list[str] = [kind.name]
     attributes += [
         f"{bound} {limit}" for bound in ("min", "max") if (limit := getattr(kind, bound, None)) is not None
     ]

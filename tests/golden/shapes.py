@@ -4,7 +4,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-_TYPES = {bool: "boolean", int: "number", float: "number", str: "text", type(None): "null"}
+_TYPES: dict[type[object], str] = {
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "text",
+    type(None): "null",
+}
 
 
 @dataclass

@@ -4,6 +4,7 @@ import gc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from typing import Any
 from weakref import ref
 
 import pytest
@@ -54,7 +55,8 @@ def test_after_a_drop_a_counter_holds_no_text_and_counts_as_before(model: str) -
 
 
 def test_after_a_drop_the_engine_caches_no_word() -> None:
-    engine = fill("gpt-4o")._tokenizer._vocabulary._engine  # type: ignore[attr-defined]
+    tokenizer: Any = fill("gpt-4o")._tokenizer
+    engine = tokenizer._vocabulary._engine
     assert engine.cache_len
 
     drop_caches()

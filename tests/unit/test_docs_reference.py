@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -83,7 +84,8 @@ def test_the_help_of_every_command_is_generated_with_its_options() -> None:
     text = commands_help()
     cost = text[text.index("### `foveate cost`") :].partition("\n### ")[0]
 
-    for word in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
+    group: Any = typer.main.get_command(app)
+    for word in group.commands:
         assert f"\n### `foveate {word}`\n" in text
     assert "| `--by GROUP,...` | Group calls by" in cost
     assert "#### `foveate cost caps`" in cost

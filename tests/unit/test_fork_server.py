@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-import pexpect  # type: ignore[import-untyped]
+import pexpect
 import pytest
 
 from tests.support.processes.forked_commands import COMMAND, REAL_COMMAND, command_pid, ensure_running

@@ -110,7 +110,7 @@ def test_users_get_the_versions_that_tests_run_with(lock: str) -> None:
 
 def test_an_environment_for_users_has_no_test_tools() -> None:
     pinned = read_pins("requirements-run.lock").keys()
-    assert pinned.isdisjoint({"pytest", "mypy", "ruff", "hypothesis", "playwright", "openai", "anthropic"})
+    assert pinned.isdisjoint({"pytest", "pyrefly", "ruff", "hypothesis", "playwright", "openai", "anthropic"})
 
 
 @pytest.mark.process

@@ -54,7 +54,7 @@ class OnlyHealth(BaseHTTPRequestHandler):
         self.send_response(200 if self.path == HEALTH_PATH else 404)
         self.end_headers()
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_: object, **__: object) -> None:
         pass
 
 
@@ -130,7 +130,7 @@ class Registry(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b'{"token": "a-token"}' if is_token_request else b"{}")
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_: object, **__: object) -> None:
         pass
 
 
@@ -150,7 +150,7 @@ def test_the_digest_of_the_base_image_is_fetched_from_its_registry() -> None:
     "line",
     [
         re.sub(r'[\[\]",]', "", DOCKERFILE[DOCKERFILE.rindex("CMD [") + 4 :]).strip(),
-        re.search(r"^ExecStart=\S+ (.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)[1],  # type: ignore[index]
+        re.findall(r"^ExecStart=\S+ (.*)$", UNIT.read_text(encoding="utf-8"), re.MULTILINE)[0],
     ],
 )
 def test_the_options_they_pass_to_the_command_exist(line: str) -> None:

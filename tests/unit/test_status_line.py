@@ -106,7 +106,7 @@ def serve(body: str, media_type: str = LINE_MEDIA_TYPE, status: int = 200) -> It
             self.end_headers()
             self.wfile.write(f"{body} {self.path}".encode())
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_: object, **__: object) -> None:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:

@@ -1,6 +1,7 @@
 """The tree of the source: no import circles, no crowded packages, and unit tests beside what they test."""
 
 import ast
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -100,6 +101,16 @@ def test_no_module_is_longer_than_a_thousand_lines() -> None:
     lengths = {name: path.read_text(encoding="utf-8").count("\n") for name, path in list_modules().items()}
 
     assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}
+
+
+def test_ignored_type_errors_name_their_kind() -> None:
+    """The type checker would accept one without a name, and does not read those of other type checkers."""
+    nameless = re.compile(r"# *(?:type: *ignore|pyrefly: *ignore(?!\[))")
+    files = [
+        path for folder in ("src", "tests", "benchmarks", "tools") for path in (ROOT / folder).rglob("*.py")
+    ]
+
+    assert [str(path) for path in files if nameless.search(path.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.process
 
-TOOLS = ("ruff", "mypy", "lint-imports", "mkdocs", "pytest")
+TOOLS = ("ruff", "pyrefly", "lint-imports", "mkdocs", "pytest")
 CORES = os.cpu_count() or 1
 PARALLEL = f"pytest -n {3 * CORES} --dist worksteal"
 
@@ -47,7 +47,7 @@ def test_without_arguments_everything_is_checked(checkout: Path) -> None:
 
     assert code == 0
     assert [line.split()[0] for line in lines] == [
-        *("ruff", "ruff", "lint-imports", "pytest", "mypy", "mkdocs", "all")
+        *("ruff", "ruff", "lint-imports", "pytest", "pyrefly", "mkdocs", "all")
     ]
     assert PARALLEL in lines
 
@@ -57,7 +57,7 @@ def test_coverage_is_measured_only_on_request(checkout: Path) -> None:
 
     assert code == 0
     assert [line.split()[0] for line in lines] == [
-        *("ruff", "ruff", "lint-imports", "pytest", "mypy", "mkdocs", "all")
+        *("ruff", "ruff", "lint-imports", "pytest", "pyrefly", "mkdocs", "all")
     ]
     assert f"{PARALLEL} --cov" in lines
 
@@ -66,7 +66,7 @@ def test_the_fast_run_checks_code_and_runs_quick_tests(checkout: Path) -> None:
     code, lines = run(checkout, "--fast")
 
     assert code == 0
-    assert [line.split()[0] for line in lines] == ["ruff", "ruff", "lint-imports", "pytest", "mypy", "all"]
+    assert [line.split()[0] for line in lines] == ["ruff", "ruff", "lint-imports", "pytest", "pyrefly", "all"]
     (tests,) = [line for line in lines if line.startswith("pytest ")]
     assert f" -n {CORES} " in tests
     assert " --hypothesis-profile quick " in tests
@@ -78,7 +78,7 @@ def test_the_fast_run_checks_code_and_runs_quick_tests(checkout: Path) -> None:
 def test_all_checks_run_when_some_fail_and_the_failed_ones_are_listed(
     checkout: Path, mode: tuple[str, ...]
 ) -> None:
-    code, lines = run(checkout, *mode, fail="lint-imports mypy")
+    code, lines = run(checkout, *mode, fail="lint-imports pyrefly")
 
     assert code == 1
     assert any(line.startswith("pytest ") for line in lines)

@@ -248,7 +248,7 @@ def _assemble_with_report(
         room_tokens = max(min(room_tokens - 1, limit_tokens - extra_tokens), required_tokens)
         if attempt == _MAX_ATTEMPTS - 1:
             room_tokens = required_tokens
-    raise _ladder_exhausted_error(fitting, count, limit_tokens, ladder)
+    raise _ladder_exhausted_error(fitting, count, limit_tokens, ladder)  # pyrefly: ignore[unbound-name]
 
 
 def _write_report_section(fitting: PromptFitting, count: TokenCount, limit_tokens: int) -> TokenCount:

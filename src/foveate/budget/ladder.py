@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Any, Literal
 
 from foveate.errors import BadOption
 
@@ -139,7 +139,7 @@ def name_matches(pattern: str, section: str) -> bool:
     return fnmatchcase(section.casefold(), pattern.casefold())
 
 
-def _parse_rung(number: int, value: object) -> Rung:
+def _parse_rung(number: int, value: Any) -> Rung:
     rung_name = f"rung {number} of the ladder"
     match value:
         case Truncate() | Drop() | LastLines() | Replace():

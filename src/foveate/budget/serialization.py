@@ -33,7 +33,7 @@ def budget_from_data(data: object, *, defaults: Budget | None = None) -> Budget:
         BadOption: an unknown key, a wrong type or an invalid value; `path` leads to it.
     """
     base = defaults or Budget()
-    if isinstance(data, str | list):
+    if isinstance(data, (str, list)):
         return Budget(base.total_tokens, base.output_reserve, _parse_ladder(data, ()), sections=base.sections)
     fields = check_mapping(data, _BUDGET_KEYS, "a budget", ())
     ladders = [key for key in _LADDER_KEYS if key in fields]
@@ -150,7 +150,7 @@ def _rule_as_data(rule: SectionRule) -> dict[str, object]:
     }
 
 
-def _parse_ladder(value: object, path: tuple[str, ...]) -> Ladder:
+def _parse_ladder(value: Any, path: tuple[str, ...]) -> Ladder:
     match value:
         case {"name": str(name), "rungs": list(rungs), **rest} if name and not rest:
             return Ladder(name, _parse_ladder(rungs, (*path, "rungs")).rungs if rungs else ())

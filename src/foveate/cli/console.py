@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,7 +57,7 @@ def display_for(stream: TextIO | None) -> Display:
     )
 
 
-def print_object(value: dict[str, object]) -> None:
+def print_object(value: Mapping[str, object]) -> None:
     print_text(json.dumps(value))
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -241,7 +241,7 @@ def printable_name(name: str) -> str:
 
 
 def _print_json(counted: "RequestCount") -> None:
-    result = asdict(counted)
+    result: dict[str, Any] = asdict(counted)
     result["total"]["upper"] = counted.upper
     if not result["unexplained"]:
         del result["unexplained"]

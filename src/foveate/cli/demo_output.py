@@ -41,7 +41,7 @@ def demo_object(
 
 def _variant_object(result: VariantResult) -> dict[str, object]:
     per_answer = result.dollars_per_answer
-    fields = {
+    fields: dict[str, object] = {
         name: f"{value:f}" if isinstance(value, Decimal) else value for name, value in asdict(result).items()
     }
     return fields | {

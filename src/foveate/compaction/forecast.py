@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from foveate.prompt_cache.placement.arrival_times import ArrivalForecast
 from foveate.prompt_cache.rules import CacheRules
@@ -41,8 +41,7 @@ class ActivityPrior(TypedDict):
 
 @cache
 def load_prior() -> ActivityPrior:
-    prior: ActivityPrior = tomllib.loads(_TABLE.read_text(encoding="utf-8"))  # type: ignore[assignment]
-    return prior
+    return cast("ActivityPrior", tomllib.loads(_TABLE.read_text(encoding="utf-8")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

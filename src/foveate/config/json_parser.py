@@ -80,11 +80,10 @@ def _duplicate_key_error(text: str, source: str) -> BadSetting:
     seen: set[KeyPath] = set()
     for key_path, at in _iter_key_paths(text):
         if key_path in seen:
-            line = _line_at(text, at)
-            break
+            reason = shorten_text(f"duplicate key {key_path[-1]!r}")
+            return BadSetting(source, reason, line=_line_at(text, at), key=format_key_path(key_path))
         seen.add(key_path)
-    reason = f"duplicate key {key_path[-1]!r}"
-    return BadSetting(source, shorten_text(reason), line=line, key=format_key_path(key_path))
+    raise AssertionError("no key is repeated")
 
 
 def _iter_key_paths(text: str) -> Iterator[tuple[KeyPath, int]]:

@@ -210,7 +210,7 @@ def _last_name(key_path: KeyPath) -> str:
 
 
 def _describe_value(value: object) -> str:
-    if isinstance(value, dict | list):  # may contain a key
+    if isinstance(value, (dict, list)):  # may contain a key
         return "a mapping" if isinstance(value, dict) else "a list"
     return "null" if value is None else repr(value)[:80]
 

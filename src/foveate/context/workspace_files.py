@@ -202,13 +202,14 @@ def _list_roles(folder: str, path: str, builder: _ScanBuilder) -> dict[str, str]
 
 def _add_file(name: str, path: str, root: str, builder: _ScanBuilder) -> None:
     real_path, reason = _resolve_inside(root, path, root, builder, is_file=True)
+    state = None
     if real_path is not None:
         try:
             state = os.stat(real_path)  # noqa: PTH116
             reason = unreadable_reason(state)
         except OSError as error:
             reason = os_error_reason(error)
-    if real_path is None or reason:
+    if real_path is None or state is None or reason:
         builder.warnings.append(WorkspaceWarning(path, reason, name))
     elif all(real_path != source.real_path for source in builder.sources):
         builder.sources.append(SourceFile(name=name, path=path, real_path=real_path, stamp=file_stamp(state)))

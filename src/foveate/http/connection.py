@@ -182,7 +182,7 @@ class Connection(asyncio.Protocol):
             self.on_message_complete()  # a response may end with its connection
         return False
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if not self._is_awaiting_response or self._is_complete:
             return
@@ -294,7 +294,8 @@ def _read_keep_alive_seconds(headers: Headers) -> float | None:
     """Read how long the server keeps the connection; 0 if it accepts no more requests (`max=0`)."""
     for name, value in headers:
         if name.lower() == b"keep-alive":
-            parameters = dict(part.strip().partition(b"=")[::2] for part in value.lower().split(b","))
+            parts = (part.strip().partition(b"=") for part in value.lower().split(b","))
+            parameters = {key: text for key, _, text in parts}
             seconds = parameters.get(b"timeout", b"")
             if parameters.get(b"max") == b"0":
                 return 0.0

@@ -32,6 +32,9 @@ def parse_proxy(url: str) -> Proxy:
     Raises:
         BadOption: not a URL, or a proxy of another kind, such as SOCKS. The message does not contain the URL.
     """
+    not_a_url = BadOption(
+        f"expected the URL of a proxy, such as {_EXAMPLE}; write special characters of a password as %XX"
+    )
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         default_port = _DEFAULT_PORTS[parts.scheme]
@@ -39,11 +42,9 @@ def parse_proxy(url: str) -> Proxy:
     except KeyError:
         raise BadOption(f"proxies must speak HTTP, as in {_EXAMPLE}; SOCKS is not supported") from None
     except ValueError:
-        host, port = "", 0
+        raise not_a_url from None
     if not host or not host.isprintable() or " " in host:
-        raise BadOption(
-            f"expected the URL of a proxy, such as {_EXAMPLE}; write special characters of a password as %XX"
-        )
+        raise not_a_url
     authorization = None
     if parts.username is not None:
         credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"

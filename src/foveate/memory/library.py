@@ -295,7 +295,7 @@ class Library:
     """
 
     def __init__(self, paths: Sequence[StrPath], gate: Gate, *, follow_symlinks: bool = False) -> None:
-        if isinstance(paths, str | os.PathLike):
+        if isinstance(paths, (str, os.PathLike)):
             raise BadOption(f"paths must be a list, even for one path: [{os.fspath(paths)!r}]")
         self._paths = tuple(paths)
         self._gate = gate

@@ -213,18 +213,17 @@ def _parse_provider(entry: dict[str, Any]) -> _ProviderRules:
 
 
 def _make_rules(facts: Mapping[str, Any]) -> CacheRules:
-    return CacheRules(
-        **{
-            **facts,
-            "caching": CachingMode(facts["caching"]),
-            "ttls": tuple(map(Ttl, facts["ttls"])),
-            "write_prices": MappingProxyType({Ttl(ttl): price for ttl, price in facts["write_prices"].items()}),
-            "breakpoint_kinds": frozenset(facts["breakpoint_kinds"]),
-            "invalidating_parameters": MappingProxyType(
-                {name: Area(area) for name, area in facts["invalidating_parameters"].items()}
-            ),
-        }
-    )
+    fields: dict[str, Any] = {
+        **facts,
+        "caching": CachingMode(facts["caching"]),
+        "ttls": tuple(map(Ttl, facts["ttls"])),
+        "write_prices": MappingProxyType({Ttl(ttl): price for ttl, price in facts["write_prices"].items()}),
+        "breakpoint_kinds": frozenset(facts["breakpoint_kinds"]),
+        "invalidating_parameters": MappingProxyType(
+            {name: Area(area) for name, area in facts["invalidating_parameters"].items()}
+        ),
+    }
+    return CacheRules(**fields)
 
 
 CACHE_BETA_VARIABLE = "ANTHROPIC_CACHE_BETA"

@@ -103,10 +103,10 @@ class PostgresTransaction:
 
 
 @lru_cache(maxsize=256)
-def _number_placeholders(statement: str) -> str:
+def _number_placeholders(statement: str) -> bytes:
     """Replace `?` by PostgreSQL's `$1`, `$2` and so on. Foveate's statements contain no other `?`."""
     first, *others = statement.split("?")
-    return first + "".join(f"${number}{text}" for number, text in enumerate(others, 1))
+    return (first + "".join(f"${number}{text}" for number, text in enumerate(others, 1))).encode()
 
 
 class PostgresDatabase:
@@ -382,11 +382,12 @@ def _connect(url: str, wait_seconds: float) -> "Connection":
     connection: Connection = psycopg.connect(**cast("dict[str, Any]", options))
     milliseconds = round(wait_seconds * 1_000)
     try:
-        connection.execute(
+        limits = (
             f"SET statement_timeout = {milliseconds};"
             f"SET lock_timeout = {milliseconds};"
             f"SET idle_in_transaction_session_timeout = {10 * milliseconds}"
         )
+        connection.execute(limits.encode())
         connection.commit()
     except psycopg.Error:
         connection.close()

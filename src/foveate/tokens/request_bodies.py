@@ -33,7 +33,7 @@ def count_body(body: Mapping[str, Any] | Sequence[Any] | str | bytes, model: str
         DuplicateKey: an object in it has the same key twice.
         MalformedRequest: not JSON, or none of the known formats.
     """
-    if not isinstance(body, Mapping | str | bytes | bytearray) and isinstance(body, Sequence):
+    if not isinstance(body, (Mapping, str, bytes, bytearray)) and isinstance(body, Sequence):
         request = parse_message_list(body, model or "")
         return counter_for(request.model).count_request(request)
     data = to_bytes(body)

@@ -244,7 +244,7 @@ def text_meter_for(counter: TextCounter) -> TextMeter:
 class _WholeTextCounter:
     """Adapts a counter of which nothing is known, so that only counts of whole texts are reliable."""
 
-    safe_boundary = None
+    safe_boundary: None = None
 
     def __init__(self, counter: TextCounter) -> None:
         self._counter = counter

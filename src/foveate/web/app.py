@@ -46,7 +46,7 @@ class Asset:
 @cache
 def load_assets() -> Mapping[str, Asset]:
     """Load all static files: our own, and Chart.js (`chart.js`)."""
-    folder = resources.files(__package__).joinpath("files")
+    folder = resources.files("foveate.web").joinpath("files")
     return {name: _build_asset(name, folder.joinpath(name).read_bytes()) for name in _FILES}
 
 
@@ -207,7 +207,8 @@ class _PageRenderer:
             lstrip_blocks=True,
         )
         self._templates.filters.update(formatting.FILTERS)
-        self._templates.globals.update(address=asset_url, version=data.version)
+        template_globals: Any = self._templates.globals
+        template_globals.update(address=asset_url, version=data.version)
 
     def create_endpoint(self, path: str, loader: PageLoader) -> Callable[[Request], Awaitable[Response]]:
         async def show(request: Request) -> Response:

@@ -155,6 +155,7 @@ def _to_spending(category: str, totals: Totals) -> SpendingTotals:
 
 
 def _sum_parts(parts: Sequence[SpendingTotals]) -> SpendingTotals:
+    counts: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in _COUNT_FIELDS}
     amounts: Any = {name: sum((getattr(part, name) for part in parts), _ZERO) for name in _AMOUNT_FIELDS}
     return SpendingTotals(
         requests=sum(part.requests for part in parts),
@@ -170,7 +171,7 @@ def _sum_parts(parts: Sequence[SpendingTotals]) -> SpendingTotals:
         hits=HitRatio(
             sum(part.hits.read_tokens for part in parts), sum(part.hits.input_tokens for part in parts)
         ),
-        **{name: sum(getattr(part, name) for part in parts) for name in _COUNT_FIELDS},
+        **counts,
         **amounts,
     )
 

@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pexpect  # type: ignore[import-untyped]
+import pexpect
 import pyte
 
 from foveate.chat.conversation import ChatConversation
@@ -78,7 +78,7 @@ async def open_chat(
 class Terminal:
     """A program at a terminal, and its screen."""
 
-    def __init__(self, process: pexpect.spawn, *, rows: int, columns: int) -> None:
+    def __init__(self, process: "pexpect.spawn[bytes]", *, rows: int, columns: int) -> None:
         self.process = process
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)

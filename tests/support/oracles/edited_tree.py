@@ -11,6 +11,7 @@ from foveate.model import (
     Format,
     InsertParts,
     Message,
+    Opaque,
     Part,
     ReorderTools,
     ReplaceMessages,
@@ -312,7 +313,10 @@ class EditedTree:
         return {"role": message.role, self.content: parts}
 
     def new_block(self, part: Part, role: str) -> Any:
-        return self.text_block(part.text, role) if isinstance(part, Text) else scan(part.raw).value()  # type: ignore[union-attr]
+        if isinstance(part, Text):
+            return self.text_block(part.text, role)
+        assert isinstance(part, Opaque)
+        return scan(part.raw).value()
 
     def text_block(self, text: Any, role: str) -> dict[str, Any]:
         match self.api_format:

@@ -83,12 +83,12 @@ def find_field_methods_used(name: str, package: str) -> frozenset[str]:
 
 def patterns_in(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the expressions inside a value, each with its path."""
-    if isinstance(value, re.Pattern | regex.Pattern):
+    if isinstance(value, (re.Pattern, regex.Pattern)):
         yield path, value
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             yield from patterns_in(inner, f"{path}[{key!r}]")
-    elif isinstance(value, tuple | list | set | frozenset):
+    elif isinstance(value, (tuple, list, set, frozenset)):
         for at, inner in enumerate(value):
             yield from patterns_in(inner, f"{path}[{at}]")
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -188,7 +188,8 @@ def _record_call(scan: _Scan, where: str, call: ast.Call, module: str, function:
         3 if "sub" in function else 2 :
     ]
     if isinstance(call.args[0], ast.Constant) and not flags:
-        pattern = _MODULES[module].compile(call.args[0].value)
+        text: Any = call.args[0].value
+        pattern = _MODULES[module].compile(text)
         methods = METHODS if function == "compile" else frozenset((function,))
         scan.inline.append(FoundPattern(f"{where}:{call.lineno}", pattern, methods))
     else:

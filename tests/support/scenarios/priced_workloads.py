@@ -66,7 +66,7 @@ def with_default_breakpoints(request: Body) -> Body:
     """Add a breakpoint to the system prompt and one to the last message."""
     messages, last = request["messages"][:-1], request["messages"][-1]
     content = last["content"]
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+    blocks: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
     blocks[-1] = {**blocks[-1], "cache_control": EPHEMERAL}
     system = [{**block, "cache_control": EPHEMERAL} for block in request.get("system", [])]
     changed = {**request, "messages": [*messages, {**last, "content": blocks}]}

@@ -181,7 +181,7 @@ async def _openai_count(request: web.Request, body: Json) -> web.Response:
         return _openai_error(401, "Incorrect API key provided.", "invalid_api_key")
     for name in body.keys() - _OPENAI_FIELDS:
         return _openai_error(400, f"Unknown parameter: '{name}'.", "unknown_parameter", name)
-    if not isinstance(body.get("input"), str | list):
+    if not isinstance(body.get("input"), (str, list)):
         return _openai_error(400, "Missing required parameter: 'input'.", "missing_required_parameter", "input")
     given = body["input"]
     texts = [given] if isinstance(given, str) else [item["content"] for item in given]

@@ -34,7 +34,7 @@ def embedding_server(vector: Callable[[str], list[float]]) -> Iterator[Embedding
             self.end_headers()
             self.wfile.write(response)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_: object, **__: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)

@@ -1,6 +1,7 @@
 """A gateway in this process, on a loopback port, in front of a sandbox or another upstream."""
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -65,7 +66,7 @@ class _RecordingObserver(NullObserver):
     def on_finished(self, exchange: Exchange) -> None:
         self.finished.append(exchange.incoming.id)
 
-    def on_failure(self, _: IncomingRequest, problem: StepFailure) -> None:
+    def on_failure(self, incoming: IncomingRequest, problem: StepFailure) -> None:
         self.problems.append(problem)
 
     def on_cache_miss(self, miss: SessionCacheMiss) -> None:
@@ -120,7 +121,7 @@ def running_gateway(
 
     loops: list[asyncio.AbstractEventLoop] = []
 
-    async def serve(listener: object, started: Callable[[uvicorn.Server], None]) -> None:
+    async def serve(listener: socket.socket, started: Callable[[uvicorn.Server], None]) -> None:
         loops.append(asyncio.get_running_loop())
         async with open_gateway(
             lambda: effective_config,
@@ -139,7 +140,7 @@ def running_gateway(
                 )
             )
             started(server)
-            await server.serve(sockets=[listener])  # type: ignore[list-item]
+            await server.serve(sockets=[listener])
 
     servers: list[uvicorn.Server] = []
     with open_listening_socket("127.0.0.1", 0) as listener:

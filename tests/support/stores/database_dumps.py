@@ -27,4 +27,4 @@ def run_statements(url: str, statements: str) -> None:
         connection.close()
     else:
         with psycopg.connect(url, autocommit=True) as server:
-            server.execute(statements)
+            server.execute(statements.encode())

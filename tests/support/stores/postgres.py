@@ -72,7 +72,7 @@ class PostgresServer:
 
     def _execute(self, statement: str) -> None:
         with psycopg.connect(self.server.get_uri(), autocommit=True) as connection:
-            connection.execute(statement)
+            connection.execute(statement.encode())
 
     def _control(self, *arguments: str) -> None:
         self._run("pg_ctl", "-w", "-D", str(self.server.pgdata), *arguments)

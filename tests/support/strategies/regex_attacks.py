@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
-from re import _constants as op  # type: ignore[attr-defined]  # the tree has no public name
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _constants as op  # pyrefly: ignore[missing-module-attribute] - the tree has no public name
+from re import _parser as parser  # pyrefly: ignore[missing-module-attribute]
 from typing import Any, TypeVar
 
 Node = tuple[Any, Any]

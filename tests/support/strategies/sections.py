@@ -1,6 +1,7 @@
 """Random sections, ladders and counters that are hard to cut."""
 
 import functools
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -55,13 +56,14 @@ priorities = st.sampled_from(Priority)
 @st.composite
 def sections(draw: st.DrawFn, required: bool = True) -> list[Section]:
     """Sections with different names; `required`: some may be required."""
+    contents: st.SearchStrategy[dict[str, Any]] = st.one_of(
+        texts.map(lambda text: {"text": text}), items.map(lambda items: {"items": items})
+    )
     allowed = priorities if required else priorities.filter(lambda priority: priority is not Priority.REQUIRED)
     return [
         Section(
             name,
-            **draw(
-                st.one_of(texts.map(lambda text: {"text": text}), items.map(lambda items: {"items": items}))
-            ),
+            **draw(contents),
             priority=draw(allowed),
             max_tokens=draw(caps),
             share=draw(shares),

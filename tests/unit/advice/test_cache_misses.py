@@ -1,7 +1,7 @@
 """Causes and costs of cache misses in recordings."""
 
-from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,9 +23,9 @@ def find_misses(recording: Recording) -> dict[str, MissCost]:
     return costs.by_cause
 
 
-def plan_turns(**changed: object) -> list[PlannedTurn]:
+def plan_turns(**changed: Any) -> list[PlannedTurn]:
     """Twelve turns, of which the ninth is different."""
-    return [PlannedTurn(**changed) if number == 8 else PlannedTurn() for number in range(12)]  # type: ignore[arg-type]
+    return [PlannedTurn(**changed) if number == 8 else PlannedTurn() for number in range(12)]
 
 
 def test_a_session_without_pauses_has_no_misses() -> None:
@@ -57,13 +57,13 @@ def test_a_changed_system_prompt_is_not_in_the_log() -> None:
 
 def test_another_model_has_its_own_cache() -> None:
     first, second = (make_recording(plan_turns(), model=model) for model in (MODEL, "claude-opus-4-6"))
-    calls: Sequence[object] = (*first.calls[:6], *second.calls[6:])
+    calls = (*first.calls[:6], *second.calls[6:])
     mixed = [
-        replace(call, last_message=first.calls[number].last_message, usage=None)  # type: ignore[type-var]
+        replace(call, last_message=first.calls[number].last_message, usage=None)
         for number, call in enumerate(calls)
     ]
 
-    misses = find_misses(replace(first, calls=tuple(mixed)))  # type: ignore[arg-type]
+    misses = find_misses(replace(first, calls=tuple(mixed)))
 
     assert list(misses) == [MissCause.MODEL]
     assert misses[MissCause.MODEL].misses == 1

@@ -327,7 +327,7 @@ def test_sections_can_be_an_iterator_and_must_be_sections() -> None:
 
     assert prompt.text == "a\n\nb"
     with pytest.raises(BadOption, match="not dict"):
-        foveate.assemble([{"name": "a", "text": "b"}], Budget(total_tokens=10))  # type: ignore[list-item]
+        foveate.assemble([{"name": "a", "text": "b"}], Budget(total_tokens=10))  # pyrefly: ignore[bad-argument-type]
 
 
 @pytest.mark.parametrize(("budget", "model"), [(4000, "gpt-4o"), (Budget(), 5), ({"total": 5}, "gpt-4o")])
@@ -342,12 +342,12 @@ def test_a_counter_that_returns_no_token_count_is_rejected() -> None:
             return len(text)
 
     with pytest.raises(BadOption, match="must return a TokenCount, not int"):
-        foveate.assemble([Section("a", "b")], Budget(total_tokens=10), IntegerCounter())  # type: ignore[arg-type]
+        foveate.assemble([Section("a", "b")], Budget(total_tokens=10), IntegerCounter())  # pyrefly: ignore[bad-argument-type]
 
 
 def test_a_single_section_instead_of_a_list_is_rejected() -> None:
     with pytest.raises(BadOption, match="a list"):
-        foveate.assemble(Section("a", "b"), Budget(total_tokens=10))  # type: ignore[arg-type]
+        foveate.assemble(Section("a", "b"), Budget(total_tokens=10))  # pyrefly: ignore[bad-argument-type]
 
 
 def test_a_counter_is_accepted_instead_of_a_model() -> None:

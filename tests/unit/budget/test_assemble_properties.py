@@ -2,6 +2,7 @@
 
 from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import event, given
@@ -22,14 +23,14 @@ PRIORITY_LADDERS = st.sampled_from(("truncate_low_priority", "drop_low_priority"
 def assemble_or_none(
     sections: list[Section],
     limit_tokens: int,
-    ladder: object,
+    ladder: Any,
     counter: TextCounter | str,
     *,
     show: bool = False,
 ) -> Prompt | None:
     """Assemble a prompt, or return None if the required sections do not fit."""
     try:
-        prompt = foveate.assemble(sections, Budget(limit_tokens, 0, ladder), counter, show_budget=show)  # type: ignore[arg-type]
+        prompt = foveate.assemble(sections, Budget(limit_tokens, 0, ladder), counter, show_budget=show)
     except BudgetExceeded as error:
         event("does not fit")
         exceeded = error

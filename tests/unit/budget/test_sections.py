@@ -39,7 +39,7 @@ def test_sections_are_compared_by_value() -> None:
     assert hash(Section("a", items=["x"])) == hash(Section("a", items=["x"]))
     assert Section("a", "x") != Section("a", "y")
     with pytest.raises(AttributeError):
-        Section("a", "x").text = "y"  # type: ignore[misc]
+        Section("a", "x").text = "y"  # pyrefly: ignore[read-only]
 
 
 def test_the_repr_of_a_section_is_short() -> None:
@@ -109,6 +109,7 @@ def test_a_rule_converts_and_validates_names() -> None:
     rule = SectionRule(priority="required", keep="whole")
 
     assert (rule.priority, rule.keep) == (Priority.REQUIRED, Keep.WHOLE)
+    invalid: dict[str, Any]
     for invalid in (
         {"priority": "requird"},
         {"max_tokens": -5},
@@ -120,7 +121,7 @@ def test_a_rule_converts_and_validates_names() -> None:
             SectionRule(**invalid)
         assert caught.value.path == tuple(invalid)
     with pytest.raises(BadOption, match=r"sections\.a must be a SectionRule"):
-        Budget(sections={"a": {"max_tokens": 5}})  # type: ignore[dict-item]
+        Budget(sections={"a": {"max_tokens": 5}})  # pyrefly: ignore[bad-assignment]
 
 
 def test_budgets_and_sections_can_be_copied_and_pickled() -> None:

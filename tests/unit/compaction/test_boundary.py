@@ -98,6 +98,7 @@ def test_one_long_turn_is_split_between_steps_and_keeps_its_question() -> None:
     messages = [system_message(), user_message(), *steps]
     cut = find_test_boundary(messages, keep_tokens=100)
     assert cut == len(messages) - 10
+    assert cut is not None
     history = TurnStructure(messages)
     assert history.open_question(cut) == (1,)
     assert history.replaced_messages(cut) == tuple(range(2, cut))

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -39,9 +40,9 @@ def parse_error(text: str, source: str = "a.yaml") -> BadSetting:
 
 @given(entries=st.lists(st.tuples(names, contents, fields), max_size=3, unique_by=lambda entry: entry[0]))
 def test_sections_in_a_file_equal_sections_in_python(
-    entries: list[tuple[str, dict[str, object], dict[str, object]]],
+    entries: list[tuple[str, dict[str, Any], dict[str, Any]]],
 ) -> None:
-    expected = tuple(Section(name, **content, **rest) for name, content, rest in entries)  # type: ignore[arg-type]
+    expected = tuple(Section(name, **content, **rest) for name, content, rest in entries)
     listed = json.loads(json.dumps([{"name": name} | content | rest for name, content, rest in entries]))
 
     assert parse_sections(json.dumps(listed).encode(), "a.json") == expected

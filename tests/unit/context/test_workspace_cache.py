@@ -8,6 +8,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier, active_count
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -353,9 +354,9 @@ def test_drop_also_drops_previous_texts(root: Path, drop: object) -> None:
         {"enabled": 1},
     ],
 )
-def test_an_invalid_option_is_rejected_by_name(invalid: dict[str, object]) -> None:
+def test_an_invalid_option_is_rejected_by_name(invalid: dict[str, Any]) -> None:
     with pytest.raises(BadOption) as caught:
-        WorkspaceCacheOptions(**invalid)  # type: ignore[arg-type]
+        WorkspaceCacheOptions(**invalid)
     assert caught.value.path == tuple(invalid)
 
 

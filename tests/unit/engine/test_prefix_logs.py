@@ -27,9 +27,9 @@ class InMemoryStore:
         self._check_available()
         return dict(self.saved)
 
-    async def save(self, reuse: Mapping[str, AgentReuse], *, now: float) -> None:
+    async def save(self, learnt: Mapping[str, AgentReuse], *, now: float) -> None:
         self._check_available()
-        self.saved |= reuse
+        self.saved |= learnt
 
     def _check_available(self) -> None:
         if self.is_unavailable:

@@ -67,8 +67,7 @@ def test_a_repetitive_response_is_read_in_linear_time(api_format: Format, is_str
     run(b"a")  # one-time loading is not measured
     units = [*_UNITS, *_events(api_format), json.dumps(COMPLETE[_NAMES[api_format]])]
     makers: dict[str, Callable[[int], bytes]] = {
-        unit: lambda size, unit=unit: (unit * (size // len(unit) + 1)).encode()  # type: ignore[misc]
-        for unit in units
+        unit: lambda size, unit=unit: (unit * (size // len(unit) + 1)).encode() for unit in units
     }
     ratios = {name: superlinear_ratio(run, make, max_size=_SIZE) for name, make in makers.items()}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foveate import formats
 from foveate.errors import MalformedRequest
-from foveate.model import Format, SetParameter
+from foveate.model import Format, SetParameter, Text
 
 json_values = st.recursive(
     st.none()
@@ -224,7 +224,9 @@ def test_a_lone_surrogate_is_read_as_the_replacement_character(encode: Callable[
 
     (message,) = (formats.parse_message(request.format, raw) for raw in request.messages)
 
-    assert message.parts[0].text == "a\ufffdb \\ud83d \U0001f600 \ufffd"  # type: ignore[union-attr]
+    (text,) = message.parts
+    assert isinstance(text, Text)
+    assert text.text == "a\ufffdb \\ud83d \U0001f600 \ufffd"
 
 
 @pytest.mark.parametrize("encode", [lambda text: "\ufeff" + text, lambda text: b"\xef\xbb\xbf" + text.encode()])

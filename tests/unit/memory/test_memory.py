@@ -82,7 +82,7 @@ def test_an_invalid_limit_is_rejected(memory: Memory, limit_tokens: int) -> None
 
 def test_an_unknown_format_is_rejected(memory: Memory) -> None:
     with pytest.raises(BadOption, match="format must be one of auto, org, markdown, not 'html'"):
-        memory.render(format="html")  # type: ignore[arg-type]
+        memory.render(format="html")  # pyrefly: ignore[bad-argument-type]
 
 
 def test_a_focus_outside_the_scope_is_an_error(memory: Memory) -> None:

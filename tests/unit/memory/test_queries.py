@@ -179,9 +179,9 @@ def test_an_invalid_moment_is_rejected_with_the_valid_forms(name: str, condition
     ("conditions", "name"),
     [({"tag": "::"}, "tag"), ({"todo": " "}, "todo"), ({"type": ""}, "type"), ({"text": '""'}, "text")],
 )
-def test_an_empty_condition_is_rejected_by_name(conditions: dict[str, str], name: str) -> None:
+def test_an_empty_condition_is_rejected_by_name(conditions: dict[str, Any], name: str) -> None:
     with pytest.raises(BadOption, match=f"{name} must not be empty"):
-        Query(**conditions)  # type: ignore[arg-type]
+        Query(**conditions)
 
 
 def test_since_after_until_is_rejected() -> None:
@@ -194,7 +194,7 @@ def test_a_string_instead_of_a_time_is_rejected() -> None:
         BadOption,
         match=r"since must be a local datetime without a time zone, not '7d'; use Query\.parse for text",
     ):
-        Query(since="7d")  # type: ignore[arg-type]
+        Query(since="7d")  # pyrefly: ignore[bad-argument-type]
     with pytest.raises(BadOption, match="until must be a local datetime without a time zone, not"):
         Query(until=NOW)
 

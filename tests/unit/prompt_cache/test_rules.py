@@ -306,9 +306,9 @@ def test_rules_are_shared_and_so_cannot_be_changed() -> None:
     rules = rules_for("claude-opus-5")
 
     with pytest.raises(FrozenInstanceError):
-        rules.max_breakpoints = 5  # type: ignore[misc]
+        rules.max_breakpoints = 5  # pyrefly: ignore[read-only]
     with pytest.raises(TypeError):
-        rules.write_prices[Ttl.FIVE_MINUTES] = 0  # type: ignore[index]
+        rules.write_prices[Ttl.FIVE_MINUTES] = 0  # pyrefly: ignore[unsupported-operation]
 
 
 def table_rows() -> list[tuple[str, dict[str, Any]]]:

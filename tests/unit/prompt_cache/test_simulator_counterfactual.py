@@ -159,12 +159,14 @@ def test_after_an_edited_message_the_prefix_before_it_is_read() -> None:
     for number, added in enumerate(([], [answer, build.text(512)], [answer, build.text(512)])):
         build.call(number, 1, system=[system], messages=[first, *added])
     agent = Agent()
+    results = []
     for number, (session, prompt) in enumerate(zip((1, 1, 2), list_prompts(build.workload()), strict=True)):
         last = {len(prompt.pieces) - 1: SHORT}
         version = RequestVersion(prompt, {0: SHORT, **last})
-        result = agent.send(session, 10.0 * number, version, {State.CONTEXT: RequestVersion(prompt, last)})
+        changed = {State.CONTEXT: RequestVersion(prompt, last)}
+        results.append(agent.send(session, 10.0 * number, version, changed))
 
-    assert result.usage[State.CLIENT] == CacheUsage(read=4096, written_5m=576)
+    assert results[-1].usage[State.CLIENT] == CacheUsage(read=4096, written_5m=576)
 
 
 @settings(max_examples=limit_examples(150))

@@ -26,7 +26,7 @@ class RecordingTokenizer:
 
     name = "characters"
     exact = True
-    safe_boundary = None
+    safe_boundary: None = None
 
     def __init__(self) -> None:
         self.texts: list[str] = []

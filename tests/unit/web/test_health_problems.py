@@ -1,6 +1,7 @@
 """Health problems and their remedies."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -30,8 +31,8 @@ def test_a_healthy_gateway_has_no_problems() -> None:
         ({"log_problem": "the disk is full"}, "the disk is full", "free disk space"),
     ],
 )
-def test_every_problem_is_shown_with_a_remedy(fields: Mapping[str, object], text: str, remedy: str) -> None:
-    status = HealthStatus(version="1", store="foveate.sqlite", **fields)  # type: ignore[arg-type]
+def test_every_problem_is_shown_with_a_remedy(fields: Mapping[str, Any], text: str, remedy: str) -> None:
+    status = HealthStatus(version="1", store="foveate.sqlite", **fields)
 
     assert not status.is_healthy
     (problem,) = list_health_problems(health_to_json(status))

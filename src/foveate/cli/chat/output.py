@@ -61,11 +61,12 @@ def status_line(
         if preview is None or preview.count is None
         else [describe_window_use(preview), _short_window_use(preview), ""]
     )
-    for window in window_texts or [""]:
-        text = f" {dot.join(filter(None, (display.escape(model), window, *ends)))} "
-        if cell_len(text) <= display.columns:
-            return text
-    return set_cell_size(text, display.columns)
+    texts = [
+        f" {dot.join(filter(None, (display.escape(model), window, *ends)))} " for window in window_texts or [""]
+    ]
+    return next(
+        (text for text in texts if cell_len(text) <= display.columns), set_cell_size(texts[-1], display.columns)
+    )
 
 
 def _short_window_use(preview: RequestPreview) -> str:

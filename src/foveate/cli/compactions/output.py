@@ -434,7 +434,7 @@ async def write_compactions(
         turns = await store.compactions.load_messages(compaction.id)
         row = json.dumps(compaction_object(compaction) | {"turns": [message_text(turn) for turn in turns]})
         if as_list:
-            file.write(b",\n" if count else b"\n")
+            file.write(b",\n" if count > 0 else b"\n")
         file.write(row.encode("ascii"))
         file.write(b"" if as_list else b"\n")
         count += 1

@@ -126,7 +126,7 @@ def request_object(
 def _to_json(value: object) -> object:
     if isinstance(value, dict):
         return {name: _to_json(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [_to_json(inner) for inner in value]
     return f"{value:f}" if isinstance(value, Decimal) else value
 

@@ -55,7 +55,8 @@ class FactRules:
 @cache
 def rules() -> FactRules:
     table = tomllib.loads(_RULES_FILE.read_text(encoding="utf-8"))
-    units = "|".join(re.escape(unit) for unit in sorted(table["units"], key=len, reverse=True))
+    unit_names: list[str] = table["units"]
+    units = "|".join(re.escape(unit) for unit in sorted(unit_names, key=len, reverse=True))
     openings, dense_openings = (_alternatives(phrases) for phrases in _split_by_script(table["before_orders"]))
     return FactRules(
         sentences={kind: compile_phrases(table[kind.value]) for kind in FactKind if kind in SENTENCE_KINDS},

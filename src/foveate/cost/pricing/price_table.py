@@ -278,14 +278,14 @@ class PriceSchedule:
         if at_tier is None:
             return None if self.table is None else self.table._compute_rates(moment)
         prices, multiple = at_tier
-        by_kind = _rates_by_kind(prices)
+        by_kind: dict[TokenKind | BillableUnit, Rate] = _rates_by_kind(prices)
         for fact_as in self._terms.select_facts(load_price_facts().costs_as):
             if fact_as.other in by_kind:
                 by_kind.setdefault(fact_as.kind, by_kind[fact_as.other])
         if not by_kind:
             if not self._terms.select_facts(load_price_facts().free):
                 return None
-            by_kind = dict.fromkeys(TokenKind, Rate(ZERO))
+            by_kind = {kind: Rate(ZERO) for kind in TokenKind}
         for fact in self._terms.select_facts(load_price_facts().multiples):
             if fact.applies_in(self._terms.region):
                 multiple = EXACT.multiply(multiple, fact.multiple)

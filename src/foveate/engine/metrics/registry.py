@@ -149,10 +149,7 @@ def _metric_family(metric: MetricDefinition, samples: Iterable[Sample]) -> "Metr
                 metric.name, dict(zip(metric.labels, sample.labels, strict=True)), sample.values[0]
             )
         return family
-    bounds: list[str] = [
-        floatToGoString(bound)  # type: ignore[no-untyped-call]
-        for bound in (*metric.buckets, float("inf"))
-    ]
+    bounds: list[str] = [floatToGoString(bound) for bound in (*metric.buckets, float("inf"))]
     for sample in samples:
         labels = dict(zip(metric.labels, sample.labels, strict=True))
         total, *counts = sample.values

@@ -267,9 +267,9 @@ def _only_clears_context(management: object) -> bool:
 
 def _positive_int(value: object) -> int | None:
     """Parse a positive number as lenient hosts do; None if it is not one."""
-    if isinstance(value, str) and value.isdecimal() and len(value) <= _MAX_DIGITS:
-        value = int(value)
-    if isinstance(value, float) and value.is_integer():
+    if (isinstance(value, str) and value.isdecimal() and len(value) <= _MAX_DIGITS) or (
+        isinstance(value, float) and value.is_integer()
+    ):
         value = int(value)
     return value if type(value) is int and value > 0 else None
 

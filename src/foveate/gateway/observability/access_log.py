@@ -342,12 +342,11 @@ class LogWriter(QueueHandler):
     The thread is not a `QueueListener`, whose `stop` would wait forever if nobody reads the log.
     """
 
-    queue: "SimpleQueue[logging.LogRecord | None]"
-
     def __init__(
         self, output: BinaryIO, *, as_json: bool, colours: bool, max_waiting: int = MAX_WAITING_LINES
     ) -> None:
-        super().__init__(SimpleQueue())
+        self._queue: SimpleQueue[logging.LogRecord | None] = SimpleQueue()
+        super().__init__(self._queue)
         self.as_json = as_json
         self._json_formatter, self._text_formatter = JsonFormatter(), TextFormatter(colours=colours)
         self._output = output
@@ -367,10 +366,10 @@ class LogWriter(QueueHandler):
         return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        if self._has_ended or self.queue.qsize() >= self._max_waiting:
+        if self._has_ended or self._queue.qsize() >= self._max_waiting:
             self._dropped += 1
         else:
-            self.queue.put_nowait(record)
+            self._queue.put_nowait(record)
 
     @property
     def lost_lines(self) -> int:
@@ -378,20 +377,20 @@ class LogWriter(QueueHandler):
         return self._dropped + self._failed
 
     def close(self) -> None:
-        self.queue.put_nowait(None)
+        self._queue.put_nowait(None)
         self._thread.join(_FLUSH_SECONDS)
         super().close()
 
     def _write_all(self) -> None:
         """Write lines together, because each write gives the interpreter's lock to another thread."""
         chunk, count = b"", 0
-        for record in iter(self.queue.get, None):
+        for record in iter(self._queue.get, None):
             line = self._format_line(record)
             if count and len(chunk) + len(line) > _ATOMIC_WRITE_BYTES:
                 self._write_and_count(chunk, count)
                 chunk, count = b"", 0
             chunk, count = chunk + line, count + 1
-            if self.queue.empty():
+            if self._queue.empty():
                 self._write_and_count(chunk, count)
                 chunk, count = b"", 0
                 time.sleep(_BATCH_SECONDS)

@@ -225,7 +225,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._left_to_discard_bytes = 0
         self._discard_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._head_timer = self.loop.call_later(self.head_seconds, self._check_head_timeout)
 
@@ -359,7 +359,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._start_asgi_task(self.cycle, self.app)
         else:  # pipelined behind a request that is not answered yet
             self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
+            self.pipeline.appendleft((self.cycle, self.app))  # pyrefly: ignore[bad-argument-type]
 
     def _find_head_problem(self, version: str) -> str:
         hosts = sum([name == b"host" for name, _ in self.headers])

@@ -277,9 +277,10 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         self._on_ready()
 
-    def capture_signals(self) -> "nullcontext[None]":  # type: ignore[override]
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
         """Do nothing: uvicorn's handlers would end the process before charges are recorded."""
-        return nullcontext()
+        yield
 
     @contextmanager
     def handle_signals(self, lifeline: int | None) -> Iterator[list[int]]:

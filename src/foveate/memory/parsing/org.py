@@ -177,7 +177,7 @@ class _OrgParser:
             case "FILETAGS":
                 self._file_tags += [tag for tag in re.split(r"[\s:,;]+", value) if tag.strip("#")]
             case _:
-                todo, done = parse_seq_todo(value)  # type: ignore[no-untyped-call]
+                todo, done = parse_seq_todo(value)
                 if "|" not in value:
                     # orgparse knows no done state then; Org uses the last one.
                     todo, done = todo[:-1], todo[-1:]
@@ -377,4 +377,4 @@ def _plain_title(title: str) -> str:
     title = title.strip()
     if "[[" not in title or len(title) > _MAX_LINKED_TITLE_CHARS:
         return title
-    return str(to_plain_text(title))  # type: ignore[no-untyped-call]
+    return to_plain_text(title)

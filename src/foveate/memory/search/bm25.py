@@ -203,7 +203,8 @@ class TextField:
     def _compute_scores(self, terms: Sequence[int]) -> dict[int, TermScores]:
         sizes, texts, amounts = self._gather_postings(terms)
         relative_lengths = self.lengths.take(texts) / self._average
-        parts = amounts / (np.float32(K1) * (np.float32(1 - B) + np.float32(B) * relative_lengths) + amounts)
+        divisors: Floats = np.float32(K1) * (np.float32(1 - B) + np.float32(B) * relative_lengths) + amounts
+        parts: Floats = amounts / divisors
         computed: dict[int, TermScores] = {}
         last = 0
         for term, size in zip(terms, sizes, strict=True):

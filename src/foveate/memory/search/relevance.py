@@ -47,7 +47,7 @@ class RelevanceWeights:
 @cache
 def default_weights() -> RelevanceWeights:
     return RelevanceWeights(
-        **tomllib.loads(files(__package__).joinpath("weights.toml").read_text("utf-8"))["relevance"]
+        **tomllib.loads(files("foveate.memory.search").joinpath("weights.toml").read_text("utf-8"))["relevance"]
     )
 
 
@@ -168,6 +168,7 @@ def _boost_by_family(snapshot: IndexSnapshot, own_scores: Floats, weights: Relev
     sums = np.bincount(snapshot.parents, own_scores * snapshot.has_parent, minlength=len(own_scores)).astype(
         np.float32
     )
-    inherited = weights.parent * own_scores + weights.siblings * sums * snapshot.inverse_child_counts
+    inherited: Floats = weights.parent * own_scores
+    inherited += weights.siblings * sums * snapshot.inverse_child_counts
     boost: Floats = inherited[snapshot.parents] * snapshot.has_parent
     return boost

@@ -9,7 +9,7 @@ import tomllib
 from bisect import bisect_left
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import msgspec
 
@@ -37,8 +37,7 @@ class _GapPrior(TypedDict):
 
 @cache
 def _load_prior() -> _GapPrior:
-    table: _GapPrior = tomllib.loads(_TABLE.read_text(encoding="utf-8"))  # type: ignore[assignment]
-    return table
+    return cast("_GapPrior", tomllib.loads(_TABLE.read_text(encoding="utf-8")))
 
 
 class GapHistogram(msgspec.Struct, frozen=True):

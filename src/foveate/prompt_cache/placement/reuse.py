@@ -20,7 +20,7 @@ from enum import StrEnum
 from functools import cache
 from math import exp, inf, log, sqrt
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import Protocol, TypedDict, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -76,8 +76,7 @@ class _ReusePrior(TypedDict):
 
 @cache
 def _load_reuse_prior() -> _ReusePrior:
-    table: _ReusePrior = tomllib.loads(_REUSE_TABLE.read_text(encoding="utf-8"))  # type: ignore[assignment]
-    return table
+    return cast("_ReusePrior", tomllib.loads(_REUSE_TABLE.read_text(encoding="utf-8")))
 
 
 class RequestShape(msgspec.Struct, frozen=True, kw_only=True):

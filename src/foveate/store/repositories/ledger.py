@@ -726,7 +726,7 @@ def _correct_account(
 
 
 def _record_correction(transaction: Transaction, note: _CorrectionNote, values: tuple[Any, ...]) -> Correction:
-    row = (note.id, note.at, *values, note.reason)
+    row: tuple[Any, ...] = (note.id, note.at, *values, note.reason)
     transaction.execute(_ADD_CORRECTION, row)
     return _to_correction(*row)
 

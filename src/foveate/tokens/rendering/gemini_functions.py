@@ -245,7 +245,7 @@ class _PythonTypeWriter:
         python_type = self._write_type(schema, owner + _to_camel_case(name), depth)
         if not is_required:
             default = schema.get("default")
-            shown = None if isinstance(default, list | dict) else default
+            shown = None if isinstance(default, (list, dict)) else default
             optional = "" if python_type.endswith("None") else " | None"
             python_type = f"{python_type}{optional} = {shown!r}"
         return _PythonField(name=name, type=python_type, description=as_text(schema.get("description")))

@@ -56,7 +56,7 @@ class BpeEngine(Protocol):
     def encode_batch_flat(self, texts: list[str]) -> tuple[bytes, bytes]:
         """Return the ids of all texts and the offset of each. Matches special tokens; releases the GIL."""
 
-    def decode_token_bytes(self, token_id: int) -> bytes:
+    def decode_token_bytes(self, token_id: int, /) -> bytes:
         """Return the bytes of one token, which may be part of a character."""
 
     def clear_cache(self) -> None:
@@ -383,7 +383,7 @@ class TextEncoder(Protocol):
     def encode_ordinary(self, text: str) -> list[int]:
         """Return token ids. Holds the GIL."""
 
-    def decode_token_bytes(self, token_id: int) -> bytes:
+    def decode_token_bytes(self, token_id: int, /) -> bytes:
         """Return the bytes of one token, which may be part of a character."""
 
 

@@ -166,7 +166,7 @@ async def _load_outline(
             outline = _build_outline(memory, view, focus)
             if memory.version == version:
                 return _OUTLINE_CACHE.put_if_absent(key, outline, era)
-        return outline
+        return outline  # pyrefly: ignore[unbound-name]
 
     problems = memory.problems
     return context | {

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace as with_
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -30,8 +31,8 @@ CHARGE = TracedCharge(
 )
 
 
-def make_formatter(**display: object) -> TraceFormatter:
-    return TraceFormatter(Display(**display))  # type: ignore[arg-type]
+def make_formatter(**display: Any) -> TraceFormatter:
+    return TraceFormatter(Display(**display))
 
 
 def make_history(*traces: Trace) -> SessionHistory:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 
@@ -21,15 +23,15 @@ from tests.support.strategies.fact_conversations import (
 )
 
 
-def make_fact(text: str = "load_all", kind: FactKind = FactKind.IDENTIFIER, **overrides: object) -> Fact:
-    values = {
+def make_fact(text: str = "load_all", kind: FactKind = FactKind.IDENTIFIER, **overrides: Any) -> Fact:
+    values: dict[str, Any] = {
         "first_index": 0,
         "last_index": 0,
         "last_non_tool_index": 0,
         "occurrences": 1,
         "messages_by_speaker": (0, 1, 0, 0, 0),
     } | overrides
-    return Fact(kind=kind, text=text, **values)  # type: ignore[arg-type]
+    return Fact(kind=kind, text=text, **values)
 
 
 @pytest.mark.parametrize(

@@ -175,13 +175,13 @@ def test_messages_of_any_format_are_summarized() -> None:
 
 def test_invalid_input_is_rejected() -> None:
     with pytest.raises(BadOption, match="must be a list of messages, not str"):
-        foveate.summarize("hello", limit_tokens=10)  # type: ignore[arg-type]
+        foveate.summarize("hello", limit_tokens=10)  # pyrefly: ignore[bad-argument-type]
     with pytest.raises(BadOption, match="limit_tokens"):
         foveate.summarize([], limit_tokens=-1)
     with pytest.raises(BadOption, match="all dicts or all Message values"):
         foveate.summarize([user_message("a"), {"role": "user", "content": "b"}], limit_tokens=10)
     with pytest.raises(MalformedRequest):
-        foveate.summarize([3], limit_tokens=10)  # type: ignore[list-item]
+        foveate.summarize([3], limit_tokens=10)  # pyrefly: ignore[bad-argument-type]
 
 
 def test_nothing_gives_an_empty_summary() -> None:

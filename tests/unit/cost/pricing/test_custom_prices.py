@@ -96,7 +96,7 @@ def test_the_price_in_force_on_the_day_of_the_call_applies() -> None:
     book = PriceBook([since(date(2026, 6, 1), "3"), since(None, "1"), since(date(2026, 3, 1), "2")])
 
     def at(*moment: int) -> Decimal:
-        return price(book, "mine", at=datetime(*moment, tzinfo=UTC).timestamp()).uncached  # type: ignore[misc,arg-type]
+        return price(book, "mine", at=datetime(*moment, tzinfo=UTC).timestamp()).uncached
 
     assert [at(2025, 1, 1), at(2026, 2, 28, 23, 59, 59), at(2026, 3, 1), at(2026, 5, 31), at(2026, 6, 1)] == [
         1,
@@ -149,7 +149,7 @@ def test_a_discount_applies_to_the_table_price_of_each_day() -> None:
     book = PriceBook([CustomPrice(model="*", discount=Decimal("0.5"))])
 
     def at(*moment: int) -> Decimal:
-        timestamp = datetime(*moment, tzinfo=UTC).timestamp()  # type: ignore[misc,arg-type]
+        timestamp = datetime(*moment, tzinfo=UTC).timestamp()
         return price(book, "gpt-5.6-sol", provider="openai", usage=ONE_MILLION, at=timestamp).dollars
 
     assert [at(2026, 8, 20), at(2026, 8, 21), at(2026, 8, 20)] == [5, 4, 5]

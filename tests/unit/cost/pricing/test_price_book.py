@@ -133,7 +133,7 @@ def test_the_price_of_another_provider_is_not_sure() -> None:
 
 def test_past_days_keep_their_price() -> None:
     def on(*moment: int) -> Decimal | None:
-        return input_price("gpt-5.6-sol", "openai", at=datetime(*moment, tzinfo=UTC).timestamp())  # type: ignore[misc,arg-type]
+        return input_price("gpt-5.6-sol", "openai", at=datetime(*moment, tzinfo=UTC).timestamp())
 
     assert [on(2026, 8, 20, 23, 59, 59), on(2026, 8, 21), on(2026, 11, 1), on(2026, 8, 20)] == [5, 4, 4, 5]
 

@@ -76,18 +76,18 @@ def test_no_charge_for_audio_images_or_a_region_exceeds_the_ceiling(
 
 
 def test_a_requested_tier_raises_the_ceiling_but_never_lowers_it() -> None:
-    standard = ceiling_for("gpt-5", "openai")
+    standard = Decimal("0.01125")
 
-    assert standard == Decimal("0.01125")
+    assert ceiling_for("gpt-5", "openai") == standard
     assert ceiling_for("gpt-5", "openai", tier="priority") == 2 * standard
     assert ceiling_for("gpt-5", "openai", tier="flex") == standard
     assert ceiling_for("gpt-5", "openai", tier="scale") is None
 
 
 def test_a_requested_region_has_its_ceiling_and_an_unknown_one_the_highest() -> None:
-    anywhere = ceiling_for("claude-opus-5-5", "anthropic", region="global")
+    anywhere = Decimal("0.025")
 
-    assert anywhere == Decimal("0.025")
+    assert ceiling_for("claude-opus-5-5", "anthropic", region="global") == anywhere
     assert ceiling_for("claude-opus-5-5", "anthropic", region="us") == anywhere * Decimal("1.1")
     assert ceiling_for("claude-opus-5-5", "anthropic") == anywhere * Decimal("1.1")
     assert ceiling_for("claude-sonnet-4-5", "anthropic") == ceiling_for(

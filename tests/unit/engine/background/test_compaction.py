@@ -104,9 +104,10 @@ async def test_a_summary_is_reserved_before_the_call_and_recorded_after_it() -> 
     for reserved, entry in zip(setup.ledger.reserved, setup.ledger.settled, strict=True):
         assert entry.call.id == reserved.call_id
         assert entry.call.category is Category.COMPACTION
-        assert entry.dollars == 1_000 * Decimal("5e-6") + 100 * Decimal("25e-6")
-        assert entry.estimated_dollars == reserved.dollars > entry.dollars
-        assert entry.savings.compaction == -(entry.dollars or 0)
+        dollars = 1_000 * Decimal("5e-6") + 100 * Decimal("25e-6")
+        assert entry.dollars == dollars
+        assert entry.estimated_dollars == reserved.dollars > dollars
+        assert entry.savings.compaction == -dollars
     assert setup.ledger.open == {}
 
 

@@ -80,7 +80,11 @@ class CappedEngine:
         self._calls = 0
 
     async def prepare(self, **fields: Any) -> Exchange:
-        body = {"model": "claude-opus-4-5", "messages": [{"role": "user", "content": "Hi"}], **fields}
+        body: dict[str, Any] = {
+            "model": "claude-opus-4-5",
+            "messages": [{"role": "user", "content": "Hi"}],
+            **fields,
+        }
         is_claude = body["model"].startswith("claude")
         raw = json.dumps({"max_tokens": 100, **body}).encode()
         return await self.prepare_body(raw, Format.ANTHROPIC if is_claude else Format.CHAT)

@@ -124,7 +124,7 @@ async def test_the_charge_of_a_stream_is_logged_before_its_last_event_is_forward
 ) -> None:
     """Defect: it was logged when the connection to the provider ended, and a process killed before lost it."""
     setup = EngineWithLedger()
-    fields = {"input": "Hi"} if api_format is Format.RESPONSES else {"messages": HELLO}
+    fields: dict[str, Any] = {"input": "Hi"} if api_format is Format.RESPONSES else {"messages": HELLO}
     exchange = await setup.prepare(api_format, model="m", max_tokens=9, stream=True, **fields)
     (announced,) = setup.write_ahead_log.charges
     assert announced.is_possibly_charged

@@ -116,7 +116,7 @@ class FlakyStore(InMemoryCompactionStore):
 
     is_unavailable = False
 
-    def _check_available(self, operation: str) -> None:
+    def _check_available(self, what: str) -> None:
         if self.is_unavailable:
             raise StoreUnavailable("the store", "it is gone")
 

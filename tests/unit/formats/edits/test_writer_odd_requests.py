@@ -51,7 +51,7 @@ edit_strategies: st.SearchStrategy[Edit] = st.one_of(
 
 def replace_randomly(value: Any, draw: st.DrawFn) -> Any:
     """Return `value` with a random replacement somewhere inside."""
-    if not value or not isinstance(value, dict | list) or draw(st.integers(0, 3)) == 0:
+    if not value or not isinstance(value, (dict, list)) or draw(st.integers(0, 3)) == 0:
         return draw(json_values)
     if isinstance(value, list):
         index = draw(st.integers(0, len(value) - 1))

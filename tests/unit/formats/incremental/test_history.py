@@ -114,6 +114,7 @@ def test_a_repeated_long_conversation_is_stored_once() -> None:
 def test_memos_of_a_long_conversation_outlive_their_generation_without_gaps() -> None:
     tree = HistoryTree(max_bytes=64 * 1024)
     words = [str(number) for number in range(40)]
+    memo = None
     for number in range(300):
         words.append(f"turn {number}")
         for branch in (words, [*words[:30], f"aside {number}", *words[30:]]):

@@ -114,7 +114,7 @@ ANTHROPIC_FRAMES = b"".join(
     ("api_format", "response", "stream_bytes", "later_messages", "id_", "call"),
     [
         (Format.ANTHROPIC, ANTHROPIC, ANTHROPIC_STREAM, [ANTHROPIC], "msg_1", "toolu_1"),
-        (Format.CHAT, CHAT, CHAT_STREAM, [CHAT["choices"][0]["message"]], "c1", "call_1"),  # type: ignore[index]
+        (Format.CHAT, CHAT, CHAT_STREAM, [CHAT["choices"][0]["message"]], "c1", "call_1"),
         (Format.RESPONSES, RESPONSES, RESPONSES_STREAM, ITEMS, "resp_1", "call_1"),
         (
             Format.GEMINI,

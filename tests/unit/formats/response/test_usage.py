@@ -407,4 +407,5 @@ def test_absurd_usage_is_unknown_and_keeps_its_raw_block(
     raw_usage = json.dumps(fill(usage))
     parsed = read_response_usage(api_format, f'{{"{field}": {raw_usage}}}'.encode())
     assert parsed == Usage(cache=CacheUsage(), raw=raw_usage.encode(), is_unreadable=True)
+    assert parsed is not None
     assert parsed.is_empty

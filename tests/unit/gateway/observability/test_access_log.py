@@ -428,8 +428,8 @@ class Disk(io.RawIOBase):
 def test_a_log_on_a_full_disk_recovers_and_reports_lost_lines(is_buffered: bool) -> None:
     """Regression: after one failed write on a full disk, the process never logged again."""
     disk = Disk()
-    output = io.BufferedWriter(disk, 64) if is_buffered else disk
-    writer = LogWriter(output, as_json=False, colours=False)  # type: ignore[arg-type]
+    output: Any = io.BufferedWriter(disk, 64) if is_buffered else disk
+    writer = LogWriter(output, as_json=False, colours=False)
     writer.handle(make_log_record(RECORD))
     wait_until(lambda: writer.problem == "No space left on device" and writer.lost_lines == 1)
 

@@ -126,7 +126,7 @@ class RecordingObserver:
     started: int = 0
     ended: list[tuple[str, int, str]] = field(default_factory=list)
 
-    def on_start(self, _client: ClientResponse) -> None:
+    def on_start(self, response: ClientResponse) -> None:
         self.started += 1
 
     def on_end(self, request: ClientRequest, response: ClientResponse) -> None:

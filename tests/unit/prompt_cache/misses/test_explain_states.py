@@ -72,7 +72,8 @@ def test_a_change_and_an_expiry_are_both_reported() -> None:
 
 def test_a_request_without_breakpoints_caches_nothing_and_finds_nothing() -> None:
     def remove_breakpoints(body: Body) -> Body:
-        return json.loads(json.dumps(body).replace('"cache_control": {"type": "ephemeral"}', '"x": 1'))  # type: ignore[no-any-return]
+        changed: Body = json.loads(json.dumps(body).replace('"cache_control": {"type": "ephemeral"}', '"x": 1'))
+        return changed
 
     body = remove_breakpoints(claude())
     assert explain_cache_miss(body, next_turn(body)).cause is MissCause.BREAKPOINT_MISSING

@@ -314,7 +314,7 @@ def test_a_growing_session_counts_only_the_texts_of_its_new_turn() -> None:
     counted_texts = []
     for number in range(40):
         new = copy.deepcopy(turn)
-        new["content"][0]["text"] += str(number)  # type: ignore[index]
+        new["content"][0]["text"] += str(number)
         messages.append(new)
         request = parse_body(claude_body(*messages))
         build_cached_prompt(request, rules_for(MODEL), tokens)
@@ -364,7 +364,7 @@ def test_a_body_that_is_nested_too_deeply_is_reported() -> None:
         + "}]}"
     )
     with pytest.raises(MalformedRequest):
-        build_prompt(body)  # type: ignore[arg-type]
+        build_prompt(body)  # pyrefly: ignore[bad-argument-type]
 
 
 @pytest.mark.parametrize("model", [MODEL, "claude-opus-5-5", "gpt-4o", "gpt-5.6", "deepseek-chat"])

@@ -39,8 +39,9 @@ def test_a_prompt_that_extends_another_always_equals_one_built_from_scratch(
         prompt = prompts.build(call)
 
         assert (prompt, prompt.keys, prompt.ends) == (expected, expected.keys, expected.ends)
-        assert prompt.ends == list(accumulate(piece.tokens for piece in expected.pieces))
-        assert prompt.ends[-1] == call.input_tokens
+        ends = list(accumulate(piece.tokens for piece in expected.pieces))
+        assert prompt.ends == ends
+        assert ends[-1] == call.input_tokens
         prompts.record_sent(call)
         assert prompts.build(call) == prompt
         seen_keys.update(call.last_node.unseen_keys(call.preamble, seen_keys))

@@ -1,8 +1,9 @@
 """Recordings under each policy: invariants of their usage and cost."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -198,7 +199,7 @@ def test_one_hour_breakpoints_outlive_a_long_gap_and_cost_more_without_one() -> 
     assert _dollars(long_gaps, Policy.ADAPTIVE) < _dollars(long_gaps, Policy.MARKERS)
 
 
-def _dollars(outcomes: dict, policy: Policy) -> Decimal:  # type: ignore[type-arg]
+def _dollars(outcomes: Mapping[Policy, Any], policy: Policy) -> Decimal:
     dollars = outcomes[policy].dollars
     assert isinstance(dollars, Decimal)
     return dollars

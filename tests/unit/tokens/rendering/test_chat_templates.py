@@ -125,7 +125,7 @@ def test_a_call_and_its_result_match_recorded_usage() -> None:
     """The recorded usage is 100 tokens."""
     call = {"function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}, "id": "KikbB849t"}
     function = {
-        **WEATHER["function"],  # type: ignore[dict-item]
+        **WEATHER["function"],
         "description": "Get the current weather for a city.",
         "parameters": {
             "type": "object",

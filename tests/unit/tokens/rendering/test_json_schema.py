@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import foveate
 from foveate import formats
 from foveate.errors import MalformedRequest
+from foveate.formats.json_text.parse import parse_fields, to_bytes
 from foveate.model import Format, Tool
 from foveate.tokens.rendering.chat_templates import ChatTemplateRules, find_template
 from foveate.tokens.rendering.gemini import build_gemini_rules
@@ -220,10 +221,7 @@ def bodies(value: Any) -> dict[Format, dict[str, Any]]:
 @given(value=json_values, api_format=st.sampled_from(list(Format)))
 def test_any_json_as_a_schema_is_counted_or_rejected(model: str, value: Any, api_format: Format) -> None:
     body = bodies(value)[api_format]
-    assert (
-        formats.detect_format(formats.json_text.parse.parse_fields(formats.json_text.parse.to_bytes(body)))
-        is api_format
-    )
+    assert formats.detect_format(parse_fields(to_bytes(body))) is api_format
     with suppress(MalformedRequest):
         assert foveate.count_request(body, model).total.tokens > 0
 

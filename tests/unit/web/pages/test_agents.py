@@ -214,7 +214,7 @@ async def test_an_unknown_agent_has_no_page(tmp_path: Path) -> None:
 class _HangingSources(SectionSources):
     """Files on a hanging disk."""
 
-    async def load_once(self, _key: Any, _make: Any, _until: float | None) -> Any:
+    async def load_once(self, key: Any, load: Any, deadline: float | None) -> Any:
         raise TimeoutError
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import replace as with_
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -42,9 +43,7 @@ async def record_requests(dashboard: Dashboard, count: int = 1, session_id: str 
     await dashboard.store.traces.save(traces)
 
 
-async def make_compaction(
-    dashboard: Dashboard, turns: int, id_: str = "fold-1", **fields: object
-) -> Compaction:
+async def make_compaction(dashboard: Dashboard, turns: int, id_: str = "fold-1", **fields: Any) -> Compaction:
     """Return a compaction of a conversation with Claude."""
     request = formats.parse_request(claude_body(turns))
     compaction = with_(
@@ -53,7 +52,7 @@ async def make_compaction(
         boundary=compute_chain(request).hashes[-1],
         messages=len(request.messages),
         compacted_at=AT,
-        **fields,  # type: ignore[arg-type]
+        **fields,
     )
     await dashboard.store.compactions.record(compaction, request.messages, lease=None)
     return compaction
