@@ -140,7 +140,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def entries(self) -> int:
-        return sum(cache.entries.max_size for cache in (self.cache, *self.simulated_caches.values()))
+        return sum(len(cache.entries) for cache in (self.cache, *self.simulated_caches.values()))
 
     def with_invalid_thinking(self) -> "SessionState":
         return replace(self, has_invalid_thinking=True)

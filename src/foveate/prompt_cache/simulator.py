@@ -25,8 +25,6 @@ from foveate.prompt_cache.prompt.cached_prompt import (
 from foveate.prompt_cache.rules import CacheRules, CachingMode
 
 _TTL_SECONDS = {ttl: ttl.seconds for ttl in Ttl}  # `Ttl.seconds` parses the name each time
-# Recent changes are merged with the older entries after this many, and expired entries dropped.
-_MAX_RECENT = 128
 _LONG_TTLS = frozenset((Ttl.ONE_HOUR, Ttl.TWELVE_HOURS))
 
 
@@ -79,78 +77,49 @@ def write_entry(tokens: int, ttl: Ttl, *, at: float, readable_at: float) -> Cach
 
 
 class CacheEntries(Mapping[bytes, CacheEntry]):
-    """Immutable mapping from prefix keys to entries.
+    """Immutable mapping from prefix keys to entries."""
 
-    Recent changes are kept apart from older entries, which instances share. A change therefore copies only
-    the recent ones, not an hour of an account's entries. Both are merged from time to time, without expired
-    entries.
-    """
-
-    __slots__ = ("_older", "_recent")
+    __slots__ = ("_entries",)
 
     def __init__(self, entries: Mapping[bytes, CacheEntry] | None = None) -> None:
-        self._older: dict[bytes, CacheEntry] = dict(entries or {})
-        self._recent: dict[bytes, CacheEntry] = {}
+        self._entries: dict[bytes, CacheEntry] = dict(entries or {})
 
     def __getitem__(self, prefix: bytes) -> CacheEntry:
-        entry = self.find(prefix)
-        if entry is None:
-            raise KeyError(prefix)
-        return entry
+        return self._entries[prefix]
 
     def find(self, prefix: bytes) -> CacheEntry | None:
-        return self._recent.get(prefix) or self._older.get(prefix)
+        return self._entries.get(prefix)
 
     def find_readable(self, prefixes: Sequence[bytes], at: float) -> dict[int, CacheEntry]:
         """The entries of `prefixes` that are readable at that time, by position."""
-        found: dict[int, CacheEntry] = {}
-        for entries in (self._older, self._recent):
-            if entries:
-                entries_at = map(entries.get, prefixes)
-                found |= {place: entry for place, entry in enumerate(entries_at) if entry is not None}
-        return {place: entry for place, entry in found.items() if entry.is_readable(at)}
+        entries_at = enumerate(map(self._entries.get, prefixes))
+        return {place: entry for place, entry in entries_at if entry is not None and entry.is_readable(at)}
 
     def last_readable(self, prefixes: Sequence[bytes], before: int, at: float, ttl: Ttl | None = None) -> int:
         """The last of the first `before` prefixes that is readable at that time, or -1; with this `ttl` if
         given.
         """
-        recent, older = self._recent.get, self._older.get
-        if ttl is not None and not any(
-            entry.ttl is ttl for entries in (self._recent, self._older) for entry in entries.values()
-        ):
+        if ttl is not None and not any(entry.ttl is ttl for entry in self._entries.values()):
             return -1
         for place in range(before - 1, -1, -1):
-            prefix = prefixes[place]
-            entry = recent(prefix) or older(prefix)
+            entry = self._entries.get(prefixes[place])
             if entry is not None and entry.is_readable(at) and (ttl is None or entry.ttl is ttl):
                 return place
         return -1
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._older | self._recent)
-
-    def __bool__(self) -> bool:
-        return bool(self._recent or self._older)
+        return iter(self._entries)
 
     def __len__(self) -> int:
-        return len(self._older | self._recent)
-
-    @property
-    def max_size(self) -> int:
-        """Upper bound of the number of entries; faster than `len`."""
-        return len(self._older) + len(self._recent)
+        return len(self._entries)
 
     def __repr__(self) -> str:
-        return f"Entries({dict(self)!r})"
+        return f"Entries({self._entries!r})"
 
     def with_changes(self, changes: Mapping[bytes, CacheEntry], *, at: float) -> "CacheEntries":
-        after = CacheEntries()
-        after._older, after._recent = self._older, {**self._recent, **changes}
-        if len(after._recent) > _MAX_RECENT:
-            merged = self._older | after._recent
-            after._older = {prefix: entry for prefix, entry in merged.items() if entry.is_live(at)}
-            after._recent = {}
-        return after
+        """Return the entries after `changes`, without those that have expired."""
+        changed = self._entries | changes
+        return CacheEntries({prefix: entry for prefix, entry in changed.items() if entry.is_live(at)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
