@@ -129,8 +129,6 @@ EMPTY_TALLY = Tally()
 
 
 _MIN_LONG_CHARS = 8 * 1024
-# Moving cache breakpoints change some of the last messages. So many of them are also cached on their own.
-_CACHED_TAIL_MESSAGES = 16
 # System messages of a few agents. Longer ones are cached by their hash.
 _MAX_CACHED_HEADS = 64
 _MAX_CACHED_ASSESSMENTS = 256
@@ -183,7 +181,6 @@ class _CounterCache:
 
     def __init__(self, capacity: int) -> None:
         self.parts: LruCache[tuple[MeasuredRendering, frozenset[str]]] = LruCache(capacity)
-        self.tail_messages: LruCache[MeasuredRendering] = LruCache(capacity)
         self.head_tallies: LruCache[Tally] = LruCache(_MAX_CACHED_HEADS)
         self.last_frame = Rendering(), MeasuredRendering()
         self.assessments: dict[tuple[Format, bool, frozenset[str], int], AccuracyAssessment] = {}
@@ -470,9 +467,8 @@ class RequestCounter:
         start, tally = self.cached_tally(history)
         while start < len(history.nodes):
             end = min(start + _MESSAGES_PER_BATCH, len(history.nodes))
-            tail = range(start, end)[-_CACHED_TAIL_MESSAGES:]
-            raws = [formats.strip_breakpoints(node.raw) for node in history.nodes[start:end]]
-            measured = self._measure_raw_messages(request.format, raws, first=max(0, tail.start - start))
+            raws = [node.raw for node in history.nodes[start:end]]
+            measured = self._measure_raw_messages(request.format, raws)
             tally = self.store_tally(
                 formats.MessageHistory(history.leading_system_messages, history.nodes[:end]),
                 start,
@@ -482,28 +478,12 @@ class RequestCounter:
             start = end
         return tally
 
-    def _measure_raw_messages(
-        self, api_format: Format, raws: Sequence[bytes], *, first: int
-    ) -> list[MeasuredRendering]:
-        """Measure messages without their cache breakpoints. Those from `first` on are cached on their own.
-
-        Breakpoints move along the last messages, which makes them different messages in the tree although they
-        count the same.
-        """
-        tail_messages = self._cache.tail_messages
-        keys = [hash_bytes(api_format.encode(), raw) for raw in raws[first:]]
-        cached = [*([None] * first), *(tail_messages.get(key) for key in keys)]
-        new = [position for position, measured_message in enumerate(cached) if measured_message is None]
-        messages = [formats.parse_message(api_format, raws[position]) for position in new]
+    def _measure_raw_messages(self, api_format: Format, raws: Sequence[bytes]) -> list[MeasuredRendering]:
+        messages = [formats.parse_message(api_format, formats.strip_breakpoints(raw)) for raw in raws]
         features = [message_features(message) for message in messages]
-        fresh = measure_renderings(
+        return measure_renderings(
             [self._rules.render_message(message) for message in messages], self._measurer, features
         )
-        for position, measured in zip(new, fresh, strict=True):
-            cached[position] = measured
-            if position >= first:
-                tail_messages.put(keys[position - first], measured)
-        return [measured for measured in cached if measured is not None]
 
     def tally_head(self, request: Request, history: formats.MessageHistory) -> Tally:
         """Tally the system messages at the beginning."""
@@ -514,11 +494,7 @@ class RequestCounter:
         head_tallies, key = self._cache.head_tallies, (request.format, raws if is_short else hash_bytes(*raws))
         tally = head_tallies.get(key)
         if tally is None:
-            messages = [formats.parse_message(request.format, formats.strip_breakpoints(raw)) for raw in raws]
-            features = [message_features(message) for message in messages]
-            measured = measure_renderings(
-                [self._rules.render_message(m) for m in messages], self._measurer, features
-            )
+            measured = self._measure_raw_messages(request.format, raws)
             tally = self.add_measured(EMPTY_TALLY, measured)
             head_tallies.put(key, tally)
         return tally
