@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate import formats
-from foveate.caching import LruCache
+from foveate.caching import LruCache, drop_caches
 from foveate.formats.blocks import estimate_size
 from foveate.model import Area, Block, Format, Place, Request, Ttl
 from tests.support.oracles.json_tree import spell_oddly
@@ -113,6 +113,9 @@ def test_cached_blocks_equal_parsed_ones(request: Request) -> None:
     assert [block.place for block in formats.request_blocks(reformatted)] == [
         block.place for block in formats.request_blocks(request)
     ]
+    cached = formats.request_blocks(request)
+    drop_caches()
+    assert formats.request_blocks(formats.parse_request(request.body, request.format)) == cached
 
 
 def test_the_least_recently_used_block_is_dropped_first() -> None:

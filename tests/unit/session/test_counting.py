@@ -212,6 +212,22 @@ async def test_stored_counts_of_thinking_images_and_parallel_calls_add_up_to_a_r
         assert (count.total, count.unexplained) == recount(part, body["model"])
 
 
+@pytest.mark.slow
+@given(body=claude_requests(max_turns=3, max_calls=2))
+@settings(max_examples=limit_examples(25))
+async def test_counts_add_up_to_a_recount_while_a_breakpoint_moves_to_the_last_message(body: Body) -> None:
+    counts = TurnCounter(InMemorySessionStore())
+    for length in range(1, len(body["messages"]) + 1):
+        *before, last = body["messages"][:length]
+        if isinstance(last["content"], list):
+            *blocks, last_block = last["content"]
+            last = {**last, "content": [*blocks, {**last_block, "cache_control": {"type": "ephemeral"}}]}
+        part = {**body, "messages": [*before, last]}
+        count = await count_body(counts, part, counter_for(body["model"]))
+
+        assert (count.total, count.unexplained) == recount(part, body["model"])
+
+
 @pytest.mark.parametrize("drops_caches", [False, True])
 async def test_only_the_new_turn_of_a_request_is_counted(drops_caches: bool) -> None:
     counts = TurnCounter(InMemorySessionStore())

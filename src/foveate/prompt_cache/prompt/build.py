@@ -407,11 +407,7 @@ def _build_whole(
 ) -> CachedPrompt:
     fields = parameters.parameter_fields(request)
     pieces = [
-        facts.piece
-        if facts.piece is not None
-        and facts.piece.tokens == share
-        and facts.piece_kinds is rules.breakpoint_kinds
-        else make_piece(facts, share, rules)
+        make_piece(facts, share, rules)
         for facts, share in zip(blocks, tokens.divide_request_facts(request, blocks), strict=True)
     ]
     options = parameters.parse_cache_options(fields)
