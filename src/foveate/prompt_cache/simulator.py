@@ -118,7 +118,7 @@ class CacheEntries(Mapping[bytes, CacheEntry]):
 
     def with_changes(self, changes: Mapping[bytes, CacheEntry], *, at: float) -> "CacheEntries":
         """Return the entries after `changes`, without those that have expired."""
-        changed = self._entries | changes
+        changed = {**self._entries, **changes}
         return CacheEntries({prefix: entry for prefix, entry in changed.items() if entry.is_live(at)})
 
 
