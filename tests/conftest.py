@@ -1,12 +1,10 @@
 """Fixtures of all tests: loopback only, Hypothesis, recorded data, a llama.cpp server, databases."""
 
-import atexit
 import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
@@ -67,10 +65,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     markers.require_process_marker(item)
 
 
-# Keep the data of tests out of the user's data folder.
-_home = TemporaryDirectory(prefix="foveate-tests-", ignore_cleanup_errors=True)
-atexit.register(_home.cleanup)
-os.environ["FOVEATE_HOME"] = _home.name
+@pytest.fixture(scope="session", autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the data of tests out of the user's data folder."""
+    os.environ["FOVEATE_HOME"] = str(tmp_path_factory.mktemp("foveate-home"))
 
 
 @pytest.fixture(scope="session", autouse=True)

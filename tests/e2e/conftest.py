@@ -65,9 +65,9 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+def distributions() -> Distributions:
     """The wheel and the source distribution of the project."""
-    return Distributions(make_once(tmp_path_factory, "distributions", build_distributions))
+    return Distributions(make_once("distributions", build_distributions))
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ MAX_BYTES = 80_000_000
 
 
 @pytest.fixture(scope="module")
-def environment(distributions: Distributions, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def environment(distributions: Distributions) -> Path:
     """A virtual environment with the wheel and its requirements."""
 
     def make(folder: Path) -> None:
@@ -29,7 +29,7 @@ def environment(distributions: Distributions, tmp_path_factory: pytest.TempPathF
         install = [uv, "pip", "install", "--quiet", "--python", str(python)]
         run_or_skip([*install, str(distributions.wheel)], variables)
 
-    return make_once(tmp_path_factory, "base", make) / "env"
+    return make_once("base", make) / "env"
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ pytestmark = pytest.mark.process
 
 TOOLS = ("ruff", "pyrefly", "lint-imports", "mkdocs", "pytest")
 CORES = os.cpu_count() or 1
-PARALLEL = f"pytest -n {3 * CORES} --dist worksteal"
+FORKS = "pytest -p tests.support.harness.forked_workers --forks"
+PARALLEL = f"{FORKS} {3 * CORES}"
 
 
 @pytest.fixture
@@ -59,7 +60,14 @@ def test_coverage_is_measured_only_on_request(checkout: Path) -> None:
     assert [line.split()[0] for line in lines] == [
         *("ruff", "ruff", "lint-imports", "pytest", "pyrefly", "mkdocs", "all")
     ]
-    assert f"{PARALLEL} --cov" in lines
+    assert f"pytest -n {3 * CORES} --dist worksteal --cov" in lines
+
+
+def test_other_systems_than_linux_do_not_fork_workers(checkout: Path) -> None:
+    (checkout / ".venv" / "bin" / "uname").write_text("#!/bin/sh\necho Darwin\n")
+    (checkout / ".venv" / "bin" / "uname").chmod(0o755)
+
+    assert f"pytest -n {3 * CORES} --dist worksteal" in run(checkout)[1]
 
 
 def test_the_fast_run_checks_code_and_runs_quick_tests(checkout: Path) -> None:
@@ -68,7 +76,7 @@ def test_the_fast_run_checks_code_and_runs_quick_tests(checkout: Path) -> None:
     assert code == 0
     assert [line.split()[0] for line in lines] == ["ruff", "ruff", "lint-imports", "pytest", "pyrefly", "all"]
     (tests,) = [line for line in lines if line.startswith("pytest ")]
-    assert f" -n {CORES} " in tests
+    assert tests.startswith(f"{FORKS} {CORES} ")
     assert " --hypothesis-profile quick " in tests
     assert " -m not slow and not process and " in tests
     assert "tests/e2e" not in tests

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes.forked_commands import SHARED_FOLDER
+
 ROOT = Path(__file__).parents[3]
 CONSTRAINTS = ROOT / "requirements-run.lock"
 _BUILD_SCRIPT = """
@@ -66,12 +68,10 @@ class Distributions:
         }
 
 
-def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+def make_once(name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder that the first worker makes, while the others wait for it."""
-    base = factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = shared / name
-    with (shared / f"{name}.lock").open("w") as lock:
+    folder = SHARED_FOLDER / name
+    with (SHARED_FOLDER / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "made").exists():
             folder.mkdir(exist_ok=True)

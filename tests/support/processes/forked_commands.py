@@ -25,7 +25,7 @@ _servers: list["subprocess.Popen[bytes]"] = []
 
 
 def _shared_folder() -> Path:
-    """Return the folder of the server's socket: one for a test run and its workers."""
+    """Return the folder that all workers of a test run share, for the server's socket and other files."""
     if _VARIABLE not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="foveate-fork-", ignore_cleanup_errors=True)
         os.mkfifo(f"{folder.name}/lifeline")
@@ -35,8 +35,8 @@ def _shared_folder() -> Path:
     return Path(os.environ[_VARIABLE])
 
 
-_FOLDER = _shared_folder()
-_SOCKET = str(_FOLDER / "socket")
+SHARED_FOLDER = _shared_folder()
+_SOCKET = str(SHARED_FOLDER / "socket")
 COMMAND = [sys.executable, "-IS", str(Path(__file__).with_name("fork_client.py")), _SOCKET]
 
 
@@ -45,11 +45,14 @@ def ensure_running() -> None:
     """Start the server unless another worker has; it ends with the process that started the test run."""
     if sys.platform != "linux":  # the client then runs the real command
         return
-    with (_FOLDER / "lock").open("w") as lock, (_FOLDER / "lifeline").open("rb", buffering=0) as lifeline:
+    with (
+        (SHARED_FOLDER / "lock").open("w") as lock,
+        (SHARED_FOLDER / "lifeline").open("rb", buffering=0) as lifeline,
+    ):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if Path(_SOCKET).exists():
             return
-        python = _FOLDER / "python"  # for commands that start modules of the package
+        python = SHARED_FOLDER / "python"  # for commands that start modules of the package
         python.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n', encoding="utf-8")
         python.chmod(0o755)
         server = subprocess.Popen(

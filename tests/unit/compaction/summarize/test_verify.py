@@ -1,8 +1,10 @@
+from functools import cache
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foveate.compaction.facts.extract import extract_facts, rank_facts, read_conversation
+from foveate.compaction.facts.extract import RankedFact, extract_facts, rank_facts, read_conversation
 from foveate.compaction.summarize.verify import (
     check_relevance,
     find_missing_facts,
@@ -128,7 +130,11 @@ HISTORY = [
     Message(role="assistant", parts=(Text("I look into src/parser.py and src/lexer.py."),)),
     Message(role="user", parts=(Text("Then src/parser.py first. The lexer later: src/lexer.py."),)),
 ]
-RANKED = rank_facts(extract_facts(HISTORY), len(HISTORY))
+
+
+@cache
+def ranked_facts() -> list[RankedFact]:
+    return rank_facts(extract_facts(HISTORY), len(HISTORY))
 
 
 GENERIC_TEXTS = (
@@ -187,7 +193,7 @@ def test_a_history_of_a_few_words_is_not_compared() -> None:
 
 
 def test_an_omitted_constraint_is_important() -> None:
-    missing = find_missing_facts(SUMMARY, RANKED, limit_tokens=400, count=count_tokens, max_tokens=800)
+    missing = find_missing_facts(SUMMARY, ranked_facts(), limit_tokens=400, count=count_tokens, max_tokens=800)
 
     assert set(RULES) <= set(missing.important)
     assert set(missing.important) <= set(missing.listed)
@@ -218,7 +224,7 @@ def test_all_omitted_constraints_are_important_whatever_fits() -> None:
 
 def test_a_summary_at_its_token_limit_is_checked_too() -> None:
     missing = find_missing_facts(
-        SUMMARY, RANKED, limit_tokens=400, count=count_tokens, max_tokens=count_tokens(SUMMARY)
+        SUMMARY, ranked_facts(), limit_tokens=400, count=count_tokens, max_tokens=count_tokens(SUMMARY)
     )
 
     assert set(RULES) <= set(missing.important)
@@ -228,7 +234,9 @@ def test_a_summary_at_its_token_limit_is_checked_too() -> None:
 
 def test_mentioned_facts_are_not_missing() -> None:
     summary_text = f"{SUMMARY} {' '.join(RULES)} It is about src/parser.py and src/lexer.py."
-    missing = find_missing_facts(summary_text, RANKED, limit_tokens=400, count=count_tokens, max_tokens=800)
+    missing = find_missing_facts(
+        summary_text, ranked_facts(), limit_tokens=400, count=count_tokens, max_tokens=800
+    )
 
     assert not {*RULES, "src/parser.py", "src/lexer.py"} & set(missing.listed)
 
@@ -236,7 +244,7 @@ def test_mentioned_facts_are_not_missing() -> None:
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_the_list_keeps_the_summary_within_its_limit(limit_tokens: int, max_tokens: int) -> None:
     missing = find_missing_facts(
-        SUMMARY, RANKED, limit_tokens=limit_tokens, count=count_tokens, max_tokens=max_tokens
+        SUMMARY, ranked_facts(), limit_tokens=limit_tokens, count=count_tokens, max_tokens=max_tokens
     )
 
     listed_tokens = sum(count_tokens(fact) for fact in missing.listed)
