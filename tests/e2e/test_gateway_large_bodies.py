@@ -97,7 +97,7 @@ def crowded_gateway(folder: Path, *, wait_seconds: float) -> Iterator[tuple[Runn
     def behave(connection: UpstreamConnection) -> None:
         connection.read_request()
         release.wait(30)
-        connection.send(http_response(claude_response("Well")))
+        connection.send(http_response(claude_response("Well"), connection="close"))
 
     limits = BodyLimits(max_bytes=4 * MEGABYTE, memory_bytes=1, memory_seconds=wait_seconds)
     with (
