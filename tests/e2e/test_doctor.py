@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from foveate.memory.search.embeddings import default_embedder
 from tests.support.processes.commands import KEYS, WITHOUT_KEYS, Outcome, to_outcome
 from tests.support.processes.forked_commands import COMMAND
 from tests.support.servers.llama import LlamaServer
@@ -38,6 +39,7 @@ def run_doctor(folder: Path, *arguments: str, **environment: str) -> Outcome:
 @pytest.fixture
 def run_in_process(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     """Run `foveate doctor` in this process, in the folder of the test."""
+    default_embedder()  # the first use loads it, which can exceed the time limit of a check on a busy machine
     monkeypatch.chdir(tmp_path)
     for name in KEYS:
         monkeypatch.delenv(name, raising=False)
