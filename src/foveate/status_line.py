@@ -115,7 +115,7 @@ def fetch(url: str, path: str, media_type: str, *, timeout_seconds: float = TIME
         host, port = address, "80"
     host = host.strip("[]")
     if scheme != "http" or not host:
-        raise NoGateway(f"{url} is not an address such as {DEFAULT_URL}")
+        raise NoGateway(f"is not an address such as {DEFAULT_URL}")
     deadline = time.monotonic() + timeout_seconds
     response = b""
     # Without getaddrinfo, which loads tables of Unicode to encode names.
@@ -132,7 +132,7 @@ def fetch(url: str, path: str, media_type: str, *, timeout_seconds: float = TIME
     head, _, body = response.partition(b"\r\n\r\n")
     status_line, _, headers = head.decode("latin-1").partition("\r\n")
     if status_line.split()[1:2] != ["200"] or f"content-type: {media_type}" not in headers.lower():
-        raise NoGateway(f"{url} answers {status_line[:80] or 'nothing'}, not as a gateway with a dashboard")
+        raise NoGateway(f"answers {status_line[:80] or 'nothing'}, not as a gateway with a dashboard")
     return body.decode("utf-8", "replace")
 
 

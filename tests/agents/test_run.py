@@ -292,7 +292,7 @@ def run_agent(run: AgentRun, folder: Path, url: str, key: str) -> Outcome:
     lines = [line for line in finished.stderr.splitlines() if line.startswith('{"agent"')]
     assert lines, output
     changed = [name for name, text in before.items() if _list_files(home).get(name) != text]
-    left = [path.name for path in temporary.iterdir() if path.name.startswith("foveate-run-")]
+    left = [path.name for path in temporary.iterdir() if path.name.startswith("foveate")]
     return Outcome(finished.returncode, output, json.loads(lines[-1]), _read_totals(data), changed + left)
 
 

@@ -39,6 +39,15 @@ def test_without_a_gateway_the_command_says_how_to_start_one() -> None:
     assert "start it with: foveate serve" in outcome.err
 
 
+def test_another_program_at_the_address_is_not_called_a_gateway_that_is_not_running() -> None:
+    with running_sandbox() as sandbox:
+        outcome = spawn("status", "--url", sandbox.url)
+
+    assert outcome.code != 0
+    assert outcome.err.startswith(f"foveate: {sandbox.url}: answers HTTP/1.1 401")
+    assert "--url takes another one" in outcome.err
+
+
 @pytest.mark.parametrize(
     ("stdin", "expected"),
     [

@@ -1,6 +1,6 @@
 """The coding agents that `foveate run` knows: how each is pointed at a gateway (releases of November 2026).
 
-Texts may contain `{url}`, the base URL without a version, and `{folder}`, a temporary folder for `files`.
+Texts may contain `{url}`, the base URL without a version, and `{package}`, the folder of this package.
 """
 
 from collections.abc import Mapping
@@ -32,14 +32,23 @@ class DirectLogin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NeededSetting:
+    """A key that one of the settings files must have for an agent that uses a gateway."""
+
+    paths: tuple[str, ...]
+    key: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
     """An agent: its `command`, its `name` in the ledger, and `how` it is pointed at the gateway in a few words.
 
-    `variables`, `json_variables` (merged with JSON that they contain), `arguments` and temporary `files` point
-    it at the gateway. Without all of these, the user must add `lines` to `lines_file`. `override_arguments` are
-    added if a settings file would take precedence. `required` are variables of which one must be set, with
+    `variables`, `json_variables` (merged with JSON that they contain) and `arguments` point it at the gateway.
+    Without all of these, the user must add `lines` to `lines_file`. `override_arguments` are added if a
+    settings file would take precedence. `required` are variables of which one must be set, with
     `required_advice` if none is. If one of the variables `other_providers` is set, or with one of the
-    `direct_logins`, it calls another address, past the gateway.
+    `direct_logins`, it calls another address, past the gateway. Without the `needed_setting`, it may fail.
     """
 
     command: str
@@ -49,7 +58,6 @@ class Agent:
     variables: Mapping[str, str] = field(default_factory=dict)
     json_variables: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
-    files: Mapping[str, str] = field(default_factory=dict)
     override_arguments: tuple[str, ...] = ()
     lines_file: str = ""
     lines: str = ""
@@ -57,6 +65,7 @@ class Agent:
     required_advice: str = ""
     other_providers: tuple[str, ...] = ()
     direct_logins: tuple[DirectLogin, ...] = ()
+    needed_setting: NeededSetting | None = None
     settings_files: tuple[SettingsFile, ...] = ()
 
     @property
@@ -69,19 +78,12 @@ class Agent:
         return bool(self.lines)
 
 
-# pi has no setting for the address of a provider other than models.json and extensions, which it also loads
-# from a path. The providers keep their models, keys and log-ins.
-_PI_EXTENSION = """\
-export default function (pi) {
-  pi.registerProvider("anthropic", { baseUrl: "{url}" });
-  pi.registerProvider("openai", { baseUrl: "{url}/v1" });
-  pi.registerProvider("google", { baseUrl: "{url}/v1beta" });
-}
-"""
 _OPENCODE_CONFIG = (
     '{"provider": {"anthropic": {"options": {"baseURL": "{url}/v1"}},'
     ' "openai": {"options": {"baseURL": "{url}/v1"}}, "google": {"options": {"baseURL": "{url}/v1beta"}}}}'
 )
+
+_CLAUDE_PROVIDERS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
 
 COMMON_VARIABLES: Mapping[str, str] = MappingProxyType(
     {
@@ -101,7 +103,11 @@ AGENTS = (
         how="ANTHROPIC_BASE_URL",
         variables={"ANTHROPIC_BASE_URL": "{url}"},
         override_arguments=("--settings", '{"env": {"ANTHROPIC_BASE_URL": "{url}"}}'),
-        other_providers=("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY"),
+        other_providers=_CLAUDE_PROVIDERS,
+        direct_logins=tuple(
+            DirectLogin("$CLAUDE_CONFIG_DIR|~/.claude/settings.json", f"env.{name}", ("1", "true"))
+            for name in _CLAUDE_PROVIDERS
+        ),
         settings_files=(
             SettingsFile(
                 paths=(
@@ -151,6 +157,14 @@ AGENTS = (
         title="Gemini CLI",
         how="GOOGLE_GEMINI_BASE_URL",
         variables={"GOOGLE_GEMINI_BASE_URL": "{url}"},
+        # Without a prompt it asks for a login, and stores it there.
+        needed_setting=NeededSetting(
+            paths=("~/.gemini/settings.json", ".gemini/settings.json"),
+            key="security.auth.selectedType",
+            advice="Gemini CLI 0.61 with -p reports an invalid auth method if a base URL is set and no login is"
+            ' selected in its settings: add {"security": {"auth": {"selectedType": "gemini-api-key"}}} to'
+            " ~/.gemini/settings.json",
+        ),
         other_providers=("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA"),
         direct_logins=(
             DirectLogin(
@@ -165,9 +179,10 @@ AGENTS = (
         command="pi",
         name="pi",
         title="pi",
-        how="-e FILE (temporary extension)",
-        arguments=("-e", "{folder}/foveate.js"),
-        files={"foveate.js": _PI_EXTENSION},
+        how="-e FILE (extension)",
+        # It has no setting for the address of a provider other than models.json and extensions.
+        variables={"FOVEATE_RUN_URL": "{url}"},
+        arguments=("-e", "{package}/pi_extension.js"),
         settings_files=(
             SettingsFile(
                 paths=("$PI_CODING_AGENT_DIR|~/.pi/agent/models.json",), keys=("providers.*.baseUrl",)
@@ -240,11 +255,14 @@ AGENTS = (
         title="Cline",
         how="lines in its settings",
         lines_file="~/.cline/data/settings/providers.json",
-        lines="cline auth --provider openai-native --apikey YOUR_KEY --modelid MODEL --baseurl {url}/v1",
+        lines="cline auth --provider openai --apikey YOUR_KEY --modelid MODEL --baseurl {url}/v1",
         settings_files=(
             SettingsFile(
                 paths=("$CLINE_DATA_DIR|~/.cline/data/settings/providers.json",),
                 keys=("providers.*.settings.baseUrl", "providers.*.baseUrl"),
+            ),
+            SettingsFile(  # version 2
+                paths=("$CLINE_DATA_DIR|~/.cline/data/globalState.json",), keys=("openAiBaseUrl",)
             ),
         ),
     ),

@@ -1,8 +1,9 @@
-"""How a run starts an agent: its arguments, environment and temporary files. Pure decisions."""
+"""How a run starts an agent: its arguments and environment. Pure decisions."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from foveate.agents.catalog import COMMON_VARIABLES, Agent
@@ -12,18 +13,18 @@ from foveate.errors import BadOption
 
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _NO_PROXY = "NO_PROXY"
+_PACKAGE = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """What a run sets: `environment` has only changes, `files` are by name in the temporary folder.
+    """What a run sets: `environment` has only changes.
 
     `notes` are for the user. `lines` must be in the agent's own file (`lines_file`) already.
     """
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
-    files: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     lines: str = ""
     lines_file: str = ""
@@ -35,16 +36,17 @@ def plan_launch(
     url: str,
     environment: Mapping[str, str],
     *,
-    folder: str,
     configured: Iterable[ConfiguredUrl] = (),
     direct_access: Iterable[str] = (),
+    missing_settings: Iterable[str] = (),
     gateway_url: str,
 ) -> LaunchPlan:
     """Plan the start of `command`, whose first word is the program, with the base URL `url`.
 
     `agent` is None for any other program. `configured` are the base URLs that it would read without us;
-    `direct_access` says why it would call its provider past any gateway. `gateway_url` is the address of the
-    gateway, which may be among the configured ones. `folder` is the temporary folder.
+    `direct_access` says why it would call its provider past any gateway, and `missing_settings` which settings
+    it needs for one. `gateway_url` is the address of the
+    gateway, which may be among the configured ones.
 
     Raises:
         BadOption: the agent cannot be pointed at the gateway; the message says what to do.
@@ -53,7 +55,7 @@ def plan_launch(
     found = list(configured)
     notes = _note_other_addresses(found, gateway_url)
     variables = COMMON_VARIABLES if agent is None else agent.variables
-    changes = {name: _fill(text, url, folder) for name, text in variables.items()}
+    changes = {name: _fill(text, url) for name, text in variables.items()}
     if agent is None:
         return LaunchPlan(
             arguments=tuple(command),
@@ -63,9 +65,10 @@ def plan_launch(
     if agent.required and not any(environment.get(name) for name in agent.required):
         raise BadOption(f"{agent.title}: {agent.required_advice}")
     notes += [f"{reason}: {agent.title} does not use the gateway for its calls" for reason in direct_access]
+    notes += missing_settings
     for name, text in agent.json_variables.items():
-        changes[name] = _merge_json(name, environment.get(name), _fill(text, url, folder))
-    added = [_fill(argument, url, folder) for argument in agent.arguments]
+        changes[name] = _merge_json(name, environment.get(name), _fill(text, url))
+    added = [_fill(argument, url) for argument in agent.arguments]
     replaced = {
         setting: _override(agent, setting, arguments, url, gateway_url)
         for setting in found
@@ -82,16 +85,20 @@ def plan_launch(
     return LaunchPlan(
         arguments=(program, *added, *arguments),
         environment=changes | _bypass_proxies(url, environment),
-        files={name: _fill(text, url, folder) for name, text in agent.files.items()},
         notes=tuple(notes),
-        lines="" if has_lines else _fill(agent.lines, f"{gateway_url}{RunPrefix(NO_RUN, agent.name)}", folder),
+        lines="" if has_lines else _fill(agent.lines, f"{gateway_url}{RunPrefix(NO_RUN, agent.name)}"),
         lines_file=agent.lines_file,
     )
 
 
-def _fill(text: str, url: str, folder: str) -> str:
+def can_replace(agent: Agent, setting: ConfiguredUrl) -> bool:
+    """Return whether a run replaces a base URL that is not the gateway's."""
+    return not agent.needs_lines and (not setting.overrides_run or bool(agent.override_arguments))
+
+
+def _fill(text: str, url: str) -> str:
     """Fill in the placeholders. Not `format`: texts contain other braces."""
-    return text.replace("{url}", url).replace("{folder}", folder)
+    return text.replace("{url}", url).replace("{package}", _PACKAGE)
 
 
 def _note_other_addresses(found: Iterable[ConfiguredUrl], gateway_url: str) -> list[str]:
@@ -112,7 +119,7 @@ def _override(
         # Only if it is the gateway: requests for another provider must not go to OpenAI.
         return ("-c", f'{setting.key}="{url}/v1"') if is_same_server(setting.url, gateway_url) else ()
     if agent.override_arguments and agent.override_arguments[0] not in arguments:
-        return tuple(_fill(argument, url, "") for argument in agent.override_arguments)
+        return tuple(_fill(argument, url) for argument in agent.override_arguments)
     return ()
 
 

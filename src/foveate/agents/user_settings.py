@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ CODEX_PROVIDERS = "model_providers."
 _MAX_BYTES = 1_000_000
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1", "0.0.0.0", "::"))
 _PORTS = {"http": 80, "https": 443}
+# A string of JSON, or a comment, which opencode, Gemini CLI and Qwen Code allow in their files.
+_STRING_OR_COMMENT = re.compile(r'("(?:[^"\\]|\\.)*+"?)|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/)?', re.DOTALL)
+_STRING_OR_LAST_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+"?)|,(?=\s*+[]}])', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,16 @@ def find_direct_access(agent: Agent, environment: Mapping[str, str], folder: Pat
                 yield f"{login.key} in {path} is {value}"
 
 
+def find_missing_settings(agent: Agent, environment: Mapping[str, str], folder: Path) -> Iterator[str]:
+    """Yield what to add to the settings of an agent."""
+    needed = agent.needed_setting
+    if needed is None:
+        return
+    documents = (read_document(locate(path, environment, folder)) for path in needed.paths)
+    if not any(list(_find_values(document, needed.key.split("."))) for document in documents):
+        yield needed.advice
+
+
 def locate(written_path: str, environment: Mapping[str, str], folder: Path) -> Path:
     """Return the path of a file, see `SettingsFile`."""
     variable, separator, path = written_path.rpartition("|")
@@ -92,9 +106,16 @@ def read_document(path: Path) -> object:
             return parse_yaml(text, str(path))
         if path.name == ".env":
             return dict(_parse_env_lines(text))
-        return json.loads(text)
+        return json.loads(_remove_comments(text))
     except (OSError, ValueError, RecursionError, BadSetting):
         return None
+
+
+def _remove_comments(text: str) -> str:
+    """Remove comments and the commas after last elements from JSON."""
+    for pattern in (_STRING_OR_COMMENT, _STRING_OR_LAST_COMMA):
+        text = pattern.sub(lambda match: match[1] or " ", text)
+    return text
 
 
 def _parse_env_lines(text: str) -> Iterator[tuple[str, str]]:

@@ -64,7 +64,12 @@ def command(
             status = loads(document)
         except (status_line.NoGateway, OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise UpstreamUnreachable(address, f"{reason or error}; start it with: foveate serve") from None
+            advice = (
+                "start it with: foveate serve"
+                if isinstance(error, ConnectionRefusedError)
+                else "is it the address of a gateway? --url takes another one"
+            )
+            raise UpstreamUnreachable(address, f"{reason or error}; {advice}") from None
         if json:
             console.print_object({"url": address, **status})
             return

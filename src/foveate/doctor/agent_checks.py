@@ -2,11 +2,16 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from foveate.agents.catalog import Agent
 from foveate.agents.installed import find_installed
+from foveate.agents.launch import can_replace
+from foveate.agents.user_settings import ConfiguredUrl
 from foveate.doctor.findings import Finding, ok_finding, warning_finding
 
 CHECK = "agents"
+_API_VERSIONS = ("v1", "v1beta")
 
 
 def check_agents(environment: Mapping[str, str], folder: Path, gateway_url: str) -> list[Finding]:
@@ -17,7 +22,7 @@ def check_agents(environment: Mapping[str, str], folder: Path, gateway_url: str)
             warning_finding(
                 CHECK,
                 f"{setting.source} sets {setting.key} to {setting.url}, so its requests bypass the gateway",
-                f"remove it, or set it to {gateway_url} (and /v1 if it had that), or start it with: {start}",
+                _advise(agent, setting, gateway_url),
                 agent.word,
             )
             for setting in found.bypasses
@@ -38,3 +43,16 @@ def check_agents(environment: Mapping[str, str], folder: Path, gateway_url: str)
             message = f"calls its provider directly; to use the gateway, start it with: {start}"
             findings.append(ok_finding(CHECK, message, agent.word))
     return findings
+
+
+def _advise(agent: Agent, setting: ConfiguredUrl, gateway_url: str) -> str:
+    if agent.needs_lines:
+        return f"`foveate run --print {agent.word}` shows what to set instead"
+    version = urlsplit(setting.url).path.rstrip("/").rpartition("/")[2]
+    address = f"{gateway_url}/{version}" if version in _API_VERSIONS else gateway_url
+    start = f"start the agent with: foveate run {agent.word}"
+    remedy = start if can_replace(agent, setting) else f"remove it and {start}"
+    return (
+        f"set it to {address}, or {remedy}. If requests must still go to its server, make that the base_url of"
+        " an upstream in foveate.yaml"
+    )

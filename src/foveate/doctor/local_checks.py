@@ -326,12 +326,24 @@ def is_port_free(host: str, port: int) -> bool:
     return True
 
 
-def check_gateway_health(health: object, address: str, url: str) -> Finding | None:
+def check_gateway_health(health: object, address: str, url: str, store_url: str) -> Finding | None:
     if not isinstance(health, dict) or health.get("status") not in ("ok", "degraded"):
         return None
     message = f"a gateway is running on {address}"
     if "version" in health:  # only shown to callers who may see its pages
         message += f", version {health['version']}"
+    from foveate.store import is_same_store, is_server
+
+    store = health.get("store")
+    where = store.get("where") if isinstance(store, dict) else None
+    # The folder of a relative path is unknown.
+    is_named = isinstance(where, str) and (is_server(where) or Path(where).is_absolute())
+    if is_named and not is_same_store(where, store_url):
+        return warning_finding(
+            "port",
+            f"{message}, with another store than this configuration: {where}",
+            "its calls are recorded there; name that store with --store, or set another server.port",
+        )
     if health["status"] == "ok":
         return ok_finding("port", f"{message}, and is healthy")
     parts = {name: part for name, part in health.items() if isinstance(part, dict) and part.get("problem")}

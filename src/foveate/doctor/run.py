@@ -173,7 +173,10 @@ async def _check_listener(settings: Settings) -> Finding:
             health = msgspec.json.decode(await read_body(response, max_bytes=1_000_000, url=url))
     except (UpstreamError, msgspec.DecodeError):
         return other_listener
-    return local_checks.check_gateway_health(health, f"{host}:{port}", url) or other_listener
+    return (
+        local_checks.check_gateway_health(health, f"{host}:{port}", url, settings.store.url or default_url())
+        or other_listener
+    )
 
 
 def _upstream_checks(

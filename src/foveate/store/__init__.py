@@ -5,7 +5,7 @@ tables in `schema.py` and a migration, and exposes it as an attribute of `Store`
 """
 
 from foveate.store.retention import PrunePreview, PruneResult, StoreSizes
-from foveate.store.store import Store, default_url, is_server, open_store, store_name
+from foveate.store.store import Store, default_url, is_same_store, is_server, open_store, store_name
 
 __all__ = [
     "PrunePreview",
@@ -13,6 +13,7 @@ __all__ = [
     "Store",
     "StoreSizes",
     "default_url",
+    "is_same_store",
     "is_server",
     "open_store",
     "store_name",

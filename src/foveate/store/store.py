@@ -20,7 +20,7 @@ from foveate.errors import BadOption, NothingKept, StoreUnavailable
 from foveate.session.store import ArchivedRequest
 from foveate.store.dashboard import CacheMissRecord, DashboardQueries
 from foveate.store.database import Database, LowPriorityReader, Transaction
-from foveate.store.postgres import PostgresDatabase, PostgresTransaction, parse_server_url
+from foveate.store.postgres import PostgresDatabase, PostgresTransaction, parse_server_url, redact_server_url
 from foveate.store.repositories.calibration import SqlCalibrationStore
 from foveate.store.repositories.compactions import SqlCompactionStore
 from foveate.store.repositories.ledger import SqlCorrections, SqlLedger
@@ -157,6 +157,13 @@ def default_url() -> str:
 def is_server(url: str | None) -> bool:
     """Return whether a URL is that of a database server, which several machines may use."""
     return url is not None and url.startswith(_POSTGRES_PREFIXES)
+
+
+def is_same_store(where: str, url: str) -> bool:
+    """Compare the store that a gateway reports with a URL. A relative path is not: its folder is unknown."""
+    if is_server(url):
+        return where == redact_server_url(url)
+    return Path(where).is_absolute() and Path(where) == Path(url.removeprefix(_SQLITE_PREFIX)).absolute()
 
 
 def store_name(url: str | None = None) -> str:

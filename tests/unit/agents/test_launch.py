@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,6 @@ def plan(
         (command if agent is None else agent.command, *arguments),
         URL,
         environment or {},
-        folder="/tmp/x",
         gateway_url=GATEWAY,
         **settings,
     )
@@ -58,7 +58,7 @@ def test_variables_point_an_agent_at_the_gateway(command: str, environment: dict
 
     assert result.environment == environment
     assert result.arguments == (command, "-p", "hi")
-    assert (result.files, result.notes, result.lines) == ({}, (), "")
+    assert (result.notes, result.lines) == ((), "")
 
 
 def test_options_come_before_the_arguments_of_the_user() -> None:
@@ -68,12 +68,17 @@ def test_options_come_before_the_arguments_of_the_user() -> None:
     assert openhands.environment == {"LLM_BASE_URL": URL}
 
 
-def test_pi_loads_a_temporary_extension() -> None:
+def test_pi_loads_an_extension_that_reads_the_address_from_a_variable() -> None:
     result = plan("pi", "hi")
 
-    assert result.arguments == ("pi", "-e", "/tmp/x/foveate.js", "hi")
-    assert f'registerProvider("anthropic", {{ baseUrl: "{URL}" }})' in result.files["foveate.js"]
-    assert result.environment == {}
+    program, option, path, prompt = result.arguments
+    assert (program, option, prompt) == ("pi", "-e", "hi")
+    assert "process.env.FOVEATE_RUN_URL" in Path(path).read_text(encoding="utf-8")
+    assert result.environment == {"FOVEATE_RUN_URL": URL}
+
+
+def test_missing_settings_are_notes() -> None:
+    assert plan("gemini", missing_settings=["add a login"]).notes == ("add a login",)
 
 
 def test_the_configuration_of_opencode_is_merged_with_that_of_the_user() -> None:

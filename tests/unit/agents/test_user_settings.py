@@ -11,6 +11,7 @@ from foveate.agents.catalog import AGENTS, Agent, find_agent
 from foveate.agents.user_settings import (
     find_configured_urls,
     find_direct_access,
+    find_missing_settings,
     is_same_server,
     locate,
     read_document,
@@ -46,6 +47,12 @@ def write(path: Path, text: str) -> None:
             '{"provider": {"openai": {"options": {"baseURL": "@@"}}}}',
             "provider.openai.options.baseURL",
         ),
+        (
+            "opencode",
+            ".config/opencode/opencode.jsonc",
+            '{// "a"\n"url": "http://x", /* {, */ "provider": {"x": {"options": {"baseURL": "@@",} /**/,}}}',
+            "provider.x.options.baseURL",
+        ),
         ("pi", ".pi/agent/models.json", '{"providers": {"x": {"baseUrl": "@@"}}}', "providers.x.baseUrl"),
         ("aider", ".aider.conf.yml", "openai-api-base: @@", "openai-api-base"),
         ("gemini", ".gemini/.env", "# x\nexport GOOGLE_GEMINI_BASE_URL='@@'", "GOOGLE_GEMINI_BASE_URL"),
@@ -57,6 +64,7 @@ def write(path: Path, text: str) -> None:
             '{"providers": {"openai-native": {"settings": {"baseUrl": "@@"}}}}',
             "providers.openai-native.settings.baseUrl",
         ),
+        ("cline", ".cline/data/globalState.json", '{"openAiBaseUrl": "@@"}', "openAiBaseUrl"),
         ("continue", ".continue/config.yaml", "models:\n  - {name: x, apiBase: @@}", "models.0.apiBase"),
         (
             "droid",
@@ -109,6 +117,23 @@ def test_a_variable_replaces_the_folder_of_a_file(tmp_path: Path) -> None:
     write(tmp_path / "mine/config.toml", f'openai_base_url = "{PROXY}"')
 
     assert find("codex", tmp_path, CODEX_HOME=str(tmp_path / "mine")) == [("openai_base_url", PROXY)]
+
+
+_JSON = st.recursive(
+    st.none() | st.integers() | st.text('ab"\\/*,]}\n'),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text('a/*"'), inner),
+    max_leaves=8,
+)
+
+
+@given(value=_JSON, indent=st.sampled_from([None, 2]))
+def test_json_without_comments_is_read_as_it_is(
+    value: object, indent: int | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "plain.json"
+    path.write_text(json.dumps(value, indent=indent), encoding="utf-8")
+
+    assert read_document(path) == value
 
 
 @given(text=st.text(max_size=200))
@@ -174,5 +199,18 @@ def test_logins_and_variables_that_lead_past_the_gateway_are_found(tmp_path: Pat
         f"security.auth.selectedType in {path} is oauth-personal",
     ]
     assert find_reasons("claude") == []
+    settings = tmp_path / ".claude/settings.json"
+    write(settings, '{"env": {"CLAUDE_CODE_USE_BEDROCK": "1", "CLAUDE_CODE_USE_VERTEX": "0"}}')
+    assert find_reasons("claude") == [f"env.CLAUDE_CODE_USE_BEDROCK in {settings} is 1"]
     write(path, '{"security": {"auth": {"selectedType": "gemini-api-key"}}}')
     assert find_reasons("gemini") == ["GOOGLE_GENAI_USE_VERTEXAI is set"]
+
+
+def test_a_setting_that_an_agent_needs_for_a_gateway_is_missed(tmp_path: Path) -> None:
+    def find_missing(command: str) -> list[str]:
+        return list(find_missing_settings(get_agent(command), {"HOME": str(tmp_path)}, tmp_path / "work"))
+
+    assert ["selectedType" in advice for advice in find_missing("gemini")] == [True]
+    assert find_missing("claude") == []
+    write(tmp_path / ".gemini/settings.json", '{"security": {"auth": {"selectedType": "gemini-api-key"}}}')
+    assert find_missing("gemini") == []

@@ -32,7 +32,31 @@ def test_another_address_in_a_file_is_a_warning_with_file_key_and_remedy(tmp_pat
     assert finding.message == (
         f"{path} sets openai_base_url to https://proxy.example/v1, so its requests bypass the gateway"
     )
-    assert finding.advice.endswith("or start it with: foveate run codex")
+    assert finding.advice.startswith(
+        f"set it to {GATEWAY}/v1, or start the agent with: foveate run codex. If requests must still go to its"
+    )
+
+
+def test_an_address_that_a_run_cannot_replace_must_be_removed_first(tmp_path: Path) -> None:
+    path = tmp_path / ".codex/config.toml"
+    path.parent.mkdir()
+    path.write_text('model_provider = "a"\n[model_providers.a]\nbase_url = "https://proxy.example/api"')
+
+    (finding,) = check(tmp_path, "codex")
+
+    assert finding.advice.startswith(
+        f"set it to {GATEWAY}, or remove it and start the agent with: foveate run codex."
+    )
+
+
+def test_an_agent_with_settings_only_in_a_file_is_shown_the_lines(tmp_path: Path) -> None:
+    path = tmp_path / ".continue/config.yaml"
+    path.parent.mkdir()
+    path.write_text("models:\n  - {name: x, apiBase: https://api.anthropic.com/v1/}")
+
+    (finding,) = check(tmp_path, "cn")
+
+    assert finding.advice == "`foveate run --print continue` shows what to set instead"
 
 
 def test_another_address_in_the_environment_is_a_warning(tmp_path: Path) -> None:

@@ -120,15 +120,27 @@ def test_a_disabled_token_counter_is_reported() -> None:
 def test_a_degraded_gateway_says_why_and_other_servers_are_not_gateways() -> None:
     config = {"valid": False, "problem": "foveate.yaml:3: no"}
     health = {"version": "1", "status": "degraded", "config": config, "store": {"problem": None}}
-    degraded = check_gateway_health(health, "127.0.0.1:8090", "http://127.0.0.1:8090/health")
+    degraded = check_gateway_health(health, "127.0.0.1:8090", "http://127.0.0.1:8090/health", "/a")
 
     assert degraded is not None
     assert degraded.level is Level.WARNING
     assert degraded.message.endswith("version 1, and is degraded; config: foveate.yaml:3: no")
-    healthy = check_gateway_health({**health, "status": "ok"}, "127.0.0.1:8090", "")
+    healthy = check_gateway_health({**health, "status": "ok"}, "127.0.0.1:8090", "", "/a")
     assert healthy is not None
     assert healthy.level is Level.OK
-    assert check_gateway_health({"hello": 1}, "", "") is check_gateway_health([], "", "") is None
+    assert check_gateway_health({"hello": 1}, "", "", "") is check_gateway_health([], "", "", "") is None
+
+
+def test_a_gateway_with_another_store_is_a_warning() -> None:
+    health = {"version": "1", "status": "ok", "store": {"where": "/home/ana/foveate.sqlite"}}
+    other = check_gateway_health(health, "127.0.0.1:8090", "", "sqlite:////home/bo/foveate.sqlite")
+    same = check_gateway_health(health, "127.0.0.1:8090", "", "sqlite:////home/ana/foveate.sqlite")
+
+    assert other is not None
+    assert other.level is Level.WARNING
+    assert other.message.endswith("with another store than this configuration: /home/ana/foveate.sqlite")
+    assert same is not None
+    assert same.level is Level.OK
 
 
 def test_missing_notes_are_reported(tmp_path: Path) -> None:

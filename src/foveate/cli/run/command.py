@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import sleep, time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 _IS_COMMAND = "foveate.run.is_command"
-_TEMPORARY_FOLDER = "TEMPORARY_FOLDER"
 # A gateway that goes on running stores charges a moment after the response.
 _SETTLE_SECONDS = 0.4
 _MAX_READS = 6
@@ -102,26 +100,25 @@ def command(
         configured = load_configured_gateway(config_file, os.environ)
         run = new_run(name or (agent.name if agent else Path(program).stem))
         if print_:
-            plan = _make_plan(agent, words, configured.url, run, environment, configured, _TEMPORARY_FOLDER)
+            plan = _make_plan(agent, words, configured.url, run, environment, configured)
             _print_plan(plan, agent, run, as_json=json)
             return
         _check_program(words[0], environment, agent)
         if agent is not None and agent.needs_lines:
-            plan = _make_plan(agent, words, configured.url, run, environment, configured, "")
+            plan = _make_plan(agent, words, configured.url, run, environment, configured)
             _confirm_lines(plan, agent)
         started_at = time()
-        with TemporaryDirectory(prefix="foveate-run-") as folder:
-            with open_gateway(
-                configured, config_file, needs_configured_address=agent is not None and agent.needs_lines
-            ) as gateway:
-                plan = _make_plan(agent, words, gateway.url, run, environment, configured, folder)
-                code = _run(plan, folder, environment)
-            if not quiet:
-                recorded_as = agent.name if agent is not None and agent.needs_lines else None
-                summary = _read_summary(configured, gateway, run, recorded_as, started_at)
-                if summary is not None:
-                    advice = _find_advice(summary, agent, gateway, run)
-                    _print_summary(summary, run, code, advice, as_json=json)
+        with open_gateway(
+            configured, config_file, needs_configured_address=agent is not None and agent.needs_lines
+        ) as gateway:
+            plan = _make_plan(agent, words, gateway.url, run, environment, configured)
+            code = _run(plan, environment)
+        if not quiet:
+            recorded_as = agent.name if agent is not None and agent.needs_lines else None
+            summary = _read_summary(configured, gateway, run, recorded_as, started_at)
+            if summary is not None:
+                advice = _find_advice(summary, agent, gateway, run)
+                _print_summary(summary, run, code, advice, as_json=json)
         raise typer.Exit(code)
 
 
@@ -155,21 +152,21 @@ def _make_plan(
     run: "RunPrefix",
     environment: Mapping[str, str],
     configured: "ConfiguredGateway",
-    folder: str,
 ) -> "LaunchPlan":
     from foveate.agents.launch import plan_launch
-    from foveate.agents.user_settings import find_configured_urls, find_direct_access
+    from foveate.agents.user_settings import find_configured_urls, find_direct_access, find_missing_settings
 
     found = [] if agent is None else list(find_configured_urls(agent, environment, Path()))
     direct_access = [] if agent is None else list(find_direct_access(agent, environment, Path()))
+    missing = [] if agent is None else list(find_missing_settings(agent, environment, Path()))
     return plan_launch(
         agent,
         words,
         f"{gateway_url}{run}",
         environment,
-        folder=folder,
         configured=found,
         direct_access=direct_access,
+        missing_settings=missing,
         gateway_url=configured.url,
     )
 
@@ -188,11 +185,9 @@ def _confirm_lines(plan: "LaunchPlan", agent: "Agent") -> None:
         raise BadOption("nothing was started")
 
 
-def _run(plan: "LaunchPlan", folder: str, environment: Mapping[str, str]) -> int:
+def _run(plan: "LaunchPlan", environment: Mapping[str, str]) -> int:
     from foveate.cli.run.process import run_in_foreground
 
-    for name, text in plan.files.items():
-        Path(folder, name).write_text(text, encoding="utf-8")
     for note in plan.notes:
         console.print_note(note)
     return run_in_foreground(plan.arguments, {**environment, **plan.environment})

@@ -93,9 +93,11 @@ def is_running(configured: ConfiguredGateway) -> bool:
     health = _read_health(configured)
     if health.get("version") != foveate.__version__:
         return False
+    from foveate.store import is_same_store
+
     store = health.get("store")
     where = store.get("where") if isinstance(store, dict) else None
-    return isinstance(where, str) and _is_same_store(where, configured.store_url)
+    return isinstance(where, str) and is_same_store(where, configured.store_url)
 
 
 def _read_health(configured: ConfiguredGateway) -> dict[str, object]:
@@ -110,18 +112,6 @@ def _read_health(configured: ConfiguredGateway) -> dict[str, object]:
     finally:
         connection.close()
     return health if isinstance(health, dict) else {}
-
-
-def _is_same_store(where: str, url: str) -> bool:
-    """Compare what a gateway reports with a URL. A relative path says nothing: its folder is unknown."""
-    from foveate.store import is_server
-
-    if is_server(url):
-        from foveate.store.postgres import redact_server_url
-
-        return where == redact_server_url(url)
-    path = Path(url.removeprefix("sqlite:///"))
-    return Path(where).is_absolute() and Path(where) == path.absolute()
 
 
 @contextmanager

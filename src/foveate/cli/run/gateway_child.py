@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from foveate.config.overrides import ServeFlags
-from foveate.errors import FoveateError
+from foveate.errors import CannotListen, FoveateError
 from foveate.gateway.server.serve import load_live_config, serve, start_logging
-from foveate.http.listening_sockets import open_listening_socket, socket_url
+from foveate.http.listening_sockets import find_listener_command, open_listening_socket, socket_url
 from foveate.paths import data_folder, default_config_paths
 
 HOST = "127.0.0.1"
@@ -35,5 +35,11 @@ def main(port: int, config: Path | None) -> None:
 if __name__ == "__main__":
     try:
         main(int(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+    except CannotListen as error:  # only if the agent has this port in a file of its own
+        finder = find_listener_command(error.port, sys.platform)
+        sys.exit(
+            f"foveate: {error}; end what uses it ({finder}), or change the port both in"
+            " foveate.yaml (server.port) and in the settings of the agent"
+        )
     except FoveateError as error:
         sys.exit(f"foveate: {error}")

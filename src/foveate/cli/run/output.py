@@ -14,9 +14,6 @@ from foveate.cli.tables import format_amount, style_text
 
 def plan_lines(plan: LaunchPlan) -> Iterator[str]:
     """Show what would be set, in a form that a shell accepts."""
-    for name, text in plan.files.items():
-        yield f"# a temporary file, {name}:"
-        yield from (f"#   {line}" for line in text.splitlines())
     yield from (f"export {name}={quote(value)}" for name, value in plan.environment.items())
     yield join(plan.arguments)
 
@@ -27,7 +24,6 @@ def plan_object(plan: LaunchPlan, *, agent: str, run: str) -> dict[str, object]:
         "run": run,
         "arguments": list(plan.arguments),
         "environment": dict(plan.environment),
-        "files": dict(plan.files),
         "notes": list(plan.notes),
         "lines": plan.lines or None,
         "lines_file": plan.lines_file if plan.lines else None,

@@ -14,7 +14,7 @@ URL = "http://127.0.0.1:8090"
     "agent", [agent for agent in AGENTS if agent.needs_lines], ids=lambda agent: agent.word
 )
 def test_a_command_is_to_be_run_and_lines_are_to_be_added(agent: Agent) -> None:
-    plan = plan_launch(agent, [agent.command], URL, {}, folder="", gateway_url=URL)
+    plan = plan_launch(agent, [agent.command], URL, {}, gateway_url=URL)
 
     heading = next(lines_to_add(plan, agent))
 
