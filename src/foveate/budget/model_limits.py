@@ -13,7 +13,7 @@ from pathlib import Path
 from foveate.budget.budget import Budget
 from foveate.budget.prompt import LimitSource
 from foveate.errors import BadOption
-from foveate.tokens.families import normalize_model_name, tokenizer_name_candidates
+from foveate.tokens.model_names import normalize_model_name, tokenizer_name_candidates
 
 MAX_TOKENS_VARIABLE = "CONTEXT_MAX_TOKENS"
 DEFAULT_TOKENS = 16_384

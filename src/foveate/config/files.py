@@ -4,6 +4,7 @@ import codecs
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import BinaryIO
 from foveate.errors import UnreadableInput, UnwritableFile
 
 StrPath = str | os.PathLike[str]
+FileStamp = tuple[int, int, int] | None
+"""Identifies a state of a file; None if there is none."""
 
 _CHUNK_BYTES = 16_000_000
 
@@ -31,6 +34,15 @@ _REMEDIES = {
     errno.ENOENT: "create the folder first",
     errno.ENOTDIR: "choose a path whose folders exist",
 }
+
+
+def read_file_stamp(path: str) -> FileStamp:
+    """Return what identifies this state of a file; None if there is no such file."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - runs for every request
+    except OSError:
+        return None
+    return None if stat.S_ISDIR(status.st_mode) else (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def read_bytes(path: Path, *, limit_bytes: int) -> bytes:

@@ -1,8 +1,6 @@
 """Live configuration: a changed file takes effect on the next request; an invalid one is ignored."""
 
 import logging
-import os
-import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +8,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from foveate.config.document import MAX_SETTINGS_BYTES
-from foveate.config.files import display_path, read_bytes
+from foveate.config.files import FileStamp, display_path, read_bytes, read_file_stamp
 from foveate.config.load import Configuration, build_from_bytes
 from foveate.errors import FoveateError
 
@@ -21,8 +19,6 @@ BuiltT = TypeVar("BuiltT")
 CHECK_INTERVAL_SECONDS = 0.05
 # Used if there is no file.
 _EMPTY_CONFIG = b"# all by default\n"
-# Identifies a state of a file; None if there is none.
-FileStamp = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +153,3 @@ class LiveSettings(Generic[BuiltT]):
         value = build_from_bytes(text, display_path(path), self._build)
         self.text = text
         return value
-
-
-def read_file_stamp(path: str) -> FileStamp:
-    """Return what identifies this state of a file; None if there is no such file."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 - runs for every request
-    except OSError:
-        return None
-    return None if stat.S_ISDIR(status.st_mode) else (status.st_mtime_ns, status.st_size, status.st_ino)

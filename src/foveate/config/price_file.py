@@ -6,8 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from foveate.config.files import display_path, read_bytes, replace_file
-from foveate.config.live import FileStamp, read_file_stamp
+from foveate.config.files import FileStamp, display_path, read_bytes, read_file_stamp, replace_file
 from foveate.cost.pricing.price_file import (
     MAX_FILE_BYTES,
     ImportedPrices,

@@ -15,7 +15,7 @@ from typing import Any
 
 from foveate.errors import BadOption
 from foveate.model import Area, CacheUsage, Ttl
-from foveate.tokens.families import normalize_model_name, tokenizer_name_candidates
+from foveate.tokens.model_names import normalize_model_name, tokenizer_name_candidates
 
 _TABLE = Path(__file__).with_name("rules.toml")
 # Bounded, since a long-lived process may see many model names.

@@ -10,7 +10,6 @@ from foveate.caching import DEFAULT_CAPACITY
 from foveate.tokens.counter import RequestCounter
 from foveate.tokens.rendering.rendering import RenderingRules
 from foveate.tokens.tokenizers.bpe import BpeTokenizer, BpeVocabulary
-from foveate.tokens.tokenizers.claude import normalize_claude_name
 from foveate.tokens.tokenizers.estimate import build_estimator
 from foveate.tokens.tokenizers.tokenizer import Tokenizer
 from foveate.tokens.tokenizers.vocabularies import bundled_vocabulary, load_vocabulary_file
@@ -21,22 +20,6 @@ _GEMINI_NAME = re.compile(r"gemini")
 _OPENAI_NAME = re.compile(
     r"(^|[/.:])(openai-)?(gpt-(?!oss|2\b|2-|j-|j\b|neo)|chatgpt|o\d(-|$)|codex|davinci|babbage|computer-use|text-embedding-(3|ada))"
 )
-_MAX_NAME_CHARS = 128
-# Prefixes that do not change the model: regions, makers, hosts.
-_NAME_PREFIX = re.compile(
-    r"((us|eu|apac|au|jp|in|gov|global|regional|ft|azure|databricks|snowflake|fw|ai21|alibaba|amazon|anthropic"
-    r"|cohere|deepseek|google|meta|minimax|mistral|mistralai|moonshot|moonshotai|nvidia|openai|qwen|writer|x-?ai"
-    r"|z-?ai)-)*+"
-)
-# Suffixes that do not change the model: dates, sizes, variants of tuning, quantization and serving.
-_NAME_SUFFIX = re.compile(
-    r"(-(\d{4}-\d\d-\d\d|\d\d-\d{4}|\d\d-\d\d|\d{8}|\d{6}|\d{4}|00\d|v\d+(-\d)?|1-0|[ae]?(\d+x)?\d+(-\d+)?[bekmt]"
-    r"|base|basic|beta|chat|default|exp|experimental|extended|fast|high|highspeed|instant|instruct|it|latest"
-    r"|lightning|low|preview|reasoning|non-reasoning|thinking|turbo|versatile|vision|awq|bf16|dynamic|fp16|fp4|fp8"
-    r"|gguf|gptq|int4|int8|lora|mlx|mxfp4|nvfp4|batch|cloud|free|hf|maas|us)(?=-|$))*+"
-)
-# A longer version number is another model: `gpt-5.9` is not a build of `gpt-5`.
-_CONTINUED_VERSION = re.compile(r"-\d{1,2}(-|$)")
 # Additional relative margin for a version that is not known yet, and is counted like a related one.
 _UNKNOWN_VERSION_SPREAD = 0.1
 # Bounded, since a long-lived process can see any number of model names.
@@ -117,30 +100,6 @@ def find_vocabulary(model: str) -> BpeVocabulary | None:
 
 def is_claude(model: str) -> bool:
     return _CLAUDE_NAME.search(model.lower()) is not None
-
-
-def normalize_model_name(model: str) -> str:
-    """Return the name without its path, in lower-case letters and digits separated by hyphens."""
-    name = normalize_claude_name(model.rpartition("/")[2][:_MAX_NAME_CHARS])
-    name = re.sub(r"(?<=\d)p(?=\d)", "-", name)  # Fireworks writes 3p1 for 3.1
-    return re.sub(r"[^a-z0-9]+", "-", name).strip("-")
-
-
-def tokenizer_name_candidates(name: str) -> tuple[list[str], list[str]]:
-    """Return the parts of a name that may identify the model: those that cover all of it, and the others."""
-    exact_names: list[str] = []
-    related_names: list[str] = []
-    hyphens = [position for position, char in enumerate(name) if char == "-"]
-    for end in (*hyphens, len(name)):
-        suffix = _NAME_SUFFIX.match(name, end)
-        is_complete = suffix is not None and suffix.end() == len(name)
-        continues = _CONTINUED_VERSION.match(name, suffix.end() if suffix else end)
-        for start in (0, *(position + 1 for position in hyphens if position < end)):
-            if is_complete and _NAME_PREFIX.fullmatch(name, 0, start):
-                exact_names.append(name[start:end])
-            elif not continues:
-                related_names.append(name[start:end])
-    return exact_names, related_names
 
 
 @dataclass(frozen=True, slots=True)

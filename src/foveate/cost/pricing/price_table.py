@@ -38,7 +38,7 @@ from foveate.cost.pricing.rates import (
     upper_bound_by_kind,
 )
 from foveate.formats.response.usage import BillableUnit
-from foveate.tokens.families import normalize_model_name
+from foveate.tokens.model_names import normalize_model_name
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice, Provider, TieredPrices

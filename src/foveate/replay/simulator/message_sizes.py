@@ -21,7 +21,7 @@ from foveate.prompt_cache.rules import CacheRules
 from foveate.replay.recording import RecordedMessage
 from foveate.replay.simulator.history import THINKING_KINDS, TOOL_RESULT_KINDS
 from foveate.tokens import counter_for
-from foveate.tokens.families import normalize_model_name
+from foveate.tokens.model_names import normalize_model_name
 from foveate.tokens.tokenizers.claude import claude_family
 
 _OPAQUE_KIND = "opaque"

@@ -17,6 +17,7 @@ import msgspec
 
 from foveate.caching import register
 from foveate.model import TokenCount
+from foveate.tokens.model_names import normalize_claude_name
 from foveate.tokens.tokenizers.bpe import BpeVocabulary, token_steps
 from foveate.tokens.tokenizers.estimate import build_estimator
 from foveate.tokens.tokenizers.tokenizer import AdditiveCounts, TextLength, Tokenizer, length_to_count
@@ -125,12 +126,6 @@ class ClaudeConstants(msgspec.Struct, frozen=True):
 class FittedConstants(msgspec.Struct, frozen=True):
     fitted: str
     families: dict[str, ClaudeConstants]
-
-
-def normalize_claude_name(model: str) -> str:
-    """Return the name in Anthropic's spelling: `claude-4.5-sonnet` is `claude-sonnet-4-5`."""
-    name = re.sub(r"[._@ ]", "-", model.lower())
-    return re.sub(r"claude-([4-9](?:-\d)?)-(opus|sonnet|haiku|fable|mythos)\b", r"claude-\2-\1", name)
 
 
 def parse_claude_version(model: str) -> ClaudeVersion | None:

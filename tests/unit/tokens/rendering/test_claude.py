@@ -14,12 +14,12 @@ import foveate
 from foveate import formats
 from foveate.model import Format
 from foveate.tokens import RequestCount, counter_for, with_model
+from foveate.tokens.model_names import normalize_claude_name
 from foveate.tokens.tokenizers.claude import (
     TOKEN_CLASSES,
     classify_token,
     claude_family,
     load_class_table,
-    normalize_claude_name,
 )
 from foveate.tokens.tokenizers.vocabularies import bundled_vocabulary
 
