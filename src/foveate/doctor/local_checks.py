@@ -337,8 +337,8 @@ def check_gateway_health(health: object, address: str, url: str, store_url: str)
     store = health.get("store")
     where = store.get("where") if isinstance(store, dict) else None
     # The folder of a relative path is unknown.
-    is_named = isinstance(where, str) and (is_server(where) or Path(where).is_absolute())
-    if is_named and not is_same_store(where, store_url):
+    has_name = isinstance(where, str) and (is_server(where) or Path(where).is_absolute())
+    if has_name and not is_same_store(str(where), store_url):
         return warning_finding(
             "port",
             f"{message}, with another store than this configuration: {where}",
