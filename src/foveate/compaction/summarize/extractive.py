@@ -81,8 +81,6 @@ class _SummarySection(StrEnum):
 # These sections need no heading: each of their lines says what it is.
 _SELF_DESCRIBING = frozenset((_SummarySection.FILES, _SummarySection.NAMES))
 _HEADINGS_SHARE = 0.02
-# The lines of these sections consist of several sentences.
-_QUOTING = frozenset((_SummarySection.GOAL, _SummarySection.STATE))
 
 # The maximum share of constraints and labelled statements, of the goal, and of each section, in the order in
 # which they are filled.
@@ -256,6 +254,13 @@ class _SectionEntry:
         return index + 1 if index >= 0 else None
 
     @property
+    def is_quotation(self) -> bool:
+        """Return whether it may consist of several sentences: a request, or the last text of the assistant."""
+        return self.section is _SummarySection.GOAL or (
+            self.section is _SummarySection.STATE and self.order[0] < 0
+        )
+
+    @property
     def line(self) -> str:
         return self.text if self.group is not None else f"{LINE_START}{self.prefix}{self.text}"
 
@@ -270,6 +275,8 @@ class _SummaryBuilder:
         self._entries: list[_SectionEntry] = []
         self._texts: set[str] = set()
         """Texts of lines, without groups."""
+        self._quotes: list[str] = []
+        """Texts of several sentences."""
 
     def fill(self, entries: Iterable[_SectionEntry], share_tokens: int | None = None) -> bool:
         """Add the entries that fit, within `share_tokens`. Return whether any was added."""
@@ -286,6 +293,8 @@ class _SummaryBuilder:
                 self._entries.append(entry)
                 if entry.group is None:
                     self._texts.add(entry.text)
+                if entry.is_quotation:
+                    self._quotes.append(entry.text)
                 room -= cost
                 added = True
         self._fit()
@@ -345,7 +354,7 @@ class _SummaryBuilder:
         """Return whether a line contains the sentence, such as a request, or it is no longer true."""
         if sentence in self._outdated or sentence in self._texts:
             return True
-        return any(sentence in entry.text for entry in self._entries if entry.section in _QUOTING)
+        return any(sentence in quote for quote in self._quotes)
 
     def _remaining_tokens(self) -> int:
         return self._limit_tokens - self._count(self._render(self._entries))
@@ -364,6 +373,7 @@ class _SummaryBuilder:
         if low < len(self._entries):
             self._entries = self._entries[:low]
             self._texts = {entry.text for entry in self._entries if entry.group is None}
+            self._quotes = [entry.text for entry in self._entries if entry.is_quotation]
 
     def _render(self, entries: Sequence[_SectionEntry]) -> str:
         sections = {
@@ -455,7 +465,8 @@ def _says_something(statement: Statement) -> bool:
     """Return whether a statement is more than small talk."""
     is_plain = statement.kind is StatementKind.OTHER and not statement.label and not statement.is_summary
     # A cue is a word too: "An aisle seat is better."
-    return not is_plain or len(statement.subject.words) + statement.subject.has_cue >= _MIN_CONTENT_WORDS
+    subject = statement.subject
+    return not is_plain or len(subject.words) + subject.has_cue + bool(subject.phrases) >= _MIN_CONTENT_WORDS
 
 
 _MIN_CONTENT_WORDS = 3
