@@ -36,7 +36,7 @@ from foveate.compaction.facts.sentences import (
 )
 from foveate.compaction.facts.statements import Statement, find_statements
 from foveate.compaction.facts.texts import Speaker, message_texts
-from foveate.compaction.facts.updates import find_replacements, is_repeated
+from foveate.compaction.facts.updates import complete_ellipses, find_replacements, is_repeated
 from foveate.formats.json_text import large_json
 from foveate.model import Message, ToolCall, ToolResult
 
@@ -98,7 +98,7 @@ def extract_facts(messages: Sequence[Message]) -> tuple[Fact, ...]:
 
 def read_conversation(messages: Sequence[Message], later: Sequence[Message] = ()) -> Conversation:
     """Read `messages`, of which some may no longer be true because of `later` ones."""
-    statements = find_statements([*messages, *later])
+    statements = complete_ellipses(find_statements([*messages, *later]))
     replaced = {
         old: new
         for old, new in find_replacements(statements).items()

@@ -17,8 +17,10 @@ from foveate.compaction.facts.subjects import (
     POSSESSIVE,
     Subject,
     cut_reason,
+    find_stem,
     find_subject,
     language,
+    split_words,
     starts_with_value,
 )
 from foveate.compaction.facts.texts import Speaker, message_texts
@@ -133,7 +135,7 @@ def _read_summary(text: str, message_index: int, text_index: int) -> Iterator[St
         content = content.removeprefix(prefix)
         speaker = Speaker.MODEL if prefix == ASSISTANT_PREFIX else Speaker.USER
         if content:
-            subject = _find_subject(content)
+            subject = find_statement_subject(content, speaker)
             yield Statement(
                 text=content,
                 kind=_classify(content, subject, speaker),
@@ -163,7 +165,7 @@ def _read_prose(text: str, speaker: Speaker, message_index: int, text_index: int
         label = find_label(sentence) if speaker is Speaker.USER else ""
         if is_document and not (label or _is_constraint(sentence, speaker)):
             continue
-        subject = _find_subject(sentence)
+        subject = find_statement_subject(sentence, speaker)
         kind = _classify(sentence, subject, speaker)
         if is_question(sentence) and kind is not StatementKind.CONSTRAINT:
             continue
@@ -190,12 +192,13 @@ def _read_prose(text: str, speaker: Speaker, message_index: int, text_index: int
 _CONFIRMED = frozenset((StatementKind.TASK, StatementKind.FACT, StatementKind.DECISION))
 
 
-def _find_subject(sentence: str) -> Subject:
+def find_statement_subject(sentence: str, speaker: Speaker = Speaker.USER) -> Subject:
+    """The subject of a sentence as it was said, perhaps with a label and quotations."""
     plain = _unquoted(sentence)
     unlabelled = strip_label(plain)
-    if unlabelled != plain and starts_with_value(unlabelled):
-        return find_subject(plain)  # "Budget: 2,400 euros": the label says what the value is
-    return find_subject(unlabelled)
+    # "Budget: 2,400 euros": the label says what the value is.
+    is_value = unlabelled != plain and starts_with_value(unlabelled)
+    return find_subject(plain if is_value else unlabelled, with_clauses=speaker is Speaker.USER)
 
 
 def _find_cancelled(sentence: str) -> tuple[frozenset[str], ...]:
@@ -207,10 +210,11 @@ def _find_cancelled(sentence: str) -> tuple[frozenset[str], ...]:
     start = max(text.rfind(mark, 0, match.start()) for mark in ",;:.") + 1
     ends = [end for mark in ",;:." if (end := text.find(mark, match.end())) >= 0]
     clause = cut_reason(text[start : min(ends, default=len(text))][:_MAX_CANCEL_CHARS])
-    parts = (find_subject(part).words for part in language().conjunctions.split(clause))
+    parts = map(find_subject, language().conjunctions.split(clause))
     cancelled = (
-        frozenset(stem for stem, word in words.items() if word not in language().cancel_words)
-        for words in parts
+        frozenset(stem for stem, word in part.words.items() if word not in language().cancel_words)
+        | {find_stem(word) for value in part.all_values for word in split_words(value)}
+        for part in parts
     )
     return tuple(filter(None, cancelled))
 
@@ -261,7 +265,7 @@ def _belongs_to_label(sentence: str, labelled: str) -> bool:
     words = sentence.split(maxsplit=_REFERENCE_WORDS)[:_REFERENCE_WORDS]
     if not language().back_references.isdisjoint(word.strip(".,!?").lower() for word in words):
         return True
-    subject = _find_subject(sentence)
+    subject = find_statement_subject(sentence)
     names_subject = bool(subject.topic) or any(relation == POSSESSIVE for relation, _ in subject.qualifiers)
     is_task = find_phrase(FactKind.TASK, find_label(labelled)) is not None
     return not is_task and not (names_subject and subject.values)

@@ -39,13 +39,28 @@ _CLAUSE_END = re.compile(
 # Who says something is not what it is about: "Ana says that the hotel …".
 _ATTRIBUTION = re.compile(
     r"^(?:[\w'’.-]{1,40}\s){1,3}"
-    r"(?:says?|said|confirmed|reports?|reported|wrote|thinks|told (?:me|us)|sagt|sagte|schreibt|dit|dice|diz)"
-    r"(?:,?\s(?:that|dass|que|che))?\s(?=\S)"
+    r"(?:says?|said|confirmed|reports|reported|wrote|thinks|told (?:me|us)|sagt|sagte|schreibt|dit|dice|diz"
+    r"|(?:wants?|wanted|asks|asked|recommends?|recommended|suggests?|suggested|insists?|insisted|agreed|decided)"
+    r"(?: (?:for|on|upon))?(?: (?:us|me|you))?(?: to)?)"
+    r"(?:,?\s(?:that|dass|que|che))?\s(?=\S+\s\S)"
+)
+# Nor is what happened before: "After the pilot we incubate the plates for 36 hours."
+_AFTER = re.compile(
+    r"^(?:after the|following the|since|nach de[mr]|seit|après l[ea]|depuis|desde|dopo il|dopo la)"
+    r"\s(?:[\w'’.-]{1,40}\s){1,3}?(?=(?:the|we|i|you|they|he|she|it|our|my|der|die|das|wir|ich|le|la|les|nous|je|el|il)\s)",
+    re.IGNORECASE,
 )
 # A reason at the end of a sentence is about something else: "…, because Ana works until the 13th".
 _REASON = re.compile(
     r",?\s(?:because|due to|weil|wegen|parce que|à cause|porque|debido a|perché|a causa)\b"
     r"|,\s(?:since|as|da|denn|car|puisque|ya que|poiché|pois)\s",
+    re.IGNORECASE,
+)
+# What is wrong: "on Thursday, not Tuesday", "in bed 5 instead of bed 2".
+_REJECTED = re.compile(
+    r"(?:,\s(?:and\s)?(?:not|nicht|pas|non|no|não)"
+    r"|,?\s(?:instead of|rather than|statt|anstatt|au lieu de|en vez de|invece di|em vez de))"
+    r"\s([^,.;:!?\n]{1,60})(?=[,.;:!?\n]|$)",
     re.IGNORECASE,
 )
 # Clauses of a sentence, also short ones: "Paula is ill, so Igor brings the projector."
@@ -59,10 +74,16 @@ _BOUND_WORDS = frozenset(
 )
 _OF_WORDS = frozenset(("of", "von", "sur", "de", "di"))
 _ONLY_WORDS = frozenset(("only", "nur", "seulement", "solo", "sólo", "soltanto", "apenas", "somente"))
+_DIRECTIONS = (("from", "to"), ("von", "nach"), ("aus", "nach"), ("da", "per"))
 _DEFINITE_ARTICLES = frozenset(("the", "der", "die", "das", "den", "dem", "le", "la", "el", "il", "lo", "o"))
 _MIN_STEM_CHARS = 3
 _MAX_WORDS = 50_000
 _MAX_VALUE_WORDS = 12
+_MAX_PARTS = 6
+_HOUSE_NUMBER = re.compile(r"\d{1,5}[a-zA-Z]?")
+_CAPITALS = re.compile(r"[A-Z][A-Z0-9-]{0,5}")
+_CAPITALS_OR_DIGITS = re.compile(r"[A-Z0-9-]{0,5}\d[A-Z0-9-]{0,5}")
+_UNIT = re.compile(r"(?<=\d)[a-zµ°%²³]{1,4}$")
 _START, _END = "^", "$"
 
 
@@ -73,6 +94,7 @@ class ValueType(StrEnum):
     NUMBER = "number"
     CODE = "code"
     PATH = "path"
+    ADDRESS = "address"
     NAME = "name"
 
 
@@ -82,6 +104,8 @@ class Language:
 
     update_cues: re.Pattern[str]
     update_words: frozenset[str]
+    correction_cues: frozenset[str]
+    interjections: re.Pattern[str]
     attribute_cues: frozenset[str]
     determiners: frozenset[str]
     prepositions: frozenset[str]
@@ -95,16 +119,20 @@ class Language:
     preference_cues: re.Pattern[str]
     task_cues: re.Pattern[str]
     back_references: frozenset[str]
+    demonstratives: frozenset[str]
     function_words: frozenset[str]
     currencies: frozenset[str]
     weekdays: frozenset[str]
     months: frozenset[str]
     number_words: frozenset[str]
+    frequencies: frozenset[str]
     times_of_day: frozenset[str]
     generic_names: frozenset[str]
     open_ends: frozenset[str]
     german_words: frozenset[str]
     suffixes: tuple[str, ...]
+    dimensions: Mapping[str, str]
+    """Units of measurement, each with the first unit of what it measures."""
 
 
 @cache
@@ -113,6 +141,8 @@ def language() -> Language:
     return Language(
         update_cues=compile_phrases(table["update_cues"]),
         update_words=frozenset(word for phrase in table["update_cues"] for word in phrase.split()),
+        correction_cues=frozenset(table["correction_cues"]),
+        interjections=compile_phrases(table["interjections"]),
         attribute_cues=frozenset(table["attribute_cues"]),
         determiners=frozenset(table["determiners"]),
         prepositions=frozenset(table["prepositions"]),
@@ -126,16 +156,19 @@ def language() -> Language:
         preference_cues=compile_phrases(table["preference_cues"]),
         task_cues=compile_phrases(table["task_cues"]),
         back_references=frozenset(table["back_references"]),
+        demonstratives=frozenset(table["demonstratives"]),
         function_words=frozenset(table["function_words"]),
         currencies=frozenset(table["currencies"]),
         weekdays=frozenset(table["weekdays"]),
         months=frozenset(table["months"]),
         number_words=frozenset(table["number_words"]),
+        frequencies=frozenset(table["frequencies"]),
         times_of_day=frozenset(table["times_of_day"]),
         generic_names=frozenset(table["generic_names"]),
         open_ends=frozenset(table["open_ends"]),
         german_words=frozenset(table["german_words"]),
         suffixes=tuple(sorted(table["suffixes"], key=len, reverse=True)),
+        dimensions={unit: units[0] for units in table["dimensions"] for unit in units},
     )
 
 
@@ -161,10 +194,30 @@ class Subject:
     condition: str
     """The stem of the first noun after a preposition at the start: "With the trailer …"."""
     has_cue: bool
+    is_correction: bool
+    """One of its cues says that something earlier is no longer true: "instead"."""
     is_negated: bool
     is_step: bool
     is_unique: bool
     """There can be only one such value: "the door code X", "only X may"."""
+    units: Mapping[str, str]
+    """What numbers count, by the number: "replica", or for units of measurement, what they measure."""
+    phrases: frozenset[tuple[str, ...]]
+    """The stems after each article that follows no preposition: what it is about, or what is done to it."""
+    rejected: frozenset[str] = frozenset()
+    """The words of what it says is wrong: "…, not Tuesday"."""
+    heads: frozenset[str] = frozenset()
+    """Its first word, and if that is followed by an article, the last word of what it stands for."""
+    focuses: tuple["Subject", ...] = ()
+    """Its clauses that give a value, if it has several: "We have more users, so run 5 replicas."."""
+
+    @property
+    def is_elliptical(self) -> bool:
+        """Return whether it only gives a value, and does not say of what: "Make it 7 o'clock."."""
+        units = language().dimensions
+        return bool(self.all_values) and all(
+            word in units or stem in self.units.values() for stem, word in self.words.items()
+        )
 
     @property
     def has_hard_value(self) -> bool:
@@ -186,9 +239,12 @@ class _Token:
     """Part of the value of the token before."""
 
 
-def find_subject(sentence: str) -> Subject:
-    """The subject of a sentence without its label."""
-    sentence = _ATTRIBUTION.sub("", cut_reason(sentence), count=1)
+def find_subject(sentence: str, *, with_clauses: bool = False) -> Subject:
+    """The subject of a sentence without its label; `with_clauses`: and those of its clauses."""
+    sentence = _AFTER.sub("", _ATTRIBUTION.sub("", cut_reason(sentence), count=1), count=1)
+    rejected = _REJECTED.search(sentence)
+    if rejected:
+        sentence = sentence[: rejected.start()] + sentence[rejected.end() :]
     cue_spans = [
         match.span()
         for match in language().update_cues.finditer(sentence)
@@ -199,9 +255,36 @@ def find_subject(sentence: str) -> Subject:
     valued = [clause for clause in clauses if any(token.value_type is not None for token in clause)]
     opening = _OPENING.match(sentence)
     is_step = language().step_cues.match(sentence, opening.end() if opening else 0) is not None
+    has_cue = bool(cue_spans) or rejected is not None
+    parts = _split_parts(sentence)
+    is_correction = any(sentence[start:end].lower() in language().correction_cues for start, end in cue_spans)
     return _build_subject(
-        valued or clauses, parts=_split_parts(sentence), has_cue=bool(cue_spans), is_step=is_step
+        valued or clauses,
+        parts=parts,
+        has_cue=has_cue,
+        is_step=is_step,
+        is_correction=is_correction,
+        rejected=frozenset(find_stem(word) for word in split_words(rejected[1].lower()))
+        if rejected
+        else frozenset(),
+        focuses=tuple(_find_focuses(sentence, cue_spans, has_cue=has_cue, is_step=is_step))
+        if with_clauses and len(parts) > 1
+        else (),
     )
+
+
+def _find_focuses(
+    sentence: str, cue_spans: Sequence[tuple[int, int]], *, has_cue: bool, is_step: bool
+) -> Iterator[Subject]:
+    ends = [(match.start(), match.end()) for match in _PART_END.finditer(sentence)]
+    start = 0
+    for end, next_start in [*ends, (len(sentence), 0)][:_MAX_PARTS]:
+        tokens = _read_clause(sentence, start, end, cue_spans)
+        if any(token.value_type is not None for token in tokens):
+            yield _build_subject(
+                [tokens], parts=_split_parts(sentence[start:end]), has_cue=has_cue, is_step=is_step
+            )
+        start = next_start
 
 
 def _split_parts(sentence: str) -> tuple[frozenset[str], ...]:
@@ -277,17 +360,20 @@ def is_generic_name(name: str) -> bool:
 
 def _split_tokens(sentence: str, start: int, end: int) -> list[_Token]:
     function_words = language().function_words
-    tokens = []
+    tokens: list[_Token] = []
     for match in _TOKEN.finditer(sentence, start, end):
         text = match[0].rstrip(_TRAILING)
         if text:
             lower = text.lower()
-            tokens.append(_Token(text, lower, match.start(), lower in function_words))
+            is_letter = len(text) == 1 and text.isupper() and text != "I" and bool(tokens)  # "server A"
+            is_function_word = lower in function_words and not is_letter
+            tokens.append(_Token(text, lower, match.start(), is_function_word))
     return tokens
 
 
 def _mark_hard_values(tokens: Sequence[_Token]) -> None:
     words = language()
+    is_german = _is_german(tokens)
     before: _Token | None = None  # the value that ends just before
     for number, token in enumerate(tokens):
         if token.continues:
@@ -298,11 +384,19 @@ def _mark_hard_values(tokens: Sequence[_Token]) -> None:
         lower = token.lower
         if lower in words.number_words and not token.is_cue:
             _mark(token, ValueType.NUMBER, following, lambda other: other.lower in words.number_words)
+        elif following and _is_split_code(token, following[0]):
+            _mark(token, ValueType.CODE, following[:1])
+        elif following and not is_german and _is_house_number(token, following[0]):
+            _mark(token, ValueType.ADDRESS, following, lambda other: other.text.istitle())
         elif value_type := _word_type(token.text):
             _mark(token, value_type)
             if len(following) > 1 and following[0].lower in _OF_WORDS and following[1].text.isdigit():
                 _mark(token, value_type, following[:2])  # "3 of 5"
-        elif lower in words.weekdays:
+        elif (
+            lower in words.weekdays
+            or lower.removesuffix("s") in words.weekdays
+            or (lower in words.frequencies and not (following and _is_content(following[0])))
+        ):
             _mark(token, ValueType.DATE)
         elif lower in words.months and (
             token.text[0].isupper() or (before and before.value_type is ValueType.NUMBER)
@@ -322,6 +416,16 @@ def _mark_hard_values(tokens: Sequence[_Token]) -> None:
                 before.value_type, token.continues = ValueType.TIME, True
         if token.value_type is not None:
             before = token
+
+
+def _is_split_code(token: _Token, following: _Token) -> bool:
+    """Return whether two words are one code: "EH6 6JH", "RAL 9010", "M-KL 4410"."""
+    return (
+        _CAPITALS.fullmatch(token.text) is not None
+        and _CAPITALS_OR_DIGITS.fullmatch(following.text) is not None
+        and following.start == token.start + len(token.text) + 1
+        and not token.is_function_word
+    )
 
 
 def _mark(
@@ -363,9 +467,24 @@ def _word_type(text: str) -> ValueType | None:
     return ValueType.CODE
 
 
+def _is_german(tokens: Sequence[_Token]) -> bool:
+    return any(token.lower in language().german_words for token in tokens)
+
+
+def _is_house_number(token: _Token, following: _Token) -> bool:
+    """Return whether an address starts with a number: "14 Elm Street"."""
+    return (
+        _HOUSE_NUMBER.fullmatch(token.text) is not None
+        and following.text.istitle()
+        and following.start == token.start + len(token.text) + 1
+        and not (following.is_function_word or following.lower in language().months)
+        and following.lower not in language().dimensions.keys() | language().currencies
+    )
+
+
 def _mark_names(tokens: Sequence[_Token]) -> None:
     """Mark capitalized words; in German, where every noun is capitalized, only two or more in a row."""
-    is_german = any(token.lower in language().german_words for token in tokens)
+    is_german = _is_german(tokens)
     number = 0
     while number < len(tokens):
         end = number
@@ -375,8 +494,12 @@ def _mark_names(tokens: Sequence[_Token]) -> None:
         is_name = length > (1 if is_german else 0) and not (
             number == 0 and length == 1 and not tokens[0].text.isupper()
         )
-        if is_name and number == 0 and tokens[0].is_function_word:
-            number += 1  # "The Hague" is rarer than "The Hendersons"
+        if (
+            is_name
+            and number == 0
+            and (tokens[0].is_function_word or (length > 1 and len(tokens[1].text) == 1))
+        ):
+            number += 1  # "The Hague" is rarer than "The Hendersons", and "Server A" is a server
             continue
         if is_name:
             name = tokens[number]
@@ -407,16 +530,27 @@ def split_words(text: str) -> list[str]:
 
 
 def _build_subject(
-    clauses: Sequence[Sequence[_Token]], *, parts: tuple[frozenset[str], ...], has_cue: bool, is_step: bool
+    clauses: Sequence[Sequence[_Token]],
+    *,
+    parts: tuple[frozenset[str], ...],
+    has_cue: bool,
+    is_step: bool,
+    is_correction: bool = False,
+    rejected: frozenset[str] = frozenset(),
+    focuses: tuple[Subject, ...] = (),
 ) -> Subject:
     values: dict[ValueType, set[str]] = {}
     words: dict[str, str] = {}
-    function_words = language().function_words
+    function_words, dimensions = language().function_words, language().dimensions
     slots: set[tuple[str, str, str]] = set()
     leading_names: set[str] = set()
     qualifiers: set[tuple[str, str]] = set()
+    units: dict[str, str] = {}
+    phrases: set[tuple[str, ...]] = set()
     for tokens in clauses:
         _unmark_qualifiers(tokens)
+        units.update(_units(tokens))
+        phrases.update(_phrases(tokens))
         frame: list[tuple[str, bool]] = []
         for token in tokens:
             if token.value_type is not None:
@@ -436,7 +570,9 @@ def _build_subject(
                     if (len(part) > 1 or part.isdigit()) and part not in function_words:
                         stem = find_stem(part)
                         words.setdefault(stem, part)
-                        frame.append((stem, True))
+                        # Units of the same are not different things: "24 hours", "90 minutes".
+                        is_unit = part in dimensions and bool(frame) and frame[-1][0].startswith("<")
+                        frame.append((dimensions[part], False) if is_unit else (stem, True))
         slots.update(_slots(frame))
         qualifiers.update(_qualifiers(tokens))
     return Subject(
@@ -450,10 +586,57 @@ def _build_subject(
         parts=parts,
         condition=_find_condition(clauses[0]) if clauses else "",
         has_cue=has_cue,
+        is_correction=is_correction,
         is_step=is_step,
         is_unique=any(map(_has_unique_value, clauses)),
         is_negated=any(map(_is_negated, clauses)),
+        units=units,
+        rejected=rejected,
+        focuses=focuses,
+        phrases=frozenset(phrases),
+        heads=_find_heads(clauses[0]) if clauses else frozenset(),
     )
+
+
+def _find_heads(tokens: Sequence[_Token]) -> frozenset[str]:
+    """The first word; and what a verb at the start is about: "Set the log level to …"."""
+    first = next((number for number, token in enumerate(tokens) if _is_content(token)), None)
+    if first is None:
+        return frozenset()
+    heads = {find_stem(part) for part in split_words(tokens[first].lower)}
+    if first + 1 < len(tokens) and tokens[first + 1].lower in language().determiners:
+        nouns = list(takewhile(_is_content, tokens[first + 2 :]))
+        heads.update(find_stem(noun.lower) for noun in nouns[-1:])
+    return frozenset(heads)
+
+
+def _units(tokens: Sequence[_Token]) -> Iterator[tuple[str, str]]:
+    """Each number with what it counts."""
+    dimensions = language().dimensions
+    number = ""
+    for token in tokens:
+        if token.value_type is not None:
+            number = token.value if token.value_type is ValueType.NUMBER else ""
+            if number and (attached := _UNIT.search(number)):
+                if not _ORDINAL.fullmatch(number):
+                    yield number, dimensions.get(attached[0], attached[0])
+                number = ""
+        elif not token.continues:
+            if number and token.lower in dimensions:
+                yield number, dimensions[token.lower]
+            elif number and _is_content(token) and token.text.islower():  # not "12 Elm Street"
+                yield number, find_stem(token.lower)
+            number = ""
+
+
+def _phrases(tokens: Sequence[_Token]) -> Iterator[tuple[str, ...]]:
+    determiners = language().determiners
+    for number, token in enumerate(tokens):
+        is_place = number > 0 and tokens[number - 1].lower in language().prepositions
+        if token.lower in determiners and token.text != "I" and not token.continues and not is_place:
+            nouns = takewhile(_is_content, tokens[number + 1 :])
+            if phrase := tuple(find_stem(noun.lower) for noun in nouns):
+                yield phrase
 
 
 def _find_topic(tokens: Sequence[_Token]) -> tuple[str, ...]:
@@ -516,24 +699,52 @@ def _unmark_qualifiers(tokens: Sequence[_Token]) -> None:
 
     "The train to Porto departs at 10:20." "The fee of stall 7 is 30 euros."
     """
-    hard = [number for number, token in enumerate(tokens) if token.value_type not in (None, ValueType.NAME)]
-    for number in hard[:-1]:
-        is_first = number == 1 and tokens[number].value_type is ValueType.CODE  # "Flight TP123 leaves at 8:10."
-        is_number = tokens[number].value_type is ValueType.NUMBER
-        if (is_number or is_first) and number and _is_content(tokens[number - 1]):
-            tokens[number].value_type = None
+    valued = [number for number, token in enumerate(tokens) if token.value_type is not None]
+    for number in valued:
+        token = tokens[number]
+        is_first = (
+            number < _MAX_KEY_POSITION and token.value_type is ValueType.CODE
+        )  # "Flight TP123 leaves at 8:10."
+        if not is_first and token.value_type is not ValueType.NUMBER:
+            continue
+        noun = tokens[number - 1] if number and _is_content(tokens[number - 1]) else None
+        if number == valued[-1]:
+            is_name = noun is not None and _is_leading_number(tokens, number)
+        else:
+            is_name = noun is not None or number == 0
+        if is_name:
+            token.value_type = None
+            token.relation = find_stem(noun.lower) if noun is not None else ""
     names = [number for number, token in enumerate(tokens) if token.value_type is ValueType.NAME]
     has_hard_value = any(token.value_type not in (None, ValueType.NAME) for token in tokens)
     for number in names if has_hard_value else names[:-1]:
         name = tokens[number]
         name.value_type = None
         before = tokens[number - 1].lower if number else ""
-        if before in language().function_words and before not in language().determiners:
+        if len(name.text) == 1 and number and _is_content(tokens[number - 1]):
+            name.relation = find_stem(before)  # "server A"
+        elif before in language().function_words and before not in language().determiners:
             name.relation = before
         for token in tokens[number + 1 :]:
             if not token.continues:
                 break
             token.continues = False
+
+
+# A code this early names what the sentence is about.
+_MAX_KEY_POSITION = 3
+
+
+def _is_leading_number(tokens: Sequence[_Token], number: int) -> bool:
+    """Return whether a number is part of the name at the start: "Step 0 of …", "The table 3 is …"."""
+    start = 1 if tokens[0].lower in language().determiners else 0
+    return (
+        tokens[number].value_type is ValueType.NUMBER
+        and all(map(_is_content, tokens[start:number]))
+        and any(map(_is_content, tokens[number + 1 :]))
+        and not tokens[number + 1].continues
+        and not _is_content(tokens[number + 1])
+    )
 
 
 def _is_content(token: _Token) -> bool:
@@ -554,10 +765,13 @@ def _slots(frame: Sequence[tuple[str, bool]]) -> Iterator[tuple[str, str, str]]:
 def find_stem(word: str) -> str:
     """A short form that variants of a word share: "owner" and "owns", "spending" and "spend"."""
     stem = word.replace("ß", "ss")
-    for suffix in language().suffixes:
-        if stem.endswith(suffix) and len(stem) - len(suffix) >= _MIN_STEM_CHARS:
-            stem = stem[: -len(suffix)]
-            break
+    before = ""
+    while stem != before:  # "watered", "water"
+        before = stem
+        for suffix in language().suffixes:
+            if stem.endswith(suffix) and len(stem) - len(suffix) >= _MIN_STEM_CHARS:
+                stem = stem[: -len(suffix)]
+                break
     if len(stem) > _MIN_STEM_CHARS and stem[-1] == stem[-2]:
         stem = stem[:-1]
     return stem
@@ -584,7 +798,7 @@ _AUXILIARY = "<verb>"
 def has_other_qualifier(one: Subject, other: Subject) -> bool:
     """Return whether one has a word before a common word that the other does not have: "(backup) region"."""
     return any(
-        not left and stem not in two.words and right in two.words
+        not left and stem not in two.words and right in two.words and not right.isdigit()
         for first, two in ((one, other), (other, one))
         for left, stem, right in first.slots
     )
@@ -598,7 +812,14 @@ def have_other_qualifiers(one: Subject, other: Subject) -> bool:
     others: dict[str, set[str]] = {}
     for relation, name in other.qualifiers:
         others.setdefault(relation, set()).add(name)
-    return any(related[relation].isdisjoint(others[relation]) for relation in related.keys() & others.keys())
+    if any(related[relation].isdisjoint(others[relation]) for relation in related.keys() & others.keys()):
+        return True
+    # "The flight to Lisbon …", "The flight back from Lisbon …"
+    return any(
+        not related.get(origin, set()).isdisjoint(others.get(target, ()))
+        or not related.get(target, set()).isdisjoint(others.get(origin, ()))
+        for origin, target in _DIRECTIONS
+    )
 
 
 def have_other_attributes(one: Subject, other: Subject) -> bool:

@@ -2,25 +2,29 @@
 
 A later statement replaces an earlier one about the same thing if it gives another value of the same type, and
 the wording is much the same; or if a cue ("now", "instead", "no longer") announces a change, with looser
-wording. It also replaces what it calls off. Statements that differ in a word of the same place are about
-different things. Without word vectors (the extra `search`), only words with the same stem count as the same.
+wording. Each clause counts by itself ("…, so run 5 replicas"), and a value alone ("make it 7") is completed by
+what it changes. It also replaces what it calls off or rejects. Statements that differ in a word of the same
+place, or in the number of a name, are about different things. Without word vectors (the extra `search`), only
+words with the same stem count as the same.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import log
 from typing import TYPE_CHECKING
 
-from foveate.compaction.facts.statements import Statement, StatementKind
+from foveate.compaction.facts.statements import Statement, StatementKind, find_statement_subject
 from foveate.compaction.facts.subjects import (
     Subject,
     ValueType,
     are_in_same_slot,
+    find_stem,
     has_other_qualifier,
     have_other_attributes,
     have_other_qualifiers,
+    language,
     split_words,
 )
 from foveate.compaction.facts.texts import Speaker
@@ -44,6 +48,7 @@ _MAX_VECTORS = 20_000
 _MAX_MATRICES = 1_000
 _MAX_POSTINGS = 16
 _MAX_CANDIDATES = 24
+_MIN_HITS = 2
 _SENTENCE_ENDS = (".", "!", "?", "。")
 
 WordSimilarity = Callable[[tuple[str, ...], tuple[str, ...]], Sequence[Sequence[float]]]
@@ -54,20 +59,31 @@ def find_replacements(
     statements: Sequence[Statement], similarity: WordSimilarity | None = None
 ) -> dict[int, int]:
     """The numbers of replaced statements, each with the number of the statement that replaces it."""
-    similarity = word_similarity() if similarity is None else similarity
-    weights = _weights(statements)
+    vocabulary = _Vocabulary(_weights(statements), word_similarity() if similarity is None else similarity)
     postings: dict[str, list[int]] = {}
     replaced: dict[int, int] = {}
     for number, statement in enumerate(statements):
-        keys = _posting_keys(statement)
+        keys = [
+            *_posting_keys(statement.subject),
+            *([f"{statement.label}:"] if statement.label else []),
+            " ".join(_normal_words(statement.text)[:2]),
+        ]
         before = statements[number - 1] if number and _is_same_text(statements[number - 1], statement) else None
         hits: Counter[int] = Counter()
-        for key in keys:
+        for key in dict.fromkeys(
+            (*keys, *(key for focus in statement.subject.focuses for key in _posting_keys(focus)))
+        ):
             hits.update(earlier for earlier in postings.get(key, ()) if earlier not in replaced)
+        announcing = _announcing_parts(statement, before)
         best: tuple[float, int] | None = None
         replaces = False
-        for earlier, _ in hits.most_common(_MAX_CANDIDATES):
-            degree = _replaces(statement, statements[earlier], weights, similarity, before)
+        # Without a cue, a word and a type of values must be the same.
+        min_hits = 1 if statement.subject.has_cue or statement.cancelled else _MIN_HITS
+        for earlier, count in hits.most_common(_MAX_CANDIDATES):
+            if count < min_hits:
+                break
+            old = statements[earlier]
+            degree = _replaces(statement, old, vocabulary, announcing if before is not old else ())
             if degree >= _CERTAIN:
                 replaced[earlier] = number
                 replaces = True
@@ -83,13 +99,100 @@ def find_replacements(
     return replaced
 
 
+def complete_ellipses(statements: Sequence[Statement]) -> list[Statement]:
+    """The statements, with those that only give a value completed by what they change.
+
+    "Dinner is at 19:00." "Make it 18:30." becomes "Dinner is at 18:30."
+    """
+    completed: list[Statement] = []
+    for statement in statements:
+        completed.append(_complete(statement, completed[-_MAX_ELLIPSIS_DISTANCE:]))
+    return completed
+
+
+_MAX_ELLIPSIS_DISTANCE = 12
+
+
+def _complete(statement: Statement, earlier: Sequence[Statement]) -> Statement:
+    subject = statement.subject
+    value = (subject.focuses or (subject,))[-1]
+    types = [value_type for value_type in value.values if value_type is not ValueType.NAME]
+    if (
+        not value.is_elliptical
+        or value.parts[-1:] != subject.parts[-1:]  # something follows that is not a value
+        or len(types) != 1
+        or len(value.all_values) > _MAX_ELLIPSIS_VALUES
+        or not _is_from_user(statement)
+        or statement.kind is StatementKind.CONSTRAINT
+        or statement.is_summary
+    ):
+        return statement
+    is_announced = (
+        subject.has_cue or language().interjections.match(statement.text) is not None or _points_back(subject)
+    )
+    for value_type in (*types, *(_BARE_NUMBERS if types == [ValueType.NUMBER] and not value.units else ())):
+        candidates = [
+            old for old in reversed(earlier) if value_type in old.subject.values and _is_from_user(old)
+        ]
+        named = [old for old in candidates if _names_value(subject, old)]
+        old = next(iter(named or (candidates if is_announced else ())), None)
+        if old is not None and (text := _replace_values(old, value_type, statement, types[0])):
+            completed = find_statement_subject(text)
+            return replace(statement, text=text, subject=completed, kind=old.kind, label=old.label)
+    return statement
+
+
+def _is_from_user(statement: Statement) -> bool:
+    return statement.speaker is Speaker.USER and not statement.is_quoted
+
+
+_MAX_ELLIPSIS_VALUES = 2
+# A number alone may also be a time or an amount: "Make it 7."
+_BARE_NUMBERS = ValueType.TIME, ValueType.MONEY
+
+
+def _names_value(subject: Subject, old: Statement) -> bool:
+    """Return whether a clause before the last is about the old value."""
+    named = {word for value in old.subject.all_values for word in split_words(value)}
+    return any(not named.isdisjoint(part) for part in subject.parts[:-1])
+
+
+def _points_back(subject: Subject) -> bool:
+    """Return whether a clause before the last refers to something earlier: "that week"."""
+    return any(not language().demonstratives.isdisjoint(part) for part in subject.parts[:-1])
+
+
+def _replace_values(old: Statement, old_type: ValueType, new: Statement, new_type: ValueType) -> str:
+    """The old statement with the values of the new one; empty if it is not clear which value replaces which."""
+    subject = (new.subject.focuses or (new.subject,))[-1]
+    old_places = _places(old.text, old.subject.values[old_type])
+    new_places = _places(new.text, subject.values[new_type])
+    if not old_places or len(old_places) != len(new_places):
+        return ""
+    text = old.text
+    for (start, end), (new_start, new_end) in reversed([*zip(old_places, new_places, strict=True)]):
+        one, other = old.text[start:end], new.text[new_start:new_end]
+        units = old.subject.units.get(one.lower(), ""), subject.units.get(other.lower(), "")
+        if units[1] and units[0] != units[1]:
+            return ""
+        text = text[:start] + other + text[end:]
+    return text
+
+
+def _places(text: str, values: Set[str]) -> list[tuple[int, int]]:
+    """Where each of the values stands; nothing if one is not found, or more than once."""
+    lower = text.lower()
+    if len(lower) != len(text) or any(lower.count(value) != 1 for value in values):
+        return []
+    return sorted((lower.index(value), lower.index(value) + len(value)) for value in values)
+
+
 def _is_same_text(one: Statement, other: Statement) -> bool:
     place = other.message_index, other.text_index
     return not other.is_summary and (one.message_index, one.text_index) == place
 
 
-def _posting_keys(statement: Statement) -> list[str]:
-    subject = statement.subject
+def _posting_keys(subject: Subject) -> list[str]:
     return [*subject.words, *(f"<{value_type.value}>" for value_type in subject.values), *subject.all_values]
 
 
@@ -100,15 +203,11 @@ def _weights(statements: Sequence[Statement]) -> dict[str, float]:
 
 
 def _replaces(
-    new: Statement,
-    old: Statement,
-    weights: Mapping[str, float],
-    similarity: WordSimilarity,
-    before: Statement | None = None,
+    new: Statement, old: Statement, vocabulary: "_Vocabulary", announcing: Sequence[frozenset[str]] | None = ()
 ) -> float:
     """Return 0 if `new` does not replace `old`, `_CERTAIN` if it does, and less if others may fit better.
 
-    `before` is the sentence before `new` in the same text.
+    `announcing` are clauses that may be about the old value; None if it is certain that they announce a change.
     """
     if new.is_summary and old.is_summary and new.message_index == old.message_index:
         return _CERTAIN * is_repeated(old, new)
@@ -119,45 +218,102 @@ def _replaces(
     if _cancels(new, old):
         return _CERTAIN
     has_other_wish = (
-        new.kind is old.kind is StatementKind.PREFERENCE
+        old.kind is StatementKind.PREFERENCE
         and new.subject.has_cue
         and not new.subject.has_hard_value
         and have_other_attributes(new.subject, old.subject)
     )
     if has_other_wish:
         return _CERTAIN
+    if new.message_index != old.message_index and _has_other_predicate(new.text, old.text):
+        return _CERTAIN
     has_same_label = bool(new.label) and new.label == old.label
+    if (
+        has_same_label
+        and new.subject.all_values
+        and old.subject.all_values
+        and not (new.subject.words or old.subject.words)
+    ):
+        return _CERTAIN  # "Hotel: Casa Verde."
     subject = new.subject
+    # What it rejects may be about another statement.
+    has_cue = subject.has_cue and (
+        not subject.rejected or not subject.rejected.isdisjoint(_all_words(old.subject))
+    )
+    if not has_cue and subject.words.keys().isdisjoint(old.subject.words):
+        return 0.0
     # Lines of output that people paste look alike, but have no end.
     are_sentences = new.text.endswith(_SENTENCE_ENDS) and old.text.endswith(_SENTENCE_ENDS)
-    if not subject.has_cue:
-        if subject.words.keys().isdisjoint(old.subject.words):
-            return 0.0
-        if are_sentences and before is not old and _is_announced(new, old, before):
-            subject = replace(subject, has_cue=True)
     return _update_degree(
         subject,
         old.subject,
-        weights,
-        similarity,
+        vocabulary,
+        has_cue=has_cue or (are_sentences and _is_announced(old.subject, announcing)),
         has_same_label=has_same_label,
         are_sentences=are_sentences,
     )
 
 
-def _is_announced(new: Statement, old: Statement, before: Statement | None) -> bool:
-    """Return whether a clause or the sentence before is about the old value, or has a cue and no value.
+def _announcing_parts(new: Statement, before: Statement | None) -> Sequence[frozenset[str]] | None:
+    """The clauses of a statement and of the one before that may be about an old value; None if all have one.
 
     "Paula is ill, so Igor brings the projector." "This is too long. Let the break take 10 minutes."
     """
-    earlier = new.subject.parts[:-1]
-    if before is not None and before.text.endswith(_SENTENCE_ENDS):
-        if before.subject.has_cue and not before.subject.values:
-            return True
-        earlier += before.subject.parts
-    named = _value_words(old.subject)
-    others = old.subject.words.keys() - named
-    return any(not named.isdisjoint(part) and others.isdisjoint(part) for part in earlier)
+    parts = new.subject.parts if len(new.subject.parts) > 1 else ()
+    if before is None or not before.text.endswith(_SENTENCE_ENDS):
+        return parts
+    return None if before.subject.has_cue and not before.subject.values else parts + before.subject.parts
+
+
+def _is_announced(old: Subject, announcing: Sequence[frozenset[str]] | None) -> bool:
+    """Return whether one of the clauses is about the old value and nothing else of the old statement."""
+    if not announcing:
+        return announcing is None
+    named = _value_words(old)
+    others = old.words.keys() - named
+    return any(not named.isdisjoint(part) and others.isdisjoint(part) for part in announcing)
+
+
+def _has_other_predicate(new: str, old: str) -> bool:
+    """Return whether two short sentences only differ in what follows the verb: "The log level is …"."""
+    new_words, old_words = _normal_words(new), _normal_words(old)
+    if new_words[:2] != old_words[:2]:
+        return False
+    same = [word for word, other in zip(new_words, old_words, strict=False) if word == other]
+    length = len(same)
+    if not 2 < length < min(len(new_words), len(old_words)) or new_words[:length] != old_words[:length]:
+        return False
+    rests = new_words[length:], old_words[length:]
+    is_short = len(rests[1]) <= _MAX_REST_WORDS and (
+        len(rests[0]) <= _MAX_REST_WORDS or language().update_cues.search(" ".join(rests[0])) is not None
+    )
+    names = [word for word in same[:-1] if word not in language().function_words]
+    return is_short and (
+        same[-1].endswith(":")
+        or (same[-1] in _WISHED_VERBS and bool(names))
+        or (same[-1] in language().auxiliaries | _RELATING_WORDS and len(names) > 1)
+    )
+
+
+@lru_cache(maxsize=_MAX_VECTORS)
+def _normal_words(text: str) -> list[str]:
+    return _normal(text).split(maxsplit=_MAX_PREDICATE_WORDS)
+
+
+_MAX_PREDICATE_WORDS = 24
+_MAX_REST_WORDS = 2
+_WISHED_VERBS = frozenset(("be", "sein", "être", "essere"))
+_RELATING_WORDS = frozenset(("by", "as", "called", "named"))
+
+
+@lru_cache(maxsize=_MAX_VECTORS)
+def _stems(value: str) -> frozenset[str]:
+    return frozenset((*split_words(value), *map(find_stem, split_words(value))))
+
+
+def _all_words(subject: Subject) -> frozenset[str]:
+    """The stems of its words and of its values."""
+    return frozenset(subject.words).union(*map(_stems, subject.all_values))
 
 
 def _value_words(subject: Subject) -> set[str]:
@@ -179,41 +335,68 @@ def _cancels(new: Statement, old: Statement) -> bool:
     """Return whether `new` calls off `old`: all content words of what it calls off are in `old`."""
     if not new.cancelled or (old.label and old.kind is StatementKind.CONSTRAINT):
         return False
-    return any(cancelled <= old.subject.words.keys() for cancelled in new.cancelled)
+    words = _all_words(old.subject)
+    return any(cancelled <= words for cancelled in new.cancelled)
 
 
 def _update_degree(
     new: Subject,
     old: Subject,
-    weights: Mapping[str, float],
-    similarity: WordSimilarity,
+    vocabulary: "_Vocabulary",
     *,
+    has_cue: bool,
+    has_same_label: bool,
+    are_sentences: bool,
+) -> float:
+    for subject in (new, *new.focuses) if are_sentences else (new,):
+        if degree := _compare(
+            subject,
+            old,
+            vocabulary,
+            has_cue=has_cue,
+            has_same_label=has_same_label,
+            are_sentences=are_sentences,
+        ):
+            # Another clause may say that it is about something else: "In Oslo we have a room, number 12."
+            is_other = subject is not new and (are_in_same_slot(new, old) or have_other_qualifiers(new, old))
+            return 0.0 if is_other else degree
+    return 0.0
+
+
+def _compare(
+    new: Subject,
+    old: Subject,
+    vocabulary: "_Vocabulary",
+    *,
+    has_cue: bool,
     has_same_label: bool,
     are_sentences: bool,
 ) -> float:
     overlap = None
-    if not new.has_cue:
+    if not has_cue:
         # Then synonyms do not count, so this decides most pairs at once.
-        overlap = _overlap(new, old, weights, similarity)
-        if overlap.contained < _SAME_WITH_LABEL:
+        overlap = vocabulary.overlap(new, old)
+        if overlap.contained < _SAME_WITH_LABEL and not (are_sentences and _share_noun(new, old)):
             return 0.0
     changed = {
-        value_type
-        for value_type in new.values.keys() & old.values.keys()
-        if new.values[value_type] - old.values[value_type] and old.values[value_type] - new.values[value_type]
+        value_type for value_type in new.values.keys() & old.values.keys() if _is_changed(value_type, new, old)
     }
-    if not changed and not old.values and new.has_cue and _takes_over(new, old):
+    if not changed and not old.values and has_cue and _takes_over(new, old):
         return _CERTAIN
+    if not changed and new.is_correction and _corrects(new, old):
+        return _LIKELY_WITH_CUE
+    if new.is_negated != old.is_negated and new.words.keys() == old.words.keys() and new.values == old.values:
+        return _CERTAIN  # "Invite Laura." "Don't invite Laura."
     if not changed:
-        return _CERTAIN * (new.has_cue and _has_other_words(new, old, weights, similarity))
+        return _CERTAIN * (has_cue and _has_other_words(new, old, vocabulary))
     if are_in_same_slot(new, old) or have_other_qualifiers(new, old):
         return 0.0
-    overlap = overlap or _overlap(new, old, weights, similarity)
-    if overlap.contained < _LIKELY_WITH_CUE or _have_other_topics(new, old, similarity):
+    overlap = overlap or vocabulary.overlap(new, old, with_synonyms=True)
+    if overlap.contained < _LIKELY_WITH_CUE or _have_other_topics(new, old, vocabulary.similarity):
         return 0.0
     if new.is_negated != old.is_negated and overlap.common < _SAME_WORDING:
         return 0.0  # "Never open port 22." "The port is 8090 now."
-    if new.has_cue:
+    if has_cue:
         # Synonyms alone may fit several statements: "Make that 171 degrees for baking", "The cake needs 133 g".
         is_certain = overlap.contained >= _SAME_WITH_CUE and not new.words.keys().isdisjoint(old.words)
         return _CERTAIN if is_certain else overlap.contained
@@ -228,14 +411,60 @@ def _update_degree(
         return _CERTAIN
     # "The room costs 120." "Breakfast in the room costs 15.": the first word tells what it is about.
     is_same = overlap.common >= _SAME_WORDING or overlap.contained >= _CONTAINED
+    has_same_head = not new.heads.isdisjoint(old.words)
     first = next(iter(new.words), "")
-    if (is_same and first in old.words) or (are_sentences and first == next(iter(old.words), None)):
+    if (is_same and has_same_head) or (are_sentences and first == next(iter(old.words), None)):
         return _CERTAIN
     # "Spend at most 400 euros on the rental car." "Let's cap the rental car at 350 euros."
     shared = new.words.keys() & old.words.keys()
     is_within = any(name in shared for subject in (new, old) for _, name in subject.qualifiers)
     has_same_noun = any(not left and stem in shared and right in shared for left, stem, right in new.slots)
-    return _CERTAIN * (has_same_noun and not is_within)
+    is_reworded = are_sentences and _share_noun(new, old)
+    return _CERTAIN * ((has_same_noun and not is_within) or is_reworded)
+
+
+def _share_noun(new: Subject, old: Subject) -> bool:
+    """Return whether one is about what the other does something to, and the new one about nothing else.
+
+    "The hedge should be 120 cm high." "Trim the hedge to 100 cm." People word different things alike, as in
+    "We fetch the keys at 16:00." and "We return the keys at 10:00.", and updates in other words.
+    """
+    shared = [(one, other) for one in new.phrases for other in old.phrases if _is_same_phrase(one, other)]
+    return (
+        len(new.phrases) == len(shared) == 1
+        and (shared[0][0] == new.topic) != (shared[0][1] == old.topic)
+        and all(len(values) == 1 for subject in (new, old) for values in subject.values.values())
+        and new.values.keys() == old.values.keys()
+    )
+
+
+def _is_same_phrase(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Return whether two noun phrases are the same, perhaps with a verb after one of them."""
+    short, long = sorted((one, other), key=len)
+    return long[: len(short)] == short and len(long) - len(short) < 2
+
+
+def _corrects(new: Subject, old: Subject) -> bool:
+    """Return whether a correction is about the same noun: "Plant the roses …", "The roses go … instead."."""
+    return (
+        not (new.has_hard_value or old.has_hard_value)
+        and any(_is_same_phrase(one, other) for one in new.phrases for other in old.phrases)
+        and not new.heads.isdisjoint(old.words)
+        and not (are_in_same_slot(new, old) or have_other_qualifiers(new, old))
+    )
+
+
+def _is_changed(value_type: ValueType, new: Subject, old: Subject) -> bool:
+    """Return whether both have another value of a type. Numbers must count the same, as far as is known."""
+    added = new.values[value_type] - old.values[value_type]
+    removed = old.values[value_type] - new.values[value_type]
+    if value_type is not ValueType.NUMBER:
+        return bool(added and removed)
+    return any(
+        one == other or not (one and other)
+        for one in (new.units.get(value, "") for value in added)
+        for other in (old.units.get(value, "") for value in removed)
+    )
 
 
 def _takes_over(new: Subject, old: Subject) -> bool:
@@ -251,18 +480,20 @@ def _takes_over(new: Subject, old: Subject) -> bool:
     )
 
 
-def _has_other_words(
-    new: Subject, old: Subject, weights: Mapping[str, float], similarity: WordSimilarity
-) -> bool:
+def _has_other_words(new: Subject, old: Subject, vocabulary: "_Vocabulary") -> bool:
     """Return whether a statement with a cue says something else of the same thing, without another value."""
     # "No longer X but Y" names the old value; otherwise the wording must be the same.
     says_more = bool(new.all_values - old.all_values) or bool(new.words.keys() - old.words.keys())
-    names_old_value = bool(new.all_values & old.all_values) and says_more
+    names_old_value = says_more and any(
+        not _stems(value).isdisjoint(_all_words(old)) for value in new.all_values
+    )
     if not names_old_value and (
         bool(old.values) != bool(new.values) or old.has_hard_value != new.has_hard_value
     ):
         return False
-    overlap = _overlap(new, old, weights, similarity)
+    if not names_old_value and old.has_hard_value and old.values.keys().isdisjoint(new.values):
+        return False  # "There are 11 of us for dinner." "Dinner is now at 18:30."
+    overlap = vocabulary.overlap(new, old, with_synonyms=True)
     return (overlap.contained if names_old_value else overlap.common) >= _SAME_WITHOUT_VALUES
 
 
@@ -290,27 +521,50 @@ class _Overlap:
     contained: float
 
 
-def _overlap(new: Subject, old: Subject, weights: Mapping[str, float], similarity: WordSimilarity) -> _Overlap:
-    shared = new.words.keys() & old.words.keys()
-    weight = weights.__getitem__
-    same = sum(map(weight, shared))
-    if new.has_cue:
+_NO_OVERLAP = _Overlap(0.0, 0.0)
+
+
+class _Vocabulary:
+    """The words of all statements, with how much each tells."""
+
+    def __init__(self, weights: Mapping[str, float], similarity: WordSimilarity) -> None:
+        self._weights = weights
+        self.similarity = similarity
+        self._totals: dict[int, float] = {}
+        """By the identity of a subject, which lives as long as its statement."""
+
+    def overlap(self, new: Subject, old: Subject, *, with_synonyms: bool = False) -> _Overlap:
+        shared = new.words.keys() & old.words.keys()
+        same = sum(map(self._weight, shared))
+        if with_synonyms:
+            same += self._weigh_synonyms(new.words, old.words, shared)
+        if not same:
+            return _NO_OVERLAP
+        new_total, old_total = self._total(new), self._total(old)
+        return _Overlap(same / (new_total + old_total - same), same / min(new_total, old_total))
+
+    def _weight(self, stem: str) -> float:
+        return self._weights.get(stem, 1.0)
+
+    def _total(self, subject: Subject) -> float:
+        total = self._totals.get(id(subject))
+        if total is None:
+            total = self._totals[id(subject)] = sum(map(self._weight, subject.words))
+        return total
+
+    def _weigh_synonyms(self, new: Mapping[str, str], old: Mapping[str, str], shared: Set[str]) -> float:
+        same = 0.0
         matched = set(shared)
-        rows = similarity(tuple(new.words.values()), tuple(old.words.values()))
-        for stem, row in zip(new.words, rows, strict=True):
+        rows = self.similarity(tuple(new.values()), tuple(old.values()))
+        for stem, row in zip(new, rows, strict=True):
             if stem in shared or max(row, default=0.0) < _SYNONYM_COSINE:
                 continue
-            others = (
-                (cosine, other) for cosine, other in zip(row, old.words, strict=True) if other not in matched
-            )
+            others = ((cosine, other) for cosine, other in zip(row, old, strict=True) if other not in matched)
             cosine, best = max(others, default=(0.0, ""))
             if cosine >= _SYNONYM_COSINE:
-                same += min(weight(stem), weight(best))
+                same += min(self._weight(stem), self._weight(best))
                 matched.add(best)
-    new_weight, old_weight = sum(map(weight, new.words)), sum(map(weight, old.words))
-    if not same:
-        return _Overlap(0.0, 0.0)
-    return _Overlap(same / (new_weight + old_weight - same), same / min(new_weight, old_weight))
+        return same
 
 
 @cache

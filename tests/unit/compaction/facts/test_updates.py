@@ -3,7 +3,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.compaction.facts.statements import find_statements
-from foveate.compaction.facts.updates import find_replacements, no_similarity, word_similarity
+from foveate.compaction.facts.updates import (
+    complete_ellipses,
+    find_replacements,
+    no_similarity,
+    word_similarity,
+)
 from foveate.model import Message
 from tests.support.strategies.fact_conversations import conversations, model_message, user_message
 
@@ -46,6 +51,25 @@ def current_texts(*texts: str) -> list[str]:
         ("The loan has a rate of 3.4%.", "The rate is not 3.4% any more but 3.9%."),
         ("TODO: Buy tickets for the museum on Tuesday.", "Forget the museum and the boat tour."),
         ("Book the fireworks for 23:00.", "We cancelled the fireworks because of the drought."),
+        ("The timeout is 30.", "The timeout is 45."),
+        ("The search runs with 3 replicas.", "Tests were slow, so the search runs with 5 replicas."),
+        ("Retries are limited to 4.", "Ops asked for fewer attempts: retries are limited to 2."),
+        ("The centrifuge runs at 4,000 rpm.", "Dr. Okafor wants the centrifuge at 3,500 rpm."),
+        ("Incubate the plates for 24 hours.", "After the pilot we incubate the plates for 90 minutes."),
+        ("Sample S-118 is stored in freezer B.", "Freezer B broke down, S-118 went to freezer D."),
+        ("The hedge should be 120 cm high.", "Trim the hedge to 100 cm."),
+        ("Call the bank on Tuesday.", "Call the bank on Thursday, not Tuesday."),
+        ("Compost goes on bed 2.", "Compost goes on bed 5, not on bed 2."),
+        ("We stay at the Ibis in Porto.", "Scrap the Ibis, we stay at the Grand Plaza."),
+        ("Assign the login bug to Priya.", "Give the login bug to Marcus, Priya is swamped."),
+        ("Mia is the project lead.", "Ravi replaced Mia as project lead."),
+        ("Grandma lives at 5 Mill Lane.", "Grandma moved into 17 Park Row last month."),
+        ("The ticket priority is high.", "The ticket priority is low."),
+        ("The cake should be chocolate.", "The cake should be vanilla."),
+        ("Hotel: Casa Verde.", "Hotel: Villa Aurora."),
+        ("The tomatoes get watered every 2 days.", "Water the tomatoes every 3 days."),
+        ("Plant the roses along the south fence.", "The roses go along the east wall instead."),
+        ("Invite her to the review.", "Don't invite her to the review."),
     ],
 )
 def test_a_later_statement_about_the_same_thing_wins(old: str, new: str) -> None:
@@ -85,6 +109,18 @@ def test_a_later_statement_about_the_same_thing_wins(old: str, new: str) -> None
         ("Paula brings the projector.", "Paula is here, so Igor brings the cake."),
         ("Server alpha has 8 GB.", "Server beta was upgraded to 16 GB."),
         ("Oskar Winther plays the king.", "Oskar called, Bela Szabo plays the queen."),
+        ("Step 0 of the rollout drains the queue.", "Step 1 of the rollout drains the pool."),
+        ("The port of replica 1 is 7001.", "The port of replica 2 is 7002."),
+        ("Table 3 is reserved.", "Table 4 is reserved."),
+        ("Server A runs on port 8080.", "Server B runs on port 9090."),
+        ("Ticket OPS-12 is assigned to Mia.", "Ticket OPS-13 is assigned to Ravi."),
+        ("The flight to Lisbon leaves at 7:40.", "The flight back from Lisbon leaves at 19:20."),
+        ("The carrot cake bakes for 55 minutes.", "Use 200 g of sugar for the carrot cake."),
+        ("In Bergen we have a room, number 12.", "In Oslo we have a room, number 14."),
+        ("We fetch the keys at 16:00.", "We return the keys at 10:00."),
+        ("The pond is 80 cm deep.", "The pond holds 900 liters."),
+        ("The daily backup runs at 02:00.", "The weekly backup runs at 04:00."),
+        ("Call the landlord on Monday.", "Call the bank on Thursday, not Tuesday."),
     ],
 )
 def test_similar_statements_about_different_things_both_stay(one: str, other: str) -> None:
@@ -107,6 +143,50 @@ def test_a_sentence_about_the_old_value_announces_the_next() -> None:
     current = current_texts("Bring the van to Autohaus Petri.", "Petri is full. Garage Nowak takes the van.")
 
     assert current == ["Petri is full.", "Garage Nowak takes the van."]
+
+
+@pytest.mark.parametrize(
+    ("texts", "completed"),
+    [
+        (("Dinner is at 19:00.", "Make it 18:30."), "Dinner is at 18:30."),
+        (("Dinner is at 6 pm.", "Wait, make it 7."), "Dinner is at 7 pm."),
+        (("The courier comes on Monday.", "Sorry, Tuesday."), "The courier comes on Tuesday."),
+        (("It is at 9:30.", "We are 8 for dinner.", "Two more come, that makes 10."), "We are 10 for dinner."),
+        (
+            ("It listens on port 9200.", "Keep 3 copies.", "Port 9200 is taken, use 9310."),
+            "It listens on port 9310.",
+        ),
+        (
+            (
+                "We have a room from 3 March to 7 March.",
+                "I work that week, so we come from 10 March to 14 March.",
+            ),
+            "We have a room from 10 March to 14 March.",
+        ),
+    ],
+)
+def test_a_value_alone_is_completed_by_what_it_changes(texts: tuple[str, ...], completed: str) -> None:
+    statements = complete_ellipses(find_statements([user_message(text) for text in texts]))
+    replaced = find_replacements(statements, no_similarity)
+    current = [statement.text for number, statement in enumerate(statements) if number not in replaced]
+
+    assert completed in current
+    assert len(current) == len(texts) - 1
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("Dinner is at 19:00.", "That makes 300 euros."),  # another type
+        ("The shelf is 80 cm wide.", "Make it 3 kg."),  # another unit
+        ("The lift opens at 9:00.", "At 17:00."),  # perhaps an answer
+        ("We still need to port over a_file.ts.", "Only one file is left, main_file.ts, read it in full."),
+    ],
+)
+def test_a_value_that_may_belong_to_something_else_stays_as_it_was_said(texts: tuple[str, ...]) -> None:
+    statements = complete_ellipses(find_statements([user_message(text) for text in texts]))
+
+    assert [statement.text for statement in statements] == list(texts)
 
 
 def test_of_several_updates_the_last_wins() -> None:

@@ -6,6 +6,7 @@ from itertools import zip_longest
 import pytest
 
 import foveate
+from tests.support import blind_conversations
 from tests.support.free_conversations import DEV, MORE_DEV, TEST, FreeConversation
 from tests.support.unseen_conversations import HELD_OUT, TUNED
 
@@ -22,7 +23,11 @@ def test_a_summary_carries_what_is_still_true(conversation: FreeConversation) ->
     assert [phrase for phrase in conversation.gone if phrase in summary] == []
 
 
-@pytest.mark.parametrize(("domains", "max_stale"), [(TUNED, 2), (HELD_OUT, 9)], ids=["tuned", "held out"])
+@pytest.mark.parametrize(
+    ("domains", "max_stale"),
+    [(TUNED, 0), (HELD_OUT, 4), (blind_conversations.TUNED, 1), (blind_conversations.BLIND, 6)],
+    ids=["tuned", "held out", "more tuned", "blind"],
+)
 def test_free_words_update_statements_and_all_others_stay(
     domains: Sequence[Sequence[FreeConversation]], max_stale: int
 ) -> None:
