@@ -1,8 +1,10 @@
 """Leases of cancelled callers and of callers with wrong clocks, on both databases."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,8 +37,11 @@ class SlowDatabase:
     def location(self) -> str:
         return self.database.location
 
-    async def read(self, callback: TransactionCallback[T], *, is_lookup: bool = False) -> T:
-        return await self.database.read(callback, is_lookup=is_lookup)
+    async def read(self, callback: TransactionCallback[T]) -> T:
+        return await self.database.read(callback)
+
+    async def look_up(self, statement: str, values: Sequence[str | bytes]) -> list[tuple[Any, ...]]:
+        return await self.database.look_up(statement, values)
 
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
         result = await self.database.write(callback, is_idempotent=is_idempotent)

@@ -50,8 +50,11 @@ class InterferingDatabase:
     def location(self) -> str:
         return self.database.location
 
-    async def read(self, callback: TransactionCallback[T], *, is_lookup: bool = False) -> T:
-        return await self.database.read(callback, is_lookup=is_lookup)
+    async def read(self, callback: TransactionCallback[T]) -> T:
+        return await self.database.read(callback)
+
+    async def look_up(self, statement: str, values: Sequence[str | bytes]) -> list[tuple[Any, ...]]:
+        return await self.database.look_up(statement, values)
 
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
         return await self.database.write(

@@ -74,11 +74,14 @@ class Database(Protocol):
     def location(self) -> str:
         """The path or URL of the database, without a password."""
 
-    async def read(self, callback: TransactionCallback[T], *, is_lookup: bool = False) -> T:
-        """Return the result of a callback that only reads.
+    async def read(self, callback: TransactionCallback[T]) -> T:
+        """Return the result of a callback that only reads."""
 
-        `is_lookup`: it finds a row by its key that was probably written a moment ago. A database in a file does
-        that on the event loop: it takes 50 µs, and waking a thread takes milliseconds if the loop is busy.
+    async def look_up(self, statement: str, values: Sequence[str | bytes]) -> list[tuple[Any, ...]]:
+        """Return the rows of a query that finds a few rows by their key.
+
+        The event loop does that itself: it takes 50 µs, and waking a thread takes milliseconds if the loop is
+        busy.
         """
 
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:

@@ -5,6 +5,7 @@ repeated; one that may have been committed is only repeated if it is idempotent.
 """
 
 import asyncio
+import logging
 import socket
 import threading
 import time
@@ -16,12 +17,15 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from foveate.errors import BadOption, NothingKept, StoreUnavailable
 from foveate.store.database import TABLES, ProcessGuard, T, TransactionCallback
 from foveate.store.migrate import FIND_VERSION, VERSION_TABLE, migrate, needs_migration
+from foveate.store.postgres_lookups import LookupConnection, LookupFailed
 from foveate.store.thread_pool import DaemonThreadPool
 
 if TYPE_CHECKING:
     import psycopg
 
     Connection = psycopg.Connection[tuple[Any, ...]]
+
+_LOG = logging.getLogger(__name__)
 
 # Separate connections, so that reads never wait behind writes that wait for a lock.
 _WRITERS, _READERS = 6, 4
@@ -124,6 +128,9 @@ class PostgresDatabase:
         self._timeout_seconds = 3 * wait_seconds
         self._closed = False
         self._is_disconnected = False
+        # A store may be used from any event loop, and each reads its own connection.
+        self._lookups: dict[asyncio.AbstractEventLoop, LookupConnection] = {}
+        self._connecting: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
 
     @classmethod
     def open(cls, url: str, *, wait_seconds: float, create: bool = True) -> Self:
@@ -152,8 +159,23 @@ class PostgresDatabase:
     def location(self) -> str:
         return self._location
 
-    async def read(self, callback: TransactionCallback[T], *, is_lookup: bool = False) -> T:
+    async def read(self, callback: TransactionCallback[T]) -> T:
         return await self._run(callback, is_idempotent=True, is_read=True)
+
+    async def look_up(self, statement: str, values: Sequence[str | bytes]) -> list[tuple[Any, ...]]:
+        self._process.check()
+        loop = asyncio.get_running_loop()
+        lookups = self._lookups.get(loop)
+        if lookups is not None and not self._closed:
+            with suppress(LookupFailed, TimeoutError):  # a thread reconnects, and reports errors
+                async with asyncio.timeout(self._wait_seconds):
+                    return await lookups.fetch_all(_number_placeholders(statement), values)
+            lookups.close()
+            self._lookups.pop(loop, None)
+        rows = await self.read(lambda transaction: transaction.fetch_all(statement, values))
+        if loop not in self._lookups and loop not in self._connecting and not self._closed:
+            self._connecting[loop] = asyncio.create_task(self._connect_for_lookups(loop))
+        return rows
 
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
         return await self._run(callback, is_idempotent=is_idempotent, is_read=False)
@@ -171,6 +193,10 @@ class PostgresDatabase:
         """Wait for running transactions, then close all connections, even if the server does not respond."""
         self._process.check()
         self._closed = True
+        if connecting := self._connecting.get(asyncio.get_running_loop()):
+            await asyncio.wait([connecting])
+        while self._lookups:
+            self._lookups.popitem()[1].close()
         if not await self._shut_down_threads(self._timeout_seconds):
             self._is_disconnected = True
             for connection in list(self._connections):
@@ -178,6 +204,23 @@ class PostgresDatabase:
             await self._shut_down_threads(_DISCONNECT_SECONDS)
         while self._connections:
             self._connections.pop().close()
+
+    async def _connect_for_lookups(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Open the connection for lookups of an event loop; until then, and if that fails, threads look up."""
+        try:
+            connection = await self._readers.run(self._open_autocommit_connection)
+            self._lookups[loop] = LookupConnection(connection)
+        except Exception as error:  # noqa: BLE001 - the next lookup tries again
+            _LOG.info("%s: no connection for lookups, using threads: %s", self._location, error)
+        finally:
+            del self._connecting[loop]
+
+    def _open_autocommit_connection(self) -> "Connection":
+        connection = _connect_with_retries(
+            self._url, self._wait_seconds, keeps_waiting=lambda: not self._closed
+        )
+        connection.autocommit = True
+        return connection
 
     async def _shut_down_threads(self, timeout_seconds: float) -> bool:
         """Return whether all threads ended within `timeout_seconds`."""

@@ -189,18 +189,19 @@ class SQLiteDatabase:
     def location(self) -> str:
         return str(self._path)
 
-    async def read(self, callback: TransactionCallback[T], *, is_lookup: bool = False) -> T:
-        self._process.check()
-        if self._closed:
-            raise StoreUnavailable(str(self._path), "is closed")
-        if is_lookup:
-            self._check_file()
-            try:
-                return callback(SQLiteTransaction(self._connection(wait_seconds=0.0)))
-            except sqlite3.DatabaseError as error:  # a thread can wait for a lock, and reports errors
-                self._reset_connection(error)
+    async def read(self, callback: TransactionCallback[T]) -> T:
+        self._check_open()
         requested_at = time.monotonic()
         return await self._readers.run(lambda: self._read(callback, requested_at))
+
+    async def look_up(self, statement: str, values: Sequence[str | bytes]) -> list[tuple[Any, ...]]:
+        self._check_open()
+        self._check_file()
+        try:
+            return self._connection(wait_seconds=0.0).execute(statement, values).fetchall()
+        except sqlite3.DatabaseError as error:  # a thread can wait for a lock, and reports errors
+            self._reset_connection(error)
+        return await self.read(lambda transaction: transaction.fetch_all(statement, values))
 
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
         return cast("T", await self._submit_job(callback, is_outside_transaction=False))
@@ -224,6 +225,11 @@ class SQLiteDatabase:
         while self._connections:
             self._connections.pop().close()
         self._writer_queue.close()
+
+    def _check_open(self) -> None:
+        self._process.check()
+        if self._closed:
+            raise StoreUnavailable(str(self._path), "is closed")
 
     async def _submit_job(
         self, callback: Callable[[SQLiteTransaction], object], *, is_outside_transaction: bool

@@ -2,15 +2,14 @@
 
 import asyncio
 import sqlite3
-import threading
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 
 from foveate.errors import StoreUnavailable
-from foveate.store.database import Transaction
 from foveate.store.sqlite import SQLiteDatabase, WriterQueue
 from tests.support.oracles.system_state import wait_until
 
@@ -81,7 +80,7 @@ async def test_a_lookup_does_not_wait_for_other_reads(database: SQLiteDatabase) 
     reads = [asyncio.ensure_future(database.read(lambda _: may_end.wait(30))) for _ in range(8)]
     await asyncio.sleep(0)
     try:
-        lookup = database.read(lambda transaction: transaction.fetch_all("SELECT 1"), is_lookup=True)
+        lookup = database.look_up("SELECT 1", ())
 
         assert await asyncio.wait_for(lookup, 10) == [(1,)]
         assert not any(read.done() for read in reads)
@@ -91,16 +90,18 @@ async def test_a_lookup_does_not_wait_for_other_reads(database: SQLiteDatabase) 
 
 
 async def test_a_lookup_that_finds_the_file_locked_waits_in_a_thread(database: SQLiteDatabase) -> None:
-    def find(transaction: Transaction) -> str:
-        if threading.current_thread() is threading.main_thread():
-            raise sqlite3.OperationalError("database is locked")
-        return str(transaction.fetch_all("SELECT 'found'")[0][0])
+    with closing(sqlite3.connect(database.location, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")  # locks readers out as well
+        lookup = asyncio.ensure_future(database.look_up("SELECT 'found' FROM sessions_v1", ()))
+        await asyncio.sleep(0.05)
 
-    assert await database.read(find, is_lookup=True) == "found"
+        assert not lookup.done()
+    assert await asyncio.wait_for(lookup, 10) == []
 
 
 async def test_a_lookup_in_a_deleted_file_is_rejected(database: SQLiteDatabase) -> None:
     await asyncio.to_thread(Path(database.location).unlink)
 
     with pytest.raises(StoreUnavailable, match="was deleted or replaced"):
-        await database.read(lambda transaction: transaction.fetch_all("SELECT 1"), is_lookup=True)
+        await database.look_up("SELECT 1", ())

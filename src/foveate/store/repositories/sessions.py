@@ -127,16 +127,21 @@ class SqlSessionStore:
         return _to_session(*rows[0]) if rows else None
 
     async def find_answers(self, digests: Sequence[bytes]) -> Sequence[tuple[AnswerRecord, Session]]:
-        def find(transaction: Transaction) -> list[tuple[AnswerRecord, Session]]:
+        def find(transaction: Transaction) -> list[tuple[Any, ...]]:
             return [
-                (AnswerRecord(digest=digest, session_id=session_id, tip=tip, at=at), _to_session(*session))
+                row
                 for placeholders, group in group_placeholders(digests)
-                for digest, session_id, tip, at, *session in transaction.fetch_all(
-                    _FIND_ANSWERS.format(placeholders), group
-                )
+                for row in transaction.fetch_all(_FIND_ANSWERS.format(placeholders), group)
             ]
 
-        return await self._database.read(find, is_lookup=len(digests) == 1) if digests else []
+        if len(digests) == 1:
+            rows = await self._database.look_up(_FIND_ANSWERS.format("?"), digests)
+        else:
+            rows = await self._database.read(find) if digests else []
+        return [
+            (AnswerRecord(digest=digest, session_id=session_id, tip=tip, at=at), _to_session(*session))
+            for digest, session_id, tip, at, *session in rows
+        ]
 
     async def find_sessions_ending_at(
         self, agent: str, caller: str, last_hashes: Sequence[bytes]
