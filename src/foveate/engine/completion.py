@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Coroutine, Sequence
 
 from foveate.engine.exchange import Exchange
@@ -12,8 +13,12 @@ from foveate.session.store import PendingWrite, SessionStore, SessionWrite
 
 _LOG = logging.getLogger(__name__)
 
-# A transaction costs the store more than the rows in it.
+# A transaction costs the store more than the rows in it. Sessions are stored at this interval, since the next
+# request may reach another worker.
 _INTERVAL_SECONDS = 0.05
+# The ledger has most of the rows, and nobody waits for a charge without a reservation. With many workers, each
+# would have a transaction of its own for almost every call.
+_CHARGES_SPACING_SECONDS = 0.25
 # A reservation holds up to the whole cost ceiling of its call, so it is replaced by the charge sooner.
 _RESERVED_INTERVAL_SECONDS = 0.02
 # By then the other processes have replaced the reservations of their finished calls.
@@ -22,7 +27,10 @@ _MAX_WAIT_SECONDS = 5.0
 
 
 class CompletionQueue:
-    """Records charges, stores writes and runs hooks of finished exchanges, in batches. For one event loop."""
+    """Records charges, stores writes and runs hooks of finished exchanges, in batches. For one event loop.
+
+    A batch waits for `interval_seconds`; charges wait longer if others were recorded a moment ago.
+    """
 
     def __init__(
         self,
@@ -36,20 +44,27 @@ class CompletionQueue:
         self._session_store = session_store
         self._interval_seconds = interval_seconds
         self._finished: list[Exchange] = []
+        self._unstored: list[Exchange] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._store_timer: asyncio.TimerHandle | None = None
+        self._flushed_at = -math.inf
         self._completions: set[asyncio.Task[None]] = set()
         self._writes: set[asyncio.Task[None]] = set()
 
     def enqueue(self, exchange: Exchange) -> None:
         self._finished.append(exchange)
+        self._unstored.append(exchange)
         loop = asyncio.get_running_loop()
-        due_at = loop.time() + self._interval_seconds
+        now = loop.time()
+        due_at = max(now + self._interval_seconds, self._flushed_at + _CHARGES_SPACING_SECONDS)
         if exchange.cost.reservation is not None and exchange.cost.reservation.is_reserved:
-            due_at = min(due_at, loop.time() + _RESERVED_INTERVAL_SECONDS)
+            due_at = min(due_at, now + _RESERVED_INTERVAL_SECONDS)
         if self._timer is None or due_at < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = loop.call_at(due_at, self._flush)
+        if self._store_timer is None:
+            self._store_timer = loop.call_at(now + self._interval_seconds, self._store_unstored)
 
     def store_writes(self, exchanges: Sequence[Exchange]) -> None:
         writes = [
@@ -84,12 +99,20 @@ class CompletionQueue:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._store_unstored()  # together with the charges, in one transaction
         if self._finished:
             finished, self._finished = self._finished, []
+            self._flushed_at = asyncio.get_running_loop().time()
             _start_task(self._completions, self._complete(finished))
 
+    def _store_unstored(self) -> None:
+        if self._store_timer is not None:
+            self._store_timer.cancel()
+            self._store_timer = None
+        unstored, self._unstored = self._unstored, []
+        self.store_writes(unstored)
+
     async def _complete(self, finished: Sequence[Exchange]) -> None:
-        self.store_writes(finished)  # together with the charges, in one transaction
         if self._charges is not None:
             try:
                 await self._charges.persist(finished)
