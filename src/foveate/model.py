@@ -64,7 +64,7 @@ class MediaSource(StrEnum):
     FILE = "file"
 
 
-class Text(msgspec.Struct, frozen=True):
+class Text(msgspec.Struct, frozen=True, gc=False):
     text: str
 
 
@@ -188,7 +188,7 @@ class Area(StrEnum):
     MESSAGES = "messages"
 
 
-class Place(msgspec.Struct, frozen=True):
+class Place(msgspec.Struct, frozen=True, gc=False):
     """Position in a request: a tool, a block of the system prompt, a message, or a block of a message.
 
     Content that is a plain string is one block with index 0.
@@ -212,7 +212,7 @@ class Ttl(StrEnum):
         return int(self[:-1]) * (60 if self.endswith("m") else 3600)
 
 
-class Block(msgspec.Struct, frozen=True, kw_only=True):
+class Block(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One block of a request, as a provider's cache compares it.
 
     `kind` is the provider's name (`tool`, `text`, `tool_use`, `thinking`, …). `canonical_json` is normalized
@@ -228,7 +228,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     is_empty: bool = False
 
 
-class CacheUsage(msgspec.Struct, frozen=True, kw_only=True):
+class CacheUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Input tokens of a call, by how the cache was used.
 
     `written_5m` has the provider's short TTL (5 minutes at Anthropic, 30 at OpenAI), `written_1h` its long one.
@@ -293,7 +293,7 @@ class Savings(msgspec.Struct, frozen=True, kw_only=True):
         return sum(known, Decimal(0)) if known else None
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Usage of one call as the provider reported it; `raw` is its original block.
 
     `reasoning_tokens` are part of `output_tokens`. `reported_dollars` is the price, if the provider states one.
@@ -323,7 +323,7 @@ class BreakpointStyle(StrEnum):
     CACHE_POINT = "cachePoint"  # Bedrock: a separate block after the cached one
 
 
-class CacheBreakpoint(msgspec.Struct, frozen=True, kw_only=True):
+class CacheBreakpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Cache everything up to this block. Without `ttl`, the provider's default applies."""
 
     place: Place

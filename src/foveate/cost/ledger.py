@@ -39,7 +39,7 @@ class Category(StrEnum):
     PING = "ping"
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A call that is being made or was made. Its `id` is unique.
 
     `region` is where the model is served, if known before the usage is; it is not stored. `is_subscription`:
@@ -57,7 +57,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     is_subscription: bool = False
 
 
-class Charge(msgspec.Struct, frozen=True, kw_only=True):
+class Charge(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One row of the ledger: a call, its usage and cost, and the estimates before.
 
     `dollars` is None if the price is unknown. Then `charge` is what its accounts are charged: an amount, or

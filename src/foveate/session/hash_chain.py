@@ -39,7 +39,7 @@ _SEED = b"foveate chain 1"
 _HASH_KEY = object()
 
 
-class HashChain(msgspec.Struct, frozen=True, kw_only=True):
+class HashChain(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The hash of each message with all before it, without the system messages at the start.
 
     `spellings` concatenates the digests of each message as it is counted: with the order of its keys.

@@ -11,7 +11,7 @@ from foveate.formats.response.rate_limits import RateLimit
 from foveate.model import Format, Usage
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
+class Session(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A conversation of one agent, up to `tip`, the hash of its last message.
 
     `parent_id` is the session that started a sub-agent's session, or that a fork continues from; `forked_at` is
@@ -36,7 +36,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     opening: str | None = None
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class Turn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message, identified by the hash of the chain up to it; `position` starts at 0."""
 
     hash: bytes
@@ -44,7 +44,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
 
 
-class AnswerRecord(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An answer to the request that ends at `tip`, identified by a digest."""
 
     digest: bytes

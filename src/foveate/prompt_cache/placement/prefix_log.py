@@ -60,7 +60,7 @@ class _PrefixConversation:
         self.pieces = 0
 
 
-class _PendingPrefix(msgspec.Struct, frozen=True, kw_only=True):
+class _PendingPrefix(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A prefix that waits to be requested again, within the short TTL (`until`) and then within the long one.
 
     `has_response`: the response has begun, so what the request wrote can be read.

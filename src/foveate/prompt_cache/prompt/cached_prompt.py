@@ -17,7 +17,7 @@ _RUN_KINDS = frozenset(("tool_use", "tool_result", "toolUse", "toolResult"))  # 
 _THINKING_KINDS = frozenset(("thinking", "redacted_thinking"))
 
 
-class PromptPiece(msgspec.Struct, frozen=True, kw_only=True):
+class PromptPiece(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One block of a prompt: the digest of its content, its tokens, and the TTL of its cache breakpoint, if
     it has one.
 
