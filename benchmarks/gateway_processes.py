@@ -173,8 +173,14 @@ def stepped_gateway(folder: Path, upstream_port: int) -> Iterator[SteppedGateway
 
 
 @contextmanager
-def litellm(folder: Path, upstream_port: int, *, workers: int = 1) -> Iterator[Server]:
-    """Run LiteLLM's proxy with defaults and two models."""
+def litellm(
+    folder: Path, upstream_port: int, *, workers: int = 1, start_seconds: float = _START_SECONDS
+) -> Iterator[Server]:
+    """Run LiteLLM's proxy with defaults and two models.
+
+    Raises:
+        BadData: it did not answer within `start_seconds`.
+    """
     port = _free_port()
     config = folder / "litellm.yaml"
     config.write_text(_litellm_configuration(upstream_port), encoding="utf-8")
@@ -188,7 +194,7 @@ def litellm(folder: Path, upstream_port: int, *, workers: int = 1) -> Iterator[S
     with start_process(
         ["sh", "-c", 'exec "$@" >&2', "sh", *command], log=log, environment=environment
     ) as process:
-        _wait_for(f"http://127.0.0.1:{port}/health/liveliness", process, log)
+        _wait_for(f"http://127.0.0.1:{port}/health/liveliness", process, log, start_seconds)
         yield Server("litellm", port, process.pid, log)
 
 
@@ -263,15 +269,15 @@ def _read_line(process: subprocess.Popen[str], log: Path) -> str:
     return line
 
 
-def _wait_for(url: str, process: subprocess.Popen[str], log: Path) -> None:
-    until = time.monotonic() + _START_SECONDS
+def _wait_for(url: str, process: subprocess.Popen[str], log: Path, seconds: float) -> None:
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         if process.poll() is not None:
             break
         with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=5):
             return
         time.sleep(0.2)
-    raise BadData(f"nothing answers at {url}: {log_tail(log)}")
+    raise BadData(f"nothing answers at {url} within {seconds:g} s: {log_tail(log)}")
 
 
 def log_tail(log: Path) -> str:
