@@ -92,11 +92,8 @@ class LruCache(Generic[Value]):
 
 def hash_bytes(*parts: bytes) -> bytes:
     """Hash byte strings, including their lengths, so that different splits never collide."""
-    hasher = blake3()
-    for part in parts:
-        hasher.update(len(part).to_bytes(8, "little"))
-        hasher.update(part)
-    return hasher.digest()
+    pieces = [piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)]
+    return blake3(b"".join(pieces)).digest()
 
 
 class Cache(Protocol):

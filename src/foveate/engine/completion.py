@@ -27,10 +27,7 @@ _MAX_WAIT_SECONDS = 5.0
 
 
 class CompletionQueue:
-    """Records charges, stores writes and runs hooks of finished exchanges, in batches. For one event loop.
-
-    A batch waits for `interval_seconds`; charges wait longer if others were recorded a moment ago.
-    """
+    """Records charges, stores writes and runs hooks of finished exchanges, in batches. For one event loop."""
 
     def __init__(
         self,
@@ -38,11 +35,16 @@ class CompletionQueue:
         session_store: SessionStore | None = None,
         *,
         interval_seconds: float = _INTERVAL_SECONDS,
+        charges_spacing_seconds: float = _CHARGES_SPACING_SECONDS,
     ) -> None:
-        """`charges` persists the charges; pending writes go to `session_store`."""
+        """`charges` persists the charges; pending writes go to `session_store`.
+
+        A batch waits for `interval_seconds`. Charges wait until `charges_spacing_seconds` after the last ones.
+        """
         self._charges = charges
         self._session_store = session_store
         self._interval_seconds = interval_seconds
+        self._charges_spacing_seconds = charges_spacing_seconds
         self._finished: list[Exchange] = []
         self._unstored: list[Exchange] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -56,7 +58,7 @@ class CompletionQueue:
         self._unstored.append(exchange)
         loop = asyncio.get_running_loop()
         now = loop.time()
-        due_at = max(now + self._interval_seconds, self._flushed_at + _CHARGES_SPACING_SECONDS)
+        due_at = max(now + self._interval_seconds, self._flushed_at + self._charges_spacing_seconds)
         if exchange.cost.reservation is not None and exchange.cost.reservation.is_reserved:
             due_at = min(due_at, now + _RESERVED_INTERVAL_SECONDS)
         if self._timer is None or due_at < self._timer.when():

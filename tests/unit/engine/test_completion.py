@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from foveate.formats import parse_request
 from foveate.session.store import CountUpdate, PendingWrite, SessionWrite
 from tests.support.oracles.engine_observers import EventObserver
 from tests.support.scenarios.incoming_requests import BODY, make_incoming_request
+from tests.support.servers.scripted_http import wait_until
 from tests.support.stores.ledger_records import make_call, make_charge
 from tests.support.stores.memory_ledger import InMemoryLedger, make_admission, make_recorder
 from tests.support.stores.memory_session_store import InMemorySessionStore
@@ -65,7 +67,12 @@ class QueueSetup:
     """A completion queue, and finished exchanges for it."""
 
     def __init__(
-        self, ledger: InMemoryLedger, session_store: RecordingStore | None = None, *, seconds: float = 60.0
+        self,
+        ledger: InMemoryLedger,
+        session_store: RecordingStore | None = None,
+        *,
+        seconds: float = 60.0,
+        spacing_seconds: float = 0.0,
     ) -> None:
         self.ledger, self.session_store, self.observer = (
             ledger,
@@ -73,7 +80,10 @@ class QueueSetup:
             FinishObserver(),
         )
         self.queue = CompletionQueue(
-            make_recorder(make_admission(ledger)), self.session_store, interval_seconds=seconds
+            make_recorder(make_admission(ledger)),
+            self.session_store,
+            interval_seconds=seconds,
+            charges_spacing_seconds=spacing_seconds,
         )
         self.hook_calls: list[str] = []
         self.stored: list[tuple[str, bool]] = []
@@ -122,6 +132,9 @@ class QueueSetup:
         exchange.finish(is_interrupted=is_broken)
         return exchange
 
+    def has_stored(self, number: int) -> bool:
+        return len(self.stored) == number
+
     async def _write_alone(self, rows: CountUpdate) -> None:
         if any(digest in self.session_store.rejected for digest in rows.counts):
             raise RuntimeError("never")
@@ -143,6 +156,19 @@ async def test_exchanges_of_a_batch_are_recorded_and_stored_together() -> None:
     assert setup.session_store.batch_sizes == [3, 1]
     assert setup.stored == [(id_, True) for id_ in "abcd"]
     assert setup.observer.events == ["ended with 0"] * 4
+
+
+async def test_charges_soon_after_others_wait_and_sessions_do_not() -> None:
+    """Regression: with many workers, almost every call had its own transaction in the ledger."""
+    setup = QueueSetup(InMemoryLedger(), seconds=0.001, spacing_seconds=60.0)
+    for number, id_ in enumerate("abcd", 1):
+        setup.finish_exchange(id_)
+        await wait_until(partial(setup.has_stored, number))
+
+    assert setup.ledger.operations == ["settle a"]
+    assert setup.session_store.batch_sizes == [1, 1, 1, 1]
+    await setup.queue.close()
+    assert setup.ledger.operations == ["settle a", "settle b c d"]
 
 
 @pytest.mark.parametrize("is_reserved", [True, False])
