@@ -37,7 +37,6 @@ CONTENDERS = tuple(f"{kind}-{count}" for kind in (*DATABASES, PEER) for count in
 _SECONDS, _STEP_SECONDS, _QUICK_SECONDS = 10.0, 6.0, 7.0
 # Contenders whose limit is looked for, with these numbers of agents, until too much is added.
 _LIMIT_WORKERS, _LIMIT_AGENTS, _LIMIT_ADDED_MS = (1, 2), (128, 170, 226, 300, 400), 100.0
-_FEWER_AGENTS = 96
 _PEER_START_SECONDS = 45.0
 _UNPAUSED_AGENTS = 8
 _CPU_KINDS = ("repeated", "new_session", "new_tokens")
@@ -149,14 +148,18 @@ def _to_row(name: str, agents: int, load: LoadResult, direct: LoadResult) -> dic
 def _find_limit(
     name: str, server: Server, measured: Sequence[dict[str, Cell]], direct: LoadResult
 ) -> list[dict[str, Cell]]:
-    """Return measurements with more and more agents, until too much is added to the 99th percentile."""
+    """Return measurements with more and more agents, until too much is added to the 99th percentile.
+
+    The last one has a number between the last that passed and the first that did not.
+    """
     rows: list[dict[str, Cell]] = []
+    passed = AGENTS
     for agents in _LIMIT_AGENTS:
         rows.append(_measure(name, server, agents, _STEP_SECONDS, direct))
         if float(rows[-1]["added_p99_ms"] or 0) > _LIMIT_ADDED_MS:
+            rows.append(_measure(name, server, (passed + agents) // 4 * 2, _STEP_SECONDS, direct))
             break
-    if len(rows) == 1:
-        rows.append(_measure(name, server, _FEWER_AGENTS, _STEP_SECONDS, direct))
+        passed = agents
     carried = [row for row in (*measured, *rows) if float(row["added_p99_ms"] or 0) <= _LIMIT_ADDED_MS]
     rows[-1]["carried"] = max((float(row["per_second"] or 0) for row in carried), default=0.0)
     return rows
