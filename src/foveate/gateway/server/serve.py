@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -29,6 +30,7 @@ from foveate.gateway.local_model import LocalModelMiddleware
 from foveate.gateway.observability import access_log, worker_metrics
 from foveate.gateway.observability.instrumentation import Instrumentation
 from foveate.gateway.request import Receive, Scope, Send
+from foveate.gateway.server.balancing import BalancedServer, ConnectionCounts
 from foveate.gateway.server.cors import CorsMiddleware
 from foveate.gateway.server.tls import create_tls_context, reload_certificates
 from foveate.paths import data_folder
@@ -139,12 +141,14 @@ def serve(
     *,
     on_ready: Callable[[], None] = lambda: None,
     lifeline: int | None = None,
-    runs_retention: bool = True,
+    worker: int = 0,
+    counts: ConnectionCounts | None = None,
 ) -> None:
     """Run the gateway at a socket until it is shut down; running responses are finished first.
 
     `on_ready` is called once clients are served. The gateway also ends if the descriptor `lifeline` is closed.
-    `runs_retention` is for one process of a machine.
+    `worker` is the number of this process at the socket, and `counts` the connections of all of them. The first
+    one runs retention.
 
     Raises:
         StoreUnavailable: the store cannot be opened.
@@ -153,7 +157,7 @@ def serve(
     """
     _raise_descriptor_limit()
     shorten_thread_switches()
-    main = _run_server(listener, live_config, environment, on_ready, lifeline, runs_retention)
+    main = _run_server(listener, live_config, environment, on_ready, lifeline, worker, counts)
     try:
         import uvloop
     except ImportError:  # not on Windows
@@ -180,7 +184,8 @@ async def _run_server(
     environment: Mapping[str, str],
     on_ready: Callable[[], None],
     lifeline: int | None,
-    runs_retention: bool,
+    worker: int,
+    counts: ConnectionCounts | None,
 ) -> int:
     """Return the signal that ended the server; 0 if it was the lifeline."""
     settings = live_config.current().value.settings.server
@@ -194,7 +199,7 @@ async def _run_server(
     async with open_gateway(
         lambda: instrumentation.last_config,
         environment=environment,
-        runs_retention=runs_retention,
+        runs_retention=worker == 0,
         instrumentation=instrumentation,
         outbox_folder=data_folder(environment, sys.platform) / "spool",
     ) as gateway:
@@ -216,7 +221,13 @@ async def _run_server(
                 await prices.refresh()
 
         server = _Server(
-            app, refresh_config, grace_seconds=settings.grace_seconds, context=context, on_ready=on_ready
+            app,
+            refresh_config,
+            grace_seconds=settings.grace_seconds,
+            context=context,
+            on_ready=on_ready,
+            worker=worker,
+            counts=counts,
         )
         instrumentation.set_shutdown_check(lambda: server.should_exit)
         certificate_reload = (
@@ -242,6 +253,8 @@ class _Server(uvicorn.Server):
         grace_seconds: float,
         context: ssl.SSLContext | None,
         on_ready: Callable[[], None],
+        worker: int,
+        counts: ConnectionCounts | None,
     ) -> None:
         """Call `on_request` at the start of each request."""
 
@@ -272,11 +285,29 @@ class _Server(uvicorn.Server):
         self.config.load()
         self.config.ssl = context
         self._on_ready = on_ready
+        self._worker = worker
+        self._counts = counts
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Call `on_ready` once clients are served."""
-        await super().startup(sockets)
+        if self._counts is None:
+            await super().startup(sockets)
+        else:
+            await super().startup([])
+            self.servers += [self._share(listener, self._counts) for listener in sockets or ()]
         self._on_ready()
+
+    def _share(self, listener: socket.socket, counts: ConnectionCounts) -> Any:
+        return BalancedServer(
+            listener,
+            counts,
+            self._worker,
+            make_protocol=lambda: self.config.http_protocol_class(
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            ),
+            count_connections=lambda: len(self.server_state.connections),
+            tls_context=self.config.ssl,
+        )
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Starts several worker processes that serve at one socket, and restarts those that die.
 
-Every worker gets the supervisor's socket; whichever is free accepts the next connection. A worker ends when its
-standard input does, which the supervisor holds open, so no worker outlives it.
+Every worker gets the supervisor's socket; the one with the fewest connections accepts the next. A worker ends
+when its standard input does, which the supervisor holds open, so no worker outlives it.
 """
 
 import logging
@@ -13,13 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from foveate.config.overrides import ServeFlags
 from foveate.errors import WorkersFailed
+from foveate.gateway.server.balancing import ConnectionCounts
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class WorkerOrder:
     """Instructions that a worker is started with. Worker 0 also runs retention.
 
     `default_paths` are the places of the configuration if none is named; `last_valid` is its last valid
-    content.
+    content. `counts_descriptor` is that of the workers' `ConnectionCounts`.
     """
 
     descriptor: int
@@ -51,6 +52,7 @@ class WorkerOrder:
     default_paths: tuple[str, ...] = ()
     number: int = 0
     last_valid: bytes | None = None
+    counts_descriptor: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +117,18 @@ def run_workers(
     state = _SupervisorState()
 
     def start(number: int) -> None:
-        worker_order = replace(order, number=number, last_valid=last_valid())
+        worker_order = replace(
+            order, number=number, last_valid=last_valid(), counts_descriptor=counts.descriptor
+        )
         state.running[number] = worker = _start_worker(worker_order, environment)
         if worker.process.stdout is not None:
             selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
 
-    with selectors.DefaultSelector() as selector, _open_signal_pipe() as signal_pipe:
+    with (
+        closing(ConnectionCounts.create(count)) as counts,
+        selectors.DefaultSelector() as selector,
+        _open_signal_pipe() as signal_pipe,
+    ):
         selector.register(signal_pipe, selectors.EVENT_READ, None)
         try:
             for number in range(count):
@@ -131,6 +139,7 @@ def run_workers(
                         _handle_signals(state, os.read(signal_pipe, 64), listener, grace_seconds)
                     elif not _read_message(key.data):
                         selector.unregister(key.fileobj)
+                        counts.mark_ended(key.data.number)
                         _handle_exit(state, key.data, listener, grace_seconds)
                         on_exit(key.data.process.pid)
                     elif not state.crashes.was_ready and _are_all_ready(state, count):
@@ -157,7 +166,7 @@ def _start_worker(order: WorkerOrder, environment: Mapping[str, str]) -> _Worker
         [sys.executable, "-m", WORKER_MODULE],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        pass_fds=(order.descriptor,),
+        pass_fds=(order.descriptor, order.counts_descriptor),
         env=dict(environment),
         start_new_session=True,  # the supervisor handles Ctrl-C
     )

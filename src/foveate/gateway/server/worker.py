@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from foveate.errors import FoveateError
+from foveate.gateway.server.balancing import ConnectionCounts
 from foveate.gateway.server.serve import load_live_config, serve, start_logging
 from foveate.gateway.server.supervisor import READY_MESSAGE, WorkerOrder
 
@@ -46,7 +47,8 @@ def main() -> None:
             environment,
             on_ready=_report_ready,
             lifeline=sys.stdin.fileno(),
-            runs_retention=order.number == 0,
+            worker=order.number,
+            counts=ConnectionCounts(order.counts_descriptor),
         )
     except FoveateError as error:
         sys.stderr.write(f"foveate: worker {order.number}: {error}\n")
