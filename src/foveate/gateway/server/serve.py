@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -298,12 +299,16 @@ class _Server(uvicorn.Server):
         self._on_ready()
 
     def _share(self, listener: socket.socket, counts: ConnectionCounts) -> Any:
+        make_protocol: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
         return BalancedServer(
             listener,
             counts,
             self._worker,
-            make_protocol=lambda: self.config.http_protocol_class(
-                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            make_protocol=partial(
+                make_protocol,
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
             ),
             count_connections=lambda: len(self.server_state.connections),
             tls_context=self.config.ssl,
