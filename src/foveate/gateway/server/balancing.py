@@ -22,6 +22,7 @@ _COUNT_BYTES = 4
 _NOT_SERVING = 2 ** (8 * _COUNT_BYTES) - 1
 # A worker that is too busy to accept a connection within this time leaves it to others.
 _YIELD_SECONDS = 0.005
+_OPENING_SECONDS = 1.0
 # There may be no descriptors left.
 _RETRY_SECONDS = 1.0
 
@@ -89,9 +90,9 @@ class BalancedServer:
         self._counts.mark_ended(self._worker)
 
     async def wait_closed(self) -> None:
-        """Wait for connections that are being opened."""
+        """Wait for connections that are being opened, but not long: a client may not finish its handshake."""
         if self._opening:
-            await asyncio.wait(set(self._opening))
+            await asyncio.wait(set(self._opening), timeout=_OPENING_SECONDS)
 
     def _report(self) -> int:
         count = self._count_connections() + len(self._opening)
