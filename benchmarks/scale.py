@@ -10,7 +10,7 @@ with a model that responds at once and agents that do not pause. `new_session_ov
 of a request that begins a session, and `new_tokens_over_repeated_cpu` that of one with 900 new tokens, each
 divided by that of a repeated request. `--only sqlite-1,litellm-2` runs some of the contenders, and `--agents
 64` other numbers of agents. Without `--only`, LiteLLM runs with at most as many workers as there are cores:
-with more, it needs minutes to start. All of it takes less than six minutes on two cores.
+with more, it needs minutes to start.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Queries that an event loop sends to a PostgreSQL server and reads itself, without a thread.
 
 A thread needs the GIL to start, after the response and to pass it on. While the event loop is busy, it gets it
-each time only after the switch interval: a lookup for a request then took 10 ms instead of one (November 2026).
-So this talks to libpq directly, which never blocks here: the queries are short, and results are read once they
+each time only after the switch interval: a lookup for a request then took 10 ms on average (November 2026). So
+this talks to libpq directly, which never blocks here: the queries are short, and results are read once they
 have arrived.
 """
 

@@ -1,9 +1,9 @@
 """Accepts connections so that all workers at one socket have about the same number of them.
 
 The kernel wakes all workers for a connection, and the first one takes it. That was often the same one: of 64
-agents, one of eight workers had up to 30, and the others hardly any (November 2026). Agents keep their
-connections, so the eight carried no more than two. Therefore a worker with more connections than another one
-lets that one go first, for a few milliseconds.
+agents, one of eight workers had up to 30, and others hardly any (November 2026). Agents keep their
+connections, so that worker limited all of them together. Therefore a worker with more connections than another
+one lets that one go first, for a few milliseconds.
 """
 
 import asyncio
