@@ -47,13 +47,13 @@ class LookupConnection:
         self._connection = connection
         self._libpq = connection.pgconn
         self._libpq.enter_pipeline_mode()
-        self._names: dict[str, bytes] = {}
+        self._names: dict[bytes, bytes] = {}
         self._running: deque[_Lookup] = deque()
         self._loop = asyncio.get_running_loop()
         self._socket = connection.fileno()
         self._loop.add_reader(self._socket, self._receive)
 
-    async def fetch_all(self, statement: str, values: Sequence[str | bytes]) -> list[tuple[Any, ...]]:
+    async def fetch_all(self, statement: bytes, values: Sequence[str | bytes]) -> list[tuple[Any, ...]]:
         """Return the rows of a query.
 
         Raises:
@@ -78,7 +78,7 @@ class LookupConnection:
             if not future.done():
                 future.set_exception(LookupFailed(reason))
 
-    def _send(self, statement: str, values: Sequence[str | bytes]) -> None:
+    def _send(self, statement: bytes, values: Sequence[str | bytes]) -> None:
         from psycopg.pq import Format
 
         name = self._names.get(statement)
@@ -86,7 +86,7 @@ class LookupConnection:
             if len(self._names) == _MAX_STATEMENTS:
                 raise LookupFailed("too many different statements")
             name = self._names[statement] = b"lookup_%d" % len(self._names)
-            self._libpq.send_prepare(name, statement.encode())
+            self._libpq.send_prepare(name, statement)
         self._libpq.send_query_prepared(
             name,
             [value.encode() if isinstance(value, str) else value for value in values],

@@ -159,12 +159,12 @@ def _run_worker(
         connection.close()
     config = session.config
     # Plugins and tests recognize a worker by what pytest-xdist sets.
-    config.workerinput = {"workerid": folder.name}  # type: ignore[attr-defined]
+    vars(config)["workerinput"] = {"workerid": folder.name}
     os.environ["PYTEST_XDIST_WORKER"] = folder.name
     folder.mkdir()
     os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None
-    capture = config.pluginmanager.getplugin("capturemanager")
+    capture: Any = config.pluginmanager.getplugin("capturemanager")
     if capture is not None:  # its files are those of the dispatcher
         capture.stop_global_capturing()
         capture.start_global_capturing()

@@ -89,9 +89,13 @@ def test_the_activity_of_an_agent_counts_its_sessions_that_have_ended() -> None:
 def test_progress_adds_up_growth_and_never_shrinkage() -> None:
     progress = SessionProgress()
     for tokens in (1_000, 1_500, 700, 900):
-        progress = progress.with_response(requests=0, tokens=tokens, spent_dollars=0.5, saved_dollars=0.1)
+        progress = progress.with_response(
+            requests=0, tokens=tokens, spent_dollars=0.5, saved_dollars=0.1, edits=frozenset({"edit"})
+        )
 
     assert (progress.requests, progress.last_tokens, progress.grown_tokens) == (4, 900, 700)
     assert (progress.spent_dollars, round(progress.saved_dollars, 9)) == (2.0, 0.4)
-    resumed = SessionProgress().with_response(requests=31, tokens=5, spent_dollars=0.0, saved_dollars=0.0)
+    resumed = SessionProgress().with_response(
+        requests=31, tokens=5, spent_dollars=0.0, saved_dollars=0.0, edits=frozenset()
+    )
     assert resumed.requests == 31

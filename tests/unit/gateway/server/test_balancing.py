@@ -25,7 +25,7 @@ class CountedProtocol(asyncio.Protocol):
         self._connections.add(self)
         transport.write(b"hello")
 
-    def connection_lost(self, _: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
 
 
