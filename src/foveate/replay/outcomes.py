@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from foveate.compaction.store import EditDecision
 from foveate.cost.pricing.rates import EXACT, ZERO
 from foveate.replay.policies import Policy
 from foveate.replay.recording import MissingPart, RecordingSource, UnreadableLine
@@ -28,11 +29,27 @@ class ContextPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EditOutcome:
+    """An edit of a history at its `request`th request, with what was expected of it, if it was made to save.
+
+    `saved_dollars` is what the requests since have saved by it, without its own summary.
+    """
+
+    request: int
+    moment: str
+    is_compaction: bool
+    freed_tokens: int
+    decision: EditDecision | None
+    saved_dollars: Decimal = ZERO
+    later_requests: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """Usage and cost of calls under one policy. `dollars` is None if a price is unknown.
 
     `overflows` are calls that exceed the context window. `folds` are compactions; their calls are included in
-    the tokens and dollars, and cost `fold_dollars` of these.
+    the tokens and dollars, and cost `fold_dollars` of these. `edits` are known of policies that edit to save.
     """
 
     policy: Policy
@@ -47,6 +64,7 @@ class Outcome:
     overflows: int = 0
     folds: int = 0
     fold_dollars: Decimal = ZERO
+    edits: tuple[EditOutcome, ...] = ()
 
     @property
     def input_tokens(self) -> int:
@@ -72,6 +90,7 @@ class Outcome:
             overflows=self.overflows + other.overflows,
             folds=self.folds + other.folds,
             fold_dollars=EXACT.add(self.fold_dollars, other.fold_dollars),
+            edits=self.edits + other.edits,
         )
 
 

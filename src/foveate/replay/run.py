@@ -5,25 +5,34 @@ size of the tools is inferred from the cost that the messages alone do not expla
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import structs
 
+from foveate.compaction.schedule import Moment
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.price_facts import states_its_price
 from foveate.cost.pricing.rates import EXACT, ZERO
 from foveate.engine.options import AgentOptions
 from foveate.model import CacheUsage, Usage
 from foveate.replay.cost_sum import CallRates, CallRatesCache, CostSum
-from foveate.replay.outcomes import ContextPoint, CostCheck, Outcome, Placeholders, ReplayedSession
+from foveate.replay.outcomes import (
+    ContextPoint,
+    CostCheck,
+    EditOutcome,
+    Outcome,
+    Placeholders,
+    ReplayedSession,
+)
 from foveate.replay.policies import Policy
 from foveate.replay.recording import MissingPart, RecordedCall, Recording, RecordingSource
 from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY
 from foveate.replay.simulator.breakpoints import rules_at
-from foveate.replay.simulator.editing_run import SimulatedCall, context_window_tokens
+from foveate.replay.simulator.editing_run import SimulatedCall, SimulatedEdit, context_window_tokens
 from foveate.replay.simulator.message_sizes import MessageSizer
 from foveate.replay.simulator.policy_runs import PolicyRun, start_runs
 from foveate.replay.simulator.reconstruct import (
@@ -244,6 +253,56 @@ def _add_cost(costs: CostSum, pricing: _CallPricing, usage: CacheUsage, output_t
         costs.add_at_rates(pricing.rates, usage, output_tokens, pricing.reasoning_tokens)
 
 
+class _EditGains:
+    """What requests save by the edits before them: shared by the tokens that each edit freed."""
+
+    def __init__(self) -> None:
+        self._edits: list[tuple[str, EditOutcome]] = []
+
+    @property
+    def outcomes(self) -> tuple[EditOutcome, ...]:
+        return tuple(edit for _, edit in self._edits)
+
+    def add_call(
+        self, conversation: str, simulated: SimulatedCall, price: Callable[[CacheUsage], Decimal]
+    ) -> None:
+        self._add_edits(edit for edit in simulated.edits if edit.moment is not Moment.RESPONSE)
+        if simulated.unedited_usage is not None:
+            saved = price(simulated.unedited_usage) - price(simulated.usage)
+            in_force = [
+                number
+                for number, (name, edit) in enumerate(self._edits)
+                if name == conversation and edit.freed_tokens > 0
+            ]
+            freed = sum(self._edits[number][1].freed_tokens for number in in_force)
+            for number in in_force:
+                name, edit = self._edits[number]
+                self._edits[number] = (
+                    name,
+                    replace(
+                        edit,
+                        saved_dollars=edit.saved_dollars + saved * edit.freed_tokens / freed,
+                        later_requests=edit.later_requests + 1,
+                    ),
+                )
+        self._add_edits(edit for edit in simulated.edits if edit.moment is Moment.RESPONSE)
+
+    def _add_edits(self, edits: Iterable[SimulatedEdit]) -> None:
+        self._edits += [
+            (
+                edit.conversation,
+                EditOutcome(
+                    request=edit.request,
+                    moment=edit.moment,
+                    is_compaction=edit.is_compaction,
+                    freed_tokens=edit.freed_tokens,
+                    decision=edit.decision,
+                ),
+            )
+            for edit in edits
+        ]
+
+
 class _PolicyTotals:
     def __init__(self, policy: Policy, run: PolicyRun, book: PriceBook, options: ReplayOptions) -> None:
         self.points: list[ContextPoint] = []
@@ -256,6 +315,7 @@ class _PolicyTotals:
         self._calls = self._largest_context = self._overflows = 0
         self._usage = [0, 0, 0, 0, 0]
         self._compactions = 0
+        self._edits = _EditGains()
 
     def add_call(self, sent_call: ReconstructedCall, pricing: _CallPricing, window: int | None) -> None:
         simulated = self._run.simulate(sent_call)
@@ -263,6 +323,7 @@ class _PolicyTotals:
         for summary in simulated.summaries:
             self._compactions += 1
             self._add_usage(self._compaction_costs, pricing, summary.usage, summary.output_tokens)
+        self._edits.add_call(sent_call.call.conversation, simulated, partial(self._price, pricing))
         tokens = simulated.tokens
         self._largest_context = max(self._largest_context, tokens)
         self._calls += 1
@@ -275,6 +336,11 @@ class _PolicyTotals:
             self._compactions += 1
             pricing = _find_pricing(sent_call, rates)
             self._add_usage(self._compaction_costs, pricing, summary.usage, summary.output_tokens)
+
+    def _price(self, pricing: _CallPricing, usage: CacheUsage) -> Decimal:
+        costs = CostSum(self._book)
+        _add_cost(costs, pricing, usage, 0)
+        return costs.dollars or ZERO
 
     def _add_usage(self, costs: CostSum, pricing: _CallPricing, usage: CacheUsage, output_tokens: int) -> None:
         _add_cost(costs, pricing, usage, output_tokens)
@@ -320,6 +386,7 @@ class _PolicyTotals:
             overflows=self._overflows,
             folds=self._compactions,
             fold_dollars=compactions or ZERO,
+            edits=self._edits.outcomes,
         )
 
 

@@ -39,6 +39,32 @@ def report_lines(
     return list(ReplayFormatter(Display(columns=columns, encoding=encoding)).lines(report, each=each))
 
 
+def test_edits_are_shown_with_what_was_expected_and_what_they_saved() -> None:
+    recording = make_recording([PlannedTurn(result_chars=6_000) for _ in range(150)])
+    policies = (Policy.RECORDED, Policy.GATEWAY, Policy.GATEWAY_COST)
+    session = replay_recording(recording, BOOK, ReplayOptions(policies=policies))
+    report = replace(make_report(session), policies=policies)
+
+    (line,) = [line for line in report_lines(report, 300) if "edits of the history" in line]
+    (shown,) = json.loads(json.dumps(report_object(report)))["sessions"]
+    outcomes = {outcome["policy"]: outcome for outcome in shown["outcomes"]}
+    edits = outcomes["gateway-cost"]["edits"]
+    saved = sum(Decimal(edit["saved_dollars"]) for edit in edits)
+
+    assert line.startswith(f"gateway-cost: {len(edits)} edits of the history, expected to save $")
+    assert f"the requests since saved ${saved:.2f}, not counting the summaries" in line
+    assert outcomes["gateway"]["edits"] == []
+    assert {edit["kind"] for edit in edits} == {"compaction", "clearing"}
+    for edit in edits:
+        assert edit["expected_gain_dollars"] > edit["expected_cost_dollars"] >= 0
+        assert edit["freed_tokens"] > 0
+        assert edit["later_requests"] in (150 - edit["request"], 151 - edit["request"])
+    # What the edits saved, less the summaries, is the whole difference.
+    summaries = Decimal(outcomes["gateway-cost"]["fold_dollars"])
+    difference = Decimal(outcomes["gateway"]["dollars"]) - Decimal(outcomes["gateway-cost"]["dollars"])
+    assert saved - summaries == pytest.approx(difference)
+
+
 @pytest.mark.parametrize("columns", [60, 72, 80, 100, 140])
 def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
     names = [f"a session with a long name, number {number}" for number in range(5)]

@@ -15,6 +15,7 @@ from foveate.compaction.schedule import (
     EditState,
     Moment,
     loss_budget_dollars,
+    make_decision,
     plan_edits,
     read_prices,
 )
@@ -71,13 +72,7 @@ class EditAssessment:
         return self.make_decision(edits) if edits.compacts else None
 
     def make_decision(self, plan: EditPlan) -> EditDecision:
-        return EditDecision(
-            moment=self.state.moment,
-            gain_dollars=plan.gain_dollars,
-            cost_dollars=plan.cost_dollars,
-            expected_requests=plan.expected_requests,
-            growth_tokens=self.forecast.growth_tokens,
-        )
+        return make_decision(plan, self.state.moment, self.forecast)
 
 
 class EditPlanner:

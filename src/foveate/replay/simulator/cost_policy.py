@@ -21,6 +21,7 @@ from foveate.compaction.schedule import (
     EditState,
     Moment,
     loss_budget_dollars,
+    make_decision,
     plan_edits,
     read_prices,
 )
@@ -178,9 +179,12 @@ class CostTrigger:
             if plan.compacts and option is not None:
                 session.compacted_tokens = option.tokens_after
         session.saved_dollars -= plan.cost_dollars
+        if plan.is_empty:
+            return NO_EDITS
+        decision = make_decision(plan, moment.moment, forecast)
         if plan.compacts:
-            return HistoryEdits(compaction)
-        return HistoryEdits(cleared=tuple(results[index][0] for index in plan.cleared))
+            return HistoryEdits(compaction, decision=decision)
+        return HistoryEdits(cleared=tuple(results[index][0] for index in plan.cleared), decision=decision)
 
     def _judge_results(
         self, moment: EditingMoment, session: _Session, cached_tokens: int

@@ -14,6 +14,7 @@ from foveate.budget.model_limits import find_context_window
 from foveate.compaction.boundary import compaction_threshold_tokens, is_compaction_due
 from foveate.compaction.plan import CompactionOptions
 from foveate.compaction.schedule import Moment
+from foveate.compaction.store import EditDecision
 from foveate.model import Area, CacheUsage, Format, Place, ToolResult, Ttl
 from foveate.prompt_cache.keepalive import MARGIN_SECONDS
 from foveate.prompt_cache.placement.arrival_times import GapHistogram
@@ -39,11 +40,14 @@ class SimulatedSummary(NamedTuple):
 class SimulatedCall(NamedTuple):
     """The usage of one call, and the summaries that were written since the previous one.
 
-    A named tuple, since one is created for every call and policy.
+    `edits` are those since the previous call, and after the response. `unedited_usage` is the usage without any
+    edit, if there was one and runs are compared. A named tuple, since one is created for every call and policy.
     """
 
     usage: CacheUsage
     summaries: tuple[SimulatedSummary, ...] = ()
+    edits: "tuple[SimulatedEdit, ...]" = ()
+    unedited_usage: CacheUsage | None = None
 
     @property
     def tokens(self) -> int:
@@ -72,8 +76,22 @@ class ClearedResult(NamedTuple):
 
 
 class HistoryEdits(NamedTuple):
+    """The edits of a moment. `decision` says why, if they were made because they pay."""
+
     compaction: SimulatedCompaction | None = None
     cleared: Sequence[ClearedResult] = ()
+    decision: EditDecision | None = None
+
+
+class SimulatedEdit(NamedTuple):
+    """An edit that was made at the `request`th request of a conversation."""
+
+    conversation: str
+    request: int
+    moment: Moment
+    is_compaction: bool
+    freed_tokens: int
+    decision: EditDecision | None
 
 
 NO_EDITS = HistoryEdits()
@@ -303,7 +321,10 @@ class _SentCall(NamedTuple):
 
 
 class EditingRun:
-    """The gateway with a policy for edits. Other runs may share `adaptive`: the first edit forks it."""
+    """The gateway with a policy for edits. Other runs may share `adaptive`: the first edit forks it.
+
+    With `compares`, no other run shares it, and it serves the unedited calls after the first edit.
+    """
 
     def __init__(
         self,
@@ -314,9 +335,12 @@ class EditingRun:
         window_tokens: int | None,
         options: CompactionOptions = DEFAULT_GATEWAY.compaction_options,
         reader: MessageReader | None = None,
+        compares: bool = False,
     ) -> None:
-        self._adaptive = adaptive
+        self._adaptive = self._unedited = adaptive
         self._has_edited = False
+        self._compares = compares
+        self._edits: list[SimulatedEdit] = []
         self._policy = policy
         self._reader = reader or MessageReader(api_format)
         self._window_tokens = window_tokens
@@ -343,18 +367,20 @@ class EditingRun:
                 ),
                 sent.call.full_nodes,
             )
-            self._record(conversation, edits)
+            self._record(Moment.ARRIVAL, conversation, sent, edits)
             summaries.append(self._serve_summary(sent._replace(prompt=prompt), edits.compaction))
             sent = _apply_edits(conversation, call)
         elif edits.cleared:
-            self._record(conversation, edits)
+            self._record(Moment.ARRIVAL, conversation, sent, edits)
             sent = _apply_edits(conversation, call)
+        unedited = self._unedited.serve(call)[0].usage if self._compares and self._has_edited else None
         served, prompt, breakpoints = self._adaptive.serve(sent.call)
         sent = conversation.last = sent._replace(prompt=prompt, breakpoints=breakpoints)
         conversation.responses_since_compaction += 1
         after = max(call.call.at, call.call.response_at)
         summaries += self._compact(Moment.RESPONSE, conversation, sent, at=after)
-        return SimulatedCall(usage=served.usage, summaries=tuple(summaries))
+        made, self._edits = tuple(self._edits), []
+        return SimulatedCall(served.usage, tuple(summaries), made, unedited)
 
     def finish(self) -> Iterator[tuple[ReconstructedCall, SimulatedSummary]]:
         """The summaries that are written after the last call of each conversation, before its cache expires."""
@@ -385,7 +411,7 @@ class EditingRun:
     ) -> Iterator[SimulatedSummary]:
         edits = self._policy.decide(self._make_moment(kind, conversation, sent, at=at))
         if edits.compaction is not None:
-            self._record(conversation, edits)
+            self._record(kind, conversation, sent, edits)
             yield self._serve_summary(sent, edits.compaction, at=at)
 
     def _make_moment(
@@ -411,10 +437,24 @@ class EditingRun:
             history=sent.history,
         )
 
-    def _record(self, conversation: _Conversation, edits: HistoryEdits) -> None:
+    def _record(
+        self, moment: Moment, conversation: _Conversation, sent: _SentCall, edits: HistoryEdits
+    ) -> None:
         if not self._has_edited:
             self._adaptive, self._has_edited = self._adaptive.fork(), True
         conversation.edits.record(edits)
+        if self._compares:
+            edited = _apply_edits(conversation, sent.unedited)
+            self._edits.append(
+                SimulatedEdit(
+                    sent.unedited.call.conversation,
+                    conversation.requests,
+                    moment,
+                    edits.compaction is not None,
+                    sent.call.input_tokens - edited.call.input_tokens,
+                    edits.decision,
+                )
+            )
         if edits.compaction is not None:
             conversation.responses_since_compaction = 0
 

@@ -59,6 +59,7 @@ def start_runs(
             api_format=api_format,
             window_tokens=window_tokens,
             options=options.compaction_options,
+            compares=options.compacts_by_cost or options.clears,  # their runs are not shared
         )
 
     runs: dict[Policy, PolicyRun] = {
