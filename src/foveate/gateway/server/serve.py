@@ -40,7 +40,7 @@ from foveate.paths import data_folder
 _WARM_UP_MODELS = ("claude-opus-4-5", "gpt-4.1")
 # A request creates thousands of objects, hardly any of which are cyclic garbage. Looking at 1,000 objects takes
 # one millisecond, in which nobody is served: so a few thousand at once, and all of them rarely.
-_GC_THRESHOLDS = (5_000, 5, 100)
+_GC_THRESHOLDS = (5_000, 80, 50)
 
 
 def warm_up(prices: PriceBook) -> None:
