@@ -46,11 +46,6 @@ _METHODS = {
     "foveate.prompt_cache.misses.field_diff._WORD_CHARACTER": "match",
     "foveate.prompt_cache.misses.field_diff._BASE64": "match",
     "foveate.prompt_cache.misses.field_diff._BASE64_CHARACTER": "match",
-    "foveate.compaction.facts.rules._COLOUR": "fullmatch",
-    "foveate.compaction.facts.rules._DIGEST": "fullmatch",
-    "foveate.compaction.facts.rules._FLAG": "fullmatch",
-    "foveate.compaction.facts.rules._KEBAB": "fullmatch",
-    "foveate.compaction.facts.rules._TICKET": "fullmatch",
 }
 
 # Expressions that may take longer, since their callers limit the input to this many characters.

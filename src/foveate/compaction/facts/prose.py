@@ -77,8 +77,6 @@ def _is_fragment(sentence: str, *, is_document: bool) -> bool:
 
 def mask_quotations(sentence: str) -> str:
     """The sentence with spaces for what it quotes, so that positions stay the same."""
-    if not any(mark in sentence for mark in '"“„«`「'):
-        return sentence
     return _QUOTED.sub(lambda match: " " * len(match[0]), sentence)
 
 

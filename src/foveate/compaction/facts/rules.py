@@ -81,8 +81,9 @@ def rules() -> FactRules:
         negations=frozenset(table["negations"]),
         small_words=frozenset(table["small_words"]),
         number=re.compile(
-            rf"(?<![\w.,/-])(?:\d{{4}}-\d\d-\d\d|\d{{2,5}}x\d{{2,5}}|"
-            rf"[$€£#]?\d{{1,20}}(?:[.,]\d{{1,20}}){{0,5}}(?:e[+-]?\d{{1,3}}|"
+            # It starts with a set, so that the engine skips what is not a number.
+            r"[$€£#\d](?<![\w.,/-].)(?:(?<=\d)(?:\d{3}-\d\d-\d\d|\d{1,4}x\d{2,5})|"
+            r"(?:(?<=\d)\d{0,19}|(?<!\d)\d{1,20})(?:[.,]\d{1,20}){0,5}(?:e[+-]?\d{1,3}|"
             rf" ?(?:{units})(?:/(?:s|sec|min|h|day|month))?(?!\w))?)(?![\w/])",
             re.IGNORECASE,
         ),
@@ -103,18 +104,19 @@ def compile_phrases(phrases: Sequence[str]) -> re.Pattern[str]:
     spaced, dense = _split_by_script(phrases)
     # The names of errors end in this word: ValueError, FileNotFoundException.
     endings = [phrase.capitalize() for phrase in spaced if phrase in ("error", "exception")]
-    # Grouped by the first letter, so that a word is compared only with phrases that start like it.
+    # Grouped by the first letter, so that a word is compared only with phrases that start like it. The letter
+    # is a set, since the engine skips alternatives that start with another one, but not if it ignores case.
     by_start: dict[str, list[str]] = {}
     for phrase in spaced:
-        start = f"(?={phrase[0].lower()})" if phrase[0].isalpha() else ""
-        by_start.setdefault(start, []).append(phrase)
-    groups = (f"{start}(?:{_alternatives(group)})" for start, group in by_start.items())
-    parts = [rf"(?<!\w)(?=\w)(?i:{'|'.join(groups)})"]
+        start = f"[{phrase[0].lower()}{phrase[0].upper()}]" if phrase[0].isalpha() else ""
+        by_start.setdefault(start, []).append(_phrase_pattern(phrase)[1 if start else 0 :])
+    groups = (f"{start}(?i:{'|'.join(group)})" for start, group in by_start.items())
+    parts = [rf"\b(?=\w)(?:{'|'.join(groups)})"]
     for inside, end in ((dense, ""), (endings, r"s?\b")):
         if inside:
-            parts.append(
-                rf"(?=[{''.join(sorted({phrase[0] for phrase in inside}))}])(?:{_alternatives(inside)}){end}"
-            )
+            starts = "".join(sorted({phrase[0] for phrase in inside}))
+            rests = (f"(?<={phrase[0]}){_phrase_pattern(phrase)[1:]}" for phrase in inside)
+            parts.append(f"[{starts}](?:{'|'.join(rests)}){end}")
     return re.compile("|".join(parts))
 
 
@@ -141,25 +143,24 @@ def _words_pattern(part: str) -> str:
 # Longer words are data: base64, minified code, hashes of whole files.
 _MAX_WORD_CHARS = 200
 _WORD = re.compile(r"[\w./\\:@~#+\-]+(?:\(\))?")
-_URL = re.compile(r"\bhttps?://[^\s\"'<>`\\)\]}]{1,400}")
+_URL = re.compile(r"http(?<!\whttp)s?://[^\s\"'<>`\\)\]}]{1,400}")
 _ESCAPES = re.compile(r"\\[ntr]?")
 _WINDOWS_PATH = re.compile(r"(?:[A-Za-z]:|\\)\\[\w.\\+@~-]{1,180}|(?:[\w.+@~-]+\\(?![ntr]))+[\w+@~-]+\.\w{1,8}")
 # Matched against the reversed word, so that its end is read only once.
 _LINE_OF_FILE = re.compile(r"(?:\d+:)+")
 _VERSION = re.compile(r"(?:v\d+(?:\.\d+){0,3}|\d+\.\d+\.\d+(?:\.\d+)?)(?:[-.+]?[a-z][\w.]*)?", re.IGNORECASE)
-_DIGEST = re.compile(
-    r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE
-)
 _MEASURE = re.compile(r"\d[\d.,]*[a-z]{1,3}", re.IGNORECASE)
-_COLOUR = re.compile(r"#(?:[0-9a-f]{3,4}|[0-9a-f]{6}|[0-9a-f]{8})", re.IGNORECASE)
 _SCOPED = re.compile(r"@[a-z0-9][\w.-]{0,60}/[a-z0-9][\w./-]{0,100}", re.IGNORECASE)
-_TICKET = re.compile(r"#\d{1,9}|[A-Z][A-Z0-9]{1,9}-\d{1,9}")
-_FLAG = re.compile(r"--[a-z][\w-]{1,60}")
+_DIGEST = r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,64}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_COLOUR = r"#(?:[0-9a-f]{3,4}|[0-9a-f]{6}|[0-9a-f]{8})"
+_TICKET = r"#\d{1,9}|[A-Z][A-Z0-9]{1,9}-\d{1,9}"
+_FLAG = r"--[a-z][\w-]{1,60}"
+_KEBAB = r"[a-z]\w*(?:-\w+){2,6}|[a-z]+\d*-[^\W\d]*\d\w*"
+_IDENTIFIER = re.compile(rf"(?i:{_DIGEST}|{_COLOUR})|{_TICKET}|{_FLAG}|{_KEBAB}")
 _PART = re.compile(r"[\w-]+")
 _SLASH = re.compile("/")
-_KEBAB = re.compile(r"[a-z]\w*(?:-\w+){2,6}|[a-z]+\d*-[^\W\d]*\d\w*")
-_CAPITAL = r"[A-ZÀ-ÞА-Я][^\W\dA-Z_][\w-]{1,30}"
-_NAME = re.compile(rf"(?<=[^\W\d_A-Z] ){_CAPITAL}(?: {_CAPITAL}){{0,3}}")
+_CAPITAL, _NAME_REST = r"[A-ZÀ-ÞА-Я]", r"[^\W\dA-Z_][\w-]{1,30}"
+_NAME = re.compile(rf"{_CAPITAL}(?<=[^\W\d_A-Z] .){_NAME_REST}(?: {_CAPITAL}{_NAME_REST}){{0,3}}")
 _QUOTED = re.compile(
     r"`([^`\n]{2,80})`|\"([^\"\n]{3,80})\"|“([^”\n]{3,80})”|«([^»\n]{3,80})»|「([^」\n]{2,80})」"
 )
@@ -171,8 +172,8 @@ def split_words(text: str) -> list[str]:
 
 
 def classify_word(word: str) -> tuple[tuple[FactKind, str], ...]:
-    if len(word) > _MAX_WORD_CHARS:
-        return ()
+    if len(word) > _MAX_WORD_CHARS or (word.isalpha() and word[1:].islower()):
+        return ()  # most words are not from code
     if "\\" in word:
         if match := _WINDOWS_PATH.fullmatch(word.rstrip(".:")):
             return ((FactKind.PATH, match[0]),)
@@ -186,7 +187,7 @@ def classify_word(word: str) -> tuple[tuple[FactKind, str], ...]:
         return ((FactKind.PATH, bare),)
     if _VERSION.fullmatch(bare):
         return ((FactKind.VERSION, bare),)
-    if any(pattern.fullmatch(bare) for pattern in (_DIGEST, _TICKET, _COLOUR, _FLAG, _KEBAB)):
+    if _IDENTIFIER.fullmatch(bare):
         return ((FactKind.IDENTIFIER, bare),)
     is_called = bare.endswith("()")
     parts = _PART.findall(bare)
@@ -234,22 +235,22 @@ def is_path(word: str) -> bool:
     stem, dot, extension = last.rpartition(".")
     if dot and extension.lower() in rules().extensions and (stem or slash):
         return not stem.isdigit() or bool(folder)
-    if not slash or not any(char.isalpha() for char in word):
+    if not slash or not any(map(str.isalpha, word)):
         return False
     return (word[0] in "/~." and len(word) > 2) or word.count("/") > 1 or (last == "" and len(folder) > 1)
 
 
 def is_identifier(word: str, *, is_called: bool = False) -> bool:
     """Return whether a word is from code: `snake_case`, `camelCase`, `CONSTANT`, `sha256`, or `called()`."""
-    if len(word) < 3 or word.isdigit() or not any(char.isalpha() for char in word):
+    if len(word) < 3 or word.isdigit() or not any(map(str.isalpha, word)):
         return False
     if "_" in word.strip("_") or word[0] == "_" or is_called:
         return True
     if word.isupper():
         return True
-    if any(char.isupper() for char in word[1:]) and not word.isupper() and any(char.islower() for char in word):
+    if any(map(str.isupper, word[1:])) and any(map(str.islower, word)):
         return True
-    return word[0].isalpha() and any(char.isdigit() for char in word)
+    return word[0].isalpha() and any(map(str.isdigit, word))
 
 
 def find_urls(text: str) -> Iterator[str]:

@@ -35,8 +35,8 @@ _CLAUSE_END = re.compile(r"[,;:(–—]")
 # Nor do titles, and numbers before a month: "am 3. Mai".
 _MONTH = r"(?:Jan|Feb|M[aä]r|Apr|Ma[iy]|Jun|Jul|Aug|Sep|O[ck]t|Nov|De[cz])"
 _SENTENCE_END = re.compile(
-    r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bz\.B\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bSt\.)(?<!\bNr\.)"
-    rf"(?:(?<!\d\.)|(?!\s{_MONTH}))\s+|(?<=[。！？])|$"
+    r"[.!?](?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bz\.B\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bSt\.)(?<!\bNr\.)"
+    rf"(?:(?<!\d\.)|(?!\s{_MONTH}))\s+|[。！？]"
 )
 _QUESTION_ENDS = ("?", "？")
 # Variants of letters and apostrophes; one to one, so that positions stay the same.
@@ -96,9 +96,11 @@ def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
     for paragraph_start, end in _paragraph_ranges(text):
         start = paragraph_start
         for match in _SENTENCE_END.finditer(text, paragraph_start, end):
-            if match.start() > start:
-                yield start, match.start()
+            yield start, match.start() + 1
             start = match.end()
+        end -= text.endswith("\n", start, end)
+        if start < end:
+            yield start, end
 
 
 def _paragraph_ranges(text: str) -> Iterator[tuple[int, int]]:
@@ -122,11 +124,10 @@ def _continues(line: str, next_line: str) -> bool:
     """Return whether a line of prose is wrapped and continues in `next_line`."""
     if not line or line.endswith(_LINE_ENDS) or _NOT_PROSE.match(line) or _BLOCK_START.match(next_line):
         return False
-    if _CODE_LIKE.search(line) or _CODE_LIKE.search(next_line):
+    is_wrapped = len(line) >= _WRAPPED_CHARS and next_line.lstrip()[:1].islower()
+    if not is_wrapped and not rules().unfinished.search(line[-_UNFINISHED_CHARS:]):
         return False
-    if rules().unfinished.search(line[-_UNFINISHED_CHARS:]):
-        return True
-    return len(line) >= _WRAPPED_CHARS and next_line.lstrip()[:1].islower()
+    return not (_CODE_LIKE.search(line) or _CODE_LIKE.search(next_line))
 
 
 def find_phrase(kind: FactKind, sentence: str) -> re.Match[str] | None:
