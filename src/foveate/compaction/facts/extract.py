@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from math import exp, log1p
 from pathlib import Path
 from typing import Any
@@ -114,11 +115,12 @@ def read_conversation(messages: Sequence[Message], later: Sequence[Message] = ()
         (statement.message_index, statement.text_index) for statement in statements if statement.is_quoted
     }
     collector = _FactCollector()
+    classified = _ClassifiedWords()
     tasks: tuple[int, list[str]] = (0, [])
     for index, message in enumerate(messages):
         for text_index, (speaker, text) in enumerate(message_texts(message)):
             current = _cut_ranges(text, outdated.get((index, text_index), ()))
-            facts = _find_facts(current, speaker, collector)
+            facts = _find_facts(current, speaker, classified)
             if (index, text_index) in quoted:
                 facts = (fact for fact in facts if not _is_description(*fact))
             collector.add(index, speaker, facts)
@@ -177,9 +179,14 @@ def _open_tasks(call: ToolCall) -> list[str] | None:
     ]
 
 
-def _find_facts(text: str, speaker: Speaker, collector: "_FactCollector") -> Iterator[tuple[FactKind, str]]:
-    for word in split_words(text):
-        yield from collector.classify(word)
+class _ClassifiedWords(dict[str, tuple[tuple[FactKind, str], ...]]):
+    def __missing__(self, word: str) -> tuple[tuple[FactKind, str], ...]:
+        facts = self[word] = classify_word(word)
+        return facts
+
+
+def _find_facts(text: str, speaker: Speaker, classified: _ClassifiedWords) -> Iterator[tuple[FactKind, str]]:
+    yield from chain.from_iterable(map(classified.__getitem__, split_words(text)))
     yield from ((FactKind.URL, url) for url in find_urls(text))
     yield from ((FactKind.NUMBER, number) for number in find_numbers(text))
     match speaker:
@@ -216,17 +223,12 @@ class _FactCounts:
 class _FactCollector:
     def __init__(self) -> None:
         self._counts: dict[tuple[FactKind, str], _FactCounts] = {}
-        self._classified: dict[str, tuple[tuple[FactKind, str], ...]] = {}
-
-    def classify(self, word: str) -> tuple[tuple[FactKind, str], ...]:
-        facts = self._classified.get(word)
-        if facts is None:
-            facts = self._classified[word] = classify_word(word)
-        return facts
 
     def add(self, index: int, speaker: Speaker, facts: Iterable[tuple[FactKind, str]]) -> None:
         for key, times in Counter(facts).items():
-            counts = self._counts.setdefault(key, _FactCounts(index, index))
+            counts = self._counts.get(key)
+            if counts is None:
+                counts = self._counts[key] = _FactCounts(index, index)
             counts.last_index = max(counts.last_index, index)
             counts.occurrences += times
             if speaker is not Speaker.TOOL_RESULT:

@@ -51,6 +51,8 @@ class MentionIndex:
         self._names: set[str] = set()
         self._pieces: list[str] = []
         self._piece_positions: dict[str, list[int]] = {}
+        self._unread: list[str] = []
+        """Texts whose sentences are not in `_words` yet: most callers only look for names."""
         self._words: list[str] = []
         self._word_positions: dict[str, list[int]] = {}
         self.add(text)
@@ -65,12 +67,15 @@ class MentionIndex:
         for number in find_numbers(normal):
             self._names.update((number, strip_unit(number)))
         _index_words(_PIECE.findall(normal), self._pieces, self._piece_positions)
-        for words in _sentence_words(normal):
-            _index_words(words, self._words, self._word_positions)
+        self._unread.append(normal)
 
     def mentions(self, fact: Fact) -> bool:
         text = _normalize(fact.text)
         if fact.kind in SENTENCE_KINDS and (sentences := list(_sentence_words(text))):
+            for normal in self._unread:
+                for words in _sentence_words(normal):
+                    _index_words(words, self._words, self._word_positions)
+            self._unread.clear()
             return all(self._mentions_sentence(_significant_words(words)) for words in sentences)
         if text in self._names:
             return True

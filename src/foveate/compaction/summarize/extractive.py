@@ -273,6 +273,7 @@ class _SummaryBuilder:
         self._outdated = outdated
         self._count = count
         self._entries: list[_SectionEntry] = []
+        self._used_tokens = count("")
         self._texts: set[str] = set()
         """Texts of lines, without groups."""
         self._quotes: list[str] = []
@@ -280,7 +281,7 @@ class _SummaryBuilder:
 
     def fill(self, entries: Iterable[_SectionEntry], share_tokens: int | None = None) -> bool:
         """Add the entries that fit, within `share_tokens`. Return whether any was added."""
-        room = self._remaining_tokens()
+        room = self._limit_tokens - self._used_tokens
         room = room if share_tokens is None else min(room, share_tokens)
         added = False
         for entry in entries:
@@ -297,12 +298,13 @@ class _SummaryBuilder:
                     self._quotes.append(entry.text)
                 room -= cost
                 added = True
-        self._fit()
+        if added:
+            self._fit()
         return added
 
     def fill_names(self, ranked: Sequence[RankedFact]) -> None:
         """Add names that the summary does not mention, by probability per token."""
-        room = self._remaining_tokens() - self._count(_NAMES_START) - _LINE_TOKENS
+        room = self._limit_tokens - self._used_tokens - self._count(_NAMES_START) - _LINE_TOKENS
         text = "\n".join(entry.text for entry in self._entries)
         for fact in select_missing_facts(text, ranked, limit_tokens=room, count=self._count):
             self._entries.append(
@@ -320,6 +322,7 @@ class _SummaryBuilder:
             or entry.fact is None
             or not mentions.mentions(entry.fact)
         ]
+        self._fit()
 
     def build(self) -> "ExtractiveSummary":
         facts = tuple(entry.fact for entry in self._entries if entry.fact is not None)
@@ -356,24 +359,22 @@ class _SummaryBuilder:
             return True
         return any(sentence in quote for quote in self._quotes)
 
-    def _remaining_tokens(self) -> int:
-        return self._limit_tokens - self._count(self._render(self._entries))
-
     def _fit(self) -> None:
         """Drop the last entries until the whole fits."""
+        self._used_tokens = self._count(self._render(self._entries))
+        if self._used_tokens <= self._limit_tokens:
+            return
         low, high = 0, len(self._entries)
-        if self._count(self._render(self._entries)) <= self._limit_tokens:
-            low = high
         while low < high:
             middle = (low + high + 1) // 2
             if self._count(self._render(self._entries[:middle])) <= self._limit_tokens:
                 low = middle
             else:
                 high = middle - 1
-        if low < len(self._entries):
-            self._entries = self._entries[:low]
-            self._texts = {entry.text for entry in self._entries if entry.group is None}
-            self._quotes = [entry.text for entry in self._entries if entry.is_quotation]
+        self._entries = self._entries[:low]
+        self._used_tokens = self._count(self._render(self._entries))
+        self._texts = {entry.text for entry in self._entries if entry.group is None}
+        self._quotes = [entry.text for entry in self._entries if entry.is_quotation]
 
     def _render(self, entries: Sequence[_SectionEntry]) -> str:
         sections = {
@@ -401,7 +402,8 @@ class _SummaryBuilder:
 
 def _group_items(entries: Sequence[_SectionEntry], group: str) -> list[str]:
     """The texts of a group; names, which are facts, with the most specific first."""
-    return [entry.text for entry in sorted(entries, key=_specificity, reverse=True) if entry.group == group]
+    found = (entry for entry in entries if entry.group == group)
+    return [entry.text for entry in sorted(found, key=_specificity, reverse=True)]
 
 
 def _specificity(entry: _SectionEntry) -> tuple[int, int]:
