@@ -36,7 +36,7 @@ _FORMATTED = re.compile(r"^(?:#{1,6} |\|)", re.MULTILINE)
 _MAX_CANCEL_CHARS = 120
 _MIN_WORDS = 2
 # In Italian, "mai" means "never"; in German and French it is May.
-_MONTH_MAI = re.compile(r"(?<=\d )mai\b|(?<=\d\. )mai\b", re.IGNORECASE)
+_MONTH_MAI = re.compile(r"[mM][aA][iI]\b(?:(?<=\d ...)|(?<=\d\. ...))")
 DEVELOPER_ROLES = frozenset(("system", "developer"))
 ASSISTANT_PREFIX = "assistant: "
 FIRST_REQUEST_PREFIX, LAST_REQUEST_PREFIX = "asked first: ", "asked last: "
@@ -165,10 +165,10 @@ def _read_prose(text: str, speaker: Speaker, message_index: int, text_index: int
         label = find_label(sentence) if speaker is Speaker.USER else ""
         if is_document and not (label or _is_constraint(sentence, speaker)):
             continue
+        if is_question(sentence) and not _is_constraint(sentence, speaker):
+            continue
         subject = find_statement_subject(sentence, speaker)
         kind = _classify(sentence, subject, speaker)
-        if is_question(sentence) and kind is not StatementKind.CONSTRAINT:
-            continue
         if speaker is Speaker.USER or kind in _CONFIRMED:
             yield Statement(
                 text=sentence,

@@ -340,8 +340,9 @@ def _read_clause(sentence: str, start: int, end: int, cue_spans: Sequence[tuple[
         token.is_cue = is_in_cue and (
             token.lower in language().update_words or not _is_in_gap(token, cue_spans)
         )
-    _mark_hard_values(tokens)
-    _mark_names(tokens)
+    is_german = not language().german_words.isdisjoint([token.lower for token in tokens])
+    _mark_hard_values(tokens, is_german=is_german)
+    _mark_names(tokens, is_german=is_german)
     return tokens
 
 
@@ -371,9 +372,8 @@ def _split_tokens(sentence: str, start: int, end: int) -> list[_Token]:
     return tokens
 
 
-def _mark_hard_values(tokens: Sequence[_Token]) -> None:
+def _mark_hard_values(tokens: Sequence[_Token], *, is_german: bool) -> None:
     words = language()
-    is_german = _is_german(tokens)
     before: _Token | None = None  # the value that ends just before
     for number, token in enumerate(tokens):
         if token.continues:
@@ -467,10 +467,6 @@ def _word_type(text: str) -> ValueType | None:
     return ValueType.CODE
 
 
-def _is_german(tokens: Sequence[_Token]) -> bool:
-    return any(token.lower in language().german_words for token in tokens)
-
-
 def _is_house_number(token: _Token, following: _Token) -> bool:
     """Return whether an address starts with a number: "14 Elm Street"."""
     return (
@@ -478,13 +474,12 @@ def _is_house_number(token: _Token, following: _Token) -> bool:
         and following.text.istitle()
         and following.start == token.start + len(token.text) + 1
         and not (following.is_function_word or following.lower in language().months)
-        and following.lower not in language().dimensions.keys() | language().currencies
+        and not (following.lower in language().dimensions or following.lower in language().currencies)
     )
 
 
-def _mark_names(tokens: Sequence[_Token]) -> None:
+def _mark_names(tokens: Sequence[_Token], *, is_german: bool) -> None:
     """Mark capitalized words; in German, where every noun is capitalized, only two or more in a row."""
-    is_german = _is_german(tokens)
     number = 0
     while number < len(tokens):
         end = number
@@ -512,11 +507,9 @@ def _mark_names(tokens: Sequence[_Token]) -> None:
 
 def _is_name_word(token: _Token) -> bool:
     return (
-        token.value_type is None
-        and not token.continues
-        and not (token.is_cue or token.continues)
-        and token.text[0].isupper()
-        and not token.is_function_word
+        token.text[0].isupper()
+        and token.value_type is None
+        and not (token.is_cue or token.continues or token.is_function_word)
     )
 
 
@@ -632,8 +625,9 @@ def _units(tokens: Sequence[_Token]) -> Iterator[tuple[str, str]]:
 def _phrases(tokens: Sequence[_Token]) -> Iterator[tuple[str, ...]]:
     determiners = language().determiners
     for number, token in enumerate(tokens):
-        is_place = number > 0 and tokens[number - 1].lower in language().prepositions
-        if token.lower in determiners and token.text != "I" and not token.continues and not is_place:
+        if token.lower in determiners and token.text != "I" and not token.continues:
+            if number and tokens[number - 1].lower in language().prepositions:
+                continue
             nouns = takewhile(_is_content, tokens[number + 1 :])
             if phrase := tuple(find_stem(noun.lower) for noun in nouns):
                 yield phrase
@@ -779,20 +773,14 @@ def find_stem(word: str) -> str:
 
 def are_in_same_slot(one: Subject, other: Subject) -> bool:
     """Return whether a word of one stands where the other has another word, as in "the staging port"."""
-    own = {_slot_key(left, right): stem for left, stem, right in one.slots if stem not in other.words}
+    # All auxiliaries are the same: "Server alpha has …", "Server beta was …".
+    verbs = language().auxiliaries
+    own = {(left, right in verbs or right): stem for left, stem, right in one.slots if stem not in other.words}
     return any(
-        own.get(_slot_key(left, right), stem) != stem
+        own.get((left, right in verbs or right), stem) != stem
         for left, stem, right in other.slots
         if stem not in one.words
     )
-
-
-def _slot_key(left: str, right: str) -> tuple[str, str]:
-    """The place of a word. All auxiliaries are the same: "Server alpha has …", "Server beta was …"."""
-    return left, _AUXILIARY if right in language().auxiliaries else right
-
-
-_AUXILIARY = "<verb>"
 
 
 def has_other_qualifier(one: Subject, other: Subject) -> bool:
@@ -806,6 +794,8 @@ def has_other_qualifier(one: Subject, other: Subject) -> bool:
 
 def have_other_qualifiers(one: Subject, other: Subject) -> bool:
     """Return whether the same relation names different things: "in Lisbon", "in Porto"; "Ana's", "Ben's"."""
+    if not (one.qualifiers and other.qualifiers):
+        return False
     related: dict[str, set[str]] = {}
     for relation, name in one.qualifiers:
         related.setdefault(relation, set()).add(name)

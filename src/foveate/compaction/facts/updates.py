@@ -69,11 +69,13 @@ def find_replacements(
             " ".join(_normal_words(statement.text)[:2]),
         ]
         before = statements[number - 1] if number and _is_same_text(statements[number - 1], statement) else None
-        hits: Counter[int] = Counter()
-        for key in dict.fromkeys(
-            (*keys, *(key for focus in statement.subject.focuses for key in _posting_keys(focus)))
-        ):
-            hits.update(earlier for earlier in postings.get(key, ()) if earlier not in replaced)
+        focus_keys = (key for focus in statement.subject.focuses for key in _posting_keys(focus))
+        hits = Counter(
+            earlier
+            for key in dict.fromkeys((*keys, *focus_keys))
+            for earlier in postings.get(key, ())
+            if earlier not in replaced
+        )
         announcing = _announcing_parts(statement, before)
         best: tuple[float, int] | None = None
         replaces = False
@@ -277,7 +279,7 @@ def _is_announced(old: Subject, announcing: Sequence[frozenset[str]] | None) -> 
 def _has_other_predicate(new: str, old: str) -> bool:
     """Return whether two short sentences only differ in what follows the verb: "The log level is …"."""
     new_words, old_words = _normal_words(new), _normal_words(old)
-    if new_words[:2] != old_words[:2]:
+    if new_words[:3] != old_words[:3]:
         return False
     same = [word for word, other in zip(new_words, old_words, strict=False) if word == other]
     length = len(same)
@@ -291,7 +293,7 @@ def _has_other_predicate(new: str, old: str) -> bool:
     return is_short and (
         same[-1].endswith(":")
         or (same[-1] in _WISHED_VERBS and bool(names))
-        or (same[-1] in language().auxiliaries | _RELATING_WORDS and len(names) > 1)
+        or ((same[-1] in language().auxiliaries or same[-1] in _RELATING_WORDS) and len(names) > 1)
     )
 
 
@@ -440,7 +442,7 @@ def _share_noun(new: Subject, old: Subject) -> bool:
 
 def _is_same_phrase(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     """Return whether two noun phrases are the same, perhaps with a verb after one of them."""
-    short, long = sorted((one, other), key=len)
+    short, long = (one, other) if len(one) < len(other) else (other, one)
     return long[: len(short)] == short and len(long) - len(short) < 2
 
 
@@ -535,7 +537,7 @@ class _Vocabulary:
 
     def overlap(self, new: Subject, old: Subject, *, with_synonyms: bool = False) -> _Overlap:
         shared = new.words.keys() & old.words.keys()
-        same = sum(map(self._weight, shared))
+        same = sum([self._weights.get(stem, 1.0) for stem in shared])
         if with_synonyms:
             same += self._weigh_synonyms(new.words, old.words, shared)
         if not same:
@@ -549,10 +551,13 @@ class _Vocabulary:
     def _total(self, subject: Subject) -> float:
         total = self._totals.get(id(subject))
         if total is None:
-            total = self._totals[id(subject)] = sum(map(self._weight, subject.words))
+            weights = [self._weights.get(stem, 1.0) for stem in subject.words]
+            total = self._totals[id(subject)] = sum(weights)
         return total
 
     def _weigh_synonyms(self, new: Mapping[str, str], old: Mapping[str, str], shared: Set[str]) -> float:
+        if len(shared) == min(len(new), len(old)):
+            return 0.0
         same = 0.0
         matched = set(shared)
         rows = self.similarity(tuple(new.values()), tuple(old.values()))
