@@ -66,7 +66,7 @@ def _is_fragment(sentence: str, *, is_document: bool) -> bool:
     bare = sentence.strip()
     if bare.endswith(_LEAD_INS):
         return True
-    if bare.endswith(_ENDS) or max(bare, default="") > "\u2e80":
+    if bare.endswith(_ENDS) or (not bare.isascii() and max(bare) > "\u2e80"):
         return False
     words = bare.split()
     if len(words) < _MIN_WORDS or words[-1].strip(",:;").lower() in language().open_ends:

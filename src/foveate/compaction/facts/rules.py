@@ -35,6 +35,8 @@ SENTENCE_KINDS = frozenset((FactKind.CONSTRAINT, FactKind.TASK, FactKind.DECISIO
 class FactRules:
     sentences: Mapping[FactKind, re.Pattern[str]]
     orders: re.Pattern[str]
+    """Those of `all_orders` that do not start with any verb, which takes long to match."""
+    all_orders: re.Pattern[str]
     no_orders: re.Pattern[str]
     before_orders: re.Pattern[str]
     reporting: re.Pattern[str]
@@ -60,7 +62,8 @@ def rules() -> FactRules:
     openings, dense_openings = (_alternatives(phrases) for phrases in _split_by_script(table["before_orders"]))
     return FactRules(
         sentences={kind: compile_phrases(table[kind.value]) for kind in FactKind if kind in SENTENCE_KINDS},
-        orders=compile_phrases(table["orders"]),
+        orders=compile_phrases([phrase for phrase in table["orders"] if phrase[0] != "*"]),
+        all_orders=compile_phrases(table["orders"]),
         no_orders=compile_phrases(table["no_orders"]),
         before_orders=re.compile(
             rf"(?:^|[,;:(–—，；：、])\W{{0,9}}(?:(?:{openings})\W{{1,3}}|(?:{dense_openings})){{0,3}}$|(?<!\w)(?:{openings})\W{{1,3}}$",

@@ -49,7 +49,7 @@ _BLOCK_START = re.compile(r"\s*(?:[-*+•>#|`~\[<{]|\d{1,4}[.)]|//|$)")
 _NOT_PROSE = re.compile(r"\s*(?:[#|`~<{]|//)")
 _LINE_ENDS = tuple(".!?:;。！？：；…`{}|>")
 _SENTENCE_BREAK = re.compile(r"[.!?。！？]\s")
-_UNFINISHED_CHARS = 20
+_MAX_UNFINISHED_CHARS = 20
 _LIST_MARKERS = " \t>#*•"
 _CHECKBOX = re.compile(
     r"^[ \t]{0,20}(?:[-*+]|\d{1,4}[.)])?[ \t]{0,4}(?:\[ \]|☐)[ \t]{1,4}(?P<task>\S.{0,400})$", re.MULTILINE
@@ -79,7 +79,7 @@ def find_fact_sentences(text: str, kinds: Sequence[FactKind]) -> Iterator[tuple[
     normalized = normalize_letters(text)
     patterns = [rules().sentences[kind] for kind in kinds]
     if FactKind.CONSTRAINT in kinds:
-        patterns.append(rules().orders)
+        patterns.append(_order_phrases(normalized))
     if not any(pattern.search(normalized) for pattern in patterns):
         return
     for start, end in sentence_ranges(normalized):
@@ -105,19 +105,25 @@ def sentence_ranges(text: str) -> Iterator[tuple[int, int]]:
 
 def _paragraph_ranges(text: str) -> Iterator[tuple[int, int]]:
     """Ranges of lines, with wrapped paragraphs as one range, up to the maximum length of a sentence."""
-    start = end = open_chars = 0
+    start = end = 0
     before = ""
     for line in text.splitlines(keepends=True):
-        fits = open_chars + len(line) <= _MAX_SENTENCE_CHARS
-        if start < end and not (fits and _continues(before.strip(), line)):
+        if start < end and not (
+            _continues(before.strip(), line)
+            and _open_chars(text, start, end) + len(line) <= _MAX_SENTENCE_CHARS
+        ):
             yield start, end
-            start, open_chars = end, 0
-        sentence_end = max((match.end() for match in _SENTENCE_BREAK.finditer(line)), default=None)
-        open_chars = open_chars + len(line) if sentence_end is None else len(line) - sentence_end
+            start = end
         before = line
         end += len(line)
     if start < end:
         yield start, end
+
+
+def _open_chars(text: str, start: int, end: int) -> int:
+    """The length of the last sentence of a range, or more than the maximum."""
+    first = max(start, end - _MAX_SENTENCE_CHARS - 1)
+    return end - max((match.end() for match in _SENTENCE_BREAK.finditer(text, first, end)), default=first)
 
 
 def _continues(line: str, next_line: str) -> bool:
@@ -125,7 +131,8 @@ def _continues(line: str, next_line: str) -> bool:
     if not line or line.endswith(_LINE_ENDS) or _NOT_PROSE.match(line) or _BLOCK_START.match(next_line):
         return False
     is_wrapped = len(line) >= _WRAPPED_CHARS and next_line.lstrip()[:1].islower()
-    if not is_wrapped and not rules().unfinished.search(line[-_UNFINISHED_CHARS:]):
+    last_word = line.rpartition(" ")[2][-_MAX_UNFINISHED_CHARS:]
+    if not is_wrapped and not rules().unfinished.search(last_word):
         return False
     return not (_CODE_LIKE.search(line) or _CODE_LIKE.search(next_line))
 
@@ -143,7 +150,16 @@ def find_phrase(kind: FactKind, sentence: str) -> re.Match[str] | None:
     # Checked once: a sentence may contain thousands of phrases.
     if asks or _CODE_LIKE.search(sentence):
         return None
-    return next((match for match in rules().orders.finditer(sentence) if _is_order(sentence, match)), None)
+    orders = _order_phrases(sentence).finditer(sentence)
+    return next((match for match in orders if _is_order(sentence, match)), None)
+
+
+def _order_phrases(text: str) -> re.Pattern[str]:
+    """The phrases of orders. Those that start with any verb are German, and end in a negation."""
+    return rules().all_orders if _GERMAN_NEGATION.search(text) else rules().orders
+
+
+_GERMAN_NEGATION = re.compile(r"[nNkK](?i:icht|ein)")
 
 
 def is_description(sentence: str) -> bool:
@@ -191,8 +207,6 @@ def is_question(sentence: str) -> bool:
 def find_error_lines(text: str) -> Iterator[str]:
     """The lines that report an error, except lines of files that handle errors."""
     pattern = rules().sentences[FactKind.ERROR]
-    if not pattern.search(text):
-        return
     for line in text.splitlines():
         if len(line) > _MAX_SENTENCE_CHARS or not (match := pattern.search(line)):
             continue

@@ -565,6 +565,7 @@ def _earlier_entries(messages: Sequence[Message]) -> list[_SectionEntry]:
     lines = (
         line
         for message in messages
+        if message.role not in MODEL_ROLES
         for speaker, text in message_texts(message)
         if speaker is Speaker.USER and is_summary(text)
         for line in text.splitlines()
@@ -636,7 +637,7 @@ def _user_texts(messages: Sequence[Message]) -> list[_Request]:
     return [
         _Request(text, FIRST_REQUEST_PREFIX, index)
         for index, message in enumerate(messages)
-        if message.role not in DEVELOPER_ROLES
+        if message.role not in DEVELOPER_ROLES | MODEL_ROLES
         for speaker, text in message_texts(message)
         if speaker is Speaker.USER and text.strip() and not is_summary(text) and not find_label(text)
     ]

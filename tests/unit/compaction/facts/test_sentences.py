@@ -1,7 +1,11 @@
+import tomllib
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foveate.compaction.facts import sentences
 from foveate.compaction.facts.extract import extract_facts
 from foveate.compaction.facts.rules import FactKind, rules
 from foveate.compaction.facts.sentences import normalize_letters, split_sentences
@@ -10,6 +14,16 @@ from tests.support.strategies.fact_conversations import user_message
 
 def extract_constraints(text: str) -> list[str]:
     return [fact.text for fact in extract_facts([user_message(text)]) if fact.kind is FactKind.CONSTRAINT]
+
+
+ORDERS = tomllib.loads(Path(sentences.__file__).with_name("facts.toml").read_text(encoding="utf-8"))["orders"]
+
+
+@pytest.mark.parametrize("phrase", [phrase for phrase in ORDERS if phrase.startswith("*")])
+def test_an_order_may_start_with_any_verb(phrase: str) -> None:
+    order = phrase.replace("*", "Mach", 1).replace("*", "e").replace("…", "ihm") + " Angst."
+
+    assert extract_constraints(order) == [order]
 
 
 @pytest.mark.parametrize(
