@@ -185,6 +185,7 @@ class Subject:
     words: Mapping[str, str]
     values: Mapping[ValueType, frozenset[str]]
     all_values: frozenset[str]
+    value_words: frozenset[str]
     slots: frozenset[tuple[str, str, str]]
     leading_names: frozenset[str]
     topic: tuple[str, ...]
@@ -568,10 +569,12 @@ def _build_subject(
                         frame.append((dimensions[part], False) if is_unit else (stem, True))
         slots.update(_slots(frame))
         qualifiers.update(_qualifiers(tokens))
+    all_values = frozenset().union(*values.values())
     return Subject(
         words=words,
         values={value_type: frozenset(found) for value_type, found in values.items()},
-        all_values=frozenset().union(*values.values()),
+        all_values=all_values,
+        value_words=frozenset(split_words(" ".join(all_values))),
         slots=frozenset(slots),
         leading_names=frozenset(leading_names),
         topic=_find_topic(clauses[0]) if clauses else (),

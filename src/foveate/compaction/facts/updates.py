@@ -69,13 +69,11 @@ def find_replacements(
             " ".join(_normal_words(statement.text)[:2]),
         ]
         before = statements[number - 1] if number and _is_same_text(statements[number - 1], statement) else None
-        focus_keys = (key for focus in statement.subject.focuses for key in _posting_keys(focus))
-        hits = Counter(
-            earlier
-            for key in dict.fromkeys((*keys, *focus_keys))
-            for earlier in postings.get(key, ())
-            if earlier not in replaced
-        )
+        hits: Counter[int] = Counter()
+        for key in dict.fromkeys(
+            (*keys, *(key for focus in statement.subject.focuses for key in _posting_keys(focus)))
+        ):
+            hits.update(earlier for earlier in postings.get(key, ()) if earlier not in replaced)
         announcing = _announcing_parts(statement, before)
         best: tuple[float, int] | None = None
         replaces = False
@@ -271,7 +269,8 @@ def _is_announced(old: Subject, announcing: Sequence[frozenset[str]] | None) -> 
     """Return whether one of the clauses is about the old value and nothing else of the old statement."""
     if not announcing:
         return announcing is None
-    named = _value_words(old)
+    # If it has no value, its first word may be a name: "Paula brings …".
+    named = old.value_words or set(list(old.words)[:1])
     others = old.words.keys() - named
     return any(not named.isdisjoint(part) and others.isdisjoint(part) for part in announcing)
 
@@ -316,12 +315,6 @@ def _stems(value: str) -> frozenset[str]:
 def _all_words(subject: Subject) -> frozenset[str]:
     """The stems of its words and of its values."""
     return frozenset(subject.words).union(*map(_stems, subject.all_values))
-
-
-def _value_words(subject: Subject) -> set[str]:
-    """The words of its values; if it has none, its first word, which may be a name: "Paula brings …"."""
-    words = {word for value in subject.all_values for word in split_words(value)}
-    return words or set(list(subject.words)[:1])
 
 
 def is_repeated(old: Statement, new: Statement) -> bool:
@@ -431,12 +424,14 @@ def _share_noun(new: Subject, old: Subject) -> bool:
     "The hedge should be 120 cm high." "Trim the hedge to 100 cm." People word different things alike, as in
     "We fetch the keys at 16:00." and "We return the keys at 10:00.", and updates in other words.
     """
-    shared = [(one, other) for one in new.phrases for other in old.phrases if _is_same_phrase(one, other)]
+    if len(new.phrases) != 1 or new.values.keys() != old.values.keys():
+        return False
+    (phrase,) = new.phrases
+    shared = [other for other in old.phrases if _is_same_phrase(phrase, other)]
     return (
-        len(new.phrases) == len(shared) == 1
-        and (shared[0][0] == new.topic) != (shared[0][1] == old.topic)
+        len(shared) == 1
+        and (phrase == new.topic) != (shared[0] == old.topic)
         and all(len(values) == 1 for subject in (new, old) for values in subject.values.values())
-        and new.values.keys() == old.values.keys()
     )
 
 
@@ -551,8 +546,7 @@ class _Vocabulary:
     def _total(self, subject: Subject) -> float:
         total = self._totals.get(id(subject))
         if total is None:
-            weights = [self._weights.get(stem, 1.0) for stem in subject.words]
-            total = self._totals[id(subject)] = sum(weights)
+            total = self._totals[id(subject)] = sum(map(self._weight, subject.words))
         return total
 
     def _weigh_synonyms(self, new: Mapping[str, str], old: Mapping[str, str], shared: Set[str]) -> float:
