@@ -225,15 +225,13 @@ _MAX_FILLS = 3
 
 
 def _is_from_work(fact: Fact) -> bool:
-    return any(fact.count_messages_by(speaker) for speaker in Speaker if speaker is not Speaker.USER)
+    return sum(fact.messages_by_speaker) > fact.count_messages_by(Speaker.USER)
 
 
 def _is_bare_result(fact: Fact) -> bool:
     """Return whether a fact is a number without a unit that only tool results contain, such as a table cell."""
     is_bare = fact.kind is FactKind.NUMBER and not any(char.isalpha() for char in fact.text)
-    return is_bare and not any(
-        fact.count_messages_by(speaker) for speaker in Speaker if speaker is not Speaker.TOOL_RESULT
-    )
+    return is_bare and sum(fact.messages_by_speaker) == fact.count_messages_by(Speaker.TOOL_RESULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,10 +324,11 @@ class _SummaryBuilder:
 
     def build(self) -> "ExtractiveSummary":
         facts = tuple(entry.fact for entry in self._entries if entry.fact is not None)
+        ordered = sorted(self._entries, key=lambda entry: entry.order)
         carried = [
             CarriedLine(section.value, entry.prefix + entry.text, entry.message)
             for section in _SummarySection
-            for entry in sorted(self._entries, key=lambda entry: entry.order)
+            for entry in ordered
             if entry.section is section and entry.group is None
         ]
         groups = dict.fromkeys(entry.group for entry in self._entries if entry.group is not None)
