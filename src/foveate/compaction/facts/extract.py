@@ -186,7 +186,9 @@ class _ClassifiedWords(dict[str, tuple[tuple[FactKind, str], ...]]):
 
 
 def _find_facts(text: str, speaker: Speaker, classified: _ClassifiedWords) -> Iterator[tuple[FactKind, str]]:
-    yield from chain.from_iterable(map(classified.__getitem__, split_words(text)))
+    # Line by line, so that the event loop does not wait for all of a long text.
+    words = chain.from_iterable(map(split_words, text.splitlines()))
+    yield from chain.from_iterable(map(classified.__getitem__, words))
     yield from ((FactKind.URL, url) for url in find_urls(text))
     yield from ((FactKind.NUMBER, number) for number in find_numbers(text))
     match speaker:
