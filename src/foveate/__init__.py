@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 
+from foveate.lazy_imports import import_on_first_use
+
 TYPE_CHECKING = False  # the one of typing would take longer to import than all of this
 if TYPE_CHECKING:
     from datetime import date, datetime
@@ -344,34 +346,29 @@ def cost(
     return None if price is None else cost_from_price(price)
 
 
-_PUBLIC_MODULES = {
-    "ApiFormat": "model",
-    "BadOption": "errors",
-    "Budget": "budget.budget",
-    "BudgetExceeded": "errors",
-    "Cost": "cost.call_cost",
-    "Cut": "budget.prompt",
-    "FoveateError": "errors",
-    "InputError": "errors",
-    "Item": "budget.sections",
-    "KeepName": "budget.sections",
-    "LadderName": "budget.ladder",
-    "MalformedRequest": "errors",
-    "Memory": "memory.memory",
-    "PartCount": "tokens.request_count",
-    "PriorityName": "budget.sections",
-    "Prompt": "budget.prompt",
-    "RequestCount": "tokens.request_count",
-    "Section": "budget.sections",
-    "SectionReport": "budget.prompt",
-    "SectionRule": "budget.budget",
-    "StabilityName": "budget.sections",
-    "TokenCount": "model",
-    "Trimmed": "budget.trim",
-    "UnreadableInput": "errors",
-    "View": "memory.views.view",
-    "ViewFormatName": "memory.views.view",
-}
+_import_name = import_on_first_use(
+    __name__,
+    {
+        "foveate.budget.budget": ("Budget", "SectionRule"),
+        "foveate.budget.ladder": ("LadderName",),
+        "foveate.budget.prompt": ("Cut", "Prompt", "SectionReport"),
+        "foveate.budget.sections": ("Item", "KeepName", "PriorityName", "Section", "StabilityName"),
+        "foveate.budget.trim": ("Trimmed",),
+        "foveate.cost.call_cost": ("Cost",),
+        "foveate.errors": (
+            "BadOption",
+            "BudgetExceeded",
+            "FoveateError",
+            "InputError",
+            "MalformedRequest",
+            "UnreadableInput",
+        ),
+        "foveate.memory.memory": ("Memory",),
+        "foveate.memory.views.view": ("View", "ViewFormatName"),
+        "foveate.model": ("ApiFormat", "TokenCount"),
+        "foveate.tokens.request_count": ("PartCount", "RequestCount"),
+    },
+)
 
 
 def __getattr__(name: str) -> "Any":
@@ -379,12 +376,7 @@ def __getattr__(name: str) -> "Any":
         from importlib.metadata import version
 
         return version("foveate")
-    if name not in _PUBLIC_MODULES:
-        raise AttributeError(f"module 'foveate' has no attribute {name!r}")
-    from importlib import import_module
-
-    attribute = globals()[name] = getattr(import_module(f"foveate.{_PUBLIC_MODULES[name]}"), name)
-    return attribute
+    return _import_name(name)
 
 
 def __dir__() -> list[str]:

@@ -3,8 +3,9 @@
 Names are imported when they are first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from foveate.lazy_imports import import_on_first_use
 
 if TYPE_CHECKING:
     from foveate.config.budget_files import AgentBudget, load_agent_budget, load_budget, save_agent_budget
@@ -19,19 +20,10 @@ __all__ = [
     "save_agent_budget",
 ]
 
-_MODULES_BY_NAME = {
-    "AgentBudget": "foveate.config.budget_files",
-    "load_agent_budget": "foveate.config.budget_files",
-    "load_budget": "foveate.config.budget_files",
-    "load_sections": "foveate.config.section_files",
-    "parse_sections": "foveate.config.section_files",
-    "save_agent_budget": "foveate.config.budget_files",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES_BY_NAME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULES_BY_NAME[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = import_on_first_use(
+    __name__,
+    {
+        "foveate.config.budget_files": ("AgentBudget", "load_agent_budget", "load_budget", "save_agent_budget"),
+        "foveate.config.section_files": ("load_sections", "parse_sections"),
+    },
+)
