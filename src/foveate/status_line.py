@@ -103,26 +103,33 @@ def _quote(text: str) -> str:
 def fetch(url: str, path: str, media_type: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> str:
     """Get a document of a gateway. Another program at its address would send one of another media type.
 
+    A gateway key can be the password in the address: `http://:KEY@127.0.0.1:8090`.
+
     Raises:
         NoGateway: the address is not one of HTTP, or the response is an error.
         OSError: nothing answers there in time.
         ValueError: the port is not a number.
     """
     scheme, _, rest = url.partition("://")
-    address = rest.partition("/")[0]
+    credentials, _, address = rest.partition("/")[0].rpartition("@")
     host, colon, port = address.rpartition(":")
     if not colon or port.endswith("]"):
         host, port = address, "80"
     host = host.strip("[]")
     if scheme != "http" or not host:
         raise NoGateway(f"is not an address such as {DEFAULT_URL}")
+    request = f"GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n"
+    if credentials:
+        from binascii import b2a_base64
+
+        request += f"authorization: Basic {b2a_base64(credentials.encode(), newline=False).decode()}\r\n"
     deadline = time.monotonic() + timeout_seconds
     response = b""
     # Without getaddrinfo, which loads tables of Unicode to encode names.
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as connection:
         connection.settimeout(timeout_seconds)
         connection.connect((host, int(port)))
-        connection.sendall(f"GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n".encode())
+        connection.sendall(f"{request}\r\n".encode())
         while len(response) < _MAX_BYTES:
             connection.settimeout(max(deadline - time.monotonic(), 0.001))
             chunk = connection.recv(65_536)
@@ -131,8 +138,13 @@ def fetch(url: str, path: str, media_type: str, *, timeout_seconds: float = TIME
             response += chunk
     head, _, body = response.partition(b"\r\n\r\n")
     status_line, _, headers = head.decode("latin-1").partition("\r\n")
+    if "www-authenticate: basic" in headers.lower():
+        raise NoGateway("needs a gateway key; pass it as the password: --url http://:KEY@HOST:PORT")
     if status_line.split()[1:2] != ["200"] or f"content-type: {media_type}" not in headers.lower():
-        raise NoGateway(f"answers {status_line[:80] or 'nothing'}, not as a gateway with a dashboard")
+        raise NoGateway(
+            f"answers {status_line[:80] or 'nothing'}, not as a gateway with a dashboard; "
+            "--url takes another address"
+        )
     return body.decode("utf-8", "replace")
 
 

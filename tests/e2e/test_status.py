@@ -45,7 +45,25 @@ def test_another_program_at_the_address_is_not_called_a_gateway_that_is_not_runn
 
     assert outcome.code != 0
     assert outcome.err.startswith(f"foveate: {sandbox.url}: answers HTTP/1.1 401")
-    assert "--url takes another one" in outcome.err
+    assert "--url takes another address" in outcome.err
+
+
+def test_a_gateway_that_other_machines_can_reach_needs_a_key(tmp_path: Path) -> None:
+    key = json.loads(spawn("config", "key", "--admin", "--json").out)
+    (tmp_path / "foveate.yaml").write_text(
+        f"server: {{port: 0, host: 0.0.0.0, admin_keys: ['{key['hash']}']}}\n"
+    )
+    with gateway_process(tmp_path) as gateway:
+        address = gateway.url.removeprefix("http://")
+        without_key = spawn("status", "--url", gateway.url)
+        with_key = spawn("status", "--url", f"http://:{key['key']}@{address}")
+        line = spawn("status", "--line", "--url", f"http://:{key['key']}@{address}")
+
+    assert without_key.code != 0
+    assert "needs a gateway key" in without_key.err
+    assert with_key.out.splitlines()[0] == f"gateway      {gateway.url}, ok"
+    assert line.out == "today $0.00\n"
+    assert key["key"] not in without_key.err + with_key.out + with_key.err
 
 
 @pytest.mark.parametrize(

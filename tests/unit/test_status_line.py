@@ -2,6 +2,7 @@
 
 import socket
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -104,7 +105,7 @@ def serve(body: str, media_type: str = LINE_MEDIA_TYPE, status: int = 200) -> It
             self.send_response(status)
             self.send_header("content-type", f"{media_type}; charset=utf-8")
             self.end_headers()
-            self.wfile.write(f"{body} {self.path}".encode())
+            self.wfile.write(f"{body} {self.path}{self.headers.get('authorization', '')}".encode())
 
         def log_message(self, *_: object, **__: object) -> None:
             pass
@@ -122,6 +123,12 @@ def test_a_document_is_fetched() -> None:
         assert fetch(f"{url}/ignored", "/-/status?session=%C3%A4", LINE_MEDIA_TYPE, timeout_seconds=10) == (
             "$1 /-/status?session=%C3%A4"
         )
+
+
+def test_a_key_in_the_address_is_sent_as_a_password() -> None:
+    with serve("$1") as url:
+        document = fetch(url.replace("//", "//:fov-key@"), "/", LINE_MEDIA_TYPE, timeout_seconds=10)
+    assert document == f"$1 /Basic {b64encode(b':fov-key').decode()}"
 
 
 def test_another_program_at_the_address_is_not_a_gateway() -> None:

@@ -39,8 +39,8 @@ def command(
         typer.Option(
             "--url",
             metavar="URL",
-            help="Address of the gateway. Default: ANTHROPIC_BASE_URL if it is on this machine, else "
-            f"{status_line.DEFAULT_URL}.",
+            help="Address of the gateway, with a gateway key if it needs one: http://:KEY@HOST:PORT. Default: "
+            f"ANTHROPIC_BASE_URL if it is on this machine, else {status_line.DEFAULT_URL}.",
         ),
     ] = None,
     json: AsJson = False,
@@ -62,22 +62,29 @@ def command(
             path = f"{status_line.STATUS_PATH}?session={quote(session or '', safe='')}"
             document = status_line.fetch(address, path, "application/json", timeout_seconds=_TIMEOUT_SECONDS)
             status = loads(document)
-        except (status_line.NoGateway, OSError, ValueError) as error:
+        except status_line.NoGateway as error:
+            raise UpstreamUnreachable(_hide_key(address), str(error)) from None
+        except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             advice = (
                 "start it with: foveate serve"
                 if isinstance(error, ConnectionRefusedError)
                 else "is it the address of a gateway? --url takes another one"
             )
-            raise UpstreamUnreachable(address, f"{reason or error}; {advice}") from None
+            raise UpstreamUnreachable(_hide_key(address), f"{reason or error}; {advice}") from None
         if json:
-            console.print_object({"url": address, **status})
+            console.print_object({"url": _hide_key(address), **status})
             return
-        rows = list(_status_rows(address, status, time()))
+        rows = list(_status_rows(_hide_key(address), status, time()))
         columns = (Column(), Column(fit=Fit.WRAP))
         console.print_lines(format_table(columns, rows, console.display_for(sys.stdout)))
         if session and status["session"] is None:
             console.print_note(f"the gateway has no session {session!r:.80}")
+
+
+def _hide_key(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def _option(name: str, value: str | None) -> list[str]:
