@@ -222,7 +222,8 @@ def _cut(text: str, width: int, ellipsis: str = "…") -> str:
 
 
 def _count_columns(text: str) -> int:
-    return len(text) if text.isascii() else cell_len(text)
+    # Most lines have an ellipsis and are otherwise ASCII; looking up the width of every character takes long.
+    return len(text) if text.replace("…", "").isascii() else cell_len(text)
 
 
 def _set_columns(text: str, width: int) -> str:
