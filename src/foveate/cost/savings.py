@@ -50,13 +50,15 @@ def compare_costs(
         return make_unchanged_savings(charged)
     reported, prices = usage.cache, _UsagePrices(usage, price, charged)
     scale, discount = reported.input_tokens / sent_tokens, prices.discount(charged)
-    cost: dict[SimulatedState, Decimal] = {}
-    for state in SimulatedState:
-        more = prices.difference(_scale_usage(simulated[state], scale), reported)
+    cost: dict[CacheUsage, Decimal] = {}  # most states have the same usage
+    for state_usage in set(simulated.values()):
+        more = prices.difference(_scale_usage(state_usage, scale), reported)
         if more is None:
             return Savings()
-        cost[state] = _round_to_picodollars(EXACT.add(charged, more * discount))
-    client, with_compaction, with_context, with_breakpoints, with_keep_alive = cost.values()
+        cost[state_usage] = _round_to_picodollars(EXACT.add(charged, more * discount))
+    client, with_compaction, with_context, with_breakpoints, with_keep_alive = (
+        cost[simulated[state]] for state in SimulatedState
+    )
     return Savings(
         comparison=ComparisonOutcome.SIMULATED,
         without=client,
