@@ -188,6 +188,33 @@ def test_workers_share_one_postgresql(
     assert json.loads(report.stdout)["total"]["calls"] == 3
 
 
+def test_identical_conversations_of_two_workers_continue_on_their_connections(
+    sandbox: RunningSandbox, tmp_path: Path
+) -> None:
+    write_config(tmp_path / "foveate.yaml", sandbox.url, "server: {workers: 2}\n")
+    url = f"sqlite:///{tmp_path}/foveate.sqlite"
+    with gateway_process(tmp_path, FOVEATE_STORE=url) as gateway:
+        address = gateway.url.removeprefix("http://")
+        connections = [http.client.HTTPConnection(address, timeout=30) for _ in range(4)]
+        messages = [{"role": "user", "content": "Hello"}]
+        for _ in range(3):
+            for connection in connections:
+                body = {"model": "claude-opus-4-5", "max_tokens": 20, "messages": messages}
+                connection.request("POST", "/v1/messages", json.dumps(body), HEADERS)
+                answer = json.loads(connection.getresponse().read())["content"]
+            messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
+        gateway.process.terminate()
+        assert gateway.wait_for_exit()[0] == 0
+    report = subprocess.run(
+        [*COMMAND, "cost", "--by", "session", "--json", "--store", url],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert [row["calls"] for row in json.loads(report.stdout)["rows"]] == [3] * len(connections)
+
+
 def test_the_restart_backoff_grows_and_is_limited() -> None:
     history = CrashHistory(was_ready=True)
     delays = []

@@ -29,13 +29,14 @@ class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `session` is the session named by a header, `session_headers` are other headers in which clients name it,
     and `caller` separates clients that use the same agent name. Session names that are not unique apply within
-    a `session_scope`. `kind` is the value of `x-foveate-kind`. `provider` runs the `upstream`; `model` is the
-    name of the model there, if it differs. `served_model` is the model that responds if the body does not name
-    it. `region` is where it is served, if the path says so. `is_signed`: the client signed the body, so that it
-    must not be changed. `betas` is the header `anthropic-beta`. `find_endpoint` builds the endpoint for
-    summaries, with the client's own key. `section_inputs` are headers that injected sections depend on.
-    `keeps_response`: the whole response is available at the end. `is_subscription`: the credentials belong to a
-    subscription. `cost_headers` are names of headers that may add to the cost.
+    a `session_scope`. `connection` is the number of the client's connection, or 0. `kind` is the value of
+    `x-foveate-kind`. `provider` runs the `upstream`; `model` is the name of the model there, if it differs.
+    `served_model` is the model that responds if the body does not name it. `region` is where it is served, if
+    the path says so. `is_signed`: the client signed the body, so that it must not be changed. `betas` is the
+    header `anthropic-beta`. `find_endpoint` builds the endpoint for summaries, with the client's own key.
+    `section_inputs` are headers that injected sections depend on. `keeps_response`: the whole response is
+    available at the end. `is_subscription`: the credentials belong to a subscription. `cost_headers` are names
+    of headers that may add to the cost.
     """
 
     id: str
@@ -48,6 +49,7 @@ class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
     session_headers: Mapping[str, str] = {}
     caller: str = ""
     session_scope: str = ""
+    connection: int = 0
     kind: str = ""
     model: str | None = None
     served_model: str = ""

@@ -561,6 +561,7 @@ def _build_incoming_request(
         session_headers={name: value for name, value in request.headers.items() if name in NAMING_HEADERS},
         caller=hash_caller(request),
         session_scope=hash_name_scope(request),
+        connection=request.connection,
         kind=request.headers.get(KIND_HEADER, ""),
         section_inputs=parse_section_headers(request.headers),
         model=None if request.endpoint.model else route.model,

@@ -22,6 +22,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+CONNECTION_NUMBER_KEY = "foveate.connection"
+"""Key of the number of the client's connection in an ASGI scope."""
+
 AGENT_HEADER = "x-foveate-agent"
 SESSION_HEADER = "x-foveate-session"
 _BETA_HEADER = "anthropic-beta"
@@ -61,7 +64,8 @@ class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `path` is decoded; `raw_path` is forwarded, because `%2F` in a name is not a slash to the provider. `key` is
     the gateway key; None if the client sends its provider's key or none. `keeps_credentials`: the key has a
-    header of its own, and the client's credentials are forwarded.
+    header of its own, and the client's credentials are forwarded. `connection` is unique in this process; 0 if
+    it is unknown.
     """
 
     id: str
@@ -74,6 +78,7 @@ class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
     raw_headers: list[tuple[bytes, bytes]]
     key: str | None = None
     keeps_credentials: bool = False
+    connection: int = 0
 
     def __repr__(self) -> str:
         """Leave out keys."""
@@ -125,6 +130,7 @@ def parse_request(scope: Scope) -> ClientRequest:
         keeps_credentials=bool(headers.get(GATEWAY_KEY_HEADER, "").strip())
         and gateway_key is None
         and (any(name in KEY_HEADERS for name, _ in raw) or _has_google_key(endpoint, query)),
+        connection=scope.get(CONNECTION_NUMBER_KEY, 0),
     )
 
 

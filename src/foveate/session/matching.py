@@ -75,7 +75,7 @@ class ObservedConversation(msgspec.Struct, frozen=True, kw_only=True):
     `previous_response_id` is the response that the provider continues from; `is_partial`: the provider has
     earlier messages that the request does not contain. `is_retry`: the client declares that it repeats a
     request. `compute_prompt_digest` computes the digest of system prompt and tools; the whole request
-    has `body_bytes`.
+    has `body_bytes`. `connection` is the number of the client's connection; 0 if it is unknown.
     """
 
     agent: str
@@ -91,6 +91,7 @@ class ObservedConversation(msgspec.Struct, frozen=True, kw_only=True):
     previous_response_id: str = ""
     is_partial: bool = False
     is_retry: bool = False
+    connection: int = 0
 
     @property
     def tip(self) -> bytes:
@@ -121,11 +122,13 @@ def observe_conversation(
     scope: str = "",
     header: str | None = None,
     headers: Mapping[str, str] | None = None,
+    connection: int = 0,
 ) -> ObservedConversation:
     """Describe the conversation of a request.
 
     `caller` identifies the sender, and `scope` separates names and response ids of different callers. `header`
     is the value of `x-foveate-session`, and `headers` are those in which clients name conversations.
+    `connection` is the number of the client's connection, or 0.
     """
     parameters = get_parameters(request)
     name = read_client_name(headers or {}, parameters) if header is None else None
@@ -152,6 +155,7 @@ def observe_conversation(
         previous_response_id=previous_response_id,
         is_retry=is_retry(headers or {}),
         is_partial=bool(previous_response_id) or "conversation" in parameters,
+        connection=connection,
     )
 
 
@@ -184,6 +188,7 @@ class RecentSessions:
         self._session_ids_by_tip: LruCache[tuple[str, ...]] = LruCache(_MAX_SESSIONS)
         self._answers: LruCache[tuple[AnswerRecord, ...]] = LruCache(_MAX_RECENT_ANSWERS)
         self._answered_tips: LruCache[bytes] = LruCache(_MAX_SESSIONS)
+        self._connections: LruCache[int] = LruCache(_MAX_SESSIONS)
         self._in_flight: WeakValueDictionary[str, InFlightRequest] = WeakValueDictionary()
 
     def get_session(self, session_id: str) -> Session | None:
@@ -194,8 +199,9 @@ class RecentSessions:
         # If the clocks of two hosts differ, a later state may have the same time.
         return max(known, stored, key=lambda state: (state.seen_at, state.messages))
 
-    def begin(self, session: Session) -> InFlightRequest:
+    def begin(self, session: Session, *, connection: int = 0) -> InFlightRequest:
         self._sessions.put(session.id, session)
+        self._connections.put(session.id, connection)
         if session.caller:
             key = session.caller, session.tip
             others = [
@@ -225,6 +231,10 @@ class RecentSessions:
     def is_answered(self, session: Session) -> bool:
         """Return whether the last request of a session was answered by this process."""
         return self._answered_tips.get(session.id) == session.tip
+
+    def is_last_connection(self, session: Session, connection: int) -> bool:
+        """Return whether the last request of a session to this process came on this connection."""
+        return connection != 0 and self._connections.get(session.id) == connection
 
     def find_answers(self, digests: Sequence[bytes]) -> list[tuple[AnswerRecord, Session]]:
         rows = [row for digest in digests for row in self._answers.get(digest) or ()]
@@ -347,8 +357,8 @@ class SessionMatcher:
             now,
         )
 
-    def begin(self, match: SessionMatch) -> InFlightRequest:
-        return self._recent.begin(match.session)
+    def begin(self, match: SessionMatch, *, connection: int = 0) -> InFlightRequest:
+        return self._recent.begin(match.session, connection=connection)
 
     def end(
         self, session: Session, in_flight: InFlightRequest, rows: Sequence[AnswerRecord], *, is_answered: bool
@@ -500,14 +510,18 @@ class SessionMatcher:
     ) -> bool:
         """Return whether the store is not needed, because only one session is possible.
 
-        Sessions with the same messages may have got the same text from other processes.
+        Sessions with the same messages may have got the same text from other processes. Of these, the one whose
+        last request came on the connection of this request continues: agents wait for their responses, and
+        reuse their connections.
         """
         session = choice.session
         if not self._has_other_workers or session is None:
             return True
         is_continued = choice.forked_at is None and session.tip != conversation.tip
         return (
-            latest.is_unique and is_continued and session.prompt_digest == conversation.compute_prompt_digest()
+            is_continued
+            and (latest.is_unique or self._recent.is_last_connection(session, conversation.connection))
+            and session.prompt_digest == conversation.compute_prompt_digest()
         )
 
     async def _choose_from_store(

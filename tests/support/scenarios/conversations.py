@@ -111,6 +111,7 @@ class Worker:
         headers: Mapping[str, str] | None = None,
         now: float | None = None,
         api_format: Format = Format.ANTHROPIC,
+        connection: int = 0,
     ) -> SentRequest:
         request = formats.parse_request(body, api_format)
         conversation = observe_conversation(
@@ -121,11 +122,13 @@ class Worker:
             scope=scope,
             header=name,
             headers=headers,
+            connection=connection,
         )
         session_match = await self.sessions.find(
             conversation, now=float(next(self._times)) if now is None else now
         )
-        return SentRequest(self, session_match, self.sessions.begin(session_match), request.format, scope)
+        flight = self.sessions.begin(session_match, connection=connection)
+        return SentRequest(self, session_match, flight, request.format, scope)
 
     async def send_and_answer(self, *messages: Message, answer: str = "Yes.", **options: Any) -> SentRequest:
         request = await self.send(request_body(messages), **options)

@@ -493,6 +493,41 @@ async def test_equal_sessions_of_two_processes_are_not_continued_by_a_guess() ->
     assert len({request.id for request in (*equal, *continued)}) == 4
 
 
+async def test_equal_sessions_of_two_processes_continue_on_their_connections() -> None:
+    store = InMemorySessionStore()
+    workers = [Worker(store, has_others=True) for _ in range(2)]
+    equal = [await worker.send_and_answer(user("hello"), answer="Done.", connection=1) for worker in workers]
+    more = request_body([user("hello"), model("Done."), user("go on")])
+
+    continued = [await worker.send(more, connection=1) for worker in workers]
+
+    assert [request.id for request in continued] == [request.id for request in equal]
+
+
+async def test_a_request_on_another_connection_is_not_matched_by_a_guess() -> None:
+    store = InMemorySessionStore()
+    worker_a, worker_b = Worker(store, has_others=True), Worker(store, has_others=True)
+    equal = [
+        await worker.send_and_answer(user("hello"), answer="Done.", connection=1)
+        for worker in (worker_a, worker_b)
+    ]
+    more = await worker_a.send(request_body([user("hello"), model("Done."), user("go on")]), connection=2)
+
+    assert more.id not in {request.id for request in equal}
+
+
+async def test_a_session_that_continues_on_its_connection_needs_no_store_queries() -> None:
+    store = InMemorySessionStore()
+    worker = Worker(store, has_others=True)
+    messages = [user("hello")]
+    for connection, queries in ((1, 0), (1, 0), (2, 1), (2, 1), (0, 2), (0, 3)):
+        request = await worker.send_and_answer(*messages, answer="Done.", connection=connection)
+        messages += [model("Done."), user("go on")]
+
+        assert store.query_count == queries
+        assert request.session_match.session.messages == len(messages) - 2
+
+
 async def test_an_unchanged_session_is_stored_at_most_once_a_minute(worker: Worker) -> None:
     await worker.send_and_answer(user("a"), name="mine", now=100.0)
 

@@ -91,13 +91,14 @@ async def simulate(seed: int, size: int, workers: int) -> list[Conversation]:
     for _ in range(8 * size):
         conversation = rng.choice(conversations)
         if conversation.pending is None:
-            worker = rng.choice(gateway)
+            connection = rng.randrange(2 * workers)  # clients may share them, as behind a proxy
             name = f"name-{conversation.number}" if conversation.client == "header" else None
-            conversation.pending = await worker.send(
+            conversation.pending = await gateway[connection % workers].send(
                 conversation.body(),
                 caller=f"{conversation.client} {conversation.caller}",
                 name=name,
                 headers=conversation.headers,
+                connection=connection,
             )
             conversation.requests.append((conversation.pending.id, json.dumps(conversation.body())))
         elif rng.random() < 0.1:

@@ -47,7 +47,7 @@ class FindSession:
         if session_match.is_new:
             session_match = replace(session_match, session=self._with_labels(context, session_match.session))
         context.session.match = session_match
-        context.session.in_flight = self._sessions.begin(session_match)
+        context.session.in_flight = self._sessions.begin(session_match, connection=context.incoming.connection)
         if session_match.is_changed:
             context.pending_writes.append(
                 make_pending_write(
@@ -92,6 +92,7 @@ def describe_conversation(context: RequestContext, chain: HashChain) -> Observed
         agent=incoming.agent,
         caller=incoming.caller,
         scope=incoming.session_scope,
+        connection=incoming.connection,
         header=incoming.session,
         headers=incoming.session_headers,
     )

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
@@ -11,6 +12,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from foveate.gateway.headers import FOVEATE_PREFIX
+from foveate.gateway.request import CONNECTION_NUMBER_KEY
 
 CONNECTION_SCOPE_KEY = "foveate.cycle"
 """Key of the `RequestConnection` in an ASGI scope."""
@@ -198,6 +200,9 @@ _TLS_HANDSHAKE = b"\x16\x03"
 _TLS_ON_PLAIN_PORT = "A client used https://, but this port only serves http://: change the client's base URL."
 
 
+_CONNECTION_NUMBERS = count(1)
+
+
 class HttpProtocol(HttpToolsProtocol):
     """Reads requests from one connection.
 
@@ -212,6 +217,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._number = next(_CONNECTION_NUMBERS)
         self._is_in_head = True
         self._has_line = False  # whether the current head has a line
         self._head_bytes = 0
@@ -340,6 +346,7 @@ class HttpProtocol(HttpToolsProtocol):
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"] = address.path
         scope["query_string"] = address.query or b""
+        scope[CONNECTION_NUMBER_KEY] = self._number
         previous_cycle = self.cycle
         self.cycle = scope[CONNECTION_SCOPE_KEY] = GatewayCycle(
             scope=scope,

@@ -8,7 +8,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from foveate.gateway.request import Receive, Scope, Send
+from foveate.gateway.request import Receive, Scope, Send, parse_request
 from foveate.gateway.server.protocol import CONNECTION_SCOPE_KEY, HttpProtocol, RequestConnection
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -110,6 +110,25 @@ async def test_an_incomplete_body_is_not_returned() -> None:
 
     assert await exchange(app, POST[:-1]) != b""
     assert bodies == [None]
+
+
+async def test_requests_have_the_number_of_their_connection() -> None:
+    numbers: list[int] = []
+
+    async def app(scope: Scope, _: Receive, send: Send) -> None:
+        numbers.append(parse_request(scope).connection)
+        await send(start_message(*LENGTH_2))
+        await send(body_message(b"ok"))
+
+    for _ in range(2):
+        async with connect(app) as (reader, writer):
+            for _ in range(2):
+                writer.write(POST)
+                await reader.readuntil(b"ok")
+
+    first, again, other, other_again = numbers
+    assert first == again != 0
+    assert other == other_again not in (0, first)
 
 
 async def test_a_head_does_not_wait_for_its_body() -> None:
