@@ -10,10 +10,10 @@ import multiprocessing
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ _WARM_UP_SECONDS = 3.0
 _PROCESSES = 2
 _TURNS, _FIRST_WORDS = 10, 300
 _REPLY = "ok " * 40
+_READ_BYTES = 64 * 1024
 _WORDS = [f"{chr(97 + first) * 2}{chr(97 + second) * 2}" for first in range(26) for second in range(26)]
 
 
@@ -105,26 +106,74 @@ def _run_agents_here(
 
 
 async def _run_agent(port: int, seed: int, until: float, thinking_seconds: float, calls: list[Call]) -> None:
-    chance = random.Random(f"{seed} {until}")  # sessions of one measurement do not occur in another
-    await asyncio.sleep(chance.random() * (MODEL_SECONDS + THINKING_SECONDS))
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    messages: list[dict[str, str]] = []
-    turn = 0
-    while time.monotonic() < until:
-        if turn % _TURNS == 0:
-            messages = [_make_opening(chance)]
+    agent = _Agent(seed, until, thinking_seconds, calls)
+    await asyncio.sleep(agent.chance.random() * (MODEL_SECONDS + THINKING_SECONDS))
+    await asyncio.get_running_loop().create_connection(lambda: agent, "127.0.0.1", port)
+    await agent.has_ended
+
+
+class _Agent(asyncio.Protocol):
+    """An agent at its connection, until a time.
+
+    It shares the cores with the server that it measures, so it has callbacks: streams and tasks take a third
+    more CPU.
+    """
+
+    def __init__(self, seed: int, until: float, thinking_seconds: float, calls: list[Call]) -> None:
+        self.chance = random.Random(f"{seed} {until}")  # sessions of one measurement do not occur in another
+        self.has_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._name = f"agent-{seed % 50}"
+        self._until = until
+        self._thinking_seconds = thinking_seconds
+        self._calls = calls
+        self._messages: list[str] = []
+        self._turn = 0
+        self._received = b""
+        self._started_at = 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._send_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.has_ended.done():
+            self.has_ended.set_exception(exc or ConnectionError("the server closed the connection"))
+
+    def _send_request(self) -> None:
+        if time.monotonic() >= self._until:
+            self.has_ended.set_result(None)
+            self._transport.close()
+            return
+        if self._turn % _TURNS == 0:
+            self._messages = [_make_opening(self.chance)]
         else:
-            messages.append({"role": "assistant", "content": _REPLY})
-            messages.append({"role": "user", "content": f"go on {turn}"})
-        request = _make_request(messages, f"agent-{seed % 50}")
-        started = time.monotonic()
-        writer.write(request)
-        status = await _read_response(reader)
-        ended = time.monotonic()
-        calls.append(Call(ended, ended - started, status == HTTPStatus.OK, turn % _TURNS))
-        turn += 1
-        await asyncio.sleep(thinking_seconds)
-    writer.close()
+            self._messages += [_REPLY_MESSAGE, _make_message("user", f"go on {self._turn}")]
+        request = _make_request(self._messages, self._name)
+        self._started_at = time.monotonic()
+        self._transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        status = _read_status(self._received)
+        if status is None:
+            return
+        ended_at = time.monotonic()
+        self._received = b""
+        self._calls.append(
+            Call(ended_at, ended_at - self._started_at, status == HTTPStatus.OK, self._turn % _TURNS)
+        )
+        self._turn += 1
+        asyncio.get_running_loop().call_later(self._thinking_seconds, self._send_request)
+
+
+def _read_status(response: bytes) -> int | None:
+    """Return the status of a response; None unless it is complete."""
+    head, has_head, body = response.partition(b"\r\n\r\n")
+    if not has_head:
+        return None
+    _, is_sized, rest = head.lower().partition(b"content-length:")
+    is_complete = len(body) >= int(rest.split(b"\r\n")[0]) if is_sized else body.endswith(b"0\r\n\r\n")
+    return int(head[9:12]) if is_complete else None
 
 
 def send_in_turn(server: Server, kind: str, *, seed: int, count: int) -> None:
@@ -138,7 +187,7 @@ def send_in_turn(server: Server, kind: str, *, seed: int, count: int) -> None:
             if kind == "new_session" or (kind == "new_tokens" and turn % _TURNS == 0):
                 messages = [_make_opening(chance)]
             elif kind == "new_tokens":
-                messages += [{"role": "assistant", "content": _REPLY}, _make_opening(chance)]
+                messages += [_REPLY_MESSAGE, _make_opening(chance)]
             writer.write(_make_request(messages, "agent"))
             if await _read_response(reader) != HTTPStatus.OK:
                 raise BadData(f"{server.name} did not answer a request of the kind {kind}")
@@ -147,31 +196,36 @@ def send_in_turn(server: Server, kind: str, *, seed: int, count: int) -> None:
     asyncio.run(send_all())
 
 
-def _make_opening(chance: random.Random) -> dict[str, str]:
-    return {"role": "user", "content": " ".join(chance.choices(_WORDS, k=_FIRST_WORDS))}
+def _make_opening(chance: random.Random) -> str:
+    return _make_message("user", " ".join(chance.choices(_WORDS, k=_FIRST_WORDS)))
 
 
-def _make_request(messages: list[dict[str, str]], agent: str) -> bytes:
-    body = json.dumps({"model": MODEL, "max_tokens": 100, "messages": messages}).encode()
+def _make_message(role: str, content: str) -> str:
+    return json.dumps({"role": role, "content": content})
+
+
+_REPLY_MESSAGE = _make_message("assistant", _REPLY)
+
+
+def _make_request(messages: Sequence[str], agent: str) -> bytes:
+    body = f'{{"model": "{MODEL}", "max_tokens": 100, "messages": [{", ".join(messages)}]}}'
     head = (
         f"POST /v1/messages HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {KEY}\r\n"
         f"anthropic-version: 2023-06-01\r\nx-foveate-agent: {agent}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )
-    return head.encode() + body
+    return (head + body).encode()
 
 
 async def _read_response(reader: asyncio.StreamReader) -> int:
     """Return the status of a response once it is complete."""
-    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    _, is_sized, rest = head.partition(b"content-length:")
-    if is_sized:
-        await reader.readexactly(int(rest.split(b"\r\n")[0]))
-    else:
-        while size := int(await reader.readline(), 16):
-            await reader.readexactly(size + 2)
-        await reader.readline()
-    return int(head[9:12])
+    response = b""
+    while (status := _read_status(response)) is None:
+        data = await reader.read(_READ_BYTES)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        response += data
+    return status
 
 
 @contextmanager
@@ -186,23 +240,24 @@ def slow_provider(folder: Path, model_seconds: float = MODEL_SECONDS) -> Iterato
 class _ProviderConnection(asyncio.Protocol):
     def __init__(self, model_seconds: float) -> None:
         self._model_seconds = model_seconds
-        self._received = bytearray()
+        self._received = b""
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        head, is_whole, body = bytes(self._received).partition(b"\r\n\r\n")
+        head, is_whole, body = self._received.partition(b"\r\n\r\n")
         if not is_whole:
             return
         length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
         if len(body) >= length:
-            self._received.clear()
+            self._received = b""
             loop = asyncio.get_running_loop()
             loop.call_later(self._model_seconds, self._transport.write, _make_response(length))
 
 
+@lru_cache(maxsize=256)  # in all sessions, a turn has the same size
 def _make_response(size_bytes: int) -> bytes:
     reply = {
         "id": "msg_1",
