@@ -41,19 +41,29 @@ class Call:
     is_answered: bool
     turn: int
     """Number of the call in its session, from 0."""
+    agent: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """Calls after the warm-up, the seconds in which they ended, and the server's CPU time of all calls."""
+    """Calls after the warm-up, and the server's CPU time of all calls."""
 
     calls: list[Call]
-    seconds: float
     cpu_us: float
 
     @property
     def per_second(self) -> float:
-        return sum(call.is_answered for call in self.calls) / self.seconds
+        """The sum of what each agent got between its first and its last response.
+
+        The number of calls within a time depends on when the agents happened to start, by half a percent.
+        """
+        times_by_agent: dict[int, list[float]] = {}
+        for call in self.calls:
+            if call.is_answered:
+                times_by_agent.setdefault(call.agent, []).append(call.ended_at)
+        return sum(
+            (len(times) - 1) / (times[-1] - times[0]) for times in times_by_agent.values() if len(times) > 1
+        )
 
     @property
     def answered_share(self) -> float:
@@ -83,9 +93,7 @@ def run_agents(
     counted = [call for call in calls if call.ended_at >= first]
     if not counted:
         raise BadData(f"{server.name} answered nothing within {seconds:g} s")
-    return LoadResult(
-        calls=counted, seconds=counted[-1].ended_at - first, cpu_us=round(1e6 * spent / len(calls), 1)
-    )
+    return LoadResult(calls=counted, cpu_us=round(1e6 * spent / len(calls), 1))
 
 
 def _run_agents_here(
@@ -122,6 +130,7 @@ class _Agent(asyncio.Protocol):
     def __init__(self, seed: int, until: float, thinking_seconds: float, calls: list[Call]) -> None:
         self.chance = random.Random(f"{seed} {until}")  # sessions of one measurement do not occur in another
         self.has_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._seed = seed
         self._name = f"agent-{seed % 50}"
         self._until = until
         self._thinking_seconds = thinking_seconds
@@ -160,7 +169,13 @@ class _Agent(asyncio.Protocol):
         ended_at = time.monotonic()
         self._received = b""
         self._calls.append(
-            Call(ended_at, ended_at - self._started_at, status == HTTPStatus.OK, self._turn % _TURNS)
+            Call(
+                ended_at=ended_at,
+                seconds=ended_at - self._started_at,
+                is_answered=status == HTTPStatus.OK,
+                turn=self._turn % _TURNS,
+                agent=self._seed,
+            )
         )
         self._turn += 1
         asyncio.get_running_loop().call_later(self._thinking_seconds, self._send_request)
