@@ -95,7 +95,7 @@ def build_engine(
     apply_compactions = ApplyCompactions(compaction_store)
     count = CountTokens(session_store, CountCorrector(calibrations, remote_counter), stored_conversations)
     charges = ChargeRecorder(admission, spending)
-    completion_queue = CompletionQueue(charges, session_store)
+    completion_queue = CompletionQueue(charges, session_store, has_other_processes=has_other_processes)
     sessions = SessionMatcher(session_store, has_other_workers=has_other_processes)
     preview = _build_preview(
         sessions,

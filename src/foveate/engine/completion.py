@@ -13,8 +13,8 @@ from foveate.session.store import PendingWrite, SessionStore, SessionWrite
 
 _LOG = logging.getLogger(__name__)
 
-# A transaction costs the store more than the rows in it. Sessions are stored at this interval, since the next
-# request may reach another worker.
+# A transaction costs the store more than the rows in it. Sessions are stored at this interval if the next
+# request may reach another process.
 _INTERVAL_SECONDS = 0.05
 # The ledger has most of the rows, and nobody waits for a charge without a reservation. With many workers, each
 # would have a transaction of its own for almost every call.
@@ -36,15 +36,18 @@ class CompletionQueue:
         *,
         interval_seconds: float = _INTERVAL_SECONDS,
         charges_spacing_seconds: float = _CHARGES_SPACING_SECONDS,
+        has_other_processes: bool = True,
     ) -> None:
         """`charges` persists the charges; pending writes go to `session_store`.
 
-        A batch waits for `interval_seconds`. Charges wait until `charges_spacing_seconds` after the last ones.
+        A batch waits for `interval_seconds`. Charges wait until `charges_spacing_seconds` after the last ones;
+        so do sessions, unless other processes need them.
         """
         self._charges = charges
         self._session_store = session_store
         self._interval_seconds = interval_seconds
         self._charges_spacing_seconds = charges_spacing_seconds
+        self._has_other_processes = has_other_processes
         self._finished: list[Exchange] = []
         self._unstored: list[Exchange] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -65,7 +68,7 @@ class CompletionQueue:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = loop.call_at(due_at, self._flush)
-        if self._store_timer is None:
+        if self._has_other_processes and self._store_timer is None:
             self._store_timer = loop.call_at(now + self._interval_seconds, self._store_unstored)
 
     def store_writes(self, exchanges: Sequence[Exchange]) -> None:

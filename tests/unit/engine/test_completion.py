@@ -73,6 +73,7 @@ class QueueSetup:
         *,
         seconds: float = 60.0,
         spacing_seconds: float = 0.0,
+        has_other_processes: bool = True,
     ) -> None:
         self.ledger, self.session_store, self.observer = (
             ledger,
@@ -84,6 +85,7 @@ class QueueSetup:
             self.session_store,
             interval_seconds=seconds,
             charges_spacing_seconds=spacing_seconds,
+            has_other_processes=has_other_processes,
         )
         self.hook_calls: list[str] = []
         self.stored: list[tuple[str, bool]] = []
@@ -168,6 +170,20 @@ async def test_charges_soon_after_others_wait_and_sessions_do_not() -> None:
     assert setup.ledger.operations == ["settle a"]
     assert setup.session_store.batch_sizes == [1, 1, 1, 1]
     await setup.queue.close()
+    assert setup.ledger.operations == ["settle a", "settle b c d"]
+
+
+async def test_sessions_that_no_other_process_needs_are_stored_with_the_charges() -> None:
+    setup = QueueSetup(InMemoryLedger(), seconds=0.001, spacing_seconds=60.0, has_other_processes=False)
+    setup.finish_exchange("a")
+    await wait_until(partial(setup.has_stored, 1))
+    for id_ in "bcd":
+        setup.finish_exchange(id_)
+        await asyncio.sleep(0.01)
+
+    assert setup.session_store.batch_sizes == [1]
+    await setup.queue.close()
+    assert setup.session_store.batch_sizes == [1, 3]
     assert setup.ledger.operations == ["settle a", "settle b c d"]
 
 
