@@ -266,7 +266,7 @@ class _EditGains:
     def add_call(
         self, conversation: str, simulated: SimulatedCall, price: Callable[[CacheUsage], Decimal]
     ) -> None:
-        self._add_edits(edit for edit in simulated.edits if edit.moment is not Moment.RESPONSE)
+        self.add_edits(edit for edit in simulated.edits if edit.moment is not Moment.RESPONSE)
         if simulated.unedited_usage is not None:
             saved = price(simulated.unedited_usage) - price(simulated.usage)
             in_force = [
@@ -285,9 +285,9 @@ class _EditGains:
                         later_requests=edit.later_requests + 1,
                     ),
                 )
-        self._add_edits(edit for edit in simulated.edits if edit.moment is Moment.RESPONSE)
+        self.add_edits(edit for edit in simulated.edits if edit.moment is Moment.RESPONSE)
 
-    def _add_edits(self, edits: Iterable[SimulatedEdit]) -> None:
+    def add_edits(self, edits: Iterable[SimulatedEdit]) -> None:
         self._edits += [
             (
                 edit.conversation,
@@ -336,6 +336,8 @@ class _PolicyTotals:
             self._compactions += 1
             pricing = _find_pricing(sent_call, rates)
             self._add_usage(self._compaction_costs, pricing, summary.usage, summary.output_tokens)
+            if summary.edit is not None:
+                self._edits.add_edits((summary.edit,))
 
     def _price(self, pricing: _CallPricing, usage: CacheUsage) -> Decimal:
         costs = CostSum(self._book)

@@ -31,10 +31,14 @@ _TOOL_ROLE = "tool"
 
 
 class SimulatedSummary(NamedTuple):
-    """The call that writes the summary of a compaction."""
+    """The call that writes the summary of a compaction.
+
+    `edit` is the compaction, if it is made after the last call and runs are compared.
+    """
 
     usage: CacheUsage
     output_tokens: int
+    edit: "SimulatedEdit | None" = None
 
 
 class SimulatedCall(NamedTuple):
@@ -387,7 +391,8 @@ class EditingRun:
         for conversation in self._conversations.values():
             if conversation.last is not None:
                 for summary in self._act_before_expiry(conversation, until=float("inf")):
-                    yield conversation.last.unedited, summary
+                    edit = self._edits.pop() if self._compares else None
+                    yield conversation.last.unedited, summary._replace(edit=edit)
 
     def edits(self, conversation: str) -> ConversationEdits:
         return self._conversations[conversation].edits
