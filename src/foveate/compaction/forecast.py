@@ -6,13 +6,14 @@ from its agent's other sessions.
 
 import math
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Protocol, TypedDict, cast
 
-from foveate.prompt_cache.placement.arrival_times import ArrivalForecast
+from foveate.prompt_cache.placement.arrival_times import NO_GAPS, ArrivalForecast, GapHistogram
 from foveate.prompt_cache.rules import CacheRules
 
 _TABLE = Path(__file__).with_name("forecast.toml")
@@ -81,14 +82,29 @@ class SessionActivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentActivity:
-    """The sessions of an agent that have ended: their number, requests and growth."""
+    """The recent sessions of an agent that have ended, and their requests; by how much `grown_requests` of its
+    latest requests grew, and the gaps between them.
+    """
 
     sessions: int = 0
     requests: int = 0
     grown_tokens: int = 0
+    grown_requests: int = 0
+    gaps: GapHistogram = NO_GAPS
 
 
 NO_AGENT_ACTIVITY = AgentActivity()
+
+
+class ActivityStore(Protocol):
+    async def load(self, *, ended_before: float) -> Mapping[str, AgentActivity]:
+        """The activity of agents; sessions without requests since `ended_before` have ended.
+
+        Reads a limited number of the newest rows, however many there are.
+
+        Raises:
+            StoreUnavailable: it cannot be read.
+        """
 
 
 def estimate_cold_share(arrivals: ArrivalForecast, rules: CacheRules) -> float:
@@ -152,6 +168,6 @@ def _lifetime_ratio(agent: AgentActivity, prior: ActivityPrior) -> float:
 
 def _estimate_growth(session: SessionActivity, agent: AgentActivity, prior: ActivityPrior) -> float:
     weight = prior["growth_weight_requests"]
-    expected = (weight * prior["growth_tokens"] + agent.grown_tokens) / (weight + agent.requests)
+    expected = (weight * prior["growth_tokens"] + agent.grown_tokens) / (weight + agent.grown_requests)
     grown_requests = max(session.requests - 1, 0)
     return (weight * expected + session.grown_tokens) / (weight + grown_requests)

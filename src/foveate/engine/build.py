@@ -10,6 +10,7 @@ from foveate.engine.background.after_response import (
     RecordRejections,
     RecordResponse,
 )
+from foveate.engine.background.agent_activity import LoadActivity
 from foveate.engine.background.cache_misses import CacheMissDetector
 from foveate.engine.background.compaction import SessionCompactor
 from foveate.engine.background.keepalive import KeepAliveScheduler
@@ -81,6 +82,7 @@ def build_engine(
     prefix_logs: PrefixLogs | None = None,
     save_reuse: SaveReuse | None = None,
     rate_limits: SaveRateLimits | None = None,
+    load_activity: LoadActivity | None = None,
     has_other_processes: bool = False,
     may_store_text: Callable[[], bool] = lambda: False,
 ) -> Engine:
@@ -162,6 +164,7 @@ def build_engine(
                         save_calibrations,
                         save_reuse,
                         rate_limits,
+                        load_activity,
                     )
                     if hook is not None
                 ),

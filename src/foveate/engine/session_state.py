@@ -27,9 +27,6 @@ MAX_ENTRIES = 500_000
 # In the APIs of all providers.
 _MODEL_ROLES = frozenset(("assistant", "model"))
 
-# Sessions that are idle for longer have ended, as far as forecasts are concerned.
-_ENDED_SECONDS = 3600.0
-_ACTIVITY_SECONDS = 60.0
 # A history that lost this share of at least so many messages, and of which less than a quarter was seen before,
 # was compacted by the client.
 _MIN_COMPACTED_MESSAGES, _KEPT_SHARE, _KNOWN_SHARE = 12, 0.5, 0.25
@@ -150,7 +147,7 @@ _NEW_SESSION = SessionState()
 
 
 class SessionStates:
-    """The most recently used session states, and the rhythms of agents. For one event loop."""
+    """The most recently used session states, and the rhythms and activities of agents. For one event loop."""
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
@@ -158,7 +155,7 @@ class SessionStates:
         self._sizes: OrderedDict[tuple[str, str], int] = OrderedDict()  # of sessions with cache entries
         self._entries = 0
         self._agents: OrderedDict[str, GapHistogram] = OrderedDict()
-        self._activities: OrderedDict[str, tuple[float, AgentActivity]] = OrderedDict()  # and until when
+        self._activities: Mapping[str, AgentActivity] = {}
 
     def session(self, agent: str, session_id: str) -> SessionState:
         return self._sessions.get((agent, session_id), _NEW_SESSION)
@@ -200,26 +197,15 @@ class SessionStates:
     def agent_rhythm(self, agent: str) -> GapHistogram:
         return self._agents.get(agent, NO_GAPS)
 
-    def agent_activity(self, agent: str, now: float) -> AgentActivity:
-        """The sessions of an agent that have ended, as of the last minute."""
-        expires_at, activity = self._activities.get(agent, (0.0, NO_AGENT_ACTIVITY))
-        if now < expires_at:
-            return activity
-        ended = [
-            state.progress
-            for (name, _), state in self._sessions.items()
-            if name == agent
-            and state.progress.requests
-            and state.last_request_at is not None
-            and now - state.last_request_at > _ENDED_SECONDS
-        ]
-        activity = AgentActivity(
-            sessions=len(ended),
-            requests=sum(progress.requests for progress in ended),
-            grown_tokens=sum(progress.grown_tokens for progress in ended),
-        )
-        _put_last(self._activities, agent, (now + _ACTIVITY_SECONDS, activity), limit=_MAX_AGENTS)
-        return activity
+    def agent_activity(self, agent: str) -> AgentActivity:
+        return self._activities.get(agent, NO_AGENT_ACTIVITY)
+
+    def set_activities(self, activities: Mapping[str, AgentActivity]) -> None:
+        """Set what the store knows about agents; their gaps too, as long as this process has seen none."""
+        self._activities = activities
+        for agent, activity in activities.items():
+            if agent not in self._agents and activity.gaps.counts:
+                _put_last(self._agents, agent, activity.gaps, limit=_MAX_AGENTS)
 
     def add_gap(self, agent: str, gap_seconds: float) -> None:
         _put_last(self._agents, agent, self.agent_rhythm(agent).with_gap(gap_seconds), limit=_MAX_AGENTS)

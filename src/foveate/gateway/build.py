@@ -15,6 +15,7 @@ from foveate.config.effective import EffectiveSetting, redact_url
 from foveate.config.live import LiveSettings
 from foveate.config.settings import TimeoutSettings, TlsSettings
 from foveate.cost.admission import AdmissionOptions
+from foveate.engine.background.agent_activity import LoadActivity
 from foveate.engine.background.cache_misses import CacheMissDetector
 from foveate.engine.background.compaction import SessionCompactor
 from foveate.engine.background.keepalive import KeepAliveScheduler
@@ -325,6 +326,8 @@ async def open_gateway(
         prefix_logs = await load_prefix_logs(store.prefix_reuse)
         save_reuse = SaveReuse(store.prefix_reuse, prefix_logs, clock=clock)
         rate_limits = SaveRateLimits(store.rate_limits, clock=clock)
+        load_activity = LoadActivity(store.activity, session_states, clock=clock)
+        load_activity.start()
         cache_misses = CacheMissDetector(
             lambda: current_config().cost, observer=observer, on_miss=tracing.add_cache_miss
         )
@@ -352,6 +355,7 @@ async def open_gateway(
             prefix_logs=prefix_logs,
             save_reuse=save_reuse,
             rate_limits=rate_limits,
+            load_activity=load_activity,
             has_other_processes=settings.server.workers != 1 or is_server(settings.store.url),
             may_store_text=lambda: current_config().settings.keep_requests.enabled,
             inject=InjectSections(
@@ -415,6 +419,7 @@ async def open_gateway(
             await save_calibrations.close()
             await save_reuse.close()
             await rate_limits.close()
+            await load_activity.close()
             await keep_alive.close()
             await remote_counter.close()
             preload_task.cancel()

@@ -21,6 +21,7 @@ from foveate.session.store import ArchivedRequest
 from foveate.store.dashboard import CacheMissRecord, DashboardQueries
 from foveate.store.database import Database, LowPriorityReader, Transaction
 from foveate.store.postgres import PostgresDatabase, PostgresTransaction, parse_server_url, redact_server_url
+from foveate.store.repositories.activity import SqlActivityStore
 from foveate.store.repositories.calibration import SqlCalibrationStore
 from foveate.store.repositories.compactions import SqlCompactionStore
 from foveate.store.repositories.ledger import SqlCorrections, SqlLedger
@@ -54,7 +55,8 @@ class Store:
     """All repositories on one database.
 
     `calibrations` store how far token counts were off from reported usage, `prefix_reuse` which prefixes agents
-    request again. `dashboard` and `session_tree` have cheap read-only queries.
+    request again, and `activity` derives how they work. `dashboard` and `session_tree` have cheap read-only
+    queries.
 
     Close it with `close` or `async with`. A store belongs to one process, which may use it from any thread and
     event loop; a child process opens its own.
@@ -75,6 +77,7 @@ class Store:
         self.dashboard = DashboardQueries(self._low_priority_reader)
         self.session_tree = SessionTree(self._low_priority_reader)
         self.totals = SqlRollupStore(self._low_priority_reader)
+        self.activity = SqlActivityStore(self._low_priority_reader)
 
     @property
     def location(self) -> str:

@@ -59,7 +59,7 @@ def test_growth_is_learnt_from_the_session_and_its_agent() -> None:
         return forecast_requests(session, agent=agent, cold_share=0.05).growth_tokens
 
     unknown = growth(SessionActivity(), AgentActivity())
-    of_agent = growth(SessionActivity(), AgentActivity(sessions=20, requests=1_000, grown_tokens=300_000))
+    of_agent = growth(SessionActivity(), AgentActivity(grown_requests=1_000, grown_tokens=300_000))
     own = growth(SessionActivity(requests=201, grown_tokens=1_000_000), AgentActivity())
     assert unknown > 1_000
     assert of_agent == pytest.approx(308, abs=5)

@@ -74,16 +74,19 @@ def test_a_client_that_replaces_its_history_by_a_shorter_one_compacts_itself(
     assert is_compacted_by_client(previous, messages, known) is expected
 
 
-def test_the_activity_of_an_agent_counts_its_sessions_that_have_ended() -> None:
+def test_the_gaps_of_an_agent_are_those_of_the_store_until_it_is_seen() -> None:
     states = SessionStates()
-    progress = SessionProgress(requests=9, grown_tokens=4_500)
-    states.put("ana", "ended", SessionState(last_request_at=0.0, progress=progress))
-    states.put("ana", "running", SessionState(last_request_at=9_000.0, progress=progress))
-    states.put("ben", "ended", SessionState(last_request_at=0.0, progress=progress))
+    long_gaps = NO_GAPS.with_gap(5_000.0)
+    states.add_gap("ana", 20.0)
 
-    assert states.agent_activity("ana", 9_010.0) == AgentActivity(sessions=1, requests=9, grown_tokens=4_500)
-    assert states.agent_activity("eve", 9_010.0) == NO_AGENT_ACTIVITY
-    assert states.agent_activity("ana", 20_000.0).sessions == 2
+    states.set_activities(
+        {"ana": AgentActivity(sessions=3, gaps=long_gaps), "ben": AgentActivity(gaps=long_gaps)}
+    )
+
+    assert states.agent_activity("ana").sessions == 3
+    assert states.agent_activity("eve") == NO_AGENT_ACTIVITY
+    assert states.agent_rhythm("ana") == NO_GAPS.with_gap(20.0)
+    assert states.agent_rhythm("ben") == long_gaps
 
 
 def test_progress_adds_up_growth_and_never_shrinkage() -> None:

@@ -105,7 +105,7 @@ class EditPlanner:
                 grown_tokens=progress.grown_to(tokens) if is_arrival else progress.grown_tokens,
                 calls_tool=calls_tool,
             ),
-            agent=self._session_states.agent_activity(context.incoming.agent, now),
+            agent=self._session_states.agent_activity(context.incoming.agent),
             cold_share=estimate_cold_share(arrivals, context.rules),
             is_idle=moment is Moment.EXPIRY,
         )
