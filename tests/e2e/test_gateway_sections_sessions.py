@@ -1,5 +1,8 @@
 """Long sessions with all sections: read from the cache, within the window, no thinking block rejected."""
 
+import asyncio
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,6 +15,7 @@ import pytest
 from foveate.compaction.plan import CompactionOptions
 from foveate.context.workspace_cache import WorkspaceCacheOptions
 from foveate.engine.options import AgentOptions, SectionOptions
+from foveate.store import open_store
 from tests.support.oracles.system_state import wait_until
 from tests.support.scenarios.injected_sections import HEADING, garden_sections
 from tests.support.servers.gateway import RunningGateway, running_gateway
@@ -177,6 +181,115 @@ def test_a_workspace_edit_is_sent_at_once_and_no_thinking_block_is_rejected(
     assert "Has roses." not in edited_request
     assert session.reads[-1] > 0.9 * session.inputs[-1]
     assert session.last_request.count('"type":"thinking"') == 5
+
+
+DECISION = r"MEMORY.md, \d+ added tokens \(at the end, because writing the history again would cost \$0\.0[1-9]"
+
+
+def read_reasons(folder: Path, text: str) -> list[str]:
+    """The reasons of edits with this text, of all requests."""
+
+    async def read() -> list[str]:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            traces = await store.traces.list_traces(limit=1_000)
+            return [edit.reason for charged in traces for edit in charged.trace.edits if text in edit.reason]
+
+    return asyncio.run(read())
+
+
+def append_to_memory(folder: Path, line: str) -> None:
+    with (folder / "garden" / "workspace" / "MEMORY.md").open("a") as file:
+        file.write(f"{line}\n")
+
+
+def test_a_line_added_to_a_file_is_sent_at_once_without_writing_the_history_again(
+    tmp_path: Path, sections: SectionOptions
+) -> None:
+    with (
+        running_sandbox() as sandbox,
+        running_session(sandbox, tmp_path, AgentOptions(sections=sections)) as (client, gateway),
+    ):
+        append_to_memory(tmp_path, "Bob is allergic to lilies.")
+        session = AgentSession(client, sandbox, "claude-sonnet-4-6")
+        session.send_requests(20)
+        append_to_memory(tmp_path, "The pump is broken.")
+        wait_until(lambda: session.send_requests(1), lambda _: "The pump is broken." in session.last_request)
+        added_at = len(session.reads) - 1
+        added_request = json.loads(session.last_request)
+        session.send_requests(5)
+        reads, inputs = session.reads[added_at:], session.inputs[added_at:]
+        sandbox.clock.now += 4_000  # the cache expires
+        session.send_requests(1)
+        moved_request = json.loads(session.last_request)
+
+    assert gateway.failed_steps == []
+    assert "lilies" in str(added_request["system"])
+    assert "pump" not in str(added_request["system"])
+    added_block = next(
+        block["text"] for block in added_request["messages"][-1]["content"] if "pump" in block.get("text", "")
+    )
+    assert "Added to workspace/MEMORY.md:\nThe pump is broken." in added_block
+    assert all(read > 0.85 * tokens for read, tokens in zip(reads, inputs, strict=True))
+    assert "The pump is broken." in str(moved_request["system"])
+    assert "pump" not in str(moved_request["messages"])
+    # `foveate explain` shows why they are at the end.
+    reasons = read_reasons(tmp_path, "added tokens")
+    assert len(reasons) == len(reads)
+    assert all(re.search(DECISION, reason) for reason in reasons)
+
+
+def test_lines_added_during_a_session_are_pinned_and_no_thinking_is_dropped(
+    tmp_path: Path, sections: SectionOptions
+) -> None:
+    with (
+        running_sandbox() as sandbox,
+        running_session(sandbox, tmp_path, AgentOptions(sections=sections)) as (client, gateway),
+    ):
+        append_to_memory(tmp_path, "Bob is allergic to lilies.")
+        session = AgentSession(client, sandbox, "claude-opus-5-5", ADAPTIVE)
+        session.send_requests(5)
+        append_to_memory(tmp_path, "The pump is broken.")
+        wait_until(lambda: session.send_requests(1), lambda _: "The pump is broken." in session.last_request)
+        added_at = len(session.reads) - 1
+        session.send_requests(5)
+        append_to_memory(tmp_path, "The gate is open.")
+        wait_until(lambda: session.send_requests(1), lambda _: "The gate is open." in session.last_request)
+        session.send_requests(5)
+        last_request = json.loads(session.last_request)
+        (tmp_path / "garden" / "workspace" / "MEMORY.md").write_text("The pump works.\n")
+        wait_until(lambda: session.send_requests(1), lambda _: "The pump works." in session.last_request)
+        edited_request = session.last_request
+
+    assert gateway.failed_steps == []
+    assert "lilies" in str(last_request["system"])
+    assert "pump" not in str(last_request["system"])
+    messages = str(last_request["messages"])
+    assert messages.count("Added to workspace/MEMORY.md:") == 2
+    assert (messages.count("The pump is broken."), messages.count("The gate is open.")) == (1, 1)
+    assert messages.count("'type': 'thinking'") == len(last_request["messages"]) // 2
+    reads, inputs = session.reads[added_at:-1], session.inputs[added_at:-1]
+    assert all(read > 0.85 * tokens for read, tokens in zip(reads, inputs, strict=True))
+    # A changed line must go, and all thinking that depends on it.
+    assert "broken" not in edited_request
+    assert '"type":"thinking"' not in edited_request
+
+
+def test_an_edit_of_a_cached_text_is_in_the_system_prompt_at_once(
+    tmp_path: Path, sections: SectionOptions
+) -> None:
+    with (
+        running_sandbox() as sandbox,
+        running_session(sandbox, tmp_path, AgentOptions(sections=sections)) as (client, gateway),
+    ):
+        append_to_memory(tmp_path, "The gate's code is 1234.")
+        session = AgentSession(client, sandbox, "claude-sonnet-4-6")
+        session.send_requests(10)
+        (tmp_path / "garden" / "workspace" / "MEMORY.md").write_text("# Gate :private:\nThe code is 1234.\n")
+        wait_until(lambda: session.send_requests(1), lambda _: "1234" not in session.last_request)
+        session.send_requests(2)
+
+    assert gateway.failed_steps == []
+    assert "1234" not in session.last_request
 
 
 def test_compaction_works_with_sections_and_nothing_overflows(tmp_path: Path, sections: SectionOptions) -> None:

@@ -4,11 +4,14 @@ Editing saves tokens in the remaining requests, and costs a summary (if it compa
 prompt again. What that costs depends on the moment. On arrival of a request whose cached prefix has expired,
 everything is written anyway. After a response, or while the session is idle and the cache about to expire, a
 summary reads the prompt from the cache.
+
+Text that was added to injected sections can wait at the end of the request for a cheap moment. The order of
+tools is not decided here: restoring it (`prompt_cache.tool_order`) leaves cached bytes as they are.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from foveate.compaction.forecast import Forecast, FutureRequests
@@ -129,7 +132,8 @@ class EditState:
 
     No edit changes the first `preamble_tokens`. `clearable` are in the order of the request.
     `last_compacted_tokens` is the size after the last compaction, if there was one. `loss_budget_dollars` is
-    what an edit may lose if the session ends at once.
+    what an edit may lose if the session ends at once. `added_section_tokens` were added to the injected
+    sections before the history since it was cached.
     """
 
     moment: Moment
@@ -138,6 +142,7 @@ class EditState:
     cached_tokens: int
     compaction: CompactionOption | None = None
     clearable: Sequence[ClearingOption] = ()
+    added_section_tokens: int = 0
     last_compacted_tokens: int | None = None
     loss_budget_dollars: float = math.inf
     min_context_tokens: int = MIN_CONTEXT_TOKENS
@@ -147,11 +152,13 @@ class EditState:
 class EditPlan:
     """The edits to make now, and the dollars that decided: what they are expected to save, and to cost.
 
-    `cleared` are indexes of the state's options.
+    `cleared` are indexes of the state's options. `moves_sections`: what was added to sections goes before the
+    history; until then each request ends with it.
     """
 
     compacts: bool = False
     cleared: tuple[int, ...] = ()
+    moves_sections: bool = False
     gain_dollars: float = 0.0
     cost_dollars: float = 0.0
     expected_requests: float = 0.0
@@ -162,7 +169,7 @@ class EditPlan:
 
     @property
     def is_empty(self) -> bool:
-        return not self.compacts and not self.cleared
+        return not (self.compacts or self.cleared or self.moves_sections)
 
 
 def make_decision(plan: EditPlan, moment: Moment, forecast: Forecast) -> EditDecision:
@@ -181,7 +188,12 @@ def loss_budget_dollars(requests: int, *, spent_dollars: float, saved_dollars: f
 
 
 def plan_edits(state: EditState, forecast: Forecast, prices: EditPrices) -> EditPlan:
-    """Decide which edits pay now; an empty plan if none does."""
+    """Decide which edits pay now; an empty plan if none does.
+
+    Added sections are decided about alone, after edits of the history, whatever its size.
+    """
+    if state.added_section_tokens:
+        return _plan_sections(state, forecast, prices)
     nothing = EditPlan(expected_requests=forecast.expected_requests)
     if state.request_tokens < state.min_context_tokens:
         return nothing
@@ -270,6 +282,31 @@ def _plan_clearing(state: EditState, forecast: Forecast, prices: EditPrices) -> 
         if plan.net_dollars > best.net_dollars and _pays(plan, state):
             best = plan
     return best
+
+
+def _plan_sections(state: EditState, forecast: Forecast, prices: EditPrices) -> EditPlan:
+    """Decide whether to move added text before the history, which is then written again, or to go on sending it
+    at the end, where it is never cached.
+
+    Once the history is not cached, because that has expired or was edited, the text always moves.
+    """
+    tokens, added_tokens = state.request_tokens, state.added_section_tokens
+    at_end = prices.request(tokens, state.cached_tokens) + prices.at(tokens).uncached * added_tokens
+    moved = prices.request(tokens + added_tokens, min(state.cached_tokens, state.preamble_tokens))
+    gain, warm_probability = max(at_end - moved, 0.0), 1.0
+    for group in forecast.requests:
+        later = prices.at(tokens + group.grown_tokens)
+        warm_requests = warm_probability * group.expected * (1 - group.cold_share)
+        gain += warm_requests * added_tokens * (later.uncached - later.read)
+        warm_probability *= (1 - group.cold_share) ** group.expected
+    plan = EditPlan(
+        moves_sections=True,
+        gain_dollars=gain,
+        cost_dollars=max(moved - at_end, 0.0),
+        expected_requests=forecast.expected_requests,
+    )
+    is_history_cached = state.cached_tokens > state.preamble_tokens
+    return replace(plan, moves_sections=not is_history_cached or _pays(plan, state))
 
 
 def _later_gain(state: EditState, tokens_after: int, forecast: Forecast, prices: EditPrices) -> float:

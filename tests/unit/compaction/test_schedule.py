@@ -148,6 +148,74 @@ def test_a_request_slightly_above_a_price_cliff_gets_the_room_made() -> None:
     assert below.is_empty
 
 
+GROWN_SECTION = replace(WARM, moment=Moment.ARRIVAL, compaction=None, added_section_tokens=100)
+
+
+def test_text_added_to_a_section_stays_at_the_end_while_the_history_is_cached() -> None:
+    plan = plan_edits(GROWN_SECTION, known_future(50), SONNET)
+
+    assert plan.is_empty
+    # All but the preamble would be written again, and 100 tokens read in each of 50 requests.
+    assert plan.cost_dollars == pytest.approx(75_000 * 3.45e-6, rel=0.01)
+    assert plan.gain_dollars == pytest.approx(50 * 100 * 2.7e-6, rel=0.01)
+
+
+def test_added_text_moves_before_the_history_if_that_is_written_anyway() -> None:
+    expired = replace(GROWN_SECTION, cached_tokens=0, loss_budget_dollars=0.0)
+    edited = replace(GROWN_SECTION, cached_tokens=GROWN_SECTION.preamble_tokens, loss_budget_dollars=0.0)
+
+    assert plan_edits(expired, known_future(0), SONNET).moves_sections
+    assert plan_edits(edited, known_future(0), SONNET).moves_sections
+
+
+def test_much_added_text_moves_if_many_requests_remain_and_the_loss_is_limited() -> None:
+    much = replace(GROWN_SECTION, added_section_tokens=4_000)
+
+    assert plan_edits(much, known_future(100), SONNET).moves_sections
+    assert plan_edits(much, known_future(5), SONNET).is_empty
+    # Once the cache expires, moving it is free.
+    assert plan_edits(much, known_future(100, cold=frozenset((5,))), SONNET).is_empty
+    assert plan_edits(replace(much, loss_budget_dollars=0.1), known_future(100), SONNET).is_empty
+
+
+@given(
+    tokens=st.integers(1_000, 400_000),
+    added=st.integers(1, 20_000),
+    cached_share=st.floats(0, 1),
+    preamble_share=st.floats(0, 0.5),
+    requests=st.integers(0, 100),
+    growth=st.integers(0, 2_000),
+)
+def test_the_cheaper_place_of_added_text_is_always_chosen(
+    tokens: int, added: int, cached_share: float, preamble_share: float, requests: int, growth: int
+) -> None:
+    """The rest of a session whose cache stays warm, with the text at the end and before the history."""
+    cached, preamble = int(tokens * cached_share), int(tokens * preamble_share)
+    sizes = [tokens + growth * number for number in range(1, requests + 1)]
+    at_end = SONNET.request(tokens, cached) + sum(SONNET.request(size, size - growth) for size in sizes)
+    at_end += (1 + requests) * added * SONNET.base.uncached
+    moved = SONNET.request(tokens + added, min(cached, preamble))
+    moved += sum(SONNET.request(size + added, size + added - growth) for size in sizes)
+
+    plan = plan_edits(
+        EditState(
+            moment=Moment.ARRIVAL,
+            request_tokens=tokens,
+            preamble_tokens=preamble,
+            cached_tokens=cached,
+            added_section_tokens=added,
+        ),
+        known_future(requests, growth=growth),
+        SONNET,
+    )
+
+    if plan.moves_sections:
+        # Written once, the text costs a quarter more than uncached input.
+        assert moved <= at_end + (0 if cached > preamble else added * 0.75e-6) + 1e-9
+    else:
+        assert at_end <= moved + 0.1 * plan.cost_dollars + 1e-9
+
+
 @given(
     tokens=st.integers(21_000, 400_000),
     share_after=st.floats(0.1, 0.99),

@@ -181,7 +181,7 @@ class SectionCollector:
                 self._fits.put_if_absent(key, fitted, generation)
         if options.budget:
             fitted = await self._with_budget_section(context, options, sections, fitted, added, room_tokens)
-        return replace(fitted, turn=_with_heading(fitted.turn))
+        return replace(fitted, turn=with_heading(fitted.turn))
 
     def _call_kind(self, context: RequestContext) -> CallKind:
         header = context.incoming.kind
@@ -397,7 +397,7 @@ class SectionCollector:
         _report_problem(context, source_name, problem)
 
 
-def _with_heading(turn: SectionGroup) -> SectionGroup:
+def with_heading(turn: SectionGroup) -> SectionGroup:
     if not turn.sections:
         return turn
     first, *others = turn.sections

@@ -74,6 +74,26 @@ class FittedSections:
 NO_SECTIONS = FittedSections()
 
 
+def find_additions(before: SectionGroup, after: SectionGroup) -> list[tuple[str, str]]:
+    """The names of sections, and the lines that were added to their ends; new sections are whole. Empty if
+    anything else has changed.
+
+    A text that was changed or removed must not be sent any longer: it may be private now.
+    """
+    texts = {section.name: section.text for section in before.sections}
+    if not texts or not texts.keys() <= {section.name for section in after.sections}:
+        return []
+    additions = []
+    for section in after.sections:
+        text = texts.get(section.name, "")
+        if section.text == text:
+            continue
+        if text and not section.text.startswith(f"{text}\n"):
+            return []
+        additions.append((section.name, section.text[len(text) :].strip("\n")))
+    return additions
+
+
 def round_stable_size(tokens: int, limit_tokens: int) -> int:
     """Round the size of a stable section down to one of few sizes."""
     step = limit_tokens // _SIZE_STEPS

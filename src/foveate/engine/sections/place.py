@@ -2,7 +2,8 @@
 
 The client's system prompt comes first, so that its cached prefix does not depend on sections, which change
 more often. What changes with each turn comes last, so that it is never in a prefix that the next request
-repeats.
+repeats. Lines that are added to a stable text come last too, until it pays to write the history again
+(`compaction.schedule`); if texts are pinned, they are pinned where they are.
 
 If a provider caches by breakpoints, texts are blocks, each of which can have one. Other hosts of the chat
 format may not accept lists of blocks: there a text is appended to the client's string.
@@ -58,14 +59,16 @@ class PinnedText:
 class PinnedSections:
     """Sections that are pinned in a conversation up to a message.
 
-    `user_text` is the user's last text. `stable_version` identifies what is in the system prompt,
-    `stable_group` is its content and `sources` what it was made of. `pinned_texts` must be repeated. Thinking
-    in the first `invalid_before` messages is invalid; `drop_request` asks the provider to drop it if we cannot.
+    `user_text` is the user's last text. `stable_group` is what is in the system prompt. If that is pinned,
+    `stable_version` identifies it, `latest_group` has also what was added since, and `sources` is what that was
+    made of. `pinned_texts` must be repeated. Thinking in the first `invalid_before` messages is invalid;
+    `drop_request` asks the provider to drop it if we cannot.
     """
 
     user_text: str = ""
     stable_version: bytes = b""
     stable_group: SectionGroup = EMPTY_GROUP
+    latest_group: SectionGroup = EMPTY_GROUP
     sources: tuple[object, ...] = ()
     pinned_texts: tuple[PinnedText, ...] = ()
     invalid_before: int = 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,8 +17,16 @@ from foveate.engine.sections.collect import (
     SectionCollector,
     SpendingSource,
     StableSections,
+    with_heading,
 )
-from foveate.engine.sections.fit import EMPTY_GROUP, FittedSections, SectionGroup
+from foveate.engine.sections.fit import (
+    BLOCK_TOKENS,
+    EMPTY_GROUP,
+    FittedSection,
+    FittedSections,
+    SectionGroup,
+    find_additions,
+)
 from foveate.engine.sections.place import (
     PinnedSectionCache,
     PinnedSections,
@@ -34,14 +43,16 @@ from foveate.engine.sections.place import (
     read_user_text,
 )
 from foveate.engine.sections.sources import SOURCE_TIMEOUT_SECONDS, SectionSources
+from foveate.engine.spending.edit_planner import EditPlanner
 from foveate.engine.steps.names import SECTIONS
-from foveate.model import ZERO_TOKENS, Area, Edit, InsertParts, Place, SetParameter, TokenCount
+from foveate.model import ZERO_TOKENS, Area, Edit, Format, InsertParts, Place, SetParameter, TokenCount
 from foveate.prompt_cache.section_order import InjectedBlock, SectionLayer, flatten_blocks
 
 _LOG = logging.getLogger(__name__)
 _NO_SECTIONS = SectionOptions()
 # What a user asks for is rarely farther up.
 _QUERY_CHARS = 2_000
+_ADDED_REASON = "at the end, because thinking blocks depend on what precedes them"
 _PINNED_REASON = "repeated from an earlier request, because thinking blocks depend on it"
 
 
@@ -53,9 +64,11 @@ class InjectSections:
         sources: SectionSources,
         spending: SpendingSource | None = None,
         *,
+        planner: EditPlanner | None = None,
         timeout_seconds: float = SOURCE_TIMEOUT_SECONDS,
     ) -> None:
         self._collector = SectionCollector(sources, spending)
+        self._planner = planner
         self._timeout_seconds = timeout_seconds
         self._pinned = PinnedSectionCache()
         self._has_warned = False
@@ -94,14 +107,18 @@ class InjectSections:
             turn = await self._collector.collect_turn(context, options, pinned.user_text, deadline=deadline)
         fit = partial(self._collector.fit, context, options, sources, turn, room=room, fit_window=fit_window)
         fitted = fitted or await fit(added=repeated)
+        latest_group = fitted.stable
         edits: list[Edit] = []
-        added = fitted.stable.count
-        if is_pinned:
-            if not (
-                known_messages
-                and pinned.stable_version == fitted.stable.version
-                and _fits(fitted.stable, room())
-            ):
+        if not is_pinned:
+            fitted = self._hold_additions(context, pinned.stable_group, fitted, room())
+            pinned = replace(pinned, stable_group=fitted.stable, sources=())
+            added = fitted.stable.count
+        else:
+            turn_group = fitted.turn if needs_turn_sections else EMPTY_GROUP
+            repeatable = _repeat_stable(context, pinned, replace(fitted, turn=turn_group), room())
+            if known_messages and repeatable is not None:
+                fitted, needs_turn_sections = repeatable, True
+            else:
                 pinned, needs_turn_sections = (
                     _restart_pinned(context, pinned),
                     context.session.chain is not None,
@@ -109,6 +126,7 @@ class InjectSections:
                 if repeated is not ZERO_TOKENS:
                     repeated = ZERO_TOKENS
                     fitted = await fit()
+                    latest_group = fitted.stable
                 pinned = replace(pinned, stable_version=fitted.stable.version)
             repeated_edits = _repeat_pinned(context, pinned, joins=joins_strings)
             if repeated_edits is None:
@@ -119,8 +137,8 @@ class InjectSections:
                 context.problems.append(StepFailure(f"{SECTIONS}/thoughts", reason))
                 return
             edits, pinned = repeated_edits
-            pinned = replace(pinned, stable_group=fitted.stable, sources=sources.key)
-            added += repeated
+            pinned = replace(pinned, stable_group=fitted.stable, latest_group=latest_group, sources=sources.key)
+            added = fitted.stable.count + repeated
         edits = [*place_stable(context.request, fitted.stable.sections, joins=joins_strings), *edits]
         shift = int(any(_is_first_message(edit) for edit in edits))
         turn_group = fitted.turn if needs_turn_sections else EMPTY_GROUP
@@ -141,6 +159,25 @@ class InjectSections:
             )
         left_out = (*fitted.stable.left_out, *turn_group.left_out)
         context.problems += [StepFailure(f"{SECTIONS}/room", reason_text) for reason_text in left_out]
+
+    def _hold_additions(
+        self, context: RequestContext, cached: SectionGroup, fitted: FittedSections, room: int | None
+    ) -> FittedSections:
+        """Leave stable sections as they are cached, and put what was added to them at the end of the request,
+        if that costs less than writing the history again.
+        """
+        added = find_additions(cached, fitted.stable)
+        if not added or self._planner is None or last_user_message(context.request) is None:
+            return fitted
+        additions = _render_additions(context, added)
+        plan = self._planner.plan_sections(context, additions.count.tokens)
+        if plan is None or plan.moves_sections:
+            return fitted
+        decision = (
+            f"at the end, because writing the history again would cost ${plan.cost_dollars:.4f}"
+            f" and is expected to save ${plan.gain_dollars:.4f}"
+        )
+        return _append_additions(cached, fitted, additions, decision, room) or fitted
 
     def _warn_if_flattened(self, context: RequestContext, fitted: FittedSections) -> None:
         """Warn once per process if a provider takes no blocks, so that sections become one text."""
@@ -186,7 +223,7 @@ class InjectSections:
 
     def _remember_pinned(self, context: RequestContext, pinned: PinnedSections, known_messages: int) -> None:
         if context.session.chain is not None and (
-            known_messages < len(context.session.chain) or pinned.invalid_before
+            known_messages < len(context.session.chain) or pinned.invalid_before or not pinned.sources
         ):
             self._pinned.put(context.incoming.agent, context.session.chain, pinned)
             self._agents.add(context.incoming.agent)
@@ -215,7 +252,53 @@ def _reuse_stable(pinned: PinnedSections, sources: StableSections, room: int | N
     """Reuse the stable sections if their sources have not changed and there is room for them."""
     if pinned.sources != sources.key or not _fits(pinned.stable_group, room):
         return None
-    return FittedSections(stable=pinned.stable_group)
+    return FittedSections(stable=pinned.latest_group)
+
+
+def _repeat_stable(
+    context: RequestContext, pinned: PinnedSections, fitted: FittedSections, room: int | None
+) -> FittedSections | None:
+    """Leave stable sections as they are pinned, and pin what was added to them to this request; None if
+    something else has changed.
+    """
+    if pinned.stable_version != pinned.stable_group.version or not _fits(pinned.stable_group, room):
+        return None
+    if pinned.latest_group.version == fitted.stable.version:
+        return replace(fitted, stable=pinned.stable_group)
+    added = find_additions(pinned.latest_group, fitted.stable)
+    can_pin = context.rules.binds_thinking and context.request.format is Format.ANTHROPIC
+    if not added or not can_pin or last_user_message(context.request) is None:
+        return None
+    additions = _render_additions(context, added)
+    return _append_additions(pinned.stable_group, fitted, additions, _ADDED_REASON, room)
+
+
+def _render_additions(context: RequestContext, added: Sequence[tuple[str, str]]) -> SectionGroup:
+    texts = [f"Added to {name}:\n{text}" for name, text in added]
+    counts = [context.counter.text(text) for text in texts]
+    sections = tuple(
+        FittedSection(
+            name=name, text=text, tokens=count.tokens, reason=f"section {name}, {count.tokens:,} added tokens"
+        )
+        for (name, _), text, count in zip(added, texts, counts, strict=True)
+    )
+    framing_tokens = BLOCK_TOKENS * len(texts)
+    return SectionGroup(sections=sections, count=sum(counts, TokenCount(framing_tokens, False, framing_tokens)))
+
+
+def _append_additions(
+    cached: SectionGroup, fitted: FittedSections, additions: SectionGroup, decision: str, room: int | None
+) -> FittedSections | None:
+    """Put additions to the stable sections after those of the turn; None if there is no room."""
+    held = tuple(replace(section, reason=f"{section.reason} ({decision})") for section in additions.sections)
+    turn = replace(
+        fitted.turn, sections=(*fitted.turn.sections, *held), count=fitted.turn.count + additions.count
+    )
+    if not fitted.turn.sections:
+        turn = with_heading(turn)
+    if room is not None and (cached.count + turn.count).upper > room:
+        return None
+    return FittedSections(stable=replace(cached, left_out=fitted.stable.left_out), turn=turn)
 
 
 def _restart_pinned(context: RequestContext, pinned: PinnedSections) -> PinnedSections:
