@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from msgspec import structs
 
 from foveate.compaction.store import Compaction, CompactionOutcome
 from foveate.config.settings import Settings
@@ -20,6 +21,8 @@ from tests.support.processes.commands import spawn
 from tests.support.scenarios.priced_workloads import HEADERS, MODEL, Body, Texts
 from tests.support.servers.gateway import RunningGateway, running_gateway
 from tests.support.servers.sandbox import RunningSandbox, running_sandbox
+from tests.support.stores.records import TRACE
+from tests.support.stores.templates import ensure_store
 
 _COMPACTION = {"extractive": True, "tail_keep_tokens": 8_000}
 READ_TOOL = {
@@ -261,6 +264,42 @@ def test_an_idle_session_is_compacted_before_its_cache_expires(
     assert edit.decision is not None
     assert edit.decision.moment == "expiry"
     assert size < 40_000
+
+
+async def store_short_sessions(folder: Path, *, ended_at: float) -> None:
+    """Thirty sessions of two requests each."""
+    ensure_store(folder / "gateway.sqlite")
+    async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+        for number in range(60):
+            trace = structs.replace(
+                TRACE,
+                id=f"request {number}",
+                agent="default",
+                session_id=f"session {number // 2}",
+                at=ended_at,
+                status=200,
+                cache_miss=None,
+            )
+            await store.traces.save([trace])
+
+
+@pytest.mark.usefixtures("young_sessions_may_lose")
+def test_a_restarted_gateway_knows_how_long_an_agents_sessions_are(tmp_path: Path) -> None:
+    options = configure({"clearing": "cold"})
+    expected_requests = {}
+    for history in ("none", "short"):
+        folder = tmp_path / history
+        folder.mkdir()
+        with running_sandbox(NEXT_CALL, repeat=True) as sandbox:
+            if history == "short":
+                asyncio.run(store_short_sessions(folder, ended_at=sandbox.clock.now - 10_000))
+            with running_gateway(sandbox.url, folder, clock=sandbox.clock, options=options) as gateway:
+                list(run_agent(gateway, sandbox, 31, pauses=(30,)))
+        (edit,) = read_edits(folder)
+        assert edit.decision is not None
+        expected_requests[history] = edit.decision.expected_requests
+
+    assert expected_requests["short"] < 0.9 * expected_requests["none"]
 
 
 def test_nothing_is_cleared_if_the_provider_is_asked_to_clear(tmp_path: Path) -> None:
