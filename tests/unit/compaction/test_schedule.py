@@ -86,7 +86,7 @@ def test_an_edit_never_risks_more_than_the_loss_budget() -> None:
 
 
 def test_long_sessions_may_risk_more_and_savings_can_be_risked() -> None:
-    young = loss_budget_dollars(6, spent_dollars=1.0, saved_dollars=0.0)
+    young = loss_budget_dollars(8, spent_dollars=1.0, saved_dollars=0.0)
     old = loss_budget_dollars(600, spent_dollars=1.0, saved_dollars=0.0)
 
     assert young == pytest.approx(0.01)
@@ -213,7 +213,7 @@ def test_the_cheaper_place_of_added_text_is_always_chosen(
         # Written once, the text costs a quarter more than uncached input.
         assert moved <= at_end + (0 if cached > preamble else added * 0.75e-6) + 1e-9
     else:
-        assert at_end <= moved + 0.1 * plan.cost_dollars + 1e-9
+        assert at_end <= moved + 0.05 * plan.cost_dollars + 1e-9
 
 
 @given(
