@@ -196,7 +196,7 @@ def test_identical_conversations_of_two_workers_continue_on_their_connections(
     with gateway_process(tmp_path, FOVEATE_STORE=url) as gateway:
         address = gateway.url.removeprefix("http://")
         connections = [http.client.HTTPConnection(address, timeout=30) for _ in range(4)]
-        messages = [{"role": "user", "content": "Hello"}]
+        messages: list[dict[str, object]] = [{"role": "user", "content": "Hello"}]
         for _ in range(3):
             for connection in connections:
                 body = {"model": "claude-opus-4-5", "max_tokens": 20, "messages": messages}
