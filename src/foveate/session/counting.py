@@ -47,7 +47,7 @@ _MAX_SAVED_MARKERS = 4
 _THREAD_BYTES = 8 * 1024
 # Storing a count takes about as long as counting this many bytes.
 _TURN_OVERHEAD_BYTES = 64
-_SAVED_BATCH_TURNS = 1000
+_BATCH_TURNS = 1000
 
 # Version of the counting rules: raise it with each change that changes the count of a message.
 COUNTING_RULES_VERSION = 8
@@ -152,12 +152,10 @@ class TurnCounter:
             return
         rows = await run_in_thread_if_large(count_result.rows, _TURN_OVERHEAD_BYTES * len(count_result.new))
         await self._store.save_counts(agent, rows, count_result.counter)
-        for start in range(0, len(count_result.new), _SAVED_BATCH_TURNS):
+        for start in range(0, len(count_result.new), _BATCH_TURNS):
             if start:
                 await asyncio.sleep(0)  # let other requests run
-            self._mark_turns_saved(
-                agent, count_result.counter, count_result.new[start : start + _SAVED_BATCH_TURNS]
-            )
+            self._mark_turns_saved(agent, count_result.counter, count_result.new[start : start + _BATCH_TURNS])
 
     def make_pending_write(self, agent: str, count_result: "CountResult") -> PendingWrite:
         """Return a write that can be batched with others; a long one is written alone."""
@@ -211,22 +209,27 @@ class TurnCounter:
     ) -> dict[int, MeasuredRendering]:
         """Return the counts at `places` that are cached or stored."""
         key = _counter_key(counter, request.format)
-        known = {
-            at: measured
-            for at in places
-            if (measured := self._measured_messages.get(key + chain.spelling(at))) is not None
-        }
+
+        def find_cached() -> dict[int, MeasuredRendering]:
+            found = ((at, self._measured_messages.get(key + chain.spelling(at))) for at in places)
+            return {at: measured for at, measured in found if measured is not None}
+
+        known = await _run_in_thread_if_many(find_cached, len(places))
         old = places if known_turns is None else range(places.start, known_turns)
         hashes = [chain.hashes[at] for at in old if at not in known]
         if not hashes:
             return known
         name = get_counter_name(counter)
         saved = await self._store.get_counts(agent, hashes, name)
-        for at in places if saved else ():
-            row = saved.get(chain.hashes[at])
-            if row is not None and (measured := _decode_row(row, chain.spelling(at))) is not None:
-                known[at] = measured
-                self._mark_saved(history.nodes[at], (agent, name))
+
+        def add_saved() -> None:
+            for at in places if saved else ():
+                row = saved.get(chain.hashes[at])
+                if row is not None and (measured := _decode_row(row, chain.spelling(at))) is not None:
+                    known[at] = measured
+                    self._mark_saved(history.nodes[at], (agent, name))
+
+        await _run_in_thread_if_many(add_saved, len(saved))
         return known
 
     def _measure(
@@ -307,6 +310,10 @@ async def run_in_thread_if_large(
         return await run_in_thread(function, size_bytes) if size_bytes >= min_bytes else function()
     except RecursionError:
         raise MalformedRequest(TOO_DEEP_MESSAGE) from None
+
+
+async def _run_in_thread_if_many(function: Callable[[], Result], turns: int) -> Result:
+    return await run_in_thread(function, _TURN_OVERHEAD_BYTES * turns) if turns > _BATCH_TURNS else function()
 
 
 def _encode_row(measured: MeasuredRendering, spelling: bytes) -> bytes:

@@ -167,7 +167,8 @@ class SqlSessionStore:
             move.session.id: move.session for move in sorted(moves, key=lambda move: move.session.seen_at)
         }
         sessions = [_session_row(latest[id_]) for id_ in sorted(latest)]
-        turns = sorted(row for move in moves for row in _turn_rows(move.session, move.turns))
+        for session_id in {turn.session_id for move in moves for turn in move.turns}:
+            check_storable_names(session_id=session_id)
         answers = _answer_rows([stored for stored in rows if isinstance(stored, AnswerUpdate)])
         counts = _count_rows([stored for stored in rows if isinstance(stored, CountUpdate)])
 
@@ -175,6 +176,7 @@ class SqlSessionStore:
             enqueue_inserts(rows, _PUT_SESSION, sessions)
             enqueue_inserts(rows, _ADD_ANSWER, answers)
             enqueue_inserts(rows, _ADD_COUNT, counts)
+            turns = _turn_rows(moves)  # there may be thousands, so the writer thread sorts them
             has_shared = _insert_rows(rows, _ADD_TURN, turns) != len(turns)
             for move in sorted(moves, key=_session_id):
                 _add_parents(rows, move, has_shared=has_shared)
@@ -229,11 +231,11 @@ def _encode_text(text: str | None) -> bytes | None:
     return None if text is None else text.encode("utf-8", "replace")
 
 
-def _turn_rows(session: Session, turns: Sequence[Turn]) -> list[tuple[Any, ...]]:
+def _turn_rows(moves: Sequence[SessionUpdate]) -> list[tuple[Any, ...]]:
     """Return rows sorted by hash, so that two transactions that store the same turns do not deadlock."""
-    for turn in turns:
-        check_storable_names(session_id=turn.session_id)
-    return sorted((session.agent, turn.hash, turn.position, turn.session_id) for turn in turns)
+    return sorted(
+        (move.session.agent, turn.hash, turn.position, turn.session_id) for move in moves for turn in move.turns
+    )
 
 
 def _count_rows(updates: Sequence[CountUpdate]) -> list[tuple[Any, ...]]:
