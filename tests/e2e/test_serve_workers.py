@@ -198,11 +198,15 @@ def test_identical_conversations_of_two_workers_continue_on_their_connections(
         connections = [http.client.HTTPConnection(address, timeout=30) for _ in range(4)]
         messages: list[dict[str, object]] = [{"role": "user", "content": "Hello"}]
         for _ in range(3):
+            answers = []
             for connection in connections:
                 body = {"model": "claude-opus-4-5", "max_tokens": 20, "messages": messages}
                 connection.request("POST", "/v1/messages", json.dumps(body), HEADERS)
-                answer = json.loads(connection.getresponse().read())["content"]
-            messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "Go on."}]
+                answers.append(json.loads(connection.getresponse().read())["content"])
+            assert answers == answers[:1] * len(connections)
+            messages += [{"role": "assistant", "content": answers[0]}, {"role": "user", "content": "Go on."}]
+        for connection in connections:
+            connection.close()
         gateway.process.terminate()
         assert gateway.wait_for_exit()[0] == 0
     report = subprocess.run(

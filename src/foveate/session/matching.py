@@ -593,8 +593,8 @@ class SessionMatcher:
     ) -> _SessionChoice:
         """Choose among sessions with an answer that the request sends back.
 
-        Such sessions are equal so far, unless the answer `is_cut`. Other processes may be choosing one of them
-        too.
+        Such sessions are equal so far, unless the answer `is_cut`: the connection tells them apart. Other
+        processes may be choosing one of them too.
         """
         if len(rows) > 1:
             prompt_digest = conversation.compute_prompt_digest()
@@ -602,6 +602,12 @@ class SessionMatcher:
         continued = [
             session for row, session in rows if session.tip == row.tip or conversation.continues(session)
         ]
+        if len(continued) > 1:
+            continued = [
+                session
+                for session in continued
+                if self._recent.is_last_connection(session, conversation.connection)
+            ] or continued
         if len(continued) == 1 or (continued and not is_cut and not self._has_other_workers):
             return _SessionChoice(max(continued, key=lambda session: (session.messages, session.seen_at)))
         repeated = [

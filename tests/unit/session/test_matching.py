@@ -504,6 +504,16 @@ async def test_equal_sessions_of_two_processes_continue_on_their_connections() -
     assert [request.id for request in continued] == [request.id for request in equal]
 
 
+async def test_equal_sessions_of_one_process_continue_on_their_connections() -> None:
+    worker = Worker(InMemorySessionStore(), has_others=True)
+    equal = [await worker.send_and_answer(user("hello"), answer="Done.", connection=each) for each in (1, 2)]
+    more = request_body([user("hello"), model("Done."), user("go on")])
+
+    continued = [await worker.send(more, connection=each) for each in (2, 1)]
+
+    assert [request.id for request in reversed(continued)] == [request.id for request in equal]
+
+
 async def test_a_request_on_another_connection_is_not_matched_by_a_guess() -> None:
     store = InMemorySessionStore()
     worker_a, worker_b = Worker(store, has_others=True), Worker(store, has_others=True)
