@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import anthropic
 import pytest
@@ -196,7 +197,7 @@ def test_identical_conversations_of_two_workers_continue_on_their_connections(
     with gateway_process(tmp_path, FOVEATE_STORE=url) as gateway:
         address = gateway.url.removeprefix("http://")
         connections = [http.client.HTTPConnection(address, timeout=30) for _ in range(4)]
-        messages: list[dict[str, object]] = [{"role": "user", "content": "Hello"}]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "Hello"}]
         for _ in range(3):
             answers = []
             for connection in connections:
