@@ -147,6 +147,13 @@ def test_an_empty_home_says_where_it_looked(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+def test_an_agent_without_calls_is_answered_with_the_known_ones(home: dict[str, str]) -> None:
+    outcome = spawn("usage", "--agent", "claud", env=home)
+
+    assert (outcome.code, outcome.out) == (0, "")
+    assert "no calls match in the ledger; agents whose logs are read: claude-code, codex, " in outcome.err
+
+
 def test_what_cannot_be_read_is_reported_in_one_line(home: dict[str, str]) -> None:
     folder = Path(home["HOME"]) / ".claude" / "projects" / "broken"
     folder.mkdir()

@@ -269,6 +269,12 @@ def _print_unreadable(collected: "CollectedUsage") -> None:
 def _print_places(places: "Sequence[LogPlace]", *, is_limited: bool) -> None:
     """Say that there is nothing, and where it was looked for."""
     condition = " match" if is_limited else ""
+    if not places:
+        from foveate.replay.local_logs import list_log_places
+
+        known = ", ".join(dict.fromkeys(place.agent for place in list_log_places(os.environ, Path.home())))
+        console.print_note(f"no calls{condition} in the ledger; agents whose logs are read: {known}")
+        return
     console.print_note(f"no calls{condition} in the ledger, nor in logs at:")
     for place in places:
         console.print_to_stderr(f"  {place.agent:<12} {place.path}")
