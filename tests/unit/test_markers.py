@@ -4,28 +4,54 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.support.harness import markers
 
 
+class FakeItem:
+    def __init__(self, *fixtures: str, **parameters: str) -> None:
+        self.fixturenames = fixtures
+        self.callspec = SimpleNamespace(params=parameters)
+        self.markers: list[str] = []
+
+    def add_marker(self, name: str) -> None:
+        self.markers.append(name)
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        (FakeItem("tmp_path", "database_url", database_url="sqlite"), []),
+        (FakeItem("tmp_path", "database_url", database_url="postgres"), ["postgres"]),
+        (FakeItem("bare_database_url", bare_database_url="postgres"), ["postgres"]),
+        (FakeItem("own_server"), ["postgres"]),
+        (FakeItem("browser", "dashboard_gateway"), ["browser", "process"]),
+    ],
+)
+def test_tests_that_use_a_database_server_or_a_browser_get_its_marker(item: Any, expected: list[str]) -> None:
+    markers.add_derived_markers(item)
+
+    assert item.markers == expected
+
+
 @pytest.mark.process
-def test_tests_that_use_a_database_server_or_a_browser_have_its_marker(root: Path) -> None:
-    both_databases = "tests/contract/test_store_compaction_leases.py"
-    own_server, browser = "tests/e2e/test_cost_faults_postgres.py", "tests/e2e/test_web_accessibility.py"
-    files = (both_databases, own_server, browser)
-    without_marker = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not postgres and not browser", *files],
+def test_derived_markers_are_added_before_tests_are_selected(root: Path) -> None:
+    file = "tests/contract/test_store_compaction_leases.py"
+    selected = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not postgres", file],
         cwd=root,
         capture_output=True,
         text=True,
         check=True,
     ).stdout
 
-    names = [line for line in without_marker.splitlines() if "::" in line]
+    names = [line for line in selected.splitlines() if "::" in line]
     assert names
-    assert all(name.startswith(both_databases) and "postgres" not in name for name in names)
+    assert not [name for name in names if "postgres" in name]
 
 
 def test_a_test_that_starts_a_process_without_a_marker_fails(request: pytest.FixtureRequest) -> None:
