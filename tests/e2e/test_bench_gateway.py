@@ -22,9 +22,10 @@ from benchmarks.gateway_upstream import SLOW_CHUNKS
 from benchmarks.harness import BadData
 
 ROOT = Path(__file__).parents[2]
-# Other tests delay its processes, and a run with delays is not valid.
+# Other tests delay its processes, and a run with delays is not valid. The condition is a string, so that it is
+# evaluated in the worker: tests are collected before workers are forked.
 _BY_HAND = pytest.mark.skipif(
-    "PYTEST_XDIST_WORKER" in os.environ, reason="a benchmark wants the machine to itself: run it by hand"
+    "'PYTEST_XDIST_WORKER' in os.environ", reason="a benchmark wants the machine to itself: run it by hand"
 )
 _QUICK = [sys.executable, "-m", "benchmarks", "gateway", "--quick", "--json"]
 
