@@ -144,7 +144,7 @@ def test_a_plan_that_knows_the_future_never_costs_more_than_no_edits(
 
 
 def test_a_long_session_is_compacted_and_costs_less() -> None:
-    recording = make_recording([PlannedTurn(result_chars=6_000) for _ in range(150)])
+    recording = make_recording([PlannedTurn(result_chars=6_000) for _ in range(200)])
     calls = reconstruct_calls(recording)
     policy = CountedEdits(CostTrigger(find_rates, clears=False))
 
@@ -193,7 +193,7 @@ def test_old_results_are_cleared_when_a_session_returns_to_a_cold_cache() -> Non
 
 
 def test_an_idle_session_that_returns_is_compacted_before_its_cache_expires() -> None:
-    turns = [PlannedTurn(result_chars=9_000, is_question=number % 5 == 0) for number in range(40)]
+    turns = [PlannedTurn(result_chars=9_000, is_question=number % 5 == 0) for number in range(60)]
     turns += [PlannedTurn(result_chars=500, gap_seconds=4_000.0)] * 3
     recording = make_recording(turns)
     calls = reconstruct_calls(recording)
