@@ -1,6 +1,6 @@
 """Read a stored compaction: its original messages, its author and the meaning of its outcome."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -201,12 +201,16 @@ def trace_carried(contents: CompactionContents) -> list[CarriedLine]:
     compaction = contents.compaction
     carried = [
         *(_parse_summary(compaction.summary) if is_by_rules(compaction) else ()),
-        *_group_facts(compaction.carried),
+        *group_facts(compaction.carried),
     ]
     if all(line.items for line in carried):
         return carried
     messages = [_read_plain(contents.api_format, raw) for raw in contents.messages]
-    return [line if line.items else _find_origin(line, messages) for line in carried]
+    traced = [line if line.items else _find_origin(line, messages) for line in carried]
+    if all(line.items or line.message for line in traced):
+        return traced
+    words = [(role, set(content.split())) for role, content in messages]
+    return [line if line.items or line.message else _find_updated_origin(line, words) for line in traced]
 
 
 def _parse_summary(summary: str) -> Iterator[CarriedLine]:
@@ -221,7 +225,8 @@ def _parse_summary(summary: str) -> Iterator[CarriedLine]:
             yield CarriedLine(group, rest, None, items=tuple(rest.split()))
 
 
-def _group_facts(facts: Sequence[str]) -> Iterator[CarriedLine]:
+def group_facts(facts: Sequence[str]) -> Iterator[CarriedLine]:
+    """The facts listed after a model's summary by section, with all names in one line."""
     kinds = {fact: next(find_fact_sentences(fact, tuple(_FACT_SECTIONS)), (None, ""))[0] for fact in facts}
     for kind, section in _FACT_SECTIONS.items():
         yield from (CarriedLine(section, fact, None) for fact in facts if kinds[fact] is kind)
@@ -247,6 +252,20 @@ def _find_origin(line: CarriedLine, messages: Sequence[tuple[str, str]]) -> Carr
         if text in content:
             return replace(line, message=number, role=role)
     return line
+
+
+def _find_updated_origin(line: CarriedLine, messages: Sequence[tuple[str, Set[str]]]) -> CarriedLine:
+    """Find the message of an updated sentence, which has another value than there."""
+    words = set(line.text.split())
+    missing = [len(words - content) for _, content in messages]
+    if min(missing, default=len(words)) > len(words) // _WORDS_PER_UPDATE:
+        return line
+    number = missing.index(min(missing))
+    return replace(line, message=number + 1, role=messages[number][0])
+
+
+# Of this many words, one may be another.
+_WORDS_PER_UPDATE = 5
 
 
 def read_message(api_format: Format | None, raw: bytes) -> tuple[str, str]:

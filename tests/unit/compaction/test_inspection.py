@@ -65,3 +65,16 @@ def test_a_line_without_a_heading_is_carried() -> None:
     (line,) = trace_carried(make_contents("- The port is 8090 now.", model=EXTRACTIVE_MODEL))
 
     assert line == CarriedLine("Carried", "The port is 8090 now.", 3, "user")
+
+
+def test_an_updated_sentence_has_the_message_that_it_comes_from() -> None:
+    summary = "- Dinner for 12 guests is at 18:30.\n- Lunch for 12 people is at noon."
+    contents = replace(
+        make_contents(summary, model=EXTRACTIVE_MODEL),
+        messages=[
+            json.dumps({"role": "user", "content": text}).encode()
+            for text in ("Hello there.", "Dinner for 12 guests is at 19:00.", "Dinner starts at 18:30 now.")
+        ],
+    )
+
+    assert [line.message for line in trace_carried(contents)] == [2, None]

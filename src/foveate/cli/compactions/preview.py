@@ -41,12 +41,16 @@ async def load_preview(store: "Store", prefix: str, keep_tokens: int) -> Session
     """
     stored = await _find_request(store, prefix)
     request = formats.parse_request(stored.original_body or stored.request_body, stored.format)
-    window = find_context_window(stored.model)
-    window_tokens = window.tokens if window is not None else _DEFAULT_WINDOW_TOKENS
-    requested_tokens = read_cost_parameters(request).output_tokens or 0
-    threshold_tokens = compaction_threshold_tokens(
-        window_tokens, min(requested_tokens, window_tokens // _MAX_RESERVE_SHARE)
-    )
+    traced = await store.traces.get(stored.id)
+    if traced is not None and traced.trace.window_tokens is not None:
+        # The agent's own window, if `window_tokens` sets one.
+        window_tokens, reserved_tokens = traced.trace.window_tokens, traced.trace.reserved_tokens
+    else:
+        window = find_context_window(stored.model)
+        window_tokens = window.tokens if window is not None else _DEFAULT_WINDOW_TOKENS
+        requested_tokens = read_cost_parameters(request).output_tokens or 0
+        reserved_tokens = min(requested_tokens, window_tokens // _MAX_RESERVE_SHARE)
+    threshold_tokens = compaction_threshold_tokens(window_tokens, reserved_tokens)
     return SessionPreview(
         stored=stored,
         threshold_tokens=threshold_tokens,

@@ -10,6 +10,7 @@ from foveate.caching import LruCache
 from foveate.compaction.inspection import (
     OUTCOME_MEANINGS,
     describe_author,
+    group_facts,
     identify_contents,
     load_gain_sentences,
     read_message,
@@ -71,7 +72,9 @@ class CompactionDetails:
     is_superseded: bool
     messages: Sequence[ShownMessage]
     summary: ShownText
-    facts: Sequence[str]
+    facts: Mapping[str, Sequence[str]]
+    """Facts added to the summary, by section. All names are one of them."""
+    facts_left_out: int = 0
     gains: Sequence[str] = ()
 
     @property
@@ -100,10 +103,6 @@ class CompactionDetails:
         """The share of the replaced tokens that is no longer sent; None if nothing is saved."""
         saved = self.compaction.tokens_before - self.compaction.tokens_after
         return saved / self.compaction.tokens_before if saved > 0 else None
-
-    @property
-    def facts_left_out(self) -> int:
-        return len(self.compaction.carried) - len(self.facts)
 
 
 async def load_compactions(store: Store, compactions: Sequence[Compaction]) -> Sequence[CompactionDetails]:
@@ -207,6 +206,10 @@ def _describe_compaction(
     gains: Sequence[str],
 ) -> CompactionDetails:
     messages = [_show_message(message, api_format, message_chars) for message in span.messages]
+    shown_facts = [shorten_name(fact, _FACT_CHARS) for fact in compaction.carried[:max_facts]]
+    facts: dict[str, list[str]] = {}
+    for line in group_facts(shown_facts):
+        facts.setdefault(line.section, []).append(", ".join(line.items) or line.text)
     return CompactionDetails(
         compaction=compaction,
         gains=gains,
@@ -218,7 +221,8 @@ def _describe_compaction(
             for previous, message in pairwise(messages)
         ],
         summary=_truncate(compaction.summary, summary_chars),
-        facts=[shorten_name(fact, _FACT_CHARS) for fact in compaction.carried[:max_facts]],
+        facts=facts,
+        facts_left_out=len(compaction.carried) - len(shown_facts),
     )
 
 

@@ -5,9 +5,11 @@ import pytest
 
 from foveate.cli.compactions.preview import load_preview, preview_lines, preview_object
 from foveate.cli.console import Display
+from foveate.compaction.boundary import compaction_threshold_tokens
 from foveate.errors import BadOption
 from foveate.model import Format
 from foveate.session.store import ArchivedRequest
+from foveate.session.traces import Trace
 from foveate.store import Store
 
 TURNS = [
@@ -54,6 +56,28 @@ async def test_the_newest_request_of_a_session_is_previewed(store: Store, prefix
         "No longer true, not carried",
         "  - The port is 8081. (message 1, user) Now: The port is 8090 now. (message 3, user)",
     ]
+
+
+async def test_the_window_of_the_agent_counts(store: Store) -> None:
+    await save_request(store)
+    trace = Trace(
+        id="call-1",
+        agent="ana",
+        session_id="session-1",
+        provider="openai",
+        model="gpt-4o",
+        at=1.0,
+        status=200,
+        window_tokens=8_000,
+        reserved_tokens=1_000,
+    )
+    without_trace = await load_preview(store, "session-1", 1)
+    await store.traces.save([trace])
+
+    found = await load_preview(store, "session-1", 1)
+
+    assert without_trace.threshold_tokens == compaction_threshold_tokens(128_000, 1_000)
+    assert found.threshold_tokens == compaction_threshold_tokens(8_000, 1_000)
 
 
 async def test_a_short_session_says_that_nothing_would_be_replaced(store: Store) -> None:

@@ -198,7 +198,7 @@ async def test_a_compactions_details_show_the_messages_and_the_summary(dashboard
         "Cost $0.0123",
         "Duration 2.5 s",
         "Summary They looked at src/main.py.",
-        "Facts added because the summary omits them src/main.py port 8790",
+        "Facts added because the summary omits them Also named src/main.py, port 8790",
         "Message 1, user",
         "messages not shown: show all",
         f"Message {compaction.messages}, ",
