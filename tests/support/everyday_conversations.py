@@ -1,7 +1,7 @@
 """Everyday conversations: updates in many natural wordings, beside similar but different statements.
 
-Some updates change only one of several values of a statement; the others stay true. Of each domain, the
-conversations with an even position are for tuning rules (`TUNED`). Of the others (`BLIND`), only the totals may be
+Some updates change only one of several values of a statement; the others stay true. Rules may be tuned on
+every second conversation of a domain, from the first (`TUNED`). Of the others (`BLIND`), only the totals may be
 looked at.
 """
 

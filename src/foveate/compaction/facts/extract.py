@@ -18,6 +18,7 @@ from math import exp, log1p
 from pathlib import Path
 from typing import Any
 
+from foveate.compaction.facts.amendments import complete_ellipses
 from foveate.compaction.facts.prose import prose_blocks
 from foveate.compaction.facts.rules import (
     FactKind,
@@ -37,7 +38,7 @@ from foveate.compaction.facts.sentences import (
 )
 from foveate.compaction.facts.statements import Statement, find_statements
 from foveate.compaction.facts.texts import Speaker, message_texts
-from foveate.compaction.facts.updates import complete_ellipses, find_replacements, is_repeated
+from foveate.compaction.facts.updates import find_updates, is_repeated
 from foveate.formats.json_text import large_json
 from foveate.model import Message, ToolCall, ToolResult
 
@@ -99,18 +100,25 @@ def extract_facts(messages: Sequence[Message]) -> tuple[Fact, ...]:
 
 def read_conversation(messages: Sequence[Message], later: Sequence[Message] = ()) -> Conversation:
     """Read `messages`, of which some may no longer be true because of `later` ones."""
-    statements = complete_ellipses(find_statements([*messages, *later]))
+    updates = find_updates(complete_ellipses(find_statements([*messages, *later])))
+    statements = updates.statements
     replaced = {
         old: new
-        for old, new in find_replacements(statements).items()
-        if _is_replacement(statements[old], statements[new], message_count=len(messages))
+        for old, new in updates.replaced.items()
+        # What is only repeated later is still said here.
+        if statements[new].message_index < len(messages) or not is_repeated(statements[old], statements[new])
     }
-    outdated: dict[tuple[int, int], list[Statement]] = {}
+    outdated: dict[tuple[int, int], dict[tuple[int, int], str]] = {}
     for number, newer in replaced.items():
         statement = statements[number]
-        if is_repeated(statement, statements[newer]):
-            continue
-        outdated.setdefault((statement.message_index, statement.text_index), []).append(statement)
+        if not is_repeated(statement, statements[newer]):
+            ranges = outdated.setdefault((statement.message_index, statement.text_index), {})
+            ranges[statement.start, statement.end] = ""
+    for number in range(updates.count, len(statements)):
+        if number not in replaced:
+            statement = statements[number]
+            ranges = outdated[statement.message_index, statement.text_index]
+            ranges[statement.start, statement.end] = statement.text
     quoted = {
         (statement.message_index, statement.text_index) for statement in statements if statement.is_quoted
     }
@@ -119,7 +127,7 @@ def read_conversation(messages: Sequence[Message], later: Sequence[Message] = ()
     tasks: tuple[int, list[str]] = (0, [])
     for index, message in enumerate(messages):
         for text_index, (speaker, text) in enumerate(message_texts(message)):
-            current = _cut_ranges(text, outdated.get((index, text_index), ()))
+            current = _replace_ranges(text, outdated.get((index, text_index), {}))
             facts = _find_facts(current, speaker, classified)
             if (index, text_index) in quoted:
                 facts = (fact for fact in facts if not _is_description(*fact))
@@ -141,15 +149,9 @@ def _is_description(kind: FactKind, text: str) -> bool:
     return kind is FactKind.DECISION or (kind is FactKind.CONSTRAINT and is_description(text))
 
 
-def _is_replacement(old: Statement, new: Statement, *, message_count: int) -> bool:
-    if is_repeated(old, new):  # what is only repeated later is still said here
-        return new.message_index < message_count
-    return not new.is_quoted  # a document describes something; it does not correct what was said before
-
-
-def _cut_ranges(text: str, statements: Iterable[Statement]) -> str:
-    for statement in sorted(statements, key=lambda statement: -statement.start):
-        text = f"{text[: statement.start]}\n{text[statement.end :]}"
+def _replace_ranges(text: str, ranges: Mapping[tuple[int, int], str]) -> str:
+    for (start, end), current in sorted(ranges.items(), reverse=True):
+        text = f"{text[:start]}{current}\n{text[end:]}"
     return text
 
 

@@ -16,6 +16,7 @@ from foveate.compaction.facts.rules import (
     classify_word,
     find_numbers,
     find_urls,
+    find_whole,
     names_in_word,
     rules,
     split_words,
@@ -42,7 +43,6 @@ _WORD = re.compile(rf"[/~]{{0,2}}{_RUN}|(?=\w)[{_DENSE}]|[,、:()–—]")
 _CLAUSE_MARKS = frozenset(",、:()–—")
 _NOT_SHORT = re.compile(r"n't\b", re.IGNORECASE)
 _CLAUSE_SPLIT = re.compile(r"[;!?]+")
-_JOINTS = frozenset("./\\:@-")
 
 
 class MentionIndex:
@@ -122,23 +122,7 @@ class MentionIndex:
 
 def contains_whole(name: str, text: str) -> bool:
     """Return whether `name` occurs in `text`, and not only inside a longer name."""
-    position = text.find(name)
-    while position >= 0:
-        end = position + len(name)
-        if not (
-            _continues_name(text[max(0, position - 2) : position][::-1]) or _continues_name(text[end : end + 2])
-        ):
-            return True
-        position = text.find(name, position + 1)
-    return False
-
-
-def _continues_name(neighbours: str) -> bool:
-    return _is_word_char(neighbours[:1]) or (neighbours[:1] in _JOINTS and _is_word_char(neighbours[1:]))
-
-
-def _is_word_char(char: str) -> bool:
-    return char.isalnum() or char == "_"
+    return next(find_whole(name, text), None) is not None
 
 
 def _normalize(text: str) -> str:

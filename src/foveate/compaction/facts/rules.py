@@ -278,3 +278,26 @@ def find_names(text: str) -> Iterator[str]:
 
 def find_quotes(text: str) -> Iterator[str]:
     return (next(filter(None, match.groups())).strip() for match in _QUOTED.finditer(text))
+
+
+def find_whole(name: str, text: str) -> Iterator[int]:
+    """Where `name` occurs in `text`, and not only inside a longer name."""
+    position = text.find(name)
+    while position >= 0:
+        end = position + len(name)
+        if not (
+            _continues_name(text[max(0, position - 2) : position][::-1]) or _continues_name(text[end : end + 2])
+        ):
+            yield position
+        position = text.find(name, position + 1)
+
+
+def _continues_name(neighbours: str) -> bool:
+    return _is_word_char(neighbours[:1]) or (neighbours[:1] in _JOINTS and _is_word_char(neighbours[1:]))
+
+
+def _is_word_char(char: str) -> bool:
+    return char.isalnum() or char == "_"
+
+
+_JOINTS = frozenset("./\\:@-")

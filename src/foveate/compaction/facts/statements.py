@@ -80,6 +80,8 @@ class Statement:
     """How an earlier summary introduced it, if it is a request."""
     is_quoted: bool = False
     """It is part of a long text in a message, so perhaps not the author's own words."""
+    completes: int | None = None
+    """The number of the statement whose value it changes, if it gave only the value."""
 
 
 def find_statements(messages: Sequence[Message]) -> list[Statement]:
@@ -210,13 +212,18 @@ def _find_cancelled(sentence: str) -> tuple[frozenset[str], ...]:
     start = max(text.rfind(mark, 0, match.start()) for mark in ",;:.") + 1
     ends = [end for mark in ",;:." if (end := text.find(mark, match.end())) >= 0]
     clause = cut_reason(text[start : min(ends, default=len(text))][:_MAX_CANCEL_CHARS])
-    parts = map(find_subject, language().conjunctions.split(clause))
-    cancelled = (
+    # "The books are back, strike that one.": what is called off stands before.
+    return _find_things(clause) or _find_things(text[: max(start - 1, 0)][-_MAX_CANCEL_CHARS:])
+
+
+def _find_things(clause: str) -> tuple[frozenset[str], ...]:
+    """The stems of each thing that a clause names, besides words that call it off."""
+    things = (
         frozenset(stem for stem, word in part.words.items() if word not in language().cancel_words)
         | {find_stem(word) for value in part.all_values for word in split_words(value)}
-        for part in parts
+        for part in map(find_subject, language().conjunctions.split(clause))
     )
-    return tuple(filter(None, cancelled))
+    return tuple(filter(None, things))
 
 
 def _is_plan_to_cancel(before: str) -> bool:

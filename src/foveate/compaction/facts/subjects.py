@@ -33,12 +33,12 @@ _OPENING = re.compile(
     r"(?:(?:now|then|next|also|and|ok|okay|please|first|jetzt|dann|bitte)[\s,]{1,3}){1,4}", re.IGNORECASE
 )
 _CLAUSE_END = re.compile(
-    r";\s+|(?<=[^\d\s][.!?])(?<!\bDr\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bMs\.)(?<!\bSt\.)(?<!\bNr\.)\s+(?=\S)"
+    r";\s+|(?<=[^\d\s][.!?])(?<!\bDr\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bMs\.)(?<!\bProf\.)(?<!\bSt\.)(?<!\bNr\.)\s+(?=\S)"
     r"|(?<=\d[.!?])\s+(?=[A-Z][a-z]+\s)"
 )
 # Who says something is not what it is about: "Ana says that the hotel …".
 _ATTRIBUTION = re.compile(
-    r"^(?:[\w'’.-]{1,40}\s){1,3}"
+    r"^(?:[\w'’.-]{1,40}\s){1,5}"
     r"(?:says?|said|confirmed|reports|reported|wrote|thinks|told (?:me|us)|sagt|sagte|schreibt|dit|dice|diz"
     r"|(?:wants?|wanted|asks|asked|recommends?|recommended|suggests?|suggested|insists?|insisted|agreed|decided)"
     r"(?: (?:for|on|upon))?(?: (?:us|me|you))?(?: to)?)"
@@ -56,6 +56,11 @@ _REASON = re.compile(
     r"|,\s(?:since|as|da|denn|car|puisque|ya que|poiché|pois)\s",
     re.IGNORECASE,
 )
+# Somebody brings news: "The clinic called, …".
+_REPORTED = re.compile(
+    r"\b(?:called|rang|phoned|wrote|emailed|texted|replied|announced)(?:\s(?:us|me|back|again|today|yesterday))?[,:]\s",
+    re.IGNORECASE,
+)
 # What is wrong: "on Thursday, not Tuesday", "in bed 5 instead of bed 2".
 _REJECTED = re.compile(
     r"(?:,\s(?:and\s)?(?:not|nicht|pas|non|no|não)"
@@ -67,6 +72,11 @@ _REJECTED = re.compile(
 _PART_END = re.compile(r"[,;:.!?]\s+|\s(?:so|also|donc|así que|quindi|então)\s")
 _POSSESSIVE_ENDS = ("'s", "’s")
 POSSESSIVE = "'s"
+_OWNER = "my"
+_OWNERS = {
+    "my": "we", "our": "we", "your": "you", "his": "he", "her": "she", "their": "they",
+    "mein": "we", "meine": "we", "unser": "we", "unsere": "we", "dein": "you", "deine": "you",
+}  # fmt: skip
 _WORD_PARTS = re.compile(r"[^\W_]+")
 _NOT_ENDS = ("n't", "n’t")
 _BOUND_WORDS = frozenset(
@@ -256,7 +266,12 @@ def find_subject(sentence: str, *, with_clauses: bool = False) -> Subject:
     valued = [clause for clause in clauses if any(token.value_type is not None for token in clause)]
     opening = _OPENING.match(sentence)
     is_step = language().step_cues.match(sentence, opening.end() if opening else 0) is not None
-    has_cue = bool(cue_spans) or rejected is not None
+    has_cue = (
+        bool(cue_spans)
+        or rejected is not None
+        or _REPORTED.search(sentence) is not None
+        or any(map(_moves_to_value, clauses))
+    )
     parts = _split_parts(sentence)
     is_correction = any(sentence[start:end].lower() in language().correction_cues for start, end in cue_spans)
     return _build_subject(
@@ -272,6 +287,19 @@ def find_subject(sentence: str, *, with_clauses: bool = False) -> Subject:
         if with_clauses and len(parts) > 1
         else (),
     )
+
+
+def _moves_to_value(tokens: Sequence[_Token]) -> bool:
+    """Return whether something changes to a value: "slides to 28 November", but not "from 9:00 to 17:00"."""
+    return not any(token.lower in _ORIGINS for token in tokens) and any(
+        token.lower in _TARGETS
+        and following.value_type not in (None, ValueType.NAME)
+        and not (before and before.lower == "up")
+        for before, token, following in zip((None, *tokens), tokens, tokens[1:], strict=False)
+    )
+
+
+_ORIGINS, _TARGETS = frozenset(("from", "von", "between", "zwischen")), frozenset(("to", "auf"))
 
 
 def _find_focuses(
@@ -368,7 +396,8 @@ def _split_tokens(sentence: str, start: int, end: int) -> list[_Token]:
         if text:
             lower = text.lower()
             is_letter = len(text) == 1 and text.isupper() and text != "I" and bool(tokens)  # "server A"
-            is_function_word = lower in function_words and not is_letter
+            is_acronym = len(text) == 2 and text.isupper() and lower != "ok"  # "CI"
+            is_function_word = lower in function_words and not (is_letter or is_acronym)
             tokens.append(_Token(text, lower, match.start(), is_function_word))
     return tokens
 
@@ -546,7 +575,9 @@ def _build_subject(
         units.update(_units(tokens))
         phrases.update(_phrases(tokens))
         frame: list[tuple[str, bool]] = []
-        for token in tokens:
+        for number, token in enumerate(tokens):
+            if number and not _is_adjacent(tokens, number):
+                frame.append((",", False))
             if token.value_type is not None:
                 values.setdefault(token.value_type, set()).add(token.value)
                 if token.value_type is ValueType.NAME and not any(is_content for _, is_content in frame):
@@ -561,7 +592,8 @@ def _build_subject(
                 frame.append((token.lower, False))
             else:
                 for part in _WORD_PARTS.findall(token.lower):
-                    if (len(part) > 1 or part.isdigit()) and part not in function_words:
+                    is_word = part == token.lower or part not in function_words
+                    if (len(part) > 1 or part.isdigit()) and is_word:
                         stem = find_stem(part)
                         words.setdefault(stem, part)
                         # Units of the same are not different things: "24 hours", "90 minutes".
@@ -663,6 +695,8 @@ def _qualifiers(tokens: Sequence[_Token]) -> Iterator[tuple[str, str]]:
     for token in tokens:
         if token.lower.endswith(_POSSESSIVE_ENDS) and token.lower[:-2] not in language().function_words:
             yield POSSESSIVE, token.lower[:-2]
+        elif token.lower in _OWNERS:
+            yield _OWNER, _OWNERS[token.lower]
         elif token.relation:
             yield token.relation, token.value
 
@@ -704,7 +738,8 @@ def _unmark_qualifiers(tokens: Sequence[_Token]) -> None:
         )  # "Flight TP123 leaves at 8:10."
         if not is_first and token.value_type is not ValueType.NUMBER:
             continue
-        noun = tokens[number - 1] if number and _is_content(tokens[number - 1]) else None
+        has_noun = number > 0 and not _follows_verb(tokens, number) and _is_content(tokens[number - 1])
+        noun = tokens[number - 1] if has_noun else None
         if number == valued[-1]:
             is_name = noun is not None and _is_leading_number(tokens, number)
         else:
@@ -712,6 +747,9 @@ def _unmark_qualifiers(tokens: Sequence[_Token]) -> None:
         if is_name:
             token.value_type = None
             token.relation = find_stem(noun.lower) if noun is not None else ""
+    for number in valued[:-1]:
+        if _is_qualifying_date(tokens, number):
+            tokens[number].value_type, tokens[number].relation = None, tokens[number - 1].lower
     names = [number for number, token in enumerate(tokens) if token.value_type is ValueType.NAME]
     has_hard_value = any(token.value_type not in (None, ValueType.NAME) for token in tokens)
     for number in names if has_hard_value else names[:-1]:
@@ -726,6 +764,31 @@ def _unmark_qualifiers(tokens: Sequence[_Token]) -> None:
             if not token.continues:
                 break
             token.continues = False
+
+
+def _follows_verb(tokens: Sequence[_Token], number: int) -> bool:
+    """Return whether a number counts something after a verb: "Rent 12 chairs", "The tent fits 4 people"."""
+    if number == 1:
+        return language().request_cues.fullmatch(tokens[0].lower) is not None
+    return (
+        tokens[number - 1].lower.endswith("s")
+        and _is_content(tokens[number - 2])
+        and number + 1 < len(tokens)
+        and _is_content(tokens[number + 1])
+    )
+
+
+def _is_qualifying_date(tokens: Sequence[_Token], number: int) -> bool:
+    """Return whether a date tells which thing is meant: "The invoice from May is 300 euros."."""
+    following = next((token for token in tokens[number + 1 :] if not token.continues), None)
+    return (
+        tokens[number].value_type is ValueType.DATE
+        and number > 1
+        and tokens[number - 1].lower in language().prepositions
+        and _is_content(tokens[number - 2])
+        and following is not None
+        and following.lower in language().auxiliaries
+    )
 
 
 # A code this early names what the sentence is about.
@@ -793,6 +856,13 @@ def has_other_qualifier(one: Subject, other: Subject) -> bool:
         for first, two in ((one, other), (other, one))
         for left, stem, right in first.slots
     )
+
+
+def have_other_heads(one: Subject, other: Subject) -> bool:
+    """Return whether different words follow a common word: "the bedroom door", "the bedroom window"."""
+    shared = one.words.keys() & other.words.keys()
+    followers = {stem for left, stem, right in one.slots if not left and right not in other.words} & shared
+    return any(not left and stem in followers and right not in one.words for left, stem, right in other.slots)
 
 
 def have_other_qualifiers(one: Subject, other: Subject) -> bool:

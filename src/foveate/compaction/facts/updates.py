@@ -2,10 +2,11 @@
 
 A later statement replaces an earlier one about the same thing if it gives another value of the same type, and
 the wording is much the same; or if a cue ("now", "instead", "no longer") announces a change, with looser
-wording. Each clause counts by itself ("…, so run 5 replicas"), and a value alone ("make it 7") is completed by
-what it changes. It also replaces what it calls off or rejects. Statements that differ in a word of the same
-place, or in the number of a name, are about different things. Without word vectors (the extra `search`), only
-words with the same stem count as the same.
+wording. Without a cue, half of the words must be the same, with what it is about among them, and no other
+statement may fit as well. Each clause counts by itself ("…, so run 5 replicas"), and a sentence before may say
+what the value belongs to ("The key leaked. …"). It also replaces what it calls off or rejects. Statements that
+differ in a word of the same place, in their owner, or in the number of a name, are about different things.
+Without word vectors (the extra `search`), only words with the same stem count as the same.
 """
 
 from collections import Counter
@@ -15,8 +16,10 @@ from functools import cache, lru_cache
 from math import log
 from typing import TYPE_CHECKING
 
+from foveate.compaction.facts.amendments import amend, amend_name, changed_values, find_rename, is_same_text
 from foveate.compaction.facts.statements import Statement, StatementKind, find_statement_subject
 from foveate.compaction.facts.subjects import (
+    POSSESSIVE,
     Subject,
     ValueType,
     are_in_same_slot,
@@ -40,8 +43,12 @@ _CONTAINED = 0.99
 _SAME_WITH_LABEL = 0.6
 _SAME_WITH_CUE = 0.5
 _LIKELY_WITH_CUE = 0.3
+# All degrees without a cue are below those with one.
+_LIKELY_WITHOUT_CUE = 0.29
 _SAME_WITHOUT_VALUES = 0.5
+# Degrees from this on are certain; by how much they exceed it tells which of several fits best.
 _CERTAIN = 2.0
+_EXACT = float("inf")
 # Cosine of the vectors of two words that mean nearly the same; names of siblings (north, south) are below.
 _SYNONYM_COSINE = 0.37
 _MAX_VECTORS = 20_000
@@ -55,141 +62,142 @@ WordSimilarity = Callable[[tuple[str, ...], tuple[str, ...]], Sequence[Sequence[
 """The similarity of each of some words to each of others."""
 
 
-def find_replacements(
-    statements: Sequence[Statement], similarity: WordSimilarity | None = None
-) -> dict[int, int]:
-    """The numbers of replaced statements, each with the number of the statement that replaces it."""
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """`replaced` has the numbers of replaced statements, each with the number of the one that replaces it.
+
+    `statements` are those in question, and after them what is still true of replaced ones.
+    """
+
+    statements: Sequence[Statement]
+    replaced: Mapping[int, int]
+    count: int
+    """How many statements were in question."""
+
+
+def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | None = None) -> Updates:
     vocabulary = _Vocabulary(_weights(statements), word_similarity() if similarity is None else similarity)
     postings: dict[str, list[int]] = {}
     replaced: dict[int, int] = {}
-    for number, statement in enumerate(statements):
-        keys = [
-            *_posting_keys(statement.subject),
-            *([f"{statement.label}:"] if statement.label else []),
-            " ".join(_normal_words(statement.text)[:2]),
-        ]
-        before = statements[number - 1] if number and _is_same_text(statements[number - 1], statement) else None
+    known = list(statements)
+
+    def find_degrees(statement: Statement, before: Statement | None) -> dict[int, float]:
         hits: Counter[int] = Counter()
         for key in dict.fromkeys(
-            (*keys, *(key for focus in statement.subject.focuses for key in _posting_keys(focus)))
+            (
+                *_statement_keys(statement),
+                *(key for focus in statement.subject.focuses for key in _posting_keys(focus)),
+            )
         ):
             hits.update(earlier for earlier in postings.get(key, ()) if earlier not in replaced)
         announcing = _announcing_parts(statement, before)
-        best: tuple[float, int] | None = None
-        replaces = False
+        degrees: dict[int, float] = {}
         # Without a cue, a word and a type of values must be the same.
         min_hits = 1 if statement.subject.has_cue or statement.cancelled else _MIN_HITS
         for earlier, count in hits.most_common(_MAX_CANDIDATES):
             if count < min_hits:
                 break
-            old = statements[earlier]
-            degree = _replaces(statement, old, vocabulary, announcing if before is not old else ())
-            if degree >= _CERTAIN:
-                replaced[earlier] = number
-                replaces = True
-            elif degree and (best is None or (degree, earlier) > best):
-                best = degree, earlier
-        if best is not None and not replaces:
-            replaced[best[1]] = number
-        for key in keys:
+            old = known[earlier]
+            if degree := _replaces(statement, old, vocabulary, announcing if before is not old else ()):
+                degrees[earlier] = degree
+        return degrees
+
+    def add_postings(number: int) -> None:
+        for key in _statement_keys(known[number]):
             posting = postings.setdefault(key, [])
             posting.append(number)
             if len(posting) > _MAX_POSTINGS:
                 del posting[0]
-    return replaced
+
+    for number, statement in enumerate(statements):
+        before = statements[number - 1] if number and is_same_text(statements[number - 1], statement) else None
+        amended: dict[int, Statement | None] = {}
+        if rename := find_rename(statement):
+            for earlier in (*range(number), *range(len(statements), len(known))):
+                is_known = earlier in replaced or _is_same_summary(known[earlier], statement)
+                if not is_known and (current := amend_name(known[earlier], rename)):
+                    amended[earlier] = current
+        else:
+            update = statement
+            degrees = find_degrees(update, before)
+            if not degrees and before is not None and _is_continued(before, statement):
+                update = _join(before, statement)
+                degrees = find_degrees(update, None)
+            if statement.completes is not None and statement.completes not in replaced:
+                degrees[statement.completes] = _EXACT
+            for earlier in _select_outdated(degrees, known):
+                is_cancelled = _cancels(update, known[earlier])
+                amended[earlier] = None if is_cancelled else amend(known[earlier], update)
+        for earlier, current in amended.items():
+            replaced[earlier] = number
+            if current is not None:
+                known.append(current)
+                add_postings(len(known) - 1)
+        add_postings(number)
+    return Updates(known, replaced, len(statements))
 
 
-def complete_ellipses(statements: Sequence[Statement]) -> list[Statement]:
-    """The statements, with those that only give a value completed by what they change.
-
-    "Dinner is at 19:00." "Make it 18:30." becomes "Dinner is at 18:30."
-    """
-    completed: list[Statement] = []
-    for statement in statements:
-        completed.append(_complete(statement, completed[-_MAX_ELLIPSIS_DISTANCE:]))
-    return completed
+def _is_same_summary(old: Statement, new: Statement) -> bool:
+    """Return whether both are lines of one summary, which are all true."""
+    return new.is_summary and old.is_summary and new.message_index == old.message_index
 
 
-_MAX_ELLIPSIS_DISTANCE = 12
-
-
-def _complete(statement: Statement, earlier: Sequence[Statement]) -> Statement:
-    subject = statement.subject
-    value = (subject.focuses or (subject,))[-1]
-    types = [value_type for value_type in value.values if value_type is not ValueType.NAME]
-    if (
-        not value.is_elliptical
-        or value.parts[-1:] != subject.parts[-1:]  # something follows that is not a value
-        or len(types) != 1
-        or len(value.all_values) > _MAX_ELLIPSIS_VALUES
-        or not _is_from_user(statement)
-        or statement.kind is StatementKind.CONSTRAINT
-        or statement.is_summary
-    ):
-        return statement
-    is_announced = (
-        subject.has_cue or language().interjections.match(statement.text) is not None or _points_back(subject)
+def _is_continued(before: Statement, statement: Statement) -> bool:
+    """Return whether a sentence only names what the next one gives a value of: "The key leaked. …"."""
+    return (
+        not before.subject.values
+        and statement.subject.has_hard_value
+        and before.text.endswith(_SENTENCE_ENDS)
+        and statement.speaker is Speaker.USER
+        and len(before.text) + len(statement.text) <= _MAX_JOINED_CHARS
     )
-    for value_type in (*types, *(_BARE_NUMBERS if types == [ValueType.NUMBER] and not value.units else ())):
-        candidates = [
-            old for old in reversed(earlier) if value_type in old.subject.values and _is_from_user(old)
-        ]
-        named = [old for old in candidates if _names_value(subject, old)]
-        old = next(iter(named or (candidates if is_announced else ())), None)
-        if old is not None and (text := _replace_values(old, value_type, statement, types[0])):
-            completed = find_statement_subject(text)
-            return replace(statement, text=text, subject=completed, kind=old.kind, label=old.label)
-    return statement
 
 
-def _is_from_user(statement: Statement) -> bool:
-    return statement.speaker is Speaker.USER and not statement.is_quoted
+_MAX_JOINED_CHARS = 300
 
 
-_MAX_ELLIPSIS_VALUES = 2
-# A number alone may also be a time or an amount: "Make it 7."
-_BARE_NUMBERS = ValueType.TIME, ValueType.MONEY
+def _join(before: Statement, statement: Statement) -> Statement:
+    text = f"{before.text.rstrip('.!?。')}, {statement.text}"
+    return replace(statement, text=text, subject=find_statement_subject(text))
 
 
-def _names_value(subject: Subject, old: Statement) -> bool:
-    """Return whether a clause before the last is about the old value."""
-    named = {word for value in old.subject.all_values for word in split_words(value)}
-    return any(not named.isdisjoint(part) for part in subject.parts[:-1])
+def _select_outdated(degrees: Mapping[int, float], statements: Sequence[Statement]) -> list[int]:
+    """Of the statements that may be replaced: all that certainly are, or the best.
+
+    A cue changes one thing: of statements about different things, only the best is replaced.
+    """
+    certain = {number: degree for number, degree in degrees.items() if degree >= _CERTAIN}
+    if not certain:
+        best = max(degrees, key=lambda number: (degrees[number], number), default=None)
+        if best is None:
+            return []
+        is_clear = degrees[best] >= _LIKELY_WITH_CUE or [*degrees.values()].count(degrees[best]) == 1
+        return [best] if is_clear else []
+    likely = [number for number, degree in certain.items() if degree < _EXACT]
+    best = max(likely, key=lambda number: (degrees[number], number), default=None)
+    return [
+        number
+        for number, degree in certain.items()
+        if best is None
+        or degree >= degrees[best]
+        or not _are_different(statements[number].subject, statements[best].subject)
+    ]
 
 
-def _points_back(subject: Subject) -> bool:
-    """Return whether a clause before the last refers to something earlier: "that week"."""
-    return any(not language().demonstratives.isdisjoint(part) for part in subject.parts[:-1])
+def _are_different(one: Subject, other: Subject) -> bool:
+    """Return whether two statements are about different things: "the CI build", "the nightly build"."""
+    owners = [
+        {name for relation, name in subject.qualifiers if relation == POSSESSIVE} for subject in (one, other)
+    ]
+    return owners[0] != owners[1] or are_in_same_slot(one, other) or have_other_qualifiers(one, other)
 
 
-def _replace_values(old: Statement, old_type: ValueType, new: Statement, new_type: ValueType) -> str:
-    """The old statement with the values of the new one; empty if it is not clear which value replaces which."""
-    subject = (new.subject.focuses or (new.subject,))[-1]
-    old_places = _places(old.text, old.subject.values[old_type])
-    new_places = _places(new.text, subject.values[new_type])
-    if not old_places or len(old_places) != len(new_places):
-        return ""
-    text = old.text
-    for (start, end), (new_start, new_end) in reversed([*zip(old_places, new_places, strict=True)]):
-        one, other = old.text[start:end], new.text[new_start:new_end]
-        units = old.subject.units.get(one.lower(), ""), subject.units.get(other.lower(), "")
-        if units[1] and units[0] != units[1]:
-            return ""
-        text = text[:start] + other + text[end:]
-    return text
-
-
-def _places(text: str, values: Set[str]) -> list[tuple[int, int]]:
-    """Where each of the values stands; nothing if one is not found, or more than once."""
-    lower = text.lower()
-    if len(lower) != len(text) or any(lower.count(value) != 1 for value in values):
-        return []
-    return sorted((lower.index(value), lower.index(value) + len(value)) for value in values)
-
-
-def _is_same_text(one: Statement, other: Statement) -> bool:
-    place = other.message_index, other.text_index
-    return not other.is_summary and (one.message_index, one.text_index) == place
+def _statement_keys(statement: Statement) -> list[str]:
+    return [
+        *_posting_keys(statement.subject),
+        *([f"{statement.label}:"] if statement.label else []),
+        " ".join(_normal_words(statement.text)[:2]),
+    ]
 
 
 def _posting_keys(subject: Subject) -> list[str]:
@@ -205,18 +213,20 @@ def _weights(statements: Sequence[Statement]) -> dict[str, float]:
 def _replaces(
     new: Statement, old: Statement, vocabulary: "_Vocabulary", announcing: Sequence[frozenset[str]] | None = ()
 ) -> float:
-    """Return 0 if `new` does not replace `old`, `_CERTAIN` if it does, and less if others may fit better.
+    """Return 0 if `new` does not replace `old`, less than `_CERTAIN` if another one may fit better.
 
     `announcing` are clauses that may be about the old value; None if it is certain that they announce a change.
     """
-    if new.is_summary and old.is_summary and new.message_index == old.message_index:
-        return _CERTAIN * is_repeated(old, new)
+    if _is_same_summary(old, new):
+        return _EXACT if is_repeated(old, new) else 0.0
     if is_repeated(old, new):
-        return _CERTAIN
+        return _EXACT
     if new.speaker is Speaker.MODEL and old.speaker is not Speaker.MODEL:
         return 0.0  # only people change what people said
+    if new.is_quoted:
+        return 0.0  # a document describes something; it does not correct what was said before
     if _cancels(new, old):
-        return _CERTAIN
+        return _EXACT
     has_other_wish = (
         old.kind is StatementKind.PREFERENCE
         and new.subject.has_cue
@@ -224,9 +234,9 @@ def _replaces(
         and have_other_attributes(new.subject, old.subject)
     )
     if has_other_wish:
-        return _CERTAIN
+        return _EXACT
     if new.message_index != old.message_index and _has_other_predicate(new.text, old.text):
-        return _CERTAIN
+        return _EXACT
     has_same_label = bool(new.label) and new.label == old.label
     if (
         has_same_label
@@ -234,7 +244,7 @@ def _replaces(
         and old.subject.all_values
         and not (new.subject.words or old.subject.words)
     ):
-        return _CERTAIN  # "Hotel: Casa Verde."
+        return _EXACT  # "Hotel: Casa Verde."
     subject = new.subject
     # What it rejects may be about another statement.
     has_cue = subject.has_cue and (
@@ -248,7 +258,8 @@ def _replaces(
         subject,
         old.subject,
         vocabulary,
-        has_cue=has_cue or (are_sentences and _is_announced(old.subject, announcing)),
+        has_cue=has_cue
+        or (are_sentences and (_is_announced(old.subject, announcing) or _refers_back(subject))),
         has_same_label=has_same_label,
         are_sentences=are_sentences,
     )
@@ -263,6 +274,13 @@ def _announcing_parts(new: Statement, before: Statement | None) -> Sequence[froz
     if before is None or not before.text.endswith(_SENTENCE_ENDS):
         return parts
     return None if before.subject.has_cue and not before.subject.values else parts + before.subject.parts
+
+
+def _refers_back(new: Subject) -> bool:
+    """Return whether a clause gives a value of what another names: "The job is late, start it at 1:05."."""
+    return bool(new.focuses) and any(
+        not language().back_references.isdisjoint(part) for part in new.focuses[-1].parts
+    )
 
 
 def _is_announced(old: Subject, announcing: Sequence[frozenset[str]] | None) -> bool:
@@ -371,30 +389,37 @@ def _compare(
     if not has_cue:
         # Then synonyms do not count, so this decides most pairs at once.
         overlap = vocabulary.overlap(new, old)
-        if overlap.contained < _SAME_WITH_LABEL and not (are_sentences and _share_noun(new, old)):
+        if overlap.contained < _SAME_WITH_LABEL and not (
+            are_sentences and (_share_noun(new, old) or _share_head(new, old, overlap))
+        ):
             return 0.0
     changed = {
-        value_type for value_type in new.values.keys() & old.values.keys() if _is_changed(value_type, new, old)
+        value_type
+        for value_type in new.values.keys() & old.values.keys()
+        if all(changed_values(value_type, new, old))
     }
     if not changed and not old.values and has_cue and _takes_over(new, old):
-        return _CERTAIN
+        return _EXACT
     if not changed and new.is_correction and _corrects(new, old):
         return _LIKELY_WITH_CUE
     if new.is_negated != old.is_negated and new.words.keys() == old.words.keys() and new.values == old.values:
-        return _CERTAIN  # "Invite Laura." "Don't invite Laura."
+        return _EXACT  # "Invite Laura." "Don't invite Laura."
     if not changed:
-        return _CERTAIN * (has_cue and _has_other_words(new, old, vocabulary))
+        return _EXACT if has_cue and _has_other_words(new, old, vocabulary) else 0.0
     if are_in_same_slot(new, old) or have_other_qualifiers(new, old):
         return 0.0
     overlap = overlap or vocabulary.overlap(new, old, with_synonyms=True)
     if overlap.contained < _LIKELY_WITH_CUE or _have_other_topics(new, old, vocabulary.similarity):
         return 0.0
-    if new.is_negated != old.is_negated and overlap.common < _SAME_WORDING:
+    is_order = old.is_negated or not _refers_back(new)
+    if new.is_negated != old.is_negated and is_order and overlap.common < _SAME_WORDING:
         return 0.0  # "Never open port 22." "The port is 8090 now."
     if has_cue:
+        if _share_only_units(new, old):
+            return 0.0  # "Set the timeout to 30 seconds." "Set the retry delay to 5 seconds."
         # Synonyms alone may fit several statements: "Make that 171 degrees for baking", "The cake needs 133 g".
         is_certain = overlap.contained >= _SAME_WITH_CUE and not new.words.keys().isdisjoint(old.words)
-        return _CERTAIN if is_certain else overlap.contained
+        return _CERTAIN + overlap.shared - _count_unnamed(new, old) if is_certain else overlap.contained
     is_unique = new.is_unique and old.is_unique
     if changed == {ValueType.NAME} and new.leading_names and old.leading_names and not is_unique:
         return 0.0  # "Ana is a vegetarian." "Ben is a vegetarian."
@@ -402,20 +427,48 @@ def _compare(
         return 0.0  # "Never touch table 3." "Never touch table 4."
     if has_other_qualifier(new, old) or (new.condition and new.condition not in old.words):
         return 0.0  # "Rear tyres need 2.8 bar." "With the trailer the rear tyres need 3.1 bar."
+    if any(relation in language().prepositions and name not in old.words for relation, name in new.qualifiers):
+        return 0.0  # "Lunch is at 12:30." "Lunch for the kids is at 11:45."
     if has_same_label:
-        return _CERTAIN
+        return _EXACT
     # "The room costs 120." "Breakfast in the room costs 15.": the first word tells what it is about.
     is_same = overlap.common >= _SAME_WORDING or overlap.contained >= _CONTAINED
     has_same_head = not new.heads.isdisjoint(old.words)
     first = next(iter(new.words), "")
     if (is_same and has_same_head) or (are_sentences and first == next(iter(old.words), None)):
-        return _CERTAIN
+        return _EXACT
     # "Spend at most 400 euros on the rental car." "Let's cap the rental car at 350 euros."
     shared = new.words.keys() & old.words.keys()
     is_within = any(name in shared for subject in (new, old) for _, name in subject.qualifiers)
     has_same_noun = any(not left and stem in shared and right in shared for left, stem, right in new.slots)
-    is_reworded = are_sentences and _share_noun(new, old)
-    return _CERTAIN * ((has_same_noun and not is_within) or is_reworded)
+    if (has_same_noun and not is_within) or (are_sentences and _share_noun(new, old)):
+        return _EXACT
+    is_likely = are_sentences and _share_head(new, old, overlap) and _has_same_types(new, old)
+    return _LIKELY_WITHOUT_CUE * overlap.contained if is_likely else 0.0
+
+
+def _share_only_units(new: Subject, old: Subject) -> bool:
+    shared = new.words.keys() & old.words.keys()
+    units = language().dimensions
+    return bool(shared) and all(new.words[stem] in units for stem in shared) and not new.is_elliptical
+
+
+def _share_head(new: Subject, old: Subject, overlap: "_Overlap") -> bool:
+    """Return whether half of the words are the same, and what the new statement is about is one of them."""
+    return overlap.contained >= _SAME_WITH_CUE and not new.heads.isdisjoint(old.words)
+
+
+def _has_same_types(new: Subject, old: Subject) -> bool:
+    """Return whether all values of the new statement are of types that the old one has, with the same units."""
+    return new.values.keys() <= old.values.keys() and (
+        {new.units.get(value, "") for value in new.values.get(ValueType.NUMBER, ())}
+        <= {old.units.get(value, "") for value in old.values.get(ValueType.NUMBER, ())}
+    )
+
+
+def _count_unnamed(new: Subject, old: Subject) -> int:
+    """How many owners of the old the new does not name: "Jo's locker …", "I have number 85 now."."""
+    return sum(relation == POSSESSIVE and name not in new.words for relation, name in old.qualifiers)
 
 
 def _share_noun(new: Subject, old: Subject) -> bool:
@@ -448,19 +501,6 @@ def _corrects(new: Subject, old: Subject) -> bool:
         and any(_is_same_phrase(one, other) for one in new.phrases for other in old.phrases)
         and not new.heads.isdisjoint(old.words)
         and not (are_in_same_slot(new, old) or have_other_qualifiers(new, old))
-    )
-
-
-def _is_changed(value_type: ValueType, new: Subject, old: Subject) -> bool:
-    """Return whether both have another value of a type. Numbers must count the same, as far as is known."""
-    added = new.values[value_type] - old.values[value_type]
-    removed = old.values[value_type] - new.values[value_type]
-    if value_type is not ValueType.NUMBER:
-        return bool(added and removed)
-    return any(
-        one == other or not (one and other)
-        for one in (new.units.get(value, "") for value in added)
-        for other in (old.units.get(value, "") for value in removed)
     )
 
 
@@ -516,9 +556,11 @@ class _Overlap:
 
     common: float
     contained: float
+    shared: float
+    """The weight of the words that are the same."""
 
 
-_NO_OVERLAP = _Overlap(0.0, 0.0)
+_NO_OVERLAP = _Overlap(0.0, 0.0, 0.0)
 
 
 class _Vocabulary:
@@ -527,8 +569,8 @@ class _Vocabulary:
     def __init__(self, weights: Mapping[str, float], similarity: WordSimilarity) -> None:
         self._weights = weights
         self.similarity = similarity
-        self._totals: dict[int, float] = {}
-        """By the identity of a subject, which lives as long as its statement."""
+        self._totals: dict[int, tuple[Subject, float]] = {}
+        """By the identity of a subject, which must live as long."""
 
     def overlap(self, new: Subject, old: Subject, *, with_synonyms: bool = False) -> _Overlap:
         shared = new.words.keys() & old.words.keys()
@@ -538,16 +580,16 @@ class _Vocabulary:
         if not same:
             return _NO_OVERLAP
         new_total, old_total = self._total(new), self._total(old)
-        return _Overlap(same / (new_total + old_total - same), same / min(new_total, old_total))
+        return _Overlap(same / (new_total + old_total - same), same / min(new_total, old_total), same)
 
     def _weight(self, stem: str) -> float:
         return self._weights.get(stem, 1.0)
 
     def _total(self, subject: Subject) -> float:
-        total = self._totals.get(id(subject))
-        if total is None:
-            total = self._totals[id(subject)] = sum(map(self._weight, subject.words))
-        return total
+        known = self._totals.get(id(subject))
+        if known is None:
+            known = self._totals[id(subject)] = subject, sum(map(self._weight, subject.words))
+        return known[1]
 
     def _weigh_synonyms(self, new: Mapping[str, str], old: Mapping[str, str], shared: Set[str]) -> float:
         if len(shared) == min(len(new), len(old)):

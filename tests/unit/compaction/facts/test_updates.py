@@ -3,12 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.compaction.facts.statements import find_statements
-from foveate.compaction.facts.updates import (
-    complete_ellipses,
-    find_replacements,
-    no_similarity,
-    word_similarity,
-)
+from foveate.compaction.facts.updates import find_updates, no_similarity, word_similarity
 from foveate.model import Message
 from tests.support.strategies.fact_conversations import conversations, model_message, user_message
 
@@ -16,8 +11,8 @@ from tests.support.strategies.fact_conversations import conversations, model_mes
 def current_texts(*texts: str) -> list[str]:
     """What is still true, judged without word vectors."""
     statements = find_statements([user_message(text) for text in texts])
-    replaced = find_replacements(statements, no_similarity)
-    return [statement.text for number, statement in enumerate(statements) if number not in replaced]
+    updates = find_updates(statements, no_similarity)
+    return [text.text for number, text in enumerate(updates.statements) if number not in updates.replaced]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +116,55 @@ def test_a_later_statement_about_the_same_thing_wins(old: str, new: str) -> None
         ("The pond is 80 cm deep.", "The pond holds 900 liters."),
         ("The daily backup runs at 02:00.", "The weekly backup runs at 04:00."),
         ("Call the landlord on Monday.", "Call the bank on Thursday, not Tuesday."),
+        ("The hotel costs 120 euros a night.", "The hotel's parking costs 18 euros."),
+        ("The build takes 12 minutes.", "The build with coverage takes 19 minutes."),
+        ("The gate opens at 8:00.", "The gate closes at 20:00."),
+        ("Check-in starts at 15:00.", "Check-out ends at 11:00."),
+        ("The server has 64 GB of memory.", "The server has 2 TB of disk."),
+        ("Ana arrives on Friday.", "Ben arrives on Saturday."),
+        ("The report is due on 3 May.", "The slides for the report are due on 5 May."),
+        ("The API listens on port 8080.", "The metrics of the API listen on port 9090."),
+        ("Tickets cost 12 euros for adults.", "Tickets cost 7 euros for children."),
+        ("Flight LH123 leaves at 7:10.", "Flight LH456 leaves at 9:35."),
+        ("The deposit for the flat is 2,000 euros.", "The rent for the flat is 900 euros."),
+        ("Water the roses every 3 days.", "Water the cactus every 14 days."),
+        ("The meeting with Carla is on 4 June.", "The meeting with Dario is on 9 June."),
+        ("The cache expires after 60 seconds.", "The session expires after 30 minutes."),
+        ("The primary replica runs in eu-west-1.", "The secondary replica runs in us-east-2."),
+        ("The dosage for adults is 20 mg.", "The dosage for children is 5 mg."),
+        ("The first dose is on 3 March.", "The second dose is on 24 March."),
+        ("Move the sofa to room 4.", "Move the desk to room 7."),
+        ("Set the fridge to 5 degrees.", "Set the freezer to -18 degrees."),
+        ("Set the timeout to 30 seconds.", "Set the retry delay to 5 seconds."),
+        ("Send the invoice to ana@x.example.", "Send the receipt to ben@x.example."),
+        ("Version 2.1 ships on 3 May.", "Version 2.2 ships on 9 June."),
+        ("Lunch is at 12:30.", "Lunch for the kids is at 11:45."),
+        ("The train from Porto arrives at 9:12.", "The train from Braga arrives at 10:40."),
+        ("The red bike costs 300 euros.", "The blue bike costs 350 euros."),
+        ("Mia's shift starts at 6:00.", "Tom's shift starts at 14:00."),
+        ("The test suite has 420 tests.", "The test suite runs in 90 seconds."),
+        ("Table users has 12 columns.", "Table orders has 9 columns."),
+        ("Sow the peas on 2 April.", "Harvest the peas on 20 June."),
+        ("The workshop starts at 9:00.", "The workshop ends at 17:00."),
+        ("Pay the plumber 200 euros.", "Pay the electrician 350 euros."),
+        ("The plumber called, he comes on Monday.", "The electrician called, he comes on Tuesday."),
+        ("My flight lands at 18:20.", "Your flight lands at 19:05."),
+        ("The north wall is 4 metres long, 2 metres high.", "The south wall is 5 metres long."),
+        ("I weigh 70 kg.", "I am 180 cm tall."),
+        ("The parser handles 5 formats.", "The writer handles 3 formats."),
+        ("The budget for ads is 400 euros.", "The budget for print is 250 euros."),
+        ("The budget is 400 euros.", "We spent 120 euros of the budget."),
+        ("The exam is on 9 March.", "Registration for the exam closes on 20 February."),
+        ("The wedding is on 21 June.", "Invitations for the wedding go out on 2 April."),
+        ("Dinner at Rosa's is on 4 July.", "Dinner at Marco's is on 11 July."),
+        ("The backup of the mail server runs at 2:00.", "The backup of the web server runs at 3:00."),
+        ("The job failed at 3:15.", "The job starts at 2:00."),
+        ("Tests run on Python 3.11.", "Docs build on Python 3.12."),
+        ("It is 20 degrees in Rome.", "It is 12 degrees in Oslo."),
+        ("Use branch main for releases.", "Use branch dev for experiments."),
+        ("The invoice from May is 300 euros.", "The invoice from June is 280 euros."),
+        ("Chapter 3 has 40 pages.", "Chapter 4 has 35 pages."),
+        ("Our tram leaves at 8:04.", "Our bus leaves at 8:20."),
     ],
 )
 def test_similar_statements_about_different_things_both_stay(one: str, other: str) -> None:
@@ -146,47 +190,54 @@ def test_a_sentence_about_the_old_value_announces_the_next() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "completed"),
+    ("texts", "current"),
     [
-        (("Dinner is at 19:00.", "Make it 18:30."), "Dinner is at 18:30."),
-        (("Dinner is at 6 pm.", "Wait, make it 7."), "Dinner is at 7 pm."),
-        (("The courier comes on Monday.", "Sorry, Tuesday."), "The courier comes on Tuesday."),
-        (("It is at 9:30.", "We are 8 for dinner.", "Two more come, that makes 10."), "We are 10 for dinner."),
         (
-            ("It listens on port 9200.", "Keep 3 copies.", "Port 9200 is taken, use 9310."),
-            "It listens on port 9310.",
+            ("My locker is number 77.", "Jo's locker is number 78.", "I have number 85 now."),
+            ["Jo's locker is number 78.", "I have number 85 now."],
         ),
         (
             (
-                "We have a room from 3 March to 7 March.",
-                "I work that week, so we come from 10 March to 14 March.",
+                "The CI build uses 8 jobs.",
+                "The nightly build uses 9 jobs.",
+                "CI is slow, bump it up to 12 jobs.",
             ),
-            "We have a room from 10 March to 14 March.",
+            ["The nightly build uses 9 jobs.", "CI is slow, bump it up to 12 jobs."],
         ),
     ],
 )
-def test_a_value_alone_is_completed_by_what_it_changes(texts: tuple[str, ...], completed: str) -> None:
-    statements = complete_ellipses(find_statements([user_message(text) for text in texts]))
-    replaced = find_replacements(statements, no_similarity)
-    current = [statement.text for number, statement in enumerate(statements) if number not in replaced]
-
-    assert completed in current
-    assert len(current) == len(texts) - 1
+def test_of_several_statements_that_fit_the_best_is_replaced(
+    texts: tuple[str, ...], current: list[str]
+) -> None:
+    assert current_texts(*texts) == current
 
 
 @pytest.mark.parametrize(
-    "texts",
+    ("old", "new"),
     [
-        ("Dinner is at 19:00.", "That makes 300 euros."),  # another type
-        ("The shelf is 80 cm wide.", "Make it 3 kg."),  # another unit
-        ("The lift opens at 9:00.", "At 17:00."),  # perhaps an answer
-        ("We still need to port over a_file.ts.", "Only one file is left, main_file.ts, read it in full."),
+        ("The job starts at 02:15.", "The job collides with the backup, start it at 01:05."),
+        ("The gravel comes on 11 April.", "The gravel people called, they can't come before 19 April."),
     ],
 )
-def test_a_value_that_may_belong_to_something_else_stays_as_it_was_said(texts: tuple[str, ...]) -> None:
-    statements = complete_ellipses(find_statements([user_message(text) for text in texts]))
+def test_a_clause_that_refers_back_gives_the_value_of_what_another_names(old: str, new: str) -> None:
+    assert current_texts(old, new) == [new]
 
-    assert [statement.text for statement in statements] == list(texts)
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("The projector is reserved for 14:00.", "The projector clashes. We can have it from 15:30."),
+        ("Our parking permit is P-331.", "The parking permit ran out. The one for this year is P-410."),
+    ],
+)
+def test_a_sentence_before_names_what_the_value_belongs_to(old: str, new: str) -> None:
+    assert old not in current_texts(old, new)
+
+
+def test_what_was_named_before_is_called_off() -> None:
+    assert current_texts("TODO: return the library books.", "The library books are back, strike that one.") == [
+        "The library books are back, strike that one."
+    ]
 
 
 def test_of_several_updates_the_last_wins() -> None:
@@ -203,7 +254,7 @@ def test_a_repeated_statement_is_kept_once() -> None:
 def test_the_assistant_does_not_change_what_people_said() -> None:
     messages = [user_message("The port is 8081."), model_message("The port is 9090 now.")]
 
-    assert find_replacements(find_statements(messages), no_similarity) == {}
+    assert find_updates(find_statements(messages), no_similarity).replaced == {}
 
 
 def test_word_vectors_recognize_other_words_for_the_same_thing() -> None:
@@ -212,15 +263,16 @@ def test_word_vectors_recognize_other_words_for_the_same_thing() -> None:
         [user_message("Our flight leaves on March 3."), user_message("Change of plan: we fly on March 9.")]
     )
 
-    assert find_replacements(statements, no_similarity) == {}
-    assert find_replacements(statements, word_similarity()) == {0: 1}
+    assert find_updates(statements, no_similarity).replaced == {}
+    assert find_updates(statements, word_similarity()).replaced == {0: 1}
 
 
 @given(conversations)
 def test_only_earlier_statements_are_replaced(messages: list[Message]) -> None:
-    statements = find_statements(messages)
+    updates = find_updates(find_statements(messages), no_similarity)
+    places = [(statement.message_index, statement.start) for statement in updates.statements]
 
-    assert all(old < new < len(statements) for old, new in find_replacements(statements, no_similarity).items())
+    assert all(places[old] <= places[new] and new < updates.count for old, new in updates.replaced.items())
 
 
 @given(st.sampled_from(("port", "code", "fee")), st.integers(100, 999), st.integers(100, 999), conversations)
@@ -230,7 +282,7 @@ def test_an_exact_replacement_always_removes_the_earlier(
     first, last = f"The {subject} is {old}.", f"The {subject} is {new}."
     messages = [user_message(first), *between, user_message(last)]
     statements = find_statements(messages)
-    replaced = find_replacements(statements, no_similarity)
+    replaced = find_updates(statements, no_similarity).replaced
 
     assert 0 in replaced
     assert len(statements) - 1 not in replaced
