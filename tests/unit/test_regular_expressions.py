@@ -15,7 +15,7 @@ import pytest
 
 import foveate
 from foveate.budget import model_limits
-from foveate.compaction.facts import rules, subjects
+from foveate.compaction.facts import language, rules
 from foveate.cost.pricing import price_facts
 from foveate.memory import queries
 from foveate.memory.search import words
@@ -130,7 +130,7 @@ _MADE_BY_FUNCTIONS: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]
     ),
     "foveate.cost.pricing.price_file._is_fast_regex": lambda: (),  # from a file, which keeps only fast ones
     "foveate.compaction.facts.rules.compile_phrases": lambda: _patterns_by_field(
-        subjects.language(), "foveate.compaction"
+        language.language(), "foveate.compaction"
     ),
     "foveate.compaction.facts.rules.rules": lambda: _patterns_by_field(rules.rules(), "foveate.compaction"),
     "foveate.memory.parsing.markdown._HeadingScanner._scan_fence": lambda: [

@@ -9,18 +9,11 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
+from foveate.compaction.facts.contrasts import are_in_same_slot, have_other_heads, have_other_qualifiers
+from foveate.compaction.facts.language import find_stem, language
 from foveate.compaction.facts.rules import find_whole
 from foveate.compaction.facts.statements import Statement, StatementKind, find_statement_subject
-from foveate.compaction.facts.subjects import (
-    Subject,
-    ValueType,
-    are_in_same_slot,
-    find_stem,
-    have_other_heads,
-    have_other_qualifiers,
-    language,
-    split_words,
-)
+from foveate.compaction.facts.subjects import Subject, ValueType, split_words
 from foveate.compaction.facts.texts import Speaker
 
 _MAX_ELLIPSIS_DISTANCE = 12

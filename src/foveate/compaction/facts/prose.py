@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
+from foveate.compaction.facts.language import language
 from foveate.compaction.facts.sentences import sentence_ranges
-from foveate.compaction.facts.subjects import language
 
 _FENCE = re.compile(r"\s{0,12}(?:```|~~~)")
 _NOT_PROSE = re.compile(r"\s*(?:>|\||#{1,6}\s|[=*_~+-]{3,40}$|</?[A-Za-z][\w-]{0,40}[\s>/])")

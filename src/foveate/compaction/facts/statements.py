@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from foveate.compaction.facts.language import find_stem, language
 from foveate.compaction.facts.prose import find_label, mask_quotations, prose_sentences, strip_label
 from foveate.compaction.facts.rules import FactKind, find_names
 from foveate.compaction.facts.sentences import clean_sentence, find_phrase, is_question, normalize_letters
@@ -17,9 +18,7 @@ from foveate.compaction.facts.subjects import (
     POSSESSIVE,
     Subject,
     cut_reason,
-    find_stem,
     find_subject,
-    language,
     split_words,
     starts_with_value,
 )

@@ -2,21 +2,18 @@
 
 Two sentences are compared by their content words, by the types of their values, and by slots: a word in the
 same place of the same frame as another word ("the staging port", "the production port") names another thing.
-The words in `statements.toml` belong to languages, not to subjects.
 """
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import takewhile, zip_longest
-from pathlib import Path
 
-from foveate.compaction.facts.rules import compile_phrases, rules
+from foveate.compaction.facts.language import find_stem, language
+from foveate.compaction.facts.rules import rules
 
-_DATA_FILE = Path(__file__).with_name("statements.toml")
 _TOKEN = re.compile(r"https?://[^\s\"'<>)\]]{1,300}|[$€£¥#@~/]?\w[\w'’.,:/@+&%=-]{0,120}")
 _TRAILING = ".,:'’-/=+&"
 _CURRENCY_SIGNS = "$€£¥"
@@ -84,9 +81,7 @@ _BOUND_WORDS = frozenset(
 )
 _OF_WORDS = frozenset(("of", "von", "sur", "de", "di"))
 _ONLY_WORDS = frozenset(("only", "nur", "seulement", "solo", "sólo", "soltanto", "apenas", "somente"))
-_DIRECTIONS = (("from", "to"), ("von", "nach"), ("aus", "nach"), ("da", "per"))
 _DEFINITE_ARTICLES = frozenset(("the", "der", "die", "das", "den", "dem", "le", "la", "el", "il", "lo", "o"))
-_MIN_STEM_CHARS = 3
 _MAX_WORDS = 50_000
 _MAX_VALUE_WORDS = 12
 _MAX_PARTS = 6
@@ -106,80 +101,6 @@ class ValueType(StrEnum):
     PATH = "path"
     ADDRESS = "address"
     NAME = "name"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Language:
-    """Words of languages, loaded from `statements.toml`."""
-
-    update_cues: re.Pattern[str]
-    update_words: frozenset[str]
-    correction_cues: frozenset[str]
-    interjections: re.Pattern[str]
-    attribute_cues: frozenset[str]
-    determiners: frozenset[str]
-    prepositions: frozenset[str]
-    auxiliaries: frozenset[str]
-    conjunctions: re.Pattern[str]
-    before_infinitives: frozenset[str]
-    cancel_cues: re.Pattern[str]
-    cancel_words: frozenset[str]
-    request_cues: re.Pattern[str]
-    step_cues: re.Pattern[str]
-    preference_cues: re.Pattern[str]
-    task_cues: re.Pattern[str]
-    back_references: frozenset[str]
-    demonstratives: frozenset[str]
-    function_words: frozenset[str]
-    currencies: frozenset[str]
-    weekdays: frozenset[str]
-    months: frozenset[str]
-    number_words: frozenset[str]
-    frequencies: frozenset[str]
-    times_of_day: frozenset[str]
-    generic_names: frozenset[str]
-    open_ends: frozenset[str]
-    german_words: frozenset[str]
-    suffixes: tuple[str, ...]
-    dimensions: Mapping[str, str]
-    """Units of measurement, each with the first unit of what it measures."""
-
-
-@cache
-def language() -> Language:
-    table = tomllib.loads(_DATA_FILE.read_text(encoding="utf-8"))
-    return Language(
-        update_cues=compile_phrases(table["update_cues"]),
-        update_words=frozenset(word for phrase in table["update_cues"] for word in phrase.split()),
-        correction_cues=frozenset(table["correction_cues"]),
-        interjections=compile_phrases(table["interjections"]),
-        attribute_cues=frozenset(table["attribute_cues"]),
-        determiners=frozenset(table["determiners"]),
-        prepositions=frozenset(table["prepositions"]),
-        auxiliaries=frozenset(table["auxiliaries"]),
-        conjunctions=compile_phrases(table["conjunctions"]),
-        before_infinitives=frozenset(table["before_infinitives"]),
-        cancel_cues=compile_phrases(table["cancel_cues"]),
-        cancel_words=frozenset(word for phrase in table["cancel_cues"] for word in phrase.split()),
-        request_cues=compile_phrases(table["request_cues"]),
-        step_cues=compile_phrases(table["step_cues"]),
-        preference_cues=compile_phrases(table["preference_cues"]),
-        task_cues=compile_phrases(table["task_cues"]),
-        back_references=frozenset(table["back_references"]),
-        demonstratives=frozenset(table["demonstratives"]),
-        function_words=frozenset(table["function_words"]),
-        currencies=frozenset(table["currencies"]),
-        weekdays=frozenset(table["weekdays"]),
-        months=frozenset(table["months"]),
-        number_words=frozenset(table["number_words"]),
-        frequencies=frozenset(table["frequencies"]),
-        times_of_day=frozenset(table["times_of_day"]),
-        generic_names=frozenset(table["generic_names"]),
-        open_ends=frozenset(table["open_ends"]),
-        german_words=frozenset(table["german_words"]),
-        suffixes=tuple(sorted(table["suffixes"], key=len, reverse=True)),
-        dimensions={unit: units[0] for units in table["dimensions"] for unit in units},
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,13 +300,6 @@ def _is_in_gap(token: _Token, cue_spans: Sequence[tuple[int, int]]) -> bool:
     """Return whether words of a cue stand on both sides: "not … any more"."""
     end = token.start + len(token.text)
     return any(start < token.start and end < cue_end for start, cue_end in cue_spans)
-
-
-def is_generic_name(name: str) -> bool:
-    """Return whether a name is a stop word, a keyword or a word that any text of its kind contains."""
-    words = language()
-    lower = name.lower().strip("/\\.:()<>*_-")
-    return not lower or lower in words.function_words or lower in words.generic_names
 
 
 def _split_tokens(sentence: str, start: int, end: int) -> list[_Token]:
@@ -819,73 +733,3 @@ def _slots(frame: Sequence[tuple[str, bool]]) -> Iterator[tuple[str, str, str]]:
             right, is_right_content = frame[number + 1] if number + 1 < len(frame) else (_END, False)
             # A following content word is what the word qualifies, whatever stands before.
             yield ("", stem, right) if is_right_content else (left, stem, right)
-
-
-@lru_cache(maxsize=_MAX_WORDS)
-def find_stem(word: str) -> str:
-    """A short form that variants of a word share: "owner" and "owns", "spending" and "spend"."""
-    stem = word.replace("ß", "ss")
-    before = ""
-    while stem != before:  # "watered", "water"
-        before = stem
-        for suffix in language().suffixes:
-            if stem.endswith(suffix) and len(stem) - len(suffix) >= _MIN_STEM_CHARS:
-                stem = stem[: -len(suffix)]
-                break
-    if len(stem) > _MIN_STEM_CHARS and stem[-1] == stem[-2]:
-        stem = stem[:-1]
-    return stem
-
-
-def are_in_same_slot(one: Subject, other: Subject) -> bool:
-    """Return whether a word of one stands where the other has another word, as in "the staging port"."""
-    # All auxiliaries are the same: "Server alpha has …", "Server beta was …".
-    verbs = language().auxiliaries
-    own = {(left, right in verbs or right): stem for left, stem, right in one.slots if stem not in other.words}
-    return any(
-        own.get((left, right in verbs or right), stem) != stem
-        for left, stem, right in other.slots
-        if stem not in one.words
-    )
-
-
-def has_other_qualifier(one: Subject, other: Subject) -> bool:
-    """Return whether one has a word before a common word that the other does not have: "(backup) region"."""
-    return any(
-        not left and stem not in two.words and right in two.words and not right.isdigit()
-        for first, two in ((one, other), (other, one))
-        for left, stem, right in first.slots
-    )
-
-
-def have_other_heads(one: Subject, other: Subject) -> bool:
-    """Return whether different words follow a common word: "the bedroom door", "the bedroom window"."""
-    shared = one.words.keys() & other.words.keys()
-    followers = {stem for left, stem, right in one.slots if not left and right not in other.words} & shared
-    return any(not left and stem in followers and right not in one.words for left, stem, right in other.slots)
-
-
-def have_other_qualifiers(one: Subject, other: Subject) -> bool:
-    """Return whether the same relation names different things: "in Lisbon", "in Porto"; "Ana's", "Ben's"."""
-    if not (one.qualifiers and other.qualifiers):
-        return False
-    related: dict[str, set[str]] = {}
-    for relation, name in one.qualifiers:
-        related.setdefault(relation, set()).add(name)
-    others: dict[str, set[str]] = {}
-    for relation, name in other.qualifiers:
-        others.setdefault(relation, set()).add(name)
-    if any(related[relation].isdisjoint(others[relation]) for relation in related.keys() & others.keys()):
-        return True
-    # "The flight to Lisbon …", "The flight back from Lisbon …"
-    return any(
-        not related.get(origin, set()).isdisjoint(others.get(target, ()))
-        or not related.get(target, set()).isdisjoint(others.get(origin, ()))
-        for origin, target in _DIRECTIONS
-    )
-
-
-def have_other_attributes(one: Subject, other: Subject) -> bool:
-    """Return whether both have different words before a common word: "terse answers", "warm answers"."""
-    heads = {right for left, stem, right in one.slots if not left and stem not in other.words}
-    return any(not left and right in heads and stem not in one.words for left, stem, right in other.slots)

@@ -17,19 +17,15 @@ from math import log
 from typing import TYPE_CHECKING
 
 from foveate.compaction.facts.amendments import amend, amend_name, changed_values, find_rename, is_same_text
-from foveate.compaction.facts.statements import Statement, StatementKind, find_statement_subject
-from foveate.compaction.facts.subjects import (
-    POSSESSIVE,
-    Subject,
-    ValueType,
+from foveate.compaction.facts.contrasts import (
     are_in_same_slot,
-    find_stem,
     has_other_qualifier,
     have_other_attributes,
     have_other_qualifiers,
-    language,
-    split_words,
 )
+from foveate.compaction.facts.language import find_stem, language
+from foveate.compaction.facts.statements import Statement, StatementKind, find_statement_subject
+from foveate.compaction.facts.subjects import POSSESSIVE, Subject, ValueType, split_words
 from foveate.compaction.facts.texts import Speaker
 from foveate.errors import UnreadableInput
 

@@ -26,6 +26,7 @@ from foveate.compaction.facts.extract import (
     rank_facts,
     read_conversation,
 )
+from foveate.compaction.facts.language import is_generic_name
 from foveate.compaction.facts.mentions import MentionIndex
 from foveate.compaction.facts.prose import find_label
 from foveate.compaction.facts.rules import SENTENCE_KINDS, FactKind
@@ -43,7 +44,6 @@ from foveate.compaction.facts.statements import (
     is_request,
     is_summary,
 )
-from foveate.compaction.facts.subjects import is_generic_name
 from foveate.compaction.facts.texts import MODEL_ROLES, Speaker, message_texts
 from foveate.errors import BadOption
 from foveate.model import Message, Text

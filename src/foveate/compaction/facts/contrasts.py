@@ -1,0 +1,60 @@
+"""Tell whether two sentences are about different things: "the staging port", "the production port"."""
+
+from foveate.compaction.facts.language import language
+from foveate.compaction.facts.subjects import Subject
+
+_DIRECTIONS = (("from", "to"), ("von", "nach"), ("aus", "nach"), ("da", "per"))
+
+
+def are_in_same_slot(one: Subject, other: Subject) -> bool:
+    """Return whether a word of one stands where the other has another word, as in "the staging port"."""
+    # All auxiliaries are the same: "Server alpha has …", "Server beta was …".
+    verbs = language().auxiliaries
+    own = {(left, right in verbs or right): stem for left, stem, right in one.slots if stem not in other.words}
+    return any(
+        own.get((left, right in verbs or right), stem) != stem
+        for left, stem, right in other.slots
+        if stem not in one.words
+    )
+
+
+def has_other_qualifier(one: Subject, other: Subject) -> bool:
+    """Return whether one has a word before a common word that the other does not have: "(backup) region"."""
+    return any(
+        not left and stem not in two.words and right in two.words and not right.isdigit()
+        for first, two in ((one, other), (other, one))
+        for left, stem, right in first.slots
+    )
+
+
+def have_other_heads(one: Subject, other: Subject) -> bool:
+    """Return whether different words follow a common word: "the bedroom door", "the bedroom window"."""
+    shared = one.words.keys() & other.words.keys()
+    followers = {stem for left, stem, right in one.slots if not left and right not in other.words} & shared
+    return any(not left and stem in followers and right not in one.words for left, stem, right in other.slots)
+
+
+def have_other_qualifiers(one: Subject, other: Subject) -> bool:
+    """Return whether the same relation names different things: "in Lisbon", "in Porto"; "Ana's", "Ben's"."""
+    if not (one.qualifiers and other.qualifiers):
+        return False
+    related: dict[str, set[str]] = {}
+    for relation, name in one.qualifiers:
+        related.setdefault(relation, set()).add(name)
+    others: dict[str, set[str]] = {}
+    for relation, name in other.qualifiers:
+        others.setdefault(relation, set()).add(name)
+    if any(related[relation].isdisjoint(others[relation]) for relation in related.keys() & others.keys()):
+        return True
+    # "The flight to Lisbon …", "The flight back from Lisbon …"
+    return any(
+        not related.get(origin, set()).isdisjoint(others.get(target, ()))
+        or not related.get(target, set()).isdisjoint(others.get(origin, ()))
+        for origin, target in _DIRECTIONS
+    )
+
+
+def have_other_attributes(one: Subject, other: Subject) -> bool:
+    """Return whether both have different words before a common word: "terse answers", "warm answers"."""
+    heads = {right for left, stem, right in one.slots if not left and stem not in other.words}
+    return any(not left and right in heads and stem not in one.words for left, stem, right in other.slots)
