@@ -302,7 +302,9 @@ class _SummaryBuilder:
 
     def fill_names(self, ranked: Sequence[RankedFact]) -> None:
         """Add names that the summary does not mention, by probability per token."""
-        room = self._limit_tokens - self._used_tokens - self._count(_NAMES_START) - _LINE_TOKENS
+        room = self._limit_tokens - self._used_tokens
+        if not any(entry.section is _SummarySection.NAMES for entry in self._entries):
+            room -= self._count(_NAMES_START) + _LINE_TOKENS
         text = "\n".join(entry.text for entry in self._entries)
         for fact in select_missing_facts(text, ranked, limit_tokens=room, count=self._count):
             self._entries.append(
@@ -417,7 +419,7 @@ _SPECIFIC_KINDS = {
     FactKind.NUMBER: -1,
 }
 _FILES_START = "Files "
-_NAMES_START = f"{_SummarySection.NAMES}: "
+_NAMES_START = f"{_SummarySection.NAMES}:"
 _MIN_LINE_TOKENS = 4
 
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import foveate
@@ -86,7 +86,12 @@ def test_statements_occur_in_a_message_that_is_not_a_tool_result(
         assert text in people or text in ("ship it",) or set(text.split()) <= {*people.split(), "…"}, line
 
 
+# Its last name fits exactly.
+_EXACT_FIT = [user_message("It rained again."), model_message("The door code is 268 now.")]
+
+
 @given(statements(), st.integers(40, 900))
+@example(_EXACT_FIT, 42)
 def test_a_summary_that_comes_back_stays_as_it_is(messages: list[Message], limit_characters: int) -> None:
     first = summarize(messages, limit_characters)
     again = summarize([Message(role="system", parts=(Text(first),))], limit_characters)
