@@ -11,7 +11,8 @@ from foveate.cli import main
 from tests.support.clients.browser import BrowserUnavailable, running_browser
 from tests.support.processes import forked_commands
 from tests.support.processes.commands import Outcome
-from tests.support.processes.distributions import Distributions, build_distributions, make_once
+from tests.support.processes.distributions import Distributions, build_distributions
+from tests.support.processes.make_once import make_once
 from tests.support.scenarios.dashboard_traffic import DashboardGateway, gateway_with_traffic
 from tests.support.stores.postgres import PostgresServer, PostgresUnavailable, running_postgres
 

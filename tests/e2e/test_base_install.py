@@ -11,7 +11,8 @@ import pytest
 from foveate.store import open_store
 from foveate.store.migrate import VERSION_TABLE, VERSIONS
 from tests.support.harness.doc_examples import ROOT, read_blocks
-from tests.support.processes.distributions import Distributions, make_once, run_or_skip
+from tests.support.processes.distributions import Distributions, run_or_skip
+from tests.support.processes.make_once import make_once
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 

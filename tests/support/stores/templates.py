@@ -4,9 +4,9 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from foveate.store import open_store
+from tests.support.processes.make_once import make_once
 
 
 def ensure_store(path: Path) -> str:
@@ -20,10 +20,8 @@ def ensure_store(path: Path) -> str:
 
 @cache
 def _template() -> bytes:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "foveate.sqlite"
-        create_tables(f"sqlite:///{path}")
-        return path.read_bytes()
+    folder = make_once("sqlite", lambda folder: create_tables(f"sqlite:///{folder}/foveate.sqlite"))
+    return (folder / "foveate.sqlite").read_bytes()
 
 
 def create_tables(url: str) -> None:
