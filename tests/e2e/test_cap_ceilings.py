@@ -58,7 +58,10 @@ class CappedGateway:
         headers |= more_headers or {}
         body = json.dumps({**PATHS[path], **fields}).encode()
         return httpx.post(
-            f"{self.url}{path}", content=body, headers={**headers, "content-type": "application/json"}
+            f"{self.url}{path}",
+            content=body,
+            headers={**headers, "content-type": "application/json"},
+            timeout=60,
         )
 
 

@@ -59,7 +59,7 @@ def run_conversation(
 
 def wait_for_cache_miss(gateway: RunningGateway, before: int) -> SessionCacheMiss:
     """Wait for the next cache miss; the gateway analyses it in the background."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while len(gateway.cache_misses) <= before:
         assert time.monotonic() < deadline, "no cache miss was detected"
         time.sleep(0.01)

@@ -256,7 +256,7 @@ def test_betas_on_several_lines_all_reach_the_provider(
         ("anthropic-beta", "interleaved-thinking-2025-05-14"),
     ]
     body = {"model": MODEL, "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]}
-    response = httpx.post(f"{gateway.url}/v1/messages", headers=headers, json=body)
+    response = httpx.post(f"{gateway.url}/v1/messages", headers=headers, json=body, timeout=60)
 
     assert response.status_code == 200
     betas = sandbox.requests[-1].headers["anthropic-beta"]

@@ -215,6 +215,7 @@ def test_a_count_is_never_sent_to_the_completion_route(tmp_path: Path) -> None:
             f"{gateway.url}/openai/v1/chat/completions?api-version=preview",
             json={"model": MODEL, "messages": MESSAGES},
             headers={"api-key": KEY},
+            timeout=60,
         ).raise_for_status()
 
     queries = [request.query for request in sandbox.requests if request.path == "/openai/v1/chat/completions"]
@@ -236,7 +237,7 @@ def test_without_an_upstream_for_azure_nothing_is_sent(tmp_path: Path) -> None:
 
 def test_other_paths_are_forwarded_and_not_recorded(gateway: RunningGateway, sandbox: RunningSandbox) -> None:
     before = len(sandbox.requests)
-    with httpx.Client(base_url=gateway.url, headers={"api-key": KEY}) as client:
+    with httpx.Client(base_url=gateway.url, headers={"api-key": KEY}, timeout=60) as client:
         response = client.get(f"/openai/models?api-version={VERSION}")
 
     assert response.status_code == 200

@@ -333,7 +333,10 @@ def test_the_gateway_signs_edited_requests_with_its_own_credentials(
         signing_upstream = bedrock_upstream(upstream.url, **SIGNING_OPTIONS)
         with running_gateway(upstream.url, tmp_path, upstreams=[signing_upstream]) as gateway:
             response = httpx.post(
-                f"{gateway.url}/model/{MODEL}/{path}?a=b%3A", json=request_body, headers=client_headers
+                f"{gateway.url}/model/{MODEL}/{path}?a=b%3A",
+                json=request_body,
+                headers=client_headers,
+                timeout=60,
             )
 
     (request,) = upstream.requests
@@ -357,6 +360,7 @@ def test_without_credentials_nothing_is_sent_and_nothing_is_charged(
             response = httpx.post(
                 f"{gateway.url}/model/{MODEL}/converse",
                 json={"messages": MESSAGES, "inferenceConfig": {"maxTokens": 100}},
+                timeout=60,
             )
 
     assert (response.status_code, upstream.requests) == (401, [])

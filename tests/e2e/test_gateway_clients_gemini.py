@@ -94,7 +94,7 @@ def test_a_response_is_unchanged(gateway: RunningGateway, sandbox: RunningSandbo
 
 def test_a_request_is_forwarded_unchanged(gateway: RunningGateway, sandbox: RunningSandbox) -> None:
     body = json.dumps(HELLO, indent=3).encode()
-    with httpx.Client(base_url=gateway.url) as client:
+    with httpx.Client(base_url=gateway.url, timeout=60) as client:
         response = client.post(f"{ROUTE}?key={KEY}&prettyPrint=false", content=body)
 
     request = sandbox.requests[-1]
@@ -108,7 +108,7 @@ def test_a_streamed_response_equals_the_plain_one_and_is_charged(
 ) -> None:
     agent = f"streaming-{query or 'list'}"
     headers = {"x-goog-api-key": KEY, "x-foveate-agent": agent}
-    with httpx.Client(base_url=gateway.url, headers=headers) as client:
+    with httpx.Client(base_url=gateway.url, headers=headers, timeout=60) as client:
         response = client.post(ROUTE, json=HELLO).json()
         streamed = client.post(f"/v1beta/models/{MODEL}:streamGenerateContent?{query}", json=HELLO)
 
@@ -165,7 +165,7 @@ def test_parallel_conversations_with_the_same_first_message_are_separate_session
     agent = f"parallel-{method}"
     route, headers = f"/v1beta/models/{MODEL}:{method}", {"x-goog-api-key": KEY, "x-foveate-agent": agent}
     conversations: list[list[Any]] = [list(HELLO["contents"]), list(HELLO["contents"])]
-    with httpx.Client(base_url=gateway.url, headers=headers) as client:
+    with httpx.Client(base_url=gateway.url, headers=headers, timeout=60) as client:
         for turn in range(3):
             for number, contents in enumerate(conversations):
                 step = step_headers(ScriptStep(text=f"Answer {turn} of conversation {number}."))
@@ -232,7 +232,7 @@ def test_the_gateway_counts_for_an_upstream_without_a_counter(tmp_path: Path) ->
     with (
         running_upstream(respond_always(not_found)) as upstream,
         running_gateway(upstream.url, tmp_path) as gateway,
-        httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}) as client,
+        httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}, timeout=60) as client,
     ):
         response = client.post(f"/v1beta/models/{MODEL}:countTokens", json=HELLO)
 
@@ -326,7 +326,7 @@ def test_a_request_without_an_output_limit_gets_one_that_fits_the_cap(
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, caps=caps) as gateway,
-        httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}) as client,
+        httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}, timeout=60) as client,
     ):
         response = client.post(ROUTE, json=HELLO | fields)
 
@@ -341,7 +341,7 @@ def test_a_request_without_room_for_output_is_rejected_and_reserves_nothing(tmp_
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, caps=caps) as gateway,
-        httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}) as client,
+        httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}, timeout=60) as client,
     ):
         rejection = client.post(ROUTE, json=HELLO | {"generationConfig": []})
         response = client.post(ROUTE, json=HELLO | {"generationConfig": {"maxOutputTokens": 1_000}})
@@ -361,7 +361,7 @@ def test_a_field_in_two_spellings_is_rejected(tmp_path: Path, fields: dict[str, 
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path) as gateway,
-        httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}) as client,
+        httpx.Client(base_url=gateway.url, headers={"x-goog-api-key": KEY}, timeout=60) as client,
     ):
         response = client.post(ROUTE, json=HELLO | fields)
 
@@ -374,7 +374,7 @@ def test_the_key_is_never_stored(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         caplog.at_level("DEBUG"),
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path) as gateway,
-        httpx.Client(base_url=gateway.url) as client,
+        httpx.Client(base_url=gateway.url, timeout=60) as client,
     ):
         response = client.post(f"{ROUTE}?key={secret}", json=HELLO)
         client.post(ROUTE, json=HELLO, headers={"x-goog-api-key": secret})
@@ -399,7 +399,7 @@ def test_the_gateway_key_replaces_the_client_key_in_every_position(tmp_path: Pat
         )
         with (
             running_gateway(sandbox.url, tmp_path, upstreams=[google]) as gateway,
-            httpx.Client(base_url=gateway.url) as client,
+            httpx.Client(base_url=gateway.url, timeout=60) as client,
         ):
             client.post(f"{ROUTE}?alt=json&key={KEY}", json=HELLO)
             client.post(ROUTE, json=HELLO, headers={"x-goog-api-key": KEY})

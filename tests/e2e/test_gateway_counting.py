@@ -174,7 +174,7 @@ def test_a_count_is_charged_to_its_session_if_that_session_exists(
 
 
 def wait_for_charge(folder: Path, category: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while category not in {total.group[0] for total in sum_charges(folder, GroupBy.CATEGORY)}:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.clients.raw_http import claude_request, connect, parse_response, receive_all, send_raw
+from tests.support.clients.raw_http import (
+    RawResponse,
+    claude_request,
+    connect,
+    parse_response,
+    receive_all,
+    send_raw,
+)
 from tests.support.oracles.system_state import open_sockets, wait_until
 from tests.support.servers.gateway import RunningGateway, running_gateway
 from tests.support.servers.scripted_upstream import (
@@ -45,7 +52,7 @@ def gateway(upstream: ScriptedUpstream, tmp_path_factory: pytest.TempPathFactory
     assert [problem for problem in server.failed_steps if problem.step != "read"] == []
 
 
-def send_bytes(gateway: RunningGateway, data: bytes, *, timeout_seconds: float = 0.3) -> bytes:
+def send_bytes(gateway: RunningGateway, data: bytes, *, timeout_seconds: float = 20) -> bytes:
     """Send bytes and return everything received until the connection closes or times out."""
     pieces: list[bytes] = []
     with connect(gateway.url, timeout_seconds=timeout_seconds) as connection, suppress(OSError):
@@ -53,6 +60,18 @@ def send_bytes(gateway: RunningGateway, data: bytes, *, timeout_seconds: float =
         while piece := connection.recv(65_536):
             pieces.append(piece)
     return b"".join(pieces)
+
+
+def send_one_request(gateway: RunningGateway, data: bytes) -> RawResponse:
+    """Send bytes and return the first response, after which the connection may stay open."""
+    received = b""
+    with connect(gateway.url, timeout_seconds=20) as connection:
+        connection.sendall(data)
+        while not parse_response(received).is_complete:
+            piece = connection.recv(65_536)
+            assert piece, received
+            received += piece
+    return parse_response(received)
 
 
 def is_served(gateway: RunningGateway) -> bool:
@@ -119,7 +138,7 @@ def test_unusual_requests_reach_the_provider_as_one_plain_request(
 ) -> None:
     """Regression: a request with an Upgrade header lost its body."""
     upstream.requests.clear()
-    response = parse_response(send_bytes(gateway, UNUSUAL_REQUESTS[name], timeout_seconds=1))
+    response = send_one_request(gateway, UNUSUAL_REQUESTS[name])
     (received,) = upstream.requests
     head, _, body = received.lower().partition(b"\r\n\r\n")
 
@@ -143,7 +162,7 @@ def test_a_websocket_is_rejected_at_once_and_nothing_is_sent(
         "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     )
 
-    response = parse_response(send_bytes(gateway, handshake.encode(), timeout_seconds=1))
+    response = send_one_request(gateway, handshake.encode())
 
     assert response.status == 426
     assert b"use the API over plain HTTP" in response.body

@@ -39,7 +39,7 @@ def read_charges(folder: Path) -> dict[str, ChargeTotal]:
     return {total.group[0]: total for total in asyncio.run(read())}
 
 
-def wait_until(is_true: Callable[[], object], *, within_seconds: float = 10) -> None:
+def wait_until(is_true: Callable[[], object], *, within_seconds: float = 30) -> None:
     deadline = time.monotonic() + within_seconds
     while not is_true():
         assert time.monotonic() < deadline

@@ -231,7 +231,7 @@ def test_replaced_breakpoints_are_removed_everywhere_a_client_can_set_them(tmp_p
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
     ):
-        response = httpx.post(f"{gateway.url}/v1/messages", json=request, headers=HEADERS)
+        response = httpx.post(f"{gateway.url}/v1/messages", json=request, headers=HEADERS, timeout=60)
         assert response.status_code == 200, response.text
         assert gateway.failed_steps == []
         sent_request = json.loads(sandbox.requests[0].body)
@@ -250,7 +250,7 @@ def test_long_instructions_of_a_response_get_no_breakpoint_and_other_edits_remai
     with (
         running_sandbox() as sandbox,
         running_gateway(sandbox.url, tmp_path, clock=sandbox.clock) as gateway,
-        httpx.Client(base_url=gateway.url, headers={"authorization": f"Bearer {KEY}"}) as client,
+        httpx.Client(base_url=gateway.url, headers={"authorization": f"Bearer {KEY}"}, timeout=60) as client,
     ):
         for _ in range(3):
             response = client.post("/v1/responses", json=request)

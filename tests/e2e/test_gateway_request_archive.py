@@ -89,7 +89,7 @@ def wait_for_requests(folder: Path, calls: int, *, stored: int = 0) -> list[Arch
                 await store.request_archive.find_by_session(session_id, limit=9)
             )
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         charged, requests = asyncio.run(read())
         if charged >= calls and len(requests) >= stored:

@@ -121,7 +121,7 @@ def test_limits_also_apply_to_a_renamed_request_that_is_not_parsed(
     gateway, default_requests, other_requests = routed_gateway
     body = {"model": "fast", "messages": [{"role": "user", "content": "a"}] * 20_001}
     response = httpx.post(
-        f"{gateway.openai_url}/completions", json=body, headers={"authorization": "Bearer sk-x"}
+        f"{gateway.openai_url}/completions", json=body, headers={"authorization": "Bearer sk-x"}, timeout=60
     )
 
     assert response.status_code == 400
@@ -136,7 +136,9 @@ def test_an_overlong_model_name_is_not_repeated_in_the_error(
     """Regression: the name of an unknown model was repeated in the response and the log, at any length."""
     gateway, default_requests, other_requests = routed_gateway
     body = {"model": "text-" * 1_000, "messages": [], "input": "Hi"}
-    response = httpx.post(f"{gateway.openai_url}/{path}", json=body, headers={"authorization": "Bearer sk-x"})
+    response = httpx.post(
+        f"{gateway.openai_url}/{path}", json=body, headers={"authorization": "Bearer sk-x"}, timeout=60
+    )
 
     assert response.status_code == 400
     assert response.json()["error"]["message"] == "the model's name has 5,000 characters, more than 1,000"
@@ -206,7 +208,7 @@ def test_a_form_goes_to_the_upstream_of_its_model(
 ) -> None:
     gateway, default_requests, other_requests = routed_gateway
     audio = b'\r\nContent-Disposition: form-data; name="model"\r\n\r\ntext-1\r\n' * 100_000
-    with httpx.Client(base_url=gateway.openai_url) as client:
+    with httpx.Client(base_url=gateway.openai_url, timeout=60) as client:
         for model in ("text-1", "whisper-1"):
             form: list[tuple[str, Any]] = [("file", audio), ("model", (None, model))]
             client.post("/audio/transcriptions", files=form).raise_for_status()
@@ -227,6 +229,7 @@ def test_a_form_with_two_models_is_rejected(
         f"{gateway.openai_url}/audio/transcriptions",
         files={"file": b"x"},
         data={"model": ["text-1", "whisper-1"]},
+        timeout=60,
     )
 
     assert response.status_code == 400
@@ -243,7 +246,7 @@ def test_a_multipart_body_with_repeated_names_does_not_block_the_gateway(
     gateway, _, _ = routed_gateway
     headers = {"content-type": "multipart/form-data; boundary=b"}
 
-    with httpx.Client(base_url=gateway.openai_url, headers=headers) as client:
+    with httpx.Client(base_url=gateway.openai_url, headers=headers, timeout=60) as client:
 
         def cpu_seconds(size: int) -> float:
             before = process_time()

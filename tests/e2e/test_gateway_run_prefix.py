@@ -21,7 +21,7 @@ def send(url: str, prefix: str = PREFIX, **headers: str) -> httpx.Response:
     all_headers = {"anthropic-version": "2023-06-01", "x-api-key": KEY} | {
         name.replace("_", "-"): value for name, value in headers.items()
     }
-    return httpx.post(f"{url}{prefix}/v1/messages", headers=all_headers, json=BODY)
+    return httpx.post(f"{url}{prefix}/v1/messages", headers=all_headers, json=BODY, timeout=60)
 
 
 def read_charges(folder: Path) -> Sequence[Charge]:
@@ -68,7 +68,7 @@ def test_the_same_prefix_with_another_key_joins_no_session(tmp_path: Path) -> No
 @pytest.mark.parametrize("page", ["/health", "/metrics", "/-/agents"])
 def test_pages_of_the_gateway_are_not_below_a_prefix(page: str, tmp_path: Path) -> None:
     with running_sandbox() as sandbox, running_gateway(sandbox.url, tmp_path) as gateway:
-        answer = httpx.get(f"{gateway.url}{PREFIX}{page}")
+        answer = httpx.get(f"{gateway.url}{PREFIX}{page}", timeout=60)
 
     assert answer.status_code >= 400
     assert "x-foveate-request-id" in answer.headers  # it was sent to the provider, like any other path

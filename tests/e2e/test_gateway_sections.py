@@ -192,7 +192,7 @@ def test_required_sections_that_do_not_fit_are_rejected_in_the_providers_format(
     sections = replace(garden_sections(tmp_path / "garden"), limits=Budget(total_tokens=10))
     requests_before = len(sandbox.requests)
     with running_gateway(sandbox.url, tmp_path, options=AgentOptions(sections=sections)) as gateway:
-        response = httpx.post(gateway.url + path, json=body, headers=HEADERS)
+        response = httpx.post(gateway.url + path, json=body, headers=HEADERS, timeout=60)
 
     assert response.status_code == 400
     error = response.json()["error"]
@@ -216,7 +216,7 @@ def test_history_is_cut_for_required_sections_as_for_the_request_itself(
     ]
     body = {"model": CLAUDE, "max_tokens": 100, "messages": [*conversation * 4, *MESSAGES]}
     with running_gateway(sandbox.url, tmp_path, options=options) as gateway:
-        response = httpx.post(gateway.url + "/v1/messages", json=body, headers=HEADERS)
+        response = httpx.post(gateway.url + "/v1/messages", json=body, headers=HEADERS, timeout=60)
 
     if on_overflow is OnOverflow.REJECT:
         assert response.status_code == 400

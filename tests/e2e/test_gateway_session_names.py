@@ -21,7 +21,10 @@ def count_by_session(folder: Path, requests: Sequence[dict[str, str]]) -> list[i
     with running_sandbox() as sandbox, running_gateway(sandbox.url, folder) as gateway:
         for headers in requests:
             headers = {"anthropic-version": "2023-06-01", "user-agent": "test/1", **headers}
-            assert httpx.post(f"{gateway.url}/v1/messages", headers=headers, json=body).status_code == 200
+            assert (
+                httpx.post(f"{gateway.url}/v1/messages", headers=headers, json=body, timeout=60).status_code
+                == 200
+            )
     assert gateway.failed_steps == []
 
     async def read() -> Sequence[ChargeTotal]:

@@ -208,7 +208,7 @@ def test_a_wrong_record_of_a_compaction_causes_only_one_rejected_request(
                 for change in await store.compactions.list_application_changes([compaction.id])
             )
 
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while not run_with_store(tmp_path, is_application_unknown):  # after the response, in the background
             assert time.monotonic() < deadline, "the application is not marked as unknown"
             time.sleep(0.02)

@@ -335,7 +335,7 @@ def test_a_token_count_covers_the_complete_conversation_and_continues_nothing(tm
         first = post(gateway, CREATE_REQUEST | {"messages": [large_message]}).json()["id"]
         first_request = {name: value for name, value in continue_request(first).items() if name != "max_tokens"}
         url = f"{gateway.url}/v1/messages/count_tokens"
-        count = httpx2.post(url, json=first_request, headers=HEADERS)
+        count = httpx2.post(url, json=first_request, headers=HEADERS, timeout=60)
         usage = post(gateway, continue_request(first)).json()["usage"]
 
     assert count.json()["input_tokens"] > 2000

@@ -124,7 +124,7 @@ def test_missing_notes_become_a_placeholder_and_empty_notes_are_not_an_error(gat
     folder = write_notes(gateway)
     gateway.configure(f"agents: [{{id: ana, sections: {{memory: {{paths: ['{folder}']}}}}}}]\n")
     assert "No active projects found." in injected_text(gateway.send_message(x_foveate_agent="ana"))
-    assert httpx.get(f"{gateway.url}/health").json()["status"] == "ok"
+    assert httpx.get(f"{gateway.url}/health", timeout=60).json()["status"] == "ok"
 
     gateway.configure(f"agents: [{{id: ana, sections: {{memory: {{paths: ['{folder}/none.org']}}}}}}]\n")
     assert "[Awareness not available]" in injected_text(gateway.send_message(x_foveate_agent="ana"))

@@ -16,6 +16,7 @@ import pytest
 from foveate.gateway.server.serve import load_live_config
 from foveate.sandbox.script import ScriptStep
 from tests.support.oracles.keep_alives import is_keep_alive_sent, keep_alive_requests
+from tests.support.oracles.system_state import wait_until
 from tests.support.servers.gateway import running_gateway
 from tests.support.servers.gateway_process import write_config
 from tests.support.servers.live_gateway import CLAUDE, GPT, LiveGateway, live_gateway, wait_for
@@ -261,17 +262,23 @@ def test_keep_alives_are_sent_as_configured(
                 }
                 headers = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
                 assert (
-                    httpx.post(f"{gateway.url}/v1/messages", json=request, headers=headers).status_code == 200
+                    httpx.post(
+                        f"{gateway.url}/v1/messages", json=request, headers=headers, timeout=60
+                    ).status_code
+                    == 200
                 )
             quiet_seconds = 1.0
             assert (
                 is_keep_alive_sent(sandbox, after_seconds=291, within_seconds=10 if first else quiet_seconds)
                 is first
             )
-            if first:
-                time.sleep(0.5)
-            users = {request_body["system"][0]["text"][:3] for request_body in keep_alive_requests(sandbox)}
-            assert len(users) == sessions
+
+            def users() -> set[str]:
+                return {request["system"][0]["text"][:3] for request in keep_alive_requests(sandbox)}
+
+            wait_until(users, lambda found: len(found) >= sessions)
+            time.sleep(0.5 if first else 0)  # if more are sent, they are sent by then
+            assert len(users()) == sessions
             assert (
                 is_keep_alive_sent(sandbox, after_seconds=291, within_seconds=10 if second else quiet_seconds)
                 is second

@@ -142,9 +142,9 @@ def test_a_gateway_on_loopback_accepts_listed_host_names(gateway: LiveGateway) -
 
 def test_the_gateways_pages_are_shown_only_if_enabled(gateway: LiveGateway) -> None:
     gateway.configure()
-    assert httpx.get(gateway.url).status_code == 200
+    assert httpx.get(gateway.url, timeout=60).status_code == 200
     gateway.configure("server: {page: false}\n")
-    assert httpx.get(gateway.url).status_code == 404
+    assert httpx.get(gateway.url, timeout=60).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -216,6 +216,7 @@ def run_gateway(folder: Path, settings: str, *options: str) -> tuple[dict[str, A
                 f"{gateway.url}/v1/messages",
                 json={"model": CLAUDE, "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]},
                 headers={"x-api-key": KEY, "anthropic-version": "2023-06-01"},
+                timeout=60,
             )
             gateway.process.terminate()
             return gateway.ready_object, gateway.wait_for_exit()[1]
@@ -332,7 +333,7 @@ def test_the_gateways_key_is_used_only_where_allowed(
         running_upstream(respond_always(http_response(b"{}"))) as provider,
         running_gateway_for(tmp_path, provider, upstream_settings) as url,
     ):
-        assert httpx.get(f"{url}/v1/files", headers=HEADERS).status_code == status
+        assert httpx.get(f"{url}/v1/files", headers=HEADERS, timeout=60).status_code == status
 
 
 @pytest.mark.parametrize(("upstream_settings", "connections"), [("", 1), (", reuse: false", 3)])
@@ -344,7 +345,7 @@ def test_connections_to_an_upstream_are_reused_only_if_enabled(
         running_gateway_for(tmp_path, provider, upstream_settings) as url,
     ):
         for _ in range(3):
-            assert httpx.get(f"{url}/v1/models", headers=HEADERS).status_code == 200
+            assert httpx.get(f"{url}/v1/models", headers=HEADERS, timeout=60).status_code == 200
     assert provider.connections == connections
 
 
@@ -358,7 +359,9 @@ def test_an_unused_connection_is_closed_after_the_configured_time(
         running_gateway(provider.url, tmp_path, server=server) as gateway,
     ):
         for _ in range(3):
-            assert httpx.get(f"{gateway.url}/v1/models", headers={"x-api-key": KEY}).status_code == 200
+            assert (
+                httpx.get(f"{gateway.url}/v1/models", headers={"x-api-key": KEY}, timeout=60).status_code == 200
+            )
             time.sleep(0.1)
     assert provider.connections == connections
 
@@ -393,7 +396,7 @@ def request_with_environment(folder: Path, settings: str, **environment: str) ->
         with gateway_process(folder, forked=True, **environment) as gateway:
             headers = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "x-foveate-agent": "ana"}
             body = {"model": CLAUDE, "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]}
-            response = httpx.post(f"{gateway.url}/v1/messages", json=body, headers=headers)
+            response = httpx.post(f"{gateway.url}/v1/messages", json=body, headers=headers, timeout=60)
             assert response.status_code == 200, response.text
         return sandbox.requests[-1]
 
@@ -480,7 +483,9 @@ def test_keys_of_upstreams_come_from_their_variables(
         )
         with running_gateway(provider.url, tmp_path, config=config) as gateway:
             body = {"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]}
-            httpx.post(f"{gateway.url}{path}", json=body, headers={"authorization": f"Bearer {key}"})
+            httpx.post(
+                f"{gateway.url}{path}", json=body, headers={"authorization": f"Bearer {key}"}, timeout=60
+            )
 
     (request,) = provider.requests
     assert b"key-of-its-own" in request

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.oracles.system_state import wait_until
 from tests.support.processes.commands import WITHOUT_KEYS, spawn
 from tests.support.processes.forked_commands import REAL_COMMAND
 from tests.support.servers.gateway_process import gateway_process, write_config
@@ -25,7 +26,11 @@ def test_a_running_gateway_is_shown_as_table_json_and_line(tmp_path: Path) -> No
         with gateway_process(tmp_path) as gateway:
             table = spawn("status", "--url", gateway.url)
             document = spawn("status", "--url", gateway.url, "--json")
-            line = spawn("status", "--line", f"--url={gateway.url}", stdin=b'{"session_id": "unknown"}')
+            # It gives up after a fifth of a second, which may be too short on a busy machine.
+            line = wait_until(
+                lambda: spawn("status", "--line", f"--url={gateway.url}", stdin=b'{"session_id": "unknown"}'),
+                lambda outcome: outcome.out != "no gateway\n",
+            )
     assert (table.code, document.code, line.code) == (0, 0, 0)
     assert table.out.splitlines()[0] == f"gateway      {gateway.url}, ok"
     status = json.loads(document.out)

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,7 +100,7 @@ async def test_an_unreachable_server_is_reported_in_time_and_used_again_when_it_
             started = time.monotonic()
             with pytest.raises(StoreUnavailable) as raised:
                 await store.compactions.get_compaction(COMPACTION.id)
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < 30
             assert raised.value.where.startswith("postgresql://")
             with pytest.raises(StoreUnavailable):
                 await open_store(url, wait_seconds=0.5)
@@ -175,17 +176,19 @@ async def test_a_transaction_lost_at_its_commit_is_only_repeated_if_idempotent(u
 
 
 async def test_a_server_that_does_not_respond_blocks_no_caller(url: str) -> None:
+    responds = threading.Event()
+
     def wait(rows: Transaction) -> None:
         rows.fetch_all("SELECT 1")
-        time.sleep(3)  # as on a dead connection
+        responds.wait(60)  # as on a dead connection
 
     database = PostgresDatabase.open(url, wait_seconds=0.2)
-    started = time.monotonic()
 
-    with pytest.raises(StoreUnavailable, match="no response within"):
-        await database.read(wait)
+    async with asyncio.timeout(30):
+        with pytest.raises(StoreUnavailable, match="no response within"):
+            await database.read(wait)
 
-    assert time.monotonic() - started < 2.5
+    responds.set()
     await database.close()
 
 
@@ -206,13 +209,11 @@ async def test_a_store_can_be_closed_while_its_server_does_not_respond(
     await asyncio.gather(*(store.sessions.get_session(f"s{number}") for number in range(12)))
     pids = stop_server_processes(own_server)
     try:
-        started = time.monotonic()
-        reads = [store.sessions.get_session(f"s{number}") for number in range(12)]
-        results = await asyncio.gather(*reads, return_exceptions=True)
-        assert StoreUnavailable in {type(result) for result in results}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
+            reads = [store.sessions.get_session(f"s{number}") for number in range(12)]
+            results = await asyncio.gather(*reads, return_exceptions=True)
+            assert StoreUnavailable in {type(result) for result in results}
             await store.close()
-        assert time.monotonic() - started < 15
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
@@ -260,15 +261,13 @@ async def test_opening_a_store_waits_for_a_server_that_is_briefly_unreachable(
 ) -> None:
     for is_new in (True, False):  # with tables to be created, and without
         await asyncio.to_thread(own_server.crash)
-        started = time.monotonic()
-        opening = asyncio.ensure_future(open_store(url, wait_seconds=30.0))
+        opening = asyncio.ensure_future(open_store(url, wait_seconds=60.0))
         try:
             await asyncio.sleep(0.5)
             assert not opening.done(), is_new
         finally:
             await asyncio.to_thread(own_server.start)
         await (await opening).close()
-        assert time.monotonic() - started < 25
 
 
 OPEN_SCRIPT = """

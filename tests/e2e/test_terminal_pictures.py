@@ -118,6 +118,8 @@ def record_session(folder: Path) -> str:
                 run_agent(found[0], name, turns)
             gateway.wait_for(lambda: len(raw_lines(gateway)) > len(screen) + 30)
             log = raw_lines(gateway)[len(screen) :][-5:-2]
+            gateway.type("\x03")  # not killed: it would leave the last calls without their savings
+            assert gateway.wait_for_exit() == 130
         with open_terminal(folder, "cost", "--since", "1d", rows=ROWS, columns=COLUMNS) as cost:
             assert cost.wait_for_exit() == 0
             costs = raw_lines(cost)

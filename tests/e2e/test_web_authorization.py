@@ -385,7 +385,7 @@ def _send_request(gateways: Gateways, agent: AgentAccess) -> None:
     token_before = read_store(gateways.folder, lambda store: store.totals.get_change_token(agent=agent.name))
     headers = {"x-foveate-key": agent.key, "x-api-key": KEY, "anthropic-version": "2023-06-01"}
     body = {"model": "claude-opus-4-5", "max_tokens": 20, "messages": [{"role": "user", "content": "Next?"}]}
-    httpx.post(f"{gateways.local}/v1/messages", headers=headers, json=body).raise_for_status()
+    httpx.post(f"{gateways.local}/v1/messages", headers=headers, json=body, timeout=60).raise_for_status()
 
     async def is_recorded(store: Store) -> bool:
         return await store.totals.get_change_token(agent=agent.name) != token_before
@@ -397,7 +397,7 @@ def _send_request(gateways: Gateways, agent: AgentAccess) -> None:
 def test_an_admin_key_sends_no_requests(gateways: Gateways) -> None:
     headers = {"x-api-key": gateways.admin_key, "anthropic-version": "2023-06-01"}
     body = {"model": "claude-opus-4-5", "max_tokens": 20, "messages": [{"role": "user", "content": "Next?"}]}
-    response = httpx.post(f"{gateways.local}/v1/messages", headers=headers, json=body)
+    response = httpx.post(f"{gateways.local}/v1/messages", headers=headers, json=body, timeout=60)
 
     assert response.status_code == 401
     assert "an admin key only opens the gateway's pages" in response.text

@@ -18,7 +18,7 @@ class RawResponse:
     rest: bytes = b""
 
 
-def connect(url: str, *, timeout_seconds: float = 10) -> socket.socket:
+def connect(url: str, *, timeout_seconds: float = 30) -> socket.socket:
     parts = urlsplit(url)
     assert parts.hostname is not None
     return socket.create_connection((parts.hostname, parts.port or 80), timeout=timeout_seconds)
@@ -32,7 +32,7 @@ def build_post(path: str, body: bytes, **headers: str) -> bytes:
     return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
 
 
-def send_raw(url: str, request: bytes, *, timeout_seconds: float = 10, ends: bool = False) -> RawResponse:
+def send_raw(url: str, request: bytes, *, timeout_seconds: float = 30, ends: bool = False) -> RawResponse:
     """Send bytes and read until the connection is closed; with `ends`, close the sending side first.
 
     Raises:

@@ -12,7 +12,7 @@ def keep_alive_requests(sandbox: RunningSandbox) -> list[Any]:
     return [body for body in bodies if body["max_tokens"] == 0]
 
 
-def is_keep_alive_sent(sandbox: RunningSandbox, *, after_seconds: float, within_seconds: float = 10) -> bool:
+def is_keep_alive_sent(sandbox: RunningSandbox, *, after_seconds: float, within_seconds: float = 30) -> bool:
     """Return whether a keep-alive is sent after this time, within `within_seconds` of a real clock."""
     before = len(keep_alive_requests(sandbox))
     sandbox.clock.now += after_seconds

@@ -58,7 +58,7 @@ def read_ledger_state(file: Path) -> LedgerState:
     return LedgerState(calls, reserved)
 
 
-def wait_until_settled(file: Path, calls: int, *, within_seconds: float = 10) -> LedgerState:
+def wait_until_settled(file: Path, calls: int, *, within_seconds: float = 30) -> LedgerState:
     """Wait for a number of calls and no reservations; return the last state in any case."""
     return wait_until(
         lambda: read_ledger_state(file),
@@ -67,7 +67,7 @@ def wait_until_settled(file: Path, calls: int, *, within_seconds: float = 10) ->
     )
 
 
-def wait_until(read: Callable[[], T], is_done: Callable[[T], bool], within_seconds: float = 10) -> T:
+def wait_until(read: Callable[[], T], is_done: Callable[[T], bool], within_seconds: float = 30) -> T:
     """Call `read` until `is_done` accepts its result or the time is up; return the last result."""
     deadline = time.monotonic() + within_seconds
     while not is_done(value := read()) and time.monotonic() < deadline:

@@ -213,7 +213,7 @@ def read_store(folder: Path, query: Callable[[Store], Awaitable[T]]) -> T:
 
 def wait_until_stored(folder: Path, is_stored: Callable[[Store], Awaitable[bool]]) -> None:
     """Wait until a store has something: traces and charges are written after responses."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not read_store(folder, is_stored):
         assert time.monotonic() < deadline, "timed out"
         time.sleep(0.05)

@@ -93,7 +93,7 @@ class LiveGateway:
     def metric(self, name: str, **labels: str) -> float:
         """Return the sum of a metric over all series with these labels."""
         total = 0.0
-        for line in httpx.get(f"{self.url}/metrics").text.splitlines():
+        for line in httpx.get(f"{self.url}/metrics", timeout=60).text.splitlines():
             series, _, value = line.rpartition(" ")
             if series.partition("{")[0] == name and all(
                 f'{key}="{value}"' in series for key, value in labels.items()

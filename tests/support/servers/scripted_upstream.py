@@ -99,14 +99,14 @@ class ScriptedUpstream:
     lost_clients: int = 0
     open_connections: int = 0
 
-    def wait_until_idle(self, *, within_seconds: float = 10) -> bool:
+    def wait_until_idle(self, *, within_seconds: float = 30) -> bool:
         """Wait until all connections are closed, so that none is reused."""
         deadline = time.monotonic() + within_seconds
         while self.open_connections and time.monotonic() < deadline:
             time.sleep(0.002)
         return not self.open_connections
 
-    def wait_for_lost_client(self, *, within_seconds: float = 10) -> bool:
+    def wait_for_lost_client(self, *, within_seconds: float = 30) -> bool:
         """Wait for a client that leaves before its response is complete."""
         deadline = time.monotonic() + within_seconds
         while not self.lost_clients and time.monotonic() < deadline:

@@ -98,7 +98,7 @@ def test_thousands_of_names_are_compared_only_by_case() -> None:
     (line,) = prompt_notes(prompt, budget, model="gpt-4o", explain=False)
 
     assert "did you mean 'a section with the number 7'?" in line
-    assert process_time() - before < 2
+    assert process_time() - before < 20
 
 
 @pytest.mark.parametrize("ladder", ["truncate_low_priority", "drop_low_priority", [{"truncate": "lowest"}]])

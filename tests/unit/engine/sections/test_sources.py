@@ -40,7 +40,7 @@ def send(injection: SectionInjection, sections: SectionOptions) -> str:
 
 
 def wait_until(check: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not check():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -70,7 +70,8 @@ def test_many_gzip_members_take_linear_time() -> None:
     assert decompress(empty_members + large_member, ("gzip",), limit_bytes=20_000_000) is not None
     assert decompress(gzip.compress(b"") * 80_000, ("gzip",), limit_bytes=20_000_000) is None
     assert decompress(gzip.compress(b"", 9), ("gzip",) * 5, limit_bytes=99) is None
-    assert time.process_time() - started_at < 1.5
+    # Copies would take a minute.
+    assert time.process_time() - started_at < 15
 
 
 @pytest.mark.parametrize("size", [10, 1_000_000])

@@ -345,7 +345,7 @@ def test_a_slow_output_blocks_nobody_and_lost_lines_are_reported() -> None:
             target=lambda: chunks.extend(iter(lambda: os.read(read_end.fileno(), 65536), b""))
         )
         reader.start()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while b"log lines were lost" not in b"".join(chunks) and time.monotonic() < deadline:
             writer.handle(make_log_record(RECORD))
             time.sleep(0.05)
@@ -456,7 +456,7 @@ def test_lines_for_a_log_without_a_reader_are_counted_as_lost() -> None:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

