@@ -43,7 +43,7 @@ from foveate.replay.worker_pool import count_cores
 # The share of the money to simulate, and the maximum number of calls: a core simulates about 80 a second, and
 # then about 120 a second with the chosen settings together.
 _COVERED_SHARE = Decimal("0.9")
-_MAX_CALLS_PER_CORE = 300
+_MAX_CALLS_PER_CORE = 400
 # Recordings that would keep one core busy for longer are left out if the others have this share of the money.
 _MIN_SHORT_SHARE = Decimal("0.5")
 # With fewer calls, one process is done before another one has started.
