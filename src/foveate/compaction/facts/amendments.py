@@ -154,13 +154,14 @@ def amend(old: Statement, new: Statement) -> Statement | None:
 
 
 def amend_name(old: Statement, renamed: tuple[str, str]) -> Statement | None:
-    """The old statement with a new name; None if it does not have the old name."""
+    """The old statement with a new name; None if it does not have the old name, or has both."""
     name, new_name = renamed
-    text = old.text
-    for start in reversed([*find_whole(name, text)]):
-        text = text[:start] + new_name + text[start + len(name) :]
-    if text == old.text:
+    places = [*find_whole(name, old.text)]
+    if not places or next(find_whole(new_name, old.text), None) is not None:
         return None
+    text = old.text
+    for start in reversed(places):
+        text = text[:start] + new_name + text[start + len(name) :]
     return replace(old, text=text, subject=find_statement_subject(text, old.speaker))
 
 

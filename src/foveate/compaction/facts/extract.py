@@ -117,7 +117,7 @@ def read_conversation(messages: Sequence[Message], later: Sequence[Message] = ()
     for number in range(updates.count, len(statements)):
         if number not in replaced:
             statement = statements[number]
-            ranges = outdated[statement.message_index, statement.text_index]
+            ranges = outdated.setdefault((statement.message_index, statement.text_index), {})
             ranges[statement.start, statement.end] = statement.text
     quoted = {
         (statement.message_index, statement.text_index) for statement in statements if statement.is_quoted

@@ -52,6 +52,8 @@ class Language:
     suffixes: tuple[str, ...]
     dimensions: Mapping[str, str]
     """Units of measurement, each with the first unit of what it measures."""
+    owners: Mapping[str, str]
+    """Possessive words, each with the first one of the same owner."""
 
 
 @cache
@@ -88,6 +90,7 @@ def language() -> Language:
         german_words=frozenset(table["german_words"]),
         suffixes=tuple(sorted(table["suffixes"], key=len, reverse=True)),
         dimensions={unit: units[0] for units in table["dimensions"] for unit in units},
+        owners={word: words[0] for words in table["owners"] for word in words},
     )
 
 

@@ -70,10 +70,6 @@ _PART_END = re.compile(r"[,;:.!?]\s+|\s(?:so|also|donc|así que|quindi|então)\s
 _POSSESSIVE_ENDS = ("'s", "’s")
 POSSESSIVE = "'s"
 _OWNER = "my"
-_OWNERS = {
-    "my": "we", "our": "we", "your": "you", "his": "he", "her": "she", "their": "they",
-    "mein": "we", "meine": "we", "unser": "we", "unsere": "we", "dein": "you", "deine": "you",
-}  # fmt: skip
 _WORD_PARTS = re.compile(r"[^\W_]+")
 _NOT_ENDS = ("n't", "n’t")
 _BOUND_WORDS = frozenset(
@@ -609,8 +605,8 @@ def _qualifiers(tokens: Sequence[_Token]) -> Iterator[tuple[str, str]]:
     for token in tokens:
         if token.lower.endswith(_POSSESSIVE_ENDS) and token.lower[:-2] not in language().function_words:
             yield POSSESSIVE, token.lower[:-2]
-        elif token.lower in _OWNERS:
-            yield _OWNER, _OWNERS[token.lower]
+        elif owner := language().owners.get(token.lower):
+            yield _OWNER, owner
         elif token.relation:
             yield token.relation, token.value
 

@@ -110,8 +110,10 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
         amended: dict[int, Statement | None] = {}
         if rename := find_rename(statement):
             for earlier in (*range(number), *range(len(statements), len(known))):
-                is_known = earlier in replaced or _is_same_summary(known[earlier], statement)
-                if not is_known and (current := amend_name(known[earlier], rename)):
+                if earlier in replaced or _is_same_summary(known[earlier], statement):
+                    continue
+                current = amend_name(known[earlier], rename)
+                if current or is_repeated(known[earlier], statement):
                     amended[earlier] = current
         else:
             update = statement

@@ -166,6 +166,12 @@ def test_what_only_has_a_name_is_not_renamed(new: str) -> None:
     assert current_texts("The ferry to Poros is full.", new) == ["The ferry to Poros is full.", new]
 
 
+def test_a_renaming_that_is_repeated_is_kept_once() -> None:
+    texts = ("We renamed inv_archive to invoices_history.", "inv_archive is now called invoices_history.")
+
+    assert current_texts("Use inv_archive.", *texts, texts[0]) == ["Use invoices_history.", texts[1], texts[0]]
+
+
 def test_lines_of_one_summary_do_not_rename_each_other() -> None:
     summary = "- Keep the dump of inv_archive.\n- We renamed inv_archive to invoices_history."
 
