@@ -59,7 +59,7 @@ class Distributions:
             "UV_CONSTRAINT": str(CONSTRAINTS),
             "UV_PYTHON": sys.executable,
             "PIP_CONFIG_FILE": os.environ.get("PIP_CONFIG_FILE") or str(Path.home() / ".config/pip/pip.conf"),
-            "PIP_NO_COMPILE": "1",  # each command compiles what it loads
+            "PIP_COMPILE": "0",  # each command compiles what it loads
             "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR") or str(Path.home() / ".cache" / "pip"),
             "PATH": f"{home / '.local' / 'bin'}:{self.uv.parent}:{Path(sys.executable).parent}:/usr/bin:/bin",
         }
