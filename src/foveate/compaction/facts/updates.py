@@ -406,7 +406,9 @@ def _compare(
         return _EXACT if has_cue and _has_other_words(new, old, vocabulary) else 0.0
     if are_in_same_slot(new, old) or have_other_qualifiers(new, old):
         return 0.0
-    overlap = overlap or vocabulary.overlap(new, old, with_synonyms=True)
+    overlap = overlap or vocabulary.overlap(new, old)
+    if has_cue and overlap.contained < _SAME_WITH_CUE:
+        overlap = vocabulary.overlap(new, old, with_synonyms=True)
     if overlap.contained < _LIKELY_WITH_CUE or _have_other_topics(new, old, vocabulary.similarity):
         return 0.0
     is_order = old.is_negated or not _refers_back(new)
