@@ -593,7 +593,7 @@ class SessionMatcher:
     ) -> _SessionChoice:
         """Choose among sessions with an answer that the request sends back.
 
-        Such sessions are equal so far, unless the answer `is_cut`: the connection tells them apart. Other
+        Such sessions are equal so far, unless the answer `is_cut`: the connection distinguishes them. Other
         processes may be choosing one of them too.
         """
         if len(rows) > 1:
