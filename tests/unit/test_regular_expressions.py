@@ -33,7 +33,7 @@ from tests.support.oracles.regex_inventory import (
 from tests.support.oracles.time_growth import superlinear_ratio
 from tests.support.strategies.regex_attacks import Attack, attacks
 
-_SIZE = 2**12
+_SIZE = 2**13
 # Few tests, since each process that runs one first searches for all expressions, which takes seconds.
 _PACKAGES = {
     "compaction": ["compaction"],
