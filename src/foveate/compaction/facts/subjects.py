@@ -573,7 +573,7 @@ def _phrases(tokens: Sequence[_Token]) -> Iterator[tuple[str, ...]]:
         if token.lower in determiners and token.text != "I" and not token.continues:
             if number and tokens[number - 1].lower in language().prepositions:
                 continue
-            nouns = takewhile(_is_content, tokens[number + 1 :])
+            nouns = takewhile(_is_content, tokens[number + 1 : number + 1 + _MAX_VALUE_WORDS])
             if phrase := tuple(find_stem(noun.lower) for noun in nouns):
                 yield phrase
 
@@ -690,7 +690,8 @@ def _follows_verb(tokens: Sequence[_Token], number: int) -> bool:
 
 def _is_qualifying_date(tokens: Sequence[_Token], number: int) -> bool:
     """Return whether a date tells which thing is meant: "The invoice from May is 300 euros."."""
-    following = next((token for token in tokens[number + 1 :] if not token.continues), None)
+    after = tokens[number + 1 : number + 1 + _MAX_VALUE_WORDS]
+    following = next((token for token in after if not token.continues), None)
     return (
         tokens[number].value_type is ValueType.DATE
         and number > 1

@@ -3,7 +3,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from foveate.compaction.facts.extract import Fact, extract_facts
@@ -253,6 +253,7 @@ _TEXT_PIECES = (
     st.lists(st.sampled_from(_TEXT_PIECES), min_size=1, max_size=3),
     st.sampled_from(("user", "assistant", "tool")),
 )
+@example(["- [ ] ", "A", " "], "user")  # each article began a phrase of all words after it
 @settings(max_examples=limit_examples(40))
 def test_extraction_takes_linear_time(pieces: list[str], role: str) -> None:
     """Interpreter steps are counted, not seconds; the test below bounds the time of the patterns."""
