@@ -19,9 +19,9 @@ from tests.support.stores.templates import ensure_store
 
 ROOT = Path(__file__).parents[1]
 
-# New random examples in each run add up. Where the same ones are tried each time, there are more of them.
+# Each run tries new random examples, so that they add up. Only continuous integration tries the same ones each time.
 settings.register_profile("dev", deadline=None, max_examples=40)
-settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True, print_blob=True)
+settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.register_profile(
     QUICK, deadline=None, derandomize=True, max_examples=15
 )  # see tests/support/harness/example_limits.py
