@@ -19,7 +19,7 @@ from tests.support.stores.templates import ensure_store
 
 ROOT = Path(__file__).parents[1]
 
-# Each run tries new random examples, so that they add up. Only continuous integration tries the same ones each time.
+# Each run tries new random examples, so that they add up. Only continuous integration always tries the same.
 settings.register_profile("dev", deadline=None, max_examples=40)
 settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.register_profile(

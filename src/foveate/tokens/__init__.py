@@ -9,6 +9,7 @@ from foveate.lazy_imports import import_on_first_use
 
 if TYPE_CHECKING:
     from foveate.caching import drop_caches
+    from foveate.tokens.calibration import Calibration
     from foveate.tokens.counter import RequestCounter
     from foveate.tokens.families import counter_for
     from foveate.tokens.options import Backend, CounterOptions
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Backend",
+    "Calibration",
     "ConnectedCounter",
     "Conversation",
     "CounterOptions",
@@ -34,6 +36,7 @@ __getattr__ = import_on_first_use(
     __name__,
     {
         "foveate.caching": ("drop_caches",),
+        "foveate.tokens.calibration": ("Calibration",),
         "foveate.tokens.counter": ("RequestCounter",),
         "foveate.tokens.families": ("counter_for",),
         "foveate.tokens.options": ("Backend", "CounterOptions"),
