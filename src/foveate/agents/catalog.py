@@ -195,6 +195,7 @@ AGENTS = (
         title="aider",
         how="OPENAI_API_BASE, ANTHROPIC_BASE_URL",
         variables={
+            "AIDER_OPENAI_API_BASE": "{url}/v1",  # or else its file would take precedence
             "OPENAI_API_BASE": "{url}/v1",
             "ANTHROPIC_BASE_URL": "{url}",
             "ANTHROPIC_API_BASE": "{url}",
@@ -204,7 +205,7 @@ AGENTS = (
             # It loads .env over the environment.
             SettingsFile(
                 paths=(".env",),
-                keys=("OPENAI_API_BASE", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"),
+                keys=("AIDER_OPENAI_API_BASE", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"),
                 overrides_run=True,
             ),
         ),

@@ -53,14 +53,14 @@ def plan_launch(
     """
     program, *arguments = command
     found = list(configured)
-    notes = _note_other_addresses(found, gateway_url)
+    notes: list[str] = []
     variables = COMMON_VARIABLES if agent is None else agent.variables
     changes = {name: _fill(text, url) for name, text in variables.items()}
     if agent is None:
         return LaunchPlan(
             arguments=tuple(command),
             environment=changes | _bypass_proxies(url, environment),
-            notes=tuple(notes),
+            notes=tuple(_note_replaced(found, gateway_url)),
         )
     if agent.required and not any(environment.get(name) for name in agent.required):
         raise BadOption(f"{agent.title}: {agent.required_advice}")
@@ -75,6 +75,8 @@ def plan_launch(
         if setting.overrides_run
     }
     added += [argument for replacement in dict.fromkeys(replaced.values()) for argument in replacement]
+    if not agent.needs_lines:
+        notes += _note_replaced([setting for setting in found if replaced.get(setting, True)], gateway_url)
     notes += [
         f"{setting.source} sets {setting.key} to {setting.url}, which {agent.title} uses instead of the address"
         " of this run: remove it there"
@@ -101,13 +103,15 @@ def _fill(text: str, url: str) -> str:
     return text.replace("{url}", url).replace("{package}", _PACKAGE)
 
 
-def _note_other_addresses(found: Iterable[ConfiguredUrl], gateway_url: str) -> list[str]:
-    """Say which addresses of the environment the run replaces: a proxy of the user would be skipped."""
+def _note_replaced(replaced: Iterable[ConfiguredUrl], gateway_url: str) -> list[str]:
+    """Say which addresses the run replaces: requests for a proxy or another server of the user would go to the
+    provider, with the credentials for that server.
+    """
     return [
-        f"{setting.key} was {setting.url}; this run replaces it. To send requests there, set it as the base_url"
-        " of an upstream in foveate.yaml"
-        for setting in found
-        if setting.source == ENVIRONMENT and not is_same_server(setting.url, gateway_url)
+        f"{setting.key} {'' if setting.source == ENVIRONMENT else f'in {setting.source} '}was {setting.url};"
+        " this run replaces it. To send requests there, set it as the base_url of an upstream in foveate.yaml"
+        for setting in replaced
+        if not is_same_server(setting.url, gateway_url)
     ]
 
 

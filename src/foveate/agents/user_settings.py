@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from foveate.agents.catalog import Agent, SettingsFile
+from foveate.agents.catalog import COMMON_VARIABLES, Agent, SettingsFile
 from foveate.config.effective import redact_url
 from foveate.config.yaml_parser import parse as parse_yaml
 from foveate.errors import BadSetting
@@ -36,12 +36,17 @@ class ConfiguredUrl:
     overrides_run: bool = False
 
 
-def find_configured_urls(agent: Agent, environment: Mapping[str, str], folder: Path) -> Iterator[ConfiguredUrl]:
-    """Yield the base URLs that are set for an agent in `folder`. Files that cannot be read have none."""
-    for name in agent.variables:
+def find_configured_urls(
+    agent: Agent | None, environment: Mapping[str, str], folder: Path
+) -> Iterator[ConfiguredUrl]:
+    """Yield the base URLs that are set for an agent in `folder`, or in the environment for any other program.
+
+    Files that cannot be read have none.
+    """
+    for name in COMMON_VARIABLES if agent is None else agent.variables:
         if environment.get(name):
             yield ConfiguredUrl(source=ENVIRONMENT, key=name, url=redact_url(environment[name]))
-    for file in agent.settings_files:
+    for file in () if agent is None else agent.settings_files:
         for path in file.paths:
             yield from _find_urls_in_file(file, locate(path, environment, folder))
 

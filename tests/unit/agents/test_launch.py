@@ -44,7 +44,12 @@ def setting(
         ("qwen", {"OPENAI_BASE_URL": f"{URL}/v1"}),
         (
             "aider",
-            {"OPENAI_API_BASE": f"{URL}/v1", "ANTHROPIC_BASE_URL": URL, "ANTHROPIC_API_BASE": URL},
+            {
+                "AIDER_OPENAI_API_BASE": f"{URL}/v1",
+                "OPENAI_API_BASE": f"{URL}/v1",
+                "ANTHROPIC_BASE_URL": URL,
+                "ANTHROPIC_API_BASE": URL,
+            },
         ),
         ("goose", {"ANTHROPIC_HOST": f"{URL}/", "OPENAI_HOST": f"{URL}/"}),
         (
@@ -133,9 +138,14 @@ def test_settings_of_claude_code_that_take_precedence_are_overridden_by_an_optio
         "-p",
         "hi",
     )
+    (replaced,) = result.notes
+    assert replaced.startswith(
+        "env.ANTHROPIC_BASE_URL in /home/ana/settings was https://proxy.example; this run"
+    )
     own = plan("claude", "--settings", "mine.json", configured=[other])
     assert own.arguments == ("claude", "--settings", "mine.json")
-    assert "uses instead of the address of this run" in own.notes[0]
+    (kept,) = own.notes
+    assert "uses instead of the address of this run" in kept
 
 
 def test_the_selected_provider_of_codex_is_this_run_if_it_is_the_gateway() -> None:
@@ -164,6 +174,16 @@ def test_an_address_of_the_user_that_is_replaced_is_named() -> None:
     assert note.startswith("ANTHROPIC_BASE_URL was https://proxy.example; this run replaces it.")
     found = [setting("ANTHROPIC_BASE_URL", GATEWAY, "the environment")]
     assert plan("claude", configured=found).notes == ()
+
+
+@pytest.mark.parametrize("command", ["opencode", "python"])
+def test_an_address_is_named_wherever_a_run_replaces_it(command: str) -> None:
+    """Defect: only those of known agents in the environment were. Others lost their server without a word."""
+    found = [setting("baseURL", "https://vllm.example")]
+
+    (note,) = plan(command, configured=found).notes
+
+    assert "was https://vllm.example; this run replaces it" in note
 
 
 def test_a_login_past_the_gateway_is_named() -> None:

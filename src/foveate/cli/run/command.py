@@ -156,7 +156,7 @@ def _make_plan(
     from foveate.agents.launch import plan_launch
     from foveate.agents.user_settings import find_configured_urls, find_direct_access, find_missing_settings
 
-    found = [] if agent is None else list(find_configured_urls(agent, environment, Path()))
+    found = list(find_configured_urls(agent, environment, Path()))
     direct_access = [] if agent is None else list(find_direct_access(agent, environment, Path()))
     missing = [] if agent is None else list(find_missing_settings(agent, environment, Path()))
     return plan_launch(
