@@ -27,14 +27,18 @@ class ClearableBlock:
     option: ClearingOption
 
 
-def cleared_blocks(chain: HashChain, compactions: Sequence[Compaction]) -> dict[tuple[int, int], ClearedBlock]:
-    """The results of this conversation that are cleared, by position in the chain and block."""
+def cleared_blocks(
+    chain: HashChain, compactions: Sequence[Compaction], *, with_undone: bool = False
+) -> dict[tuple[int, int], ClearedBlock]:
+    """The results of this conversation that are cleared, by position in the chain and block; also those that
+    were cleared and restored, if `with_undone`.
+    """
     return {
         (block.message, block.block): block
         # Of several placeholders for a result, the oldest stays.
         for compaction in sorted(compactions, key=lambda compaction: -compaction.compacted_at)
         if compaction.outcome is CompactionOutcome.RESULTS_CLEARED
-        and compaction.undone_at is None
+        and (with_undone or compaction.undone_at is None)
         and 0 < compaction.messages <= len(chain)
         and chain.hashes[compaction.messages - 1] == compaction.boundary
         for block in compaction.cleared
@@ -77,8 +81,11 @@ def find_clearable_blocks(
     start: int,
     tokens_per_raw_token: float,
 ) -> list[ClearableBlock]:
-    """Find results that can be cleared, in order. `messages` are those of `request`, from `start` on."""
-    known = cleared_blocks(chain, compactions)
+    """Find results that can be cleared, in order. `messages` are those of `request`, from `start` on.
+
+    A result that a user has restored is not cleared again.
+    """
+    known = cleared_blocks(chain, compactions, with_undone=True)
     clearable = []
     for result in find_clearable_results(messages):
         index = start + result.message

@@ -114,6 +114,14 @@ def test_an_undone_clearing_and_a_compacted_head_have_no_edits() -> None:
     assert find_blocks(request, start=4) == []
 
 
+def test_a_restored_result_is_not_cleared_again() -> None:
+    """Defect: it was, at the next moment when that paid, and requests with and without it alternated."""
+    request = make_request(["a.py", "b.py", "a.py"])
+    record = clear(request, [find_blocks(request)[0].block])
+
+    assert find_blocks(request, [replace(record, undone_at=200.0)]) == []
+
+
 def test_of_two_placeholders_for_one_result_the_first_stays() -> None:
     request = make_request(["a.py", "b.py", "a.py"])
     block = find_blocks(request)[0].block
