@@ -12,6 +12,7 @@ from typing import Any
 import anthropic
 import pytest
 
+from foveate.compaction.plan import CompactionOptions
 from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import ChargeTotal, GroupBy
 from foveate.engine.options import AgentOptions, KeepAliveOptions
@@ -84,6 +85,35 @@ def test_a_session_that_returns_after_forty_minutes_reads_its_cache(tmp_path: Pa
     assert totals["ping"].savings.keep_alive == -totals["ping"].dollars
     keys = {request.headers["authorization"] for request in sandbox.requests}
     assert keys == {f"Bearer {KEY}"}
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_a_prompt_that_a_compaction_replaces_is_not_kept_alive(tmp_path: Path, compacts: bool) -> None:
+    """Defect: up to three keep-alives read a prompt that was never sent again."""
+    options = AgentOptions(
+        keep_alive=KeepAliveOptions(enabled=True),
+        compaction=compacts,
+        window_tokens=30_000,
+        compaction_options=CompactionOptions(extractive=True),
+    )
+    history = [
+        {
+            "role": ("user", "assistant")[number % 2],
+            "content": f"Part {number}: " + "the parser is slow. " * 120,
+        }
+        for number in range(21)
+    ]
+    with (
+        running_sandbox() as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+        anthropic.Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0) as client,
+    ):
+        send_messages(client, history)
+        if compacts:
+            wait_until(lambda: len(sandbox.requests) > 1)  # for the summary
+        within_seconds = QUIET_SECONDS if compacts else 30
+
+        assert is_keep_alive_sent(sandbox, after_seconds=291, within_seconds=within_seconds) is not compacts
 
 
 def test_a_keep_alive_to_an_upstream_without_reuse_opens_its_own_connection(tmp_path: Path) -> None:

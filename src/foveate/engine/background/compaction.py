@@ -169,7 +169,7 @@ class SessionCompactor:
             return
         option = self.planner.estimate_compaction(context, assessment)
         plan = assessment.plan(compaction=option)
-        if moment is Moment.EXPIRY and plan.compacts and not self.replace_keep_alive(context, assessment, plan):
+        if moment is Moment.EXPIRY and plan.compacts and self.keep_alive_pays_more(context, assessment, plan):
             return
         if plan.compacts:
             candidate = compaction_candidate(context, must_fit=False)
@@ -179,17 +179,15 @@ class SessionCompactor:
                 exchange, context, due_at=self.planner.decision_before_expiry(context, self._clock())
             )
 
-    def replace_keep_alive(self, context: RequestContext, assessment: EditAssessment, plan: EditPlan) -> bool:
-        """Return whether a compaction is worth more than the planned keep-alive, which it then replaces."""
+    def keep_alive_pays_more(self, context: RequestContext, assessment: EditAssessment, plan: EditPlan) -> bool:
+        """Return whether the planned keep-alive request is worth more than a compaction."""
         if self.keep_alive is None:
-            return True
-        saved_tokens = self.keep_alive.saved_tokens(context)
-        if saved_tokens * assessment.prices.base.uncached > plan.net_dollars:
             return False
-        self.keep_alive.forget(context)
-        return True
+        return self.keep_alive.saved_tokens(context) * assessment.prices.base.uncached > plan.net_dollars
 
     def _start(self, exchange: Exchange, context: RequestContext, candidate: CompactionCandidate) -> None:
+        if self.keep_alive is not None:  # the next request has another prefix
+            self.keep_alive.forget(context)
         # The request as sent, with its breakpoints, so that the summary reads what is cached.
         incoming = exchange.incoming
         sent_request = formats.parse_request(

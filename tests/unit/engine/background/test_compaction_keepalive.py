@@ -40,8 +40,8 @@ class PlannedKeepAlive:
         self.is_forgotten = True
 
 
-@pytest.mark.parametrize(("saved_tokens", "compacts"), [(0, True), (199_000, True), (201_000, False)])
-def test_the_one_that_is_worth_more_replaces_the_other(saved_tokens: float, compacts: bool) -> None:
+@pytest.mark.parametrize(("saved_tokens", "keeps_alive"), [(0, False), (199_000, False), (201_000, True)])
+def test_the_one_that_is_worth_more_is_chosen(saved_tokens: float, keeps_alive: bool) -> None:
     ledger = RecordingLedger()
     compactor = SessionCompactor(
         InMemoryCompactionStore(),
@@ -51,10 +51,9 @@ def test_the_one_that_is_worth_more_replaces_the_other(saved_tokens: float, comp
         holder="this one",
         clock=lambda: 0.0,
     )
-    compactor.keep_alive = keep_alive = PlannedKeepAlive(saved_tokens)
+    compactor.keep_alive = PlannedKeepAlive(saved_tokens)
     context = cast(RequestContext, SimpleNamespace())
 
-    assert compactor.replace_keep_alive(context, ASSESSMENT, PLAN) is compacts
-    assert keep_alive.is_forgotten is compacts
+    assert compactor.keep_alive_pays_more(context, ASSESSMENT, PLAN) is keeps_alive
     compactor.keep_alive = None
-    assert compactor.replace_keep_alive(context, ASSESSMENT, PLAN)
+    assert not compactor.keep_alive_pays_more(context, ASSESSMENT, PLAN)
