@@ -86,15 +86,16 @@ def installed_files(command: Path) -> set[str]:
     return {str(path) for path in files if "__pycache__" not in path.parts}
 
 
-def check_commands(command: Path, folder: Path, **more: str) -> None:
-    """Check `--version`, `service` and `serve` of an installed command, and what other commands show."""
+def check_commands(command: Path, folder: Path) -> None:
+    """Check `--version`, `count`, `replay`, `service` and `serve` of an installed command."""
     assert installed_files(command) == SOURCES
     folder.mkdir(exist_ok=True)
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "FOVEATE_HOME": str(folder)}
     shown = {
         "--version": "foveate 0.1.0",
+        "count README.md": "offline: exact",
+        "replay examples/session.jsonl": "foveate",
         "service install --print": f'ExecStart="{command.resolve()}" "serve"',
-        **more,
     }
     for words, text in shown.items():
         assert text in run_or_skip([str(command), *words.split()], environment)
@@ -120,8 +121,7 @@ def test_uv_installs_the_wheel_as_a_tool(distributions: Distributions, tmp_path:
     environment = distributions.environment(tmp_path) | {"UV_FIND_LINKS": str(distributions.wheel.parent)}
     run_or_skip(["uv", "tool", "install", "foveate[gateway]"], environment)
 
-    others = {"count README.md": "offline: exact", "replay examples/session.jsonl": "foveate"}
-    check_commands(tmp_path / ".local" / "bin" / "foveate", tmp_path / "data", **others)
+    check_commands(tmp_path / ".local" / "bin" / "foveate", tmp_path / "data")
 
 
 def test_pipx_installs_the_source_distribution(distributions: Distributions, tmp_path: Path) -> None:
