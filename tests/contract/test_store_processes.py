@@ -40,6 +40,27 @@ def test_eight_processes_open_a_new_database_at_once_and_exactly_one_gets_the_le
     assert lease.fence == 1
 
 
+_OPEN_AND_CLOSE = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+connection.close()
+"""
+
+
+async def test_a_store_that_is_opened_twice_in_a_process_stays_usable(tmp_path: Path) -> None:
+    """Regression: opening it again released the locks, so another process deleted the WAL file."""
+    path = tmp_path / "foveate.sqlite"
+    async with await open_store(f"sqlite:///{path}") as first:
+        assert await first.compactions.list_compactions(limit=5) == []
+        await (await open_store(f"sqlite:///{path}")).close()
+        other = await asyncio.create_subprocess_exec(sys.executable, "-c", _OPEN_AND_CLOSE, str(path))
+        assert await other.wait() == 0
+
+        assert path.with_name("foveate.sqlite-wal").exists()
+        assert await first.compactions.list_compactions(limit=5) == []
+
+
 @pytest.mark.slow
 def test_four_processes_store_the_same_turns_and_extend_a_session_without_duplicates(
     database_url: str,

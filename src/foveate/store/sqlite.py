@@ -117,6 +117,20 @@ def _unlock_file(file: int) -> None:
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
+def _create_private_file(path: Path) -> None:
+    """Create the file, unless it exists. SQLite gives its other files the same mode.
+
+    An existing file is not opened: closing it would release the locks that SQLite has on it in this process.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _check_access(path: Path) -> None:
+    if path.is_dir() or not os.access(path, os.R_OK | os.W_OK):
+        os.close(os.open(path, os.O_RDWR))  # raises the reason
+
+
 class SQLiteTransaction:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -173,8 +187,8 @@ class SQLiteDatabase:
         try:
             if create:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Conversations are private. SQLite gives its other files the same mode.
-            os.close(os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600))
+                _create_private_file(path)
+            _check_access(path)
         except OSError as error:
             if not create and isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise NothingKept(str(path)) from None
