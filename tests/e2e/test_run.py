@@ -247,7 +247,7 @@ def test_two_runs_at_once_have_a_gateway_each_and_one_store(place: Place) -> Non
     assert second.stdout.split()[1].partition("/run/")[0] != first_url.partition("/run/")[0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_signals_reach_the_agent_and_its_end_is_the_exit_code(number: signal.Signals, place: Place) -> None:
     process, pid, url = place.start(WAIT)
 
@@ -259,17 +259,42 @@ def test_signals_reach_the_agent_and_its_end_is_the_exit_code(number: signal.Sig
     assert not answers(url)
 
 
-def test_an_interrupt_of_the_terminal_is_left_to_the_agent(place: Place) -> None:
-    script = "import signal; signal.signal(signal.SIGINT, lambda *_: sys.exit(3))\n" + WAIT
-    process, pid, _ = place.start(script)
+def test_an_interrupt_of_the_run_alone_reaches_the_agent(place: Place) -> None:
+    process, pid, _ = place.start(
+        f"import signal; signal.signal(signal.SIGINT, lambda *_: sys.exit(3)); {WAIT}"
+    )
 
-    process.send_signal(signal.SIGINT)  # the run itself ignores it
-    time.sleep(0.5)
-    assert process.poll() is None
-    os.kill(pid, signal.SIGINT)
+    process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
 
     assert process.returncode == 3
+    assert not is_alive(pid)
+
+
+def test_an_interrupt_of_the_terminal_reaches_the_agent_once(place: Place) -> None:
+    """The terminal sends it to both. Two would end an agent that asks after the first."""
+    script = (
+        "import signal; count = 0\n"
+        "def interrupt(*_):\n    global count; count += 1\n"
+        "signal.signal(signal.SIGINT, interrupt); print('ready', flush=True)\n"
+        "while not count: time.sleep(0.05)\n"
+        "time.sleep(0.5); sys.exit(count)"
+    )
+    pid, terminal = pty.fork()
+    if not pid:
+        os.chdir(place.folder)
+        os.execvpe(place.arguments(script)[0], place.arguments(script), place.environment)
+    shown = b""
+    while b"ready" not in shown:
+        shown += os.read(terminal, 1_000)
+    os.write(terminal, b"\x03")
+    with suppress(OSError):  # until the other side is closed
+        while os.read(terminal, 1_000):
+            pass
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+
+    assert os.waitstatus_to_exitcode(status) == 1
 
 
 def test_a_killed_run_takes_its_gateway_along_and_changes_no_file(place: Place) -> None:

@@ -58,6 +58,7 @@ def command(
                             "how": agent.how,
                             "pointed": [],
                             "bypasses": [],
+                            "direct_access": [],
                             "seen_at": seen.get(agent.name),
                         }
                         for agent in (missing if all_ else [])
@@ -109,6 +110,7 @@ def _agent_object(found: "InstalledAgent", seen: Mapping[str, float]) -> dict[st
         "how": found.agent.how,
         "pointed": [{"source": url.source, "key": url.key, "url": url.url} for url in found.pointed],
         "bypasses": [{"source": url.source, "key": url.key, "url": url.url} for url in found.bypasses],
+        "direct_access": list(found.direct_access),
         "seen_at": seen.get(found.agent.name),
     }
 

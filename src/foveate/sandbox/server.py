@@ -158,4 +158,7 @@ def serve(listener: socket.socket, *, script: Script | None, providers: frozense
     uvicorn_server = build_server(SandboxApp(sandbox, providers=providers))
     # An interrupt while the loop starts must not leave a coroutine that is never awaited.
     with asyncio.Runner(loop_factory=uvicorn_server.config.get_loop_factory()) as runner:
-        runner.run(uvicorn_server.serve(sockets=[listener]))
+        try:
+            runner.run(uvicorn_server.serve(sockets=[listener]))
+        except asyncio.CancelledError:  # Python 3.11 does not count an interrupt just before the loop runs
+            raise KeyboardInterrupt from None

@@ -6,14 +6,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from foveate.errors import CannotStart
 
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP)
-# The terminal sends these to the agent as well; only the agent decides what they mean.
-_IGNORED = (signal.SIGINT, signal.SIGQUIT)
+# A terminal sends these to the agent as well; only the agent decides what they mean.
+_OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 _SIGNAL_CODE = 128
 
 
@@ -49,7 +50,7 @@ def _wait(process: "subprocess.Popen[bytes]") -> int:
 
 @contextmanager
 def _handled_signals() -> Iterator[list[int]]:
-    """Ignore signals of the terminal and forward those to this process; yields the list for the process id."""
+    """Forward signals to the agent, unless a terminal sends them to both; yields a list for its process id."""
     target: list[int] = []
 
     def forward(number: int, _: FrameType | None) -> None:
@@ -57,16 +58,26 @@ def _handled_signals() -> Iterator[list[int]]:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def ignore(_: int, __: FrameType | None) -> None:
-        """Do nothing. A function, because the agent would inherit SIG_IGN."""
+    def forward_without_terminal(number: int, frame: FrameType | None) -> None:
+        if not _is_in_foreground():
+            forward(number, frame)
 
     previous: dict[int, Any] = {number: signal.signal(number, forward) for number in _FORWARDED}
-    previous |= {number: signal.signal(number, ignore) for number in _IGNORED}
+    previous |= {number: signal.signal(number, forward_without_terminal) for number in _OF_TERMINAL}
     try:
         yield target
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _is_in_foreground() -> bool:
+    """Return whether the terminal sends its signals to this process and the agent."""
+    try:
+        with Path("/dev/tty").open("rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
 
 
 @contextmanager
