@@ -15,6 +15,7 @@ from foveate.compaction.facts.rules import find_whole
 from foveate.compaction.facts.statements import Statement, StatementKind, find_statement_subject
 from foveate.compaction.facts.subjects import Subject, ValueType, split_words
 from foveate.compaction.facts.texts import Speaker
+from foveate.compaction.facts.values import find_mentions
 
 _MAX_ELLIPSIS_DISTANCE = 12
 _MAX_ELLIPSIS_VALUES = 2
@@ -68,6 +69,11 @@ def _complete(statement: Statement, before: Statement | None, earlier: Sequence[
         or find_rename(statement) is not None
     ):
         return statement
+    others = {
+        mention.value
+        for mention in find_mentions(statement.text).mentions
+        if mention.value_type is not ValueType.NAME and mention.value not in language().number_words
+    } - value.all_values
     is_announced = (
         subject.has_cue or language().interjections.match(statement.text) is not None or _points_back(subject)
     )
@@ -80,7 +86,9 @@ def _complete(statement: Statement, before: Statement | None, earlier: Sequence[
         candidates = [
             (number, earlier[number])
             for number in numbers
-            if value_type in earlier[number].subject.values and _is_from_user(earlier[number])
+            if value_type in earlier[number].subject.values
+            and _is_from_user(earlier[number])
+            and others <= earlier[number].subject.all_values  # otherwise it says more
         ]
         shared = [_count_shared(old, context) for _, old in candidates]
         most = max(shared, default=0)
@@ -214,15 +222,15 @@ def _find_edits(old: Statement, removed: Set[str], new: Statement, added: Set[st
             edits[value] = start, end, _OMITTED
             continue
         new_start, new_end = new_places[number]
-        new_unit_end = _find_unit_end(new.text, new_end)
+        new_unit_end = find_unit_end(new.text, new_end)
         # "6 pm" and "7" become "7 pm"; "30 s" and "2 minutes" become "2 minutes".
         is_bare = new_unit_end == new_end and not new.text[new_start:new_end].strip("0123456789.,")
-        unit_end = end if is_bare else _find_unit_end(old.text, end)
+        unit_end = end if is_bare else find_unit_end(old.text, end)
         edits[value] = start, unit_end, new.text[new_start:new_unit_end]
     return edits
 
 
-def _find_unit_end(text: str, end: int) -> int:
+def find_unit_end(text: str, end: int) -> int:
     """Where the unit after a value ends: "240 euros", "6 pm", "30 s"."""
     match = _UNIT.match(text, end)
     words = language()

@@ -23,11 +23,13 @@ class Language:
 
     update_cues: re.Pattern[str]
     update_words: frozenset[str]
+    weak_cues: re.Pattern[str]
     correction_cues: frozenset[str]
     interjections: re.Pattern[str]
     attribute_cues: frozenset[str]
     determiners: frozenset[str]
     prepositions: frozenset[str]
+    clock_prepositions: frozenset[str]
     auxiliaries: frozenset[str]
     conjunctions: re.Pattern[str]
     before_infinitives: frozenset[str]
@@ -62,11 +64,13 @@ def language() -> Language:
     return Language(
         update_cues=compile_phrases(table["update_cues"]),
         update_words=frozenset(word for phrase in table["update_cues"] for word in phrase.split()),
+        weak_cues=compile_phrases(table["weak_cues"]),
         correction_cues=frozenset(table["correction_cues"]),
         interjections=compile_phrases(table["interjections"]),
         attribute_cues=frozenset(table["attribute_cues"]),
         determiners=frozenset(table["determiners"]),
         prepositions=frozenset(table["prepositions"]),
+        clock_prepositions=frozenset(table["clock_prepositions"]),
         auxiliaries=frozenset(table["auxiliaries"]),
         conjunctions=compile_phrases(table["conjunctions"]),
         before_infinitives=frozenset(table["before_infinitives"]),

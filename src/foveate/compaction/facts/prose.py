@@ -29,11 +29,11 @@ _MANY_LINES = 12
 
 def prose_sentences(text: str) -> Iterator[tuple[int, int]]:
     """The ranges of whole sentences of prose in a text."""
-    is_document = text.count("\n") >= _MANY_LINES
+    lines = text.strip().count("\n")
     for block_start, block_end in prose_blocks(text):
         for start, end in sentence_ranges(text[block_start:block_end]):
             sentence = text[block_start + start : block_start + end]
-            if not _is_fragment(sentence, is_document=is_document):
+            if not _is_fragment(sentence, lines):
                 yield block_start + start, block_start + end
 
 
@@ -62,17 +62,20 @@ def _is_other(line: str) -> bool:
     return _INDENTED.match(line) is not None and _LIST_ITEM.match(line) is None
 
 
-def _is_fragment(sentence: str, *, is_document: bool) -> bool:
+def _is_fragment(sentence: str, lines: int) -> bool:
+    """Return whether a sentence of a text with some line ends is not whole."""
     bare = sentence.strip()
     if bare.endswith(_LEAD_INS):
         return True
     if bare.endswith(_ENDS) or (not bare.isascii() and max(bare) > "\u2e80"):
         return False
     words = bare.split()
-    if len(words) < _MIN_WORDS or words[-1].strip(",:;").lower() in language().open_ends:
+    # People who type one line often leave out the full stop: "… if nobody's in".
+    is_open = lines > 0 and words[-1:] and words[-1].strip(",:;").lower() in language().open_ends
+    if len(words) < _MIN_WORDS or is_open:
         return len(words) > 1 or not bare
     # In a document, a line without an end is a title, a caption or a line of output, unless it is an item.
-    return is_document and _LIST_ITEM.match(sentence) is None and ":" not in bare
+    return lines >= _MANY_LINES and _LIST_ITEM.match(sentence) is None and ":" not in bare
 
 
 def mask_quotations(sentence: str) -> str:

@@ -35,7 +35,7 @@ _CLAUSE_END = re.compile(r"[,;:(–—]")
 # Nor do titles, and numbers before a month: "am 3. Mai".
 _MONTH = r"(?:Jan|Feb|M[aä]r|Apr|Ma[iy]|Jun|Jul|Aug|Sep|O[ck]t|Nov|De[cz])"
 _SENTENCE_END = re.compile(
-    r"[.!?](?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bz\.B\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bMs\.)(?<!\bSt\.)(?<!\bNr\.)"
+    r"[.!?](?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bz\.B\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bMs\.)(?<!\bProf\.)(?<!\bSt\.)(?<!\bNr\.)"
     rf"(?:(?<!\d\.)|(?!\s{_MONTH}))\s+|[。！？]"
 )
 _QUESTION_ENDS = ("?", "？")

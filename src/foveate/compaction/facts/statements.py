@@ -166,7 +166,7 @@ def _read_prose(text: str, speaker: Speaker, message_index: int, text_index: int
         label = find_label(sentence) if speaker is Speaker.USER else ""
         if is_document and not (label or _is_constraint(sentence, speaker)):
             continue
-        if is_question(sentence) and not _is_constraint(sentence, speaker):
+        if is_question(sentence) and not (_is_constraint(sentence, speaker) or _asks_for_change(sentence)):
             continue
         subject = find_statement_subject(sentence, speaker)
         kind = _classify(sentence, subject, speaker)
@@ -187,6 +187,16 @@ def _read_prose(text: str, speaker: Speaker, message_index: int, text_index: int
             remaining -= 1
             if not remaining:
                 return
+
+
+def _asks_for_change(question: str) -> bool:
+    """Return whether a question asks for another value: "Can you move it to 5 pm?"."""
+    words = language()
+    return (
+        words.request_cues.match(question) is not None
+        and words.update_cues.search(question) is not None
+        and find_statement_subject(question).has_hard_value
+    )
 
 
 # What the assistant says counts if it is one of these.

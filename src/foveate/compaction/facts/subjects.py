@@ -19,12 +19,13 @@ _TRAILING = ".,:'’-/=+&"
 _CURRENCY_SIGNS = "$€£¥"
 _DIGITS = re.compile(r"\d{1,20}(?:[.,]\d{1,20}){0,3}")
 _MEASURE = re.compile(r"\d{1,20}(?:[.,]\d{1,20}){0,3}(?:[a-zµ°%]{1,4}|²|³)")
-_CLOCK = re.compile(r"\d{1,2}[:.h]\d{2}(?::\d{2})?(?:am|pm)?|\d{1,2}(?:am|pm)", re.IGNORECASE)
+_CLOCK = re.compile(r"(?:[01]?\d|2[0-4])[:.h][0-5]\d(?::\d{2})?(?:am|pm)?|\d{1,2}(?:am|pm)", re.IGNORECASE)
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./](?:\d{2}){1,2}|\d{2}-\d{2}")
 _DOTTED = re.compile(
     r"v?\d{1,9}(?:\.\d{1,9}){2,4}(?:[a-z_-][\w-]{0,40})?|v\d{1,9}(?:\.\d{1,9}){0,4}", re.IGNORECASE
 )
 _ORDINAL = re.compile(r"\d{1,3}(?:st|nd|rd|th|º|ª|er|e)", re.IGNORECASE)
+_DAY = re.compile(r"\d{1,2}(?:st|nd|rd|th)?")
 _HOST = re.compile(r"[\w-]{1,60}(?:\.[\w-]{1,60}){0,6}\.[a-z]{2,12}", re.IGNORECASE)
 _OPENING = re.compile(
     r"(?:(?:now|then|next|also|and|ok|okay|please|first|jetzt|dann|bitte)[\s,]{1,3}){1,4}", re.IGNORECASE
@@ -153,7 +154,9 @@ class Subject:
 
 
 @dataclass(slots=True)
-class _Token:
+class Token:
+    """A word or a number with what it is in its sentence."""
+
     text: str
     lower: str
     start: int
@@ -206,7 +209,7 @@ def find_subject(sentence: str, *, with_clauses: bool = False) -> Subject:
     )
 
 
-def _moves_to_value(tokens: Sequence[_Token]) -> bool:
+def _moves_to_value(tokens: Sequence[Token]) -> bool:
     """Return whether something changes to a value: "slides to 28 November", but not "from 9:00 to 17:00"."""
     return not any(token.lower in _ORIGINS for token in tokens) and any(
         token.lower in _TARGETS
@@ -279,7 +282,7 @@ def _clause_ranges(sentence: str) -> Iterator[tuple[int, int]]:
     yield start, len(sentence)
 
 
-def _read_clause(sentence: str, start: int, end: int, cue_spans: Sequence[tuple[int, int]]) -> list[_Token]:
+def _read_clause(sentence: str, start: int, end: int, cue_spans: Sequence[tuple[int, int]]) -> list[Token]:
     tokens = _split_tokens(sentence, start, end)
     for token in tokens if cue_spans else ():
         is_in_cue = any(cue_start <= token.start < cue_end for cue_start, cue_end in cue_spans)
@@ -292,15 +295,21 @@ def _read_clause(sentence: str, start: int, end: int, cue_spans: Sequence[tuple[
     return tokens
 
 
-def _is_in_gap(token: _Token, cue_spans: Sequence[tuple[int, int]]) -> bool:
+def read_tokens(sentence: str) -> list[Token]:
+    return _read_clause(
+        sentence, 0, len(sentence), [match.span() for match in language().update_cues.finditer(sentence)]
+    )
+
+
+def _is_in_gap(token: Token, cue_spans: Sequence[tuple[int, int]]) -> bool:
     """Return whether words of a cue stand on both sides: "not … any more"."""
     end = token.start + len(token.text)
     return any(start < token.start and end < cue_end for start, cue_end in cue_spans)
 
 
-def _split_tokens(sentence: str, start: int, end: int) -> list[_Token]:
+def _split_tokens(sentence: str, start: int, end: int) -> list[Token]:
     function_words = language().function_words
-    tokens: list[_Token] = []
+    tokens: list[Token] = []
     for match in _TOKEN.finditer(sentence, start, end):
         text = match[0].rstrip(_TRAILING)
         if text:
@@ -308,18 +317,20 @@ def _split_tokens(sentence: str, start: int, end: int) -> list[_Token]:
             is_letter = len(text) == 1 and text.isupper() and text != "I" and bool(tokens)  # "server A"
             is_acronym = len(text) == 2 and text.isupper() and lower != "ok"  # "CI"
             is_function_word = lower in function_words and not (is_letter or is_acronym)
-            tokens.append(_Token(text, lower, match.start(), is_function_word))
+            tokens.append(Token(text, lower, match.start(), is_function_word))
     return tokens
 
 
-def _mark_hard_values(tokens: Sequence[_Token], *, is_german: bool) -> None:
+def _mark_hard_values(tokens: Sequence[Token], *, is_german: bool) -> None:
     words = language()
-    before: _Token | None = None  # the value that ends just before
+    before: Token | None = None  # the value that ends just before
     for number, token in enumerate(tokens):
         if token.continues:
             continue
         if number and not (tokens[number - 1] is before or tokens[number - 1].continues):
-            before = None
+            is_of = tokens[number - 1].lower in _OF_WORDS and tokens[number - 2] is before
+            if not (before and is_of and _ORDINAL.fullmatch(before.text)):  # "the 3rd of March"
+                before = None
         following = tokens[number + 1 : number + 1 + _MAX_VALUE_WORDS]
         lower = token.lower
         if lower in words.number_words and not token.is_cue:
@@ -339,12 +350,16 @@ def _mark_hard_values(tokens: Sequence[_Token], *, is_german: bool) -> None:
         ):
             _mark(token, ValueType.DATE)
         elif lower in words.months and (
-            token.text[0].isupper() or (before and before.value_type is ValueType.NUMBER)
+            token.text[0].isupper()
+            or (before and before.value_type is ValueType.NUMBER)
+            or (len(lower) > 3 and following and _DAY.fullmatch(following[0].text))
         ):
             if before is not None and before.value_type is ValueType.NUMBER:
-                before.value_type = ValueType.DATE
+                before.value_type, token.continues = ValueType.DATE, True
+                if tokens[number - 1] is not before:
+                    tokens[number - 1].continues = True
+                    before.value += f" {tokens[number - 1].lower}"
                 before.value += f" {lower}"
-                token.continues = True
             elif following and (_DIGITS.fullmatch(following[0].text) or _ORDINAL.fullmatch(following[0].text)):
                 _mark(token, ValueType.DATE, following[:1])
             elif len(lower) > 3:
@@ -358,7 +373,7 @@ def _mark_hard_values(tokens: Sequence[_Token], *, is_german: bool) -> None:
             before = token
 
 
-def _is_split_code(token: _Token, following: _Token) -> bool:
+def _is_split_code(token: Token, following: Token) -> bool:
     """Return whether two words are one code: "EH6 6JH", "RAL 9010", "M-KL 4410"."""
     return (
         _CAPITALS.fullmatch(token.text) is not None
@@ -369,10 +384,10 @@ def _is_split_code(token: _Token, following: _Token) -> bool:
 
 
 def _mark(
-    token: _Token,
+    token: Token,
     value_type: ValueType,
-    following: Sequence[_Token] = (),
-    is_part: Callable[[_Token], bool] = bool,
+    following: Sequence[Token] = (),
+    is_part: Callable[[Token], bool] = bool,
 ) -> None:
     token.value_type, token.value = value_type, token.lower
     for other in following:
@@ -407,7 +422,7 @@ def _word_type(text: str) -> ValueType | None:
     return ValueType.CODE
 
 
-def _is_house_number(token: _Token, following: _Token) -> bool:
+def _is_house_number(token: Token, following: Token) -> bool:
     """Return whether an address starts with a number: "14 Elm Street"."""
     return (
         _HOUSE_NUMBER.fullmatch(token.text) is not None
@@ -418,7 +433,7 @@ def _is_house_number(token: _Token, following: _Token) -> bool:
     )
 
 
-def _mark_names(tokens: Sequence[_Token], *, is_german: bool) -> None:
+def _mark_names(tokens: Sequence[Token], *, is_german: bool) -> None:
     """Mark capitalized words; in German, where every noun is capitalized, only two or more in a row."""
     number = 0
     while number < len(tokens):
@@ -445,7 +460,7 @@ def _mark_names(tokens: Sequence[_Token], *, is_german: bool) -> None:
         number = max(end, number + 1)
 
 
-def _is_name_word(token: _Token) -> bool:
+def _is_name_word(token: Token) -> bool:
     return (
         token.text[0].isupper()
         and token.value_type is None
@@ -453,7 +468,7 @@ def _is_name_word(token: _Token) -> bool:
     )
 
 
-def _is_adjacent(tokens: Sequence[_Token], number: int) -> bool:
+def _is_adjacent(tokens: Sequence[Token], number: int) -> bool:
     before, token = tokens[number - 1], tokens[number]
     return token.start - before.start - len(before.text) == 1
 
@@ -463,7 +478,7 @@ def split_words(text: str) -> list[str]:
 
 
 def _build_subject(
-    clauses: Sequence[Sequence[_Token]],
+    clauses: Sequence[Sequence[Token]],
     *,
     parts: tuple[frozenset[str], ...],
     has_cue: bool,
@@ -536,7 +551,7 @@ def _build_subject(
     )
 
 
-def _find_heads(tokens: Sequence[_Token]) -> frozenset[str]:
+def _find_heads(tokens: Sequence[Token]) -> frozenset[str]:
     """The first word; and what a verb at the start is about: "Set the log level to …"."""
     first = next((number for number, token in enumerate(tokens) if _is_content(token)), None)
     if first is None:
@@ -548,7 +563,7 @@ def _find_heads(tokens: Sequence[_Token]) -> frozenset[str]:
     return frozenset(heads)
 
 
-def _units(tokens: Sequence[_Token]) -> Iterator[tuple[str, str]]:
+def _units(tokens: Sequence[Token]) -> Iterator[tuple[str, str]]:
     """Each number with what it counts."""
     dimensions = language().dimensions
     number = ""
@@ -567,7 +582,7 @@ def _units(tokens: Sequence[_Token]) -> Iterator[tuple[str, str]]:
             number = ""
 
 
-def _phrases(tokens: Sequence[_Token]) -> Iterator[tuple[str, ...]]:
+def _phrases(tokens: Sequence[Token]) -> Iterator[tuple[str, ...]]:
     determiners = language().determiners
     for number, token in enumerate(tokens):
         if token.lower in determiners and token.text != "I" and not token.continues:
@@ -578,7 +593,7 @@ def _phrases(tokens: Sequence[_Token]) -> Iterator[tuple[str, ...]]:
                 yield phrase
 
 
-def _find_topic(tokens: Sequence[_Token]) -> tuple[str, ...]:
+def _find_topic(tokens: Sequence[Token]) -> tuple[str, ...]:
     """Stems of the words between an article at the start and the next word without a meaning of its own."""
     start = next((number for number, token in enumerate(tokens) if not token.is_cue), len(tokens))
     if start == len(tokens) or tokens[start].lower not in language().determiners:
@@ -587,13 +602,13 @@ def _find_topic(tokens: Sequence[_Token]) -> tuple[str, ...]:
     return tuple(find_stem(token.lower.removesuffix("'s")) for token in topic)
 
 
-def _find_condition(tokens: Sequence[_Token]) -> str:
+def _find_condition(tokens: Sequence[Token]) -> str:
     if not tokens or tokens[0].is_cue or tokens[0].lower not in language().prepositions:
         return ""
     return next((find_stem(token.lower) for token in tokens[1:3] if _is_content(token)), "")
 
 
-def _qualifiers(tokens: Sequence[_Token]) -> Iterator[tuple[str, str]]:
+def _qualifiers(tokens: Sequence[Token]) -> Iterator[tuple[str, str]]:
     prepositions = language().prepositions
     for number, token in enumerate(tokens[:-1]):
         if token.lower in prepositions and number and _is_content(tokens[number - 1]):
@@ -611,7 +626,7 @@ def _qualifiers(tokens: Sequence[_Token]) -> Iterator[tuple[str, str]]:
             yield token.relation, token.value
 
 
-def _is_negated(tokens: Sequence[_Token]) -> bool:
+def _is_negated(tokens: Sequence[Token]) -> bool:
     """Return whether a clause has a negation: not "no longer", which announces a change, nor "no more than"."""
     negations = rules().negations
     return any(
@@ -622,7 +637,7 @@ def _is_negated(tokens: Sequence[_Token]) -> bool:
     )
 
 
-def _has_unique_value(tokens: Sequence[_Token]) -> bool:
+def _has_unique_value(tokens: Sequence[Token]) -> bool:
     if any(token.lower in _ONLY_WORDS for token in tokens):
         return True
     for number, token in enumerate(tokens):
@@ -635,7 +650,7 @@ def _has_unique_value(tokens: Sequence[_Token]) -> bool:
     return False
 
 
-def _unmark_qualifiers(tokens: Sequence[_Token]) -> None:
+def _unmark_qualifiers(tokens: Sequence[Token]) -> None:
     """Let names and numbers count as words if they say what a value belongs to.
 
     "The train to Porto departs at 10:20." "The fee of stall 7 is 30 euros."
@@ -676,7 +691,7 @@ def _unmark_qualifiers(tokens: Sequence[_Token]) -> None:
             token.continues = False
 
 
-def _follows_verb(tokens: Sequence[_Token], number: int) -> bool:
+def _follows_verb(tokens: Sequence[Token], number: int) -> bool:
     """Return whether a number counts something after a verb: "Rent 12 chairs", "The tent fits 4 people"."""
     if number == 1:
         return language().request_cues.fullmatch(tokens[0].lower) is not None
@@ -688,7 +703,7 @@ def _follows_verb(tokens: Sequence[_Token], number: int) -> bool:
     )
 
 
-def _is_qualifying_date(tokens: Sequence[_Token], number: int) -> bool:
+def _is_qualifying_date(tokens: Sequence[Token], number: int) -> bool:
     """Return whether a date tells which thing is meant: "The invoice from May is 300 euros."."""
     after = tokens[number + 1 : number + 1 + _MAX_VALUE_WORDS]
     following = next((token for token in after if not token.continues), None)
@@ -706,7 +721,7 @@ def _is_qualifying_date(tokens: Sequence[_Token], number: int) -> bool:
 _MAX_KEY_POSITION = 3
 
 
-def _is_leading_number(tokens: Sequence[_Token], number: int) -> bool:
+def _is_leading_number(tokens: Sequence[Token], number: int) -> bool:
     """Return whether a number is part of the name at the start: "Step 0 of …", "The table 3 is …"."""
     start = 1 if tokens[0].lower in language().determiners else 0
     return (
@@ -718,7 +733,7 @@ def _is_leading_number(tokens: Sequence[_Token], number: int) -> bool:
     )
 
 
-def _is_content(token: _Token) -> bool:
+def _is_content(token: Token) -> bool:
     is_word = token.value_type is None and not token.continues and not token.is_cue
     return is_word and not token.is_function_word
 

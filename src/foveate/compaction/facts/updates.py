@@ -27,6 +27,14 @@ from foveate.compaction.facts.language import find_stem, language
 from foveate.compaction.facts.statements import Statement, StatementKind, find_statement_subject
 from foveate.compaction.facts.subjects import POSSESSIVE, Subject, ValueType, split_words
 from foveate.compaction.facts.texts import Speaker
+from foveate.compaction.facts.value_updates import (
+    ChangedValue,
+    ValueIndex,
+    find_other_changes,
+    is_same_kind,
+    write_changes,
+)
+from foveate.compaction.facts.values import find_mentions, split_parts
 from foveate.errors import UnreadableInput
 
 if TYPE_CHECKING:
@@ -76,6 +84,17 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
     postings: dict[str, list[int]] = {}
     replaced: dict[int, int] = {}
     known = list(statements)
+    values = ValueIndex()
+    echoes = _Echoes()
+
+    def are_different(one: Subject, other: Subject) -> bool:
+        if one.is_negated or other.is_negated or (one.is_step and other.is_step):
+            return True  # "Never touch table 3." "Never touch table 4."
+        return (
+            are_in_same_slot(one, other)
+            or have_other_qualifiers(one, other)
+            or _have_other_topics(one, other, vocabulary.similarity)
+        )
 
     def find_degrees(statement: Statement, before: Statement | None) -> dict[int, float]:
         hits: Counter[int] = Counter()
@@ -98,12 +117,40 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
                 degrees[earlier] = degree
         return degrees
 
+    def find_changes(number: int, before: Statement | None) -> dict[int, list[ChangedValue]]:
+        statement = statements[number]
+        changes: dict[int, list[ChangedValue]] = {}
+        if statement.speaker is Speaker.USER and not (statement.is_quoted or statement.is_summary):
+            text = before.text if before else ""
+            replies = _replies(statements, number)
+            for change in values.find_changes(statement, text, replies, known, replaced, are_different):
+                changes.setdefault(change.number, []).append(change)
+        return changes
+
     def add_postings(number: int) -> None:
         for key in _statement_keys(known[number]):
             posting = postings.setdefault(key, [])
             posting.append(number)
             if len(posting) > _MAX_POSTINGS:
                 del posting[0]
+        values.add(number, known[number])
+        echoes.add(number, known[number])
+
+    def replace_by(number: int, current: Mapping[int, Statement | None]) -> None:
+        for earlier, rest in current.items():
+            replaced[earlier] = number
+            if rest is not None:
+                known.append(rest)
+                add_postings(len(known) - 1)
+            if known[earlier].speaker is Speaker.USER:
+                kept = _values(statements[number]) | (_values(rest) if rest else frozenset())
+                for echo in echoes.find(_values(known[earlier]) - kept):
+                    if (
+                        echo not in replaced
+                        and not is_repeated(known[echo], statements[number])
+                        and known[echo].message_index < statements[number].message_index
+                    ):
+                        replaced[echo] = number
 
     for number, statement in enumerate(statements):
         before = statements[number - 1] if number and is_same_text(statements[number - 1], statement) else None
@@ -123,16 +170,117 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
                 degrees = find_degrees(update, None)
             if statement.completes is not None and statement.completes not in replaced:
                 degrees[statement.completes] = _EXACT
+            changes = find_changes(number, before)
             for earlier in _select_outdated(degrees, known):
-                is_cancelled = _cancels(update, known[earlier])
-                amended[earlier] = None if is_cancelled else amend(known[earlier], update)
-        for earlier, current in amended.items():
-            replaced[earlier] = number
-            if current is not None:
-                known.append(current)
-                add_postings(len(known) - 1)
+                old = known[earlier]
+                if _cancels(update, old):
+                    amended[earlier] = _without_cancelled(old, update)
+                    continue
+                current = amend(old, update)
+                loses_names = not update.subject.has_cue and _loses_names(old, update)
+                found = changes.get(earlier)
+                if found and (
+                    current is not None
+                    or loses_names
+                    or _hard_values(old) - _values(update) > {found[0].old.value}
+                ):
+                    current = _write(old, statement, found)
+                if current is not None or not loses_names:
+                    amended[earlier] = current
+                    changes.pop(earlier, None)
+            settled = [
+                mention
+                for earlier, current in amended.items()
+                if known[earlier].speaker is Speaker.USER
+                for mention in find_mentions(known[earlier].text).mentions
+                if current is None or mention.value not in _values(current)
+            ]
+            for earlier, found in changes.items():
+                if not any(is_same_kind(change.new, mention) for change in found for mention in settled):
+                    amended[earlier] = _write(known[earlier], statement, found)
+        replace_by(number, amended)
         add_postings(number)
     return Updates(known, replaced, len(statements))
+
+
+def _replies(statements: Sequence[Statement], number: int) -> list[str]:
+    """What the assistant says just before a statement and just after it."""
+    replies: list[str] = []
+    for step in (-1, 1):
+        position = number + step
+        while 0 <= position < len(statements) and abs(position - number) <= _MAX_REPLIES:
+            other = statements[position]
+            if other.speaker is Speaker.MODEL:
+                replies.append(other.text)
+            elif other.message_index != statements[number].message_index:
+                break
+            position += step
+    return replies
+
+
+_MAX_REPLIES = 6
+
+
+class _Echoes:
+    """Statements of the assistant, by value. If what they repeat changes, they are no longer true either."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, list[int]] = {}
+
+    def add(self, number: int, statement: Statement) -> None:
+        if statement.speaker is Speaker.MODEL:
+            for value in _values(statement):
+                numbers = self._numbers.setdefault(value, [])
+                numbers.append(number)
+                del numbers[:-_MAX_POSTINGS]
+
+    def find(self, values: Set[str]) -> set[int]:
+        return {number for value in values for number in self._numbers.get(value, ())}
+
+
+def _without_cancelled(old: Statement, new: Statement) -> Statement | None:
+    """The other items of a list of which one is called off."""
+    parts = split_parts(old.text)
+    rest = [
+        part
+        for part in parts
+        if not any(cancelled <= _all_words(find_statement_subject(part)) for cancelled in new.cancelled)
+    ]
+    if len(parts) < _MIN_LIST_PARTS or len(rest) == len(parts):
+        return None
+    return _with_text(old, "".join(rest).rstrip(" ,;"))
+
+
+_MIN_LIST_PARTS = 3
+
+
+def _loses_names(old: Statement, new: Statement) -> bool:
+    """Return whether the new statement gives one name where parts of the old one give several."""
+    named = [
+        [mention for mention in find_mentions(statement.text).mentions if mention.value_type is ValueType.NAME]
+        for statement in (old, new)
+    ]
+    said = {mention.value for mention in named[1]}
+    return len({mention.part for mention in named[0] if mention.value not in said}) > len(said) > 0
+
+
+def _values(statement: Statement) -> frozenset[str]:
+    return frozenset(mention.value for mention in find_mentions(statement.text).mentions)
+
+
+def _hard_values(statement: Statement) -> frozenset[str]:
+    mentions = find_mentions(statement.text).mentions
+    return frozenset(mention.value for mention in mentions if mention.value_type is not ValueType.NAME)
+
+
+def _write(old: Statement, new: Statement, changes: Sequence[ChangedValue]) -> Statement:
+    """The old statement with changed values, and others that the new one gives too."""
+    others = find_other_changes(changes[0].number, old, new, changes)
+    return _with_text(old, write_changes(old, new, [*changes, *others]))
+
+
+def _with_text(statement: Statement, text: str) -> Statement:
+    return replace(statement, text=text, subject=find_statement_subject(text, statement.speaker))
 
 
 def _is_same_summary(old: Statement, new: Statement) -> bool:

@@ -6,7 +6,8 @@ from itertools import zip_longest
 import pytest
 
 import foveate
-from tests.support import blind_conversations, everyday_conversations
+from tests.support import blind_conversations, dialogues, everyday_conversations
+from tests.support.dialogues import Dialogue
 from tests.support.free_conversations import DEV, MORE_DEV, TEST, FreeConversation
 from tests.support.unseen_conversations import HELD_OUT, TUNED
 
@@ -46,6 +47,31 @@ def test_free_words_update_statements_and_all_others_stay(
     stale = [phrase for talk, summary in summaries for phrase in talk.gone if phrase in summary]
     assert len(lost) <= max_lost
     assert len(stale) <= max_stale
+
+
+@pytest.mark.parametrize(
+    ("half", "max_stale", "max_lost"),
+    [(dialogues.TUNED, 14, 0), (dialogues.BLIND, 16, 4)],
+    ids=["tuned", "blind"],
+)
+def test_dialogues_update_single_values_and_all_others_stay(
+    half: Sequence[Dialogue], max_stale: int, max_lost: int
+) -> None:
+    summaries = [
+        (dialogue, foveate.summarize(dialogue.messages(), limit_tokens=400).lower()) for dialogue in half
+    ]
+
+    lost = sum(phrase.lower() not in text for dialogue, text in summaries for phrase in dialogue.current)
+    stale = sum(phrase.lower() in text for dialogue, text in summaries for phrase in dialogue.replaced)
+    split = [
+        pair
+        for dialogue, text in summaries
+        for pair in dialogue.pairs
+        if not all(phrase.lower() in text for phrase in pair)
+    ]
+    assert lost <= max_lost
+    assert stale <= max_stale
+    assert len(split) <= max_lost
 
 
 def test_statements_of_many_subjects_are_not_confused() -> None:

@@ -1,0 +1,276 @@
+"""Find which single value of an earlier statement a later one changes.
+
+"The left bed is 2.4 m and the right one 1.8 m." "Only 2.1 m on the left." People give a new value in few words,
+and the assistant repeats it with what it belongs to ("Then the left bed becomes 2.1 m."). So each value is
+compared with those of earlier statements of the same type and unit, by the words in the same part of the
+sentence: those of the person, and those of the assistant just before and after.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import repeat
+
+from foveate.compaction.facts.amendments import find_unit_end
+from foveate.compaction.facts.language import language
+from foveate.compaction.facts.statements import Statement
+from foveate.compaction.facts.subjects import Subject, ValueType, find_subject, split_words
+from foveate.compaction.facts.texts import Speaker
+from foveate.compaction.facts.values import ORDINAL, Mention, find_mentions
+
+_MAX_TEXTS = 20_000
+_MIN_PREFIX_CHARS = 3
+_MAX_POSTINGS = 16
+_MAX_RECENT = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedValue:
+    """The number of a statement, one of its values, and what replaces that."""
+
+    number: int
+    old: Mention
+    new: Mention
+
+
+class ValueIndex:
+    """The values of statements that are still true, by the words around them."""
+
+    def __init__(self) -> None:
+        self._postings: dict[str, deque[tuple[int, Mention]]] = {}
+        self._recent: deque[tuple[int, Mention]] = deque(maxlen=_MAX_RECENT)
+
+    def add(self, number: int, statement: Statement) -> None:
+        if statement.speaker is not Speaker.USER or statement.is_quoted:
+            return
+        for mention in find_mentions(statement.text).mentions:
+            self._recent.append((number, mention))
+            for key in {stem[:_MIN_PREFIX_CHARS] for stem in mention.near}:
+                self._postings.setdefault(key, deque(maxlen=_MAX_POSTINGS)).append((number, mention))
+
+    def find_changes(
+        self,
+        statement: Statement,
+        before: str,
+        replies: Sequence[str],
+        known: Sequence[Statement],
+        replaced: Mapping[int, int],
+        are_different: Callable[[Subject, Subject], bool],
+    ) -> Iterator[ChangedValue]:
+        """The values of earlier statements that a statement changes.
+
+        `before` is what the same message says before it, `replies` are what the assistant said just before and
+        after it. `are_different` compares two statements.
+        """
+        wording = find_mentions(statement.text)
+        said = {mention.value for text in (before, statement.text) for mention in find_mentions(text).mentions}
+        refers_back = not language().back_references.isdisjoint(split_words(statement.text.lower())[:1])
+        others = [(find_mentions(reply), language().update_cues.search(reply) is not None) for reply in replies]
+        for mention in wording.mentions:
+            views = [_View(mention, wording.stems, statement.subject.has_cue)]
+            for other, has_cue in others:
+                views += [
+                    _View(repeated, frozenset(), has_cue)
+                    for repeated in other.mentions
+                    if repeated.value == mention.value
+                ]
+            change = self._find_change(statement, views, said, known, replaced, are_different)
+            says_little = not _near_in_part(mention) or mention.value_type is ValueType.CODE
+            if change is None and (refers_back or (says_little and any(view.has_cue for view in views))):
+                change = self._find_only(statement, mention, known, replaced, are_different)
+            if change is not None and change.old.value != mention.value:
+                yield change
+
+    def _find_change(
+        self,
+        statement: Statement,
+        views: Sequence["_View"],
+        said: Set[str],
+        known: Sequence[Statement],
+        replaced: Mapping[int, int],
+        are_different: Callable[[Subject, Subject], bool],
+    ) -> ChangedValue | None:
+        has_cue = any(view.has_cue for view in views) or language().weak_cues.search(statement.text) is not None
+        own = views[0].mention
+        hard = [
+            mention
+            for mention in find_mentions(statement.text).mentions
+            if mention.value_type is not ValueType.NAME
+        ]
+        best: list[tuple[float, int, Mention]] = []
+        for number, old in self._candidates(views):
+            alike = [view for view in views if is_same_kind(view.mention, old)]
+            if not alike or number in replaced or known[number].message_index >= statement.message_index:
+                continue
+            is_wrong = old.value in said and old.value != own.value
+            wording = find_mentions(known[number].text)
+            stems = wording.stems
+            # "Breakfast on weekdays starts at 6:30." "Breakfast on Sundays starts at 7:30."
+            has_same_types = all(any(is_same_kind(new, other) for other in wording.mentions) for new in hard)
+            link = max(
+                (
+                    link
+                    for view in alike
+                    if (link := _link(view, old, stems))
+                    and _is_evident(
+                        view.mention,
+                        old,
+                        has_cue=has_cue,
+                        is_wrong=is_wrong,
+                        is_contained=has_same_types and _is_contained(view.mention, old, stems),
+                    )
+                    and not are_different(_find_part_subject(view.mention.part), _find_part_subject(old.part))
+                ),
+                default=0.0,
+            )
+            if link and not are_different(statement.subject, known[number].subject):
+                best.append((link, number, old))
+        if not best:
+            return None
+        link, number, old = max(best, key=lambda found: found[:2])
+        same = [other for other in best if other[:2] == (link, number)]
+        return ChangedValue(number, old, own) if len(same) == 1 else None
+
+    def _find_only(
+        self,
+        statement: Statement,
+        new: Mention,
+        known: Sequence[Statement],
+        replaced: Mapping[int, int],
+        are_different: Callable[[Subject, Subject], bool],
+    ) -> ChangedValue | None:
+        """The only value with the same unit that was said not long ago, if little is said about the new one."""
+        found = [
+            ChangedValue(number, old, new)
+            for number, old in self._recent
+            if new.unit == old.unit != "" and is_same_kind(new, old) and number not in replaced
+        ]
+        if len(found) != 1 or len(_near_in_part(new)) > 1:
+            return None
+        old = known[found[0].number]
+        is_other = old.message_index >= statement.message_index or are_different(statement.subject, old.subject)
+        return None if is_other else found[0]
+
+    def _candidates(self, views: Sequence["_View"]) -> Iterator[tuple[int, Mention]]:
+        keys = {stem[:_MIN_PREFIX_CHARS] for view in views for stem in (*view.mention.near, *view.context)}
+        found = {
+            (number, mention.start): (number, mention)
+            for key in keys
+            for number, mention in self._postings.get(key, ())
+        }
+        return iter(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A value as somebody said it, with the words of all that they said."""
+
+    mention: Mention
+    context: frozenset[str]
+    has_cue: bool
+
+
+def _near_in_part(mention: Mention) -> frozenset[str]:
+    """The stems around a value in its own part of the sentence, without those of the parts before."""
+    alone = (other for other in find_mentions(mention.part).mentions if other.value == mention.value)
+    return next((other.near for other in alone), mention.near)
+
+
+def _link(view: _View, old: Mention, stems: frozenset[str]) -> float:
+    """How much the words around two values have in common."""
+    near = _count_shared(view.mention.near, old.near)
+    far = _count_shared(view.context, old.near)
+    if not near and (view.mention.near or not far):
+        return 0.0
+    is_same_unit = bool(old.unit) and view.mention.unit == old.unit
+    return near + far / 2 + (_count_shared(view.mention.near, stems) - near) / 4 + is_same_unit / 2
+
+
+def _is_evident(new: Mention, old: Mention, *, has_cue: bool, is_wrong: bool, is_contained: bool) -> bool:
+    if old.value_type is ValueType.NAME:  # "Ana is a vegetarian." "Ben is a vegetarian now."
+        return is_wrong and is_contained and old.value not in new.part.lower()
+    # A code without numbers may name something else: a host, an option, a table.
+    is_name = old.value_type is ValueType.CODE and not any(char.isdigit() for char in old.value)
+    return is_wrong or is_contained or (has_cue and not is_name)
+
+
+def _is_contained(new: Mention, old: Mention, stems: frozenset[str]) -> bool:
+    """Return whether an old statement has all words around a value, and some of them around its own."""
+    return (
+        bool(new.near)
+        and _count_shared(new.near, stems) == len(new.near)
+        and _count_shared(new.near, old.near) > 0
+    )
+
+
+@lru_cache(maxsize=_MAX_TEXTS)
+def _count_shared(stems: frozenset[str], others: frozenset[str]) -> int:
+    """How many of the stems are among others, perhaps abbreviated: "bio", "biolog"."""
+    abbreviated = (any(map(_is_abbreviated, repeat(stem), others)) for stem in stems - others)
+    return len(stems & others) + sum(abbreviated)
+
+
+def _is_abbreviated(one: str, other: str) -> bool:
+    short, long = (one, other) if len(one) < len(other) else (other, one)
+    return len(short) >= _MIN_PREFIX_CHARS <= len(long) - len(short) and long.startswith(short)
+
+
+def is_same_kind(new: Mention, old: Mention) -> bool:
+    if new.value_type in (ValueType.CODE, ValueType.PATH):
+        return new.value_type is old.value_type and _find_signs(new.value) == _find_signs(old.value)
+    if new.value_type is old.value_type:
+        return not (new.unit and old.unit) or new.dimension == old.dimension
+    if new.value_type is not ValueType.NUMBER or new.unit:
+        return False
+    if ORDINAL.fullmatch(new.value):
+        return old.value_type is ValueType.DATE  # "on the 8th"
+    return old.value_type in (ValueType.TIME, ValueType.MONEY)
+
+
+def _find_signs(value: str) -> set[str]:
+    """The punctuation of a code or path: those of the same kind have the same."""
+    return {char for char in value if not char.isalnum()}
+
+
+@lru_cache(maxsize=_MAX_TEXTS)
+def _find_part_subject(part: str) -> Subject:
+    return find_subject(part)
+
+
+def find_other_changes(
+    number: int, old: Statement, new: Statement, changes: Sequence[ChangedValue]
+) -> list[ChangedValue]:
+    """Other values of a statement of which one changes: "The dentist called, Thursday at 3 now."."""
+    olds, news = find_mentions(old.text).mentions, find_mentions(new.text).mentions
+    same = {mention.value for mention in olds} & {mention.value for mention in news}
+    changed = same.union(*((change.old.value, change.new.value) for change in changes))
+    found: list[ChangedValue] = []
+    for mention in news:
+        pairs = [
+            (other, candidate)
+            for other in news
+            for candidate in olds
+            if is_same_kind(mention, other) and is_same_kind(other, candidate)
+        ]
+        if (
+            len(pairs) == 1
+            and mention.value_type in (ValueType.DATE, ValueType.TIME)
+            and len(_near_in_part(mention) - find_mentions(old.text).stems) <= 1
+            and changed.isdisjoint((mention.value, pairs[0][1].value))
+        ):
+            found.append(ChangedValue(number, pairs[0][1], mention))
+    return found
+
+
+def write_changes(old: Statement, new: Statement, changes: Sequence[ChangedValue]) -> str:
+    """The text of the old statement with the new values."""
+    text = old.text
+    for change in sorted(changes, key=lambda change: -change.old.start):
+        end, unit_end = change.old.end, find_unit_end(text, change.old.end)
+        new_end = find_unit_end(new.text, change.new.end)
+        # "6 pm" and "7" become "7 pm"; "30 s" and "2 minutes" become "2 minutes".
+        is_bare = new_end == change.new.end and change.new.value.strip("0123456789.,") == ""
+        value = new.text[change.new.start : new_end]
+        text = text[: change.old.start] + value + text[end if is_bare else unit_end :]
+    return text

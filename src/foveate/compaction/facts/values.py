@@ -1,0 +1,147 @@
+"""Find the values in a sentence, each with what it counts and the words around it."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+from foveate.compaction.facts.language import find_stem, language
+from foveate.compaction.facts.subjects import Token, ValueType, read_tokens, split_words
+
+_PART_END = re.compile(r"[,;:.!?]\s+|\s(?:and|but|so|und|aber|et|mais|y|pero|e|ma|mas)\s")
+_ATTACHED_UNIT = re.compile(r"(?<=\d)[a-zµ°%²³]{1,4}$")
+# "SK" in SK4411, "v2.14." in v2.14.0, "192.168.1." in 192.168.1.20.
+_CODE_PREFIX = re.compile(r"[a-z-]{2,20}(?=\d)|(?:\w{1,8}[.-]){1,4}(?=\d)|0x")
+ORDINAL = re.compile(r"\d{1,2}(?:st|nd|rd|th)")
+_MAX_HOUR = 24
+_MAX_TEXTS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A value in a text, what it counts, and the stems of the words and names around it."""
+
+    value_type: ValueType
+    value: str
+    start: int
+    end: int
+    unit: str
+    """The word for what a number counts or measures, or the letters that a code starts with."""
+    dimension: str
+    """The same for all units that measure the same."""
+    near: frozenset[str]
+    """Those in the same part of the sentence."""
+    part: str
+    """That part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    mentions: tuple[Mention, ...]
+    stems: frozenset[str]
+
+
+@lru_cache(maxsize=_MAX_TEXTS)
+def find_mentions(text: str) -> Wording:
+    """The values of a text, each by itself."""
+    tokens = read_tokens(text)
+    ends = [0, *(match.end() for match in _PART_END.finditer(text)), len(text) + 1]
+    mentions: list[Mention] = []
+    every: set[str] = set()
+    number = 0
+    before = subject = frozenset[str]()
+    for start, end in pairwise(ends):
+        part: list[Token] = []
+        while number < len(tokens) and tokens[number].start < end:
+            part.append(tokens[number])
+            number += 1
+        stems = [frozenset(_stems(token)) for token in part]
+        for position, (article, token) in enumerate(pairwise(part[:-1]), 1):
+            if article.lower in language().determiners and token.is_function_word and stems[position + 1]:
+                stems[position] = frozenset((token.lower,))  # "the back bed"
+        words = frozenset[str]().union(*stems)
+        has_verb = any(token.is_function_word or token.is_cue for token in part)
+        first = next(
+            (at for at, token in enumerate(part) if token.value_type not in (None, ValueType.NAME)), len(part)
+        )
+        own_subject = frozenset[str]().union(*stems[:first])
+        # "Rex weighs 6 kg and gets 55 g", "For the orders service: pool size 20"
+        inherited = (frozenset() if own_subject else subject) | (frozenset() if has_verb else before)
+        for position, token in enumerate(part):
+            if token.value_type is None or _is_title(text, token, part[position + 1 :]):
+                continue
+            last = position + 1
+            while last < len(part) and part[last].continues:
+                last += 1
+            near = inherited.union(*stems[:position], *stems[last:])
+            is_time = _is_bare_time(part[position - 1] if position else None, token, part[last:])
+            unit = _find_unit(token, part[last] if last < len(part) else None)
+            mentions.append(
+                Mention(
+                    ValueType.TIME if is_time else token.value_type,
+                    token.value,
+                    token.start,
+                    part[last - 1].start + len(part[last - 1].text),
+                    unit,
+                    language().dimensions.get(unit, unit),
+                    near,
+                    text[start:end],
+                )
+            )
+        every |= words
+        if first == len(part):
+            before = words
+        subject = own_subject or subject
+    return Wording(tuple(mentions), frozenset(every))
+
+
+def split_parts(text: str) -> list[str]:
+    """The parts of a sentence, each with what ends it."""
+    ends = [0, *(match.end() for match in _PART_END.finditer(text)), len(text)]
+    return [text[start:end] for start, end in pairwise(ends)]
+
+
+def _stems(token: Token) -> Iterator[str]:
+    """Stems of a word or a name; of other values, only codes may name something."""
+    if token.is_function_word or token.is_cue or token.value_type not in (None, ValueType.NAME, ValueType.CODE):
+        return
+    if token.continues and token.text[0].isdigit():
+        return
+    for word in split_words(token.lower):
+        if len(word) > 1 and word not in language().dimensions:
+            yield word if token.value_type is ValueType.NAME else find_stem(word)
+
+
+def _is_title(text: str, token: Token, following: Sequence[Token]) -> bool:
+    """Return whether a name is a title before another name: "Dr. Vance"."""
+    is_name = token.value_type is ValueType.NAME and bool(following)
+    return is_name and text.startswith(".", token.start + len(token.text))
+
+
+def _is_bare_time(before: Token | None, token: Token, following: Sequence[Token]) -> bool:
+    """Return whether a number is a time: "at 3", but not "at 3 euros" or "at 250"."""
+    return (
+        before is not None
+        and before.lower in language().clock_prepositions
+        and token.value.isdecimal()
+        and int(token.value) <= _MAX_HOUR
+        and (not following or following[0].is_function_word or following[0].is_cue)
+    )
+
+
+def _find_unit(token: Token, following: Token | None) -> str:
+    dimensions = language().dimensions
+    if token.value_type is ValueType.CODE and (prefix := _CODE_PREFIX.match(token.value)):
+        return prefix[0]
+    if token.value_type is not ValueType.NUMBER or ORDINAL.fullmatch(token.value):
+        return ""
+    if attached := _ATTACHED_UNIT.search(token.value):
+        is_seat = len(attached[0]) == 1 and token.text[-1].isupper()  # "12A"
+        return "" if is_seat else attached[0]
+    if following is None or following.value_type is not None:
+        return ""
+    if following.lower in dimensions:
+        return following.lower
+    is_noun = following.text.islower() and not (following.is_function_word or following.is_cue)
+    return find_stem(following.lower) if is_noun else ""

@@ -1,0 +1,125 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foveate.compaction.facts.statements import find_statements
+from foveate.compaction.facts.updates import find_updates, no_similarity
+from foveate.model import Message
+from tests.support.strategies.fact_conversations import model_message, user_message
+
+
+def read(*turns: str) -> list[Message]:
+    """Messages of the user, and of the assistant for texts that start with "A: "."""
+    return [
+        model_message(turn.removeprefix("A: ")) if turn.startswith("A: ") else user_message(turn)
+        for turn in turns
+    ]
+
+
+def current_text(*turns: str) -> str:
+    updates = find_updates(find_statements(read(*turns)), no_similarity)
+    return "\n".join(
+        statement.text for number, statement in enumerate(updates.statements) if number not in updates.replaced
+    )
+
+
+@pytest.mark.parametrize(
+    ("turns", "current"),
+    [
+        (
+            (
+                "Rex weighs 11 kg and gets 90 g of food a day.",
+                "At the vet Rex weighed 12 kg, so 75 g from now on.",
+            ),
+            "Rex weighs 12 kg and gets 75 g of food a day.",
+        ),
+        (
+            ("Kitchen: 9,000 for cabinets, 1,500 for the worktop.", "The worktop is 2,350 now."),
+            "Kitchen: 9,000 for cabinets, 2,350 for the worktop.",
+        ),
+        (
+            ("the left shelf is 80 cm, the top shelf is 60 cm", "only 75 cm fit on the left"),
+            "the left shelf is 75 cm, the top shelf is 60 cm",
+        ),
+        (("Mia sits in 31K, I sit in 31H.", "Mia got 12A."), "Mia sits in 12A, I sit in 31H."),
+        (
+            ("dentist on wednesday at 14:30 with Ana", "the dentist called, thursday at 3 now"),
+            "dentist on thursday at 3 with Ana",
+        ),
+        (("Tax is due on june 7 in Rome.", "Tax is due on the 8th, I was wrong."), "Tax is due on the 8th"),
+        (
+            (
+                "The first reader is Lina, the second reader Dr. Stahl.",
+                "Dr. Stahl is away. Dr. Vance will read it.",
+                "A: Dr. Vance is the second reader.",
+            ),
+            "The first reader is Lina, the second reader Dr. Vance.",
+        ),
+        (
+            ("we leave at 6:40 on SK4411", "they put us on SK4419 now, 9:15"),
+            "we leave at 9:15 on SK4419",
+        ),
+        (("they want 30% up front", "they settled for 20%"), "they want 20% up front"),
+    ],
+)
+def test_a_new_value_replaces_only_its_old_one(turns: tuple[str, ...], current: str) -> None:
+    assert current in current_text(*turns)
+
+
+def test_the_assistant_may_say_what_a_new_value_belongs_to() -> None:
+    turns = (
+        "The left bed is 2.4 m and the other bed 1.8 m.",
+        "measured again, there is room for 2.1 m",
+        "A: Then the left bed becomes 2.1 m.",
+    )
+
+    assert "The left bed is 2.1 m and the other bed 1.8 m." in current_text(*turns)
+    assert "The left bed is 2.4 m" in current_text(*turns[:2])
+
+
+def test_what_the_assistant_repeated_of_a_replaced_value_is_not_carried() -> None:
+    said = current_text(
+        "The van costs 89 euros.", "A: Noted, 89 euros for the van.", "The van costs 95 euros now."
+    )
+
+    assert "89" not in said
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("The van costs 300 a month.", "The holiday costs 150 a month."),
+        ("For the orders service: pool size 20.", "The reporting service has its own pool, size 8."),
+        ("Breakfast on weekdays starts at 6:30.", "Breakfast on Sundays starts at 7:30."),
+        ("The pH of the front bed is 5.9.", "The pH of the back bed is 7.4."),
+        ("The draft is due on Monday.", "The final version is now due on Friday."),
+        ("Ana is a vegetarian.", "Ben is a vegetarian now."),
+        ("The hotel in Porto costs 95 euros.", "The production port is now 8443."),
+        ("Set the timeout to 30 seconds.", "Set the retry delay to 5 seconds."),
+        ("Never open port 22.", "The port is 8090 now."),
+        ("Look at step 1 now.", "Now look at step 2."),
+    ],
+)
+def test_values_of_different_things_both_stay(one: str, other: str) -> None:
+    said = current_text(one, other)
+
+    assert one in said
+    assert other in said
+
+
+def test_calling_off_one_task_keeps_the_others_of_a_list() -> None:
+    said = current_text("To do: fix the bike, return the books, call the insurer.", "Forget the insurer.")
+
+    assert "fix the bike, return the books" in said
+    assert "call the insurer" not in said
+
+
+def test_a_request_to_change_a_value_may_be_a_question() -> None:
+    assert "3 pm" not in current_text("The haircut is at 3 pm.", "Can you move the haircut to 5 pm?")
+
+
+@given(st.lists(st.text(alphabet="ab 12:.,%ACE€", max_size=40), max_size=8))
+def test_any_texts_have_updates(texts: list[str]) -> None:
+    updates = find_updates(find_statements([user_message(text) for text in texts]), no_similarity)
+
+    assert all(old < len(updates.statements) for old in updates.replaced)
