@@ -103,11 +103,30 @@ def _stop(process: subprocess.Popen[str]) -> None:
                 pipe.close()
 
 
+def make_certificate(folder: Path) -> Path:
+    """Create a certificate for 127.0.0.1 that signs itself, in one file with its key.
+
+    Raises:
+        BadData: there is no OpenSSL.
+    """
+    path = folder / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    subject = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1")
+    try:
+        subprocess.run(
+            [*command, *subject, "-keyout", str(path), "-out", str(path)], check=True, capture_output=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BadData(f"openssl does not create a certificate: {error}") from None
+    return path
+
+
 @contextmanager
-def upstream(folder: Path) -> Iterator[Server]:
-    """Run the provider that responds at once."""
+def upstream(folder: Path, certificate: Path | None = None) -> Iterator[Server]:
+    """Run the provider that responds at once; with a certificate, over TLS."""
     log = folder / "upstream.log"
-    with start_process([sys.executable, "-m", "benchmarks.gateway_upstream"], log=log) as process:
+    command = [sys.executable, "-m", "benchmarks.gateway_upstream", *filter(None, [certificate])]
+    with start_process(list(map(str, command)), log=log) as process:
         yield Server("direct", int(_read_line(process, log)), process.pid, log)
 
 
@@ -129,16 +148,20 @@ def foveate(
     workers: int = 1,
     is_default: bool = False,
     more: str = "",
+    certificate: Path | None = None,
 ) -> Iterator[Server]:
     """Run `foveate serve` with every mechanism on, or with defaults, and with its own data.
 
-    `more` is additional configuration.
+    `more` is additional configuration, and `certificate` that of an upstream with TLS.
     """
-    home = _make_home(folder, name, upstream_port, is_default=is_default, more=more)
+    home = _make_home(
+        folder, name, upstream_port, is_default=is_default, more=more, scheme="https" if certificate else "http"
+    )
     options = ("--port", "0", "--workers", str(workers), "--json")
     command = [_find_command("foveate"), "serve", "--config", str(home / _CONFIG), *options]
     log = home / "log"
-    with start_process(command, log=log, environment={"FOVEATE_HOME": str(home)}) as process:
+    environment = {"FOVEATE_HOME": str(home)} | ({"SSL_CERT_FILE": str(certificate)} if certificate else {})
+    with start_process(command, log=log, environment=environment) as process:
         port = int(json.loads(_read_line(process, log))["url"].rpartition(":")[2])
         yield Server(name, port, process.pid, log)
 
@@ -199,21 +222,28 @@ def litellm(
 
 
 def _make_home(
-    folder: Path, name: str, upstream_port: int, *, is_default: bool = False, more: str = ""
+    folder: Path,
+    name: str,
+    upstream_port: int,
+    *,
+    is_default: bool = False,
+    more: str = "",
+    scheme: str = "http",
 ) -> Path:
     """Create a folder with a configuration, which also holds data."""
     home = folder / name
     home.mkdir()
-    config = _upstreams(upstream_port) + ("" if is_default else _ALL_ON) + more
+    config = _upstreams(f"{scheme}://127.0.0.1:{upstream_port}") + ("" if is_default else _ALL_ON) + more
     (home / _CONFIG).write_text(config, encoding="utf-8")
     return home
 
 
-def _upstreams(upstream_port: int) -> str:
+def _upstreams(address: str) -> str:
     return f"""\
 upstreams:
-  anthropic: {{base_url: "http://127.0.0.1:{upstream_port}"}}
-  openai: {{base_url: "http://127.0.0.1:{upstream_port}/v1"}}
+  anthropic: {{base_url: "{address}"}}
+  openai: {{base_url: "{address}/v1"}}
+  google: {{base_url: "{address}"}}
 """
 
 

@@ -3,12 +3,13 @@
 It implements just enough of Anthropic's and OpenAI's chat APIs for both proxies. Of a request it reads the
 path, the length, and whether to stream, so that it is far faster than the gateways. On request, it streams
 slowly, piece by piece like a model, each with the time at which it was written. It prints its port, and ends
-when its standard input does.
+when its standard input does. With a file of a certificate and its key as argument, it uses TLS.
 """
 
 import asyncio
 import json
 import re
+import ssl
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -218,9 +219,13 @@ _CHAT_ANSWER = _complete_response(
 )
 
 
-async def _serve() -> None:
+async def _serve(certificate: str | None = None) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(InstantProvider, "127.0.0.1", 0, backlog=1024)
+    context = None
+    if certificate is not None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate)
+    server = await loop.create_server(InstantProvider, "127.0.0.1", 0, backlog=1024, ssl=context)
     print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
     server.close()
@@ -229,4 +234,4 @@ async def _serve() -> None:
 if __name__ == "__main__":
     import uvloop
 
-    uvloop.run(_serve())
+    uvloop.run(_serve(*sys.argv[1:]))

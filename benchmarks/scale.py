@@ -8,9 +8,8 @@ requests per second at which at most 100 ms are added to the 99th percentile.
 `second_turn_over_others` is the mean latency of the second request of a session, divided by that of later ones,
 with a model that responds at once and agents that do not pause. `new_session_over_repeated_cpu` is the CPU time
 of a request that begins a session, and `new_tokens_over_repeated_cpu` that of one with 900 new tokens, each
-divided by that of a repeated request. `--only sqlite-1,litellm-2` runs some of the contenders, and `--agents
-64` other numbers of agents. Without `--only`, LiteLLM runs with at most as many workers as there are cores:
-with more, it needs minutes to start.
+divided by that of a repeated request. `--only sqlite-1,litellm-2` runs some of the contenders. Without it,
+LiteLLM runs with at most as many workers as there are cores: with more, it needs minutes to start.
 """
 
 import json
@@ -58,15 +57,11 @@ FIGURES = (
 )
 
 
-def run(_data: Path | None, *, quick: bool = False, only: str = "", agents: str = "") -> Report:
+def run(_data: Path | None, *, quick: bool = False, only: str = "") -> Report:
     """Run every contender in turn. `quick` measures for a shorter time, and looks for no limits."""
     chosen = [name.strip() for name in only.split(",") if name.strip()] or _default_contenders()
     if unknown := set(chosen) - set(CONTENDERS):
         raise BadData(f"--only takes {', '.join(CONTENDERS)}, not {', '.join(sorted(unknown))}")
-    try:
-        sizes = [int(size) for size in agents.split(",") if size.strip()] or [AGENTS]
-    except ValueError:
-        raise BadData(f"--agents takes numbers, as in 64,256, not {agents!r}") from None
     seconds = _QUICK_SECONDS if quick else _SECONDS
     rows: list[dict[str, Cell]] = []
     figures: dict[str, float] = {}
@@ -90,7 +85,7 @@ def run(_data: Path | None, *, quick: bool = False, only: str = "", agents: str 
             workers = int(name.partition("-")[2])
             try:
                 with _contender(name, folder, provider, postgres) as server:
-                    found = [_measure(name, server, size, seconds, direct) for size in sizes]
+                    found = [_measure(name, server, AGENTS, seconds, direct)]
                     if not quick and workers in _LIMIT_WORKERS and not name.startswith(PEER):
                         found += _find_limit(name, server, found, direct)
             except BadData as problem:

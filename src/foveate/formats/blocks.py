@@ -86,15 +86,15 @@ def read_preamble_blocks(request: Request, layout: FormatLayout, history: Messag
 
 
 def read_history_blocks(
-    request: Request, layout: FormatLayout, history: MessageHistory, position: int
+    request: Request, layout: FormatLayout, history: MessageHistory, position: int, message: Any = None
 ) -> tuple[Block, ...]:
-    """Return the blocks of the message at `position` in `history`.
+    """Return the blocks of the message at `position` in `history`; `message` is the message if it was parsed.
 
     Raises:
         MalformedRequest: it cannot be parsed.
     """
     reader = _BlockReader(request.format, layout, _read_breakpoint_ttl(_root_fields(request, layout)))
-    return reader.read_node(history.leading_system_messages + position, history.nodes[position])
+    return reader.read_node(history.leading_system_messages + position, history.nodes[position], message)
 
 
 def read_message_blocks(api_format: Format, layout: FormatLayout, raw: bytes, index: int) -> tuple[Block, ...]:
@@ -149,13 +149,13 @@ class _BlockReader:
     def read_message(self, index: int, raw: bytes) -> tuple[Block, ...]:
         return self._read_cached(Area.MESSAGES, index, raw)
 
-    def read_node(self, index: int, node: MessageNode) -> tuple[Block, ...]:
+    def read_node(self, index: int, node: MessageNode, message: Any = None) -> tuple[Block, ...]:
         """Return the blocks of a message in the history tree, and cache them on its node."""
         cached = node.memo.get(_BLOCKS_KEY)
         if cached is not None and cached[0] == index and cached[1] is self._breakpoint_ttl:
             blocks: tuple[Block, ...] = cached[2]
             return blocks
-        blocks = tuple(self._parse_message(index, parse_json(node.raw)))
+        blocks = tuple(self._parse_message(index, parse_json(node.raw) if message is None else message))
         node.memo[_BLOCKS_KEY] = index, self._breakpoint_ttl, blocks
         return blocks
 

@@ -15,6 +15,7 @@ from foveate.formats.json_text.parse import (
     as_dict,
     as_list,
     as_text,
+    is_object,
     make_opaque,
     parse_entries,
     parse_inner_fields,
@@ -68,7 +69,7 @@ def unwrap_fields(fields: Fields) -> Fields:
     wrapped = fields.get("generateContentRequest")
     if wrapped is None:
         return fields
-    if not bytes(wrapped).startswith(b"{"):
+    if not is_object(wrapped):
         raise MalformedRequest("`generateContentRequest` is not an object")
     return parse_inner_fields(wrapped)
 
@@ -152,7 +153,7 @@ def _split_tools(fields: Fields) -> tuple[bytes, ...]:
 
 def _split_contents(raw: msgspec.Raw | bytes | None, name: str) -> tuple[bytes, ...]:
     """Return the contents. A single one may stand without a list."""
-    if raw is not None and bytes(raw).startswith(b"{"):
+    if raw is not None and is_object(raw):
         return (bytes(raw),)
     return parse_entries(raw, name)
 

@@ -27,10 +27,11 @@ from foveate.formats.incremental.body_cache import (
     MessageOffsets,
     is_too_large_to_cache,
 )
-from foveate.formats.incremental.envelope import ENVELOPES, Envelope
+from foveate.formats.incremental.envelope import ENVELOPES, Envelope, RequestFields
 from foveate.formats.incremental.history import MessageHistory, UncachedHistory, find_history
 from foveate.formats.json_text.duplicate_keys import check_unique_keys
 from foveate.formats.json_text.large_json import contains
+from foveate.formats.json_text.offsets import ByteSpan
 from foveate.formats.json_text.parse import (
     TOO_DEEP_MESSAGE,
     Fields,
@@ -103,9 +104,9 @@ def parse_request(
     """
     data = to_bytes(body)
 
-    def check_rest(start: int) -> None:
+    def check_rest(rest: ByteSpan) -> None:
         if limits is not None:
-            limits.check_rest(data, start, _MESSAGE_LIST_DEPTH)
+            limits.check_rest(data, rest, _MESSAGE_LIST_DEPTH)
 
     continued = BODY_CACHE.read(api_format, data, check_rest) if api_format is not None else None
     if continued is None and limits is not None:
@@ -131,12 +132,12 @@ def _parse(data: bytes, api_format: Format | None, continued: ContinuedBody | No
     top_fields: Fields = parse_fields(data)
     check_unique_keys(data, top_fields)
     api_format = api_format or detect_format(top_fields)
-    top_fields = _replace_model(top_fields, model)
+    body_fields, top_fields = top_fields, _replace_model(top_fields, model)
     try:
         envelope = ENVELOPES.get(api_format, top_fields)
         if envelope is None:
             request = FORMATS[api_format].parse_request(data, top_fields)
-            return replace(request, model=model) if model else request
+            return replace(request, model=model or request.model, envelope=RequestFields(body_fields))
         if envelope.request is not None:
             return _replace_messages(
                 envelope.request, envelope, data, FORMATS[api_format].split_messages(top_fields)
@@ -354,14 +355,16 @@ def preamble_blocks(request: Request, history: MessageHistory) -> tuple[Block, .
         raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 
 
-def blocks_at(request: Request, history: MessageHistory, position: int) -> tuple[Block, ...]:
-    """Return the blocks of the message at `position` in `history`.
+def blocks_at(
+    request: Request, history: MessageHistory, position: int, message: Mapping[str, Any] | None = None
+) -> tuple[Block, ...]:
+    """Return the blocks of the message at `position` in `history`; `message` is the message if it was parsed.
 
     Raises:
         MalformedRequest: it cannot be parsed, or is nested too deeply.
     """
     try:
-        return read_history_blocks(request, FORMATS[request.format].LAYOUT, history, position)
+        return read_history_blocks(request, FORMATS[request.format].LAYOUT, history, position, message)
     except RecursionError:
         raise MalformedRequest(TOO_DEEP_MESSAGE) from None
 

@@ -18,6 +18,7 @@ from foveate.formats.json_text.large_json import (
     TokenSlice,
     scan_tokens,
 )
+from foveate.formats.json_text.offsets import ByteSpan
 
 MAX_VALUES = 320_000
 """Maximum number of lists, objects, strings and numbers; each takes up to a hundred bytes in Python.
@@ -67,13 +68,13 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
         if values > MAX_VALUES:
             raise RequestLimitExceeded("JSON values", values, MAX_VALUES)
 
-    def check_rest(self, data: bytes, start: int, depth_before: int) -> None:
-        """Check a body whose bytes before `start` were checked before.
+    def check_rest(self, data: bytes, span: ByteSpan, depth_before: int) -> None:
+        """Check a body of which only `span` was not checked before.
 
         Raises:
             RequestLimitExceeded: a limit is exceeded.
         """
-        rest = data[start:]
+        rest = span.read(data)
         if len(rest) < LARGE_BYTES and rest.count(b",") < self.max_messages:
             self.check_depth(rest, depth_before)
         else:

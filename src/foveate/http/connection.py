@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
         self._work_seconds = work_seconds
         self._sent_at = self._last_data_at = now = self._loop.time()
         self._set_timer(now + min(idle_seconds, total_seconds))
-        self._unsent = memoryview(body)[_SENT_PIECE_BYTES:]
+        self._unsent = _skip_sent(memoryview(body))
         self._transport.writelines((head, memoryview(body)[:_SENT_PIECE_BYTES] if self._unsent else body))
         if self._unsent:
             self._loop.call_soon(self._send_more)
@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
         """Send the next piece of a large body, and the others when the server has read enough."""
         if self._is_writing_paused or self._transport is None or not self._unsent:
             return
-        piece, self._unsent = self._unsent[:_SENT_PIECE_BYTES], self._unsent[_SENT_PIECE_BYTES:]
+        piece, self._unsent = self._unsent[:_SENT_PIECE_BYTES], _skip_sent(self._unsent)
         self._transport.write(piece)
         self._loop.call_soon(self._send_more)
 
@@ -303,6 +303,11 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _skip_sent(body: memoryview) -> memoryview:
+    """Return what follows the first piece. An empty part of a body would keep it in memory."""
+    return body[_SENT_PIECE_BYTES:] if len(body) > _SENT_PIECE_BYTES else memoryview(b"")
 
 
 def _closes_after_stream(headers: Headers) -> bool:

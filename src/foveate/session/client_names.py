@@ -88,6 +88,7 @@ NAMING_HEADERS = frozenset(
     )
 )
 """All headers that are read here."""
+_NAMING_FIELDS = ("metadata", "client_metadata", "conversation")
 NAME_SOURCES = ("claude-code", "codex", "session", "conversation")
 """Sources of names; the same name from another source is another session."""
 
@@ -123,6 +124,8 @@ def read_client_name(headers: Mapping[str, str], fields: Fields | Mapping[str, b
 
     Ids that are empty or too long are ignored.
     """
+    if not headers and not any(name in fields for name in _NAMING_FIELDS):
+        return None
     return (
         _read_claude_code_name(headers, lambda: _read_claude_user(fields))
         or _read_codex_name(headers, fields)

@@ -127,7 +127,7 @@ def _canonical_message(
     plain_block = formats.FORMATS[api_format].LAYOUT.make_plain_text_block(message)
     if plain_block is not None:  # its block need not be created
         return [_encode_role(message.get("role")), to_json(plain_block, order="sorted")]
-    blocks = formats.blocks_at(request, history, at)
+    blocks = formats.blocks_at(request, history, at, message)
     role = blocks[0].role if blocks else formats.parse_message(api_format, history.nodes[at].raw).role
     content: list[bytes] = []
     # Fields of a chat message besides its content, whose blocks have the order of the keys.

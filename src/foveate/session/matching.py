@@ -63,7 +63,7 @@ _MAX_AWAITED_ANSWERS = 8 * 1024
 _MAX_NEW_MESSAGES = 32
 # After this time, an unchanged session is stored again.
 _SAVE_AGAIN_SECONDS = 60.0
-# Another worker stores the answer that it has just forwarded within 60 ms; later if the store is busy.
+# Another worker stores the answer that it has just forwarded within 110 ms; later if the store is busy.
 _RETRY_DELAYS_SECONDS = (0.02, 0.02, 0.03, 0.08, 0.1)
 
 

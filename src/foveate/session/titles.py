@@ -27,7 +27,7 @@ def find_working_folder(request: Request, leading_system_messages: int) -> str |
     fields = get_parameters(request)
     system = (fields.get("system"), fields.get("instructions"))
     for raw in (*system, *request.messages[: leading_system_messages + _MAX_MESSAGES]):
-        text = bytes(raw or b"")[:_MAX_MESSAGE_BYTES]
+        text = bytes(memoryview(raw or b"")[:_MAX_MESSAGE_BYTES])
         match = _FOLDER.search(text) if any(sign in text for sign in _FOLDER_MARKERS) else None
         if match is not None:
             return _decode_folder(match[1])

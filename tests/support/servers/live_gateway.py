@@ -102,11 +102,12 @@ class LiveGateway:
         return total
 
     def send_message(self, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
-        """Send a message to Claude, and return what arrives at the provider."""
+        """Send a message to Claude, and return what arrives at the provider, but not a summary after it."""
         payload = {"model": CLAUDE, "max_tokens": 100, "messages": self.messages(), **(body or {})}
         response = self.post("/v1/messages", payload, **headers)
         assert response.status_code == 200, response.text
-        return self.last_request()
+        bodies = (json.loads(request.body) for request in reversed(self.sandbox.requests))
+        return next(body for body in bodies if body.get("max_tokens") == payload["max_tokens"])
 
     def messages(self, *more: str) -> list[dict[str, Any]]:
         """Build a conversation of user messages with answers in between."""

@@ -26,6 +26,7 @@ from foveate.prompt_cache.misses.explain import ExplainedMiss, NoMiss, explain_m
 from foveate.prompt_cache.misses.snapshot import RequestSnapshot, take_snapshot
 from foveate.prompt_cache.prompt.blocks import BlockTokens
 from foveate.prompt_cache.rules import CacheRules, CachingMode
+from foveate.tokens.worker_threads import run_in_thread
 
 _LOG = logging.getLogger(__name__)
 
@@ -189,7 +190,7 @@ class CacheMissDetector:
             self._start_task(self._store_fingerprint(key, last, last.body))
 
     async def _store_fingerprint(self, key: _SessionKey, last: _LastRequest, body: bytes) -> None:
-        fingerprint = await asyncio.to_thread(_fingerprint_request, last, body, warm=False)
+        fingerprint = await run_in_thread(lambda: _fingerprint_request(last, body, warm=False), len(body))
         current = self._last_requests.get(key)
         if current is not None and current.request_id == last.request_id:
             self._last_requests[key] = replace(current, fingerprint=fingerprint)
@@ -203,7 +204,8 @@ class CacheMissDetector:
         self, previous: _LastRequest, current: _LastRequest, context: RequestContext, usage: Usage
     ) -> None:
         price = _price_per_token(self._spending(), context)
-        verdict = await asyncio.to_thread(_explain_miss, previous, current, usage.cache, price)
+        size_bytes = len(previous.body or b"") + len(current.body or b"")
+        verdict = await run_in_thread(lambda: _explain_miss(previous, current, usage.cache, price), size_bytes)
         if not isinstance(verdict, ExplainedMiss) or verdict.lost_tokens < _MIN_LOST_TOKENS:
             return
         miss = SessionCacheMiss(

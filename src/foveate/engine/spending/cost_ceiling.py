@@ -37,7 +37,6 @@ from foveate.formats.json_text.parse import (
     as_list,
     as_text,
     is_set,
-    parse_fields,
     parse_inner_fields,
     parse_json,
     parse_object,
@@ -119,7 +118,7 @@ class CostParameters:
 def read_cost_parameters(request: Request) -> CostParameters:
     envelope = get_envelope(request)
     if envelope is None:
-        return _parse_cost_parameters(request, parse_fields(request.body))
+        return _parse_cost_parameters(request, get_parameters(request))
     parameters: CostParameters | None = envelope.memo.get(CostParameters)
     if parameters is None:
         parameters = envelope.memo[CostParameters] = _parse_cost_parameters(request, envelope.fields)

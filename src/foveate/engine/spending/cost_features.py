@@ -251,7 +251,7 @@ def _unknown_gemini_fields(body_fields: Fields | Mapping[str, bytes]) -> list[st
     unknown = []
     for name, raw in unwrap_fields(body_fields).items():
         plain_name = _normalize_name(name)
-        if parse_json(raw) is None:
+        if _is_null(raw):
             continue
         is_unknown_tier = plain_name == "servicetier" and not is_known_tier(as_text(parse_json(raw)))
         if plain_name not in _known_fields(Format.GEMINI) or is_unknown_tier:

@@ -75,7 +75,7 @@ class EnforceCaps:
                     raise make_cap_uncheckable(cap, _UNKNOWN_SIZE_REASON, _UNKNOWN_SIZE_REMEDY)
         try:
             unknown = await run_in_thread_if_large(
-                lambda: set_cost_ceiling(context, options), size_bytes, min_bytes=LARGE_BYTES
+                lambda: check_cost_ceiling(context, options), size_bytes, min_bytes=LARGE_BYTES
             )
             check_unknown_cost(caps, unknown)
             context.cost.reservation = await self._admit(context, call, caps, options)
@@ -128,19 +128,29 @@ class EnforceCaps:
                 context.cost.ceiling_dollars = context.cost.ceiling.dollars(options.prices)
 
 
-def set_cost_ceiling(context: RequestContext, options: SpendingOptions) -> str:
-    """Compute the cost ceiling of a call; it stays unknown if the call was not counted.
+def check_cost_ceiling(context: RequestContext, options: SpendingOptions) -> str:
+    """Compute the cost ceiling of a call, and return the feature that makes the cost unknown, if any.
 
-    Returns the feature that makes the cost unknown, if any; a cap that allows it still reserves the rest. What
-    the provider stores fits into the window, whatever its size.
+    A cap that allows the feature still reserves the rest.
     """
-    prices, allowed = options.prices, options.allow_fields
+    allowed = options.allow_fields
     features = unknown_features(context.request, context.incoming.provider, allowed)
     features += without_allowed(header_features(context.incoming.cost_headers), allowed)
-    unknown = str(features[0]) if features else ""
+    set_cost_ceiling(context, options)
+    if features:
+        return str(features[0])
+    ceiling, is_priced = context.cost.ceiling, context.cost.ceiling_dollars is not None
+    return "" if ceiling is None or is_priced else ceiling.describe_unpriced(options.prices)
+
+
+def set_cost_ceiling(context: RequestContext, options: SpendingOptions) -> None:
+    """Compute the cost ceiling of a call; it stays unknown if the call was not counted.
+
+    What the provider stores fits into the window, whatever its size.
+    """
     count = ZERO_TOKENS if context.count.total is None and context.has_unknown_size else context.count.total
     if count is None:
-        return unknown
+        return
     cost_ceiling = compute_cost_ceiling(
         context.request,
         count,
@@ -151,13 +161,10 @@ def set_cost_ceiling(context: RequestContext, options: SpendingOptions) -> str:
         unexplained=context.unexplained,
         counted_inputs=STORED_HISTORY if context.count.includes_stored else frozenset(),
         region=context.incoming.region or None,
-        allowed=allowed,
+        allowed=options.allow_fields,
     )
-    context.cost.ceiling_dollars = cost_ceiling.dollars(prices) if cost_ceiling is not None else None
+    context.cost.ceiling_dollars = cost_ceiling.dollars(options.prices) if cost_ceiling is not None else None
     context.cost.ceiling = cost_ceiling
-    if not unknown and cost_ceiling is not None and context.cost.ceiling_dollars is None:
-        return cost_ceiling.describe_unpriced(prices)
-    return unknown
 
 
 def _try_cost_ceiling(context: RequestContext, options: SpendingOptions) -> None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from foveate.errors import BadEdit
 from foveate.formats.incremental.body_cache import MessageOffsets
+from foveate.formats.incremental.envelope import get_known_fields
 from foveate.formats.json_text.offsets import (
     ByteSpan,
     ObjectMembers,
@@ -59,15 +60,15 @@ class RequestOutline:
         self.data = request.body
         self.layout = layout
         self._has_cache_points = BreakpointStyle.CACHE_POINT in layout.breakpoint_styles
-        offsets = request.message_offsets
+        offsets, fields = request.message_offsets, get_known_fields(request)
         if isinstance(offsets, MessageOffsets) and offsets.matches(request.body, request.messages):
-            self.root = offsets.prefix.find_root(self.data, offsets.spans[-1])
+            self.root = offsets.prefix.find_root(self.data, offsets.spans[-1], fields)
             self._known_items: Mapping[ByteSpan, Sequence[ByteSpan]] = {
                 self.root.values[layout.message_fields[0]]: offsets.spans
             }
             return
         known = {layout.message_fields[0]: request.messages, layout.tool_paths[0][0]: request.tools}
-        self.root, self._known_items = find_members_and_lists(self.data, value_span(self.data), known)
+        self.root, self._known_items = find_members_and_lists(self.data, value_span(self.data), known, fields)
         if layout.wrapper_field in self.root.values:
             self.root, self._known_items = find_members_and_lists(
                 self.data, self.root.values[layout.wrapper_field], known

@@ -19,8 +19,9 @@ from foveate.formats.edits.plan import (
     message_json,
     plan_edits,
 )
+from foveate.formats.json_text.large_json import LARGE_BYTES
 from foveate.formats.json_text.offsets import ByteSpan, ObjectMembers, Patch, find_items, find_members
-from foveate.formats.json_text.parse import as_dict, as_list, as_text, parse_json, to_json
+from foveate.formats.json_text.parse import as_dict, as_list, as_text, parse_json, parse_structure, to_json
 from foveate.formats.layout import BREAKPOINT_FIELDS, FieldPath, FormatLayout, breakpoint_json
 from foveate.model import BreakpointStyle, CacheBreakpoint, Edit, Message, Part, RemoveBreakpoint, Request
 
@@ -265,7 +266,7 @@ class BlockListWriter:
         return {}
 
     def has_breakpoint(self, span: ByteSpan) -> bool:
-        block = as_dict(parse_json(span.read(self._data)))
+        block = as_dict(parse_structure(span.read(self._data)))
         return any(block.get(name) is not None for name in BREAKPOINT_FIELDS)
 
 
@@ -430,6 +431,8 @@ class _EditWriter:
         Return False without any change if a block has a breakpoint already or cannot have one, or if the
         message has another form.
         """
+        if span.end - span.start >= LARGE_BYTES:
+            return False  # comparing takes longer than searching
         raw, name = span.read(self._data), self._style.value
         message = as_dict(parse_json(raw))
         blocks = as_list(message.get(self._layout.content_field))

@@ -7,16 +7,16 @@ may differ, because clients move their cache breakpoints, and so may the fields 
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from foveate.caching import register
 from foveate.errors import MalformedRequest
-from foveate.formats.incremental.envelope import MESSAGE_FIELDS
+from foveate.formats.incremental.envelope import MESSAGE_FIELDS, get_known_fields
 from foveate.formats.json_text.duplicate_keys import check_unique_keys
 from foveate.formats.json_text.offsets import (
     ByteSpan,
@@ -25,6 +25,7 @@ from foveate.formats.json_text.offsets import (
     find_members,
     find_members_after,
     find_members_and_lists,
+    skip_whitespace,
     value_span,
 )
 from foveate.formats.json_text.parse import Fields, parse_fields, parse_items
@@ -48,13 +49,15 @@ class BodyPrefix:
         self._values = find_members(closed, value_span(closed)).values
         self._message_field = message_field
 
-    def find_root(self, data: bytes, last: ByteSpan) -> ObjectMembers:
+    def find_root(self, data: bytes, last: ByteSpan, fields: Mapping[str, Any]) -> ObjectMembers:
         """Return the members of a body with this prefix whose last message is at `last`.
+
+        `fields` are its other fields, as far as they are known.
 
         Raises:
             MalformedRequest: what follows is not the rest of an object.
         """
-        return find_members_after(data, self._values, self._message_field, last.end)
+        return find_members_after(data, self._values, self._message_field, last.end, fields)
 
 
 class MessageOffsets(NamedTuple):
@@ -84,16 +87,28 @@ _COMPARED_CHUNK_BYTES = 64 * 1024
 _span_end = attrgetter("end")
 
 
+class _Ending(NamedTuple):
+    """The end of a body from the closing bracket of its messages on, and the fields in it.
+
+    Many clients write their tools there, the same ones in each request.
+    """
+
+    data: bytes
+    fields: Fields
+
+
 class ContinuedBody(NamedTuple):
     fields: Fields
     messages: tuple[bytes, ...]
     message_offsets: MessageOffsets
+    ending: _Ending
 
 
 class _CachedBody(NamedTuple):
     body: bytes
     messages: tuple[bytes, ...]
     message_offsets: MessageOffsets
+    ending: _Ending
 
 
 def is_too_large_to_cache(data: bytes) -> bool:
@@ -116,25 +131,31 @@ class BodyCache:
         self.held_bytes = 0
 
     def read(
-        self, api_format: Format, data: bytes, check_rest: Callable[[int], None] | None = None
+        self, api_format: Format, data: bytes, check_rest: Callable[[ByteSpan], None] | None = None
     ) -> ContinuedBody | None:
         """Parse a body that continues a cached one; return None if it does not.
 
-        `check_rest` is called with the offset of the first new byte before anything is parsed. A body that it
-        rejects is not cached, because it would then pass when it is sent again.
+        `check_rest` is called with the span of the new bytes before anything is parsed. A body that it rejects
+        is not cached, because it would then pass when it is sent again.
         """
         if len(data) < MIN_BODY_BYTES:
             return None
         for cached in self._find_candidates(api_format, data):
             known = _count_common_messages(cached, data)
             if known and check_rest is not None:
-                check_rest(cached.message_offsets.spans[known - 1].end)
+                start = cached.message_offsets.spans[known - 1].end
+                has_same_ending = data.endswith(cached.ending.data)
+                end = len(data) - len(cached.ending.data) if has_same_ending else len(data)
+                check_rest(ByteSpan(start, max(start, end)))
             continued = _read_rest(api_format, cached, known, data) if known else None
             if continued is not None:
                 with self._lock:
                     self._remove(cached)
                     if len(data) <= MAX_BODY_BYTES:
-                        self._put(api_format, data, continued.messages, continued.message_offsets)
+                        body = _CachedBody(
+                            data, continued.messages, continued.message_offsets, continued.ending
+                        )
+                        self._put(api_format, body)
                 return continued
         return None
 
@@ -153,16 +174,20 @@ class BodyCache:
             return
         try:
             root, items_by_span = find_members_and_lists(
-                request.body, value_span(request.body), {name: request.messages}
+                request.body, value_span(request.body), {name: request.messages}, get_known_fields(request)
             )
             spans = items_by_span.get(root.values[name], ()) if name in root.values else ()
             if len(spans) != len(request.messages):
                 return
             prefix = BodyPrefix(request.body[: spans[0].start], name)
+            ending_data = request.body[root.values[name].end - 1 :]
+            ending_fields = parse_fields(b'{"%s":[%s' % (name.encode(), ending_data))
         except MalformedRequest:
             return
+        ending = _Ending(ending_data, {key: raw for key, raw in ending_fields.items() if key != name})
+        body = _CachedBody(request.body, request.messages, MessageOffsets(prefix, spans), ending)
         with self._lock:
-            self._put(request.format, request.body, request.messages, MessageOffsets(prefix, spans))
+            self._put(request.format, body)
 
     def _find_candidates(self, api_format: Format, data: bytes) -> list[_CachedBody]:
         """Return cached bodies with the same prefix and the same first bytes, latest first."""
@@ -175,18 +200,15 @@ class BodyCache:
                         return bodies[: -_MAX_CANDIDATES - 1 : -1]
             return []
 
-    def _put(
-        self, api_format: Format, data: bytes, messages: tuple[bytes, ...], message_offsets: MessageOffsets
-    ) -> None:
-        prefix, end = message_offsets.prefix.data, message_offsets.spans[-1].end
+    def _put(self, api_format: Format, cached: _CachedBody) -> None:
+        prefix, end = cached.message_offsets.prefix.data, cached.message_offsets.spans[-1].end
         if end < len(prefix) + _FIRST_MESSAGE_BYTES:
             return
-        cached = _CachedBody(data, messages, message_offsets)
-        key, first = (api_format, prefix), data[len(prefix) : len(prefix) + _FIRST_MESSAGE_BYTES]
+        key, first = (api_format, prefix), cached.body[len(prefix) : len(prefix) + _FIRST_MESSAGE_BYTES]
         self._bodies_by_prefix.setdefault(key, {}).setdefault(first, []).append(cached)
         self._bodies_by_prefix.move_to_end(key)
         self._order[id(cached)] = key, first, cached
-        self.held_bytes += len(cached.body)
+        self.held_bytes += len(cached.body) + len(cached.ending.data)
         while self._order and (
             self.held_bytes > self._max_bytes or len(self._bodies_by_prefix) > _MAX_PREFIXES
         ):
@@ -197,7 +219,7 @@ class BodyCache:
         if entry is None:
             return
         key, first, _ = entry
-        self.held_bytes -= len(cached.body)
+        self.held_bytes -= len(cached.body) + len(cached.ending.data)
         groups = self._bodies_by_prefix.get(key, {})
         others = [other for other in groups.get(first, ()) if other is not cached]
         if others:
@@ -231,40 +253,46 @@ def _read_rest(api_format: Format, cached: _CachedBody, known: int, data: bytes)
     name = MESSAGE_FIELDS[api_format]
     prefix, cached_spans = cached.message_offsets
     at = cached_spans[known - 1].end
-    rest = data[at:].lstrip(b" \t\r\n")
-    if rest.startswith(b","):
-        rest = rest[1:].lstrip(b" \t\r\n")
-        if not rest.startswith(b"{"):
+    at = skip_whitespace(data, at)
+    if data.startswith(b",", at):
+        at = skip_whitespace(data, at + 1)
+        if not data.startswith(b"{", at):
             return None
-    elif not rest.startswith(b"]"):
+    elif not data.startswith(b"]", at):
         return None
-    at = len(data) - len(rest)
+    rest = data[at:]
+    has_same_ending = rest.endswith(cached.ending.data)
+    if has_same_ending:
+        rest = rest[: -len(cached.ending.data)] + b"]}"
     try:
         shortened = b'{"%s":[%s' % (name.encode(), rest)  # the body without the known messages
         rest_fields = parse_fields(shortened)
         check_unique_keys(shortened, [*prefix.fields, *rest_fields])
         list_json = bytes(rest_fields[name])
         new = parse_items(list_json)
-        trailing = rest[len(list_json) - 1 :].lstrip(b" \t\r\n")
+        trailing = rest[skip_whitespace(rest, len(list_json) - 1) :]
         if not rest.startswith(list_json[1:]) or not trailing.startswith((b",", b"}")):
             return None  # a duplicate key, or a lone surrogate
-        trailing_fields = parse_fields(b"{" + (trailing[1:] if trailing.startswith(b",") else trailing))
+        if not has_same_ending:
+            trailing_fields = parse_fields(b"{" + (trailing[1:] if trailing.startswith(b",") else trailing))
+            ending = _Ending(rest[len(list_json) - 2 :], trailing_fields)
+        elif trailing == b"}":
+            ending = cached.ending
+        else:
+            return None  # its bracket closes another list
         spans = [
             ByteSpan(start + at - 1, end + at - 1)
             for start, end in find_items(list_json, value_span(list_json), new)
         ]
     except (MalformedRequest, msgspec.MsgspecError):
         return None  # parsing the whole body reports the problem
-    if (
-        name in trailing_fields
-        or len(spans) != len(new)
-        or not all(message.startswith(b"{") for message in new)
-    ):
+    if name in ending.fields or len(spans) != len(new) or not all(message.startswith(b"{") for message in new):
         return None
     return ContinuedBody(
-        fields={**prefix.fields, **trailing_fields},
+        fields={**prefix.fields, **ending.fields},
         messages=cached.messages[:known] + new,
         message_offsets=MessageOffsets(prefix, (*cached_spans[:known], *spans)),
+        ending=ending,
     )
 
 

@@ -1,7 +1,7 @@
 """The envelope of a request: all fields but its messages. It stays the same in a session and is parsed once."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from foveate.caching import register
 from foveate.formats.json_text.parse import Fields, parse_fields
@@ -32,6 +32,12 @@ class Envelope:
         self.fields = fields
         self.memo: dict[object, Any] = {}
         self.request: Request | None = None
+
+
+class RequestFields(NamedTuple):
+    """All fields of a request without an envelope. Its body is parsed once."""
+
+    fields: Fields
 
 
 class EnvelopeCache:
@@ -77,11 +83,15 @@ def get_envelope(request: Request) -> Envelope | None:
     return request.envelope if isinstance(request.envelope, Envelope) else None
 
 
+def get_known_fields(request: Request) -> Fields | Mapping[str, bytes]:
+    """Return the top-level fields of a request as far as they are parsed. Messages may be missing."""
+    return request.envelope.fields if isinstance(request.envelope, Envelope | RequestFields) else {}
+
+
 def get_parameters(request: Request) -> Fields | Mapping[str, bytes]:
     """Return the top-level fields of a request. Messages may be missing.
 
     Raises:
         MalformedRequest: the body is not a JSON object.
     """
-    envelope = get_envelope(request)
-    return parse_fields(request.body) if envelope is None else envelope.fields
+    return get_known_fields(request) or parse_fields(request.body)

@@ -17,6 +17,7 @@ from foveate.formats.json_text import large_json
 from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE
 
 _MAX_KEY_CHARACTERS = 64
+_MAX_LISTS = 25_000
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 _Pairs = list[tuple[str, Any]]
@@ -43,7 +44,7 @@ def check_unique_keys(data: bytes, names: Collection[str]) -> None:
         MalformedRequest: `data` is not JSON, or nested too deeply.
     """
     data = data.removeprefix(codecs.BOM_UTF8)
-    if len(data) >= large_json.LARGE_BYTES:
+    if len(data) >= large_json.LARGE_BYTES or _has_many_lists(data):
         check_large(data)
     else:
         _check_objects(_decode_text(data))
@@ -60,6 +61,11 @@ def has_unique_keys(text: str) -> bool:
     except MalformedRequest:
         return False
     return True
+
+
+def _has_many_lists(data: bytes) -> bool:
+    """Return whether a text has so many lists and objects that it takes as long as a large one."""
+    return len(data) >= large_json.LARGE_BYTES // 4 and data.count(b"[") + data.count(b"{") > _MAX_LISTS
 
 
 def check_large(data: bytes, sizes: large_json.SliceSizes = large_json.DEFAULT_SIZES) -> None:
@@ -180,4 +186,6 @@ _DECODER = _make_decoder(_check_object)
 _SURROGATES_DECODER = _make_decoder(_check_object_with_surrogates)
 _KEYS_DECODER = _make_decoder(_read_unique_keys)
 _PATH_DECODER = _make_decoder(_find_path_in_object)
-_READERS = large_json.PieceReaders(items=_check_items, members=_check_members, are_keys_unique=True)
+_READERS = large_json.PieceReaders(
+    items=_check_items, members=_check_members, are_keys_unique=True, keeps_long_strings=False
+)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -139,22 +138,30 @@ def parse_fields(data: bytes, sizes: SliceSizes = DEFAULT_SIZES) -> dict[str, ms
         msgspec.DecodeError: not JSON.
         msgspec.ValidationError: not an object.
     """
-    start, end = _trim(data)
+    start, end = trim(data)
     if not data.startswith(b"{", start):
         return _FIELDS_DECODER.decode(data)
     fields: dict[str, msgspec.Raw] = {}
-    for first, last in _split_members(data, start, end, sizes):
+    for first, last in split_members(data, start, end, sizes):
         if last - first < sizes.large_bytes:
             members: dict[str, msgspec.Raw] = _decode_piece(_FIELDS_DECODER, b"{%b}" % data[first:last])
             fields.update(members)
         else:
-            key = _match_key(data, first, last)
-            if key is None:
-                raise _malformed_at(first)
-            fields[_decode_piece(_STRING_DECODER, key[1])] = msgspec.Raw(
-                memoryview(data)[slice(*_trim(data, key.end(), last))]
-            )
+            name, start, end = find_large_member(data, first, last)
+            fields[name] = msgspec.Raw(memoryview(data)[start:end])
     return fields
+
+
+def find_large_member(data: bytes, first: int, last: int) -> tuple[str, int, int]:
+    """Return the name of a member, and where its value starts and ends.
+
+    Raises:
+        msgspec.DecodeError: it has no name.
+    """
+    key = _match_key(data, first, last)
+    if key is None:
+        raise _malformed_at(first)
+    return _decode_piece(_STRING_DECODER, key[1]), *trim(data, key.end(), last)
 
 
 def parse_items(data: bytes, sizes: SliceSizes = DEFAULT_SIZES) -> list[bytes]:
@@ -164,26 +171,30 @@ def parse_items(data: bytes, sizes: SliceSizes = DEFAULT_SIZES) -> list[bytes]:
         msgspec.DecodeError: not JSON.
         msgspec.ValidationError: not a list.
     """
-    start, end = _trim(data)
+    start, end = trim(data)
     if not data.startswith(b"[", start):
         return list(map(bytes, _RAW_ITEMS_DECODER.decode(data)))
     items: list[bytes] = []
-    for first, last in _split_members(data, start, end, sizes):
+    for first, last in split_members(data, start, end, sizes):
         if last - first < sizes.large_bytes:
             raws: list[msgspec.Raw] = _decode_piece(_RAW_ITEMS_DECODER, b"[%b]" % data[first:last])
             items += map(bytes, raws)
         else:
-            first, last = _trim(data, first, last)
+            first, last = trim(data, first, last)
             items.append(copy_bytes(memoryview(data)[first:last], sizes))
     return items
 
 
 def copy_bytes(data: msgspec.Raw | bytes | memoryview, sizes: SliceSizes = DEFAULT_SIZES) -> bytes:
     """Copy a part of a text. `bytes` would copy it at once, at 2 GB a second."""
-    view, buffer = memoryview(data), BytesIO()
-    for at in range(0, len(view), sizes.large_bytes):
-        buffer.write(view[at : at + sizes.large_bytes])
-    return buffer.getvalue()
+    return b"".join(cut_large(memoryview(data), sizes))
+
+
+def cut_large(data: memoryview, sizes: SliceSizes = DEFAULT_SIZES) -> list[bytes] | list[memoryview]:
+    """Return the bytes of a large part in pieces, which `join` copies without the lock; others as they are."""
+    if len(data) <= sizes.large_bytes:
+        return [data]
+    return [bytes(data[at : at + sizes.large_bytes]) for at in range(0, len(data), sizes.large_bytes)]
 
 
 def contains(data: bytes, word: bytes, sizes: SliceSizes = DEFAULT_SIZES) -> bool:
@@ -206,8 +217,15 @@ def contains_match(
     )
 
 
-def _split_members(data: bytes, start: int, end: int, sizes: SliceSizes) -> Iterator[tuple[int, int]]:
-    """Split the inside of a list or an object: several small members together, each large one alone."""
+def split_members(
+    data: bytes, start: int, end: int, sizes: SliceSizes = DEFAULT_SIZES
+) -> Iterator[tuple[int, int]]:
+    """Split the inside of a list or an object: several small members together, each large one alone.
+
+    Raises:
+        msgspec.DecodeError: not a list or an object.
+        RecursionError: it is nested too deeply.
+    """
     at, depth, closed = start + 1, 0, -1
     for token_slice in scan_tokens(data, start, end, sizes.slice_bytes):
         commas = token_slice.positions[(token_slice.kinds == COMMA) & (token_slice.depths == 1)]
@@ -230,9 +248,12 @@ def _split_members(data: bytes, start: int, end: int, sizes: SliceSizes) -> Iter
 
 
 class PieceReaders(NamedTuple):
+    """Parsers of pieces. Strings longer than a piece are replaced by empty ones unless `keeps_long_strings`."""
+
     items: Callable[[bytes], list[Any]]
     members: Callable[[bytes], dict[str, Any]]
     are_keys_unique: bool = False
+    keeps_long_strings: bool = True
 
 
 def loads(text: str | bytes) -> Any:
@@ -256,7 +277,7 @@ def parse_json(data: bytes, sizes: SliceSizes = DEFAULT_SIZES, readers: PieceRea
         msgspec.DecodeError: not JSON.
         DuplicateKey: an object has a key twice, and `readers` do not allow it.
     """
-    start, end = _trim(data)
+    start, end = trim(data)
     if data[start : start + 1] not in (b"[", b"{"):
         is_long_string = end - start >= sizes.large_bytes and data.startswith(b'"', start)
         return (
@@ -264,7 +285,7 @@ def parse_json(data: bytes, sizes: SliceSizes = DEFAULT_SIZES, readers: PieceRea
             if is_long_string
             else _decode_piece(_VALUE_DECODER, data[start:end])
         )
-    builder = _ValueBuilder(data, start, sizes, readers or _MSGSPEC_READERS)
+    builder = _ValueBuilder(data, start, sizes, readers or MSGSPEC_READERS)
     depth = 0
     for token_slice in scan_tokens(data, start + 1, end, sizes.slice_bytes):
         for position, edge in _find_edges(token_slice, depth):
@@ -355,11 +376,11 @@ class _ValueBuilder:
             self._add_members(container, {str(key): ended})
 
     def _add_complete_members(self, begin: int, position: int, edge: int) -> None:
-        begin, position = _trim(self._data, begin, position)
+        begin, position = trim(self._data, begin, position)
         if self._previous_edge == _VALUE_END and begin < position:
             if not self._data.startswith(b",", begin):
                 raise _malformed_at(begin)
-            begin, position = _trim(self._data, begin + 1, position)
+            begin, position = trim(self._data, begin + 1, position)
             if begin == position:
                 raise _malformed_at(begin)
         if begin == position:
@@ -369,7 +390,7 @@ class _ValueBuilder:
         into = self._open[-1]
         if isinstance(into, list):
             if self._is_long_string(begin, position):
-                into.append(_parse_long_string(self._data, begin, position, self._sizes))
+                into.append(self._parse_long_string(begin, position))
             else:
                 with self._with_whole_path():
                     into += self._readers.items(b"[%b]" % self._data[begin:position])
@@ -377,14 +398,8 @@ class _ValueBuilder:
         key = _match_key(self._data, begin, position)
         start = _skip_whitespace(self._data, key.end(), position) if key is not None else begin
         if key is not None and self._is_long_string(start, position):
-            self._add_members(
-                into,
-                {
-                    _decode_piece(_STRING_DECODER, key[1]): _parse_long_string(
-                        self._data, start, position, self._sizes
-                    )
-                },
-            )
+            name = _decode_piece(_STRING_DECODER, key[1])
+            self._add_members(into, {name: self._parse_long_string(start, position)})
         else:
             with self._with_whole_path():
                 members = self._readers.members(b"{%b}" % self._data[begin:position])
@@ -411,22 +426,30 @@ class _ValueBuilder:
         steps = zip(self._open, self._keys[1:], strict=False)
         return tuple([len(container) if isinstance(container, list) else str(key) for container, key in steps])
 
+    def _parse_long_string(self, begin: int, position: int) -> str:
+        if self._readers.keeps_long_strings:
+            return _parse_long_string(self._data, begin, position, self._sizes)
+        for _ in _decode_long_string(self._data, begin, position, self._sizes):
+            pass
+        return ""
+
     def _is_long_string(self, begin: int, position: int) -> bool:
         """Return whether a piece is one string. Only a string can be long without containing tokens."""
         return position - begin >= self._sizes.large_bytes and self._data.startswith(b'"', begin)
 
 
 def _parse_long_string(data: bytes, start: int, end: int, sizes: SliceSizes) -> str:
+    return "".join(_decode_long_string(data, start, end, sizes))
+
+
+def _decode_long_string(data: bytes, start: int, end: int, sizes: SliceSizes) -> Iterator[str]:
     if data[end - 1] != _QUOTE:
         raise _malformed_at(end)
-    pieces: list[str] = []
     at, inside_end = start + 1, end - 1
     while at < inside_end:
         stop = _find_piece_end(data, at, min(at + sizes.slice_bytes, inside_end), inside_end)
-        piece: str = _decode_piece(_STRING_DECODER, b'"%b"' % data[at:stop])
-        pieces.append(piece)
+        yield _decode_piece(_STRING_DECODER, b'"%b"' % data[at:stop])
         at = stop
-    return "".join(pieces)
 
 
 def _find_piece_end(data: bytes, at: int, stop: int, end: int) -> int:
@@ -451,7 +474,8 @@ def _starts_escape(data: bytes, backslash: int, floor: int) -> bool:
     return (len(before) - len(before.rstrip(b"\\"))) % 2 == 0
 
 
-def _trim(data: bytes, start: int = 0, end: int | None = None) -> tuple[int, int]:
+def trim(data: bytes, start: int = 0, end: int | None = None) -> tuple[int, int]:
+    """Return a part of a text without the whitespace around it."""
     end = len(data) if end is None else end
     start = _skip_whitespace(data, start, end)
     while start < end and data[end - 1] in _WHITESPACE:
@@ -482,7 +506,7 @@ def _decode_piece(decoder: "msgspec.json.Decoder[Decoded]", data: bytes) -> "Dec
         return decoder.decode(repair_surrogates(data))
 
 
-_MSGSPEC_READERS = PieceReaders(
+MSGSPEC_READERS = PieceReaders(
     items=lambda piece: _decode_piece(_LIST_DECODER, piece),
     members=lambda piece: _decode_piece(_OBJECT_DECODER, piece),
 )
@@ -514,10 +538,7 @@ def to_json(
     value: object, *, order: Literal["sorted"] | None = None, sizes: SliceSizes = DEFAULT_SIZES
 ) -> bytes:
     """Serialize a value without spaces."""
-    buffer = BytesIO()
-    for piece in _encode_pieces(value, order, sizes.slice_bytes):
-        buffer.write(piece)
-    return buffer.getvalue()
+    return b"".join(list(_encode_pieces(value, order, sizes.slice_bytes)))
 
 
 def _encode_pieces(value: object, order: Literal["sorted"] | None, max_chars: int) -> Iterator[bytes]:

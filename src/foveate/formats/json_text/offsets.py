@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from foveate.errors import BadEdit, MalformedRequest
+from foveate.formats.json_text import large_json
 from foveate.formats.json_text.parse import to_json
 from foveate.formats.json_text.surrogates import repair_surrogates
 
@@ -28,8 +29,12 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _KEY = re.compile(rb"[ \t\r\n]*+(" + _STRING.pattern + rb")[ \t\r\n]*+:[ \t\r\n]*+", re.DOTALL)
 _NEXT_KEY = re.compile(rb"[ \t\r\n]*+," + _KEY.pattern, re.DOTALL)
 _OPENING = frozenset((b"{", b"["))
-_BACKSLASH = ord("\\")
+_BACKSLASH, _QUOTE = b'\\"'
+# An expression holds the interpreter lock, so it searches long strings and whitespace in windows.
+_STRING_PART = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_WINDOW_BYTES = 256 * 1024
 _WHITESPACE_BYTES = frozenset(b" \t\r\n")
+_NO_VALUES: Mapping[str, Any] = {}
 _AFTER_VALUE = frozenset(b" \t\r\n,]}")
 
 
@@ -43,6 +48,9 @@ class ByteSpan(
 
     def read(self, data: bytes) -> bytes:
         return data[self.start : self.end]
+
+    def shift(self, offset: int) -> "ByteSpan":
+        return ByteSpan(self.start + offset, self.end + offset)
 
 
 class ObjectMembers(NamedTuple):
@@ -58,8 +66,7 @@ class ObjectMembers(NamedTuple):
 
 def value_span(data: bytes) -> ByteSpan:
     """Return the span of the JSON value in `data`, without surrounding whitespace and byte order mark."""
-    start = _skip_whitespace(data, len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0)
-    return ByteSpan(start, len(data.rstrip(b" \t\r\n")))
+    return ByteSpan(*large_json.trim(data, len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0))
 
 
 def find_members(data: bytes, span: ByteSpan) -> ObjectMembers:
@@ -68,16 +75,19 @@ def find_members(data: bytes, span: ByteSpan) -> ObjectMembers:
     Raises:
         MalformedRequest: it is not a JSON object.
     """
+    if span.end - span.start >= large_json.LARGE_BYTES and (members := _find_large_members(data, span)):
+        return members
     raws: dict[str, Any] = _try_decode(_FIELDS_DECODER, span.read(data)) or {}
     return _walk_members(data, span, lambda name, at: _skip_known_value(data, at, raws.get(name)))
 
 
 def find_members_and_lists(
-    data: bytes, span: ByteSpan, lists: Mapping[str, Sequence[bytes]]
+    data: bytes, span: ByteSpan, lists: Mapping[str, Sequence[bytes]], values: Mapping[str, Any] = _NO_VALUES
 ) -> tuple[ObjectMembers, dict[ByteSpan, tuple[ByteSpan, ...]]]:
     """Return the members of the object at `span`, and the spans of the items of `lists`, whose bytes are known.
 
-    The object is not decoded, which is faster if it consists mostly of these lists.
+    The object is not decoded, which is faster if it consists mostly of these lists and of `values`, whose bytes
+    are known as well.
 
     Raises:
         MalformedRequest: it is not a JSON object.
@@ -88,24 +98,30 @@ def find_members_and_lists(
         known = lists.get(name)
         if known and data.startswith(b"[", at):
             spans = _walk_items(data, at, known)
-            closing = _skip_whitespace(data, spans[-1].end) if spans else at
+            closing = skip_whitespace(data, spans[-1].end) if spans else at
             if data.startswith(b"]", closing):
                 list_items[ByteSpan(at, closing + 1)] = tuple(spans)
                 return closing + 1
-        return find_value_end(data, at)
+        return _skip_known_value(data, at, values.get(name))
 
     return _walk_members(data, span, end), list_items
 
 
-def find_members_after(data: bytes, before: Mapping[str, ByteSpan], name: str, end: int) -> ObjectMembers:
+def find_members_after(
+    data: bytes, before: Mapping[str, ByteSpan], name: str, end: int, values: Mapping[str, Any] = _NO_VALUES
+) -> ObjectMembers:
     """Return the members of a body, given those `before` and the end of the last item of list `name`.
+
+    Values after it are found faster if their bytes are in `values`.
 
     Raises:
         MalformedRequest: what follows is not the rest of an object.
     """
-    closed = _expect(data, _skip_whitespace(data, end), b"]")
-    values = {**before, name: ByteSpan(before[name].start, closed)}
-    return _walk_more_members(data, value_span(data), values, closed, lambda _, at: find_value_end(data, at))
+    closed = _expect(data, skip_whitespace(data, end), b"]")
+    spans = {**before, name: ByteSpan(before[name].start, closed)}
+    return _walk_more_members(
+        data, value_span(data), spans, closed, lambda name, at: _skip_known_value(data, at, values.get(name))
+    )
 
 
 def _walk_members(data: bytes, span: ByteSpan, find_end: Callable[[str, int], int]) -> ObjectMembers:
@@ -115,15 +131,24 @@ def _walk_members(data: bytes, span: ByteSpan, find_end: Callable[[str, int], in
 def _walk_more_members(
     data: bytes, span: ByteSpan, values: dict[str, ByteSpan], last_end: int, find_end: Callable[[str, int], int]
 ) -> ObjectMembers:
-    key = (_NEXT_KEY if values else _KEY).match(data, last_end)
-    while key is not None:
-        at = key.end()
+    while (key := _match_next_key(data, last_end, is_first=not values)) is not None:
+        at = skip_whitespace(data, key.end())
         name = _decode_key(key[1], at)
         last_end = find_end(name, at)
         values[name] = ByteSpan(at, last_end)
-        key = _NEXT_KEY.match(data, last_end)
-    _expect(data, _skip_whitespace(data, last_end), b"}")
+    _expect(data, skip_whitespace(data, last_end), b"}")
     return ObjectMembers(span=span, values=values, last_end=last_end)
+
+
+def _match_next_key(data: bytes, at: int, *, is_first: bool) -> re.Match[bytes] | None:
+    key = (_KEY if is_first else _NEXT_KEY).match(data, at, at + _WINDOW_BYTES)
+    if key is not None:
+        return key
+    # There may be much whitespace before it.
+    at = skip_whitespace(data, at)
+    if not is_first:
+        at = skip_whitespace(data, at + 1) if data.startswith(b",", at) else len(data)
+    return _KEY.match(data, at, at + _WINDOW_BYTES) or _KEY.match(data, at)
 
 
 def find_items(data: bytes, span: ByteSpan, known: Sequence[bytes] = ()) -> tuple[ByteSpan, ...]:
@@ -132,34 +157,73 @@ def find_items(data: bytes, span: ByteSpan, known: Sequence[bytes] = ()) -> tupl
     Raises:
         MalformedRequest: it is not a JSON list.
     """
+    if (
+        not known
+        and span.end - span.start >= large_json.LARGE_BYTES
+        and (items := _find_large_items(data, span))
+    ):
+        return items
     raws: Sequence[Any] = known or _try_decode(_ITEMS_DECODER, span.read(data)) or ()
-    at = _skip_whitespace(data, _expect(data, span.start, b"["))
+    at = skip_whitespace(data, _expect(data, span.start, b"["))
     if data.startswith(b"]", at):
         return ()
     spans = _walk_items(data, span.start, raws)
     while True:
         if spans:
-            at = _skip_whitespace(data, spans[-1].end)
+            at = skip_whitespace(data, spans[-1].end)
             if data.startswith(b"]", at):
                 return tuple(spans)
-            at = _skip_whitespace(data, _expect(data, at, b","))
+            at = skip_whitespace(data, _expect(data, at, b","))
         spans.append(ByteSpan(at, find_value_end(data, at)))
+
+
+def _find_large_members(data: bytes, span: ByteSpan) -> ObjectMembers | None:
+    """Find the members of a large object in pieces; return None if it cannot be split."""
+    values: dict[str, ByteSpan] = {}
+    last_end = span.start + 1
+    try:
+        for first, last in large_json.split_members(data, span.start, span.end):
+            if last - first < large_json.LARGE_BYTES:
+                piece = b"{%b}" % data[first:last]
+                members = find_members(piece, ByteSpan(0, len(piece)))
+                values |= {name: inner.shift(first - 1) for name, inner in members.values.items()}
+                last_end = members.last_end + first - 1
+            else:
+                name, start, last_end = large_json.find_large_member(data, first, last)
+                values[name] = ByteSpan(start, last_end)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return ObjectMembers(span=span, values=values, last_end=last_end)
+
+
+def _find_large_items(data: bytes, span: ByteSpan) -> tuple[ByteSpan, ...]:
+    """Find the items of a large list in pieces; return nothing if it cannot be split."""
+    items: list[ByteSpan] = []
+    try:
+        for first, last in large_json.split_members(data, span.start, span.end):
+            if last - first < large_json.LARGE_BYTES:
+                piece = b"[%b]" % data[first:last]
+                items += [item.shift(first - 1) for item in find_items(piece, ByteSpan(0, len(piece)))]
+            else:
+                items.append(ByteSpan(*large_json.trim(data, first, last)))
+    except (msgspec.DecodeError, RecursionError):
+        return ()
+    return tuple(items)
 
 
 def _walk_items(data: bytes, start: int, raws: Sequence[Any]) -> list[ByteSpan]:
     """Return the spans of items as long as they match `raws`, in which lone surrogates may be repaired."""
-    at = _skip_whitespace(data, start + 1)
+    at = skip_whitespace(data, start + 1)
     if len(raws) > 1 and (evenly_spaced := _match_evenly_spaced(data, at, raws)):
         return evenly_spaced
     spans: list[ByteSpan] = []
     for raw in raws:
-        expected = bytes(raw)
-        end = at + len(expected)
-        if not data.startswith(expected, at) and repair_surrogates(data[at:end]) != expected:
+        end = at + len(raw)
+        if not data.startswith(memoryview(raw), at) and repair_surrogates(data[at:end]) != bytes(raw):
             break
-        comma = _COMMA.match(data, end)
+        comma = _COMMA.match(data, end, end + _WINDOW_BYTES)
         if comma is None:
-            if data.startswith(b"]", _skip_whitespace(data, end)):
+            if data.startswith(b"]", skip_whitespace(data, end)):
                 spans.append(ByteSpan(at, end))
             break
         spans.append(ByteSpan(at, end))
@@ -169,7 +233,8 @@ def _walk_items(data: bytes, start: int, raws: Sequence[Any]) -> list[ByteSpan]:
 
 def _match_evenly_spaced(data: bytes, at: int, raws: Sequence[Any]) -> list[ByteSpan]:
     """Return the spans if all separators are the same, as most clients write them; otherwise an empty list."""
-    comma = _COMMA.match(data, at + len(raws[0]))
+    end = at + len(raws[0])
+    comma = _COMMA.match(data, end, end + _WINDOW_BYTES)
     separator = comma[0] if comma is not None else b""
     # Repeating one very long separator could exhaust the memory.
     if not separator or len(separator) * (len(raws) - 1) > len(data):
@@ -181,7 +246,7 @@ def _match_evenly_spaced(data: bytes, at: int, raws: Sequence[Any]) -> list[Byte
         end = at + len(raw)
         spans.append(ByteSpan(at, end))
         at = end + len(separator)
-    return spans if data.startswith(b"]", _skip_whitespace(data, spans[-1].end)) else []
+    return spans if data.startswith(b"]", skip_whitespace(data, spans[-1].end)) else []
 
 
 def find_value_end(data: bytes, at: int) -> int:
@@ -200,9 +265,12 @@ def find_value_end(data: bytes, at: int) -> int:
         return scalar.end()
     depth, end = 0, at
     while True:
-        sign = _STRUCTURE.search(data, end)
+        sign = _STRUCTURE.search(data, end, end + _WINDOW_BYTES)
         if sign is None:
-            raise _malformed_at(at)
+            end += _WINDOW_BYTES
+            if end >= len(data):
+                raise _malformed_at(at)
+            continue
         end = sign.end()
         if sign[0] == b'"':
             end = _find_string_end(data, end - 1)
@@ -220,27 +288,32 @@ def _find_string_end(data: bytes, at: int) -> int:
     end = data.find(b'"', at + 1)
     if data[end - 1] != _BACKSLASH and end > 0:
         return end + 1
-    string = _STRING.match(data, at)
-    if string is None:
+    end = at + 1
+    while end < len(data) and data[end] != _QUOTE:
+        part = _STRING_PART.match(data, end, end + _WINDOW_BYTES)
+        if part is None or part.end() == end:
+            raise _malformed_at(at)
+        end = part.end()
+    if end >= len(data):
         raise _malformed_at(at)
-    return string.end()
+    return end + 1
 
 
 def _skip_known_value(data: bytes, at: int, raw: Any) -> int:
     """Return the end of the value at `at`, which is `raw` if its bytes are found there."""
     if raw is not None:
-        expected = bytes(raw)
-        end = at + len(expected)
-        if data.startswith(expected, at) and end < len(data) and data[end] in _AFTER_VALUE:
+        end = at + len(raw)
+        if data.startswith(memoryview(raw), at) and end < len(data) and data[end] in _AFTER_VALUE:
             return end
     return find_value_end(data, at)
 
 
-def _skip_whitespace(data: bytes, at: int) -> int:
-    if at < len(data) and data[at] not in _WHITESPACE_BYTES:
-        return at
-    match = _WHITESPACE.match(data, at)
-    return match.end() if match else at
+def skip_whitespace(data: bytes, at: int) -> int:
+    """Return the position of the first byte from `at` on that is not whitespace."""
+    while at < len(data) and data[at] in _WHITESPACE_BYTES:
+        match = _WHITESPACE.match(data, at, at + _WINDOW_BYTES)
+        at = match.end() if match else at
+    return at
 
 
 def _expect(data: bytes, at: int, token: bytes) -> int:
@@ -335,9 +408,9 @@ class Patch:
         for splice in sorted(self._all_splices(), key=lambda item: (item.start, item.end)):
             if splice.start < at:
                 raise BadEdit("two edits change the same place")
-            pieces += (view[at : splice.start], splice.new)
+            pieces += (*large_json.cut_large(view[at : splice.start]), splice.new)
             at = splice.end
-        return b"".join((*pieces, view[at:end]))
+        return b"".join((*pieces, *large_json.cut_large(view[at:end])))
 
     def _all_splices(self) -> list[Splice]:
         added = [

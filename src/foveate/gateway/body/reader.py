@@ -6,12 +6,13 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BytesIO
+from functools import partial
 from threading import Lock
 
 from foveate.gateway.body.errors import NoRoom, Stalled, TooLarge, TooSlow
 from foveate.gateway.request import Receive
 from foveate.gateway.server.protocol import RequestConnection
+from foveate.tokens.worker_threads import run_in_thread
 
 SMALL_BODY_BYTES = 1024 * 1024
 """Bodies up to this size have a reserved share, so that they do not wait for large ones."""
@@ -22,7 +23,8 @@ _RESERVED_SHARE = 1 / 8
 MIN_BODIES = 3
 # Each waiting request has a few hundred KiB in its socket's buffers, which are not counted here.
 _MAX_WAITING = 256
-_TRIM_SECONDS = 1.0
+# Work after the response still uses a body for seconds.
+_TRIM_SECONDS, _TRIMS = 2.0, 3
 
 
 class BodyMemory:
@@ -39,7 +41,7 @@ class BodyMemory:
         self._large_bytes = self._small_bytes = 0
         self._waiting_small: deque[_WaitingRequest] = deque()
         self._waiting_large: deque[_WaitingRequest] = deque()
-        self._is_trim_due = False
+        self._remaining_trims = 0
 
     @property
     def used_bytes(self) -> int:
@@ -116,13 +118,17 @@ class BodyMemory:
             self._count(size_bytes, 1)
         if size_bytes < held_bytes:
             self._admit_waiting()
-            if held_bytes > SMALL_BODY_BYTES and not self._is_trim_due:
-                self._is_trim_due = True
-                asyncio.get_running_loop().call_later(_TRIM_SECONDS, self._trim)
+            if held_bytes > SMALL_BODY_BYTES:
+                if not self._remaining_trims:
+                    asyncio.get_running_loop().call_later(_TRIM_SECONDS, self._trim)
+                self._remaining_trims = _TRIMS
 
     def _trim(self) -> None:
-        self._is_trim_due = False
-        asyncio.get_running_loop().run_in_executor(None, _return_free_memory)
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, _return_free_memory)
+        self._remaining_trims -= 1
+        if self._remaining_trims:
+            loop.call_later(_TRIM_SECONDS, self._trim)
 
     def _admit_waiting(self) -> None:
         """Admit waiting requests that fit, each kind in order."""
@@ -246,8 +252,9 @@ def _announced_bytes(headers: Mapping[str, str]) -> int:
 async def _receive_body(receive: Receive, limits: BodyLimits, reservation: BodyReservation) -> bytes | None:
     loop = asyncio.get_running_loop()
     end = loop.time() + limits.total_seconds
-    # Unlike joining pieces at the end, this does not copy a large body again.
-    body = BytesIO()
+    # A growing buffer would be copied again and again, on the event loop.
+    parts: list[bytes] = []
+    size_bytes = 0
     try:
         async with asyncio.timeout(None) as timeout:
             while True:
@@ -255,14 +262,18 @@ async def _receive_body(receive: Receive, limits: BodyLimits, reservation: BodyR
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     return None
-                size_bytes = body.tell() + len(message.get("body", b""))
+                parts.append(message.get("body", b""))
+                size_bytes += len(parts[-1])
                 if size_bytes > limits.max_bytes:
                     raise TooLarge(limits.max_bytes)
                 if size_bytes > reservation.size_bytes:
                     reservation.resize(min(max(size_bytes, 2 * reservation.size_bytes), limits.max_bytes))
-                body.write(message.get("body", b""))
                 if not message.get("more_body"):
                     reservation.resize(size_bytes)
-                    return body.getvalue()
+                    break
     except TimeoutError:
         raise TooSlow(limits.total_seconds) if loop.time() >= end else Stalled(limits.idle_seconds) from None
+    if size_bytes <= SMALL_BODY_BYTES:
+        return b"".join(parts)
+    # `join` copies large parts without the interpreter lock.
+    return await run_in_thread(partial(b"".join, parts), size_bytes)

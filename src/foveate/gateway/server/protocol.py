@@ -25,7 +25,7 @@ _BODILESS_STATUSES = frozenset((204, 304))
 _SMALL_REST_BYTES = 1024 * 1024
 # Bytes of a body that are buffered before the first read, and between two reads.
 _INITIAL_BUFFER_BYTES = 64 * 1024
-_READ_BUFFER_BYTES = 1024 * 1024
+_READ_BUFFER_BYTES = 256 * 1024
 
 
 _LOG = logging.getLogger(__name__)

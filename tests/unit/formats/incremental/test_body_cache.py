@@ -17,6 +17,7 @@ from foveate.formats.incremental.body_cache import (
     BodyPrefix,
     MessageOffsets,
 )
+from foveate.formats.incremental.envelope import get_parameters
 from foveate.formats.json_text.offsets import ByteSpan
 from foveate.model import Area, CacheBreakpoint, Format, Place, Request, Ttl
 
@@ -154,6 +155,38 @@ def test_a_duplicate_key_in_the_new_part_is_rejected(suffix: bytes, key_path: st
     assert key_path in error
     assert isinstance(parse_in_order(cached_body, prefix + suffix, prefix + turn + b"]}"), Request)
     assert isinstance(parse_in_order(prefix + suffix, prefix + suffix), str)  # nor is it cached
+
+
+ENDING = b'],"system":"Be brief.","tools":[{"name":"f"}]}'
+
+
+@pytest.mark.parametrize(
+    "new_bytes",
+    [
+        b"",
+        b' , {"role":"user","content":"no"} ',
+        b',{"role":"user","content":"' + ENDING.replace(b'"', b'\\"') + b'"}',
+        b'],"stop_sequences":["a"',  # the ending closes another list
+        b'],"stop_sequences":["a"],"metadata":{},"x":[',
+        b'],"system":"",  "tools":[',
+        b',{"role":"user","content":[{"type":"text","text":"x"}',
+        b',{"role":"user","content":"',
+        b",",
+        b']  ,  "y":1}',
+        ENDING,
+    ],
+)
+def test_fields_after_the_messages_that_stay_the_same_are_not_parsed_again(new_bytes: bytes) -> None:
+    start = make_body([make_message(0, LONG), make_message(1)], order=("model", "messages"))
+    start = start[: start.index(b'],"max_tokens"')]
+    first, second = start + ENDING, start + new_bytes + ENDING
+
+    expected = parse_without_cache(second)
+    parsed = parse_in_order(first, second)
+
+    assert parsed == expected
+    if isinstance(parsed, Request) and isinstance(expected, Request):
+        assert dict(get_parameters(parsed)) == dict(get_parameters(expected))
 
 
 def test_a_session_with_the_same_start_is_not_confused_with_it() -> None:

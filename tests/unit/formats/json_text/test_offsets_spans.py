@@ -40,7 +40,9 @@ def check_spans(data: bytes, node: TreeNode) -> None:
         assert members.values == {
             entry.key: ByteSpan(entry.current.start, entry.current.end) for entry in node.entries
         }
-        assert find_members_and_lists(data, span, {}) == (members, {})
+        known = {entry.key: data[entry.current.start : entry.current.end] for entry in node.entries}
+        for values in ({}, known, dict.fromkeys(known, b"1"), dict.fromkeys(known, b"[]")):
+            assert find_members_and_lists(data, span, {}, values) == (members, {})
         assert members.last_end == (node.entries[-1].current.end if node.entries else node.start + 1)
     elif node.first_char == "[":
         expected = tuple(ByteSpan(child.start, child.end) for child in node.items())
@@ -77,6 +79,15 @@ def test_every_part_is_found_at_its_offset(value: Any, seed: int) -> None:
 )
 def test_ambiguous_texts_are_parsed_correctly(text: str) -> None:
     check_spans(text.encode(), scan(text.encode()))
+
+
+def test_members_are_found_behind_long_whitespace_and_long_names() -> None:
+    long = 300_000
+    data = b'{"a":1%b,%b"%b"%b:%b2}' % (b" " * long, b" " * long, b"b" * long, b" " * long, b" " * long)
+
+    members = find_members(data, ByteSpan(0, len(data)))
+
+    assert [span.read(data) for span in members.values.values()] == [b"1", b"2"]
 
 
 def test_deep_nesting_is_supported() -> None:

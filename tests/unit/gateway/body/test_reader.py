@@ -55,6 +55,13 @@ async def test_a_body_is_read_in_pieces_and_its_memory_is_counted(headers: dict[
     assert await read_request(receive, headers) == PIECE + PIECE
 
 
+async def test_a_large_body_is_joined_in_the_order_of_its_pieces() -> None:
+    pieces = [bytes([number]) * 100_000 for number in range(30)]
+    receive, _ = make_client(*pieces)
+
+    assert await read_request(receive, CHUNKED) == b"".join(pieces)
+
+
 async def test_a_disconnected_client_holds_no_memory() -> None:
     assert await read_request(make_client(PIECE, disconnects=True)[0], LENGTH) is None
 

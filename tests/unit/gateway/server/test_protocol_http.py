@@ -184,7 +184,7 @@ async def test_a_slow_body_has_no_head_timeout() -> None:
         await writer.wait_closed()
 
 
-@pytest.mark.parametrize(("size", "max_parts"), [(300_000, 1), (5_000_000, 6)])
+@pytest.mark.parametrize(("size", "max_parts"), [(250_000, 1), (5_000_000, 20)])
 async def test_the_reader_is_woken_when_the_body_is_complete_or_the_buffer_is_full(
     size: int, max_parts: int
 ) -> None:
