@@ -156,14 +156,18 @@ def record_chat(folder: Path) -> str:
         write_config(folder / "foveate.yaml", sandbox.url, agents)
         arguments = ("chat", "--model", "claude-sonnet-5-5", "--agent", "ana")
         with open_terminal(folder, *arguments, rows=CHAT_ROWS, columns=CHAT_COLUMNS, env=KEYS) as terminal:
-            terminal.wait_for("Type /help")
             for line, expected in CHAT_LINES:
+                wait_for_prompt(terminal)  # what is typed before it appears is shown twice
                 terminal.type(f"{line}\r")
                 terminal.wait_for(expected)
-                terminal.wait_for(lambda: terminal.lines[-2].strip() == ">")
+            wait_for_prompt(terminal)
             screen = terminal.screen
             rows = [row for row, text in enumerate(screen.display) if text.strip()]
             return "\n".join(styled_line(screen, row) for row in range(rows[-1] + 1))
+
+
+def wait_for_prompt(terminal: Terminal) -> None:
+    terminal.wait_for(lambda: len(terminal.lines) > 1 and terminal.lines[-2].strip() == ">")
 
 
 def check_picture(picture: Path, title: str, printed: str) -> None:

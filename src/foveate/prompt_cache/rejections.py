@@ -47,8 +47,8 @@ _ECHOED_INPUT = re.compile(
     r"\binput_value=.*?(?=, input_type=|\n|$)|['\"]input['\"]: .*?(?=['\"]loc['\"]: |$)", re.DOTALL
 )
 # Quoted text is the user's, unless it starts with the field in question: "cache_control: not allowed".
-# Bounded, so that a text full of quotes is not scanned to its end from each of them.
-_QUOTED = re.compile(r"(?<!\w)(['\"`])(?P<first>[^\s'\"`]*+)\s(?:(?!\1(?!\w)).){0,400}+\1(?!\w)", re.DOTALL)
+_OPENING_QUOTE = re.compile(r"(?<!\w)(?P<quote>['\"`])(?P<first>[^\s'\"`]*+)\s")
+_CLOSING_QUOTES = {quote: re.compile(rf"{quote}(?!\w)") for quote in "'\"`"}
 _MAX_TEXT_CHARS = 32_768
 _MAX_PARTS = 1_000
 
@@ -102,7 +102,25 @@ def _error_text(body: bytes, exempt: re.Pattern[str]) -> str:
     """The error's own message without quotes of the request, unless a quote begins with a match of `exempt`."""
     # Joined, since one part may name what another is about (`param` and `message`).
     text = "\n".join(_ECHOED_INPUT.sub(" ", part) for part in _message_texts(body))[:_MAX_TEXT_CHARS]
-    return _QUOTED.sub(lambda quoted: quoted[0] if exempt.search(quoted["first"]) else " ", text)
+    return _remove_quotes(text, exempt)
+
+
+def _remove_quotes(text: str, exempt: re.Pattern[str]) -> str:
+    kept: list[str] = []
+    kept_to = searched_to = 0
+    unclosed: set[str] = set()  # not searched again, so that many quotes take linear time
+    while opening := _OPENING_QUOTE.search(text, searched_to):
+        quote = opening["quote"]
+        closing = None if quote in unclosed else _CLOSING_QUOTES[quote].search(text, opening.end())
+        if closing is None:
+            unclosed.add(quote)
+            searched_to = opening.start() + 1
+            continue
+        searched_to = closing.end()
+        if not exempt.search(opening["first"]):
+            kept += (text[kept_to : opening.start()], " ")
+            kept_to = searched_to
+    return "".join((*kept, text[kept_to:]))
 
 
 def _message_texts(body: bytes) -> Iterator[str]:

@@ -120,17 +120,20 @@ class Terminal:
     def wait_for_exit(self) -> int:
         """Return the exit code."""
         self.wait_for(lambda: self._has_exited())
+        while self._read():  # what it wrote last
+            pass
         self.process.close()
         return self.process.exitstatus if self.process.exitstatus is not None else -1
 
     def _has_exited(self) -> bool:
         return not self.process.isalive()
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Return whether there was anything to read."""
         try:
             data = self.process.read_nonblocking(65_536, timeout=0.05)
         except (pexpect.TIMEOUT, pexpect.EOF):
-            return
+            return False
         is_query = (
             _CURSOR_POSITION_QUERY in self.raw[1 - len(_CURSOR_POSITION_QUERY) :] + data
         )  # the query may be split
@@ -139,6 +142,7 @@ class Terminal:
         self._lines = None
         if is_query:  # answer the query as a terminal does
             self.process.send(f"\x1b[{self.screen.cursor.y + 1};{self.screen.cursor.x + 1}R")
+        return True
 
 
 @contextmanager
