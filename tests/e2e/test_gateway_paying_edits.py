@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -13,10 +14,13 @@ from msgspec import structs
 from foveate.compaction.store import Compaction, CompactionOutcome
 from foveate.config.settings import Settings
 from foveate.cost.ledger import GroupBy
+from foveate.engine.background.compaction import SessionCompactor
 from foveate.engine.from_settings import options_by_agent
-from foveate.engine.options import AgentOptions
+from foveate.engine.options import AgentOptions, KeepAliveOptions
 from foveate.sandbox.script import ScriptedCall, ScriptStep
 from foveate.store import open_store
+from tests.support.oracles.keep_alives import is_keep_alive_sent, keep_alive_requests
+from tests.support.oracles.system_state import wait_until
 from tests.support.processes.commands import spawn
 from tests.support.scenarios.priced_workloads import HEADERS, MODEL, Body, Texts
 from tests.support.servers.gateway import RunningGateway, running_gateway
@@ -38,7 +42,8 @@ PAUSE_SECONDS = 4_000.0
 class FileReader:
     """An agent that reads one file after the other, each for the first time, as Claude Code does."""
 
-    def __init__(self, tokens_per_file: int = 1_500) -> None:
+    def __init__(self, tokens_per_file: int = 1_500, model: str = MODEL) -> None:
+        self._model = model
         self._text = Texts()
         self._tokens = tokens_per_file
         self._system = self._text(2_000)
@@ -47,7 +52,7 @@ class FileReader:
 
     def request(self) -> Body:
         return {
-            "model": MODEL,
+            "model": self._model,
             "max_tokens": 64,
             "system": [{"type": "text", "text": self._system, "cache_control": {"type": "ephemeral"}}],
             "tools": [READ_TOOL],
@@ -206,6 +211,22 @@ def test_tool_results_are_cleared_once_the_cache_has_expired(tmp_path: Path) -> 
     assert not any("[cleared: " in json.dumps(body) for body in bodies[:30])
 
 
+@pytest.mark.usefixtures("young_sessions_may_lose")
+def test_results_are_cleared_as_soon_as_a_request_exceeds_a_price_step(tmp_path: Path) -> None:
+    agent = FileReader(tokens_per_file=1_000, model="claude-haiku-5-5")
+    with (
+        running_sandbox(NEXT_CALL, repeat=True) as sandbox,
+        running_gateway(
+            sandbox.url, tmp_path, clock=sandbox.clock, options=configure({"clearing": "cost"})
+        ) as gateway,
+    ):
+        sizes = list(run_agent(gateway, sandbox, 34, agent=agent))
+        assert gateway.failed_steps == []
+
+    assert 90_000 < max(sizes) <= 100_000
+    assert sizes[-1] < 60_000
+
+
 @pytest.mark.process
 def test_clearing_can_be_undone(tmp_path: Path) -> None:
     options = configure({"clearing": "cold"})
@@ -222,6 +243,38 @@ def test_clearing_can_be_undone(tmp_path: Path) -> None:
     assert undone.code == 0, undone.err
     assert "Clearing" in undone.out
     assert sizes[32] - sizes[31] > 0.8 * edit.freed_tokens
+
+
+@pytest.mark.process
+def test_thinking_after_cleared_results_does_not_prevent_their_return(tmp_path: Path) -> None:
+    """Defect: the provider rejected thinking that is bound to the placeholders before it."""
+    agent, url = FileReader(model="claude-opus-5-5"), f"sqlite:///{tmp_path}/gateway.sqlite"
+    with (
+        running_sandbox(structs.replace(NEXT_CALL, thinking="Which file is next?"), repeat=True) as sandbox,
+        running_gateway(
+            sandbox.url, tmp_path, clock=sandbox.clock, options=configure({"clearing": "cold"})
+        ) as gateway,
+    ):
+        list(run_agent(gateway, sandbox, 31, agent=agent, pauses=(30,)))
+        (edit,) = read_edits(tmp_path)
+        agent.parameters = {"thinking": {"type": "adaptive"}}
+        with httpx.Client(base_url=gateway.url, headers=HEADERS, timeout=60) as client:
+            for number in range(6):
+                if number == 3:
+                    assert spawn("compactions", "undo", edit.id, "--store", url).code == 0
+                response = client.post("/v1/messages", json=agent.request())
+                assert response.status_code == 200, response.text
+                content = response.json()["content"]
+                result = {"type": "tool_result", "tool_use_id": content[-1]["id"], "content": f"file {number}"}
+                agent.messages += [
+                    {"role": "assistant", "content": content},
+                    {"role": "user", "content": [result]},
+                ]
+                last_sent = sandbox.requests[-1].body
+
+    assert content[0]["type"] == "thinking"
+    assert b"[cleared: " not in last_sent
+    assert last_sent.count(b"Which file is next?") == 2  # of five; three were produced after the placeholders
 
 
 @pytest.mark.usefixtures("young_sessions_may_lose")
@@ -264,6 +317,33 @@ def test_an_idle_session_is_compacted_before_its_cache_expires(
     assert edit.decision is not None
     assert edit.decision.moment == "expiry"
     assert size < 40_000
+
+
+@pytest.mark.usefixtures("young_sessions_may_lose")
+def test_a_session_that_was_kept_alive_is_decided_about_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect: after a keep-alive that was worth more, its cache expired without another decision."""
+    options = replace(
+        configure({"enabled": True, "trigger": "cost"}), keep_alive=KeepAliveOptions(enabled=True)
+    )
+    with (
+        running_sandbox(NEXT_CALL, repeat=True) as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        monkeypatch.setattr(
+            SessionCompactor, "keep_alive_pays_more", lambda *_: not keep_alive_requests(sandbox)
+        )
+        list(run_agent(gateway, sandbox, 24))
+        assert read_edits(tmp_path) == []
+        assert is_keep_alive_sent(sandbox, after_seconds=291)
+        assert read_edits(tmp_path) == []
+        sandbox.clock.now += 281
+        wait_until(lambda: read_edits(tmp_path), bool)
+    (edit,) = read_edits(tmp_path)
+
+    assert edit.decision is not None
+    assert edit.decision.moment == "expiry"
 
 
 async def store_short_sessions(folder: Path, *, ended_at: float) -> None:

@@ -236,6 +236,11 @@ def test_a_line_added_to_a_file_is_sent_at_once_without_writing_the_history_agai
     reasons = read_reasons(tmp_path, "added tokens")
     assert len(reasons) == len(reads)
     assert all(re.search(DECISION, reason) for reason in reasons)
+    (moved,) = read_reasons(tmp_path, "moved before the history")
+    assert re.search(
+        r"MEMORY.md.* \(moved before the history, which is expected to save \$0\.000[1-9] in about \d+ more",
+        moved,
+    )
 
 
 def test_lines_added_during_a_session_are_pinned_and_no_thinking_is_dropped(

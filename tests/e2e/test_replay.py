@@ -268,6 +268,7 @@ def test_an_invalid_option_is_rejected_before_any_work(arguments: tuple[str, str
     assert not outcome.out
 
 
+@pytest.mark.process  # Matplotlib lists the fonts of a new machine
 def test_the_format_of_a_chart_follows_its_file_name(tmp_path: Path) -> None:
     for name, signature in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.html", b"<!doctype html>")):
         outcome = run_replay("replay", SESSION, "--window", "22000", "--plot", tmp_path / name)

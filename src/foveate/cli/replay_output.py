@@ -148,15 +148,13 @@ class ReplayFormatter:
             edits = [edit for edit in outcomes[policy].edits if edit.decision is not None]
             if not edits:
                 continue
-            gain = sum(edit.decision.gain_dollars for edit in edits if edit.decision is not None)
-            cost = sum(edit.decision.cost_dollars for edit in edits if edit.decision is not None)
+            expected = sum(edit.decision.net_dollars for edit in edits if edit.decision is not None)
             saved = sum((edit.saved_dollars for edit in edits), Decimal(0))
             yield from self._wrap(
                 [
                     f"{policy}: {len(edits):,} edit{'s' * (len(edits) != 1)} of the history, expected to save "
-                    f"{_format_dollars(Decimal(gain))} and to cost {_format_dollars(Decimal(cost))}; the "
-                    f"requests since {'cost' if saved < 0 else 'saved'} {_format_dollars(abs(saved))}"
-                    f"{' more' if saved < 0 else ''}, not counting the summaries"
+                    f"{_format_dollars(Decimal(expected))} after all costs; {'lost' if saved < 0 else 'saved'} "
+                    f"{_format_dollars(abs(saved))}, summaries included"
                 ]
             )
 

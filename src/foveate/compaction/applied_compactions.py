@@ -1,4 +1,4 @@
-"""Record when a conversation was sent with a compaction and when without it.
+"""Record when a conversation was sent with a compaction and when without it, and when clearing was undone.
 
 Some models bind thinking blocks to the exact messages before them. Thinking produced after a summary is valid
 only after that summary, and earlier thinking only after the original messages. So the store keeps the message
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from foveate.compaction.apply import find_active_compaction, matching_compactions
+from foveate.compaction.apply import find_active_compaction, matching_compactions, undone_clearings
 from foveate.compaction.store import ApplicationChange, Compaction, CompactionStore
 from foveate.errors import StoreUnavailable
 from foveate.prompt_cache.rules import rules_for
@@ -19,6 +19,8 @@ from foveate.session.hash_chain import HashChain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationHistory:
+    """`compactions` are those of the conversation, and its clearings that were undone."""
+
     chain: HashChain
     compactions: Sequence[Compaction]
     changes: Sequence[ApplicationChange]
@@ -32,7 +34,7 @@ class ApplicationHistory:
         active = find_active_compaction(self.chain, self.compactions)
         if active is not None:
             ranges += self._find_ranges(active, applied=False)
-        for compaction in self._undone_compactions():
+        for compaction in self._undone():
             ranges += self._find_ranges(compaction, applied=True)
         return tuple(ranges)
 
@@ -42,11 +44,7 @@ class ApplicationHistory:
         `is_applied` tells whether the active compaction is part of the request.
         """
         active = find_active_compaction(self.chain, self.compactions)
-        not_applied = (
-            self._undone_compactions()
-            if is_applied or active is None
-            else [active, *self._undone_compactions()]
-        )
+        not_applied = self._undone() if is_applied or active is None else [active, *self._undone()]
         applied = [active] if is_applied and active is not None else []
         return (
             *(
@@ -61,12 +59,8 @@ class ApplicationHistory:
             ),
         )
 
-    def _undone_compactions(self) -> list[Compaction]:
-        return [
-            compaction
-            for compaction in matching_compactions(self.chain, self.compactions)
-            if compaction.undone_at is not None
-        ]
+    def _undone(self) -> list[Compaction]:
+        return [compaction for compaction in self.compactions if compaction.undone_at is not None]
 
     def _changes_for(self, compaction: Compaction) -> list[ApplicationChange]:
         return [change for change in self.changes if change.compaction_id == compaction.id]
@@ -139,7 +133,7 @@ async def load_application_history(
     Raises:
         StoreUnavailable: the changes cannot be read.
     """
-    matching = matching_compactions(chain, compactions)
+    matching = [*matching_compactions(chain, compactions), *undone_clearings(chain, compactions)]
     if not matching or not rules_for(model).binds_thinking:
         return None
     positions = {message_hash: position for position, message_hash in enumerate(chain.hashes, 1)}

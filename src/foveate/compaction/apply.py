@@ -57,10 +57,25 @@ def matching_compactions(chain: HashChain, compactions: Sequence[Compaction]) ->
     return [
         compaction
         for compaction in compactions
-        if compaction.outcome is CompactionOutcome.OK
-        and 0 < compaction.messages < len(chain)
-        and chain.hashes[compaction.messages - 1] == compaction.boundary
+        if compaction.outcome is CompactionOutcome.OK and _has_boundary_in(chain, compaction)
     ]
+
+
+def undone_clearings(chain: HashChain, compactions: Sequence[Compaction]) -> list[Compaction]:
+    """The clearings of this conversation that were undone, unless its results are compacted now."""
+    active = find_active_compaction(chain, compactions)
+    return [
+        edit
+        for edit in compactions
+        if edit.outcome is CompactionOutcome.RESULTS_CLEARED
+        and edit.undone_at is not None
+        and _has_boundary_in(chain, edit)
+        and (active is None or edit.messages > active.messages)
+    ]
+
+
+def _has_boundary_in(chain: HashChain, edit: Compaction) -> bool:
+    return 0 < edit.messages < len(chain) and chain.hashes[edit.messages - 1] == edit.boundary
 
 
 def build_compaction_edits(
@@ -80,16 +95,17 @@ def build_compaction_edits(
     Thinking in them is dropped on models that bind it. None means unknown: then all thinking that may be
     invalid is dropped.
 
-    If a compaction was undone, the original messages are sent, without the thinking produced after the summary.
+    If a compaction was undone, the original messages are sent, without the thinking produced after the summary;
+    the same with the thinking produced after cleared results that were restored.
     """
     if not compactions or continues_stored(request):
         return ()
     model = model or request.model
     compaction = find_active_compaction(chain, compactions)
     undone = [
-        other.seen_messages or other.messages
-        for other in matching_compactions(chain, compactions)
-        if other.undone_at is not None
+        edit.seen_messages or edit.messages
+        for edit in (*matching_compactions(chain, compactions), *undone_clearings(chain, compactions))
+        if edit.undone_at is not None
     ]
     within = (
         None

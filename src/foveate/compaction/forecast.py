@@ -13,8 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol, TypedDict, cast
 
+from foveate.model import Ttl
 from foveate.prompt_cache.placement.arrival_times import NO_GAPS, ArrivalForecast, GapHistogram
-from foveate.prompt_cache.rules import CacheRules
 
 _TABLE = Path(__file__).with_name("forecast.toml")
 # The remaining requests are grouped: the next, the one after it, and then twice as many in each group.
@@ -107,9 +107,9 @@ class ActivityStore(Protocol):
         """
 
 
-def estimate_cold_share(arrivals: ArrivalForecast, rules: CacheRules) -> float:
+def estimate_cold_share(arrivals: ArrivalForecast, ttl: Ttl | None) -> float:
     """The share of requests that find their cache entries expired."""
-    ttl_seconds = rules.ttls[0].seconds if rules.ttls else 0
+    ttl_seconds = ttl.seconds if ttl is not None else 0
     returns = arrivals.probability(0, math.inf)
     return max(0.0, 1 - arrivals.probability(0, ttl_seconds) / returns) if returns else 1.0
 

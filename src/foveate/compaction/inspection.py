@@ -15,7 +15,8 @@ from foveate.compaction.facts.statements import (
     LAST_REQUEST_PREFIX,
     LINE_START,
 )
-from foveate.compaction.store import Compaction, CompactionOutcome, CompactionStore
+from foveate.compaction.schedule import Moment
+from foveate.compaction.store import Compaction, CompactionOutcome, CompactionStore, EditDecision
 from foveate.compaction.summarize.extractive import CarriedLine
 from foveate.compaction.summarize.summarizer import EXTRACTIVE_MODEL
 from foveate.compaction.summarize.verify import is_unlisted_note
@@ -39,16 +40,18 @@ _UNDONE_MEANINGS = {
 }
 
 _MAX_EDITS = 1_000
-_MOMENTS = {
-    "arrival": "before a request was sent",
-    "response": "after a response",
-    "expiry": "before the cache expired",
+# A request may wait for an edit, and comes this much earlier at most.
+_MAX_REQUEST_SECONDS = 3_600
+_MOMENTS: dict[str, str] = {
+    Moment.ARRIVAL: "before a request was sent",
+    Moment.RESPONSE: "after a response",
+    Moment.EXPIRY: "before the cache expired",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealizedGain:
-    """What an edit has saved so far, without the price of its summary, and in how many requests."""
+    """What an edit has saved so far, after the price of its summary, and in how many requests."""
 
     dollars: Decimal = Decimal(0)
     requests: int = 0
@@ -93,56 +96,51 @@ def _has_results(api_format: Format, raw: bytes) -> bool:
     return any(isinstance(part, ToolResult) for part in formats.parse_message(api_format, raw).parts)
 
 
-async def load_gain_sentences(
-    store: CompactionStore, ledger: Ledger, session_id: str
-) -> dict[str, tuple[str, ...]]:
-    """What each edit of a session was expected to save, and what it has saved; by id, in order of time."""
+@dataclass(frozen=True, slots=True)
+class EditGain:
+    """What an edit was expected to save, and what it has saved; None if that is not known."""
+
+    decision: EditDecision | None
+    realized: RealizedGain | None
+
+    def sentences(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self._expected_sentence(), self._realized_sentence())))
+
+    def _expected_sentence(self) -> str:
+        decision = self.decision
+        if decision is None:
+            return ""
+        return (
+            f"Made {_MOMENTS.get(decision.moment, decision.moment)}, because it was expected to save "
+            f"${decision.gain_dollars:.4f} in about {decision.expected_requests:.0f} more requests and to "
+            f"cost ${decision.cost_dollars:.4f}, so ${decision.net_dollars:.4f} in all."
+        )
+
+    def _realized_sentence(self) -> str:
+        realized = self.realized
+        if realized is None or not (realized.requests or realized.dollars):
+            return ""
+        requests = f"{realized.requests:,} request{'s' * (realized.requests != 1)}"
+        verb = "lost" if realized.dollars < 0 else "saved"
+        return f"So far it has {verb} ${abs(realized.dollars):.4f} in {requests}, summary included."
+
+
+async def load_gains(store: CompactionStore, ledger: Ledger, session_id: str) -> dict[str, EditGain]:
+    """The gains of a session's edits, by id, in order of time."""
     edits = await store.list_compactions(session_id=session_id, limit=_MAX_EDITS)
-    gains = await _load_realized_gains(ledger, edits)
-    return {
-        edit.id: sentences for edit in reversed(edits) if (sentences := describe_gain(edit, gains.get(edit.id)))
-    }
-
-
-async def load_realized_gain(
-    store: CompactionStore, ledger: Ledger, compaction: Compaction
-) -> RealizedGain | None:
-    edits = await store.list_compactions(session_id=compaction.session_id, limit=_MAX_EDITS)
-    return (await _load_realized_gains(ledger, edits)).get(compaction.id)
-
-
-async def _load_realized_gains(ledger: Ledger, edits: Sequence[Compaction]) -> dict[str, RealizedGain]:
     made = [edit for edit in edits if edit.outcome.changes_requests]
     if not made:
         return {}
-    since = min(edit.compacted_at for edit in made)
+    since = min(edit.compacted_at for edit in made) - _MAX_REQUEST_SECONDS
     charges = [
         charge
         async for charge in ledger.list_charges(since=since, agent=made[0].agent, session_id=made[0].session_id)
     ]
-    return realized_gains(made, charges)
+    realized = realized_gains(made, charges)
+    return {edit.id: EditGain(edit.decision, realized[edit.id]) for edit in reversed(made)}
 
 
-def describe_gain(compaction: Compaction, realized: RealizedGain | None) -> tuple[str, ...]:
-    """Sentences about what an edit was expected to save and to cost, and what it has saved."""
-    decision = compaction.decision
-    sentences = []
-    if decision is not None:
-        sentences.append(
-            f"Made {_MOMENTS.get(decision.moment, decision.moment)}, because it was expected to save "
-            f"${decision.gain_dollars:.4f} in about {decision.expected_requests:.0f} more requests and to "
-            f"cost ${decision.cost_dollars:.4f}."
-        )
-    if realized is not None and realized.requests:
-        requests = f"{realized.requests:,} request{'s' * (realized.requests != 1)}"
-        verb = "lost" if realized.dollars < 0 else "saved"
-        sentences.append(
-            f"So far it has {verb} ${abs(realized.dollars):.4f} in {requests}, not counting its summary."
-        )
-    return tuple(sentences)
-
-
-def realized_gains(edits: Iterable[Compaction], charges: Iterable[Charge]) -> dict[str, RealizedGain]:
+def realized_gains(edits: Iterable[Compaction], charges: Sequence[Charge]) -> dict[str, RealizedGain]:
     """What the edits of a session have saved, by id, from the charges of the session.
 
     The saving of a request is shared among the edits in force, by the tokens that each of them freed.
@@ -152,17 +150,19 @@ def realized_gains(edits: Iterable[Compaction], charges: Iterable[Charge]) -> di
         edit.id: edit.freed_tokens - (made[edit.earlier_id].freed_tokens if edit.earlier_id in made else 0)
         for edit in made.values()
     }
-    gains = dict.fromkeys(made, RealizedGain())
-    for charge in charges:
+    main_charges = [charge for charge in charges if charge.call.category is Category.MAIN]
+    first_at = {edit.id: _first_request_at(edit, main_charges) for edit in made.values()}
+    gains = {edit.id: RealizedGain(dollars=-(edit.cost or Decimal(0))) for edit in made.values()}
+    for charge in main_charges:
         at, saved = charge.call.at, charge.savings.compaction
         in_force = [
             edit.id
             for edit in made.values()
-            if edit.compacted_at <= at
+            if first_at[edit.id] <= at
             and (edit.undone_at is None or at < edit.undone_at)
             and freed[edit.id] > 0
         ]
-        if saved is None or not in_force or charge.call.category is not Category.MAIN:
+        if saved is None or not in_force:
             continue
         total = sum(freed[id_] for id_ in in_force)
         for id_ in in_force:
@@ -170,6 +170,14 @@ def realized_gains(edits: Iterable[Compaction], charges: Iterable[Charge]) -> di
                 dollars=gains[id_].dollars + saved * freed[id_] / total, requests=gains[id_].requests + 1
             )
     return gains
+
+
+def _first_request_at(edit: Compaction, charges: Iterable[Charge]) -> float:
+    """When the first request came that an edit has changed: one that waited for it came before the edit."""
+    if edit.decision is None or edit.decision.moment != Moment.ARRIVAL:
+        return edit.compacted_at
+    waited = [charge.call.at for charge in charges if charge.call.at <= edit.compacted_at]
+    return max(waited, default=edit.compacted_at)
 
 
 def undone_meaning(compaction: Compaction) -> str:

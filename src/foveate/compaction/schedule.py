@@ -18,6 +18,7 @@ from foveate.compaction.forecast import Forecast, FutureRequests
 from foveate.compaction.staleness import ClearingReason
 from foveate.compaction.store import EditDecision
 from foveate.cost.pricing.rates import Rate, Rates, TokenKind
+from foveate.model import Ttl
 
 MIN_CONTEXT_TOKENS = 20_000
 _INSTRUCTION_TOKENS = 400
@@ -31,6 +32,10 @@ _MAX_LOSS_SHARE = 0.1
 _MAX_LOSS_REQUESTS = 80
 # Without at least this growth since the last compaction, another one could free nothing new.
 _MIN_GROWTH_SHARE = 0.3
+# Tool results in a warm cache are judged again after the request has grown by this share, or by this one if it
+# is above a price step: judging reads all of them.
+_JUDGED_GROWTH_SHARE = 0.1
+_JUDGED_GROWTH_SHARE_ABOVE_STEP = 0.02
 
 
 REFETCH_PROBABILITIES = {ClearingReason.SUPERSEDED: 0.01, ClearingReason.STALE: 0.05}
@@ -90,17 +95,15 @@ class EditPrices:
         )
 
 
-def read_prices(rates: Rates) -> EditPrices | None:
-    """The prices of `rates`; None if input or output has no known price."""
+def read_prices(rates: Rates, ttl: Ttl = Ttl.FIVE_MINUTES) -> EditPrices | None:
+    """The prices of `rates` if entries are written with `ttl`; None if input or output has no known price."""
     uncached, output = rates.by_kind.get(TokenKind.UNCACHED), rates.by_kind.get(TokenKind.OUTPUT)
     if uncached is None or output is None:
         return None
-    kinds = (
-        uncached,
-        rates.by_kind.get(TokenKind.READ, uncached),
-        rates.by_kind.get(TokenKind.WRITTEN_5M, uncached),
-        output,
-    )
+    written = rates.by_kind.get(TokenKind.WRITTEN_5M, uncached)
+    if ttl is Ttl.ONE_HOUR:
+        written = rates.by_kind.get(TokenKind.WRITTEN_1H, written)
+    kinds = (uncached, rates.by_kind.get(TokenKind.READ, uncached), written, output)
     sizes = sorted({tier.over_tokens for rate in kinds for tier in rate.tiers})
     return EditPrices(
         base=_prices_at(kinds, 0), tiers=tuple((size, _prices_at(kinds, size + 1)) for size in sizes)
@@ -174,6 +177,17 @@ class EditPlan:
         return not (self.compacts or self.cleared or self.moves_sections)
 
 
+def is_judgement_due(tokens: int, judged_tokens: int, prices: EditPrices) -> bool:
+    """Return whether tool results in a warm cache are judged again; they were last when the request had
+    `judged_tokens`.
+    """
+    if prices.at(tokens) != prices.at(judged_tokens):
+        return True
+    is_above_step = prices.at(tokens) != prices.base
+    growth = _JUDGED_GROWTH_SHARE_ABOVE_STEP if is_above_step else _JUDGED_GROWTH_SHARE
+    return not judged_tokens <= tokens < (1 + growth) * judged_tokens
+
+
 def make_decision(plan: EditPlan, moment: Moment, forecast: Forecast) -> EditDecision:
     return EditDecision(
         moment=moment,
@@ -224,11 +238,12 @@ def _plan_compaction(state: EditState, forecast: Forecast, prices: EditPrices) -
         cost_dollars=max(-saved, 0.0) + summary,
         expected_requests=forecast.expected_requests,
     )
-    return plan if _pays(plan, state) else nothing
+    return plan if _pays(plan, state, loss_dollars=plan.cost_dollars) else nothing
 
 
-def _pays(plan: EditPlan, state: EditState) -> bool:
-    return plan.net_dollars > _MARGIN * plan.cost_dollars and plan.cost_dollars <= state.loss_budget_dollars
+def _pays(plan: EditPlan, state: EditState, *, loss_dollars: float) -> bool:
+    """Return whether the gain is large enough, and not too much is lost if the session ends at once."""
+    return plan.net_dollars > _MARGIN * plan.cost_dollars and loss_dollars <= state.loss_budget_dollars
 
 
 def _next_request_prices(
@@ -253,7 +268,8 @@ def _next_request_prices(
 
 
 def _plan_clearing(state: EditState, forecast: Forecast, prices: EditPrices) -> EditPlan:
-    """The best number of clearable results, counted from the end of the request.
+    """The best number of clearable results, beginning with those that are least likely to be needed again, for
+    their size.
 
     Nothing after the preamble is assumed to be read again: the entries before an edit are out of reach of the
     breakpoints at the end of the request.
@@ -261,10 +277,13 @@ def _plan_clearing(state: EditState, forecast: Forecast, prices: EditPrices) -> 
     best = EditPlan(expected_requests=forecast.expected_requests)
     unedited = prices.request(state.request_tokens, state.cached_tokens)
     cached_tokens = min(state.cached_tokens, state.preamble_tokens)
+    is_warm = state.cached_tokens > state.preamble_tokens
     saved, refetches = 0, 0.0
     cleared: list[int] = []
-    for index in range(len(state.clearable) - 1, -1, -1):
-        option = state.clearable[index]
+    last_first = reversed(list(enumerate(state.clearable)))
+    for index, option in sorted(
+        last_first, key=lambda item: item[1].refetch_probability / item[1].saved_tokens
+    ):
         saved += option.saved_tokens
         refetches += option.refetch_probability * prices.request(
             state.request_tokens + option.saved_tokens, state.request_tokens
@@ -276,14 +295,32 @@ def _plan_clearing(state: EditState, forecast: Forecast, prices: EditPrices) -> 
         now = prices.request(tokens, cached_tokens)
         gain = _later_gain(state, tokens, forecast, prices)
         plan = EditPlan(
-            cleared=tuple(cleared),
+            cleared=tuple(sorted(cleared)),
             gain_dollars=gain + max(unedited - now, 0.0),
             cost_dollars=max(now - unedited, 0.0) + refetches,
             expected_requests=forecast.expected_requests,
         )
-        if plan.net_dollars > best.net_dollars and _pays(plan, state):
+        loss = plan.cost_dollars if now > unedited else 0.0
+        if is_warm and not _is_worth_writing(saved, now - unedited, state, forecast, prices):
+            continue
+        if plan.net_dollars > best.net_dollars and _pays(plan, state, loss_dollars=loss):
             best = plan
     return best
+
+
+def _is_worth_writing(
+    saved_tokens: int, cost_dollars: float, state: EditState, forecast: Forecast, prices: EditPrices
+) -> bool:
+    """Return whether reading what is cleared has cost as much as writing the rest again will.
+
+    A later clearing frees more at the same cost. Of all rhythms, this costs least in a session that grows
+    evenly, however long it is (the economic order quantity): about half of what is added becomes clearable, and
+    is then read, on average, in half of the requests until the next clearing.
+    """
+    requests = saved_tokens / forecast.growth_tokens if forecast.growth_tokens else math.inf
+    read = prices.request(state.request_tokens, state.request_tokens)
+    saved = read - prices.request(state.request_tokens - saved_tokens, state.request_tokens - saved_tokens)
+    return saved * requests >= cost_dollars
 
 
 def _plan_sections(state: EditState, forecast: Forecast, prices: EditPrices) -> EditPlan:
@@ -308,7 +345,9 @@ def _plan_sections(state: EditState, forecast: Forecast, prices: EditPrices) -> 
         expected_requests=forecast.expected_requests,
     )
     is_history_cached = state.cached_tokens > state.preamble_tokens
-    return replace(plan, moves_sections=not is_history_cached or _pays(plan, state))
+    return replace(
+        plan, moves_sections=not is_history_cached or _pays(plan, state, loss_dollars=plan.cost_dollars)
+    )
 
 
 def _later_gain(state: EditState, tokens_after: int, forecast: Forecast, prices: EditPrices) -> float:

@@ -39,6 +39,10 @@ class EditDecision:
     expected_requests: float
     growth_tokens: float
 
+    @property
+    def net_dollars(self) -> float:
+        return self.gain_dollars - self.cost_dollars
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearedBlock:

@@ -13,12 +13,18 @@ from foveate.session.store import PendingWrite, SessionStore, SessionWrite
 
 _LOG = logging.getLogger(__name__)
 
-# A transaction costs the store more than the rows in it. Sessions are stored at this interval if the next
-# request may reach another process.
+# A transaction costs the store more than the rows in it, so a batch waits for more exchanges.
 _INTERVAL_SECONDS = 0.05
+# Under load, sessions are stored at this interval if the next request may reach another process. That process
+# waits a little longer for an answer that it does not find (`session/matching.py`).
+_SESSIONS_SPACING_SECONDS = 0.1
 # The ledger has most of the rows, and nobody waits for a charge without a reservation. With many workers, each
 # would have a transaction of its own for almost every call.
-_CHARGES_SPACING_SECONDS = 0.25
+_CHARGES_SPACING_SECONDS = 0.5
+# Requests are kept in memory until then; with more than this, nothing waits longer than the interval.
+_MAX_WAITING_BYTES = 16 * 1024 * 1024
+# Hooks of this many exchanges run without letting other requests run.
+_HOOKS_AT_ONCE = 16
 # A reservation holds up to the whole cost ceiling of its call, so it is replaced by the charge sooner.
 _RESERVED_INTERVAL_SECONDS = 0.02
 # By then the other processes have replaced the reservations of their finished calls.
@@ -35,24 +41,27 @@ class CompletionQueue:
         session_store: SessionStore | None = None,
         *,
         interval_seconds: float = _INTERVAL_SECONDS,
+        sessions_spacing_seconds: float = _SESSIONS_SPACING_SECONDS,
         charges_spacing_seconds: float = _CHARGES_SPACING_SECONDS,
         has_other_processes: bool = True,
     ) -> None:
         """`charges` persists the charges; pending writes go to `session_store`.
 
         A batch waits for `interval_seconds`. Charges wait until `charges_spacing_seconds` after the last ones;
-        so do sessions, unless other processes need them.
+        so do sessions, unless other processes need them: then until `sessions_spacing_seconds` after the last.
         """
         self._charges = charges
         self._session_store = session_store
         self._interval_seconds = interval_seconds
+        self._sessions_spacing_seconds = sessions_spacing_seconds
         self._charges_spacing_seconds = charges_spacing_seconds
         self._has_other_processes = has_other_processes
         self._finished: list[Exchange] = []
         self._unstored: list[Exchange] = []
         self._timer: asyncio.TimerHandle | None = None
         self._store_timer: asyncio.TimerHandle | None = None
-        self._flushed_at = -math.inf
+        self._flushed_at = self._stored_at = -math.inf
+        self._waiting_bytes = 0
         self._completions: set[asyncio.Task[None]] = set()
         self._writes: set[asyncio.Task[None]] = set()
 
@@ -61,7 +70,10 @@ class CompletionQueue:
         self._unstored.append(exchange)
         loop = asyncio.get_running_loop()
         now = loop.time()
-        due_at = max(now + self._interval_seconds, self._flushed_at + self._charges_spacing_seconds)
+        soon = now + self._interval_seconds
+        self._waiting_bytes += len(exchange.incoming.body)
+        can_wait = self._waiting_bytes <= _MAX_WAITING_BYTES and not _may_compact(exchange)
+        due_at = max(soon, self._flushed_at + self._charges_spacing_seconds) if can_wait else soon
         if exchange.cost.reservation is not None and exchange.cost.reservation.is_reserved:
             due_at = min(due_at, now + _RESERVED_INTERVAL_SECONDS)
         if self._timer is None or due_at < self._timer.when():
@@ -69,7 +81,9 @@ class CompletionQueue:
                 self._timer.cancel()
             self._timer = loop.call_at(due_at, self._flush)
         if self._has_other_processes and self._store_timer is None:
-            self._store_timer = loop.call_at(now + self._interval_seconds, self._store_unstored)
+            self._store_timer = loop.call_at(
+                max(soon, self._stored_at + self._sessions_spacing_seconds), self._store_unstored
+            )
 
     def store_writes(self, exchanges: Sequence[Exchange]) -> None:
         writes = [
@@ -106,7 +120,7 @@ class CompletionQueue:
             self._timer = None
         self._store_unstored()  # together with the charges, in one transaction
         if self._finished:
-            finished, self._finished = self._finished, []
+            finished, self._finished, self._waiting_bytes = self._finished, [], 0
             self._flushed_at = asyncio.get_running_loop().time()
             _start_task(self._completions, self._complete(finished))
 
@@ -114,6 +128,7 @@ class CompletionQueue:
         if self._store_timer is not None:
             self._store_timer.cancel()
             self._store_timer = None
+        self._stored_at = asyncio.get_running_loop().time()
         unstored, self._unstored = self._unstored, []
         self.store_writes(unstored)
 
@@ -124,8 +139,10 @@ class CompletionQueue:
             except Exception as error:  # noqa: BLE001 - the hooks run nevertheless
                 for exchange in finished:
                     exchange.report_failure(RECORD_CHARGES, error)
-        for exchange in finished:
+        for number, exchange in enumerate(finished, 1):
             exchange.run_background_hooks()
+            if number % _HOOKS_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     async def _store(self, writes: Sequence[tuple[Exchange, PendingWrite]]) -> None:
         """Store what can be stored together in one transaction, then everything else one by one."""
@@ -157,6 +174,11 @@ class CompletionQueue:
         except Exception as error:  # noqa: BLE001 - one invalid row must not keep the others from being stored
             _LOG.info("a batch of sessions could not be saved, saving them one by one: %s", error)
             return False
+
+
+def _may_compact(exchange: Exchange) -> bool:
+    """Return whether a background hook may compact the session, best before its next request."""
+    return exchange.context is not None and exchange.context.options.compacts
 
 
 def _rows_or_none(write: PendingWrite) -> SessionWrite | None:

@@ -32,7 +32,7 @@ class ContextPoint:
 class EditOutcome:
     """An edit of a history at its `request`th request, with what was expected of it, if it was made to save.
 
-    `saved_dollars` is what the requests since have saved by it, without its own summary.
+    `saved_dollars` is what the requests since have saved by it, after the price of its summary.
     """
 
     request: int

@@ -32,7 +32,12 @@ from foveate.replay.policies import Policy
 from foveate.replay.recording import MissingPart, RecordedCall, Recording, RecordingSource
 from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY
 from foveate.replay.simulator.breakpoints import rules_at
-from foveate.replay.simulator.editing_run import SimulatedCall, SimulatedEdit, context_window_tokens
+from foveate.replay.simulator.editing_run import (
+    SimulatedCall,
+    SimulatedEdit,
+    SimulatedSummary,
+    context_window_tokens,
+)
 from foveate.replay.simulator.message_sizes import MessageSizer
 from foveate.replay.simulator.policy_runs import PolicyRun, start_runs
 from foveate.replay.simulator.reconstruct import (
@@ -254,7 +259,9 @@ def _add_cost(costs: CostSum, pricing: _CallPricing, usage: CacheUsage, output_t
 
 
 class _EditGains:
-    """What requests save by the edits before them: shared by the tokens that each edit freed."""
+    """What edits save after the price of their summaries: the saving of a request is shared by the tokens that
+    each edit before it freed.
+    """
 
     def __init__(self) -> None:
         self._edits: list[tuple[str, EditOutcome]] = []
@@ -264,11 +271,16 @@ class _EditGains:
         return tuple(edit for _, edit in self._edits)
 
     def add_call(
-        self, conversation: str, simulated: SimulatedCall, price: Callable[[CacheUsage], Decimal]
+        self, conversation: str, simulated: SimulatedCall, price: Callable[[CacheUsage, int], Decimal]
     ) -> None:
-        self.add_edits(edit for edit in simulated.edits if edit.moment is not Moment.RESPONSE)
+        summaries = iter(simulated.summaries)
+        edits = [
+            (edit, _price_summary(next(summaries), price) if edit.is_compaction else ZERO)
+            for edit in simulated.edits
+        ]
+        self.add_edits(item for item in edits if item[0].moment is not Moment.RESPONSE)
         if simulated.unedited_usage is not None:
-            saved = price(simulated.unedited_usage) - price(simulated.usage)
+            saved = price(simulated.unedited_usage, 0) - price(simulated.usage, 0)
             in_force = [
                 number
                 for number, (name, edit) in enumerate(self._edits)
@@ -285,9 +297,10 @@ class _EditGains:
                         later_requests=edit.later_requests + 1,
                     ),
                 )
-        self.add_edits(edit for edit in simulated.edits if edit.moment is Moment.RESPONSE)
+        self.add_edits(item for item in edits if item[0].moment is Moment.RESPONSE)
 
-    def add_edits(self, edits: Iterable[SimulatedEdit]) -> None:
+    def add_edits(self, edits: Iterable[tuple[SimulatedEdit, Decimal]]) -> None:
+        """Add edits with the prices of their summaries."""
         self._edits += [
             (
                 edit.conversation,
@@ -297,10 +310,15 @@ class _EditGains:
                     is_compaction=edit.is_compaction,
                     freed_tokens=edit.freed_tokens,
                     decision=edit.decision,
+                    saved_dollars=-summary_dollars,
                 ),
             )
-            for edit in edits
+            for edit, summary_dollars in edits
         ]
+
+
+def _price_summary(summary: SimulatedSummary, price: Callable[[CacheUsage, int], Decimal]) -> Decimal:
+    return price(summary.usage, summary.output_tokens)
 
 
 class _PolicyTotals:
@@ -337,11 +355,12 @@ class _PolicyTotals:
             pricing = _find_pricing(sent_call, rates)
             self._add_usage(self._compaction_costs, pricing, summary.usage, summary.output_tokens)
             if summary.edit is not None:
-                self._edits.add_edits((summary.edit,))
+                price = partial(self._price, pricing)
+                self._edits.add_edits([(summary.edit, _price_summary(summary, price))])
 
-    def _price(self, pricing: _CallPricing, usage: CacheUsage) -> Decimal:
+    def _price(self, pricing: _CallPricing, usage: CacheUsage, output_tokens: int) -> Decimal:
         costs = CostSum(self._book)
-        _add_cost(costs, pricing, usage, 0)
+        _add_cost(costs, pricing, usage, output_tokens)
         return costs.dollars or ZERO
 
     def _add_usage(self, costs: CostSum, pricing: _CallPricing, usage: CacheUsage, output_tokens: int) -> None:

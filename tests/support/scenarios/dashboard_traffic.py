@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import openai
 from foveate.sandbox.script import ScriptedCall, ScriptStep
 from foveate.session.rollups import SessionTotals, Totals
 from foveate.store import Store, open_store
+from tests.support.processes.make_once import make_once
 from tests.support.scenarios.session_names import named_session_id
 from tests.support.servers.gateway_process import gateway_process, write_config
 from tests.support.servers.sandbox import KEY, running_sandbox, step_headers
@@ -252,18 +254,31 @@ class DashboardGateway:
 @contextmanager
 def gateway_with_traffic(folder: Path) -> Iterator[DashboardGateway]:
     """Run a gateway after all this traffic and `CROWD_SESSIONS` more sessions, until the end of the block."""
+    filled = make_once("dashboard", _send_traffic)
+    shutil.copytree(filled, folder, dirs_exist_ok=True)
+    with _gateway(folder) as gateway:
+        yield gateway
+
+
+def _send_traffic(folder: Path) -> None:
+    """Fill the store in a folder, which takes ten seconds."""
+    with _gateway(folder) as gateway:
+        for turn in range(CROWD_SESSIONS):
+            send_request(gateway.url, CROWD, f"session {turn}")
+        send_review(gateway.url, folder, agent=HOSTILE, name=HOSTILE, extra_text=HOSTILE)
+        send_support_chat(gateway.url, name="parcels")
+        send_gardener_session(gateway.url)
+        send_until_capped(gateway.url)
+        send_review(gateway.url, folder)
+        wait_until_stored(folder, _is_settled)
+        wait_until_quiet(folder)
+
+
+@contextmanager
+def _gateway(folder: Path) -> Iterator[DashboardGateway]:
     with running_sandbox() as sandbox:
         write_config(folder / "foveate.yaml", sandbox.url, configuration(folder))
         with gateway_process(folder) as gateway:
-            for turn in range(CROWD_SESSIONS):
-                send_request(gateway.url, CROWD, f"session {turn}")
-            send_review(gateway.url, folder, agent=HOSTILE, name=HOSTILE, extra_text=HOSTILE)
-            send_support_chat(gateway.url, name="parcels")
-            send_gardener_session(gateway.url)
-            send_until_capped(gateway.url)
-            send_review(gateway.url, folder)
-            wait_until_stored(folder, _is_settled)
-            wait_until_quiet(folder)
             yield DashboardGateway(gateway.url, folder)
 
 

@@ -22,7 +22,9 @@ class PlannedTurn:
     """A call: what is new before it, and its response.
 
     `gap_seconds` is the time since the previous call. With `changes_system`, the system prompt differs from
-    here on, which no log shows. `steps_back` is how many of the last steps are taken back before it.
+    here on, which no log shows. `steps_back` is how many of the last steps are taken back before it. With
+    `reads_again`, it reads a file that other such calls have read. With `thinks`, the response begins with
+    signed thinking. With `compacts`, the client has replaced all before it by a summary.
     """
 
     result_chars: int = 4_000
@@ -30,6 +32,9 @@ class PlannedTurn:
     gap_seconds: float = 20.0
     changes_system: bool = False
     steps_back: int = 0
+    reads_again: bool = False
+    thinks: bool = False
+    compacts: bool = False
 
 
 def make_message(before: RecordedMessage | None, role: str, content: object) -> RecordedMessage:
@@ -59,6 +64,8 @@ def make_recording(
                 if last.previous is not None and last.previous.previous is not None
                 else last
             )
+        if turn.compacts:
+            last = make_message(None, "user", f"{name}: summary of {number} calls")
         prompt = _make_prompt(last, model, prefix_tokens, b"front %d" % changes, ttl)
         served = cache.serve(prompt, rules, at=at, response_at=at + 3)
         cache = served.cache
@@ -97,8 +104,11 @@ def _make_answer(
     if turn.is_question:
         answer = make_message(last, "assistant", [{"type": "text", "text": f"{name}: it is done. " * 20}])
         return answer, make_message(answer, "user", f"{name}: now the next one, please")
-    tool_call = {"type": "tool_use", "id": f"toolu_{name}", "name": "read", "input": {"path": f"src/{name}.py"}}
-    answer = make_message(last, "assistant", [{"type": "text", "text": f"I read {name}."}, tool_call])
+    path = "src/shared.py" if turn.reads_again else f"src/{name}.py"
+    tool_call = {"type": "tool_use", "id": f"toolu_{name}", "name": "read", "input": {"path": path}}
+    thinking = [{"type": "thinking", "thinking": f"What is in {name}?", "signature": "c2lnbmVk"}]
+    blocks = [*(thinking if turn.thinks else ()), {"type": "text", "text": f"I read {name}."}, tool_call]
+    answer = make_message(last, "assistant", blocks)
     text = (f"{name} " + "the quick brown fox jumps over the lazy dog; " * 200)[: turn.result_chars]
     result = {"type": "tool_result", "tool_use_id": f"toolu_{name}", "content": text}
     return answer, make_message(answer, "user", [result])

@@ -10,7 +10,7 @@ from foveate.compaction.applied_compactions import (
     load_application_history,
     record_applications,
 )
-from foveate.compaction.store import Compaction
+from foveate.compaction.store import Compaction, CompactionOutcome
 from foveate.session.hash_chain import HashChain
 from tests.support.stores.memory_compaction_store import InMemoryCompactionStore
 from tests.support.stores.records import COMPACTION, hash_word
@@ -53,7 +53,12 @@ class ConversationSender:
         if history is None:
             return False, set()
         assert isinstance(history, ApplicationHistory)
-        is_applied = self.compaction is not None and self.compaction.undone_at is None and not has_failed
+        is_applied = (
+            self.compaction is not None
+            and self.compaction.outcome is CompactionOutcome.OK
+            and self.compaction.undone_at is None
+            and not has_failed
+        )
         invalid = {index for span in history.invalid_thinking_ranges() for index in span}
         await record_applications(history, self.store, is_applied=is_applied)
         return is_applied, invalid
@@ -115,6 +120,21 @@ async def test_after_an_undo_only_messages_after_the_summary_are_found() -> None
     assert await sender.send(words) == (False, {8, 9, 10, 11})
     words += ["g", "h"]
     assert await sender.send(words) == (False, {8, 9, 10, 11})
+
+
+async def test_after_cleared_results_are_restored_only_messages_after_their_placeholders_are_found() -> None:
+    sender = ConversationSender()
+    words = [str(number) for number in range(6)]
+    sender.compact(words)
+    assert sender.compaction is not None
+    sender.compaction = replace(sender.compaction, outcome=CompactionOutcome.RESULTS_CLEARED)
+    words += ["a", "b"]
+    assert await sender.send(words) == (False, set())
+    sender.undo()
+    words += ["c", "d"]
+    assert await sender.send(words) == (False, {6, 7, 8, 9})
+    words += ["e", "f"]
+    assert await sender.send(words) == (False, {6, 7, 8, 9})
 
 
 async def test_without_a_recorded_start_all_messages_since_the_compaction_are_found() -> None:

@@ -15,6 +15,7 @@ from foveate.compaction.schedule import (
     EditState,
     Moment,
     TokenPrices,
+    is_judgement_due,
     loss_budget_dollars,
     plan_edits,
     read_prices,
@@ -107,8 +108,20 @@ def test_old_results_are_cleared_at_once_if_the_cache_is_cold() -> None:
 def test_old_results_stay_in_a_warm_cache_unless_many_requests_follow() -> None:
     state = replace(WARM, moment=Moment.ARRIVAL, compaction=None, clearable=OLD_RESULTS)
 
-    assert plan_edits(state, known_future(10), SONNET).is_empty
-    assert plan_edits(state, known_future(200), SONNET).cleared
+    assert plan_edits(state, known_future(10, growth=400), SONNET).is_empty
+    assert plan_edits(state, known_future(200, growth=400), SONNET).cleared
+
+
+def test_results_in_a_warm_cache_wait_until_clearing_them_frees_enough() -> None:
+    """A few of them pay for themselves in 400 requests, but again and again that costs more than it saves."""
+    few, many = ((ClearingOption(saved_tokens=1_000),) * number for number in (4, 30))
+    state = replace(WARM, moment=Moment.ARRIVAL, compaction=None)
+
+    assert plan_edits(replace(state, clearable=few), known_future(400), SONNET).is_empty
+    assert plan_edits(replace(state, clearable=many), known_future(400), SONNET).cleared
+    # A session that hardly grows will have no more of them.
+    assert plan_edits(replace(state, clearable=few), known_future(400, growth=10), SONNET).cleared
+    assert plan_edits(replace(state, clearable=few, cached_tokens=0), known_future(400), SONNET).cleared
 
 
 def test_a_result_that_is_probably_needed_again_is_not_cleared_for_little() -> None:
@@ -116,6 +129,42 @@ def test_a_result_that_is_probably_needed_again_is_not_cleared_for_little() -> N
     state = replace(COLD, compaction=None, clearable=needed)
 
     assert plan_edits(state, known_future(3), SONNET).is_empty
+
+
+def test_superseded_results_are_cleared_before_small_ones_that_may_be_needed_again() -> None:
+    options = (
+        ClearingOption(saved_tokens=6_000, refetch_probability=0.01),
+        ClearingOption(saved_tokens=300, refetch_probability=0.9),
+    )
+    state = replace(COLD, compaction=None, clearable=options)
+
+    assert plan_edits(state, known_future(3), SONNET).cleared == (0,)
+
+
+def test_a_result_that_may_be_needed_again_loses_nothing_if_the_session_ends() -> None:
+    needed = (ClearingOption(saved_tokens=20_000, refetch_probability=0.05),)
+    state = replace(COLD, compaction=None, clearable=needed, loss_budget_dollars=0.0)
+
+    assert plan_edits(state, known_future(3), SONNET).cleared == (0,)
+    assert plan_edits(replace(state, cached_tokens=90_000), known_future(500), SONNET).is_empty
+
+
+@pytest.mark.parametrize(
+    ("tokens", "judged_tokens", "is_due"),
+    [
+        (50_000, 0, True),
+        (54_900, 50_000, False),
+        (55_100, 50_000, True),
+        (40_000, 50_000, True),  # after a compaction
+        (100_500, 99_000, True),  # a price step lies between them
+        (101_000, 100_500, False),
+        (102_600, 100_500, True),  # above a step, little growth is enough
+    ],
+)
+def test_results_are_judged_again_after_growth_and_above_a_price_step(
+    tokens: int, judged_tokens: int, is_due: bool
+) -> None:
+    assert is_judgement_due(tokens, judged_tokens, CLIFF) is is_due
 
 
 def test_results_are_cleared_only_before_a_request() -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -73,6 +74,7 @@ class QueueSetup:
         *,
         seconds: float = 60.0,
         spacing_seconds: float = 0.0,
+        sessions_spacing_seconds: float = 0.0,
         has_other_processes: bool = True,
     ) -> None:
         self.ledger, self.session_store, self.observer = (
@@ -85,6 +87,7 @@ class QueueSetup:
             self.session_store,
             interval_seconds=seconds,
             charges_spacing_seconds=spacing_seconds,
+            sessions_spacing_seconds=sessions_spacing_seconds,
             has_other_processes=has_other_processes,
         )
         self.hook_calls: list[str] = []
@@ -97,12 +100,14 @@ class QueueSetup:
         is_broken: bool = False,
         has_failing_hook: bool = False,
         reservation: AdmittedCall | None = None,
+        body: bytes = BODY,
+        options: AgentOptions | None = None,
     ) -> Exchange:
         """Finish an exchange with a charge and a count to be stored, both under this name."""
         request = parse_request(BODY, make_incoming_request().api_format)
         context = RequestContext(
             incoming=make_incoming_request(),
-            options=AgentOptions(),
+            options=options or AgentOptions(),
             received_at=0.0,
             original=request,
             request=request,
@@ -121,7 +126,7 @@ class QueueSetup:
                 raise RuntimeError(id_)
 
         exchange = Exchange(
-            make_incoming_request(),
+            msgspec.structs.replace(make_incoming_request(), body=body),
             context,
             UpstreamRequest(body=BODY),
             hooks=CallHooks(after_response=(lambda _: self.hook_calls.append(id_),), in_background=(run_hook,)),
@@ -171,6 +176,64 @@ async def test_charges_soon_after_others_wait_and_sessions_do_not() -> None:
     assert setup.session_store.batch_sizes == [1, 1, 1, 1]
     await setup.queue.close()
     assert setup.ledger.operations == ["settle a", "settle b c d"]
+
+
+async def test_sessions_soon_after_others_wait_for_a_common_transaction() -> None:
+    """Regression: each of eight workers had twenty transactions a second, most of them with one session."""
+    setup = QueueSetup(InMemoryLedger(), seconds=0.001, spacing_seconds=60.0, sessions_spacing_seconds=60.0)
+    setup.finish_exchange("a")
+    await wait_until(partial(setup.has_stored, 1))
+    for id_ in "bcd":
+        setup.finish_exchange(id_)
+        await asyncio.sleep(0.01)
+
+    assert setup.session_store.batch_sizes == [1]
+    await setup.queue.close()
+    assert setup.session_store.batch_sizes == [1, 3]
+
+
+async def test_large_requests_do_not_wait_in_memory() -> None:
+    setup = QueueSetup(InMemoryLedger(), seconds=0.001, spacing_seconds=60.0)
+    setup.finish_exchange("a")
+    await wait_until(partial(setup.has_stored, 1))
+    for id_ in "bc":
+        setup.finish_exchange(id_, body=bytes(9 * 1024 * 1024))
+    await wait_until(lambda: len(setup.ledger.operations) == 2)
+
+    assert setup.ledger.operations == ["settle a", "settle b c"]
+    setup.finish_exchange("d")
+    await asyncio.sleep(0.05)
+    assert len(setup.ledger.operations) == 2
+    await setup.queue.close()
+
+
+async def test_sessions_that_may_be_compacted_do_not_wait() -> None:
+    """Regression: a compaction began half a second after the response, after the next request."""
+    setup = QueueSetup(InMemoryLedger(), seconds=0.001, spacing_seconds=60.0)
+    setup.finish_exchange("a")
+    await wait_until(partial(setup.has_stored, 1))
+    setup.finish_exchange("b", options=AgentOptions(compaction=True))
+    await wait_until(lambda: len(setup.observer.events) == 2)
+
+    assert setup.ledger.operations == ["settle a", "settle b"]
+    await setup.queue.close()
+
+
+async def test_other_requests_run_between_the_hooks_of_a_large_batch() -> None:
+    setup = QueueSetup(InMemoryLedger())
+    for number in range(64):
+        setup.finish_exchange(f"{number}")
+    finished_counts = {0}
+
+    async def serve_others() -> None:
+        while len(setup.observer.events) < 64:
+            finished_counts.add(len(setup.observer.events))
+            await asyncio.sleep(0)
+
+    await asyncio.wait_for(asyncio.gather(setup.queue.drain(), serve_others()), 30)
+
+    counts = sorted({*finished_counts, 64})
+    assert max(after - before for before, after in pairwise(counts)) <= 16
 
 
 async def test_sessions_that_no_other_process_needs_are_stored_with_the_charges() -> None:

@@ -136,7 +136,7 @@ def test_there_is_no_conclusion_without_a_price_or_without_the_gateway() -> None
     assert draw_conclusion(make_outcomes(recorded="4", fold="3"), AgentOptions()) is None
 
 
-def test_a_compaction_after_the_last_request_is_listed_and_has_saved_nothing() -> None:
+def test_a_compaction_after_the_last_request_is_listed_and_loses_the_price_of_its_summary() -> None:
     recording = make_recording([PlannedTurn(result_chars=6_000) for _ in range(60)])
     policies = (Policy.RECORDED, Policy.GATEWAY_COST)
 
@@ -149,6 +149,6 @@ def test_a_compaction_after_the_last_request_is_listed_and_has_saved_nothing() -
     assert edit.freed_tokens > 0
     assert edit.decision is not None
     assert edit.decision.gain_dollars > edit.decision.cost_dollars > 0
-    assert (edit.saved_dollars, edit.later_requests) == (0, 0)
+    assert (edit.saved_dollars, edit.later_requests) == (-outcome.fold_dollars, 0)
     assert outcome.folds == 1
     assert outcome.fold_dollars > 0

@@ -177,7 +177,7 @@ def preview(
 
 @app.command("undo")
 def undo(id: CompactionId, store: StoreUrl = None, json: AsJson = False) -> None:  # noqa: A002  # the argument's name
-    """Undo a compaction: the next request in its session contains the original messages again.
+    """Undo a compaction, or the clearing of tool results: the next request contains the originals again.
 
     Example: foveate compactions undo 3f9a
     """
@@ -300,11 +300,12 @@ def _print_count(found: "list[Compaction]", *, is_more: bool) -> None:
 
 async def _load_details(store: "Store", prefix: str) -> "CompactionContents":
     from foveate.cli.compactions.selection import find_compaction
-    from foveate.compaction.inspection import load_contents, load_realized_gain
+    from foveate.compaction.inspection import load_contents, load_gains
 
     compaction = await find_compaction(store, prefix)
-    realized = await load_realized_gain(store.compactions, store.ledger, compaction)
-    return replace(await load_contents(store.compactions, compaction), realized=realized)
+    gain = (await load_gains(store.compactions, store.ledger, compaction.session_id)).get(compaction.id)
+    contents = await load_contents(store.compactions, compaction)
+    return replace(contents, realized=gain.realized if gain is not None else None)
 
 
 async def _export(

@@ -34,8 +34,8 @@ from foveate.cli.tables import (
 from foveate.compaction.inspection import (
     OUTCOME_MEANINGS,
     CompactionContents,
+    EditGain,
     describe_author,
-    describe_gain,
     is_by_rules,
     read_message,
     trace_carried,
@@ -200,7 +200,7 @@ class CompactionFormatter:
         )
         outcome = Styled(_outcome_text(compaction), _outcome_style(compaction))
         yield from self._group([Styled("outcome: ", "dim"), outcome], self._outcome_sentences(compaction))
-        if gains := describe_gain(compaction, details.realized):
+        if gains := EditGain(compaction.decision, details.realized).sentences():
             yield from self._group([Styled("money", "dim")], gains)
         yield from self._group([Styled("original messages", "dim")], self._original_sentences(details))
         if compaction.cleared:

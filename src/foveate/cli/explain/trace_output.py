@@ -21,6 +21,7 @@ from foveate.cli.tables import (
     wrap_text,
 )
 from foveate.cli.window_chart import WindowChartData, draw_window
+from foveate.compaction.inspection import EditGain
 from foveate.cost.ledger import Correction
 from foveate.cost.savings import add_savings
 from foveate.model import ComparisonOutcome, Savings
@@ -97,7 +98,19 @@ def session_object(history: SessionHistory, *, last: int | None = None) -> dict[
         "possibly_charged_calls": history.possibly_charged_calls,
         "possibly_charged_dollars": f"{history.possibly_charged_dollars:f}",
         "corrections": [correction_object(item) for item in history.corrections],
-        "edits": [{"id": id_, "gain": " ".join(lines)} for id_, lines in history.gains.items()],
+        "edits": [_edit_object(id_, gain) for id_, gain in history.gains.items()],
+    }
+
+
+def _edit_object(id_: str, gain: EditGain) -> dict[str, object]:
+    decision, realized = gain.decision, gain.realized
+    return {
+        "id": id_,
+        "gain": " ".join(gain.sentences()),
+        "expected_dollars": decision.net_dollars if decision is not None else None,
+        "expected_requests": decision.expected_requests if decision is not None else None,
+        "realized_dollars": f"{realized.dollars:f}" if realized is not None else None,
+        "realized_requests": realized.requests if realized is not None else None,
     }
 
 
@@ -170,8 +183,9 @@ class TraceFormatter:
             paid = _format_paid(background.dollars, unknown=background.unknown_calls, calls=background.calls)
             calls = _format_count(background.calls, f"{background.category} call")
             yield from self._wrap(f"{calls} in the background: {paid}")
-        for edit_id, sentences in history.gains.items():
-            yield from self._wrap(f"compaction {edit_id[:SHORT_ID_CHARS]}: {' '.join(sentences)}")
+        for edit_id, gain in history.gains.items():
+            if sentences := gain.sentences():
+                yield from self._wrap(f"compaction {edit_id[:SHORT_ID_CHARS]}: {' '.join(sentences)}")
         for line in _comparison_lines(history):
             yield from self._wrap(line)
         if (descendants := history.descendants) is not None:

@@ -11,6 +11,7 @@ from foveate.errors import BadOption
 from foveate.model import Savings
 
 if TYPE_CHECKING:
+    from foveate.compaction.inspection import EditGain
     from foveate.cost.ledger import Correction
     from foveate.session.traces import ChargedTrace, TracedEdit, TracedSession
     from foveate.store import Store
@@ -73,7 +74,7 @@ class SessionHistory:
     possibly_charged_calls: int = 0
     possibly_charged_dollars: Decimal = Decimal(0)
     corrections: Sequence["Correction"] = ()
-    gains: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    gains: "Mapping[str, EditGain]" = field(default_factory=dict)
 
 
 async def find_traces(
@@ -176,7 +177,7 @@ async def list_sessions(store: "Store", *, limit: int) -> "Sequence[TracedSessio
 
 
 async def _load_history(store: "Store", session_id: str) -> SessionHistory:
-    from foveate.compaction.inspection import load_gain_sentences
+    from foveate.compaction.inspection import load_gains
 
     found: list[ChargedTrace] = []
     before: tuple[float, str] | None = None
@@ -198,7 +199,7 @@ async def _load_history(store: "Store", session_id: str) -> SessionHistory:
         possibly_charged_calls=totals.possibly_charged_calls,
         possibly_charged_dollars=totals.possibly_charged_dollars,
         corrections=await store.corrections.find(session_id=session_id),
-        gains=await load_gain_sentences(store.compactions, store.ledger, session_id),
+        gains=await load_gains(store.compactions, store.ledger, session_id),
     )
 
 

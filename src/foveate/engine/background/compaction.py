@@ -39,7 +39,7 @@ from foveate.engine.spending.cost_ceiling import (
     max_input_tokens,
     read_cost_parameters,
 )
-from foveate.engine.spending.edit_planner import EditAssessment, EditPlanner
+from foveate.engine.spending.edit_planner import DECISION_SECONDS, EditAssessment, EditPlanner
 from foveate.engine.spending.paid_client import PaidClient, PaymentOptions
 from foveate.engine.steps.overflow import compaction_candidate
 from foveate.errors import CallRefused, FoveateError, StoreUnavailable
@@ -169,21 +169,24 @@ class SessionCompactor:
             return
         option = self.planner.estimate_compaction(context, assessment)
         plan = assessment.plan(compaction=option)
-        if moment is Moment.EXPIRY and plan.compacts and self.keep_alive_pays_more(context, assessment, plan):
-            return
-        if plan.compacts:
+        if plan.compacts and not (
+            moment is Moment.EXPIRY and self.keep_alive_pays_more(context, assessment, plan)
+        ):
             candidate = compaction_candidate(context, must_fit=False)
             self._start(exchange, context, replace(candidate, decide=assessment.decide))
-        elif moment is Moment.RESPONSE:
-            self._idle.add(
-                exchange, context, due_at=self.planner.decision_before_expiry(context, self._clock())
-            )
+            return
+        now = self._clock()
+        if moment is Moment.RESPONSE:
+            self._idle.add(exchange, context, due_at=self.planner.decision_before_expiry(context, now))
+        elif self.keep_alive is not None:  # by then the cache has been kept alive, or has expired
+            self._idle.add(exchange, context, due_at=now + DECISION_SECONDS)
 
     def keep_alive_pays_more(self, context: RequestContext, assessment: EditAssessment, plan: EditPlan) -> bool:
         """Return whether the planned keep-alive request is worth more than a compaction."""
         if self.keep_alive is None:
             return False
-        return self.keep_alive.saved_tokens(context) * assessment.prices.base.uncached > plan.net_dollars
+        price = assessment.prices.at(assessment.state.request_tokens).uncached
+        return self.keep_alive.saved_tokens(context) * price > plan.net_dollars
 
     def _start(self, exchange: Exchange, context: RequestContext, candidate: CompactionCandidate) -> None:
         if self.keep_alive is not None:  # the next request has another prefix
@@ -208,8 +211,13 @@ class SessionCompactor:
         return await self._compact(context, candidate)
 
     def _on_idle(self, exchange: Exchange, context: RequestContext) -> None:
-        is_idle = self.planner.is_last_request(context) and context.session_id not in self._tasks
-        if is_idle and context.options.compacts_by_cost:
+        if not self.planner.is_last_request(context) or context.session_id in self._tasks:
+            return
+        now = self._clock()
+        due_at = self.planner.decision_before_expiry(context, now)
+        if due_at is not None and due_at > now:  # a keep-alive was sent
+            self._idle.add(exchange, context, due_at=due_at)
+        elif due_at is not None and context.options.compacts_by_cost:
             self._compact_if_it_pays(exchange, context, Moment.EXPIRY)
 
     async def wait(self) -> None:

@@ -14,6 +14,7 @@ from foveate.compaction.schedule import (
     EditPrices,
     EditState,
     Moment,
+    is_judgement_due,
     loss_budget_dollars,
     make_decision,
     plan_edits,
@@ -23,18 +24,20 @@ from foveate.compaction.store import CompactionOutcome, EditDecision
 from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import SpendingOptions
-from foveate.engine.session_state import SessionStates
+from foveate.engine.session_state import SessionState, SessionStates
 from foveate.formats.incremental.envelope import get_parameters
 from foveate.formats.json_text.parse import is_set, read_role
+from foveate.model import Ttl
 from foveate.prompt_cache.keepalive import MARGIN_SECONDS
 from foveate.prompt_cache.placement.arrival_times import forecast_next_request
+
+DECISION_SECONDS = 2 * MARGIN_SECONDS
+"""How long before its cache expires an idle session is decided about: before a keep-alive request is due."""
 
 _MODEL_ROLES = frozenset(("assistant", "model"))
 # The provider compacts or clears the history itself: Anthropic's and OpenAI's parameter.
 _CONTEXT_MANAGEMENT = "context_management"
 _EDITS = frozenset((CompactionOutcome.OK, CompactionOutcome.RESULTS_CLEARED))
-# Results in a warm cache are judged again after the request has grown by this factor.
-_JUDGED_GROWTH = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +91,11 @@ class EditPlanner:
 
         `calls_tool`: the last response calls a tool, so the client goes on by itself.
         """
-        prices = self._read_prices(context, now)
+        state = self._session_states.session(context.incoming.agent, context.session_id)
+        ttl = _last_ttl(context, state)
+        prices = self._read_prices(context, ttl, now)
         if prices is None or not _may_edit(context):
             return None
-        state = self._session_states.session(context.incoming.agent, context.session_id)
         progress = state.progress
         tokens = _request_tokens(context)
         arrivals = forecast_next_request(
@@ -106,7 +110,7 @@ class EditPlanner:
                 calls_tool=calls_tool,
             ),
             agent=self._session_states.agent_activity(context.incoming.agent),
-            cold_share=estimate_cold_share(arrivals, context.rules),
+            cold_share=estimate_cold_share(arrivals, ttl),
             is_idle=moment is Moment.EXPIRY,
         )
         cached_tokens = min(self._cached_tokens(context, now), tokens)
@@ -156,7 +160,7 @@ class EditPlanner:
             entry for entry in state.cache.entries.values() if entry.is_live(now) and entry.tokens <= max_tokens
         ]
         longest = max(live, key=lambda entry: entry.tokens, default=None)
-        return None if longest is None else longest.expires_at - 2 * MARGIN_SECONDS
+        return None if longest is None else longest.expires_at - DECISION_SECONDS
 
     def is_last_request(self, context: RequestContext) -> bool:
         """Return whether the session has had no request since this one."""
@@ -173,9 +177,9 @@ class EditPlanner:
         self._session_states.put(agent, session_id, structs.replace(state, progress=progress))
 
     def needs_judgement(self, context: RequestContext, assessment: EditAssessment) -> bool:
-        """Return whether the request has grown since tool results were judged: judging reads all of them."""
-        tokens, judged = assessment.state.request_tokens, context.session.state.progress.judged_tokens
-        return not judged <= tokens < _JUDGED_GROWTH * judged
+        """Return whether tool results in a warm cache are judged again."""
+        judged_tokens = context.session.state.progress.judged_tokens
+        return is_judgement_due(assessment.state.request_tokens, judged_tokens, assessment.prices)
 
     def record_judgement(self, context: RequestContext, tokens: int) -> None:
         agent, session_id = context.incoming.agent, context.session_id
@@ -183,10 +187,10 @@ class EditPlanner:
         progress = structs.replace(state.progress, judged_tokens=tokens)
         self._session_states.put(agent, session_id, structs.replace(state, progress=progress))
 
-    def _read_prices(self, context: RequestContext, now: float) -> EditPrices | None:
+    def _read_prices(self, context: RequestContext, ttl: Ttl | None, now: float) -> EditPrices | None:
         book, provider = self._spending().prices, context.incoming.provider
         rates = book.rates(context.model, provider=provider, at=now)
-        prices = read_prices(rates) if rates is not None else None
+        prices = read_prices(rates, ttl or Ttl.FIVE_MINUTES) if rates is not None else None
         summarizer = context.options.summarizer_model
         if prices is None or not summarizer or summarizer == context.model:
             return prices
@@ -206,6 +210,14 @@ class EditPlanner:
         tokens = round(max(live, default=0) * context.tokens_per_raw_token)
         # A new edit leaves only what precedes the history.
         return tokens if state.progress.edits >= _edit_ids(context) else min(tokens, _preamble_tokens(context))
+
+
+def _last_ttl(context: RequestContext, state: SessionState) -> Ttl | None:
+    """The TTL of the longest known entry, as the next one is expected to have it; None if nothing is cached."""
+    longest = max(state.cache.entries.values(), key=lambda entry: entry.tokens, default=None)
+    if longest is not None:
+        return longest.ttl
+    return context.rules.ttls[0] if context.rules.ttls else None
 
 
 def _may_edit(context: RequestContext) -> bool:

@@ -8,7 +8,7 @@ from foveate.compaction.applied_compactions import load_application_history, rec
 from foveate.compaction.apply import build_compaction_edits, find_active_compaction
 from foveate.compaction.clearing import build_clearing_edits
 from foveate.compaction.overflow import limit_turns
-from foveate.compaction.store import Compaction, CompactionStore
+from foveate.compaction.store import Compaction, CompactionOutcome, CompactionStore
 from foveate.compaction.thinking import required_betas
 from foveate.compaction.tool_results import result_limit_tokens, truncate_tool_results
 from foveate.engine.context import RequestContext
@@ -90,19 +90,20 @@ class ApplyCompactions:
         invalid_thinking_ranges = (
             None if application_history is None else application_history.invalid_thinking_ranges()
         )
-        compaction_edits = (
-            ()
-            if not context.options.compaction
-            else build_compaction_edits(
-                context.original,
-                context.session.chain,
-                context.compactions,
-                invalid_thinking_ranges=invalid_thinking_ranges,
-                model=context.model,
-            )
+        applicable = [
+            edit
+            for edit in context.compactions
+            if context.options.compaction or edit.outcome is CompactionOutcome.RESULTS_CLEARED
+        ]
+        compaction_edits = build_compaction_edits(
+            context.original,
+            context.session.chain,
+            applicable,
+            invalid_thinking_ranges=invalid_thinking_ranges,
+            model=context.model,
         )
         context.compaction = (
-            find_active_compaction(context.session.chain, context.compactions) if compaction_edits else None
+            find_active_compaction(context.session.chain, applicable) if compaction_edits else None
         )
         start = (
             context.session.chain.leading_system_messages + context.compaction.messages

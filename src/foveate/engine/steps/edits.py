@@ -53,12 +53,18 @@ class EditHistory:
         options = context.options
         if not (options.clears or options.compacts_by_cost) or context.session.chain is None:
             return
+        edit = await self._edit(context, may_compact=options.compacts_by_cost)
+        if edit is not None and edit.outcome is CompactionOutcome.OK and options.clears:
+            await self._edit(context, may_compact=False)  # what is left is written again anyway
+
+    async def _edit(self, context: RequestContext, *, may_compact: bool) -> Compaction | None:
+        """Make the edit that pays most, if any does."""
         assessment = self._planner.assess(context, Moment.ARRIVAL, now=context.received_at)
         if assessment is None or assessment.state.request_tokens < assessment.state.min_context_tokens:
-            return
+            return None
         option = self._planner.estimate_compaction(context, assessment)
         may_compact = (
-            options.compacts_by_cost
+            may_compact
             and context.window_tokens is not None
             and (assessment.is_cold or assessment.is_above_price_step(option.tokens_after))
         )
@@ -79,11 +85,12 @@ class EditHistory:
             else None
         )
         if record is None:
-            return
+            return None
         context.compactions = [record, *context.compactions]
         await self._apply_compactions.apply_stored(context)
         await self._limit_turns.apply(context)
         await self._count_tokens.apply(context)
+        return record
 
     def _may_clear(self, context: RequestContext, assessment: EditAssessment) -> bool:
         match context.options.clearing:
@@ -108,7 +115,7 @@ class EditHistory:
         assessment: EditAssessment,
         plan: EditPlan,
     ) -> Compaction | None:
-        blocks = [clearable[number].block for number in sorted(plan.cleared)]
+        blocks = [clearable[number].block for number in plan.cleared]
         return await self._editor.clear_results(context, blocks, assessment.make_decision(plan))
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partial
 
@@ -111,7 +111,8 @@ class InjectSections:
         edits: list[Edit] = []
         if not is_pinned:
             fitted = self._hold_additions(context, pinned.stable_group, fitted, room())
-            pinned = replace(pinned, stable_group=fitted.stable, sources=())
+            is_latest = fitted.stable.version == latest_group.version
+            pinned = replace(pinned, stable_group=latest_group if is_latest else fitted.stable, sources=())
             added = fitted.stable.count
         else:
             turn_group = fitted.turn if needs_turn_sections else EMPTY_GROUP
@@ -164,15 +165,22 @@ class InjectSections:
         self, context: RequestContext, cached: SectionGroup, fitted: FittedSections, room: int | None
     ) -> FittedSections:
         """Leave stable sections as they are cached, and put what was added to them at the end of the request,
-        if that costs less than writing the history again.
+        if that costs less than writing the history again. The reasons of the sections say what decided.
         """
         added = find_additions(cached, fitted.stable)
         if not added or self._planner is None or last_user_message(context.request) is None:
             return fitted
         additions = _render_additions(context, added)
         plan = self._planner.plan_sections(context, additions.count.tokens)
-        if plan is None or plan.moves_sections:
+        if plan is None:
             return fitted
+        if plan.moves_sections:
+            decision = (
+                f"moved before the history, which is expected to save ${plan.gain_dollars:.4f} in about"
+                f" {plan.expected_requests:.0f} more requests and costs ${plan.cost_dollars:.4f}"
+            )
+            names = {name for name, _ in added}
+            return replace(fitted, stable=_add_reason(fitted.stable, names, decision))
         decision = (
             f"at the end, because writing the history again would cost ${plan.cost_dollars:.4f}"
             f" and is expected to save ${plan.gain_dollars:.4f}"
@@ -286,11 +294,21 @@ def _render_additions(context: RequestContext, added: Sequence[tuple[str, str]])
     return SectionGroup(sections=sections, count=sum(counts, TokenCount(framing_tokens, False, framing_tokens)))
 
 
+def _add_reason(group: SectionGroup, names: Set[str], reason: str) -> SectionGroup:
+    return replace(
+        group,
+        sections=tuple(
+            replace(section, reason=f"{section.reason} ({reason})") if section.name in names else section
+            for section in group.sections
+        ),
+    )
+
+
 def _append_additions(
     cached: SectionGroup, fitted: FittedSections, additions: SectionGroup, decision: str, room: int | None
 ) -> FittedSections | None:
     """Put additions to the stable sections after those of the turn; None if there is no room."""
-    held = tuple(replace(section, reason=f"{section.reason} ({decision})") for section in additions.sections)
+    held = _add_reason(additions, {section.name for section in additions.sections}, decision).sections
     turn = replace(
         fitted.turn, sections=(*fitted.turn.sections, *held), count=fitted.turn.count + additions.count
     )

@@ -78,10 +78,22 @@ class AdaptiveRun:
 
     def finish(self) -> Sequence[SimulatedKeepAlive]:
         """End the session, and return all keep-alive requests that were sent in it."""
+        self.send_keep_alives(until=math.inf)
+        return self._keep_alives.sent if self._keep_alives is not None else ()
+
+    def send_keep_alives(self, *, until: float) -> None:
+        if self._keep_alives is not None:
+            self.cache = self._keep_alives.send_due(self.cache, until=until)
+
+    def planned_keep_alive_tokens(self, conversation: str) -> float:
+        """What the next keep-alive request of a conversation is expected to save; 0 if none is planned."""
         if self._keep_alives is None:
-            return ()
-        self.cache = self._keep_alives.send_due(self.cache, until=math.inf)
-        return self._keep_alives.sent
+            return 0.0
+        return self._keep_alives.planned_tokens(conversation, self.cache)
+
+    def forget_keep_alive(self, conversation: str) -> None:
+        if self._keep_alives is not None:
+            self._keep_alives.forget(conversation)
 
     def serve(self, sent_call: ReconstructedCall) -> ServedPrompt:
         """Serve a call. Asking again for the same call returns the same result."""
@@ -91,8 +103,7 @@ class AdaptiveRun:
 
     def _serve(self, sent_call: ReconstructedCall) -> ServedPrompt:
         name, rules, now = sent_call.call.conversation, sent_call.rules, sent_call.call.at
-        if self._keep_alives is not None:
-            self.cache = self._keep_alives.send_due(self.cache, until=now)
+        self.send_keep_alives(until=now)
         anchors = self._anchors.get(name, [])
         prompt = self._abbreviated.build(sent_call, anchors)
         gaps = self._record_gap(name, now)

@@ -1,7 +1,7 @@
 """Edit a recorded history when it is expected to pay, as the gateway does with `compaction.trigger: cost`."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from foveate.compaction.forecast import (
@@ -20,6 +20,7 @@ from foveate.compaction.schedule import (
     EditPrices,
     EditState,
     Moment,
+    is_judgement_due,
     loss_budget_dollars,
     make_decision,
     plan_edits,
@@ -28,7 +29,10 @@ from foveate.compaction.schedule import (
 from foveate.compaction.staleness import find_clearable_results
 from foveate.cost.pricing.rates import Rates
 from foveate.engine.options import AgentOptions, Clearing
+from foveate.engine.session_state import is_compacted_by_client
+from foveate.model import Message, Thinking, Ttl
 from foveate.prompt_cache.placement.arrival_times import forecast_next_request
+from foveate.replay.recording import RecordedMessage
 from foveate.replay.simulator.compactions import SimulatedCompaction
 from foveate.replay.simulator.editing_run import (
     NO_EDITS,
@@ -42,17 +46,21 @@ from foveate.replay.simulator.reconstruct import ReconstructedCall
 
 # JSON, paths and names have fewer characters per token than prose.
 _CHARS_PER_TOKEN = 3
-# Results in a warm cache are judged again after the request has grown by this factor.
-_JUDGED_GROWTH = 1.1
 _TOOL_CALL = b'"tool_use"'
 FindRates = Callable[[ReconstructedCall], Rates | None]
-ForecastFuture = Callable[[EditingMoment, SessionActivity], Forecast]
+ForecastFuture = Callable[[EditingMoment, SessionActivity, Ttl | None], Forecast]
 
 
 @dataclass(slots=True)
 class _Session:
-    """A conversation so far. `saved_dollars` is what edits have saved, less what they cost."""
+    """A conversation so far. `saved_dollars` is what edits have saved, less what they cost. `ttl` is that of
+    its last longest entry. `compacts_itself`: the client has replaced its history by something shorter.
+    """
 
+    requests: int = 0
+    last_message: RecordedMessage | None = None
+    compacts_itself: bool = False
+    ttl: Ttl | None = None
     last_tokens: int = 0
     grown_tokens: int = 0
     compacted_tokens: int | None = None
@@ -61,6 +69,10 @@ class _Session:
     saved_dollars: float = 0.0
 
     def add_request(self, moment: EditingMoment, cached_tokens: int, prices: EditPrices) -> None:
+        self.requests = moment.requests
+        message = moment.unedited.call.last_message
+        self.compacts_itself |= self.last_message is not None and _replaces_history(self.last_message, message)
+        self.last_message = message
         tokens, unedited = moment.call.input_tokens, moment.unedited.input_tokens
         self.grown_tokens += max(unedited - self.last_tokens, 0) if self.last_tokens else 0
         self.last_tokens = unedited
@@ -71,12 +83,20 @@ class _Session:
         )
 
 
+def _replaces_history(last: RecordedMessage, new: RecordedMessage) -> bool:
+    if new.depth >= last.depth:
+        return False
+    earlier = {id(message) for message in last.history()}
+    known = sum(id(message) in earlier for message in new.history())
+    return is_compacted_by_client(last.depth + 1, new.depth + 1, known)
+
+
 def forecast_from_prior(
-    moment: EditingMoment, session: SessionActivity, prior: ActivityPrior | None = None
+    moment: EditingMoment, session: SessionActivity, ttl: Ttl | None, prior: ActivityPrior | None = None
 ) -> Forecast:
     return forecast_requests(
         session,
-        cold_share=estimate_cold_share(forecast_next_request(moment.gaps), moment.call.rules),
+        cold_share=estimate_cold_share(forecast_next_request(moment.gaps), ttl),
         is_idle=moment.moment is Moment.EXPIRY,
         prior=prior,
     )
@@ -111,15 +131,20 @@ class CostTrigger:
         self._sessions: dict[str, _Session] = {}
 
     def decide(self, moment: EditingMoment) -> HistoryEdits:
-        rates = self._find_rates(moment.call)
-        prices = read_prices(rates) if rates is not None else None
-        if prices is None:
-            return self._window.decide(moment) if self._compacts else NO_EDITS
         session = self._sessions.setdefault(moment.call.call.conversation, _Session())
         entry = moment.longest_entry()
+        if entry is not None:
+            session.ttl = entry.ttl
+        elif session.ttl is None:
+            session.ttl = next(iter(moment.call.rules.ttls), None)
+        rates = self._find_rates(moment.call)
+        prices = read_prices(rates, session.ttl or Ttl.FIVE_MINUTES) if rates is not None else None
+        if prices is None:
+            return self._window.decide(moment) if self._compacts else NO_EDITS
         cached_tokens = entry.tokens if entry is not None else 0
         if moment.moment is Moment.ARRIVAL:
-            session.add_request(moment, cached_tokens, prices)
+            if moment.requests > session.requests:  # asked again after a compaction
+                session.add_request(moment, cached_tokens, prices)
         elif moment.moment is Moment.RESPONSE:
             tokens, output_tokens = moment.call.input_tokens, moment.call.output_tokens
             session.spent_dollars += prices.at(tokens).output * output_tokens
@@ -129,12 +154,14 @@ class CostTrigger:
                 option = _compaction_option(moment, by_window.compaction)
                 session.compacted_tokens = option.tokens_after if option is not None else None
                 return by_window
+        if session.compacts_itself:
+            return NO_EDITS
         activity = SessionActivity(
             requests=moment.requests,
             grown_tokens=session.grown_tokens,
             calls_tool=moment.moment is Moment.ARRIVAL or _TOOL_CALL in moment.unedited.call.response,
         )
-        return self._plan(moment, session, cached_tokens, self._forecast(moment, activity), prices)
+        return self._plan(moment, session, cached_tokens, self._forecast(moment, activity, session.ttl), prices)
 
     def _plan(
         self,
@@ -144,7 +171,7 @@ class CostTrigger:
         forecast: Forecast,
         prices: EditPrices,
     ) -> HistoryEdits:
-        results = self._judge_results(moment, session, cached_tokens) if self._clears else []
+        results = self._judge_results(moment, session, cached_tokens, prices) if self._clears else []
         may_compact = (
             self._compacts_early
             and _has_cooled_down(moment)
@@ -169,6 +196,9 @@ class CostTrigger:
             clearable=[option for _, option in results],
         )
         plan = plan_edits(state, forecast, prices)
+        keep_alive_dollars = moment.keep_alive_tokens * prices.at(moment.call.input_tokens).uncached
+        if keep_alive_dollars and keep_alive_dollars > plan.net_dollars:
+            return NO_EDITS
         compaction = None
         if plan.compacts:
             compaction = moment.plan_compaction(
@@ -187,18 +217,14 @@ class CostTrigger:
         return HistoryEdits(cleared=tuple(results[index][0] for index in plan.cleared), decision=decision)
 
     def _judge_results(
-        self, moment: EditingMoment, session: _Session, cached_tokens: int
+        self, moment: EditingMoment, session: _Session, cached_tokens: int, prices: EditPrices
     ) -> list[tuple[ClearedResult, ClearingOption]]:
-        """The results that can be cleared now.
-
-        They are judged if the cache is cold, and otherwise once the request has grown: judging reads all of it.
-        """
+        """The results that can be cleared now."""
         tokens = moment.call.input_tokens
         is_warm = cached_tokens > moment.call.preamble.tokens
-        has_grown = not session.judged_tokens <= tokens < _JUDGED_GROWTH * session.judged_tokens
         if moment.moment is not Moment.ARRIVAL or tokens < MIN_CONTEXT_TOKENS:
             return []
-        if is_warm and (self._clears_cold_only or not has_grown):
+        if is_warm and (self._clears_cold_only or not is_judgement_due(tokens, session.judged_tokens, prices)):
             return []
         session.judged_tokens = tokens
         return _find_clearable(moment)
@@ -240,11 +266,17 @@ def _compaction_option(moment: EditingMoment, compaction: SimulatedCompaction) -
     )
 
 
+def _has_thinking(messages: Sequence[Message]) -> bool:
+    return any(isinstance(part, Thinking) for message in messages for part in message.parts)
+
+
 def _find_clearable(moment: EditingMoment) -> list[tuple[ClearedResult, ClearingOption]]:
     results = {id(result.part): result for result in moment.results()}
     if not results:
         return []
     messages = [moment.reader.read(node) for node in moment.call.last_node.path()]
+    if moment.call.rules.binds_thinking and _has_thinking(messages):
+        return []
     options = []
     for clearable in find_clearable_results(messages):
         result = results.get(id(messages[clearable.message].parts[clearable.part]))

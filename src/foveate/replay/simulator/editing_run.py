@@ -107,7 +107,7 @@ class EditingMoment:
 
     `call` is the request with all edits so far; at `EXPIRY`, the last one. `unedited` is the client's.
     `requests` counts those of the conversation, this one included. `first_requests` maps messages (by id) to
-    the first request that contained them.
+    the first request that contained them. `keep_alive_tokens` is what a planned keep-alive is expected to save.
     """
 
     moment: Moment
@@ -124,6 +124,7 @@ class EditingMoment:
     reader: MessageReader
     options: CompactionOptions
     history: HistoryNode  # the client's history without the cleared results
+    keep_alive_tokens: float = 0.0
 
     def plan_compaction(self, trigger_tokens: int) -> SimulatedCompaction | None:
         return simulate_compaction(
@@ -374,7 +375,10 @@ class EditingRun:
             self._record(Moment.ARRIVAL, conversation, sent, edits)
             summaries.append(self._serve_summary(sent._replace(prompt=prompt), edits.compaction))
             sent = _apply_edits(conversation, call)
-        elif edits.cleared:
+            # What is left is written again anyway.
+            moment = self._make_moment(Moment.ARRIVAL, conversation, sent, at=call.call.at)
+            edits = self._policy.decide(moment)._replace(compaction=None)
+        if edits.cleared:
             self._record(Moment.ARRIVAL, conversation, sent, edits)
             sent = _apply_edits(conversation, call)
         unedited = self._unedited.serve(call)[0].usage if self._compares and self._has_edited else None
@@ -398,18 +402,22 @@ class EditingRun:
         return self._conversations[conversation].edits
 
     def _act_before_expiry(self, conversation: _Conversation, *, until: float) -> Iterator[SimulatedSummary]:
-        """Let the policy act if no request arrives before the cache entries of the last one expire."""
+        """Let the policy act whenever no request arrives before the cache entries of the last one expire."""
         last = conversation.last
         if last is None or not conversation.responses_since_compaction:
             return
-        entry = find_longest_entry(
-            last.call, self._adaptive.cache, max(last.call.call.at, last.call.call.response_at)
-        )
-        if entry is None or until <= entry.expires_at:
-            return
-        yield from self._compact(
-            Moment.EXPIRY, conversation, last, at=max(last.call.call.at, entry.expires_at - MARGIN_SECONDS)
-        )
+        now, expires_at = max(last.call.call.at, last.call.call.response_at), 0.0
+        while True:
+            entry = find_longest_entry(last.call, self._adaptive.cache, now)
+            if entry is None or until <= entry.expires_at or entry.expires_at <= expires_at:
+                return
+            expires_at = entry.expires_at
+            now = max(now, expires_at - MARGIN_SECONDS)
+            summaries = list(self._compact(Moment.EXPIRY, conversation, last, at=now))
+            yield from summaries
+            if summaries:
+                return
+            self._adaptive.send_keep_alives(until=expires_at)
 
     def _compact(
         self, kind: Moment, conversation: _Conversation, sent: _SentCall, *, at: float
@@ -417,6 +425,7 @@ class EditingRun:
         edits = self._policy.decide(self._make_moment(kind, conversation, sent, at=at))
         if edits.compaction is not None:
             self._record(kind, conversation, sent, edits)
+            self._adaptive.forget_keep_alive(sent.call.call.conversation)
             yield self._serve_summary(sent, edits.compaction, at=at)
 
     def _make_moment(
@@ -440,6 +449,9 @@ class EditingRun:
             reader=self._reader,
             options=self._options,
             history=sent.history,
+            keep_alive_tokens=self._adaptive.planned_keep_alive_tokens(call.call.conversation)
+            if kind is Moment.EXPIRY
+            else 0.0,
         )
 
     def _record(

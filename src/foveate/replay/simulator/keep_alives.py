@@ -62,6 +62,16 @@ class KeepAliveSimulator:
             now = max(call.call.at, call.call.response_at)
             self._warm[name] = _WarmConversation(call, prompt, breakpoints, forecast, now)
 
+    def planned_tokens(self, conversation: str, cache: SimulatedCache) -> float:
+        """What the next request for a conversation is expected to save; 0 if none is planned."""
+        warm = self._warm.get(conversation)
+        keep_alive = self._plan(warm, cache) if warm is not None else None
+        return keep_alive.saved_tokens if keep_alive is not None else 0.0
+
+    def forget(self, conversation: str) -> None:
+        """Send nothing for a conversation until its next call."""
+        self._warm.pop(conversation, None)
+
     def send_due(self, cache: SimulatedCache, *, until: float) -> SimulatedCache:
         """Send what is due before `until`, in order of time, and return the cache then."""
         while True:
@@ -96,4 +106,5 @@ class KeepAliveSimulator:
             return None
         ends = token_ends(warm.prompt)
         tail_tokens = ends[-1] - ends[keep_alive.pieces - 1]  # sent and charged too
-        return keep_alive if keep_alive.saved_tokens > tail_tokens else None
+        saved_tokens = keep_alive.saved_tokens - tail_tokens
+        return replace(keep_alive, saved_tokens=saved_tokens) if saved_tokens > 0 else None

@@ -12,7 +12,7 @@ from foveate.compaction.inspection import (
     describe_author,
     group_facts,
     identify_contents,
-    load_gain_sentences,
+    load_gains,
     read_message,
     undone_meaning,
 )
@@ -111,9 +111,9 @@ async def load_compactions(store: Store, compactions: Sequence[Compaction]) -> S
     )
     api_formats = await _find_api_formats(store.compactions, spans)
     gains = {
-        id_: sentences
+        id_: gain.sentences()
         for session_id in {compaction.session_id for compaction in compactions}
-        for id_, sentences in (await load_gain_sentences(store.compactions, store.ledger, session_id)).items()
+        for id_, gain in (await load_gains(store.compactions, store.ledger, session_id)).items()
     }
     return await asyncio.to_thread(
         lambda: [
@@ -140,7 +140,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
     span = await data.store.dashboard.compacted_page(compaction_id, skip=first - 1, limit=_MESSAGES_PER_PAGE)
     api_formats = await _find_api_formats(data.store.compactions, {compaction_id: span})
     store = data.store
-    gains = await load_gain_sentences(store.compactions, store.ledger, compaction.session_id)
+    gains = await load_gains(store.compactions, store.ledger, compaction.session_id)
     details = await asyncio.to_thread(
         lambda: _describe_compaction(
             compaction,
@@ -149,7 +149,7 @@ async def load_page(data: GatewayData, page_request: PageRequest) -> WebPage:
             message_chars=_MESSAGE_CHARS,
             summary_chars=_MAX_SUMMARY_CHARS,
             max_facts=len(compaction.carried),
-            gains=gains.get(compaction_id, ()),
+            gains=gains[compaction_id].sentences() if compaction_id in gains else (),
         )
     )
     context = {

@@ -10,7 +10,7 @@ import pytest
 
 from foveate import formats
 from foveate.compaction.compact import CompactionResult
-from foveate.compaction.store import CompactionOutcome
+from foveate.compaction.store import ClearedBlock, CompactionOutcome, EditDecision
 from foveate.compaction.summarize.llm import SummarizerEndpoint
 from foveate.compaction.summarize.summarizer import EXTRACTIVE_MODEL
 from foveate.cost.admission import Admission, AdmittedCall
@@ -19,11 +19,12 @@ from foveate.cost.ledger import Call, Category
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.background.compaction import SessionCompactor
 from foveate.engine.context import RequestContext
-from foveate.engine.options import AgentOptions, SpendingOptions
+from foveate.engine.options import AgentOptions, Clearing, SpendingOptions
 from foveate.engine.request import IncomingRequest
 from foveate.engine.spending.paid_client import PaidClient, PaymentOptions
 from foveate.errors import UpstreamStatus, UpstreamTimeout, UpstreamUnreachable
 from foveate.model import Format
+from foveate.session.hash_chain import compute_chain
 from foveate.tokens import counter_for
 from tests.support.clients.summarizer import (
     BODY,
@@ -109,6 +110,46 @@ async def test_a_summary_is_reserved_before_the_call_and_recorded_after_it() -> 
         assert entry.estimated_dollars == reserved.dollars > dollars
         assert entry.savings.compaction == -dollars
     assert setup.ledger.open == {}
+
+
+async def test_tool_results_are_not_cleared_while_another_gateway_edits_the_session() -> None:
+    store = InMemoryCompactionStore()
+    ledger = RecordingLedger()
+    compactor = SessionCompactor(
+        store,
+        ScriptedModel(ledger),
+        Admission(ledger, clock=lambda: AT),
+        lambda: SpendingOptions(caps=(), prices=PRICES),
+        holder="this one",
+        clock=lambda: AT,
+    )
+    request = formats.parse_request(json.dumps(claude_body(4, model=MODEL)).encode(), Format.ANTHROPIC)
+    context = RequestContext(
+        incoming=IncomingRequest(
+            id="r",
+            agent=AGENT,
+            api_format=Format.ANTHROPIC,
+            provider="anthropic",
+            upstream="anthropic",
+            body=request.body,
+        ),
+        options=AgentOptions(clearing=Clearing.COST),
+        received_at=AT,
+        original=request,
+        request=request,
+    )
+    context.session.chain = compute_chain(request)
+    block = ClearedBlock(message=2, block=0, text="[cleared: a file]", tokens=900, saved_tokens=800)
+    decision = EditDecision(
+        moment="arrival", gain_dollars=1.0, cost_dollars=0.1, expected_requests=9.0, growth_tokens=500.0
+    )
+
+    lease = await store.acquire_lease(context.session_id, "another one", ttl_seconds=60, now=AT)
+    assert lease is not None
+    assert await compactor.clear_results(context, [block], decision) is None
+    assert await store.list_compactions() == []
+    await store.release_lease(lease)
+    assert await compactor.clear_results(context, [block], decision) is not None
 
 
 async def test_every_attempt_is_admitted_by_itself_with_its_own_id() -> None:

@@ -20,7 +20,10 @@ from tests.support.stores.recording_ledger import RecordingLedger
 ASSESSMENT = EditAssessment(
     state=EditState(moment=Moment.EXPIRY, request_tokens=90_000, preamble_tokens=0, cached_tokens=90_000),
     forecast=Forecast(requests=(), growth_tokens=1_000.0),
-    prices=EditPrices(base=TokenPrices(uncached=1e-6, read=1e-7, write=1.25e-6, output=5e-6)),
+    prices=EditPrices(
+        base=TokenPrices(uncached=5e-7, read=5e-8, write=6.25e-7, output=2.5e-6),
+        tiers=((80_000, TokenPrices(uncached=1e-6, read=1e-7, write=1.25e-6, output=5e-6)),),
+    ),
     tokens_per_raw_token=1.0,
 )
 PLAN = EditPlan(compacts=True, gain_dollars=0.3, cost_dollars=0.1)

@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 
+from foveate.compaction.schedule import Moment
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.options import AgentOptions, KeepAliveOptions
 from foveate.model import CacheUsage
 from foveate.replay.recording import Recording
+from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts
+from foveate.replay.simulator.adaptive_run import AdaptiveRun
+from foveate.replay.simulator.editing_run import NO_EDITS, EditingMoment, EditingRun, HistoryEdits
 from foveate.replay.simulator.gateway_runs import start_gateway_runs
 from foveate.replay.simulator.reconstruct import reconstruct_calls
 from tests.support.scenarios.recorded_sessions import PlannedTurn, make_recording
@@ -69,3 +73,35 @@ def test_finishing_twice_sends_nothing_again() -> None:
     first_count, second_count = len(run.finish()), len(run.finish())
 
     assert first_count == second_count > 0
+
+
+def test_a_session_is_kept_alive_or_compacted_whichever_is_worth_more() -> None:
+    """Kept alive, it is decided about again each time its cache is about to expire."""
+    turns = [PlannedTurn(result_chars=9_000, gap_seconds=20.0 if number % 4 else 420.0) for number in range(40)]
+    recording = make_recording([*turns, PlannedTurn(gap_seconds=8_000.0)])
+    planned: list[float] = []
+
+    class AtExpiry:
+        def __init__(self, *, compacts: bool) -> None:
+            self._compacts = compacts
+
+        def decide(self, moment: EditingMoment) -> HistoryEdits:
+            if moment.moment is not Moment.EXPIRY:
+                return NO_EDITS
+            planned.append(moment.keep_alive_tokens)
+            return HistoryEdits(moment.plan_compaction(30_000)) if self._compacts else NO_EDITS
+
+    sent_of_last = {}
+    for compacts in (False, True):
+        planned.clear()
+        run = AdaptiveRun(AbbreviatedPrompts(), KEEPS_ALIVE, KEEPS_ALIVE.keep_alive)
+        editing = EditingRun(run, AtExpiry(compacts=compacts), api_format=recording.format, window_tokens=None)
+        calls = reconstruct_calls(recording)
+        for call in calls:
+            editing.simulate(call)
+        sent = [keep_alive.call.call.id for keep_alive in editing.adaptive.finish()]
+        sent_of_last[compacts] = sent.count(recording.calls[-2].id)
+        assert any(planned)
+
+    assert sent_of_last[False] > 1  # several in a row
+    assert sent_of_last[True] == 0  # the next request has another prefix
