@@ -2,7 +2,8 @@
 
 Each worker of pytest-xdist imports and collects all tests itself, which takes as long as hundreds of tests.
 Forks share what one process has collected. A worker takes one file of tests after the other, so that fixtures
-of modules are set up once. Quick files are left for the end, when no worker is to wait long for another.
+of modules are set up once. Quick files are left for the end, when no worker is to wait long for another. They
+do not wait for anything, so one worker more than there are cores is enough: each loads much once more.
 """
 
 import multiprocessing
@@ -44,7 +45,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 @dataclass(frozen=True, slots=True)
 class _Worker:
     process: ForkProcess
-    # Waiting and computing tests at the same time keep all cores busy.
+    # The kinds of files that it takes, in this order.
     order: tuple[str, ...]
     # The test that it runs, and the next one, which decides what fixtures it keeps.
     given: deque[Test] = field(default_factory=deque)
@@ -63,8 +64,10 @@ class _Dispatcher:
         self._numbers = count()
 
     def run(self, workers: int) -> None:
-        for _ in range(workers):
-            self._start_worker()
+        for number in range(workers):
+            # Waiting and computing tests at the same time keep all cores busy.
+            slow = (_BUSY, _WAITING) if number % 2 else (_WAITING, _BUSY)
+            self._start_worker((*slow, _QUICK) if number <= (os.cpu_count() or 1) else slow)
         try:
             while self._workers:
                 for connection in wait(list(self._workers)):
@@ -77,14 +80,13 @@ class _Dispatcher:
         if self._session.shouldfail:
             raise self._session.Failed(self._session.shouldfail)
 
-    def _start_worker(self) -> None:
+    def _start_worker(self, order: tuple[str, ...]) -> None:
         context, number = multiprocessing.get_context("fork"), next(self._numbers)
         here, there = context.Pipe()
         arguments = (self._session, there, [*self._workers, here], self._folder / f"gw{number}")
         process = context.Process(target=_run_worker, args=arguments)
         process.start()
         there.close()
-        order = (_BUSY, _WAITING, _QUICK) if number % 2 else (_WAITING, _BUSY, _QUICK)
         self._workers[here] = _Worker(process, order)
 
     def _serve(self, connection: Connection) -> None:
@@ -133,8 +135,8 @@ class _Dispatcher:
         report = pytest.TestReport(item.nodeid, item.location, {}, "failed", message, "call")
         self._hook.pytest_runtest_logreport(report=report)
         if rest:
-            self._files[_QUICK].append(rest)
-        self._start_worker()
+            self._files[_WAITING].append(rest)
+        self._start_worker(worker.order)
 
 
 def sort_files(items: Iterable[pytest.Item]) -> Mapping[str, deque[list[Test]]]:
