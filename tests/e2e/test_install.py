@@ -180,7 +180,8 @@ def test_every_install_line_of_the_pages_works(distributions: Distributions, tmp
     clone, environment = tmp_path / "clone", distributions.environment(tmp_path)
     environment["PIPX_BIN_DIR"] = str(tmp_path / "pipx")  # uv and pipx would want the same file
     with tarfile.open(distributions.sdist) as sdist:
-        sdist.extractall(tmp_path, filter="data")
+        sdist.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
+        sdist.extractall(tmp_path)
     (tmp_path / "foveate-0.1.0").rename(clone)
     (clone / "examples").symlink_to(ROOT / "examples")
     blocks = [block.text for block in read_blocks(PAGE) if block.skip_reason == TESTED_HERE]

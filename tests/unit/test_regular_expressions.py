@@ -31,7 +31,7 @@ from tests.support.oracles.regex_inventory import (
     patterns_in,
 )
 from tests.support.oracles.time_growth import superlinear_ratio
-from tests.support.strategies.regex_attacks import Attack, attacks
+from tests.support.strategies.regex_attacks import Attack, attacks, has_choice_in_possessive_group
 
 _SIZE = 2**13
 # Few tests, since each process that runs one first searches for all expressions, which takes seconds.
@@ -198,6 +198,32 @@ def test_no_regular_expression_takes_more_than_linear_time(packages: list[str]) 
     distinct = {(found.pattern, found.methods): found for found in patterns if found.where not in _BOUNDED}
 
     assert [problem for found in distinct.values() for problem in _find_slow_methods(found)] == []
+
+
+@pytest.mark.slow
+def test_no_possessive_group_has_a_choice() -> None:
+    """Python before 3.11.5, which Debian 12 has, matches these wrongly; atomic groups are right (gh-106052)."""
+    assert [
+        found.where
+        for found in _all_patterns()
+        if isinstance(found.pattern, re.Pattern) and has_choice_in_possessive_group(found.pattern)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "has_choice"),
+    [
+        (r"(?:(?!-->).)*+", True),
+        (r"(?:a|bc)++", True),
+        (r"(?:ab?)*+", True),
+        (r"x(?:(?:ab)?+c)*+", True),
+        (r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', False),
+        (r"(?>(?:a|bc)*)", False),
+        (r"[a-z]++", False),
+    ],
+)
+def test_a_choice_in_a_possessive_group_is_found(text: str, has_choice: bool) -> None:
+    assert has_choice_in_possessive_group(re.compile(text)) is has_choice
 
 
 @pytest.mark.slow

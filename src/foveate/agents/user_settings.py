@@ -20,8 +20,8 @@ _MAX_BYTES = 1_000_000
 _LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1", "0.0.0.0", "::"))
 _PORTS = {"http": 80, "https": 443}
 # A string of JSON, or a comment, which opencode, Gemini CLI and Qwen Code allow in their files.
-_STRING_OR_COMMENT = re.compile(r'("(?:[^"\\]|\\.)*+"?)|//[^\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/)?', re.DOTALL)
-_STRING_OR_LAST_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+"?)|,(?=\s*+[]}])', re.DOTALL)
+_STRING_OR_COMMENT = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+"?)|//[^\n]*+|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_STRING_OR_LAST_COMMA = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+"?)|,(?=\s*+[]}])', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ ENV_FILE_NAME = ".env"
 
 _MAX_BYTES = 1_000_000
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=[ \t]*(.*)", re.DOTALL)
-_QUOTED = re.compile(r"'[^']*+'|\"(?:[^\"\\]|\\.)*+\"", re.DOTALL)
+_QUOTED = re.compile(r"'[^']*+'|\"[^\"\\]*+(?:\\.[^\"\\]*+)*+\"", re.DOTALL)
 _COMMENT = re.compile(r"(^|\s)#.*")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "$"}
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)

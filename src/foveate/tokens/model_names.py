@@ -5,16 +5,16 @@ import re
 _MAX_NAME_CHARS = 128
 # Prefixes that do not change the model: regions, makers, hosts.
 _NAME_PREFIX = re.compile(
-    r"((us|eu|apac|au|jp|in|gov|global|regional|ft|azure|databricks|snowflake|fw|ai21|alibaba|amazon|anthropic"
+    r"(?>((us|eu|apac|au|jp|in|gov|global|regional|ft|azure|databricks|snowflake|fw|ai21|alibaba|amazon|anthropic"
     r"|cohere|deepseek|google|meta|minimax|mistral|mistralai|moonshot|moonshotai|nvidia|openai|qwen|writer|x-?ai"
-    r"|z-?ai)-)*+"
+    r"|z-?ai)-)*)"
 )
 # Suffixes that do not change the model: dates, sizes, variants of tuning, quantization and serving.
 _NAME_SUFFIX = re.compile(
-    r"(-(\d{4}-\d\d-\d\d|\d\d-\d{4}|\d\d-\d\d|\d{8}|\d{6}|\d{4}|00\d|v\d+(-\d)?|1-0|[ae]?(\d+x)?\d+(-\d+)?[bekmt]"
+    r"(?>(-(\d{4}-\d\d-\d\d|\d\d-\d{4}|\d\d-\d\d|\d{8}|\d{6}|\d{4}|00\d|v\d+(-\d)?|1-0|[ae]?(\d+x)?\d+(-\d+)?[bekmt]"
     r"|base|basic|beta|chat|default|exp|experimental|extended|fast|high|highspeed|instant|instruct|it|latest"
     r"|lightning|low|preview|reasoning|non-reasoning|thinking|turbo|versatile|vision|awq|bf16|dynamic|fp16|fp4|fp8"
-    r"|gguf|gptq|int4|int8|lora|mlx|mxfp4|nvfp4|batch|cloud|free|hf|maas|us)(?=-|$))*+"
+    r"|gguf|gptq|int4|int8|lora|mlx|mxfp4|nvfp4|batch|cloud|free|hf|maas|us)(?=-|$))*)"
 )
 # A longer version number is another model: `gpt-5.9` is not a build of `gpt-5`.
 _CONTINUED_VERSION = re.compile(r"-\d{1,2}(-|$)")

@@ -14,6 +14,7 @@ Kind = TypeVar("Kind")
 
 # At least one character of every class, common ones first.
 _ALPHABET = "a0 \nA_-./:\\\"'`#*@,;=()[]{}<>|+~!?$%&^\t\r\f\0éß中。：＃\u0301\u200d\ufeffфзf9zZ"
+_CHARS = (op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN)
 _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 _CATEGORIES = {
     op.CATEGORY_DIGIT: r"\d",
@@ -109,12 +110,39 @@ def attacks(pattern: "re.Pattern[Any] | None" = None) -> list[Attack]:
     return list(dict.fromkeys(found))
 
 
-def _generate(pattern: "re.Pattern[Any]") -> list[Attack]:
+def has_choice_in_possessive_group(pattern: "re.Pattern[Any]") -> bool:
+    """Return whether an expression repeats possessively what can be matched in several ways."""
+    return _has_possessive_choice(_parse(pattern))
+
+
+def _has_possessive_choice(nodes: Sequence[Node]) -> bool:
+    for kind, argument in nodes:
+        inner = [argument[2]] if kind in _REPEATS else _inner_sequences(kind, argument)
+        if kind is op.POSSESSIVE_REPEAT and not all(map(_is_plain, argument[2])):
+            return True
+        if any(map(_has_possessive_choice, inner)):
+            return True
+    return False
+
+
+def _is_plain(node: Node) -> bool:
+    """Return whether a node is a character, or repeats one possessively."""
+    kind, argument = node
+    return kind in _CHARS or (
+        kind is op.POSSESSIVE_REPEAT and len(argument[2]) == 1 and argument[2][0][0] in _CHARS
+    )
+
+
+def _parse(pattern: "re.Pattern[Any]") -> Sequence[Node]:
     written = pattern.pattern
     text = written.decode("latin-1") if isinstance(written, bytes) else written
-    tree = parser.parse(text, pattern.flags & ~re.UNICODE if isinstance(written, bytes) else pattern.flags)
+    return parser.parse(text, pattern.flags & ~re.UNICODE if isinstance(written, bytes) else pattern.flags)
+
+
+def _generate(pattern: "re.Pattern[Any]") -> list[Attack]:
+    tree = _parse(pattern)
     writer = _Writer(pattern.flags)
-    random = Random(repr(text))
+    random = Random(repr(pattern.pattern))
     repeats = list(dict.fromkeys(writer.repeats(tree, "")))
     pieces = list(dict.fromkeys(piece for piece in writer.pieces(tree) if piece))
     chars = list(dict.fromkeys(writer.chars(tree)))

@@ -14,12 +14,12 @@ _WINDOW_BYTES = 1024 * 1024
 
 # A parameter of a header (RFC 9110, 5.6.6). Possessive quantifiers prevent backtracking.
 _PARAMETER = re.compile(
-    r';[ \t]*+(?P<name>[^\s;="]++)[ \t]*+=[ \t]*+(?:"(?P<quoted>(?:[^"\\]|\\.)*+)"|(?P<token>[^\s;"]*+))'
+    r';[ \t]*+(?P<name>[^\s;="]++)[ \t]*+=[ \t]*+(?:"(?P<quoted>[^"\\]*+(?:\\.[^"\\]*+)*+)"|(?P<token>[^\s;"]*+))'
 )
 _QUOTED_PAIR = re.compile(r"\\(.)")
 _DISPOSITION = re.compile(rb"^content-disposition[ \t]*+:[ \t]*+(form-data[ \t]*+;[^\r\n]*+)", re.I | re.M)
 # After a delimiter (RFC 2046, 5.1.1): `--` if it is the last one, blanks, and the end of the line.
-_DELIMITER_END = re.compile(rb"(?P<last>--)?+[ \t]*+(?:(?=\r\n)|\Z)")
+_DELIMITER_END = re.compile(rb"(?>(?P<last>--)?)[ \t]*+(?:(?=\r\n)|\Z)")
 
 
 def form_boundary(content_type: str) -> bytes | None:

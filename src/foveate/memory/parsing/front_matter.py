@@ -25,7 +25,7 @@ _MAX_NESTING = 50
 _OPENING = re.compile(r"(---|\+\+\+)[ \t]*\r?\n")
 # Meant as front matter, but with something before it, or with a longer or malformed fence.
 _MALFORMED_OPENING = re.compile(
-    r"(?:[\s\ufeff]|<!--(?:(?!-->).)*+-->|%%(?:(?!%%).)*+%%)*+(-{3,}+|\+{3,}+)[^\S\n]*+\n\s*+", re.DOTALL
+    r"(?>(?:[\s\ufeff]++|<!--.*?-->|%%.*?%%)*)(-{3,}+|\+{3,}+)[^\S\n]*+\n\s*+", re.DOTALL
 )
 _MALFORMED_CLOSING = re.compile(r"^[^\S\n]*+(?:-{3,}+|\+{3,}+|\.\.\.)[^\S\n]*$", re.MULTILINE)
 _JSON = re.compile(r"\{\s*[\"}]")

@@ -277,7 +277,7 @@ _MAX_LINKED_TITLE_CHARS = 500
 
 # A heading that is in the wrong place, lacks a space after its signs, or uses Org syntax.
 _LIKE_HEADING = re.compile(
-    r"^(?:[^\S\n]|[\ufeff>]|(?:[-*+]|\d{1,9}[.)]|\[[ xX-]\]|\[\^[^\]\s]{1,60}\]:)[^\S\n])*+"
+    r"^(?>(?:[^\S\n]++|[\ufeff>]|(?:[-*+]|\d{1,9}[.)]|\[[ xX-]\]|\[\^[^\]\s]{1,60}\]:)[^\S\n])*)"
     r"(#{1,6})[^\S\n]*([^#\s].*)$"
     r"|^(\*+)[ \t]+(\S.*)$"
     r"|^([^\n]+)\n[ \t>]{0,20}(=+|-+)[ \t]*$",

@@ -43,7 +43,7 @@ from foveate.memory.parsing.tag_tokens import (
 _BLOCK = "src|example|export|comment"
 _HEADING_OR_SETTING = re.compile(
     # The space after the stars may be missing if there are tags at the end; unless the stars mark bold text.
-    rf"^(?:(?:[^\S\r\n]|[\ufeff,])*+(\*+)(?:[^\S\r\n]|(?=[^\s*][^*\n]*:[ \t\r]*$))"
+    rf"^(?:(?>(?:[^\S\r\n]++|[\ufeff,])*)(\*+)(?:[^\S\r\n]|(?=[^\s*][^*\n]*:[ \t\r]*$))"
     rf"|[ \t\ufeff]*#\+(?:begin_({_BLOCK})(?!\S)|end_({_BLOCK})(?!\S)"
     r"|(filetags|title|todo|seq_todo|typ_todo)[ \t]*:))",
     re.MULTILINE | re.IGNORECASE,

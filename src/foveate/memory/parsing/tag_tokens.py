@@ -91,22 +91,22 @@ _URL = re.compile(r"(?<![\w+.-])[A-Za-z][\w+.-]*+://\S*")
 
 # A line such as `Tags: a, b`, also in a comment or a list, or with the tags in a list below it.
 _TAG_LINE = re.compile(
-    r"^(?:[^\S\n]|[\ufeff>*_+\-:\[(]|<!--|%%)*+(?:\#\+)?(?:file)?(?:tags?|(?P<keywords>keywords))"
+    r"^(?>(?:[^\S\n]++|[\ufeff>*_+\-:\[(]|<!--|%%)*)(?:\#\+)?(?:file)?(?:tags?|(?P<keywords>keywords))"
     r"[*_]{0,2}[^\S\n]*[:：]{1,2}[*_]{0,2}"
-    r"(?P<said>[^\S\n]*+\S.*|(?:[^\S\n]*+\n(?:[^\S\n]*+[-*+][^\S\n].*)?)*+)",
+    r"(?P<said>[^\S\n]*+\S.*|(?>(?:[^\S\n]*+\n(?:[^\S\n]*+[-*+][^\S\n].*)?)*))",
     re.MULTILINE | re.IGNORECASE,
 )
 # A property in the syntax of note apps, in a line or in brackets: `draft:: true`, `[tags:: a]`.
 _INLINE_PROPERTY = re.compile(
-    r"(?:^(?:[^\S\n]|[\ufeff>*+-])*+|[\[(])([\w@/-]{1,60}+)[^\S\n]*+::[^\S\n]++([^\])\n]*+)", re.MULTILINE
+    r"(?:^(?>(?:[^\S\n]++|[\ufeff>*+-])*)|[\[(])([\w@/-]{1,60}+)[^\S\n]*+::[^\S\n]++([^\])\n]*+)", re.MULTILINE
 )
 # Key lines at the top of a file, where keywords are those of the file.
 _METADATA = re.compile(r"\s*+(?:[^\W\d][\w -]{0,40}:.*\n){2,}")
 # A line of nothing but marked tags, also in a comment or a list; not a property or setting.
 _LONE_TAGS = re.compile(
-    r"^(?:[^\S\n]|[\ufeff>*+-]|\#(?=[^\S\n])|<!--|%%)*+(?!#\+|:[\w+-]++:[^\S\n]+\S)"
+    r"^(?>(?:[^\S\n]++|[\ufeff>*+-]|\#(?=[^\S\n])|<!--|%%)*)(?!#\+|:[\w+-]++:[^\S\n]+\S)"
     r"((?:[#:@：＃＠](?!#)\S++|[:：][^\S\n]+[^\s:：]++[^\S\n]+[:：])"
-    r"(?:[^\S\n]+[#:@：＃＠](?!#)\S++)*+)[^\S\n]*+(?:-->|%%)?[^\S\n]*$",
+    r"(?>(?:[^\S\n]+[#:@：＃＠](?!#)\S++)*))[^\S\n]*+(?:-->|%%)?[^\S\n]*$",
     re.MULTILINE,
 )
 _BETWEEN_TAGS = re.compile(r"[,;|:：\n]|-->|%%")
