@@ -23,6 +23,7 @@ from foveate.gateway.server.serve import load_live_config
 from foveate.sandbox.http import SandboxRequest
 from foveate.session.store import Session, SessionUpdate
 from foveate.store import open_store
+from tests.support.oracles.system_state import wait_until
 from tests.support.processes.forked_commands import COMMAND
 from tests.support.servers.gateway import running_gateway
 from tests.support.servers.gateway_process import gateway_process, write_config
@@ -194,17 +195,23 @@ STORED_REQUESTS_SQL = "SELECT count(*) FROM requests_v1"
 
 
 def test_requests_are_stored_only_if_enabled_and_within_days_and_bytes(gateway: LiveGateway) -> None:
-    def stored_requests(settings: str, times: int = 3) -> int:
-        gateway.configure(f"keep_requests: {{{settings}}}\n")
-        for _ in range(times):
-            gateway.send_message()
-        time.sleep(0.5)
+    def stored_requests() -> int:
         return int(query_store(gateway.folder, STORED_REQUESTS_SQL)[0][0])
 
-    assert stored_requests("enabled: false") == 0
-    assert stored_requests("enabled: true") == 3
-    assert stored_requests("enabled: true, most_bytes: 1") < 2
-    assert stored_requests("enabled: true, days: 0.000001, most_bytes: 2000") < 6
+    def send_messages(settings: str) -> None:
+        gateway.configure(f"keep_requests: {{{settings}}}\n")
+        for _ in range(3):
+            gateway.send_message()
+
+    send_messages("enabled: false")
+    time.sleep(0.5)
+    assert stored_requests() == 0
+    send_messages("enabled: true")
+    wait_until(stored_requests, lambda count: count == 3)
+    send_messages("enabled: true, most_bytes: 1")
+    wait_until(stored_requests, lambda count: count < 2)
+    send_messages("enabled: true, days: 0.000001, most_bytes: 2000")
+    wait_until(stored_requests, lambda count: count < 6)
 
 
 def run_gateway(folder: Path, settings: str, *options: str) -> tuple[dict[str, Any], str]:

@@ -207,8 +207,10 @@ class _MarkdownWriter:
         self._draw_lines(lines, is_finished=is_finished, can_scroll=not rendered.has_table)
 
     def _finish_block(self) -> None:
-        self._has_blocks = self._has_blocks or self._is_started
-        self._live_lines, self._scrolled_lines, self._is_started = [], 0, False
+        if self._live_lines or self._scrolled_lines:
+            self._has_blocks, self._is_started = True, False
+        # Otherwise nothing is left of the block but the empty line before it, which serves the next one.
+        self._live_lines, self._scrolled_lines = [], 0
 
     def _draw_lines(self, lines: list[str], *, is_finished: bool, can_scroll: bool) -> None:
         """Replace the live lines. Lines that are the same stay untouched, so nothing flickers."""

@@ -183,6 +183,7 @@ def test_no_control_characters_of_an_answer_reach_the_terminal(text: str) -> Non
 
 
 @given(text=st.text(st.sampled_from("ab #*-_`>|1.\n"), max_size=60), chunk=st.integers(1, 9))
+@example(text="11\n>\n1\n", chunk=1)
 @settings(max_examples=limit_examples(30), deadline=None)
 def test_the_result_does_not_depend_on_how_the_answer_is_divided(text: str, chunk: int) -> None:
     assert stream_answer(text, chunk=chunk).text == stream_answer(text, chunk=1000).text
