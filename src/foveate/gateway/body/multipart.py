@@ -14,7 +14,8 @@ _WINDOW_BYTES = 1024 * 1024
 
 # A parameter of a header (RFC 9110, 5.6.6). Possessive quantifiers prevent backtracking.
 _PARAMETER = re.compile(
-    r';[ \t]*+(?P<name>[^\s;="]++)[ \t]*+=[ \t]*+(?:"(?P<quoted>[^"\\]*+(?:\\.[^"\\]*+)*+)"|(?P<token>[^\s;"]*+))'
+    r';[ \t]*+(?P<name>[^\s;="]++)[ \t]*+=[ \t]*+'
+    r'(?:"(?P<quoted>[^"\\]*+(?:\\.[^"\\]*+)*+)"|(?P<token>[^\s;"]*+))'
 )
 _QUOTED_PAIR = re.compile(r"\\(.)")
 _DISPOSITION = re.compile(rb"^content-disposition[ \t]*+:[ \t]*+(form-data[ \t]*+;[^\r\n]*+)", re.I | re.M)

@@ -70,7 +70,9 @@ _LOG_FIELDS = frozenset(
 _EMBEDDING_FIELDS = frozenset(("encoding_format", "dimensions", "output_dimension", "input_type"))
 _MAX_DEPTH = 4
 # Up to a method of the API, as in `gemini-2.5-pro:streamGenerateContent`; other colons are part of the name.
-_MODEL_IN_PATH = re.compile(r"/(?:model|models|deployments)/([^/?](?>(?:[^/?:]|:(?![a-z][A-Za-z]*(?:[/?]|$)))*))")
+_MODEL_IN_PATH = re.compile(
+    r"/(?:model|models|deployments)/([^/?](?>(?:[^/?:]|:(?![a-z][A-Za-z]*(?:[/?]|$)))*))"
+)
 _GEMINI_WRAPPER = "generateContentRequest"
 # Types of rows that are not model calls, and further fields that name the model.
 _NON_CALL_TYPES = frozenset(("SPAN", "EVENT", "TOOL", "CHAIN", "AGENT", "RETRIEVER", "EVALUATOR", "GUARDRAIL"))
