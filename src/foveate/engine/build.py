@@ -213,7 +213,11 @@ def _build_preview(
             LimitTurns(),
             count,
             handle_overflow,
-            *((InjectSectionsInWindow(inject, handle_overflow.apply),) if inject is not None else ()),
+            *(
+                (InjectSectionsInWindow(inject, handle_overflow.apply, is_preview=True),)
+                if inject is not None
+                else ()
+            ),
             DropInvalidThinking(),
             OrderTools(read_only_states),
         ),

@@ -75,8 +75,16 @@ class InjectSections:
         self._agents: set[str] = set()
         """Agents that have, or had, sections."""
 
-    async def apply(self, context: RequestContext, fit_window: FitWindowForSections | None = None) -> None:
+    async def apply(
+        self,
+        context: RequestContext,
+        fit_window: FitWindowForSections | None = None,
+        *,
+        is_preview: bool = False,
+    ) -> None:
         """Inject sections as far as there is room; `fit_window` makes room for the required ones.
+
+        A preview is not sent, so later requests do not repeat what is injected into it.
 
         Raises:
             BudgetExceeded: the sections do not fit in the limits of the agent.
@@ -145,11 +153,12 @@ class InjectSections:
         turn_group = fitted.turn if needs_turn_sections else EMPTY_GROUP
         placed = place_turn(context.request, turn_group.sections, joins=joins_strings)
         edits += placed.edits
-        self._remember_pinned(
-            context,
-            _with_turn_sections(context, pinned, turn_group, placed) if is_pinned else pinned,
-            known_messages,
-        )
+        if not is_preview:
+            self._remember_pinned(
+                context,
+                _with_turn_sections(context, pinned, turn_group, placed) if is_pinned else pinned,
+                known_messages,
+            )
         if edits:
             self._warn_if_flattened(context, fitted)
             await context.apply_edits(self.name, edits)
@@ -397,9 +406,12 @@ def _is_first_message(edit: Edit) -> bool:
 class InjectSectionsInWindow:
     name = SECTIONS
 
-    def __init__(self, inject: InjectSections, fit_window: FitWindowForSections) -> None:
+    def __init__(
+        self, inject: InjectSections, fit_window: FitWindowForSections, *, is_preview: bool = False
+    ) -> None:
         self._inject = inject
         self._fit_window = fit_window
+        self._is_preview = is_preview
 
     async def apply(self, context: RequestContext) -> None:
-        await self._inject.apply(context, self._fit_window)
+        await self._inject.apply(context, self._fit_window, is_preview=self._is_preview)
