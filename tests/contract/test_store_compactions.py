@@ -25,6 +25,7 @@ from tests.support.stores.records import (
     COMPACTED_MESSAGES,
     COMPACTION,
     FAILED_COMPACTION,
+    MOVED_SECTIONS,
     compaction_ids,
     hash_word,
     make_compaction,
@@ -176,6 +177,17 @@ async def test_a_failed_compaction_cannot_be_undone(store: Store) -> None:
     await store.compactions.record(replace(COMPACTION, outcome=CompactionOutcome.FAILED), (), lease=None)
 
     assert not await store.compactions.undo(COMPACTION.id, now=300.0)
+
+
+async def test_a_move_of_sections_is_listed_with_its_decision_but_never_applied_nor_undone(
+    store: Store,
+) -> None:
+    await store.compactions.record(MOVED_SECTIONS, (), lease=None)
+
+    assert await store.compactions.list_compactions(session_id="s") == [MOVED_SECTIONS]
+    assert await store.compactions.find_compactions(AGENT, [MOVED_SECTIONS.boundary]) == []
+    assert not await store.compactions.undo(MOVED_SECTIONS.id, now=400.0)
+    assert (await store.dashboard.count_compactions(["s"]))["s"].succeeded == 0
 
 
 async def test_compactions_are_listed_newest_first_by_agent_session_and_time(store: Store) -> None:

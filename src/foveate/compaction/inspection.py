@@ -1,5 +1,6 @@
 """Read a stored compaction: its original messages, its author and the meaning of its outcome."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -32,6 +33,9 @@ OUTCOME_MEANINGS = {
     CompactionOutcome.NO_BOUNDARY: "the history has no place to cut that keeps tool calls and results together",
     CompactionOutcome.TOOL_RESULT_TRUNCATED: "only the beginning and end of a long tool result are sent",
     CompactionOutcome.RESULTS_CLEARED: "tool results that are no longer needed are sent as placeholders",
+    CompactionOutcome.SECTIONS_MOVED: (
+        "text that was added to injected sections is sent before the history, where it can be cached"
+    ),
 }
 _UNDONE_MEANINGS = {
     CompactionOutcome.OK: "the messages are sent unchanged",
@@ -39,6 +43,13 @@ _UNDONE_MEANINGS = {
     CompactionOutcome.RESULTS_CLEARED: "the tool results are sent in full",
 }
 
+_EDIT_NOUNS = {
+    CompactionOutcome.TOOL_RESULT_TRUNCATED: "truncation",
+    CompactionOutcome.RESULTS_CLEARED: "clearing",
+    CompactionOutcome.SECTIONS_MOVED: "move of sections",
+}
+# A request with a smaller share of the tokens does not continue the conversation whose sections were moved.
+_MIN_TOKENS_SHARE = 0.5
 _MAX_EDITS = 1_000
 # A request may wait for an edit, and comes this much earlier at most.
 _MAX_REQUEST_SECONDS = 3_600
@@ -51,7 +62,7 @@ _MOMENTS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealizedGain:
-    """What an edit has saved so far, after the price of its summary, and in how many requests."""
+    """What an edit has saved so far, after its cost, and in how many requests."""
 
     dollars: Decimal = Decimal(0)
     requests: int = 0
@@ -100,6 +111,7 @@ def _has_results(api_format: Format, raw: bytes) -> bool:
 class EditGain:
     """What an edit was expected to save, and what it has saved; None if that is not known."""
 
+    outcome: CompactionOutcome
     decision: EditDecision | None
     realized: RealizedGain | None
 
@@ -122,13 +134,15 @@ class EditGain:
             return ""
         requests = f"{realized.requests:,} request{'s' * (realized.requests != 1)}"
         verb = "lost" if realized.dollars < 0 else "saved"
-        return f"So far it has {verb} ${abs(realized.dollars):.4f} in {requests}, summary included."
+        is_move = self.outcome is CompactionOutcome.SECTIONS_MOVED
+        cost = "writing the history again" if is_move else "summary"
+        return f"So far it has {verb} ${abs(realized.dollars):.4f} in {requests}, {cost} included."
 
 
 async def load_gains(store: CompactionStore, ledger: Ledger, session_id: str) -> dict[str, EditGain]:
     """The gains of a session's edits, by id, in order of time."""
     edits = await store.list_compactions(session_id=session_id, limit=_MAX_EDITS)
-    made = [edit for edit in edits if edit.outcome.changes_requests]
+    made = [edit for edit in edits if edit.outcome.is_edit]
     if not made:
         return {}
     since = min(edit.compacted_at for edit in made) - _MAX_REQUEST_SECONDS
@@ -137,21 +151,23 @@ async def load_gains(store: CompactionStore, ledger: Ledger, session_id: str) ->
         async for charge in ledger.list_charges(since=since, agent=made[0].agent, session_id=made[0].session_id)
     ]
     realized = realized_gains(made, charges)
-    return {edit.id: EditGain(edit.decision, realized[edit.id]) for edit in reversed(made)}
+    return {edit.id: EditGain(edit.outcome, edit.decision, realized[edit.id]) for edit in reversed(made)}
 
 
 def realized_gains(edits: Iterable[Compaction], charges: Sequence[Charge]) -> dict[str, RealizedGain]:
     """What the edits of a session have saved, by id, from the charges of the session.
 
-    The saving of a request is shared among the edits in force, by the tokens that each of them freed.
+    The saving of a request is shared among the edits in force, by the tokens that each of them freed. What
+    moves of sections save is computed by itself.
     """
-    made = {edit.id: edit for edit in edits if edit.outcome.changes_requests}
+    all_made = [edit for edit in edits if edit.outcome.is_edit]
+    made = {edit.id: edit for edit in all_made if edit.outcome.changes_requests}
     freed = {
         edit.id: edit.freed_tokens - (made[edit.earlier_id].freed_tokens if edit.earlier_id in made else 0)
         for edit in made.values()
     }
     main_charges = [charge for charge in charges if charge.call.category is Category.MAIN]
-    first_at = {edit.id: _first_request_at(edit, main_charges) for edit in made.values()}
+    first_at = {edit.id: _first_request_at(edit, main_charges) for edit in all_made}
     gains = {edit.id: RealizedGain(dollars=-(edit.cost or Decimal(0))) for edit in made.values()}
     for charge in main_charges:
         at, saved = charge.call.at, charge.savings.compaction
@@ -169,7 +185,38 @@ def realized_gains(edits: Iterable[Compaction], charges: Sequence[Charge]) -> di
             gains[id_] = RealizedGain(
                 dollars=gains[id_].dollars + saved * freed[id_] / total, requests=gains[id_].requests + 1
             )
-    return gains
+    edited_at = sorted(
+        first_at[edit.id] for edit in all_made if edit.outcome is not CompactionOutcome.TOOL_RESULT_TRUNCATED
+    )
+    return gains | {
+        edit.id: _move_gain(edit, edited_at, main_charges)
+        for edit in all_made
+        if edit.outcome is CompactionOutcome.SECTIONS_MOVED
+    }
+
+
+def _move_gain(move: Compaction, edited_at: Sequence[float], charges: Iterable[Charge]) -> RealizedGain:
+    """What a move of sections has saved, until a request found the cache expired or was changed by another
+    edit. From then on, the text would be there anyway: it moves at no cost when the history is written again.
+    """
+    if move.decision is None:
+        return RealizedGain()
+    end = next((at for at in edited_at if at > move.compacted_at), math.inf)
+    requests = 0
+    for charge in charges:
+        tokens = charge.usage.cache.input_tokens
+        if charge.call.at <= move.compacted_at or tokens < _MIN_TOKENS_SHARE * move.tokens_before:
+            continue
+        if charge.call.at >= end or not charge.usage.cache.read:
+            break
+        requests += 1
+    cost = Decimal(str(move.decision.cost_dollars))
+    saved = requests * Decimal(str(move.decision.saved_per_request_dollars))
+    return RealizedGain(dollars=saved - cost, requests=requests)
+
+
+def edit_noun(outcome: CompactionOutcome) -> str:
+    return _EDIT_NOUNS.get(outcome, "compaction")
 
 
 def _first_request_at(edit: Compaction, charges: Iterable[Charge]) -> float:
@@ -185,7 +232,7 @@ def undone_meaning(compaction: Compaction) -> str:
 
 
 def describe_author(compaction: Compaction) -> str:
-    if compaction.outcome.concerns_results:
+    if not compaction.outcome.concerns_summary:
         return f"rules, for {compaction.model}"
     return "rules, without a model" if is_by_rules(compaction) else compaction.model
 

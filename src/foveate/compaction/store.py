@@ -14,6 +14,12 @@ class CompactionOutcome(StrEnum):
     NO_BOUNDARY = "no_boundary"
     TOOL_RESULT_TRUNCATED = "tool_result_truncated"
     RESULTS_CLEARED = "results_cleared"
+    SECTIONS_MOVED = "sections_moved"
+
+    @property
+    def concerns_summary(self) -> bool:
+        """Return whether messages were to be replaced by a summary."""
+        return not self.concerns_results and self is not CompactionOutcome.SECTIONS_MOVED
 
     @property
     def concerns_results(self) -> bool:
@@ -25,12 +31,19 @@ class CompactionOutcome(StrEnum):
         """Return whether later requests are sent differently, until it is undone."""
         return self is CompactionOutcome.OK or self.concerns_results
 
+    @property
+    def is_edit(self) -> bool:
+        """Return whether it changed what a provider may have cached, in order to save money or room."""
+        return self.changes_requests or self is CompactionOutcome.SECTIONS_MOVED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditDecision:
     """Why an edit was made: what it was expected to save over how many requests, and to cost, in dollars.
 
     `moment` is one of `schedule.Moment`. `growth_tokens` is the expected growth from request to request.
+    `saved_per_request_dollars` is what each later request saves after a move of sections, as long as the cache
+    stays warm; 0 for other edits, whose savings are measured.
     """
 
     moment: str
@@ -38,6 +51,7 @@ class EditDecision:
     cost_dollars: float
     expected_requests: float
     growth_tokens: float
+    saved_per_request_dollars: float = 0.0
 
     @property
     def net_dollars(self) -> float:
@@ -70,6 +84,10 @@ class Compaction:
     `limit_tokens` how much of each is sent. For cleared ones (`results_cleared`), `boundary` is the hash of the
     last message in `cleared`. `reason` explains a failure or a fallback. `decision` is None if the size of the
     request was decisive.
+
+    For moved sections (`sections_moved`), `messages` are those that were written to the cache again, and
+    `tokens_before` and `tokens_after` the size of the request. `reason` names what was moved. The row only
+    records the decision: no later request depends on it.
     """
 
     id: str

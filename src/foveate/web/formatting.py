@@ -67,6 +67,7 @@ _OUTCOME_LABELS = {
     CompactionOutcome.NO_BOUNDARY: "not possible",
     CompactionOutcome.TOOL_RESULT_TRUNCATED: "tool results shortened",
     CompactionOutcome.RESULTS_CLEARED: "tool results cleared",
+    CompactionOutcome.SECTIONS_MOVED: "sections moved",
 }
 
 

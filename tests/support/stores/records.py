@@ -87,6 +87,29 @@ CLEARED_COMPACTION = replace(
         ClearedBlock(message=3, block=2, text="[cleared: \x00]", tokens=400, saved_tokens=380),
     ),
 )
+MOVED_SECTIONS = replace(
+    COMPACTION,
+    id="move-1",
+    boundary=hash_word(("moved", 8)),
+    messages=9,
+    summary="",
+    carried=(),
+    tokens_before=9_000,
+    tokens_after=9_000,
+    cost=Decimal(0),
+    duration_seconds=0.0,
+    outcome=CompactionOutcome.SECTIONS_MOVED,
+    compacted_at=360.0,
+    reason="4,000 tokens were added to workspace/MEMORY.md",
+    decision=EditDecision(
+        moment="arrival",
+        gain_dollars=0.25,
+        cost_dollars=0.03125,
+        expected_requests=20.0,
+        growth_tokens=800.0,
+        saved_per_request_dollars=0.0108,
+    ),
+)
 COMPACTED_MESSAGES = (
     b'{"role": "user", "content": "look"}',
     b'{"role":"assistant","content":"\\ud83d"}',

@@ -8,9 +8,9 @@ from msgspec.structs import replace as replace_struct
 from foveate.compaction.inspection import EditGain, RealizedGain, realized_gains
 from foveate.compaction.store import CompactionOutcome, EditDecision
 from foveate.cost.ledger import Category, Charge
-from foveate.model import Savings
+from foveate.model import CacheUsage, Savings, Usage
 from tests.support.stores.ledger_records import CHARGE
-from tests.support.stores.records import CLEARED_COMPACTION, COMPACTION
+from tests.support.stores.records import CLEARED_COMPACTION, COMPACTION, MOVED_SECTIONS
 
 FIRST = replace(
     COMPACTION, id="first", compacted_at=100.0, tokens_before=10_000, tokens_after=1_000, cost=Decimal(0)
@@ -59,12 +59,12 @@ def test_expected_and_realized_gain_are_both_after_all_costs() -> None:
         moment="response", gain_dollars=2.0, cost_dollars=0.5, expected_requests=30.0, growth_tokens=900.0
     )
 
-    assert EditGain(decision, RealizedGain(dollars=Decimal("-0.2"))).sentences() == (
+    assert EditGain(CompactionOutcome.OK, decision, RealizedGain(dollars=Decimal("-0.2"))).sentences() == (
         "Made after a response, because it was expected to save $2.0000 in about 30 more requests and to cost"
         " $0.5000, so $1.5000 in all.",
         "So far it has lost $0.2000 in 0 requests, summary included.",
     )
-    assert EditGain(None, RealizedGain()).sentences() == ()
+    assert EditGain(CompactionOutcome.OK, None, RealizedGain()).sentences() == ()
 
 
 def test_losses_count_and_summaries_and_keep_alives_do_not() -> None:
@@ -84,3 +84,64 @@ def test_an_edit_saves_only_while_it_is_in_force() -> None:
         "first": RealizedGain(dollars=Decimal(1), requests=1),
         "cleared": RealizedGain(dollars=Decimal(4), requests=1),
     }
+
+
+# It costs $0.03125, and each later request with a warm cache saves $0.0108.
+MOVE = replace(MOVED_SECTIONS, id="move", compacted_at=100.0)
+MOVE_COST, SAVED_PER_REQUEST = Decimal("0.03125"), Decimal("0.0108")
+
+
+def read_charge(at: float, *, read: int = 8_800, uncached: int = 200) -> Charge:
+    cache = CacheUsage(read=read, uncached=uncached)
+    return replace_struct(charge(at, None), usage=Usage(cache=cache, output_tokens=5))
+
+
+def test_each_request_with_a_warm_cache_saves_money_after_a_move_of_sections() -> None:
+    charges = [read_charge(80), read_charge(100, read=400), *(read_charge(at) for at in (120, 140, 160, 180))]
+
+    gains = realized_gains([MOVE], charges)
+
+    assert gains == {"move": RealizedGain(dollars=4 * SAVED_PER_REQUEST - MOVE_COST, requests=4)}
+    assert EditGain(MOVE.outcome, MOVE.decision, gains["move"]).sentences() == (
+        "Made before a request was sent, because it was expected to save $0.2500 in about 20 more requests and"
+        " to cost $0.0312, so $0.2188 in all.",
+        "So far it has saved $0.0120 in 4 requests, writing the history again included.",
+    )
+
+
+def test_a_move_of_sections_is_a_loss_if_the_session_ends_at_once() -> None:
+    gain = realized_gains([MOVE], [read_charge(100, read=400)])["move"]
+
+    assert gain == RealizedGain(dollars=-MOVE_COST)
+    assert EditGain(MOVE.outcome, None, gain).sentences() == (
+        "So far it has lost $0.0312 in 0 requests, writing the history again included.",
+    )
+
+
+def test_a_move_of_sections_saves_nothing_more_once_the_cache_has_expired() -> None:
+    charges = [read_charge(120), read_charge(4_000, read=0, uncached=9_500), read_charge(4_020)]
+
+    assert realized_gains([MOVE], charges)["move"].requests == 1
+
+
+def test_a_move_of_sections_saves_nothing_more_once_the_history_is_written_again() -> None:
+    charges = [read_charge(at) for at in (120, 140, 160, 180)]
+    second_move = replace(MOVE, id="second", compacted_at=140.0)
+    compaction = replace(FIRST, compacted_at=150.0)
+    truncation = replace(FIRST, id="cut", outcome=CompactionOutcome.TOOL_RESULT_TRUNCATED, compacted_at=110.0)
+
+    assert realized_gains([MOVE, compaction], charges)["move"].requests == 2
+    assert realized_gains([MOVE, truncation], charges)["move"].requests == 4
+    gains = realized_gains([second_move, MOVE], charges)
+    assert (gains["move"].requests, gains["second"].requests) == (1, 2)
+
+
+def test_other_requests_of_the_session_do_not_count_for_a_move_of_sections() -> None:
+    title_request = read_charge(130, read=0, uncached=300)
+    rejected = replace_struct(charge(140, None), usage=Usage(cache=CacheUsage()))
+    keep_alive = replace_struct(
+        read_charge(150), call=replace_struct(CHARGE.call, at=150, category=Category.PING)
+    )
+    charges = [read_charge(120), title_request, rejected, keep_alive, read_charge(160)]
+
+    assert realized_gains([MOVE], charges)["move"].requests == 2

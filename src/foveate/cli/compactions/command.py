@@ -58,7 +58,8 @@ def list_(
             metavar="OUTCOME",
             help="Only this outcome: ok, failed, lock_held (another process was compacting the session), "
             "no_boundary (no place to cut the history), tool_result_truncated (a long tool result was "
-            "shortened) or results_cleared (old tool results became placeholders).",
+            "shortened), results_cleared (old tool results became placeholders) or sections_moved (text that "
+            "was added to injected sections moved before the history).",
         ),
     ] = None,
     since: Annotated[

@@ -36,6 +36,7 @@ from foveate.compaction.inspection import (
     CompactionContents,
     EditGain,
     describe_author,
+    edit_noun,
     is_by_rules,
     read_message,
     trace_carried,
@@ -54,10 +55,6 @@ _MIN_REASON_CELLS = 24
 _EXCERPT_CHARS = 160
 _MAX_SUMMARY_INDENT = 12
 _STYLES = {CompactionOutcome.OK: "green", CompactionOutcome.FAILED: "red"}
-_NOUNS = {
-    CompactionOutcome.TOOL_RESULT_TRUNCATED: "Truncation",
-    CompactionOutcome.RESULTS_CLEARED: "Clearing",
-}
 
 
 def compaction_object(compaction: Compaction) -> dict[str, object]:
@@ -200,7 +197,7 @@ class CompactionFormatter:
         )
         outcome = Styled(_outcome_text(compaction), _outcome_style(compaction))
         yield from self._group([Styled("outcome: ", "dim"), outcome], self._outcome_sentences(compaction))
-        if gains := EditGain(compaction.decision, details.realized).sentences():
+        if gains := EditGain(compaction.outcome, compaction.decision, details.realized).sentences():
             yield from self._group([Styled("money", "dim")], gains)
         yield from self._group([Styled("original messages", "dim")], self._original_sentences(details))
         if compaction.cleared:
@@ -307,7 +304,7 @@ class CompactionFormatter:
             )
             yield f"Compaction {name} was already undone{undone_time}. Nothing has changed."
             return
-        noun = _NOUNS.get(compaction.outcome, "Compaction")
+        noun = edit_noun(compaction.outcome).capitalize()
         concerns_results = compaction.outcome.concerns_results
         yield f"{noun} {name} is undone."
         if result.still_in_force is not None:

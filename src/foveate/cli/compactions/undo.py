@@ -55,6 +55,12 @@ async def undo_compaction(store: "Store", prefix: str, *, now: float) -> UndoRes
         BadOption: there is no such compaction, or it was never in force.
     """
     compaction = await find_compaction(store, prefix)
+    if compaction.outcome is CompactionOutcome.SECTIONS_MOVED:
+        raise BadOption(
+            f"{compaction.id} is a move of sections, which cannot be undone: it replaced nothing, and moving "
+            "the text back would write the history to the cache once more; to remove the text, edit the file "
+            "that it comes from"
+        )
     if not compaction.outcome.changes_requests:
         raise BadOption(
             f"nothing to undo: compaction {compaction.id} has the outcome {compaction.outcome} "

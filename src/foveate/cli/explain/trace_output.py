@@ -21,7 +21,7 @@ from foveate.cli.tables import (
     wrap_text,
 )
 from foveate.cli.window_chart import WindowChartData, draw_window
-from foveate.compaction.inspection import EditGain
+from foveate.compaction.inspection import EditGain, edit_noun
 from foveate.cost.ledger import Correction
 from foveate.cost.savings import add_savings
 from foveate.model import ComparisonOutcome, Savings
@@ -106,6 +106,7 @@ def _edit_object(id_: str, gain: EditGain) -> dict[str, object]:
     decision, realized = gain.decision, gain.realized
     return {
         "id": id_,
+        "outcome": gain.outcome,
         "gain": " ".join(gain.sentences()),
         "expected_dollars": decision.net_dollars if decision is not None else None,
         "expected_requests": decision.expected_requests if decision is not None else None,
@@ -185,7 +186,8 @@ class TraceFormatter:
             yield from self._wrap(f"{calls} in the background: {paid}")
         for edit_id, gain in history.gains.items():
             if sentences := gain.sentences():
-                yield from self._wrap(f"compaction {edit_id[:SHORT_ID_CHARS]}: {' '.join(sentences)}")
+                noun = edit_noun(gain.outcome)
+                yield from self._wrap(f"{noun} {edit_id[:SHORT_ID_CHARS]}: {' '.join(sentences)}")
         for line in _comparison_lines(history):
             yield from self._wrap(line)
         if (descendants := history.descendants) is not None:

@@ -168,7 +168,7 @@ class MetricsCollector:
         if result.has_failed:
             request_id = "" if result.compaction is None else result.compaction.id
             self.recent_failures.add(StepFailure(_COMPACTION_STEP, result.reason), request_id, at=self._clock())
-        is_summary = not result.outcome.concerns_results and result.outcome is not CompactionOutcome.LOCK_HELD
+        is_summary = result.outcome.concerns_summary and result.outcome is not CompactionOutcome.LOCK_HELD
         if result.compaction is not None and is_summary:
             self._registry.histogram(definitions.COMPACTION_SECONDS, *labels).observe(
                 result.compaction.duration_seconds

@@ -84,7 +84,7 @@ PLANNED_REWRITES = _counter(
 )
 COMPACTIONS = _counter(
     "llm_compaction_triggered_total",
-    "Compactions and truncated tool results, by outcome.",
+    "Compactions, other edits of the history and moves of injected sections, by outcome.",
     "agent",
     "outcome",
 )

@@ -19,12 +19,23 @@ from foveate.cli.compactions.output import (
 from foveate.cli.compactions.undo import UndoResult
 from foveate.cli.console import Display
 from foveate.cli.options import shorten_ids
-from foveate.compaction.inspection import OUTCOME_MEANINGS, CompactionContents, undone_meaning
+from foveate.compaction.inspection import (
+    OUTCOME_MEANINGS,
+    CompactionContents,
+    RealizedGain,
+    undone_meaning,
+)
 from foveate.compaction.store import ClearedBlock, Compaction, CompactionOutcome, EditDecision
 from foveate.compaction.summarize.summarizer import EXTRACTIVE_MODEL
 from foveate.model import Format
 from tests.support.scenarios.compaction_sessions import claude_body
-from tests.support.stores.records import CLEARED_COMPACTION, COMPACTED_MESSAGES, COMPACTION, make_compaction
+from tests.support.stores.records import (
+    CLEARED_COMPACTION,
+    COMPACTED_MESSAGES,
+    COMPACTION,
+    MOVED_SECTIONS,
+    make_compaction,
+)
 
 WIDE, NARROW = Display(columns=200), Display(columns=80)
 FAILED = replace(
@@ -282,6 +293,31 @@ def test_the_outcome_of_a_compaction_is_described(compaction: Compaction, line: 
     text = show_details(CompactionContents(compaction=compaction, messages=(), api_format=None))
 
     assert line in [shown.strip() for shown in text.splitlines()]
+
+
+def test_a_move_of_sections_is_shown_with_what_it_saved() -> None:
+    details = CompactionContents(
+        compaction=MOVED_SECTIONS,
+        messages=(),
+        api_format=None,
+        realized=RealizedGain(dollars=Decimal("0.5"), requests=7),
+    )
+
+    assert show_details(details).splitlines()[3:] == [
+        "outcome: sections_moved",
+        "  Text that was added to injected sections is sent before the history, where it can be cached.",
+        "  Messages 1–9 of the 9 that the session had at that time: 9,000 tokens.",
+        "  Made by rules, for claude-opus-5-5. It took 0.0 s and cost $0.",
+        "  Reason: 4,000 tokens were added to workspace/MEMORY.md",
+        "",
+        "money",
+        "  Made before a request was sent, because it was expected to save $0.2500 in about 20 more requests"
+        " and to cost $0.0312, so $0.2188 in all.",
+        "  So far it has saved $0.5000 in 7 requests, writing the history again included.",
+        "",
+        "original messages",
+        "  None, because no message was replaced.",
+    ]
 
 
 @pytest.mark.parametrize("outcome", CompactionOutcome)

@@ -17,7 +17,7 @@ from tests.support.scenarios.compaction_sessions import (
     make_subject,
 )
 from tests.support.scenarios.stored_compactions import compact_session, record_all
-from tests.support.stores.records import COMPACTION
+from tests.support.stores.records import COMPACTION, MOVED_SECTIONS
 
 
 async def next_request(store: Store, body: Any) -> tuple[bytes, int]:
@@ -116,6 +116,14 @@ async def test_a_compaction_that_changed_nothing_cannot_be_undone(
     with pytest.raises(BadOption, match=f"nothing to undo: compaction fold-1 has the outcome {outcome}"):
         await undo_compaction(store, COMPACTION.id, now=50.0)
     assert await store.compactions.get_compaction(COMPACTION.id) == replace(COMPACTION, outcome=outcome)
+
+
+async def test_a_move_of_sections_cannot_be_undone(store: Store) -> None:
+    await record_all(store, MOVED_SECTIONS)
+
+    with pytest.raises(BadOption, match="move-1 is a move of sections, which cannot be undone"):
+        await undo_compaction(store, MOVED_SECTIONS.id, now=50.0)
+    assert await store.compactions.get_compaction(MOVED_SECTIONS.id) == MOVED_SECTIONS
 
 
 async def test_a_truncated_tool_result_can_be_undone(store: Store) -> None:

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from foveate.cli.console import Display
 from foveate.cli.explain.trace_output import TraceFormatter, request_object, session_object, sessions_object
 from foveate.cli.explain.traces import BackgroundCalls, SessionHistory, TracedRequest, price_edits
+from foveate.compaction.inspection import EditGain, RealizedGain
 from foveate.model import CacheUsage, ComparisonOutcome, Savings
 from foveate.session.traces import ChargedTrace, Trace, TracedCharge, TracedSession
-from tests.support.stores.records import TRACE
+from tests.support.stores.records import MOVED_SECTIONS, TRACE
 
 CHARGE = TracedCharge(
     cache=CacheUsage(uncached=10, read=30_000, written_5m=4_000, written_1h=600),
@@ -39,6 +40,24 @@ def make_history(*traces: Trace) -> SessionHistory:
     return SessionHistory(
         session_id="s", agent="ana", requests=[ChargedTrace(trace=trace, charge=CHARGE) for trace in traces]
     )
+
+
+def test_a_move_of_sections_is_shown_with_its_expected_and_realized_gain() -> None:
+    gain = EditGain(
+        MOVED_SECTIONS.outcome, MOVED_SECTIONS.decision, RealizedGain(dollars=Decimal("-0.02"), requests=1)
+    )
+    history = with_(make_history(TRACE), gains={MOVED_SECTIONS.id: gain})
+    lines = list(make_formatter(columns=300).session_lines(history, last=9))
+
+    assert (
+        "move of sections move-1: Made before a request was sent, because it was expected to save $0.2500 in"
+        " about 20 more requests and to cost $0.0312, so $0.2188 in all. So far it has lost $0.0200 in"
+        " 1 request, writing the history again included."
+    ) in lines
+    session: dict[str, Any] = session_object(history)
+    (edit,) = session["edits"]
+    assert (edit["id"], edit["outcome"]) == ("move-1", "sections_moved")
+    assert (edit["expected_dollars"], edit["realized_dollars"]) == (0.21875, "-0.02")
 
 
 def test_a_session_has_a_line_for_each_request_and_the_last_window() -> None:

@@ -142,6 +142,8 @@ async def test_compactions_and_truncations_are_counted_by_outcome_with_their_dur
             outcome=CompactionOutcome.LOCK_HELD, compaction=make_compaction(CompactionOutcome.OK, 9.0)
         ),
     )
+    move = CompactionOutcome.SECTIONS_MOVED
+    collector.on_compaction("ana", CompactionResult(outcome=move, compaction=make_compaction(move, 0.0)))
     collector.on_compaction("ana", CompactionResult(outcome=CompactionOutcome.FAILED, reason="no store"))
     await finish_exchange(collector, cut_results=2)
 
@@ -151,9 +153,10 @@ async def test_compactions_and_truncations_are_counted_by_outcome_with_their_dur
         for word in CompactionOutcome
         if f"llm_compaction_triggered_total agent=ana outcome={word}" in values
     }
-    assert triggered == {"ok": 1, "lock_held": 1, "failed": 1, "tool_result_truncated": 2}
+    assert triggered == {"ok": 1, "lock_held": 1, "failed": 1, "tool_result_truncated": 2, "sections_moved": 1}
     assert values["llm_compaction_duration_seconds_sum agent=ana outcome=ok"] == 3.0
     assert "llm_compaction_duration_seconds_sum agent=ana outcome=lock_held" not in values
+    assert "llm_compaction_duration_seconds_sum agent=ana outcome=sections_moved" not in values
 
 
 @pytest.mark.parametrize(

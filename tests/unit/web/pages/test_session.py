@@ -21,7 +21,14 @@ from foveate.web.pages.session import COMPACTIONS_PER_PAGE, REQUESTS_PER_PAGE
 from tests.support.clients.dashboard import NOW, Dashboard, open_dashboard, page_to_text
 from tests.support.scenarios.compaction_sessions import claude_body
 from tests.support.stores.ledger_records import CALL, CHARGE, settle_one
-from tests.support.stores.records import COMPACTION, FAILED_COMPACTION, TRACE, make_session, make_turns
+from tests.support.stores.records import (
+    COMPACTION,
+    FAILED_COMPACTION,
+    MOVED_SECTIONS,
+    TRACE,
+    make_session,
+    make_turns,
+)
 
 MALICIOUS_NAME = "<script>alert('x')</script>/?#&% 🦊 مرحبا"
 AT = NOW - 600
@@ -238,6 +245,21 @@ async def test_an_undone_failed_or_replaced_compaction_is_not_in_force(dashboard
     assert "to 700 tokens, undone," in text
     assert "Outcome done: the messages are sent unchanged" in text
     assert "included in" not in text
+
+
+async def test_a_move_of_sections_is_shown_with_its_gain_and_is_not_a_compaction(dashboard: Dashboard) -> None:
+    await record_requests(dashboard)
+    move = with_(MOVED_SECTIONS, compacted_at=AT + 1)
+    await dashboard.store.compactions.record(move, (), lease=None)
+    text = await page_text(dashboard, "/-/sessions/s")
+    own_page = await dashboard.text("/-/compactions/move-1")
+
+    assert "Compactions 0" in text
+    for page in (text, own_page):
+        assert "Sections moved before the history of 9k tokens" in page
+        assert "it was expected to save $0.2500 in about 20 more requests and to cost $0.0312" in page
+        assert "So far it has lost $0.0312 in 0 requests, writing the history again included." in page
+        assert "Reason 4,000 tokens were added to workspace/MEMORY.md" in page
 
 
 async def test_a_compaction_has_its_own_page(dashboard: Dashboard) -> None:
