@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ import anthropic
 import pytest
 
 from foveate.compaction.plan import CompactionOptions
+from foveate.compaction.store import Compaction, CompactionOutcome
 from foveate.context.workspace_cache import WorkspaceCacheOptions
 from foveate.engine.options import AgentOptions, SectionOptions
 from foveate.store import open_store
 from tests.support.oracles.system_state import wait_until
+from tests.support.processes.commands import spawn
 from tests.support.scenarios.injected_sections import HEADING, garden_sections
 from tests.support.servers.gateway import RunningGateway, running_gateway
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
@@ -232,6 +234,7 @@ def test_a_line_added_to_a_file_is_sent_at_once_without_writing_the_history_agai
     assert all(read > 0.85 * tokens for read, tokens in zip(reads, inputs, strict=True))
     assert "The pump is broken." in str(moved_request["system"])
     assert "pump" not in str(moved_request["messages"])
+    assert read_moves(tmp_path) == []  # nothing was decided for money: the cache had expired
     # `foveate explain` shows why they are at the end.
     reasons = read_reasons(tmp_path, "added tokens")
     assert len(reasons) == len(reads)
@@ -241,6 +244,75 @@ def test_a_line_added_to_a_file_is_sent_at_once_without_writing_the_history_agai
         r"MEMORY.md.* \(moved before the history, which is expected to save \$0\.000[1-9] in about \d+ more",
         moved,
     )
+
+
+def read_moves(folder: Path) -> list[Compaction]:
+    async def read() -> list[Compaction]:
+        async with await open_store(f"sqlite:///{folder}/gateway.sqlite") as store:
+            return list(await store.compactions.list_compactions())
+
+    return asyncio.run(read())
+
+
+@pytest.mark.process
+def test_a_move_that_pays_is_recorded_with_what_it_was_expected_to_save_and_has_saved(
+    tmp_path: Path, sections: SectionOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that a short session shows what a long one does.
+    monkeypatch.setattr("foveate.compaction.schedule._MAX_LOSS_REQUESTS", 1)
+    monkeypatch.setattr("foveate.compaction.schedule._MAX_LOSS_SHARE", 1.0)
+    url = f"sqlite:///{tmp_path}/gateway.sqlite"
+    with (
+        running_sandbox() as sandbox,
+        running_session(sandbox, tmp_path, AgentOptions(sections=sections)) as (client, gateway),
+    ):
+        append_to_memory(tmp_path, "Bob is allergic to lilies.")
+        session = AgentSession(client, sandbox, "claude-sonnet-4-6")
+        session.send_requests(8)
+        plants = "".join(f"Bed {number} has roses, tulips and thyme.\n" for number in range(200))
+        append_to_memory(tmp_path, f"{plants}The pump is broken.")
+        wait_until(
+            lambda: client.messages.count_tokens(  # a count moves nothing
+                model=session.model, system=SYSTEM, tools=TOOLS, messages=session.messages
+            ),
+            lambda count: count.input_tokens > session.inputs[-1] + 2_000,
+        )
+        sandbox.clock.now += 20
+        session.send_requests(4)
+        sandbox.clock.now += 4_000  # the cache expires
+        session.send_requests(2)
+        gateway.wait_for_compactions(len(session.inputs))
+        moved_request = json.loads(session.last_request)
+    (move,) = read_moves(tmp_path)
+
+    assert gateway.failed_steps == []
+    assert "The pump is broken." in str(moved_request["system"])
+    assert move.outcome is CompactionOutcome.SECTIONS_MOVED
+    assert re.fullmatch(r"[\d,]+ tokens were added to workspace/MEMORY.md", move.reason)
+    decision = move.decision
+    assert decision is not None
+    assert decision.moment == "arrival"
+    assert decision.gain_dollars > decision.cost_dollars > 0
+    saved = 3 * decision.saved_per_request_dollars - decision.cost_dollars
+
+    shown = json.loads(spawn("compactions", "show", move.id, "--store", url, "--json").out)
+    assert shown["decision"] == asdict(decision)
+    assert shown["realized"]["requests"] == 3
+    assert float(shown["realized"]["dollars"]) == pytest.approx(saved)
+    sentences = (
+        f"it was expected to save ${decision.gain_dollars:.4f}",
+        f"So far it has {'saved' if saved > 0 else 'lost'} ${abs(saved):.4f} in 3 requests, writing",
+    )
+    explained = json.loads(spawn("explain", move.session_id, "--store", url, "--json").out)
+    (edit,) = explained["edits"]
+    assert (edit["id"], edit["outcome"], edit["realized_requests"]) == (move.id, "sections_moved", 3)
+    for text in (
+        spawn("compactions", "show", move.id, "--store", url).out,
+        spawn("explain", move.session_id, "--store", url).out,
+    ):
+        assert all(sentence in " ".join(text.split()) for sentence in sentences)
+    undone = spawn("compactions", "undo", move.id, "--store", url)
+    assert (undone.code, "cannot be undone" in undone.err) == (2, True)
 
 
 def test_lines_added_during_a_session_are_pinned_and_no_thinking_is_dropped(

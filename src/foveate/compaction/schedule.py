@@ -158,7 +158,8 @@ class EditPlan:
     """The edits to make now, and the dollars that decided: what they are expected to save, and to cost.
 
     `cleared` are indexes of the state's options. `moves_sections`: what was added to sections goes before the
-    history; until then each request ends with it.
+    history; until then each request ends with it. Each later request whose cache is warm then saves
+    `saved_per_request_dollars`.
     """
 
     compacts: bool = False
@@ -167,6 +168,7 @@ class EditPlan:
     gain_dollars: float = 0.0
     cost_dollars: float = 0.0
     expected_requests: float = 0.0
+    saved_per_request_dollars: float = 0.0
 
     @property
     def net_dollars(self) -> float:
@@ -195,6 +197,7 @@ def make_decision(plan: EditPlan, moment: Moment, forecast: Forecast) -> EditDec
         cost_dollars=plan.cost_dollars,
         expected_requests=plan.expected_requests,
         growth_tokens=forecast.growth_tokens,
+        saved_per_request_dollars=plan.saved_per_request_dollars,
     )
 
 
@@ -338,11 +341,13 @@ def _plan_sections(state: EditState, forecast: Forecast, prices: EditPrices) -> 
         warm_requests = warm_probability * group.expected * (1 - group.cold_share)
         gain += warm_requests * added_tokens * (later.uncached - later.read)
         warm_probability *= (1 - group.cold_share) ** group.expected
+    current = prices.at(tokens)
     plan = EditPlan(
         moves_sections=True,
         gain_dollars=gain,
         cost_dollars=max(moved - at_end, 0.0),
         expected_requests=forecast.expected_requests,
+        saved_per_request_dollars=added_tokens * (current.uncached - current.read),
     )
     is_history_cached = state.cached_tokens > state.preamble_tokens
     return replace(

@@ -364,7 +364,7 @@ async def open_gateway(
                     caps=lambda: current_config().cost.caps,
                     read_balances=lambda accounts, now: store.ledger.get_balances(accounts, now=now),
                 ),
-                planner=compactor.planner,
+                moves=compactor,
             ),
         )
         embeddings = EmbeddingsEngine(

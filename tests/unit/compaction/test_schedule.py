@@ -220,7 +220,10 @@ def test_added_text_moves_before_the_history_if_that_is_written_anyway() -> None
 def test_much_added_text_moves_if_many_requests_remain_and_the_loss_is_limited() -> None:
     much = replace(GROWN_SECTION, added_section_tokens=4_000)
 
-    assert plan_edits(much, known_future(100), SONNET).moves_sections
+    plan = plan_edits(much, known_future(100), SONNET)
+    assert plan.moves_sections
+    # Uncached input costs ten times as much as what is read from the cache.
+    assert plan.saved_per_request_dollars == pytest.approx(4_000 * 2.7e-6)
     assert plan_edits(much, known_future(5), SONNET).is_empty
     # Once the cache expires, moving it is free.
     assert plan_edits(much, known_future(100, cold=frozenset((5,))), SONNET).is_empty

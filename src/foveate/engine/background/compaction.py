@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from typing import Protocol
 from uuid import uuid4
 
@@ -45,6 +46,7 @@ from foveate.engine.steps.overflow import compaction_candidate
 from foveate.errors import CallRefused, FoveateError, StoreUnavailable
 from foveate.http import JsonClient
 from foveate.model import ComparisonOutcome, Savings, Usage
+from foveate.session.store import PendingWrite
 
 _LOG = logging.getLogger(__name__)
 
@@ -339,6 +341,18 @@ class SessionCompactor:
         self._on_result(agent, CompactionResult(outcome=record.outcome, compaction=record))
         return record
 
+    def record_section_move(
+        self, context: RequestContext, names: Sequence[str], tokens: int, decision: EditDecision
+    ) -> None:
+        """Record that `tokens` added to sections with these names go before the history from now on. The record
+        is stored once the request is answered.
+        """
+        record = _make_section_move_record(context, names, tokens, decision)
+        self._on_result(record.agent, CompactionResult(outcome=record.outcome, compaction=record))
+        context.pending_writes.append(
+            PendingWrite(partial(self._compaction_store.record, record, (), lease=None))
+        )
+
     async def _paid_client(self, context: RequestContext, candidate: CompactionCandidate) -> PaidClient | None:
         """A client for summaries, once the caps have room for a first call; None if no model is used.
 
@@ -399,6 +413,34 @@ class SessionCompactor:
             model, usage, provider=incoming.provider, at=self._clock(), region=incoming.region
         )
         return price.dollars if price is not None else None
+
+
+def _make_section_move_record(
+    context: RequestContext, names: Sequence[str], tokens: int, decision: EditDecision
+) -> Compaction:
+    chain, total = context.session.chain, context.count.total
+    assert chain is not None
+    assert total is not None
+    request_tokens = context.count.reported_tokens or total.tokens
+    return Compaction(
+        id=uuid4().hex,
+        agent=context.incoming.agent,
+        session_id=context.session_id,
+        boundary=chain.hashes[-1],
+        messages=len(chain),
+        seen_messages=len(chain),
+        summary="",
+        carried=(),
+        tokens_before=request_tokens,
+        tokens_after=request_tokens,
+        model=context.model,
+        cost=Decimal(0),
+        duration_seconds=0.0,
+        outcome=CompactionOutcome.SECTIONS_MOVED,
+        compacted_at=context.received_at,
+        reason=f"{tokens:,} tokens were added to {', '.join(names)}",
+        decision=decision,
+    )
 
 
 def _compare_summary_cost(

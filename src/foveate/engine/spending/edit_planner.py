@@ -137,17 +137,17 @@ class EditPlanner:
             state.request_tokens, state.preamble_tokens, context.options.compaction_options
         )
 
-    def plan_sections(self, context: RequestContext, added_tokens: int) -> EditPlan | None:
-        """Decide whether text that was added to sections moves before the history now; None if that cannot be
-        decided, also because another process may have moved it.
+    def assess_sections(self, context: RequestContext, added_tokens: int) -> EditAssessment | None:
+        """Assess a session to whose sections text was added; None if it cannot be decided where that goes, also
+        because another process may have moved it.
         """
         if not context.session.state.has_served_all:
             return None
         assessment = self.assess(context, Moment.ARRIVAL, now=context.received_at)
         if assessment is None:
             return None
-        state = replace(assessment.state, added_section_tokens=added_tokens)
-        return plan_edits(state, assessment.forecast, assessment.prices)
+        added_tokens = round(added_tokens * context.tokens_per_raw_token)
+        return replace(assessment, state=replace(assessment.state, added_section_tokens=added_tokens))
 
     def decision_before_expiry(self, context: RequestContext, now: float) -> float | None:
         """When to decide again, if no request comes: before the cached prefix expires, and before a keep-alive

@@ -5,8 +5,10 @@ import logging
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from foveate.budget.sections import Section
+from foveate.compaction.store import EditDecision
 from foveate.compaction.thinking import drop_invalid_thinking
 from foveate.engine.context import RequestContext
 from foveate.engine.options import SectionOptions
@@ -56,6 +58,17 @@ _ADDED_REASON = "at the end, because thinking blocks depend on what precedes the
 _PINNED_REASON = "repeated from an earlier request, because thinking blocks depend on it"
 
 
+class SectionMoveRecorder(Protocol):
+    """Plans moves of sections and records them; see `SessionCompactor`."""
+
+    @property
+    def planner(self) -> EditPlanner: ...
+
+    def record_section_move(
+        self, context: RequestContext, names: Sequence[str], tokens: int, decision: EditDecision
+    ) -> None: ...
+
+
 class InjectSections:
     name = SECTIONS
 
@@ -64,11 +77,11 @@ class InjectSections:
         sources: SectionSources,
         spending: SpendingSource | None = None,
         *,
-        planner: EditPlanner | None = None,
+        moves: SectionMoveRecorder | None = None,
         timeout_seconds: float = SOURCE_TIMEOUT_SECONDS,
     ) -> None:
         self._collector = SectionCollector(sources, spending)
-        self._planner = planner
+        self._moves = moves
         self._timeout_seconds = timeout_seconds
         self._pinned = PinnedSectionCache()
         self._has_warned = False
@@ -118,7 +131,7 @@ class InjectSections:
         latest_group = fitted.stable
         edits: list[Edit] = []
         if not is_pinned:
-            fitted = self._hold_additions(context, pinned.stable_group, fitted, room())
+            fitted = self._hold_additions(context, pinned.stable_group, fitted, room(), is_preview=is_preview)
             is_latest = fitted.stable.version == latest_group.version
             pinned = replace(pinned, stable_group=latest_group if is_latest else fitted.stable, sources=())
             added = fitted.stable.count
@@ -171,19 +184,35 @@ class InjectSections:
         context.problems += [StepFailure(f"{SECTIONS}/room", reason_text) for reason_text in left_out]
 
     def _hold_additions(
-        self, context: RequestContext, cached: SectionGroup, fitted: FittedSections, room: int | None
+        self,
+        context: RequestContext,
+        cached: SectionGroup,
+        fitted: FittedSections,
+        room: int | None,
+        *,
+        is_preview: bool,
     ) -> FittedSections:
         """Leave stable sections as they are cached, and put what was added to them at the end of the request,
         if that costs less than writing the history again. The reasons of the sections say what decided.
+
+        A move of text before a cached history is recorded. If the history is not cached, a move costs nothing.
         """
         added = find_additions(cached, fitted.stable)
-        if not added or self._planner is None or last_user_message(context.request) is None:
+        if not added or self._moves is None or last_user_message(context.request) is None:
             return fitted
         additions = _render_additions(context, added)
-        plan = self._planner.plan_sections(context, additions.count.tokens)
-        if plan is None:
+        assessment = self._moves.planner.assess_sections(context, additions.count.tokens)
+        if assessment is None:
             return fitted
+        plan = assessment.plan()
         if plan.moves_sections:
+            if not (assessment.is_cold or is_preview):
+                self._moves.record_section_move(
+                    context,
+                    [name for name, _ in added],
+                    additions.count.tokens,
+                    assessment.make_decision(plan),
+                )
             decision = (
                 f"moved before the history, which is expected to save ${plan.gain_dollars:.4f} in about"
                 f" {plan.expected_requests:.0f} more requests and costs ${plan.cost_dollars:.4f}"
