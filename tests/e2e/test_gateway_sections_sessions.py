@@ -49,6 +49,7 @@ class AgentSession:
     inputs: list[int] = field(default_factory=list)
     reads: list[int] = field(default_factory=list)
     thinking_blocks: int = 0
+    result_lines: int = 26
 
     def send_requests(self, count: int) -> None:
         for _ in range(count):
@@ -85,7 +86,9 @@ class AgentSession:
             ]
             return
         call = {"type": "tool_use", "id": f"toolu_{number}", "name": "read", "input": {"path": f"p{number}.py"}}
-        listing = "\n".join(f"def parse_{number}_{line}(text): return text.split({line})" for line in range(26))
+        listing = "\n".join(
+            f"def parse_{number}_{line}(text): return text.split({line})" for line in range(self.result_lines)
+        )
         result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": listing}
         self.messages += [
             {"role": "assistant", "content": [*new_blocks, {"type": "text", "text": "I look."}, call]},
@@ -254,23 +257,23 @@ def read_moves(folder: Path) -> list[Compaction]:
     return asyncio.run(read())
 
 
+def write_beds(count: int) -> str:
+    return "".join(f"Bed {number} has roses, tulips and thyme.\n" for number in range(count))
+
+
 @pytest.mark.process
 def test_a_move_that_pays_is_recorded_with_what_it_was_expected_to_save_and_has_saved(
-    tmp_path: Path, sections: SectionOptions, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sections: SectionOptions
 ) -> None:
-    # So that a short session shows what a long one does.
-    monkeypatch.setattr("foveate.compaction.schedule._MAX_LOSS_REQUESTS", 1)
-    monkeypatch.setattr("foveate.compaction.schedule._MAX_LOSS_SHARE", 1.0)
     url = f"sqlite:///{tmp_path}/gateway.sqlite"
     with (
         running_sandbox() as sandbox,
         running_session(sandbox, tmp_path, AgentOptions(sections=sections)) as (client, gateway),
     ):
         append_to_memory(tmp_path, "Bob is allergic to lilies.")
-        session = AgentSession(client, sandbox, "claude-sonnet-4-6")
-        session.send_requests(8)
-        plants = "".join(f"Bed {number} has roses, tulips and thyme.\n" for number in range(200))
-        append_to_memory(tmp_path, f"{plants}The pump is broken.")
+        session = AgentSession(client, sandbox, "claude-sonnet-4-6", result_lines=0)
+        session.send_requests(80)  # a long session with a short history: its edits may risk a loss
+        append_to_memory(tmp_path, f"{write_beds(200)}The pump is broken.")
         wait_until(
             lambda: client.messages.count_tokens(  # a count moves nothing
                 model=session.model, system=SYSTEM, tools=TOOLS, messages=session.messages

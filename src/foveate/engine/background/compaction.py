@@ -348,6 +348,7 @@ class SessionCompactor:
         is stored once the request is answered.
         """
         record = _make_section_move_record(context, names, tokens, decision)
+        self.planner.record_cost(context, decision.cost_dollars)
         self._on_result(record.agent, CompactionResult(outcome=record.outcome, compaction=record))
         context.pending_writes.append(
             PendingWrite(partial(self._compaction_store.record, record, (), lease=None))
