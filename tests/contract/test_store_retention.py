@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as with_changes
 
-from foveate.compaction.store import ApplicationChange
+from foveate.compaction.store import ApplicationChange, CompactionOutcome
 from foveate.session.rollups import TotalsGroup
 from foveate.session.store import Session, SessionUpdate
 from foveate.store import PruneResult, Store, open_store
@@ -115,6 +115,21 @@ async def test_a_parent_is_kept_while_its_child_depends_on_its_compactions(
 
     assert (await store.prune(keep_days=5, now=15 * DAY)).sessions == 2
     assert await store.compactions.find_compactions(AGENT, [parent.tip]) == []
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in CompactionOutcome if outcome.changes_requests])
+async def test_an_edit_is_kept_while_the_message_at_its_boundary_belongs_to_a_session_in_use(
+    store: Store, outcome: CompactionOutcome
+) -> None:
+    old, new = make_session("old", 2, seen_at=1 * DAY), make_session("new", 2, seen_at=9 * DAY)
+    await store_session(store, old)
+    await store_session(store, new)
+    edit = make_compaction("edit", session_id=old.id, boundary=new.tip, at=old.seen_at)
+    await store.compactions.record(replace(edit, outcome=outcome), COMPACTED_MESSAGES, lease=None)
+
+    assert await store.prune(keep_days=5, now=10 * DAY) == PruneResult(sessions=1, turns=2, folds=1)
+
+    assert "edit" in compaction_ids(await store.compactions.find_compactions(AGENT, [new.tip]))
 
 
 @pytest.mark.slow

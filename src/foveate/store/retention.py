@@ -13,6 +13,7 @@ from math import inf, nextafter
 
 from foveate.store.database import Database, Transaction
 from foveate.store.migrate import FIND_VERSION
+from foveate.store.repositories.compactions import CHANGES_REQUESTS
 
 DAY_SECONDS = 86_400.0
 _MAX_LEASE_SECONDS = DAY_SECONDS
@@ -72,7 +73,7 @@ DELETE FROM turn_counts_v1 WHERE (agent, hash) IN (SELECT agent, hash FROM turns
 _DELETE_ANSWERS = "DELETE FROM answers_v1 WHERE session_id = ?"
 _DELETE_TURNS = "DELETE FROM turns_v1 WHERE session_id = ?"
 # Checked after the session's own turns are deleted: a boundary that still exists belongs to another session.
-_IS_IN_FORCE = "undone_at IS NULL AND outcome IN ('ok', 'tool_result_truncated')"
+_IS_IN_FORCE = f"undone_at IS NULL AND {CHANGES_REQUESTS}"
 _IS_UNREFERENCED = f"""
 NOT ({_IS_IN_FORCE} AND EXISTS (
     SELECT 1 FROM turns_v1 AS turn

@@ -40,7 +40,7 @@ id, agent, session_id, boundary, messages, seen_messages, summary, carried, toke
 cost, duration_seconds, outcome, compacted_at, undone_at, earlier_id, limit_tokens, reason,
 decision, cleared
 """
-_IN_FORCE = "outcome IN ({})".format(
+CHANGES_REQUESTS = "outcome IN ({})".format(
     ", ".join(f"'{outcome}'" for outcome in CompactionOutcome if outcome.changes_requests)
 )
 _ADD_COMPACTION = f"""
@@ -52,7 +52,7 @@ _FIND_COMPACTION = f"SELECT {_COMPACTION_COLUMNS} FROM compactions_v1 WHERE id =
 _FIND_ANY = "SELECT 1 FROM compactions_v1 WHERE agent = ? LIMIT 1"
 _FIND_BY_BOUNDARY = f"""
 SELECT {_COMPACTION_COLUMNS} FROM compactions_v1
-WHERE agent = ? AND {_IN_FORCE} AND boundary IN ({{}})
+WHERE agent = ? AND {CHANGES_REQUESTS} AND boundary IN ({{}})
 """
 # A compaction and all earlier ones that it builds on.
 _FIND_COMPACTED_MESSAGES = """
@@ -78,7 +78,7 @@ _IS_USED_BY_CODE = (False, True, None)
 _MAX_REASON_CHARS = 2_000
 _UNDO_COMPACTION = f"""
 UPDATE compactions_v1 SET undone_at = ?
-WHERE id = ? AND {_IN_FORCE} AND undone_at IS NULL
+WHERE id = ? AND {CHANGES_REQUESTS} AND undone_at IS NULL
 """
 
 
