@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process
 TOOLS = ("ruff", "pyrefly", "lint-imports", "mkdocs", "pytest")
 CORES = os.cpu_count() or 1
 FORKS = "pytest -p tests.support.harness.forked_workers --forks"
-PARALLEL = f"{FORKS} {3 * CORES}"
+PARALLEL = f"{FORKS} {4 * CORES}"
 
 
 @pytest.fixture
@@ -60,14 +60,14 @@ def test_coverage_is_measured_only_on_request(checkout: Path) -> None:
     assert [line.split()[0] for line in lines] == [
         *("ruff", "ruff", "lint-imports", "pytest", "pyrefly", "mkdocs", "all")
     ]
-    assert f"pytest -n {3 * CORES} --dist worksteal --cov" in lines
+    assert f"pytest -n {4 * CORES} --dist worksteal --cov" in lines
 
 
 def test_other_systems_than_linux_do_not_fork_workers(checkout: Path) -> None:
     (checkout / ".venv" / "bin" / "uname").write_text("#!/bin/sh\necho Darwin\n")
     (checkout / ".venv" / "bin" / "uname").chmod(0o755)
 
-    assert f"pytest -n {3 * CORES} --dist worksteal" in run(checkout)[1]
+    assert f"pytest -n {4 * CORES} --dist worksteal" in run(checkout)[1]
 
 
 def test_the_fast_run_checks_code_and_runs_quick_tests(checkout: Path) -> None:
