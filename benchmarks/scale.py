@@ -3,7 +3,7 @@
 Each agent waits 300 ms for its model and pauses for 100 ms, in sessions of ten turns that send the whole
 history each time. `sqlite_2w_64a_added_p99_ms` is the 99th percentile that two workers on SQLite add for 64
 agents, and `offered` is what these agents send without a gateway. `sqlite_2w_carried` is the highest number of
-requests per second at which at most 100 ms are added to the 99th percentile.
+requests per second at which at most 100 ms are added to the 99th percentile, in the better of two tries.
 
 `second_turn_over_others` is the mean latency of the second request of a session, divided by that of later ones,
 with a model that responds at once and agents that do not pause. `new_session_over_repeated_cpu` is the CPU time
@@ -143,21 +143,28 @@ def _to_row(name: str, agents: int, load: LoadResult, direct: LoadResult) -> dic
 def _find_limit(
     name: str, server: Server, measured: Sequence[dict[str, Cell]], direct: LoadResult
 ) -> list[dict[str, Cell]]:
-    """Return measurements with more and more agents, until too much is added to the 99th percentile.
+    """Return measurements with more and more agents, until too much is added to the 99th percentile twice.
 
+    One pause of the machine is enough to delay 1% of the requests of a step, so a step is tried a second time.
     The last one has a number between the last that passed and the first that did not.
     """
     rows: list[dict[str, Cell]] = []
     passed = AGENTS
     for agents in _LIMIT_AGENTS:
         rows.append(_measure(name, server, agents, _STEP_SECONDS, direct))
-        if float(rows[-1]["added_p99_ms"] or 0) > _LIMIT_ADDED_MS:
+        if not _is_carried(rows[-1]):
+            rows.append(_measure(name, server, agents, _STEP_SECONDS, direct))
+        if not _is_carried(rows[-1]):
             rows.append(_measure(name, server, (passed + agents) // 4 * 2, _STEP_SECONDS, direct))
             break
         passed = agents
-    carried = [row for row in (*measured, *rows) if float(row["added_p99_ms"] or 0) <= _LIMIT_ADDED_MS]
-    rows[-1]["carried"] = max((float(row["per_second"] or 0) for row in carried), default=0.0)
+    carried = [float(row["per_second"] or 0) for row in (*measured, *rows) if _is_carried(row)]
+    rows[-1]["carried"] = max(carried, default=0.0)
     return rows
+
+
+def _is_carried(row: dict[str, Cell]) -> bool:
+    return float(row["added_p99_ms"] or 0) <= _LIMIT_ADDED_MS
 
 
 def _second_turn(database: str, folder: Path, postgres: object | None) -> float:
