@@ -24,7 +24,7 @@ from tests.support.oracles.system_state import wait_until
 from tests.support.processes.commands import spawn
 from tests.support.scenarios.priced_workloads import HEADERS, MODEL, Body, Texts
 from tests.support.servers.gateway import RunningGateway, running_gateway
-from tests.support.servers.sandbox import RunningSandbox, running_sandbox
+from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
 from tests.support.stores.records import TRACE
 from tests.support.stores.templates import ensure_store
 
@@ -41,6 +41,8 @@ PAUSE_SECONDS = 4_000.0
 
 class FileReader:
     """An agent that reads one file after the other, each for the first time, as Claude Code does."""
+
+    path, headers = "/v1/messages", HEADERS
 
     def __init__(self, tokens_per_file: int = 1_500, model: str = MODEL) -> None:
         self._model = model
@@ -74,6 +76,33 @@ class FileReader:
         ]
 
 
+class ChatFileReader(FileReader):
+    """The same agent with OpenAI's Chat Completions, which caches without breakpoints."""
+
+    path = "/v1/chat/completions"
+    headers = {"authorization": f"Bearer {KEY}"}
+
+    def __init__(self) -> None:
+        super().__init__(tokens_per_file=2_500, model="gpt-5.4")
+        self.messages = [{"role": "system", "content": self._text(2_000)}, *self.messages]
+
+    def request(self) -> Body:
+        function = {key: READ_TOOL.get(key) for key in ("name", "description")} | {
+            "parameters": READ_TOOL["input_schema"]
+        }
+        tools = [{"type": "function", "function": function}]
+        return {"model": self._model, "tools": tools, "messages": self.messages}
+
+    def read_file(self, number: int) -> None:
+        id_, arguments = f"call_{number}", json.dumps({"file_path": f"src/file_{number}.py"})
+        function = {"name": "Read", "arguments": arguments}
+        calls = [{"id": id_, "type": "function", "function": function}]
+        self.messages += [
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            {"role": "tool", "tool_call_id": id_, "content": f"file {number}\n{self._text(self._tokens)}"},
+        ]
+
+
 def _with_breakpoint(message: Body) -> Body:
     content = message["content"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
@@ -92,7 +121,7 @@ def configure(compaction: Body, switches: Body | None = None) -> AgentOptions:
 
 
 def send(client: httpx.Client, agent: FileReader) -> Body:
-    response = client.post("/v1/messages", json=agent.request())
+    response = client.post(agent.path, json=agent.request())
     assert response.status_code == 200, response.text
     usage: Body = response.json()["usage"]
     return usage
@@ -108,13 +137,12 @@ def run_agent(
 ) -> Iterator[int]:
     """Send requests; yield the number of input tokens of each. It is idle for long before some of them."""
     agent, finished = agent or FileReader(), len(gateway.finished)
-    with httpx.Client(base_url=gateway.url, headers=HEADERS, timeout=60) as client:
+    with httpx.Client(base_url=gateway.url, headers=agent.headers, timeout=60) as client:
         for number in range(requests):
             sandbox.clock.now += PAUSE_SECONDS if number in pauses else 20
             usage = send(client, agent)
-            yield (
-                usage["input_tokens"] + usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"]
-            )
+            keys = ("prompt_tokens", "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+            yield sum(usage.get(key, 0) for key in keys)
             gateway.wait_for_compactions(finished + number + 1)
             agent.read_file(number)
 
@@ -140,6 +168,25 @@ def read_cost(folder: Path) -> float:
             return float(sum(total.dollars for total in totals))
 
     return asyncio.run(read())
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("clearing", ["cold", "cost"])
+@pytest.mark.parametrize("agent_class", [FileReader, ChatFileReader])
+def test_results_in_a_warm_cache_stay_without_breakpoints_of_the_gateway_and_without_compaction(
+    tmp_path: Path, agent_class: type[FileReader], clearing: str
+) -> None:
+    options = configure({"clearing": clearing}, {"prompt_cache": agent_class is ChatFileReader})
+    with (
+        running_sandbox(NEXT_CALL, repeat=True) as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=options) as gateway,
+    ):
+        sizes = list(run_agent(gateway, sandbox, 13, agent=agent_class()))
+        assert gateway.failed_steps == []
+
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > 3 * sizes[0]
+    assert read_edits(tmp_path) == []
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from foveate.formats.json_text.parse import is_set, read_role
 from foveate.model import Ttl
 from foveate.prompt_cache.keepalive import MARGIN_SECONDS
 from foveate.prompt_cache.placement.arrival_times import forecast_next_request
+from foveate.prompt_cache.rules import CachingMode
 
 DECISION_SECONDS = 2 * MARGIN_SECONDS
 """How long before its cache expires an idle session is decided about: before a keep-alive request is due."""
@@ -201,10 +202,13 @@ class EditPlanner:
     def _cached_tokens(self, context: RequestContext, now: float) -> int:
         """The longest prefix that may be cached; 0 only if it is certainly not.
 
-        What other processes have sent is not known here.
+        What other processes have sent is not known here, nor what was sent before edits were allowed.
         """
         state = self._session_states.session(context.incoming.agent, context.session_id)
-        if not context.session.state.has_served_all:
+        is_unknown = state.progress.requests > 0 and not state.simulated_caches
+        if not context.session.state.has_served_all or (
+            is_unknown and context.rules.caching is not CachingMode.NONE
+        ):
             return _request_tokens(context)
         live = [entry.tokens for entry in state.cache.entries.values() if entry.is_live(now)]
         tokens = round(max(live, default=0) * context.tokens_per_raw_token)

@@ -56,7 +56,7 @@ def _needs_simulation(context: RequestContext) -> bool:
         return True
     if context.count.total is not None and context.count.total.upper < context.rules.minimum_tokens:
         return False  # too short to be cached
-    return context.options.compaction and context.rules.caching is not CachingMode.NONE
+    return context.options.edits_history and context.rules.caching is not CachingMode.NONE
 
 
 @dataclass(frozen=True, slots=True)
