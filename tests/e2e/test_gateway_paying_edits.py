@@ -42,9 +42,10 @@ PAUSE_SECONDS = 4_000.0
 class FileReader:
     """An agent that reads one file after the other, each for the first time, as Claude Code does."""
 
-    path, headers = "/v1/messages", HEADERS
+    path = "/v1/messages"
 
     def __init__(self, tokens_per_file: int = 1_500, model: str = MODEL) -> None:
+        self.headers = HEADERS
         self._model = model
         self._text = Texts()
         self._tokens = tokens_per_file
@@ -80,10 +81,10 @@ class ChatFileReader(FileReader):
     """The same agent with OpenAI's Chat Completions, which caches without breakpoints."""
 
     path = "/v1/chat/completions"
-    headers = {"authorization": f"Bearer {KEY}"}
 
     def __init__(self) -> None:
         super().__init__(tokens_per_file=2_500, model="gpt-5.4")
+        self.headers = {"authorization": f"Bearer {KEY}"}
         self.messages = [{"role": "system", "content": self._text(2_000)}, *self.messages]
 
     def request(self) -> Body:

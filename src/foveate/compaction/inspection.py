@@ -50,6 +50,8 @@ _EDIT_NOUNS = {
 }
 # A request with a smaller share of the tokens does not continue the conversation whose sections were moved.
 _MIN_TOKENS_SHARE = 0.5
+# If less of the request before is read, only the system prompt was still cached, or another session's.
+_MIN_READ_SHARE = 0.5
 _MAX_EDITS = 1_000
 # A request may wait for an edit, and comes this much earlier at most.
 _MAX_REQUEST_SECONDS = 3_600
@@ -196,20 +198,21 @@ def realized_gains(edits: Iterable[Compaction], charges: Sequence[Charge]) -> di
 
 
 def _move_gain(move: Compaction, edited_at: Sequence[float], charges: Iterable[Charge]) -> RealizedGain:
-    """What a move of sections has saved, until a request found the cache expired or was changed by another
-    edit. From then on, the text would be there anyway: it moves at no cost when the history is written again.
+    """What a move of sections has saved, until a request found the history's cache expired or was changed by
+    another edit. From then on, the text would be there anyway: it moves at no cost when the history is written
+    again.
     """
     if move.decision is None:
         return RealizedGain()
     end = next((at for at in edited_at if at > move.compacted_at), math.inf)
-    requests = 0
+    requests, cached_tokens = 0, move.tokens_before
     for charge in charges:
         tokens = charge.usage.cache.input_tokens
         if charge.call.at <= move.compacted_at or tokens < _MIN_TOKENS_SHARE * move.tokens_before:
             continue
-        if charge.call.at >= end or not charge.usage.cache.read:
+        if charge.call.at >= end or charge.usage.cache.read < _MIN_READ_SHARE * cached_tokens:
             break
-        requests += 1
+        requests, cached_tokens = requests + 1, tokens
     cost = Decimal(str(move.decision.cost_dollars))
     saved = requests * Decimal(str(move.decision.saved_per_request_dollars))
     return RealizedGain(dollars=saved - cost, requests=requests)

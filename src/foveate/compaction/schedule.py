@@ -332,16 +332,18 @@ def _plan_sections(state: EditState, forecast: Forecast, prices: EditPrices) -> 
 
     Once the history is not cached, because that has expired or was edited, the text always moves.
     """
-    tokens, added_tokens = state.request_tokens, state.added_section_tokens
-    at_end = prices.request(tokens, state.cached_tokens) + prices.at(tokens).uncached * added_tokens
-    moved = prices.request(tokens + added_tokens, min(state.cached_tokens, state.preamble_tokens))
+    added_tokens = state.added_section_tokens
+    tokens = state.request_tokens + added_tokens
+    current, cached_tokens = prices.at(tokens), min(state.cached_tokens, state.request_tokens)
+    not_written = added_tokens * (current.uncached - current.write)
+    at_end = prices.request(tokens, cached_tokens) + not_written
+    moved = prices.request(tokens, min(cached_tokens, state.preamble_tokens))
     gain, warm_probability = max(at_end - moved, 0.0), 1.0
     for group in forecast.requests:
         later = prices.at(tokens + group.grown_tokens)
         warm_requests = warm_probability * group.expected * (1 - group.cold_share)
         gain += warm_requests * added_tokens * (later.uncached - later.read)
         warm_probability *= (1 - group.cold_share) ** group.expected
-    current = prices.at(tokens)
     plan = EditPlan(
         moves_sections=True,
         gain_dollars=gain,

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from decimal import Decimal
 
+import pytest
 from msgspec.structs import replace as replace_struct
 
 from foveate.compaction.inspection import EditGain, RealizedGain, realized_gains
@@ -118,8 +119,10 @@ def test_a_move_of_sections_is_a_loss_if_the_session_ends_at_once() -> None:
     )
 
 
-def test_a_move_of_sections_saves_nothing_more_once_the_cache_has_expired() -> None:
-    charges = [read_charge(120), read_charge(4_000, read=0, uncached=9_500), read_charge(4_020)]
+@pytest.mark.parametrize("preamble", [0, 1_000])
+def test_a_move_of_sections_saves_nothing_more_once_the_cache_has_expired(preamble: int) -> None:
+    """Another session of the agent may keep the system prompt in the cache."""
+    charges = [read_charge(120), read_charge(4_000, read=preamble, uncached=9_500), read_charge(4_020)]
 
     assert realized_gains([MOVE], charges)["move"].requests == 1
 

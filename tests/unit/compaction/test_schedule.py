@@ -230,6 +230,16 @@ def test_much_added_text_moves_if_many_requests_remain_and_the_loss_is_limited()
     assert plan_edits(replace(much, loss_budget_dollars=0.1), known_future(100), SONNET).is_empty
 
 
+def test_added_text_that_crosses_a_price_step_has_the_prices_above_it_in_both_places() -> None:
+    state = replace(GROWN_SECTION, request_tokens=99_900, cached_tokens=99_400, added_section_tokens=1_000)
+
+    crossing = plan_edits(state, known_future(16), CLIFF)
+    above = plan_edits(replace(state, request_tokens=100_100), known_future(16), CLIFF)
+
+    assert crossing.saved_per_request_dollars == above.saved_per_request_dollars
+    assert crossing.cost_dollars == pytest.approx(above.cost_dollars, rel=0.01)
+
+
 @given(
     tokens=st.integers(1_000, 400_000),
     added=st.integers(1, 20_000),
@@ -237,17 +247,28 @@ def test_much_added_text_moves_if_many_requests_remain_and_the_loss_is_limited()
     preamble_share=st.floats(0, 0.5),
     requests=st.integers(0, 100),
     growth=st.integers(0, 2_000),
+    prices=st.sampled_from((SONNET, CLIFF)),
 )
 def test_the_cheaper_place_of_added_text_is_always_chosen(
-    tokens: int, added: int, cached_share: float, preamble_share: float, requests: int, growth: int
+    tokens: int,
+    added: int,
+    cached_share: float,
+    preamble_share: float,
+    requests: int,
+    growth: int,
+    prices: EditPrices,
 ) -> None:
     """The rest of a session whose cache stays warm, with the text at the end and before the history."""
     cached, preamble = int(tokens * cached_share), int(tokens * preamble_share)
+
+    def price_at_end(tokens: int, cached: int) -> float:
+        current = prices.at(tokens + added)
+        return current.read * cached + current.write * (tokens - cached) + current.uncached * added
+
     sizes = [tokens + growth * number for number in range(1, requests + 1)]
-    at_end = SONNET.request(tokens, cached) + sum(SONNET.request(size, size - growth) for size in sizes)
-    at_end += (1 + requests) * added * SONNET.base.uncached
-    moved = SONNET.request(tokens + added, min(cached, preamble))
-    moved += sum(SONNET.request(size + added, size + added - growth) for size in sizes)
+    at_end = price_at_end(tokens, cached) + sum(price_at_end(size, size - growth) for size in sizes)
+    moved = prices.request(tokens + added, min(cached, preamble))
+    moved += sum(prices.request(size + added, size + added - growth) for size in sizes)
 
     plan = plan_edits(
         EditState(
@@ -258,12 +279,13 @@ def test_the_cheaper_place_of_added_text_is_always_chosen(
             added_section_tokens=added,
         ),
         known_future(requests, growth=growth),
-        SONNET,
+        prices,
     )
 
     if plan.moves_sections:
         # Written once, the text costs a quarter more than uncached input.
-        assert moved <= at_end + (0 if cached > preamble else added * 0.75e-6) + 1e-9
+        written = added * prices.at(tokens + added).uncached / 4
+        assert moved <= at_end + (0 if cached > preamble else written) + 1e-9
     else:
         assert at_end <= moved + 0.05 * plan.cost_dollars + 1e-9
 

@@ -18,7 +18,8 @@ class UndoResult:
     """An undone compaction.
 
     `restored` is an earlier compaction of the same conversation that is in force again. `still_in_force` covers
-    more messages, or was made later for the same ones, so that nothing changes as long as it is in force.
+    more messages, or was made later for the same ones, so that nothing changes as long as it is in force. Of an
+    edit of tool results, it covers the last of them.
     """
 
     compaction: Compaction
@@ -83,8 +84,8 @@ async def undo_compaction(store: "Store", prefix: str, *, now: float) -> UndoRes
 async def _find_others_in_force(
     store: "Store", compaction: Compaction
 ) -> tuple[Compaction | None, Compaction | None]:
-    if compaction.outcome is not CompactionOutcome.OK:
-        return None, None
+    if compaction.outcome.concerns_results:
+        return None, await _find_longer(store, compaction, least_messages=compaction.messages)
     contents = await load_contents(store.compactions, compaction)
     others = [
         other
@@ -93,17 +94,19 @@ async def _find_others_in_force(
     ]
     longer = [other for other in others if _precedence(other) > _precedence(compaction)]
     shorter = [other for other in others if _precedence(other) < _precedence(compaction)]
-    still_in_force = max(longer, key=_precedence, default=None) or await _find_longer(store, compaction)
+    still_in_force = max(longer, key=_precedence, default=None) or await _find_longer(
+        store, compaction, least_messages=compaction.messages + 1
+    )
     return max(shorter, key=_precedence, default=None), still_in_force
 
 
-async def _find_longer(store: "Store", compaction: Compaction) -> Compaction | None:
-    """Find a compaction in force of the same conversation that covers more messages."""
+async def _find_longer(store: "Store", compaction: Compaction, *, least_messages: int) -> Compaction | None:
+    """Find a compaction in force of the same conversation that covers at least so many messages."""
     selection = CompactionFilter(
         agent=compaction.agent, session_id=compaction.session_id, outcome=CompactionOutcome.OK
     )
     async for other in iterate_compactions(store.compactions, selection):
-        if other.messages > compaction.messages and _is_in_force(other):
+        if other.messages >= least_messages and _is_in_force(other):
             other_contents = await load_contents(store.compactions, other)
             if _boundary_at(other_contents.hashes, compaction.messages) == compaction.boundary:
                 return other

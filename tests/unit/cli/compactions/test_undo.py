@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from foveate.cli.compactions.undo import undo_compaction
-from foveate.compaction.store import CompactionOutcome
+from foveate.compaction.store import Compaction, CompactionOutcome
 from foveate.errors import BadOption
 from foveate.store import Store
 from foveate.tokens import counter_for
@@ -17,7 +17,11 @@ from tests.support.scenarios.compaction_sessions import (
     make_subject,
 )
 from tests.support.scenarios.stored_compactions import compact_session, record_all
-from tests.support.stores.records import COMPACTION, MOVED_SECTIONS
+from tests.support.stores.records import CLEARED_COMPACTION, COMPACTION, MOVED_SECTIONS
+
+TRUNCATED = replace(
+    COMPACTION, id="cut", outcome=CompactionOutcome.TOOL_RESULT_TRUNCATED, summary="", limit_tokens=700
+)
 
 
 async def next_request(store: Store, body: Any) -> tuple[bytes, int]:
@@ -66,6 +70,31 @@ async def test_undoing_a_compaction_covered_by_a_longer_one_changes_nothing(stor
     assert result.still_in_force == second
     assert result.more_tokens == 0
     assert await next_request(store, claude_body(30)) == before
+
+
+@pytest.mark.parametrize("messages_before_the_boundary", [0, 3])
+@pytest.mark.parametrize("edit", [CLEARED_COMPACTION, TRUNCATED])
+async def test_undoing_an_edit_of_results_that_a_summary_replaces_changes_nothing(
+    store: Store, edit: Compaction, messages_before_the_boundary: int
+) -> None:
+    body = claude_body(12)
+    compaction = await compact_session(store, body)
+    messages = compaction.messages - messages_before_the_boundary
+    hashes = make_subject(body).chain.hashes
+    edit = replace(
+        edit,
+        agent=compaction.agent,
+        session_id=compaction.session_id,
+        boundary=hashes[messages - 1],
+        messages=messages,
+    )
+    await record_all(store, edit)
+    before = await next_request(store, body)
+
+    result = await undo_compaction(store, edit.id, now=50.0)
+
+    assert (result.still_in_force, result.more_tokens) == (compaction, 0)
+    assert await next_request(store, body) == before
 
 
 async def test_another_conversation_of_the_same_session_is_ignored(store: Store) -> None:
