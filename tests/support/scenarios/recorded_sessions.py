@@ -119,6 +119,10 @@ def count_message_tokens(message: RecordedMessage) -> int:
     return 11 + len(message.raw) * 10 // 37
 
 
+def _is_question(message: RecordedMessage) -> bool:
+    return message.role == "user" and isinstance(json.loads(message.raw)["content"], str)
+
+
 def _make_prompt(
     last: RecordedMessage, model: str, prefix_tokens: int, prefix: bytes, ttl: Ttl
 ) -> CachedPrompt:
@@ -132,7 +136,9 @@ def _make_prompt(
     )
     pieces = [system]
     breakpoint_indexes: dict[str, int] = {}
-    for message in last.history():
+    history = list(last.history())
+    turn_start = max(number for number, message in enumerate(history) if _is_question(message))
+    for number, message in enumerate(history):
         content = json.loads(message.raw)["content"]
         blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
         sizes = [len(json.dumps(block)) for block in blocks]
@@ -140,6 +146,8 @@ def _make_prompt(
         for block, size in zip(blocks, sizes, strict=True):
             share = remaining_tokens * size // remaining_chars
             remaining_tokens, remaining_chars = remaining_tokens - share, remaining_chars - size
+            if block["type"] == "thinking" and number < turn_start and rules_for(model).drops_thinking:
+                continue
             block_digest = compute_digest(json.dumps(block).encode() + b"%d" % message.depth)
             pieces.append(
                 PromptPiece(digest=block_digest, tokens=share, kind=block["type"], area=Area.MESSAGES)
