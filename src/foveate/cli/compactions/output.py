@@ -190,7 +190,7 @@ class CompactionFormatter:
 
     def detail_lines(self, details: CompactionContents, *, full: bool) -> Iterator[str]:
         compaction = details.compaction
-        yield style_text(f"compaction {compaction.id}", "bold", self._display)
+        yield style_text(f"{edit_noun(compaction.outcome)} {compaction.id}", "bold", self._display)
         yield from self._wrap(
             f"Session {compaction.session_id} of agent {compaction.agent}, "
             f"{_format_time(compaction.compacted_at)}."
@@ -268,8 +268,8 @@ class CompactionFormatter:
         return f": {self._tokens(compaction)} tokens ({saved})"
 
     def _effort_sentences(self, compaction: Compaction) -> Iterator[str]:
-        seconds, cost = f"{compaction.duration_seconds:.1f}", _describe_cost(compaction.cost)
-        yield f"Made by {describe_author(compaction)}. It took {seconds} s and cost {cost}."
+        effort = f" It took {compaction.duration_seconds:.1f} s and cost {_describe_cost(compaction.cost)}."
+        yield f"Made by {describe_author(compaction)}.{effort if compaction.outcome.concerns_summary else ''}"
         if compaction.reason:
             is_ok = compaction.outcome is CompactionOutcome.OK
             heading = "The model's own summary was not used" if is_ok else "Reason"

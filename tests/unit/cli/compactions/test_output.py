@@ -303,11 +303,13 @@ def test_a_move_of_sections_is_shown_with_what_it_saved() -> None:
         realized=RealizedGain(dollars=Decimal("0.5"), requests=7),
     )
 
-    assert show_details(details).splitlines()[3:] == [
+    lines = show_details(details).splitlines()
+    assert lines[0] == "move of sections move-1"
+    assert lines[3:] == [
         "outcome: sections_moved",
         "  Text that was added to injected sections is sent before the history, where it can be cached.",
         "  Messages 1–9 of the 9 that the session had at that time: 9,000 tokens.",
-        "  Made by rules, for claude-opus-5-5. It took 0.0 s and cost $0.",
+        "  Made by rules, for claude-opus-5-5.",
         "  Reason: 4,000 tokens were added to workspace/MEMORY.md",
         "",
         "money",
