@@ -190,6 +190,21 @@ def test_results_in_a_warm_cache_stay_without_breakpoints_of_the_gateway_and_wit
     assert read_edits(tmp_path) == []
 
 
+@pytest.mark.process
+def test_a_cache_from_before_clearing_was_turned_on_counts_as_warm(tmp_path: Path) -> None:
+    chosen = [configure({"clearing": clearing}, {"prompt_cache": False}) for clearing in ("cold", "off")]
+    agent = FileReader(tokens_per_file=2_500)
+    with (
+        running_sandbox(NEXT_CALL, repeat=True) as sandbox,
+        running_gateway(sandbox.url, tmp_path, clock=sandbox.clock, options=lambda: chosen[-1]) as gateway,
+    ):
+        list(run_agent(gateway, sandbox, 12, agent=agent))
+        chosen.pop()
+        list(run_agent(gateway, sandbox, 3, agent=agent))
+
+    assert read_edits(tmp_path) == []
+
+
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_long_session_is_compacted_because_it_pays_and_costs_less(tmp_path: Path) -> None:
