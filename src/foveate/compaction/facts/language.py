@@ -25,6 +25,8 @@ class Language:
     update_words: frozenset[str]
     weak_cues: re.Pattern[str]
     correction_cues: frozenset[str]
+    rejections: re.Pattern[str]
+    refusals: re.Pattern[str]
     interjections: re.Pattern[str]
     attribute_cues: frozenset[str]
     determiners: frozenset[str]
@@ -48,6 +50,7 @@ class Language:
     number_words: frozenset[str]
     frequencies: frozenset[str]
     times_of_day: frozenset[str]
+    middays: frozenset[str]
     generic_names: frozenset[str]
     open_ends: frozenset[str]
     german_words: frozenset[str]
@@ -66,6 +69,8 @@ def language() -> Language:
         update_words=frozenset(word for phrase in table["update_cues"] for word in phrase.split()),
         weak_cues=compile_phrases(table["weak_cues"]),
         correction_cues=frozenset(table["correction_cues"]),
+        rejections=compile_phrases(table["rejections"]),
+        refusals=compile_phrases(table["refusals"]),
         interjections=compile_phrases(table["interjections"]),
         attribute_cues=frozenset(table["attribute_cues"]),
         determiners=frozenset(table["determiners"]),
@@ -75,7 +80,9 @@ def language() -> Language:
         conjunctions=compile_phrases(table["conjunctions"]),
         before_infinitives=frozenset(table["before_infinitives"]),
         cancel_cues=compile_phrases(table["cancel_cues"]),
-        cancel_words=frozenset(word for phrase in table["cancel_cues"] for word in phrase.split()),
+        cancel_words=frozenset(
+            word for phrase in (*table["cancel_cues"], *table["placeholders"]) for word in phrase.split()
+        ),
         request_cues=compile_phrases(table["request_cues"]),
         step_cues=compile_phrases(table["step_cues"]),
         preference_cues=compile_phrases(table["preference_cues"]),
@@ -89,6 +96,7 @@ def language() -> Language:
         number_words=frozenset(table["number_words"]),
         frequencies=frozenset(table["frequencies"]),
         times_of_day=frozenset(table["times_of_day"]),
+        middays=frozenset(table["middays"]),
         generic_names=frozenset(table["generic_names"]),
         open_ends=frozenset(table["open_ends"]),
         german_words=frozenset(table["german_words"]),

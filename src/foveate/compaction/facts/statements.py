@@ -230,9 +230,20 @@ def _find_things(clause: str) -> tuple[frozenset[str], ...]:
     things = (
         frozenset(stem for stem, word in part.words.items() if word not in language().cancel_words)
         | {find_stem(word) for value in part.all_values for word in split_words(value)}
-        for part in map(find_subject, language().conjunctions.split(clause))
+        for part in map(find_subject, _split_things(clause))
     )
     return tuple(filter(None, things))
+
+
+def _split_things(clause: str) -> Iterator[str]:
+    """Things that a conjunction joins, but not what somebody does instead: "… and want the other"."""
+    words = language()
+    is_after_cue = False
+    for part in words.conjunctions.split(clause):
+        functions = words.function_words.intersection(part.lower().split())
+        if not is_after_cue or functions <= words.determiners | words.prepositions:
+            yield part
+        is_after_cue = is_after_cue or words.cancel_cues.search(part) is not None
 
 
 def _is_plan_to_cancel(before: str) -> bool:
@@ -278,6 +289,8 @@ def _labelled_units(text: str) -> Iterator[tuple[int, int]]:
 
 def _belongs_to_label(sentence: str, labelled: str) -> bool:
     """Return whether a sentence continues a labelled one: it refers back, or states nothing of its own."""
+    if is_question(sentence):
+        return False
     words = sentence.split(maxsplit=_REFERENCE_WORDS)[:_REFERENCE_WORDS]
     if not language().back_references.isdisjoint(word.strip(".,!?").lower() for word in words):
         return True

@@ -333,7 +333,9 @@ def _mark_hard_values(tokens: Sequence[Token], *, is_german: bool) -> None:
                 before = None
         following = tokens[number + 1 : number + 1 + _MAX_VALUE_WORDS]
         lower = token.lower
-        if lower in words.number_words and not token.is_cue:
+        if lower in words.middays:
+            _mark(token, ValueType.TIME)
+        elif lower in words.number_words and not token.is_cue:
             _mark(token, ValueType.NUMBER, following, lambda other: other.lower in words.number_words)
         elif following and _is_split_code(token, following[0]):
             _mark(token, ValueType.CODE, following[:1])

@@ -8,7 +8,7 @@ sentence: those of the person, and those of the assistant just before and after.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import repeat
 
@@ -40,14 +40,28 @@ class ValueIndex:
     def __init__(self) -> None:
         self._postings: dict[str, deque[tuple[int, Mention]]] = {}
         self._recent: deque[tuple[int, Mention]] = deque(maxlen=_MAX_RECENT)
+        self._repeated: deque[Mention] = deque(maxlen=_MAX_RECENT)
+        """What the assistant said of late."""
 
     def add(self, number: int, statement: Statement) -> None:
-        if statement.speaker is not Speaker.USER or statement.is_quoted:
+        if statement.is_quoted:
             return
         for mention in find_mentions(statement.text).mentions:
-            self._recent.append((number, mention))
-            for key in {stem[:_MIN_PREFIX_CHARS] for stem in mention.near}:
-                self._postings.setdefault(key, deque(maxlen=_MAX_POSTINGS)).append((number, mention))
+            if statement.speaker is Speaker.USER:
+                self._recent.append((number, mention))
+                self._add_postings(number, mention)
+                for said in self._repeated:
+                    if said.normal == mention.normal:
+                        self._add_postings(number, replace(mention, near=mention.near | said.near))
+            else:  # The assistant says a value with what it belongs to.
+                self._repeated.append(mention)
+                for earlier, old in self._recent:
+                    if old.normal == mention.normal:
+                        self._add_postings(earlier, replace(old, near=old.near | mention.near))
+
+    def _add_postings(self, number: int, mention: Mention) -> None:
+        for key in {stem[:_MIN_PREFIX_CHARS] for stem in mention.near}:
+            self._postings.setdefault(key, deque(maxlen=_MAX_POSTINGS)).append((number, mention))
 
     def find_changes(
         self,
@@ -73,7 +87,7 @@ class ValueIndex:
                 views += [
                     _View(repeated, frozenset(), has_cue)
                     for repeated in other.mentions
-                    if repeated.value == mention.value
+                    if repeated.normal == mention.normal
                 ]
             change = self._find_change(statement, views, said, known, replaced, are_different)
             says_little = not _near_in_part(mention) or mention.value_type is ValueType.CODE
@@ -105,7 +119,7 @@ class ValueIndex:
                 continue
             is_wrong = old.value in said and old.value != own.value
             wording = find_mentions(known[number].text)
-            stems = wording.stems
+            stems = wording.stems if old.near <= wording.stems else wording.stems | old.near
             # "Breakfast on weekdays starts at 6:30." "Breakfast on Sundays starts at 7:30."
             has_same_types = all(any(is_same_kind(new, other) for other in wording.mentions) for new in hard)
             link = max(
@@ -124,12 +138,13 @@ class ValueIndex:
                 ),
                 default=0.0,
             )
-            if link and not are_different(statement.subject, known[number].subject):
+            is_negated = statement.subject.is_negated  # perhaps in another part, which says something else
+            if link and (is_negated or not are_different(statement.subject, known[number].subject)):
                 best.append((link, number, old))
         if not best:
             return None
         link, number, old = max(best, key=lambda found: found[:2])
-        same = [other for other in best if other[:2] == (link, number)]
+        same = {other[2].start for other in best if other[:2] == (link, number)}
         return ChangedValue(number, old, own) if len(same) == 1 else None
 
     def _find_only(
@@ -140,13 +155,19 @@ class ValueIndex:
         replaced: Mapping[int, int],
         are_different: Callable[[Subject, Subject], bool],
     ) -> ChangedValue | None:
-        """The only value with the same unit that was said not long ago, if little is said about the new one."""
+        """The only value of the same form that was said not long ago, if little is said about the new one."""
+        if len(_near_in_part(new)) > 1:
+            return None
         found = [
             ChangedValue(number, old, new)
             for number, old in self._recent
-            if new.unit == old.unit != "" and is_same_kind(new, old) and number not in replaced
+            if (new.unit or statement.subject.has_cue) and _has_same_form(new, old)
+            if number not in replaced and old.value != new.value
         ]
-        if len(found) != 1 or len(_near_in_part(new)) > 1:
+        repeated = {mention.normal for mention in self._repeated}
+        if len(found) > 1:
+            found = [change for change in found if change.old.normal in repeated]
+        if len(found) != 1:
             return None
         old = known[found[0].number]
         is_other = old.message_index >= statement.message_index or are_different(statement.subject, old.subject)
@@ -155,7 +176,7 @@ class ValueIndex:
     def _candidates(self, views: Sequence["_View"]) -> Iterator[tuple[int, Mention]]:
         keys = {stem[:_MIN_PREFIX_CHARS] for view in views for stem in (*view.mention.near, *view.context)}
         found = {
-            (number, mention.start): (number, mention)
+            (number, mention.start, mention.near): (number, mention)
             for key in keys
             for number, mention in self._postings.get(key, ())
         }
@@ -207,8 +228,18 @@ def _is_contained(new: Mention, old: Mention, stems: frozenset[str]) -> bool:
 @lru_cache(maxsize=_MAX_TEXTS)
 def _count_shared(stems: frozenset[str], others: frozenset[str]) -> int:
     """How many of the stems are among others, perhaps abbreviated: "bio", "biolog"."""
-    abbreviated = (any(map(_is_abbreviated, repeat(stem), others)) for stem in stems - others)
+    prefixes = _find_prefixes(others)
+    abbreviated = (
+        any(map(_is_abbreviated, repeat(stem), others))
+        for stem in stems - others
+        if stem[:_MIN_PREFIX_CHARS] in prefixes
+    )
     return len(stems & others) + sum(abbreviated)
+
+
+@lru_cache(maxsize=_MAX_TEXTS)
+def _find_prefixes(stems: frozenset[str]) -> frozenset[str]:
+    return frozenset(stem[:_MIN_PREFIX_CHARS] for stem in stems)
 
 
 def _is_abbreviated(one: str, other: str) -> bool:
@@ -226,6 +257,14 @@ def is_same_kind(new: Mention, old: Mention) -> bool:
     if ORDINAL.fullmatch(new.value):
         return old.value_type is ValueType.DATE  # "on the 8th"
     return old.value_type in (ValueType.TIME, ValueType.MONEY)
+
+
+def _has_same_form(new: Mention, old: Mention) -> bool:
+    """Return whether two values look alike: "18:40" and "17:10", "4.12" and "4.15", but not any two numbers."""
+    if not is_same_kind(new, old) or new.unit != old.unit or new.value_type is ValueType.NAME:
+        return False
+    signs = _find_signs(new.value)
+    return bool(new.unit) or new.value_type is not ValueType.NUMBER or signs == _find_signs(old.value) != set()
 
 
 def _find_signs(value: str) -> set[str]:
@@ -266,11 +305,14 @@ def find_other_changes(
 def write_changes(old: Statement, new: Statement, changes: Sequence[ChangedValue]) -> str:
     """The text of the old statement with the new values."""
     text = old.text
-    for change in sorted(changes, key=lambda change: -change.old.start):
+    by_place = {change.old.start: change for change in changes}
+    for _, change in sorted(by_place.items(), reverse=True):
         end, unit_end = change.old.end, find_unit_end(text, change.old.end)
         new_end = find_unit_end(new.text, change.new.end)
         # "6 pm" and "7" become "7 pm"; "30 s" and "2 minutes" become "2 minutes".
         is_bare = new_end == change.new.end and change.new.value.strip("0123456789.,") == ""
+        if change.old.unit and unit_end == end:  # "six rowing days"
+            new_end = change.new.end
         value = new.text[change.new.start : new_end]
         text = text[: change.old.start] + value + text[end if is_bare else unit_end :]
     return text

@@ -9,12 +9,16 @@ from itertools import pairwise
 from foveate.compaction.facts.language import find_stem, language
 from foveate.compaction.facts.subjects import Token, ValueType, read_tokens, split_words
 
-_PART_END = re.compile(r"[,;:.!?]\s+|\s(?:and|but|so|und|aber|et|mais|y|pero|e|ma|mas)\s")
+_PART_END = re.compile(
+    r"[,;:.!?](?<!\bDr\.)(?<!\bMr\.)(?<!\bMrs\.)(?<!\bMs\.)(?<!\bProf\.)(?<!\bSt\.)(?<!\bNr\.)\s+"
+    r"|\s(?:and|but|so|und|aber|et|mais|y|pero|e|ma|mas)\s"
+)
 _ATTACHED_UNIT = re.compile(r"(?<=\d)[a-zµ°%²³]{1,4}$")
 # "SK" in SK4411, "v2.14." in v2.14.0, "192.168.1." in 192.168.1.20.
 _CODE_PREFIX = re.compile(r"[a-z-]{2,20}(?=\d)|(?:\w{1,8}[.-]){1,4}(?=\d)|0x")
 ORDINAL = re.compile(r"\d{1,2}(?:st|nd|rd|th)")
 _MAX_HOUR = 24
+_PATH_JOINTS = frozenset("/\\")
 _MAX_TEXTS = 20_000
 
 
@@ -34,6 +38,11 @@ class Mention:
     """Those in the same part of the sentence."""
     part: str
     """That part."""
+
+    @property
+    def normal(self) -> str:
+        """The value without signs that people leave out: "£950", "4:40pm", "thurs"."""
+        return _normalize(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +78,24 @@ def find_mentions(text: str) -> Wording:
         # "Rex weighs 6 kg and gets 55 g", "For the orders service: pool size 20"
         inherited = (frozenset() if own_subject else subject) | (frozenset() if has_verb else before)
         for position, token in enumerate(part):
-            if token.value_type is None or _is_title(text, token, part[position + 1 :]):
+            is_in_path = token.start and text[token.start - 1] in _PATH_JOINTS
+            if token.value_type is None or is_in_path or _is_title(text, token, part[position + 1 :]):
                 continue
             last = position + 1
             while last < len(part) and part[last].continues:
                 last += 1
             near = inherited.union(*stems[:position], *stems[last:])
             is_time = _is_bare_time(part[position - 1] if position else None, token, part[last:])
-            unit = _find_unit(token, part[last] if last < len(part) else None)
+            unit = _find_unit(token, part[last : last + 2])
+            value, value_start = token.value, token.start
+            if mentions and _is_weekday_of(mentions[-1], token, text):
+                weekday = mentions.pop()
+                value, value_start = f"{weekday.value} {value}", weekday.start
             mentions.append(
                 Mention(
                     ValueType.TIME if is_time else token.value_type,
-                    token.value,
-                    token.start,
+                    value,
+                    value_start,
                     part[last - 1].start + len(part[last - 1].text),
                     unit,
                     language().dimensions.get(unit, unit),
@@ -94,6 +108,18 @@ def find_mentions(text: str) -> Wording:
             before = words
         subject = own_subject or subject
     return Wording(tuple(mentions), frozenset(every))
+
+
+@lru_cache(maxsize=_MAX_TEXTS)
+def _normalize(value: str) -> str:
+    first, _, date = value.partition(" ")
+    if first in language().weekdays:
+        return date or value[:3]
+    return _OMITTED_SIGNS.sub("", value) if any(map(str.isdigit, value)) else value
+
+
+# A currency, commas between digits, and the half of the day.
+_OMITTED_SIGNS = re.compile(r"^[$€£¥]|(?<=\d),(?=\d{3})|\s?[ap]\.?m\.?$|^0(?=\d)")
 
 
 def split_parts(text: str) -> list[str]:
@@ -113,6 +139,12 @@ def _stems(token: Token) -> Iterator[str]:
             yield word if token.value_type is ValueType.NAME else find_stem(word)
 
 
+def _is_weekday_of(before: Mention, token: Token, text: str) -> bool:
+    """Return whether a date follows its weekday: "Sunday 9 May"."""
+    is_date = token.value_type is ValueType.DATE and token.value not in language().weekdays
+    return is_date and before.value in language().weekdays and text[before.end : token.start] == " "
+
+
 def _is_title(text: str, token: Token, following: Sequence[Token]) -> bool:
     """Return whether a name is a title before another name: "Dr. Vance"."""
     is_name = token.value_type is ValueType.NAME and bool(following)
@@ -130,7 +162,7 @@ def _is_bare_time(before: Token | None, token: Token, following: Sequence[Token]
     )
 
 
-def _find_unit(token: Token, following: Token | None) -> str:
+def _find_unit(token: Token, following: Sequence[Token]) -> str:
     dimensions = language().dimensions
     if token.value_type is ValueType.CODE and (prefix := _CODE_PREFIX.match(token.value)):
         return prefix[0]
@@ -139,9 +171,12 @@ def _find_unit(token: Token, following: Token | None) -> str:
     if attached := _ATTACHED_UNIT.search(token.value):
         is_seat = len(attached[0]) == 1 and token.text[-1].isupper()  # "12A"
         return "" if is_seat else attached[0]
-    if following is None or following.value_type is not None:
+    if not following or following[0].value_type is not None:
         return ""
-    if following.lower in dimensions:
-        return following.lower
-    is_noun = following.text.islower() and not (following.is_function_word or following.is_cue)
-    return find_stem(following.lower) if is_noun else ""
+    first = following[0]
+    if first.lower in dimensions:
+        return first.lower
+    is_noun = first.text.islower() and not (first.is_function_word or first.is_cue)
+    if is_noun and len(following) > 1 and following[1].lower in dimensions:
+        return following[1].lower  # "six rowing days"
+    return find_stem(first.lower) if is_noun else ""

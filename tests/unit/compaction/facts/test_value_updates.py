@@ -34,6 +34,27 @@ def current_text(*turns: str) -> str:
             "Rex weighs 12 kg and gets 75 g of food a day.",
         ),
         (
+            (
+                "Ferry tickets come to £212 for the van.",
+                "A: The crossing is £212, noted.",
+                "They knocked something off, it's £187 now.",
+                "A: So the crossing is £187.",
+            ),
+            "Ferry tickets come to £187 for the van.",
+        ),
+        (
+            ("We have six rowing days.", "So seven days then.", "A: Seven rowing days, noted."),
+            "We have seven rowing days.",
+        ),
+        (
+            ("The choir sings on Thursday 2 May in the barn.", "The choir sings on Sunday 5 May now."),
+            "The choir sings on Sunday 5 May now.",
+        ),
+        (
+            ("The gate opens at noon.", "The gate opens at 1pm now."),
+            "The gate opens at 1pm now.",
+        ),
+        (
             ("Kitchen: 9,000 for cabinets, 1,500 for the worktop.", "The worktop is 2,350 now."),
             "Kitchen: 9,000 for cabinets, 2,350 for the worktop.",
         ),
