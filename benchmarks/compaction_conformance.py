@@ -73,6 +73,7 @@ def _compact_by_rules(turns: Sequence[Turn], limit_characters: int) -> str:
     """Summarize with about the largest token limit whose summary has at most `limit_characters`."""
     low, high, best = 0, limit_characters // 2, ""
     guess = limit_characters // 4
+    length = 0
     for _ in range(_ATTEMPTS):
         summary = summarize(list(turns), limit_tokens=guess)
         if len(summary) <= limit_characters:
@@ -81,7 +82,10 @@ def _compact_by_rules(turns: Sequence[Turn], limit_characters: int) -> str:
             high = guess - 1
         if low >= high:
             break
-        scaled = guess * limit_characters // max(len(summary), 1)
+        # A summary of all there is does not shrink with its limit at first.
+        is_stuck = len(summary) == length > limit_characters
+        scaled = guess * 9 // 10 if is_stuck else guess * limit_characters // max(len(summary), 1)
+        length = len(summary)
         guess = min(max(scaled, low + 1), high)
     return best
 
