@@ -24,6 +24,7 @@ from foveate.compaction.facts.contrasts import (
     have_other_qualifiers,
 )
 from foveate.compaction.facts.language import find_stem, language
+from foveate.compaction.facts.outdated_values import OutdatedValues
 from foveate.compaction.facts.statements import Statement, StatementKind, find_statement_subject
 from foveate.compaction.facts.subjects import POSSESSIVE, Subject, ValueType, split_words
 from foveate.compaction.facts.texts import Speaker
@@ -34,7 +35,7 @@ from foveate.compaction.facts.value_updates import (
     is_same_kind,
     write_changes,
 )
-from foveate.compaction.facts.values import find_mentions, split_parts
+from foveate.compaction.facts.values import Mention, find_mentions, split_parts
 from foveate.errors import UnreadableInput
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
     replaced: dict[int, int] = {}
     known = list(statements)
     values = ValueIndex()
-    echoes = _Echoes()
+    outdated = OutdatedValues()
 
     def are_different(one: Subject, other: Subject) -> bool:
         if one.is_negated or other.is_negated or (one.is_step and other.is_step):
@@ -113,6 +114,8 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
             if count < min_hits:
                 break
             old = known[earlier]
+            if old is not before and is_same_text(old, statement) and not statement.subject.is_correction:
+                continue  # Of what people say at once, only what comes next corrects something.
             if degree := _replaces(statement, old, vocabulary, announcing if before is not old else ()):
                 degrees[earlier] = degree
         return degrees
@@ -134,7 +137,6 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
             if len(posting) > _MAX_POSTINGS:
                 del posting[0]
         values.add(number, known[number])
-        echoes.add(number, known[number])
 
     def replace_by(number: int, current: Mapping[int, Statement | None]) -> None:
         for earlier, rest in current.items():
@@ -143,14 +145,8 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
                 known.append(rest)
                 add_postings(len(known) - 1)
             if known[earlier].speaker is Speaker.USER:
-                kept = _values(statements[number]) | (_values(rest) if rest else frozenset())
-                for echo in echoes.find(_values(known[earlier]) - kept):
-                    if (
-                        echo not in replaced
-                        and not is_repeated(known[echo], statements[number])
-                        and known[echo].message_index < statements[number].message_index
-                    ):
-                        replaced[echo] = number
+                texts = statements[number].text, rest.text if rest else ""
+                outdated.add_replaced(known[earlier], _changed_mentions(known[earlier], *texts), number)
 
     for number, statement in enumerate(statements):
         before = statements[number - 1] if number and is_same_text(statements[number - 1], statement) else None
@@ -176,7 +172,8 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
                 if _cancels(update, old):
                     amended[earlier] = _without_cancelled(old, update)
                     continue
-                current = amend(old, update)
+                # What the assistant said is not rewritten: its other values may depend on the old one.
+                current = amend(old, update) if old.speaker is Speaker.USER else None
                 loses_names = not update.subject.has_cue and _loses_names(old, update)
                 found = changes.get(earlier)
                 if found and (
@@ -200,7 +197,26 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
                     amended[earlier] = _write(known[earlier], statement, found)
         replace_by(number, amended)
         add_postings(number)
+        if not (statement.is_quoted or statement.is_summary):
+            outdated.add_rejected(statement, before.text if before else "", number)
+    for number, newer, rest in list(outdated.cut(known, replaced, len(statements))):
+        replaced[number] = newer
+        if rest is not None:
+            known.append(rest)
+            if number == newer:
+                replaced[number] = len(known) - 1
     return Updates(known, replaced, len(statements))
+
+
+def _changed_mentions(old: Statement, new: str, rest: str = "") -> list[Mention]:
+    """The values of a statement of which a new text has others of the same kind."""
+    added = find_mentions(new).mentions
+    kept = {mention.normal for mention in (*added, *find_mentions(rest).mentions)}
+    return [
+        mention
+        for mention in find_mentions(old.text).mentions
+        if mention.normal not in kept and any(is_same_kind(other, mention) for other in added)
+    ]
 
 
 def _replies(statements: Sequence[Statement], number: int) -> list[str]:
@@ -219,23 +235,6 @@ def _replies(statements: Sequence[Statement], number: int) -> list[str]:
 
 
 _MAX_REPLIES = 6
-
-
-class _Echoes:
-    """Statements of the assistant, by value. If what they repeat changes, they are no longer true either."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, list[int]] = {}
-
-    def add(self, number: int, statement: Statement) -> None:
-        if statement.speaker is Speaker.MODEL:
-            for value in _values(statement):
-                numbers = self._numbers.setdefault(value, [])
-                numbers.append(number)
-                del numbers[:-_MAX_POSTINGS]
-
-    def find(self, values: Set[str]) -> set[int]:
-        return {number for value in values for number in self._numbers.get(value, ())}
 
 
 def _without_cancelled(old: Statement, new: Statement) -> Statement | None:

@@ -1,0 +1,188 @@
+"""Cut values that are no longer true out of every statement that still gives them.
+
+A person says "Dinner at 8", and the assistant repeats it. Once the person says "7:30, not 8", no statement may
+be carried that still gives the old value. What remains of such a statement is kept.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from foveate.compaction.facts.amendments import find_unit_end
+from foveate.compaction.facts.language import language
+from foveate.compaction.facts.statements import Statement, find_statement_subject
+from foveate.compaction.facts.subjects import ValueType
+from foveate.compaction.facts.texts import Speaker
+from foveate.compaction.facts.value_updates import is_same_kind
+from foveate.compaction.facts.values import Mention, find_mentions, split_parts
+
+# Values of these types rarely mean two things in one conversation.
+_DISTINCTIVE = frozenset((ValueType.NAME, ValueType.CODE, ValueType.PATH, ValueType.TIME, ValueType.ADDRESS))
+_MIN_REST_WORDS = 2
+_CLAUSE_END = re.compile(r"[,;:.!?]\s+")
+_CLAUSE_ENDS = ",.;:!?)"
+_EDGES = " ,;:–—-"
+_LEADING_CONJUNCTION = re.compile(r"^(?:and|but|so|und|aber|et|mais|y|pero|e|ma|mas)\s", re.IGNORECASE)
+_TRAILING_CONJUNCTION = re.compile(r"\s(?:and|but|so|und|aber|et|mais|y|pero|e|ma|mas)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outdated:
+    mention: Mention
+    context: frozenset[str]
+    """The stems of what was said about it."""
+    replaced_by: int
+    is_rejected: bool = False
+    """Somebody says that it is wrong."""
+
+
+class OutdatedValues:
+    """Values that statements replaced or rejected."""
+
+    def __init__(self) -> None:
+        self._by_value: dict[str, list[_Outdated]] = {}
+
+    def add_replaced(self, old: Statement, mentions: Sequence[Mention], number: int) -> None:
+        stems = find_mentions(old.text).stems
+        for mention in mentions:
+            self._add(mention, stems, number)
+
+    def add_rejected(self, statement: Statement, before: str, number: int) -> None:
+        """Add what a statement says is wrong: "8, not 6", "rather than the old host"."""
+        for mention, _ in find_rejected(statement.text):
+            stems = find_mentions(statement.text).stems | find_mentions(before).stems
+            self._add(mention, stems, number, is_rejected=True)
+
+    def _add(self, mention: Mention, stems: frozenset[str], number: int, *, is_rejected: bool = False) -> None:
+        outdated = _Outdated(mention, stems | mention.near, number, is_rejected)
+        self._by_value.setdefault(mention.normal, []).append(outdated)
+
+    def cut(
+        self, statements: Sequence[Statement], replaced: Mapping[int, int], count: int
+    ) -> Iterator[tuple[int, int, Statement | None]]:
+        """Yield each statement that gives outdated values, which one replaced them, and what remains of it."""
+        self._drop_restated(statements[:count], replaced)
+        effective = set(replaced.values())
+        for number, statement in enumerate(statements):
+            if number in replaced or statement.is_summary:
+                continue
+            newer: list[int] = []
+            outdated: list[Mention] = []
+            for mention in find_mentions(statement.text).mentions:
+                for known in self._by_value.get(mention.normal, ()):
+                    # "In Python, not Java" is a wish, unless it was Java before.
+                    if (
+                        statement.message_index <= statements[known.replaced_by].message_index
+                        and (known.replaced_by != number or number in effective)
+                        and _is_same(statement, mention, known)
+                    ):
+                        outdated.append(mention)
+                        newer.append(known.replaced_by)
+                        break
+            text = _cut(statement.text, outdated) if outdated else statement.text
+            effective.update(newer)
+            if statement.cancelled and number in effective:
+                text = _cut_cancellation(text)
+                newer.append(number)
+            if text != statement.text:
+                yield number, max(newer), _with_text(statement, text) if _says_enough(text) else None
+
+    def _drop_restated(self, statements: Sequence[Statement], replaced: Mapping[int, int]) -> None:
+        """Forget what people say again after it was replaced."""
+        for number, statement in enumerate(statements):
+            if statement.speaker is not Speaker.USER or number in replaced:
+                continue
+            for mention in find_mentions(statement.text).mentions:
+                if mention.normal in self._by_value and not _rejects(statement.text, mention):
+                    self._by_value[mention.normal] = [
+                        outdated
+                        for outdated in self._by_value[mention.normal]
+                        if statement.message_index <= statements[outdated.replaced_by].message_index
+                        or not _is_same(statement, mention, outdated)
+                    ]
+
+
+def _is_same(statement: Statement, mention: Mention, outdated: _Outdated) -> bool:
+    """Return whether a value is the outdated one, and not the same number of something else."""
+    if not is_same_kind(mention, outdated.mention):
+        return False
+    is_clear = outdated.is_rejected and mention.value_type in (ValueType.DATE, ValueType.MONEY)
+    return (
+        is_clear
+        or mention.value_type in _DISTINCTIVE
+        or not outdated.context.isdisjoint(find_mentions(statement.text).stems)
+    )
+
+
+def find_rejected(text: str) -> list[tuple[Mention, int]]:
+    """The values that a text says are wrong, each with where the phrase that says so starts.
+
+    "8, not 6", "rather than 6"; "6 is too late", where that is the value itself.
+    """
+    found: list[tuple[Mention, int]] = []
+    mentions = find_mentions(text).mentions
+    if not mentions:
+        return found
+    for match in language().rejections.finditer(text):
+        mention = next((mention for mention in mentions if mention.start >= match.end()), None)
+        if mention is not None and _is_only_articles(text[match.end() : mention.start]):
+            others = (other for other in mentions if other.value != mention.value)
+            if any(is_same_kind(other, mention) or is_same_kind(mention, other) for other in others):
+                found.append((mention, match.start()))
+    for match in language().refusals.finditer(text):
+        found += ((mention, mention.start) for mention in mentions if text[mention.end : match.start()] == " ")
+    return found
+
+
+def _rejects(text: str, mention: Mention) -> bool:
+    return any(rejected.normal == mention.normal for rejected, _ in find_rejected(text))
+
+
+def _is_only_articles(text: str) -> bool:
+    words = language()
+    return all(word in words.determiners or word in words.prepositions for word in text.lower().split())
+
+
+def _cut(text: str, outdated: Sequence[Mention]) -> str:
+    """The text without the phrases that reject outdated values, and without the parts that give them."""
+    rejected = {mention.start: start for mention, start in find_rejected(text) if start < mention.start}
+    places: list[int] = []
+    for mention in reversed(outdated):
+        if mention.start not in rejected:
+            places.append(mention.start)
+            continue
+        start, end = len(text[: rejected[mention.start]].rstrip(_EDGES)), find_unit_end(text, mention.end)
+        if end == len(text) or text[end] in _CLAUSE_ENDS:
+            text = text[:start] + text[end:]
+            places = [place - (end - start) for place in places]
+    return _keep_parts(text, lambda start, end: not any(start <= place < end for place in places))
+
+
+def _cut_cancellation(text: str) -> str:
+    """What else a statement says that called something off which is no longer carried."""
+    ends = [0, *(match.end() for match in _CLAUSE_END.finditer(text)), len(text)]
+    clauses = [text[start:end] for start, end in pairwise(ends)]
+    rest = _trim("".join(clause for clause in clauses if not language().cancel_cues.search(clause)))
+    return rest if _says_enough(rest) else text
+
+
+def _keep_parts(text: str, is_kept: Callable[[int, int], bool]) -> str:
+    """The parts of a text that are kept, by where they start and end."""
+    ends = [0, *accumulate(map(len, split_parts(text)))]
+    rest = [text[start:end] for start, end in pairwise(ends) if is_kept(start, end)]
+    return text if len(rest) == len(ends) - 1 else _trim("".join(rest))
+
+
+def _trim(text: str) -> str:
+    text = _LEADING_CONJUNCTION.sub("", text.strip().lstrip(_EDGES), count=1).rstrip(_EDGES)
+    return _TRAILING_CONJUNCTION.sub("", text)
+
+
+def _says_enough(text: str) -> bool:
+    wording = find_mentions(text)
+    return bool(wording.mentions) or len(wording.stems) >= _MIN_REST_WORDS
+
+
+def _with_text(statement: Statement, text: str) -> Statement:
+    return replace(statement, text=text, subject=find_statement_subject(text, statement.speaker))
