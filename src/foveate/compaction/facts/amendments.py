@@ -24,7 +24,7 @@ _BARE_NUMBERS = ValueType.TIME, ValueType.MONEY
 # A part of a sentence that may have its own values.
 _SEGMENT_END = re.compile(r"[,;:.!?]\s|\s(?:and|but|und|aber|et|mais|y|pero|e|ma|mas)\s")
 _UNIT = re.compile(r"\s([^\W\d_]{1,20})")
-_OMITTED = "…"
+OMITTED = "…"
 # "We renamed X to Y", "X was renamed to Y", "X is now called Y".
 _NAME = r"[`\"'“]?(\w[\w./:@+-]{0,80}(?<=\w))[`\"'”]?"
 _RENAMED = re.compile(
@@ -140,7 +140,7 @@ def _write_with_values(
         if units == {""} or old.subject.units.get(value, "") in units
     }
     edits = _find_edits(old, removed, new, added)
-    is_clear = all(text != _OMITTED for _, _, text in edits.values())
+    is_clear = all(text != OMITTED for _, _, text in edits.values())
     return _apply_edits(old.text, edits) if edits and is_clear else ""
 
 
@@ -156,7 +156,7 @@ def amend(old: Statement, new: Statement) -> Statement | None:
     if not edits or not old.subject.all_values - edits.keys() - new.subject.all_values or old.is_quoted:
         return None
     if new.subject.is_negated != old.subject.is_negated:  # "They can't come before 19 April."
-        edits = {value: (start, end, _OMITTED) for value, (start, end, _) in edits.items()}
+        edits = {value: (start, end, OMITTED) for value, (start, end, _) in edits.items()}
     text = _apply_edits(old.text, edits)
     return replace(old, text=text, subject=find_statement_subject(text, old.speaker))
 
@@ -219,7 +219,7 @@ def _find_edits(old: Statement, removed: Set[str], new: Statement, added: Set[st
     for number, (start, end) in enumerate(places):
         value = old.text[start:end].lower()
         if len(places) != len(new_places):
-            edits[value] = start, end, _OMITTED
+            edits[value] = start, end, OMITTED
             continue
         new_start, new_end = new_places[number]
         new_unit_end = find_unit_end(new.text, new_end)

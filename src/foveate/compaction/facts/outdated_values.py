@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from foveate.compaction.facts.amendments import find_unit_end
+from foveate.compaction.facts.amendments import OMITTED, find_unit_end
 from foveate.compaction.facts.language import language
 from foveate.compaction.facts.statements import Statement, find_statement_subject
 from foveate.compaction.facts.subjects import ValueType
@@ -142,6 +142,27 @@ def _rejects(text: str, mention: Mention) -> bool:
 def _is_only_articles(text: str) -> bool:
     words = language()
     return all(word in words.determiners or word in words.prepositions for word in text.lower().split())
+
+
+def without_values(old: Statement, new: Statement, values: Sequence[Mention]) -> Statement | None:
+    """What remains of a statement without some values: gaps, or nothing where the new one says the rest."""
+    text, start = old.text, 0
+    gaps = {mention.start: mention for mention in sorted(values, key=lambda mention: -mention.start)}
+    places = [mention.start for mention in find_mentions(text).mentions if mention.start not in gaps]
+    said = find_mentions(new.text).stems
+    rest: list[str] = []
+    for part in split_parts(text):
+        end = start + len(part)
+        inside = [mention for mention in gaps.values() if start <= mention.start < end]
+        has_others = any(start <= place < end for place in places)
+        if not inside or has_others or not find_mentions(part).stems <= said:
+            for mention in inside:
+                unit_end = min(find_unit_end(text, mention.end), end)
+                part = part[: mention.start - start] + OMITTED + part[unit_end - start :]
+            rest.append(part)
+        start = end
+    remaining = _trim("".join(rest))
+    return _with_text(old, remaining) if _says_enough(remaining) else None
 
 
 def _cut(text: str, outdated: Sequence[Mention]) -> str:

@@ -104,7 +104,7 @@ def _as_instruction(statement: Statement) -> Statement:
 
 def is_summary(text: str) -> bool:
     """Return whether a text is a summary by rules: lines of items, perhaps under short headings."""
-    lines = text.strip().splitlines()
+    lines = text.strip("\n").splitlines()
     return all(_is_item(line) or line in HEADINGS for line in lines) and any(map(_is_item, lines))
 
 

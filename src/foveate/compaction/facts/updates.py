@@ -24,7 +24,7 @@ from foveate.compaction.facts.contrasts import (
     have_other_qualifiers,
 )
 from foveate.compaction.facts.language import find_stem, language
-from foveate.compaction.facts.outdated_values import OutdatedValues
+from foveate.compaction.facts.outdated_values import OutdatedValues, without_values
 from foveate.compaction.facts.statements import Statement, StatementKind, find_statement_subject
 from foveate.compaction.facts.subjects import POSSESSIVE, Subject, ValueType, split_words
 from foveate.compaction.facts.texts import Speaker
@@ -194,7 +194,9 @@ def find_updates(statements: Sequence[Statement], similarity: WordSimilarity | N
             ]
             for earlier, found in changes.items():
                 if not any(is_same_kind(change.new, mention) for change in found for mention in settled):
-                    amended[earlier] = _write(known[earlier], statement, found)
+                    amended[earlier] = without_values(
+                        known[earlier], statement, [change.old for change in found]
+                    )
         replace_by(number, amended)
         add_postings(number)
         if not (statement.is_quoted or statement.is_summary):

@@ -158,3 +158,10 @@ def test_only_constraints_and_labelled_lines_of_a_long_document_count() -> None:
         "Never drop a row.",
         "RULE: rows stay sorted.",
     ]
+
+
+def test_an_indented_list_of_the_user_is_not_taken_for_a_summary() -> None:
+    (statement,) = find_statements([Message(role="user", parts=(Text("\n - [ ] ship it, never touch main."),))])
+
+    assert statement.text == "[ ] ship it, never touch main."
+    assert not statement.is_summary

@@ -51,7 +51,7 @@ def test_free_words_update_statements_and_all_others_stay(
 
 @pytest.mark.parametrize(
     ("half", "max_stale", "max_lost"),
-    [(dialogues.TUNED, 14, 0), (dialogues.BLIND, 16, 4)],
+    [(dialogues.TUNED, 15, 0), (dialogues.BLIND, 16, 4)],
     ids=["tuned", "blind"],
 )
 def test_dialogues_update_single_values_and_all_others_stay(
