@@ -86,7 +86,7 @@ class OutdatedValues:
                 text = _cut_cancellation(text)
                 newer.append(number)
             if text != statement.text:
-                yield number, max(newer), _with_text(statement, text) if _says_enough(text) else None
+                yield number, max(newer), with_text(statement, text) if _says_enough(text) else None
 
     def _drop_restated(self, statements: Sequence[Statement], replaced: Mapping[int, int]) -> None:
         """Forget what people say again after it was replaced."""
@@ -162,7 +162,7 @@ def without_values(old: Statement, new: Statement, values: Sequence[Mention]) ->
             rest.append(part)
         start = end
     remaining = _trim("".join(rest))
-    return _with_text(old, remaining) if _says_enough(remaining) else None
+    return with_text(old, remaining) if _says_enough(remaining) else None
 
 
 def _cut(text: str, outdated: Sequence[Mention]) -> str:
@@ -205,5 +205,5 @@ def _says_enough(text: str) -> bool:
     return bool(wording.mentions) or len(wording.stems) >= _MIN_REST_WORDS
 
 
-def _with_text(statement: Statement, text: str) -> Statement:
+def with_text(statement: Statement, text: str) -> Statement:
     return replace(statement, text=text, subject=find_statement_subject(text, statement.speaker))

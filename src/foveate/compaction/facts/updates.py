@@ -24,7 +24,7 @@ from foveate.compaction.facts.contrasts import (
     have_other_qualifiers,
 )
 from foveate.compaction.facts.language import find_stem, language
-from foveate.compaction.facts.outdated_values import OutdatedValues, without_values
+from foveate.compaction.facts.outdated_values import OutdatedValues, with_text, without_values
 from foveate.compaction.facts.statements import Statement, StatementKind, find_statement_subject
 from foveate.compaction.facts.subjects import POSSESSIVE, Subject, ValueType, split_words
 from foveate.compaction.facts.texts import Speaker
@@ -249,7 +249,7 @@ def _without_cancelled(old: Statement, new: Statement) -> Statement | None:
     ]
     if len(parts) < _MIN_LIST_PARTS or len(rest) == len(parts):
         return None
-    return _with_text(old, "".join(rest).rstrip(" ,;"))
+    return with_text(old, "".join(rest).rstrip(" ,;"))
 
 
 _MIN_LIST_PARTS = 3
@@ -277,11 +277,7 @@ def _hard_values(statement: Statement) -> frozenset[str]:
 def _write(old: Statement, new: Statement, changes: Sequence[ChangedValue]) -> Statement:
     """The old statement with changed values, and others that the new one gives too."""
     others = find_other_changes(changes[0].number, old, new, changes)
-    return _with_text(old, write_changes(old, new, [*changes, *others]))
-
-
-def _with_text(statement: Statement, text: str) -> Statement:
-    return replace(statement, text=text, subject=find_statement_subject(text, statement.speaker))
+    return with_text(old, write_changes(old, new, [*changes, *others]))
 
 
 def _is_same_summary(old: Statement, new: Statement) -> bool:
