@@ -119,6 +119,45 @@ def test_only_a_test_that_ends_its_process_fails(project: Path, root: Path, work
 
 
 @pytest.mark.process
+def test_tests_that_fail_beside_others_run_again_alone(project: Path, root: Path) -> None:
+    """Only the second outcome counts, and how they failed at first is still shown."""
+    late = """
+import os, pathlib, pytest
+def fails_once(name):
+    if not pathlib.Path(name).exists():
+        pathlib.Path(name).touch()
+        return True
+def test_is_late(): assert not fails_once("late"), "too late"
+def test_crashes_once():
+    if fails_once("crashed"): os._exit(3)
+def test_always_fails(): assert 1 == 2
+@pytest.fixture
+def broken_once():
+    yield
+    assert not fails_once("broken"), "not torn down"
+def test_breaks_at_the_end(broken_once): pass
+"""
+    code, output = run_pytest(project, root, {"test_late.py": late}, "-ra", "--forks=2", "--again-alone=5")
+
+    assert code == 1
+    assert "1 failed, 3 passed, 4 failed beside others" in output
+    assert "FAILED test_late.py::test_always_fails" in output
+    assert "FAILED test_late.py::test_is_late" not in output
+    assert "AssertionError: too late" in output
+    assert "AssertionError: not torn down" in output
+    assert "the worker ended with code 3" in output
+
+
+@pytest.mark.process
+def test_only_as_many_failed_tests_as_allowed_run_again(project: Path, root: Path) -> None:
+    many = "import pytest\n@pytest.mark.parametrize('n', range(9))\ndef test(n): assert n < 3\n"
+    code, output = run_pytest(project, root, {"test_many.py": many}, "--forks=2", "--again-alone=2")
+
+    assert code == 1
+    assert "6 failed, 3 passed, 2 failed beside others" in output
+
+
+@pytest.mark.process
 def test_no_further_tests_start_after_the_first_failure_if_asked(project: Path, root: Path) -> None:
     many = "import pytest\n@pytest.mark.parametrize('n', range(50))\ndef test(n): assert n != 3\n"
     code, output = run_pytest(project, root, {"test_many.py": many}, "-x", "--forks", "2")
@@ -158,11 +197,12 @@ from pathlib import Path
 
 @pytest.fixture
 def file():
-    Path("started").touch()
     yield
     Path("started").unlink()
 
-def test_waits(file): time.sleep(60)
+def test_waits(file):
+    Path("started").touch()
+    time.sleep(60)
 """
     (project / "test_waits.py").write_text(waits)
     with subprocess.Popen(

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.process
 
 TOOLS = ("ruff", "pyrefly", "lint-imports", "mkdocs", "pytest")
 CORES = os.cpu_count() or 1
-FORKS = "pytest -p tests.support.harness.forked_workers --forks"
+FORKS = "pytest -p tests.support.harness.forked_workers --again-alone 10 --forks"
 PARALLEL = f"{FORKS} {4 * CORES}"
 
 

@@ -4,6 +4,10 @@ Each worker of pytest-xdist imports and collects all tests itself, which takes a
 Forks share what one process has collected. A worker takes one file of tests after the other, so that fixtures
 of modules are set up once. Quick files are left for the end, when no worker is to wait long for another. They
 do not wait for anything, so one worker more than there are cores is enough: each loads much once more.
+
+With `--again-alone 5`, up to five tests that fail beside others run a second time when nothing else runs. Only
+the second outcome counts, and the summary shows how they failed at first: tests of real processes wait for
+these with time limits, which a busy machine can exceed.
 """
 
 import multiprocessing
@@ -25,10 +29,30 @@ from tests.support.harness.markers import TIERS
 
 Test = int  # its position among the collected ones
 _WAITING, _BUSY, _QUICK = "waiting", "busy", "quick"
+_FAILED_AT_FIRST: Any = "failed beside others"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--forks", type=int, default=0, help="run tests in this many forks of this process")
+    parser.addoption(
+        "--again-alone",
+        type=int,
+        default=0,
+        help="run up to this many failed tests a second time, one after the other; only with --forks",
+    )
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    return ("failed beside others", "R", "AGAIN") if report.outcome == _FAILED_AT_FIRST else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = terminalreporter.getreports("failed beside others")
+    if reports:
+        terminalreporter.section("failed beside others, and ran again alone")
+    for report in reports:
+        terminalreporter.section(report.nodeid, sep="_")
+        terminalreporter.line(report.longreprtext)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -62,6 +86,8 @@ class _Dispatcher:
         self._files = sort_files(session.items)
         self._workers: dict[Connection, _Worker] = {}
         self._numbers = count()
+        self._max_repeated: int = session.config.getoption("again_alone")
+        self._to_repeat: deque[Test] = deque()
 
     def run(self, workers: int) -> None:
         for number in range(workers):
@@ -69,10 +95,12 @@ class _Dispatcher:
             slow = (_BUSY, _WAITING) if number % 2 else (_WAITING, _BUSY)
             self._start_worker((*slow, _QUICK) if number <= (os.cpu_count() or 1) else slow)
         try:
-            while self._workers:
-                for connection in wait(list(self._workers)):
-                    assert isinstance(connection, Connection)
-                    self._serve(connection)
+            self._serve_all()
+            self._max_repeated = 0
+            for test in self._to_repeat:
+                self._files[_WAITING].append([test])
+                self._start_worker((_WAITING,))
+                self._serve_all()
         finally:  # a worker ends when nobody listens to it
             for connection, worker in self._workers.items():
                 connection.close()
@@ -88,6 +116,12 @@ class _Dispatcher:
         process.start()
         there.close()
         self._workers[here] = _Worker(process, order)
+
+    def _serve_all(self) -> None:
+        while self._workers:
+            for connection in wait(list(self._workers)):
+                assert isinstance(connection, Connection)
+                self._serve(connection)
 
     def _serve(self, connection: Connection) -> None:
         worker = self._workers[connection]
@@ -113,10 +147,17 @@ class _Dispatcher:
             worker.rest_of_file.extend(files.popleft())
         return worker.rest_of_file.popleft()
 
-    def _report(self, test: Test, reports: Iterable[dict[str, Any]]) -> None:
+    def _report(self, test: Test, serialized: Iterable[dict[str, Any]]) -> None:
         config, item = self._session.config, self._session.items[test]
-        for data in reports:
-            report = self._hook.pytest_report_from_serializable(config=config, data=data)
+        reports: list[pytest.TestReport] = [
+            self._hook.pytest_report_from_serializable(config=config, data=data) for data in serialized
+        ]
+        failed = [report for report in reports if report.failed]
+        if failed and len(self._to_repeat) < self._max_repeated:
+            self._to_repeat.append(test)
+            failed[0].outcome = _FAILED_AT_FIRST
+            reports = failed[:1]
+        for report in reports:
             self._hook.pytest_runtest_logreport(report=report)
         self._hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
@@ -133,7 +174,9 @@ class _Dispatcher:
         item = self._session.items[crashed]
         message = f"the worker ended with code {worker.process.exitcode}"
         report = pytest.TestReport(item.nodeid, item.location, {}, "failed", message, "call")
-        self._hook.pytest_runtest_logreport(report=report)
+        self._report(
+            crashed, [self._hook.pytest_report_to_serializable(config=self._session.config, report=report)]
+        )
         if rest:
             self._files[_WAITING].append(rest)
         self._start_worker(worker.order)
