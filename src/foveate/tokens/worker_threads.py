@@ -13,13 +13,15 @@ from typing import TypeVar
 
 from foveate.formats.json_text.large_json import LARGE_BYTES, writing_in_pieces
 
-_SWITCH_INTERVAL_SECONDS = 0.001
+# While bodies arrive, the event loop acquires the GIL a hundred times in one iteration, and each time waits
+# this long.
+_SWITCH_INTERVAL_SECONDS = 0.0001
 # Work on more characters or bytes than this takes long enough to delay other threads.
 _MIN_LONG_SIZE = 64 * 1024
 _MIN_LARGE_SIZE = 1024 * 1024
-# Large work has its own threads, so that other requests do not queue behind it. With only two, the event loop
-# never waits long for the GIL.
-_LARGE_THREADS = 2
+# Large work has its own thread, so that other requests do not queue behind it. With two of them, the event loop
+# would wait for both whenever it needs the GIL. Only very large work has another one, because it takes seconds.
+_MIN_VERY_LARGE_SIZE = 8 * 1024 * 1024
 Result = TypeVar("Result")
 _lock = Lock()
 _active_long = _active_large = 0
@@ -35,20 +37,20 @@ async def run_in_thread(function: Callable[[], Result], size_bytes: int) -> Resu
         with frequent_thread_switches(size_bytes), writing_in_pieces() if is_large else nullcontext():
             return function()
 
-    executor = _large_work_executor() if is_large else None
+    executor = _large_work_executor(size_bytes >= _MIN_VERY_LARGE_SIZE) if is_large else None
     return await asyncio.get_running_loop().run_in_executor(executor, copy_context().run, run)
 
 
 @cache
-def _large_work_executor() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_LARGE_THREADS, thread_name_prefix="large")
+def _large_work_executor(is_very_large: bool) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="very large" if is_very_large else "large")
 
 
 @contextmanager
 def frequent_thread_switches(size: int) -> Iterator[None]:
     """Shorten the interpreter's switch interval while long work runs.
 
-    A waiting thread asks for the GIL only after the switch interval, 5 ms by default. With 1 ms an event loop
+    A waiting thread asks for the GIL only after the switch interval, 5 ms by default. With 0.1 ms an event loop
     stays responsive. The interval is restored when the last long work ends.
 
     Large work creates up to a million short-lived objects, and scanning them takes the garbage collector up to
