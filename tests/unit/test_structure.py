@@ -103,6 +103,17 @@ def test_no_module_is_longer_than_a_thousand_lines() -> None:
     assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}
 
 
+def test_no_two_classes_have_the_same_name() -> None:
+    """A reader who searches for a class finds the one that is meant."""
+    defined = defaultdict(list)
+    for name, path in list_modules().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                defined[node.name].append(name)
+
+    assert {name: modules for name, modules in defined.items() if len(modules) > 1} == {}
+
+
 def test_ignored_type_errors_name_their_kind() -> None:
     """The type checker would accept one without a name, and does not read those of other type checkers."""
     nameless = re.compile(r"# *(?:type: *ignore|pyrefly: *ignore(?!\[))")

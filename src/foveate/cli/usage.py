@@ -183,7 +183,7 @@ def _collect_logs(
 
     home, folder = Path.home(), data_folder(os.environ, sys.platform)
     places = [place for place in find_local_logs(os.environ, home) if not agents or place.agent in agents]
-    prices = _UsagePrices(config, folder)
+    prices = _LocalPrices(config, folder)
     cache = UsageCache(folder / _CACHE_NAME, prices=prices.version) if use_cache else UsageCache()
     collector = LogCollector(places, cache)
     with show_byte_progress("reading logs", collector.pending_bytes) as report_progress:
@@ -192,7 +192,7 @@ def _collect_logs(
     return searched, collected
 
 
-class _UsagePrices:
+class _LocalPrices:
     """The prices of the configuration, the price file and the installed tables."""
 
     def __init__(self, config: Path | None, folder: Path) -> None:

@@ -19,7 +19,7 @@ from foveate.compaction.boundary import (
 )
 from foveate.compaction.facts.extract import (
     ALWAYS_CARRIED,
-    Conversation,
+    ConversationFacts,
     RankedFact,
     extract_facts,
     rank_facts,
@@ -97,7 +97,7 @@ class CompactionPlan:
     limit_tokens: int
     summary_input: SummaryInput
     ranked_facts: Sequence[RankedFact]
-    conversation: Conversation
+    conversation: ConversationFacts
 
     def find_missing_facts(self, summary: str, count: TokenCounter) -> MissingFacts:
         return find_missing_facts(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from foveate import formats
 from foveate.compaction.boundary import TurnStructure, find_boundary
-from foveate.compaction.facts.extract import Conversation
+from foveate.compaction.facts.extract import ConversationFacts
 from foveate.compaction.facts.updates import is_repeated
 from foveate.compaction.summarize.extractive import CarriedLine, summarize_by_rules, summary_limit_tokens
 from foveate.model import Request
@@ -73,7 +73,7 @@ def preview_compaction(
 
 
 def _find_outdated(
-    conversation: Conversation | None, positions: Sequence[int], head_count: int
+    conversation: ConversationFacts | None, positions: Sequence[int], head_count: int
 ) -> list[OutdatedStatement]:
     """What is no longer true of the first `head_count` messages: first what people said."""
     if conversation is None:

@@ -154,7 +154,7 @@ class EditState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EditPlan:
+class ScheduledEdits:
     """The edits to make now, and the dollars that decided: what they are expected to save, and to cost.
 
     `cleared` are indexes of the state's options. `moves_sections`: what was added to sections goes before the
@@ -190,7 +190,7 @@ def is_judgement_due(tokens: int, judged_tokens: int, prices: EditPrices) -> boo
     return not judged_tokens <= tokens < (1 + growth) * judged_tokens
 
 
-def make_decision(plan: EditPlan, moment: Moment, forecast: Forecast) -> EditDecision:
+def make_decision(plan: ScheduledEdits, moment: Moment, forecast: Forecast) -> EditDecision:
     return EditDecision(
         moment=moment,
         gain_dollars=plan.gain_dollars,
@@ -206,14 +206,14 @@ def loss_budget_dollars(requests: int, *, spent_dollars: float, saved_dollars: f
     return _MAX_LOSS_SHARE * min(requests / _MAX_LOSS_REQUESTS, 1.0) * spent_dollars + saved_dollars
 
 
-def plan_edits(state: EditState, forecast: Forecast, prices: EditPrices) -> EditPlan:
+def plan_edits(state: EditState, forecast: Forecast, prices: EditPrices) -> ScheduledEdits:
     """Decide which edits pay now; an empty plan if none does.
 
     Added sections are decided about alone, after edits of the history, whatever its size.
     """
     if state.added_section_tokens:
         return _plan_sections(state, forecast, prices)
-    nothing = EditPlan(expected_requests=forecast.expected_requests)
+    nothing = ScheduledEdits(expected_requests=forecast.expected_requests)
     if state.request_tokens < state.min_context_tokens:
         return nothing
     compaction = _plan_compaction(state, forecast, prices) if state.compaction is not None else nothing
@@ -221,9 +221,9 @@ def plan_edits(state: EditState, forecast: Forecast, prices: EditPrices) -> Edit
     return max((nothing, compaction, clearing), key=lambda plan: plan.net_dollars)
 
 
-def _plan_compaction(state: EditState, forecast: Forecast, prices: EditPrices) -> EditPlan:
+def _plan_compaction(state: EditState, forecast: Forecast, prices: EditPrices) -> ScheduledEdits:
     option = state.compaction
-    nothing = EditPlan(expected_requests=forecast.expected_requests)
+    nothing = ScheduledEdits(expected_requests=forecast.expected_requests)
     assert option is not None
     last_tokens = state.last_compacted_tokens
     if last_tokens is not None and state.request_tokens < (1 + _MIN_GROWTH_SHARE) * last_tokens:
@@ -235,7 +235,7 @@ def _plan_compaction(state: EditState, forecast: Forecast, prices: EditPrices) -
     saved = before - after
     if state.moment is Moment.ARRIVAL:  # this request is certain, so what it saves pays for the summary
         saved, summary = max(saved - summary, 0.0), max(summary - saved, 0.0)
-    plan = EditPlan(
+    plan = ScheduledEdits(
         compacts=True,
         gain_dollars=max(saved, 0.0) + _later_gain(state, option.tokens_after, forecast, prices),
         cost_dollars=max(-saved, 0.0) + summary,
@@ -244,7 +244,7 @@ def _plan_compaction(state: EditState, forecast: Forecast, prices: EditPrices) -
     return plan if _pays(plan, state, loss_dollars=plan.cost_dollars) else nothing
 
 
-def _pays(plan: EditPlan, state: EditState, *, loss_dollars: float) -> bool:
+def _pays(plan: ScheduledEdits, state: EditState, *, loss_dollars: float) -> bool:
     """Return whether the gain is large enough, and not too much is lost if the session ends at once."""
     return plan.net_dollars > _MARGIN * plan.cost_dollars and loss_dollars <= state.loss_budget_dollars
 
@@ -270,14 +270,14 @@ def _next_request_prices(
     return price(state.request_tokens, state.request_tokens), price(option.tokens_after, state.preamble_tokens)
 
 
-def _plan_clearing(state: EditState, forecast: Forecast, prices: EditPrices) -> EditPlan:
+def _plan_clearing(state: EditState, forecast: Forecast, prices: EditPrices) -> ScheduledEdits:
     """The best number of clearable results, beginning with those that are least likely to be needed again, for
     their size.
 
     Nothing after the preamble is assumed to be read again: the entries before an edit are out of reach of the
     breakpoints at the end of the request.
     """
-    best = EditPlan(expected_requests=forecast.expected_requests)
+    best = ScheduledEdits(expected_requests=forecast.expected_requests)
     unedited = prices.request(state.request_tokens, state.cached_tokens)
     cached_tokens = min(state.cached_tokens, state.preamble_tokens)
     is_warm = state.cached_tokens > state.preamble_tokens
@@ -297,7 +297,7 @@ def _plan_clearing(state: EditState, forecast: Forecast, prices: EditPrices) -> 
             break
         now = prices.request(tokens, cached_tokens)
         gain = _later_gain(state, tokens, forecast, prices)
-        plan = EditPlan(
+        plan = ScheduledEdits(
             cleared=tuple(sorted(cleared)),
             gain_dollars=gain + max(unedited - now, 0.0),
             cost_dollars=max(now - unedited, 0.0) + refetches,
@@ -326,7 +326,7 @@ def _is_worth_writing(
     return saved * requests >= cost_dollars
 
 
-def _plan_sections(state: EditState, forecast: Forecast, prices: EditPrices) -> EditPlan:
+def _plan_sections(state: EditState, forecast: Forecast, prices: EditPrices) -> ScheduledEdits:
     """Decide whether to move added text before the history, which is then written again, or to go on sending it
     at the end, where it is never cached.
 
@@ -344,7 +344,7 @@ def _plan_sections(state: EditState, forecast: Forecast, prices: EditPrices) -> 
         warm_requests = warm_probability * group.expected * (1 - group.cold_share)
         gain += warm_requests * added_tokens * (later.uncached - later.read)
         warm_probability *= (1 - group.cold_share) ** group.expected
-    plan = EditPlan(
+    plan = ScheduledEdits(
         moves_sections=True,
         gain_dollars=gain,
         cost_dollars=max(moved - at_end, 0.0),

@@ -62,7 +62,7 @@ class Violation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValueType:
+class SchemaType:
     """A type that a value may have; `item` is the type of a list's items."""
 
     name: str
@@ -71,7 +71,7 @@ class ValueType:
     values: tuple[str, ...] = ()
     schema: str = ""
     tags: tuple[str, ...] = ()
-    item: "ValueType | None" = None
+    item: "SchemaType | None" = None
 
     def fits(self, value: object) -> bool:
         """Return whether a value has the JSON type. Booleans are not numbers."""
@@ -87,19 +87,19 @@ class SchemaError:
     path: SchemaPath
     violation: Violation
     found: Any = None
-    expected_types: tuple[ValueType, ...] = ()
+    expected_types: tuple[SchemaType, ...] = ()
     allowed: tuple[str, ...] = ()
     tag: str = ""
 
     @property
-    def expected_type(self) -> ValueType:
+    def expected_type(self) -> SchemaType:
         """The type that came closest."""
         return self.expected_types[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class _FieldSchema:
-    types: tuple[ValueType, ...]
+    types: tuple[SchemaType, ...]
     is_required: bool
 
 
@@ -124,10 +124,10 @@ class RequestSchemas:
 
     def find_errors(self, name: str, value: Mapping[str, Any]) -> Iterator[SchemaError]:
         """Yield what is wrong with an object that should have the schema of that name."""
-        return self._check_object(value, ValueType(name="object", schema=name), ())
+        return self._check_object(value, SchemaType(name="object", schema=name), ())
 
     def _check_object(
-        self, found: Mapping[str, Any], value_type: ValueType, path: SchemaPath
+        self, found: Mapping[str, Any], value_type: SchemaType, path: SchemaPath
     ) -> Iterator[SchemaError]:
         schemas = self._schemas[value_type.schema]
         tag_value = ""
@@ -154,7 +154,9 @@ class RequestSchemas:
             if name not in schema.fields and name != schemas.tag and not schema.is_open:
                 yield SchemaError(path=(*path, name), violation=Violation.UNKNOWN)
 
-    def _check_value(self, value: Any, types: tuple[ValueType, ...], path: SchemaPath) -> Iterator[SchemaError]:
+    def _check_value(
+        self, value: Any, types: tuple[SchemaType, ...], path: SchemaPath
+    ) -> Iterator[SchemaError]:
         value_type = next((value_type for value_type in types if value_type.fits(value)), None)
         if value_type is None:
             yield SchemaError(path=path, violation=Violation.TYPE, found=value, expected_types=types)
@@ -190,7 +192,7 @@ def is_base64(text: str) -> bool:
     return _BASE64.fullmatch(text) is not None
 
 
-def _check_bounds(value: Any, value_type: ValueType) -> Violation | None:
+def _check_bounds(value: Any, value_type: SchemaType) -> Violation | None:
     match value_type.name:
         case "string" if value_type.values and value not in value_type.values:
             return Violation.VALUE
@@ -237,16 +239,16 @@ def _parse_field(definition: str) -> _FieldSchema:
     return _FieldSchema(types, is_required=definition.endswith("!"))
 
 
-def _parse_type(definition: str) -> ValueType:
+def _parse_type(definition: str) -> SchemaType:
     if definition.startswith("= "):
-        return ValueType(name="string", values=tuple(definition[2:].split()))
+        return SchemaType(name="string", values=tuple(definition[2:].split()))
     if definition.startswith("@"):
         schema, _, tags = definition[1:].partition(": ")
-        return ValueType(name="object", schema=schema, tags=tuple(tags.split()))
+        return SchemaType(name="object", schema=schema, tags=tuple(tags.split()))
     match = _LIST_PATTERN.fullmatch(definition) or _TYPE_PATTERN.fullmatch(definition)
     if match is None:
         raise ValueError(f"unknown type of value: {definition}")
     parts = match.groupdict()
     minimum, maximum = (int(parts[bound]) if parts[bound] else None for bound in ("least", "most"))
     item = _parse_type(parts["inner"]) if "inner" in parts else None
-    return ValueType(name=parts.get("name", "list"), minimum=minimum, maximum=maximum, item=item)
+    return SchemaType(name=parts.get("name", "list"), minimum=minimum, maximum=maximum, item=item)

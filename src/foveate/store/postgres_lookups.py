@@ -34,7 +34,7 @@ class LookupFailed(Exception):
     """The connection cannot be used for this lookup; another one may succeed."""
 
 
-class _Lookup(msgspec.Struct, eq=False):
+class _PendingLookup(msgspec.Struct, eq=False):
     future: "asyncio.Future[list[tuple[Any, ...]]]"
     results: "list[PGresult]" = msgspec.field(default_factory=list)
 
@@ -48,7 +48,7 @@ class LookupConnection:
         self._libpq = connection.pgconn
         self._libpq.enter_pipeline_mode()
         self._names: dict[bytes, bytes] = {}
-        self._running: deque[_Lookup] = deque()
+        self._running: deque[_PendingLookup] = deque()
         self._loop = asyncio.get_running_loop()
         self._socket = connection.fileno()
         self._loop.add_reader(self._socket, self._receive)
@@ -59,7 +59,7 @@ class LookupConnection:
         Raises:
             LookupFailed: no rows, since the connection was lost or the query failed; it is closed.
         """
-        lookup = _Lookup(self._loop.create_future())
+        lookup = _PendingLookup(self._loop.create_future())
         self._running.append(lookup)
         try:
             self._send(statement, values)
@@ -114,7 +114,7 @@ class LookupConnection:
         except Exception as error:  # noqa: BLE001 - whatever libpq raises, the callers have another way
             self.close(str(error))
 
-    def _finish(self, lookup: _Lookup) -> None:
+    def _finish(self, lookup: _PendingLookup) -> None:
         from psycopg.pq import ExecStatus
 
         rows = lookup.results[-1]

@@ -50,7 +50,7 @@ def can_render_markdown(display: Display) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class MarkdownBlock:
     """A block of Markdown. `is_joined`: it continues the list or the code of the block before it.
 
     A list has a block for each item, and long code has several: so they are finished piece by piece.
@@ -60,7 +60,7 @@ class Block:
     is_joined: bool = False
 
 
-def split_finished(text: str, *, is_joined: bool = False) -> tuple[list[Block], Block]:
+def split_finished(text: str, *, is_joined: bool = False) -> tuple[list[MarkdownBlock], MarkdownBlock]:
     """Split growing text into blocks that cannot change any more, and the rest.
 
     A block is finished if another block follows it. An incomplete line does not count: it may turn out to be
@@ -71,7 +71,7 @@ def split_finished(text: str, *, is_joined: bool = False) -> tuple[list[Block], 
     joined = [is_joined, *list(starts.values())[1:]]
     ends = [*list(starts)[1:], len(lines)]
     blocks = [
-        Block("".join(lines[start:end]), is_joined=flag)
+        MarkdownBlock("".join(lines[start:end]), is_joined=flag)
         for start, end, flag in zip(starts, ends, joined, strict=True)
     ]
     code, rest = _split_code(blocks.pop())
@@ -94,7 +94,7 @@ def _find_starts(text: str) -> dict[int, bool]:
     return starts
 
 
-def _split_code(block: Block) -> tuple[list[Block], Block]:
+def _split_code(block: MarkdownBlock) -> tuple[list[MarkdownBlock], MarkdownBlock]:
     """Split code that has many lines, between two lines that are not blank, if possible without indentation."""
     tokens = _BLOCK_PARSER.parse(block.text)
     opening, *lines = block.text.splitlines(keepends=True) or [""]
@@ -110,8 +110,8 @@ def _split_code(block: Block) -> tuple[list[Block], Block]:
         return [], block
     cut = (unindented or candidates)[-1]
     return (
-        [Block("".join([opening, *lines[:cut]]), is_joined=block.is_joined)],
-        Block("".join([opening, *lines[cut:]]), is_joined=True),
+        [MarkdownBlock("".join([opening, *lines[:cut]]), is_joined=block.is_joined)],
+        MarkdownBlock("".join([opening, *lines[cut:]]), is_joined=True),
     )
 
 

@@ -14,7 +14,7 @@ from foveate.cli.chat.wrapping import WordWrapper, escape_for_terminal
 from foveate.cli.console import Display, escape_control_chars
 
 if TYPE_CHECKING:
-    from foveate.cli.chat.markdown import Block
+    from foveate.cli.chat.markdown import MarkdownBlock
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _ERASE_LINE_END, _ERASE_BELOW = "\x1b[K", "\x1b[J"
@@ -196,7 +196,7 @@ class _MarkdownWriter:
         ended = self._clock()
         self._next_draw = ended + max(_DRAW_SECONDS, (ended - started) / _MAX_DRAW_SHARE)
 
-    def _draw_block(self, block: "Block", *, is_finished: bool) -> None:
+    def _draw_block(self, block: "MarkdownBlock", *, is_finished: bool) -> None:
         from foveate.cli.chat.markdown import render_blocks
 
         rendered = render_blocks(block.text, Display(columns=_line_columns(self._display()), colours=True))

@@ -75,7 +75,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
+class ConversationFacts:
     """What a conversation says.
 
     `facts` are those of what is still true. `statements` are what people said and the assistant confirmed, in
@@ -98,7 +98,7 @@ def extract_facts(messages: Sequence[Message]) -> tuple[Fact, ...]:
     return read_conversation(messages).facts
 
 
-def read_conversation(messages: Sequence[Message], later: Sequence[Message] = ()) -> Conversation:
+def read_conversation(messages: Sequence[Message], later: Sequence[Message] = ()) -> ConversationFacts:
     """Read `messages`, of which some may no longer be true because of `later` ones."""
     updates = find_updates(complete_ellipses(find_statements([*messages, *later])))
     statements = updates.statements
@@ -137,7 +137,7 @@ def read_conversation(messages: Sequence[Message], later: Sequence[Message] = ()
                 tasks = index, open_tasks
     # Only the last list passed to a todo tool counts.
     collector.add(tasks[0], Speaker.CALL_ARGUMENT, ((FactKind.TASK, task) for task in tasks[1]))
-    return Conversation(
+    return ConversationFacts(
         facts=collector.build_facts(),
         statements=tuple(statements),
         replaced=replaced,

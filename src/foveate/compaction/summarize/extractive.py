@@ -16,7 +16,7 @@ from foveate import formats
 from foveate.budget.sections import check_token_limit
 from foveate.compaction.facts.extract import (
     ALWAYS_CARRIED,
-    Conversation,
+    ConversationFacts,
     Fact,
     RankedFact,
     ToolError,
@@ -132,7 +132,7 @@ class ExtractiveSummary:
     text: str
     facts: tuple[Fact, ...]
     carried: tuple[CarriedLine, ...] = ()
-    conversation: Conversation | None = None
+    conversation: ConversationFacts | None = None
 
 
 def summary_limit_tokens(replaced_tokens: int) -> int:
@@ -423,7 +423,7 @@ _NAMES_START = f"{_SummarySection.NAMES}:"
 _MIN_LINE_TOKENS = 4
 
 
-def _rank_statements(conversation: Conversation) -> list[Statement]:
+def _rank_statements(conversation: ConversationFacts) -> list[Statement]:
     """Statements that are still true, the most useful first.
 
     Labelled ones and those that replace labelled ones, constraints, then the others, each by how much they say

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from foveate.compaction.facts.extract import ALWAYS_CARRIED, Conversation, Fact, RankedFact
+from foveate.compaction.facts.extract import ALWAYS_CARRIED, ConversationFacts, Fact, RankedFact
 from foveate.compaction.facts.mentions import MentionIndex, contains_whole
 from foveate.compaction.facts.texts import message_texts
 from foveate.compaction.summarize.extractive import TokenCounter, select_missing_facts
@@ -137,7 +137,7 @@ def check_relevance(text: str, messages: Sequence[Message], earlier_summary: str
     return "the response has nothing in common with the history"
 
 
-def find_outdated_values(summary: str, conversation: Conversation) -> tuple[str, ...]:
+def find_outdated_values(summary: str, conversation: ConversationFacts) -> tuple[str, ...]:
     """Values in `summary` that only replaced statements have, each with the statement that replaces them."""
     statements, replaced = conversation.statements, conversation.replaced
     current = " ".join(
@@ -159,7 +159,7 @@ def find_missing_facts(
     limit_tokens: int,
     count: TokenCounter,
     max_tokens: int,
-    conversation: Conversation | None = None,
+    conversation: ConversationFacts | None = None,
 ) -> MissingFacts:
     """Find which of the `ranked` facts `summary` omits, and which outdated values of `conversation` it has.
 

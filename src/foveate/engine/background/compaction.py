@@ -18,7 +18,7 @@ from foveate import formats
 from foveate.compaction.clearing import make_clearing_record
 from foveate.compaction.compact import CompactionResult, CompactionRunner
 from foveate.compaction.plan import CompactionCandidate, candidate_threshold_tokens
-from foveate.compaction.schedule import EditPlan, Moment
+from foveate.compaction.schedule import Moment, ScheduledEdits
 from foveate.compaction.store import (
     ClearedBlock,
     Compaction,
@@ -183,7 +183,9 @@ class SessionCompactor:
         elif self.keep_alive is not None:  # by then the cache has been kept alive, or has expired
             self._idle.add(exchange, context, due_at=now + DECISION_SECONDS)
 
-    def keep_alive_pays_more(self, context: RequestContext, assessment: EditAssessment, plan: EditPlan) -> bool:
+    def keep_alive_pays_more(
+        self, context: RequestContext, assessment: EditAssessment, plan: ScheduledEdits
+    ) -> bool:
         """Return whether the planned keep-alive request is worth more than a compaction."""
         if self.keep_alive is None:
             return False

@@ -10,10 +10,10 @@ from foveate.compaction.plan import CompactionPlan, estimate_compaction
 from foveate.compaction.schedule import (
     ClearingOption,
     CompactionOption,
-    EditPlan,
     EditPrices,
     EditState,
     Moment,
+    ScheduledEdits,
     is_judgement_due,
     loss_budget_dollars,
     make_decision,
@@ -61,7 +61,7 @@ class EditAssessment:
 
     def plan(
         self, *, compaction: CompactionOption | None = None, clearable: Sequence[ClearingOption] = ()
-    ) -> EditPlan:
+    ) -> ScheduledEdits:
         state = replace(self.state, compaction=compaction, clearable=clearable)
         return plan_edits(state, self.forecast, self.prices)
 
@@ -75,7 +75,7 @@ class EditAssessment:
         edits = self.plan(compaction=option)
         return self.make_decision(edits) if edits.compacts else None
 
-    def make_decision(self, plan: EditPlan) -> EditDecision:
+    def make_decision(self, plan: ScheduledEdits) -> EditDecision:
         return make_decision(plan, self.state.moment, self.forecast)
 
 

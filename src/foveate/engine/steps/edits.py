@@ -8,7 +8,7 @@ from foveate import formats
 from foveate.compaction.clearing import ClearableBlock, can_clear, find_clearable_blocks
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.plan import CompactionCandidate
-from foveate.compaction.schedule import EditPlan, Moment
+from foveate.compaction.schedule import Moment, ScheduledEdits
 from foveate.compaction.store import ClearedBlock, Compaction, CompactionOutcome, EditDecision
 from foveate.engine.context import RequestContext
 from foveate.engine.options import Clearing
@@ -113,7 +113,7 @@ class EditHistory:
         context: RequestContext,
         clearable: Sequence[ClearableBlock],
         assessment: EditAssessment,
-        plan: EditPlan,
+        plan: ScheduledEdits,
     ) -> Compaction | None:
         blocks = [clearable[number].block for number in plan.cleared]
         return await self._editor.clear_results(context, blocks, assessment.make_decision(plan))

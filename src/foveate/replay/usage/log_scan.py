@@ -215,13 +215,13 @@ def _to_dollars(value: object) -> Decimal | None:
 # --- Codex
 
 
-class _CodexLine(msgspec.Struct):
+class _CodexUsageLine(msgspec.Struct):
     timestamp: Any = None
     type: Any = None
     payload: Any = None
 
 
-_CODEX_DECODER = msgspec.json.Decoder(_CodexLine)
+_CODEX_DECODER = msgspec.json.Decoder(_CodexUsageLine)
 
 
 def _scan_codex(path: Path) -> ScannedLog:
@@ -334,7 +334,7 @@ def _gemini_project(path: Path) -> str:
         return folder.name
 
 
-class _QwenLine(msgspec.Struct, rename="camel"):
+class _QwenUsageLine(msgspec.Struct, rename="camel"):
     uuid: Any = None
     session_id: Any = None
     timestamp: Any = None
@@ -344,7 +344,7 @@ class _QwenLine(msgspec.Struct, rename="camel"):
     usage_metadata: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_QWEN_DECODER = msgspec.json.Decoder(_QwenLine)
+_QWEN_DECODER = msgspec.json.Decoder(_QwenUsageLine)
 
 
 def _scan_qwen_code(path: Path) -> ScannedLog:
@@ -368,7 +368,7 @@ def _scan_qwen_code(path: Path) -> ScannedLog:
 # --- pi
 
 
-class _PiLine(msgspec.Struct, rename="camel"):
+class _PiUsageLine(msgspec.Struct, rename="camel"):
     type: Any = None
     id: Any = None
     timestamp: Any = None
@@ -376,7 +376,7 @@ class _PiLine(msgspec.Struct, rename="camel"):
     message: Any = None
 
 
-_PI_DECODER = msgspec.json.Decoder(_PiLine)
+_PI_DECODER = msgspec.json.Decoder(_PiUsageLine)
 
 
 def _scan_pi(path: Path) -> ScannedLog:

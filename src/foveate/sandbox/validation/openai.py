@@ -15,7 +15,7 @@ from foveate.formats.response.errors import ErrorResponse
 from foveate.model import Format, Ttl
 from foveate.prompt_cache.rules import CachingMode, rules_for
 from foveate.sandbox.models import find_model
-from foveate.sandbox.schema import SchemaError, SchemaPath, ValueType, Violation, schemas_for
+from foveate.sandbox.schema import SchemaError, SchemaPath, SchemaType, Violation, schemas_for
 
 _TYPE_NAMES = {
     "string": "a string",
@@ -121,14 +121,14 @@ def _out_of_range(param: str, schema_error: SchemaError) -> ErrorResponse:
     )
 
 
-def _join_types(types: tuple[ValueType, ...]) -> str:
+def _join_types(types: tuple[SchemaType, ...]) -> str:
     names = [_type_name(value_type) for value_type in types]
     if len(names) == 1:
         return names[0]
     return "one of " + " or ".join([names[0], *(name.partition(" ")[2] for name in names[1:])])
 
 
-def _type_name(value_type: ValueType) -> str:
+def _type_name(value_type: SchemaType) -> str:
     if value_type.item is None:
         return _TYPE_NAMES[value_type.name]
     return f"an array of {_TYPE_NAMES[value_type.item.name].partition(' ')[2]}s"

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from foveate.compaction.forecast import Forecast
-from foveate.compaction.schedule import EditPlan, EditPrices, EditState, Moment, TokenPrices
+from foveate.compaction.schedule import EditPrices, EditState, Moment, ScheduledEdits, TokenPrices
 from foveate.cost.admission import Admission
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.background.compaction import SessionCompactor
@@ -26,7 +26,7 @@ ASSESSMENT = EditAssessment(
     ),
     tokens_per_raw_token=1.0,
 )
-PLAN = EditPlan(compacts=True, gain_dollars=0.3, cost_dollars=0.1)
+PLAN = ScheduledEdits(compacts=True, gain_dollars=0.3, cost_dollars=0.1)
 
 
 class PlannedKeepAlive:
