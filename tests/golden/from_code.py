@@ -13,8 +13,9 @@ import foveate
 from benchmarks.harness import discover
 from foveate import errors
 from foveate.chat.failures import FailureKind
-from foveate.cli import app, exit_codes
+from foveate.cli import app
 from foveate.cli.chat.piped import _EXIT_CODES
+from foveate.cli.shared import exit_codes
 from foveate.gateway.body.errors import BodyRejected
 from foveate.gateway.error_responses import build_error_response, may_retry
 from foveate.model import Format

@@ -9,7 +9,7 @@ from foveate.budget.ladder import BUILT_IN_LADDERS
 from foveate.budget.prompt import Action, LimitSource
 from foveate.budget.sections import Keep, Priority, Stability
 from foveate.chat.failures import FailureKind
-from foveate.cli.chat import commands
+from foveate.cli.chat import slash_commands
 from foveate.compaction.overflow import OnOverflow, OverflowAction
 from foveate.compaction.store import CompactionOutcome
 from foveate.config.effective import SettingSource
@@ -45,7 +45,7 @@ NAMES: dict[str, Iterable[str]] = {
     "cap on unknown price": UnknownPricePolicy,
     "cap scope": CapScope,
     "charge outcome": SettlementOutcome,
-    "chat command": (*commands.COMMANDS, *commands.QUIT_COMMANDS),
+    "chat command": (*slash_commands.COMMANDS, *slash_commands.QUIT_COMMANDS),
     "chat error": FailureKind,
     "compaction outcome": CompactionOutcome,
     "configuration source": SettingSource,

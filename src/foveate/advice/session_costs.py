@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import NamedTuple
 
-from foveate.advice.cache_misses import MissCost, MissCosts
 from foveate.advice.call_rates import input_rates, output_dollars, price_step_excess
 from foveate.advice.context_costs import ContextCosts, ContextPart, PartCost
+from foveate.advice.miss_costs import MissCost, MissCosts
 from foveate.compaction.tool_results import TOOL_RESULT_MAX_PCT
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.rates import EXACT, ZERO

@@ -8,17 +8,14 @@ from pathlib import Path
 import typer
 
 from foveate.cli import (
-    advise,
     agents,
     assemble,
     config,
-    console,
     count,
     demo,
     doctor,
     memory,
     prices,
-    replay,
     sandbox,
     serve,
     service,
@@ -26,13 +23,16 @@ from foveate.cli import (
     store,
     usage,
 )
+from foveate.cli.advise import command as advise
 from foveate.cli.chat import command as chat
-from foveate.cli.command_groups import GroupedCommands, PlainUsageCommand
 from foveate.cli.compactions import command as compactions
 from foveate.cli.cost import command as cost
-from foveate.cli.exit_codes import exit_code, report_errors, report_missing_extras
 from foveate.cli.explain import command as explain
+from foveate.cli.replay import command as replay
 from foveate.cli.run import command as run
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import exit_code, report_errors, report_missing_extras
+from foveate.cli.shared.help import GroupedCommands, PlainUsageCommand
 from foveate.errors import MissingExtra, UnwritableOutput
 
 __all__ = ["app", "main"]

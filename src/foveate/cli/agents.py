@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foveate.cli import console
-from foveate.cli.exit_codes import report_errors
-from foveate.cli.options import ConfigFile, find_config_file
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.options import ConfigFile, find_config_file
 from foveate.errors import NothingKept
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def command(
                 }
             )
             return
-        from foveate.cli.tables import Column, Fit, format_table
+        from foveate.cli.shared.tables import Column, Fit, format_table
 
         rows = [
             (found.agent.word, found.agent.how, _describe_seen(seen.get(found.agent.name)), _status(found))

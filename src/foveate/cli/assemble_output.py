@@ -16,8 +16,8 @@ from foveate.budget.prompt import (
     SectionReport,
     is_near_cap,
 )
-from foveate.cli.console import Display, format_tokens
-from foveate.cli.tables import GAP, BarPart, Cell, Column, Fit, Styled, draw_bar, format_table
+from foveate.cli.shared.console import Display, format_tokens
+from foveate.cli.shared.tables import GAP, BarPart, Cell, Column, Fit, Styled, draw_bar, format_table
 
 _NAME_CELLS, _MIN_NAME_CELLS = 28, 8
 _BAR_CELLS, _MIN_BAR_CELLS = 40, 8

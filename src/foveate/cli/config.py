@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foveate.cli import console
-from foveate.cli.exit_codes import BAD_INPUT, report_errors
-from foveate.cli.options import CONFIG_HELP, find_config_file
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import BAD_INPUT, report_errors
+from foveate.cli.shared.options import CONFIG_HELP, find_config_file
 from foveate.errors import BadOption, BadSetting, FoveateError, UnwritableFile
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def show(file: File = None, json: AsJson = False) -> None:
             return
         display = console.display_for(sys.stdout)
         console.print_text(f"file: {display.escape(str(path)) if path else 'none, defaults apply'}")
-        from foveate.cli.tables import Column, Fit, format_table
+        from foveate.cli.shared.tables import Column, Fit, format_table
 
         columns = (
             Column(heading="setting", fit=Fit.SHORTEN, min_cells=_MIN_KEY_CELLS),

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foveate.cli import console
-from foveate.cli.exit_codes import SOME_FAILED, report_errors
-from foveate.cli.options import MODEL_METAVAR, TOKENIZER_HELP
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.shared.options import MODEL_METAVAR, TOKENIZER_HELP
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 
-from foveate.cli.console import display_for, format_tokens, print_lines
-from foveate.cli.tables import Column, Fit, format_table, style_text
+from foveate.cli.shared.console import display_for, format_tokens, print_lines
+from foveate.cli.shared.tables import Column, Fit, format_table, style_text
 from foveate.tokens.request_count import PartCount, RequestCount
 
 # Parts that are shown only if they are not empty.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate import demo
-from foveate.cli import console
-from foveate.cli.exit_codes import report_errors
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import report_errors
 
 if TYPE_CHECKING:
     from foveate.demo.recording import DemoSession

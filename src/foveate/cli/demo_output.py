@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from decimal import Decimal
 
-from foveate.cli.console import Display
-from foveate.cli.tables import Column, Fit, format_dollar_column, format_table, style_text, wrap_text
+from foveate.cli.shared.console import Display
+from foveate.cli.shared.tables import Column, Fit, format_dollar_column, format_table, style_text, wrap_text
 from foveate.demo.recording import BREAK_EVERY, BREAK_SECONDS, QUESTION_SECONDS, STEP_SECONDS, DemoSession
 from foveate.demo.run import VariantResult, VariantResults
 from foveate.model import Format

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from foveate.cli import console
-from foveate.cli.exit_codes import SOME_FAILED, report_errors
-from foveate.cli.options import ConfigFile, find_config_file
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.shared.options import ConfigFile, find_config_file
 
 
 def command(

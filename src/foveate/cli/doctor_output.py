@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from foveate.cli.console import Display
-from foveate.cli.tables import Cell, Column, Fit, Styled, format_table, style_text
+from foveate.cli.shared.console import Display
+from foveate.cli.shared.tables import Cell, Column, Fit, Styled, format_table, style_text
 from foveate.doctor.findings import Finding, Level
 
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILED: "red"}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foveate.cli import console
 from foveate.cli.count import DEFAULT_MODEL, printable_name
-from foveate.cli.exit_codes import SOME_FAILED, report_errors
-from foveate.cli.options import LOCAL_TIME_HELP, MODEL_METAVAR, UNTIL_NOTE
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.shared.options import LOCAL_TIME_HELP, MODEL_METAVAR, UNTIL_NOTE
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:

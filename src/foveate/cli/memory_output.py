@@ -5,8 +5,8 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from foveate.cli.console import Display, format_tokens
-from foveate.cli.tables import GAP, Cell, Column, Fit, Styled, format_table, join_styled, shorten_middle
+from foveate.cli.shared.console import Display, format_tokens
+from foveate.cli.shared.tables import GAP, Cell, Column, Fit, Styled, format_table, join_styled, shorten_middle
 from foveate.memory.nodes import Node, NoteDocument
 from foveate.memory.parsing.outline import PlanningDate, PlanningKind
 from foveate.memory.views.view import DetailLevel, View

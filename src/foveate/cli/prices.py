@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foveate.cli import console
-from foveate.cli.exit_codes import report_errors
-from foveate.cli.options import ConfigFile, find_config_file
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.options import ConfigFile, find_config_file
+from foveate.cli.shared.tables import Column, Fit, format_table, wrap_text
 from foveate.cli.store import AsJson
-from foveate.cli.tables import Column, Fit, format_table, wrap_text
 from foveate.errors import BadOption
 
 if TYPE_CHECKING:

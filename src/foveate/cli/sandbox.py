@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from foveate.cli import console
-from foveate.cli.exit_codes import report_errors
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import report_errors
 from foveate.errors import BadOption
 
 DEFAULT_PORT = 8790

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foveate.cli import console
-from foveate.cli.exit_codes import report_errors
-from foveate.cli.options import ConfigFile
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.options import ConfigFile
 from foveate.errors import BadOption, CannotListen
 
 if TYPE_CHECKING:

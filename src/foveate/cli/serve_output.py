@@ -11,7 +11,7 @@ from shlex import quote
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from foveate.cli import console
+from foveate.cli.shared import console
 from foveate.web.formatting import export_lines
 
 if TYPE_CHECKING:

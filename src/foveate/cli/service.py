@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foveate.cli import console
-from foveate.cli.exit_codes import SOME_FAILED, report_errors
-from foveate.cli.options import ConfigFile, find_config_file
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.shared.options import ConfigFile, find_config_file
 from foveate.cli.store import AsJson
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def status(json: AsJson = False) -> None:
 
 
 def _print_status(status: "ServiceStatus") -> None:
-    from foveate.cli.tables import Column, Fit, format_table
+    from foveate.cli.shared.tables import Column, Fit, format_table
 
     state = status.state
     if status.since is not None:

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from foveate import status_line
-from foveate.cli import console
-from foveate.cli.exit_codes import report_errors
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.tables import Column, Fit, Styled, format_table
 from foveate.cli.store import AsJson
-from foveate.cli.tables import Column, Fit, Styled, format_table
 from foveate.errors import UpstreamUnreachable
 
 _TIMEOUT_SECONDS = 5.0

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from foveate.cli import console
-from foveate.cli.exit_codes import report_errors
-from foveate.cli.options import find_store_url
-from foveate.cli.tables import Column, format_table
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.options import find_store_url
+from foveate.cli.shared.tables import Column, format_table
 from foveate.errors import BadOption, NothingKept
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foveate.cli import console
-from foveate.cli.exit_codes import report_errors
-from foveate.cli.options import LOCAL_TIME_HELP, UNTIL_NOTE, ConfigFile, find_config_file, find_store_url
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.options import LOCAL_TIME_HELP, UNTIL_NOTE, ConfigFile, find_config_file, find_store_url
 from foveate.cli.store import AsJson, StoreUrl, note_missing_store, run_in_store
 from foveate.errors import BadOption, NothingKept
 
@@ -175,7 +175,7 @@ def _parse_times(
 def _collect_logs(
     agents: frozenset[str], config: Path | None, *, use_cache: bool
 ) -> "tuple[list[LogPlace], CollectedUsage]":
-    from foveate.cli.tables import show_byte_progress
+    from foveate.cli.shared.tables import show_byte_progress
     from foveate.paths import data_folder
     from foveate.replay.local_logs import find_local_logs, list_log_places
     from foveate.replay.usage.cache import UsageCache

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 
-from foveate.cli.console import Display
-from foveate.cli.options import shorten_ids
-from foveate.cli.tables import (
+from foveate.cli.shared.console import Display
+from foveate.cli.shared.options import shorten_ids
+from foveate.cli.shared.tables import (
     Cell,
     Column,
     Fit,

@@ -16,8 +16,8 @@ import pyte
 from foveate.chat.conversation import ChatConversation
 from foveate.chat.costs import ChatObserver
 from foveate.chat.models import ChatConfig
-from foveate.cli.chat.commands import CommandLine, CommandRunner, parse_line
-from foveate.cli.console import Display
+from foveate.cli.chat.slash_commands import CommandLine, CommandRunner, parse_line
+from foveate.cli.shared.console import Display
 from foveate.config.overrides import ServeFlags
 from foveate.cost.ledger import GroupBy
 from foveate.gateway.build import open_gateway

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from foveate import count
-from foveate.cli.console import Display
 from foveate.cli.memory_output import (
     node_lines,
     node_object,
@@ -14,6 +13,7 @@ from foveate.cli.memory_output import (
     view_object,
     view_summary,
 )
+from foveate.cli.shared.console import Display
 from foveate.memory.library import Library
 from foveate.memory.nodes import Node
 from foveate.memory.privacy import Gate

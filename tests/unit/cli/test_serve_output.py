@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from foveate.cli.console import Display
 from foveate.cli.serve_output import GatewayStatus, describe_gateway, started_screen
+from foveate.cli.shared.console import Display
 from foveate.config.cost import CostOptions
 from foveate.config.load import Configuration, parse_settings
 from foveate.config.overrides import LocalModel

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foveate.cli import console
-from foveate.cli.exit_codes import report_errors
-from foveate.cli.options import MODEL_METAVAR, ConfigFile
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.options import MODEL_METAVAR, ConfigFile
 from foveate.errors import BadOption
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from rich.syntax import Syntax
 from rich.theme import Theme
 
 from foveate.cli.chat.wrapping import escape_for_terminal, wrap_text
-from foveate.cli.console import Display
+from foveate.cli.shared.console import Display
 
 # References are off because blocks are rendered one by one, and their definitions would not be shown. Images
 # are off because a terminal cannot show them: they become links. HTML is shown as it is.

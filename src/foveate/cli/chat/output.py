@@ -9,10 +9,10 @@ from foveate.chat.costs import CallTotals, sum_charges_by_model
 from foveate.chat.preview import RequestPreview
 from foveate.chat.requests import ChatRole, ChatTurn, ModelTarget
 from foveate.chat.tokenize import TokenizedText
-from foveate.cli.console import Display, format_tokens
 from foveate.cli.cost import output as cost_output
-from foveate.cli.tables import Column, Fit, format_dollar_column, format_table, style_text, wrap_text
-from foveate.cli.window_chart import WindowChartData, draw_window
+from foveate.cli.shared.console import Display, format_tokens
+from foveate.cli.shared.tables import Column, Fit, format_dollar_column, format_table, style_text, wrap_text
+from foveate.cli.shared.window_chart import WindowChartData, draw_window
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
 from foveate.cost.cap_status import CapStatus

@@ -12,11 +12,11 @@ from typing import TextIO
 from foveate.chat.conversation import ChatAnswer, ChatConversation
 from foveate.chat.failures import FailureKind
 from foveate.chat.responses import FragmentKind, ResponseFragment
-from foveate.cli import console
-from foveate.cli.chat.commands import CommandLine, CommandRunner, parse_line
 from foveate.cli.chat.output import dollars_json
 from foveate.cli.chat.progress import show_progress
-from foveate.cli.exit_codes import BUDGET_EXCEEDED, OK, SOME_FAILED, UPSTREAM_FAILED, exit_code
+from foveate.cli.chat.slash_commands import CommandLine, CommandRunner, parse_line
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import BUDGET_EXCEEDED, OK, SOME_FAILED, UPSTREAM_FAILED, exit_code
 from foveate.errors import FoveateError, UnreadableInput, UnwritableOutput
 
 _READ_BYTES = 64 * 1024

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
 
-from foveate.cli import console
+from foveate.cli.shared import console
 
 _UPDATE_SECONDS = 0.5
 

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from foveate.chat.responses import FragmentKind, ResponseFragment
 from foveate.cli.chat.wrapping import WordWrapper, escape_for_terminal
-from foveate.cli.console import Display, escape_control_chars
+from foveate.cli.shared.console import Display, escape_control_chars
 
 if TYPE_CHECKING:
     from foveate.cli.chat.markdown import MarkdownBlock

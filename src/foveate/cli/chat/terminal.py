@@ -20,14 +20,14 @@ from prompt_toolkit.styles import Style
 from foveate.chat.conversation import ChatAnswer, ChatConversation
 from foveate.chat.models import ChatConfig
 from foveate.chat.preview import RequestPreview
-from foveate.cli import console
-from foveate.cli.chat.commands import CommandLine, CommandRunner, completions, parse_line
 from foveate.cli.chat.history import add_to_history, read_history
 from foveate.cli.chat.output import status_line, summary_lines
 from foveate.cli.chat.progress import show_progress
+from foveate.cli.chat.slash_commands import CommandLine, CommandRunner, completions, parse_line
 from foveate.cli.chat.streaming import AnswerWriter
 from foveate.cli.chat.wrapping import wrap_styled
-from foveate.cli.tables import wrap_text
+from foveate.cli.shared import console
+from foveate.cli.shared.tables import wrap_text
 from foveate.errors import FoveateError
 
 _PROMPT, _CONTINUATION_PROMPT = "> ", "… "

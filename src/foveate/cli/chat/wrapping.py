@@ -6,7 +6,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from foveate.cli.console import escape_control_chars
+from foveate.cli.shared.console import escape_control_chars
 
 # Zero-width joiners are not printable by `isprintable`, but harmless to terminals.
 _JOINERS = frozenset("\u200c\u200d")

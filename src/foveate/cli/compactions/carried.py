@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from foveate.cli.console import Display
-from foveate.cli.tables import style_text, wrap_text
+from foveate.cli.shared.console import Display
+from foveate.cli.shared.tables import style_text, wrap_text
 from foveate.compaction.summarize.extractive import CarriedLine
 
 _INDENT = 2

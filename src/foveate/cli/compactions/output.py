@@ -17,9 +17,9 @@ from foveate.cli.compactions.selection import (
     iterate_compactions,
 )
 from foveate.cli.compactions.undo import UndoResult
-from foveate.cli.console import Display
-from foveate.cli.options import SHORT_ID_CHARS, shorten_ids
-from foveate.cli.tables import (
+from foveate.cli.shared.console import Display
+from foveate.cli.shared.options import SHORT_ID_CHARS, shorten_ids
+from foveate.cli.shared.tables import (
     GAP,
     Cell,
     Column,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from foveate import formats
 from foveate.budget.model_limits import find_context_window
 from foveate.cli.compactions.carried import carried_lines, describe_origin, list_lines
-from foveate.cli.console import Display
-from foveate.cli.options import MAX_LISTED_IDS, resolve_prefix
-from foveate.cli.tables import style_text, wrap_text
+from foveate.cli.shared.console import Display
+from foveate.cli.shared.options import MAX_LISTED_IDS, resolve_prefix
+from foveate.cli.shared.tables import style_text, wrap_text
 from foveate.compaction.boundary import compaction_threshold_tokens
 from foveate.compaction.preview import CompactionPreview, preview_compaction
 from foveate.engine.spending.cost_ceiling import read_cost_parameters

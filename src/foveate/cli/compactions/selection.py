@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf, nextafter
 from typing import TYPE_CHECKING
 
-from foveate.cli.options import MAX_LISTED_IDS, resolve_prefix
+from foveate.cli.shared.options import MAX_LISTED_IDS, resolve_prefix
 from foveate.compaction.store import Compaction, CompactionOutcome, CompactionStore
 from foveate.errors import BadOption
 

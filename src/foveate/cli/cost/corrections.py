@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
-from foveate.cli.console import Display
-from foveate.cli.tables import Column, Fit, format_dollar_column, format_table
+from foveate.cli.shared.console import Display
+from foveate.cli.shared.tables import Column, Fit, format_dollar_column, format_table
 from foveate.cost.ledger import Correction
 from foveate.cost.money import format_dollars
 from foveate.errors import BadOption

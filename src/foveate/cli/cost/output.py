@@ -5,10 +5,18 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from foveate.cli.console import Display
 from foveate.cli.cost.selection import SessionFamily
-from foveate.cli.options import shorten_ids
-from foveate.cli.tables import Cell, Column, Fit, Styled, format_amount, format_dollar_column, format_table
+from foveate.cli.shared.console import Display
+from foveate.cli.shared.options import shorten_ids
+from foveate.cli.shared.tables import (
+    Cell,
+    Column,
+    Fit,
+    Styled,
+    format_amount,
+    format_dollar_column,
+    format_table,
+)
 from foveate.cost.cap_status import CapLevel, CapStatus, CapUse, describe_cap
 from foveate.cost.caps import CapScope
 from foveate.cost.ledger import GroupBy

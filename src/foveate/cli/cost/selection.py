@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
-from foveate.cli.options import resolve_prefix
+from foveate.cli.shared.options import resolve_prefix
 from foveate.cost.ledger import GroupBy, Ledger
 from foveate.cost.report import CostReport
 from foveate.errors import BadOption

@@ -11,9 +11,9 @@ import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from foveate import formats
-from foveate.cli.console import Display, format_tokens
-from foveate.cli.options import MAX_LISTED_IDS, resolve_prefix
-from foveate.cli.tables import style_text, wrap_text
+from foveate.cli.shared.console import Display, format_tokens
+from foveate.cli.shared.options import MAX_LISTED_IDS, resolve_prefix
+from foveate.cli.shared.tables import style_text, wrap_text
 from foveate.errors import BadOption
 from foveate.model import CacheUsage, Usage
 from foveate.prompt_cache.misses.causes import DifferenceSide

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foveate.cli import console
 from foveate.cli.count import STANDARD_INPUT, printable_name
-from foveate.cli.exit_codes import report_errors
-from foveate.cli.options import MODEL_METAVAR
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.options import MODEL_METAVAR
 from foveate.cli.store import StoreUrl, run_in_store
 from foveate.errors import BadOption, MalformedRequest, NothingKept, UnreadableInput
 

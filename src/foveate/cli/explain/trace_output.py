@@ -7,11 +7,11 @@ from decimal import Decimal
 import msgspec
 from rich.cells import cell_len
 
-from foveate.cli.console import Display, format_tokens
 from foveate.cli.cost.corrections import correction_lines, correction_object
 from foveate.cli.explain.traces import PricedEdit, SessionHistory, TracedRequest, price_edits
-from foveate.cli.options import SHORT_ID_CHARS, shorten_ids
-from foveate.cli.tables import (
+from foveate.cli.shared.console import Display, format_tokens
+from foveate.cli.shared.options import SHORT_ID_CHARS, shorten_ids
+from foveate.cli.shared.tables import (
     GAP,
     Column,
     Fit,
@@ -20,7 +20,7 @@ from foveate.cli.tables import (
     style_text,
     wrap_text,
 )
-from foveate.cli.window_chart import WindowChartData, draw_window
+from foveate.cli.shared.window_chart import WindowChartData, draw_window
 from foveate.compaction.inspection import EditGain, edit_noun
 from foveate.cost.ledger import Correction
 from foveate.cost.savings import add_savings

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from foveate.cli.options import MAX_LISTED_IDS, resolve_prefix, shorten_ids
+from foveate.cli.shared.options import MAX_LISTED_IDS, resolve_prefix, shorten_ids
 from foveate.cost.money import format_dollars
 from foveate.errors import BadOption
 from foveate.model import Savings

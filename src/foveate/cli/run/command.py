@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foveate.cli import console
-from foveate.cli.command_groups import PlainUsageCommand
-from foveate.cli.exit_codes import report_errors
-from foveate.cli.options import ConfigFile, find_config_file
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import report_errors
+from foveate.cli.shared.help import PlainUsageCommand
+from foveate.cli.shared.options import ConfigFile, find_config_file
 from foveate.errors import BadOption, FoveateError
 
 if TYPE_CHECKING:
     from foveate.agents.catalog import Agent
     from foveate.agents.launch import LaunchPlan
     from foveate.agents.run_prefix import RunPrefix
-    from foveate.agents.summary import RunSummary
+    from foveate.agents.run_summary import RunSummary
     from foveate.cli.run.gateway import ConfiguredGateway, RunGateway
 
 CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -201,7 +201,7 @@ def _read_summary(
     started_at: float,
 ) -> "RunSummary | None":
     """Read what the run cost. A store that cannot be read must not change the exit code of the agent."""
-    from foveate.agents.summary import RunSummary, read_run
+    from foveate.agents.run_summary import RunSummary, read_run
     from foveate.cli.store import run_in_store
     from foveate.errors import NothingKept
 

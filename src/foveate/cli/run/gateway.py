@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Thread
 
 import foveate
-from foveate.cli import console
+from foveate.cli.shared import console
 from foveate.errors import GatewayNotStarted, UnwritableFile
 from foveate.extras import check_gateway
 from foveate.paths import data_folder

@@ -7,9 +7,9 @@ from shlex import join, quote
 
 from foveate.agents.catalog import Agent
 from foveate.agents.launch import LaunchPlan
-from foveate.agents.summary import RunSummary, find_advice
-from foveate.cli.console import Display
-from foveate.cli.tables import format_amount, style_text
+from foveate.agents.run_summary import RunSummary, find_advice
+from foveate.cli.shared.console import Display
+from foveate.cli.shared.tables import format_amount, style_text
 
 
 def plan_lines(plan: LaunchPlan) -> Iterator[str]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from foveate.chat.responses import FragmentKind, ResponseFragment
 from foveate.cli.chat.streaming import AnswerWriter
-from foveate.cli.console import Display
+from foveate.cli.shared.console import Display
 from tests.support.harness.example_limits import limit_examples
 
 ANSWER = """\

@@ -1,5 +1,5 @@
 from foveate.cli.compactions.carried import carried_lines
-from foveate.cli.console import Display
+from foveate.cli.shared.console import Display
 from foveate.compaction.summarize.extractive import CarriedLine
 
 DISPLAY = Display(columns=50)

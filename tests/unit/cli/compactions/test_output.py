@@ -17,8 +17,8 @@ from foveate.cli.compactions.output import (
     undo_object,
 )
 from foveate.cli.compactions.undo import UndoResult
-from foveate.cli.console import Display
-from foveate.cli.options import shorten_ids
+from foveate.cli.shared.console import Display
+from foveate.cli.shared.options import shorten_ids
 from foveate.compaction.inspection import (
     OUTCOME_MEANINGS,
     CompactionContents,

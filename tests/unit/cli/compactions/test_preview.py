@@ -4,7 +4,7 @@ import re
 import pytest
 
 from foveate.cli.compactions.preview import load_preview, preview_lines, preview_object
-from foveate.cli.console import Display
+from foveate.cli.shared.console import Display
 from foveate.compaction.boundary import compaction_threshold_tokens
 from foveate.errors import BadOption
 from foveate.model import Format

@@ -6,9 +6,9 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.cli.console import Display
 from foveate.cli.cost.output import cap_lines, cap_object, report_lines, report_notes, report_object
 from foveate.cli.cost.selection import SessionFamily
+from foveate.cli.shared.console import Display
 from foveate.cost.cap_status import CallerSummary, CapLevel, CapStatus, CapUse, compute_cap_status
 from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import GroupBy

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from foveate.cli.console import Display
 from foveate.cli.explain.trace_output import TraceFormatter, request_object, session_object, sessions_object
 from foveate.cli.explain.traces import BackgroundCalls, SessionHistory, TracedRequest, price_edits
+from foveate.cli.shared.console import Display
 from foveate.compaction.inspection import EditGain, RealizedGain
 from foveate.model import CacheUsage, ComparisonOutcome, Savings
 from foveate.session.traces import ChargedTrace, Trace, TracedCharge, TracedSession

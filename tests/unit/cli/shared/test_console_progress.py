@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from foveate.cli.console import show_progress
+from foveate.cli.shared.console import show_progress
 
 
 class SlowTerminal(io.StringIO):

@@ -5,7 +5,7 @@ from decimal import Decimal
 import msgspec
 import pytest
 
-from foveate.agents.summary import RunSummary, find_advice, summarize_run
+from foveate.agents.run_summary import RunSummary, find_advice, summarize_run
 from foveate.cost.ledger import Call, Category, Charge
 from foveate.model import CacheUsage, ComparisonOutcome, Savings, Usage
 from foveate.prompt_cache.misses.causes import MissCause, describe_cause

@@ -10,7 +10,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from foveate.cli import app
-from foveate.cli.command_groups import COMMAND_GROUPS
+from foveate.cli.shared.help import COMMAND_GROUPS
 
 
 def get_commands() -> dict[str, Any]:

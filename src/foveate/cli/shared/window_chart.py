@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from foveate.cli.console import Display, format_tokens
-from foveate.cli.tables import (
+from foveate.cli.shared.console import Display, format_tokens
+from foveate.cli.shared.tables import (
     BarPart,
     Cell,
     Column,

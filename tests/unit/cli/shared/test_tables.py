@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from foveate.cli.console import Display, display_for
-from foveate.cli.tables import (
+from foveate.cli.shared.console import Display, display_for
+from foveate.cli.shared.tables import (
     BarPart,
     Column,
     Fit,
@@ -183,6 +183,6 @@ def test_an_amount_in_a_sentence_has_no_needless_decimals() -> None:
 
 @pytest.mark.process
 def test_importing_the_module_does_not_import_rich() -> None:
-    script = "import foveate.cli.tables, sys; sys.exit('rich' in sys.modules)"
+    script = "import foveate.cli.shared.tables, sys; sys.exit('rich' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

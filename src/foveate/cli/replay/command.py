@@ -14,10 +14,10 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from foveate.cli import console
-from foveate.cli.exit_codes import SOME_FAILED, report_errors
-from foveate.cli.options import MODEL_METAVAR, ConfigFile, find_config_file
-from foveate.cli.tables import show_byte_progress
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.shared.options import MODEL_METAVAR, ConfigFile, find_config_file
+from foveate.cli.shared.tables import show_byte_progress
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ def _nothing_replayed_reason(report: "ReplayReport", files: list[str], source: "
 
 
 def _print_report(report: "ReplayReport", *, as_json: bool, each: bool) -> None:
-    from foveate.cli.replay_output import ReplayFormatter, report_object
+    from foveate.cli.replay.output import ReplayFormatter, report_object
 
     if as_json:
         console.print_object(report_object(report))

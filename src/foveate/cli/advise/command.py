@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foveate.cli import console
-from foveate.cli.exit_codes import SOME_FAILED, report_errors
-from foveate.cli.options import ConfigFile, find_config_file
-from foveate.cli.tables import show_byte_progress
+from foveate.cli.shared import console
+from foveate.cli.shared.exit_codes import SOME_FAILED, report_errors
+from foveate.cli.shared.options import ConfigFile, find_config_file
+from foveate.cli.shared.tables import show_byte_progress
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def command(
         period = Period(now - shown_days * _DAY_SECONDS if shown_days is not None else 0.0, now)
         advice = _advise(paths or [], sources, settings, period)
         _check_calls(advice, paths or [], shown_days)
-        from foveate.cli.advise_output import AdviceFormatter, advice_object
+        from foveate.cli.advise.output import AdviceFormatter, advice_object
 
         report = advice_object(advice, shown_days, str(file or ""))
         if not json:
@@ -307,7 +307,7 @@ def _is_interactive() -> bool:
 def _diff_lines(before: bytes, after: bytes, name: str) -> list[str]:
     from difflib import unified_diff
 
-    from foveate.cli.tables import style_text
+    from foveate.cli.shared.tables import style_text
 
     display = console.display_for(sys.stdout)
     styles = {"+": "green", "-": "red"}

@@ -1,7 +1,7 @@
 """Chart of a context window."""
 
-from foveate.cli.console import Display
-from foveate.cli.window_chart import WindowChartData, draw_window
+from foveate.cli.shared.console import Display
+from foveate.cli.shared.window_chart import WindowChartData, draw_window
 
 
 def test_a_bar_spans_the_window_and_shows_every_part() -> None:

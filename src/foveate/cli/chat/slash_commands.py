@@ -11,7 +11,7 @@ from foveate.chat.conversation import ChatConversation
 from foveate.chat.models import ChatConfig, find_closest_name
 from foveate.chat.preview import RequestPreview
 from foveate.cli.chat import output as lines
-from foveate.cli.console import Display
+from foveate.cli.shared.console import Display
 from foveate.config.overrides import LOCAL_UPSTREAM
 from foveate.cost.cap_status import CapStatus, CapUse
 from foveate.cost.caps import Cap, CapScope, utc_day

@@ -15,7 +15,7 @@ from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
-from foveate.cli.console import Display
+from foveate.cli.shared.console import Display
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

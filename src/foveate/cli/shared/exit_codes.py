@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import typer
 
-from foveate.cli import console
+from foveate.cli.shared import console
 from foveate.errors import BudgetExceeded, FoveateError, InputError, UnwritableOutput, UpstreamError
 from foveate.extras import to_missing_extra
 

@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.cli.console import Display
-from foveate.cli.replay_output import ReplayFormatter, report_object
+from foveate.cli.replay.output import ReplayFormatter, report_object
+from foveate.cli.shared.console import Display
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.replay.outcomes import Outcome, Placeholders, ReplayedSession
 from foveate.replay.parallel import SessionResult

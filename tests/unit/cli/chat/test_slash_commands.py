@@ -14,9 +14,9 @@ from foveate.chat.costs import CallTotals, ChatObserver, sum_charges, sum_charge
 from foveate.chat.models import find_closest_name
 from foveate.chat.preview import RequestPreview
 from foveate.cli.chat import output
-from foveate.cli.chat.commands import COMMANDS, CommandLine, completions, parse_line
 from foveate.cli.chat.history import add_to_history, read_history
-from foveate.cli.console import Display
+from foveate.cli.chat.slash_commands import COMMANDS, CommandLine, completions, parse_line
+from foveate.cli.shared.console import Display
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
 from foveate.cost.admission import Settlement, SettlementOutcome

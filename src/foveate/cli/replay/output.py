@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
-from foveate.cli.console import Display
-from foveate.cli.tables import (
+from foveate.cli.shared.console import Display
+from foveate.cli.shared.tables import (
     Column,
     Fit,
     format_dollar_column,

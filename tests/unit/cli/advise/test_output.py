@@ -4,13 +4,13 @@ from dataclasses import replace
 from decimal import Decimal
 
 from foveate.advice.advise import Advice, Simulation, Spend, SpendReport
-from foveate.advice.cache_misses import MissCost
 from foveate.advice.candidates import Candidate, Mechanism
 from foveate.advice.context_costs import ContextPart, PartCost, PartKind
+from foveate.advice.miss_costs import MissCost
 from foveate.advice.session_costs import CostBreakdown, SimulatedCost
 from foveate.advice.settings_choice import CandidateResult, CombinationResult
-from foveate.cli.advise_output import AdviceFormatter, advice_object
-from foveate.cli.console import Display
+from foveate.cli.advise.output import AdviceFormatter, advice_object
+from foveate.cli.shared.console import Display
 
 CANDIDATE = Candidate(
     name="a setting",

@@ -1,0 +1,1 @@
+"""`foveate advise`: which settings would have saved most in recorded sessions."""

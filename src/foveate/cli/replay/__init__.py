@@ -1,0 +1,1 @@
+"""`foveate replay`: what recorded sessions would have cost under each policy."""

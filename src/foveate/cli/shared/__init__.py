@@ -1,0 +1,1 @@
+"""What commands share: the terminal, tables, options, exit codes and help."""
