@@ -29,12 +29,10 @@ from benchmarks.recorded import DATA
 from foveate.compaction.forecast import ActivityPrior
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.model import CacheUsage
-from foveate.replay.cost_sum import CostSum
+from foveate.replay.outcomes import CostSum
 from foveate.replay.recording import Recording
 from foveate.replay.run import drop_unpriced_tiers
-from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts
 from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY, AdaptiveRun
-from foveate.replay.simulator.compactions import MessageReader
 from foveate.replay.simulator.cost_policy import CostTrigger, FindRates, forecast_from_prior
 from foveate.replay.simulator.editing_run import (
     EditingMoment,
@@ -43,6 +41,8 @@ from foveate.replay.simulator.editing_run import (
     HistoryEdits,
     WindowTrigger,
 )
+from foveate.replay.simulator.history_edits import MessageReader
+from foveate.replay.simulator.prompts import AbbreviatedPrompts
 from foveate.replay.simulator.reconstruct import ReconstructedCall, find_rates, reconstruct_calls
 
 RECORDED, DEFAULTS, WINDOW, OURS, HINDSIGHT = "recorded", "defaults", "window 75%", "ours", "hindsight"

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from foveate.compaction.schedule import Moment
 from foveate.compaction.staleness import CLEARED_PREFIX
-from foveate.replay.simulator.compactions import SimulatedCompaction, simulate_compaction
 from foveate.replay.simulator.editing_run import (
     NO_EDITS,
     ClearedResult,
@@ -14,6 +13,7 @@ from foveate.replay.simulator.editing_run import (
     SentResult,
     decide_by_threshold,
 )
+from foveate.replay.simulator.history_edits import SimulatedCompaction, simulate_compaction
 
 TRIGGERS = tuple(range(30_000, 160_000, 10_000))
 CLEARING_AGES = (5, 10, 20)

@@ -19,9 +19,8 @@ from typing import TypeVar
 from benchmarks.harness import BadData, Cell, Report
 from benchmarks.recorded import DATA
 from foveate.cost.pricing.price_book import PriceBook
-from foveate.replay.outcomes import ReplayedSession
+from foveate.replay.outcomes import Policy, ReplayedSession
 from foveate.replay.parallel import replay_sessions
-from foveate.replay.policies import Policy
 from foveate.replay.recording import Recording
 from foveate.replay.recording_files import find_files, group_sessions, read_session
 from foveate.replay.run import ReplayOptions, replay_recording

@@ -13,7 +13,7 @@ import foveate
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.formats.response.usage import parse_usage
 from foveate.model import Format
-from foveate.replay.policies import Policy
+from foveate.replay.outcomes import Policy
 from foveate.replay.recording import RecordedCall, RecordedMessage, Recording
 from foveate.replay.recording_files import read_recordings
 from foveate.replay.run import ReplayOptions, replay_recording

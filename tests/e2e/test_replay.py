@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from foveate.cli import app
+from foveate.replay.outcomes import Policy
 from foveate.replay.parallel import replay_sessions
-from foveate.replay.policies import Policy
 from foveate.replay.recording_files import find_files, group_sessions
 from foveate.replay.run import ReplayOptions
 from tests.support.processes.commands import ESCAPE, Outcome, on_terminal, spawn

@@ -27,7 +27,7 @@ from foveate.memory.views.view import DetailLevel, ViewFormat
 from foveate.model import Format, Savings, Ttl
 from foveate.prompt_cache.hit_ratio import HitRatioLevel
 from foveate.prompt_cache.misses.causes import MissCause
-from foveate.replay.policies import ALL, Policy
+from foveate.replay.outcomes import ALL, Policy
 from foveate.replay.recording import MissingPart, RecordingSource
 from foveate.sandbox.http import SandboxProvider
 from foveate.sandbox.script import STEP_HEADER

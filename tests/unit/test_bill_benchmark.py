@@ -4,9 +4,9 @@ from benchmarks.bill import HINDSIGHT, RECORDED, _bill_session
 from benchmarks.bill_policies import ClearByAge, ClearToolUses, NoEdits
 from foveate.compaction.schedule import Moment
 from foveate.cost.pricing.price_book import PriceBook
-from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts
 from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY, AdaptiveRun
 from foveate.replay.simulator.editing_run import EditingMoment, EditingRun, EditPolicy, HistoryEdits
+from foveate.replay.simulator.prompts import AbbreviatedPrompts
 from foveate.replay.simulator.reconstruct import reconstruct_calls
 from tests.support.scenarios.recorded_sessions import PlannedTurn, make_recording
 

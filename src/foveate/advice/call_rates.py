@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from foveate.cost.pricing.rates import TokenKind
 from foveate.model import CacheUsage
-from foveate.replay.cost_sum import CallRates
+from foveate.replay.outcomes import CallRates
 
 
 class InputRates(NamedTuple):

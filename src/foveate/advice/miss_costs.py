@@ -13,8 +13,7 @@ from foveate.prompt_cache.misses.explain import NoMiss, explain_miss
 from foveate.prompt_cache.misses.snapshot import RequestSnapshot
 from foveate.prompt_cache.prompt.parameters import CacheParameter
 from foveate.prompt_cache.rules import CachingMode
-from foveate.replay.simulator.abbreviated_prompt import build_prompt, build_tail
-from foveate.replay.simulator.breakpoints import with_breakpoints
+from foveate.replay.simulator.prompts import build_prompt, build_tail, with_breakpoints
 from foveate.replay.simulator.reconstruct import (
     ReconstructedCall,
     UsageFinding,

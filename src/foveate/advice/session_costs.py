@@ -13,14 +13,14 @@ from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.rates import EXACT, ZERO
 from foveate.engine.options import AgentOptions
 from foveate.model import CacheUsage, Usage
-from foveate.replay.cost_sum import CallRates, CallRatesCache, CostSum
+from foveate.replay.outcomes import CallRates, CallRatesCache, CostSum
 from foveate.replay.recording import RecordedCall, Recording, RecordingSource
 from foveate.replay.run import drop_unpriced_tiers, infer_hidden_tokens
-from foveate.replay.simulator.breakpoints import rules_at
 from foveate.replay.simulator.editing_run import context_window_tokens
-from foveate.replay.simulator.gateway_runs import GatewayRun, start_gateway_runs
+from foveate.replay.simulator.history_edits import ResultTruncation
+from foveate.replay.simulator.prompts import rules_at
 from foveate.replay.simulator.reconstruct import ReconstructedCall, reconstruct_calls
-from foveate.replay.simulator.tool_results import ResultTruncation
+from foveate.replay.simulator.runs import GatewayRun, start_gateway_runs
 
 
 class Period(NamedTuple):

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from foveate.cost.pricing.price_book import PriceBook
     from foveate.replay.local_logs import LogPlace
     from foveate.replay.usage.collect import CollectedUsage
-    from foveate.replay.usage.records import UsageRecord
-    from foveate.replay.usage.report import ReportKind
+    from foveate.replay.usage.report import ReportKind, UsageRecord
     from foveate.store import Store
 
 _CACHE_NAME = "usage-cache.msgpack"
@@ -89,8 +88,7 @@ def command(
         from time import time
 
         from foveate.cli.usage_output import report_csv, report_lines, report_notes, report_object
-        from foveate.replay.usage.records import merge_ledger
-        from foveate.replay.usage.report import build_usage_report
+        from foveate.replay.usage.report import build_usage_report, merge_ledger
 
         now, kind, zone = time(), _parse_kind(report), _parse_zone(timezone)
         start, end = _parse_times(since, until, zone, now)
@@ -178,8 +176,7 @@ def _collect_logs(
     from foveate.cli.shared.tables import show_byte_progress
     from foveate.paths import data_folder
     from foveate.replay.local_logs import find_local_logs, list_log_places
-    from foveate.replay.usage.cache import UsageCache
-    from foveate.replay.usage.collect import LogCollector
+    from foveate.replay.usage.collect import LogCollector, UsageCache
 
     home, folder = Path.home(), data_folder(os.environ, sys.platform)
     places = [place for place in find_local_logs(os.environ, home) if not agents or place.agent in agents]
@@ -231,8 +228,8 @@ def _read_ledger(store: str | None, start: float | None, end: float | None) -> "
     url = find_store_url(store) or os.environ.get("FOVEATE_STORE") or str(_default_store())
     if store is None and "postgres" not in url and not Path(url.removeprefix(_SQLITE_PREFIX)).exists():
         return []  # without importing the database driver
-    from foveate.replay.usage.pricing import to_record
-    from foveate.replay.usage.records import MAX_MATCH_SECONDS
+    from foveate.replay.usage.log_scan import to_record
+    from foveate.replay.usage.report import MAX_MATCH_SECONDS
 
     async def read(opened_store: "Store") -> "list[UsageRecord]":
         charges = opened_store.ledger.list_charges(

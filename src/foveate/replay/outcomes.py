@@ -1,13 +1,199 @@
-"""Outcomes of a replay: usage and cost of a session under each policy, and checks against the recorded cost."""
+"""Outcomes of a replay: the policies, the cost of simulated calls, and checks against the recorded cost."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from enum import StrEnum
 
 from foveate.compaction.store import EditDecision
-from foveate.cost.pricing.rates import EXACT, ZERO
-from foveate.replay.policies import Policy
+from foveate.cost.pricing.price_book import PriceBook
+from foveate.cost.pricing.rates import EXACT, ZERO, Rates, TokenKind
+from foveate.errors import BadOption
+from foveate.formats.response.usage import BillableUnit, split_usage
+from foveate.model import CacheUsage, Usage
 from foveate.replay.recording import MissingPart, RecordingSource, UnreadableLine
+
+
+class Policy(StrEnum):
+    RECORDED = "recorded"
+    GATEWAY = "gateway"
+    GATEWAY_COMPACTION = "gateway-compaction"
+    GATEWAY_COST = "gateway-cost"
+    NONE = "none"
+    MARKERS = "markers"
+    MARKERS_1H = "markers-1h"
+    ADAPTIVE = "adaptive"
+    ADAPTIVE_COMPACTION = "fold"
+
+    @property
+    def meaning(self) -> str:
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Policy.RECORDED: "the requests as the client sent them",
+    Policy.GATEWAY: "the gateway with this configuration",
+    Policy.GATEWAY_COMPACTION: "the gateway with this configuration and with compaction: a summary replaces "
+    "old history when requests get long",
+    Policy.GATEWAY_COST: "the gateway with this configuration, which also compacts and clears tool results "
+    "whenever that is expected to save money",
+    Policy.NONE: "no prompt cache",
+    Policy.MARKERS: "fixed breakpoints after the tools, the system prompt and the history, with a 5-minute TTL",
+    Policy.MARKERS_1H: "the same breakpoints with a 1-hour TTL",
+    Policy.ADAPTIVE: "Foveate's breakpoints instead of the client's, with TTLs that fit the session's pauses",
+    Policy.ADAPTIVE_COMPACTION: "adaptive, with compaction",
+}
+
+ALL = "all"
+
+
+def parse_policies(text: str) -> tuple[Policy, ...]:
+    """Parse a comma-separated list of policies, in the order of the enum.
+
+    Raises:
+        BadOption: a policy is unknown, or none is named.
+    """
+    names = [name.strip().lower() for name in text.split(",") if name.strip()]
+    if not names:
+        raise BadOption(f"--policy takes one or more of {_list_policies()}")
+    if ALL in names:
+        return tuple(Policy)
+    for name in names:
+        if name not in tuple(Policy):
+            raise BadOption(f"--policy takes {_list_policies()}, not {name!r}")
+    return tuple(policy for policy in Policy if policy in names)
+
+
+def _list_policies() -> str:
+    return ", ".join((*Policy, ALL))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallRates:
+    """The rates of a call, and the input sizes from which on all of it costs more."""
+
+    rates: Rates
+    price_steps: tuple[int, ...]
+
+    def covers(self, usage: Usage) -> bool:
+        """Return whether a usage consists of tokens only, all of kinds with a rate, in one call.
+
+        A price that the usage itself states is ignored.
+        """
+        if BillableUnit.REQUESTS in self.rates.by_kind:
+            return False
+        first, *more = split_usage(usage)
+        if more or first.units or first.region or first.usage is not usage:
+            return False
+        by_kind, cache = self.rates.by_kind, usage.cache
+        return (
+            TokenKind.UNCACHED in by_kind
+            and TokenKind.OUTPUT in by_kind
+            and (TokenKind.WRITTEN_5M in by_kind or not cache.written_5m)
+            and (TokenKind.WRITTEN_1H in by_kind or not cache.written_1h)
+        )
+
+
+class CallRatesCache:
+    """The rates of calls from a price book, each made once."""
+
+    def __init__(self, book: PriceBook) -> None:
+        self._book = book
+        self._by_rates: dict[int, CallRates] = {}
+
+    def find(self, model: str, *, provider: str, at: float, tier: str = "") -> CallRates | None:
+        """The rates of such a call at that time; None if they are unknown."""
+        rates = self._book.rates(model, provider=provider, at=at, tier=tier)
+        if rates is None:
+            return None
+        call_rates = self._by_rates.get(id(rates))  # `CallRates` holds the rates, so their id cannot be reused
+        if call_rates is None:
+            steps = sorted({step.over_tokens for rate in rates.by_kind.values() for step in rate.tiers})
+            call_rates = self._by_rates[id(rates)] = CallRates(rates, tuple(steps))
+        return call_rates
+
+
+class CostSum:
+    """Sums the cost of calls: adds up tokens with the same price first, and multiplies once."""
+
+    def __init__(self, book: PriceBook) -> None:
+        self._rates = CallRatesCache(book)
+        self._sums: dict[tuple[int, int], _TokenSums] = {}
+
+    def add(
+        self,
+        usage: CacheUsage,
+        output_tokens: int,
+        *,
+        model: str,
+        provider: str,
+        at: float,
+        reasoning_tokens: int = 0,
+        tier: str = "",
+    ) -> bool:
+        """Add a call, and return whether its price is known."""
+        rates = self._rates.find(model, provider=provider, at=at, tier=tier)
+        if rates is None:
+            return False
+        self.add_at_rates(rates, usage, output_tokens, reasoning_tokens)
+        return True
+
+    def add_at_rates(
+        self, rates: CallRates, usage: CacheUsage, output_tokens: int, reasoning_tokens: int = 0
+    ) -> None:
+        size = usage.input_tokens
+        key = id(rates.rates), bisect_right(rates.price_steps, size - 1) if rates.price_steps else 0
+        added = self._sums.get(key)
+        if added is None:
+            added = self._sums[key] = _TokenSums(rates.rates, size)
+        added.add(usage, output_tokens, reasoning_tokens)
+
+    @property
+    def dollars(self) -> Decimal | None:
+        """The total; None if a kind of token has no price."""
+        total = ZERO
+        for added in self._sums.values():
+            dollars = added.dollars
+            if dollars is None:
+                return None
+            total = EXACT.add(total, dollars)
+        return total
+
+
+class _TokenSums:
+    __slots__ = ("_counts", "_prices_reasoning", "_rates", "_size")
+
+    def __init__(self, rates: Rates, size: int) -> None:
+        self._rates = rates
+        self._prices_reasoning = TokenKind.REASONING in rates.by_kind
+        self._size = size
+        self._counts = [0] * 6
+
+    def add(self, usage: CacheUsage, output_tokens: int, reasoning_tokens: int) -> None:
+        counts = self._counts
+        reasoning = min(reasoning_tokens, output_tokens) if self._prices_reasoning else 0
+        counts[0] += usage.uncached
+        counts[1] += usage.read
+        counts[2] += usage.written_5m
+        counts[3] += usage.written_1h
+        counts[4] += output_tokens - reasoning
+        counts[5] += reasoning
+
+    @property
+    def dollars(self) -> Decimal | None:
+        by_kind, total = self._rates.by_kind, ZERO
+        for kind, count in zip(TokenKind, self._counts, strict=True):
+            rate = by_kind.get(kind)
+            if (
+                rate is None and kind is TokenKind.READ
+            ):  # many hosts give no discount, and reads never cost more
+                rate = by_kind.get(TokenKind.UNCACHED)
+            if rate is None and count:
+                return None
+            if rate is not None and count:
+                total = EXACT.add(total, EXACT.multiply(rate.at(self._size), count))
+        return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from foveate.config.files import open_replacement
 from foveate.errors import BadOption
 from foveate.extras import install_command
-from foveate.replay.outcomes import ContextPoint, Outcome, ReplayedSession
-from foveate.replay.policies import Policy
+from foveate.replay.outcomes import ContextPoint, Outcome, Policy, ReplayedSession
 from foveate.replay.report import ReplayReport
 
 if TYPE_CHECKING:

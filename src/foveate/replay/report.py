@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from foveate.engine.options import AgentOptions, Clearing
-from foveate.replay.outcomes import CostCheck, Outcome, Placeholders, ReplayedSession, sum_outcomes
+from foveate.replay.outcomes import CostCheck, Outcome, Placeholders, Policy, ReplayedSession, sum_outcomes
 from foveate.replay.parallel import SessionResult
-from foveate.replay.policies import Policy
 from foveate.replay.recording import UnreadableLine
 from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY, keeps_client_breakpoints
 

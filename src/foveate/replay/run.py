@@ -19,19 +19,20 @@ from foveate.cost.pricing.price_facts import states_its_price
 from foveate.cost.pricing.rates import EXACT, ZERO
 from foveate.engine.options import AgentOptions
 from foveate.model import CacheUsage, Usage
-from foveate.replay.cost_sum import CallRates, CallRatesCache, CostSum
 from foveate.replay.outcomes import (
+    CallRates,
+    CallRatesCache,
     ContextPoint,
     CostCheck,
+    CostSum,
     EditOutcome,
     Outcome,
     Placeholders,
+    Policy,
     ReplayedSession,
 )
-from foveate.replay.policies import Policy
 from foveate.replay.recording import MissingPart, RecordedCall, Recording, RecordingSource
 from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY
-from foveate.replay.simulator.breakpoints import rules_at
 from foveate.replay.simulator.editing_run import (
     SimulatedCall,
     SimulatedEdit,
@@ -39,13 +40,14 @@ from foveate.replay.simulator.editing_run import (
     context_window_tokens,
 )
 from foveate.replay.simulator.message_sizes import MessageSizer
-from foveate.replay.simulator.policy_runs import PolicyRun, start_runs
+from foveate.replay.simulator.prompts import rules_at
 from foveate.replay.simulator.reconstruct import (
     ReconstructedCall,
     UsageFinding,
     convert_to_model,
     reconstruct_calls,
 )
+from foveate.replay.simulator.runs import PolicyRun, start_runs
 
 # Maximum relative difference from the recorded total.
 _TOLERANCE_SHARE = Decimal("0.005")

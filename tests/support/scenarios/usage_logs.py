@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
-from foveate.replay.usage.records import UsageRecord
+from foveate.replay.usage.report import UsageRecord
 from tests.support.scenarios.agent_logs import OPENCODE_MESSAGES, Record, clock
 
 MESSAGE_ID = "msg_0123456789abcdefghij"

@@ -8,7 +8,7 @@ from foveate.advice.call_rates import input_rates, output_dollars, price_step_ex
 from foveate.cost.pricing.rates import PriceSource, Rate, Rates, RateTier, TokenKind
 from foveate.formats.response.usage import BillableUnit
 from foveate.model import CacheUsage
-from foveate.replay.cost_sum import CallRates
+from foveate.replay.outcomes import CallRates
 
 
 def rates(*, tier_tokens: int | None = None) -> CallRates:

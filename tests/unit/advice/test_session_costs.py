@@ -17,7 +17,7 @@ from foveate.advice.session_costs import (
 from foveate.compaction.plan import CompactionOptions
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.options import AgentOptions, KeepAliveOptions
-from foveate.replay.policies import Policy
+from foveate.replay.outcomes import Policy
 from foveate.replay.run import ReplayOptions, replay_recording
 from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.recorded_sessions import STARTED_AT, PlannedTurn, make_recording

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from foveate.replay.outcomes import Policy
 from foveate.replay.parallel import SessionResult, replay_sessions
-from foveate.replay.policies import Policy
 from foveate.replay.recording import RecordingSource
 from foveate.replay.recording_files import SessionFiles
 from foveate.replay.run import ReplayOptions

@@ -8,8 +8,7 @@ import pytest
 from foveate.compaction.plan import CompactionOptions
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.options import AgentOptions
-from foveate.replay.outcomes import Outcome
-from foveate.replay.policies import Policy
+from foveate.replay.outcomes import Outcome, Policy
 from foveate.replay.recording import Recording, RecordingSource
 from foveate.replay.report import draw_conclusion
 from foveate.replay.run import ReplayOptions, replay_recording

@@ -10,7 +10,7 @@ import pytest
 
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.model import Ttl
-from foveate.replay.policies import Policy
+from foveate.replay.outcomes import Policy
 from foveate.replay.recording import MissingPart, Recording
 from foveate.replay.recording_files import read_recordings
 from foveate.replay.run import ReplayOptions, infer_hidden_tokens, replay_recording

@@ -172,8 +172,7 @@ def _is_wanted(
 def _find_logs(
     paths: list[str], sources: "frozenset[RecordingSource]", period: "Period"
 ) -> "AbstractContextManager[FoundFiles]":
-    from foveate.replay.archives import unpack_archives
-    from foveate.replay.recording_files import find_files
+    from foveate.replay.recording_files import find_files, unpack_archives
 
     if paths:
         return unpack_archives(find_files(paths))

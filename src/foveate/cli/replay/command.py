@@ -22,7 +22,7 @@ from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
     from foveate.engine.options import AgentOptions
-    from foveate.replay.policies import Policy
+    from foveate.replay.outcomes import Policy
     from foveate.replay.recording import RecordingSource
     from foveate.replay.recording_files import FoundFiles, SessionFiles
     from foveate.replay.report import ReplayReport
@@ -161,7 +161,7 @@ def command(
     Example: foveate replay ~/.claude/projects --policy recorded,gateway,gateway-compaction
     """
     with report_errors(as_json=json):
-        from foveate.replay.policies import parse_policies
+        from foveate.replay.outcomes import parse_policies
 
         policies = parse_policies(policy)
         if window is not None and window <= 0:
@@ -172,7 +172,7 @@ def command(
             from foveate.replay.plot import check_plot
 
             check_plot(plot)
-        from foveate.replay.policies import Policy
+        from foveate.replay.outcomes import Policy
         from foveate.replay.run import ReplayOptions
 
         file = find_config_file(config)
@@ -237,8 +237,7 @@ def _replay_files(
     Raises:
         UnreadableInput: there is nothing to replay.
     """
-    from foveate.replay.archives import unpack_archives
-    from foveate.replay.recording_files import find_files
+    from foveate.replay.recording_files import find_files, unpack_archives
 
     with unpack_archives(find_files(files)) as found_files:
         return _replay_found(found_files, files, options, source, policies)

@@ -18,8 +18,7 @@ from foveate.cli.shared.tables import (
     wrap_text,
 )
 from foveate.cost.money import format_dollars
-from foveate.replay.outcomes import CostCheck, EditOutcome, Outcome, Placeholders, ReplayedSession
-from foveate.replay.policies import Policy
+from foveate.replay.outcomes import CostCheck, EditOutcome, Outcome, Placeholders, Policy, ReplayedSession
 from foveate.replay.recording import MissingPart, UnreadableLine
 from foveate.replay.report import (
     Conclusion,

@@ -1,16 +1,23 @@
-"""Run with Foveate's own breakpoints: the cache, the gaps and what was learnt, from call to call."""
+"""Run with Foveate's own breakpoints and keep-alive requests, from call to call.
+
+Simulated keep-alive requests follow the plan of the gateway, but never include a response: a recording does not
+show how the next request would have continued it.
+"""
 
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from foveate.engine.options import AgentOptions, KeepAliveOptions
 from foveate.engine.steps.cache import with_one_ttl
-from foveate.model import Ttl
+from foveate.model import CacheUsage, Ttl
+from foveate.prompt_cache.keepalive import KeepAlive, plan_keepalive
 from foveate.prompt_cache.placement.arrival_times import (
     NO_GAPS,
+    ArrivalForecast,
     GapHistogram,
     estimate_returns,
     forecast_next_request,
@@ -22,14 +29,105 @@ from foveate.prompt_cache.placement.breakpoints import (
     placement_rules,
 )
 from foveate.prompt_cache.placement.prefix_log import PrefixLog
-from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt
+from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, token_ends
 from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.prompt_cache.simulator import ServedRequest, SimulatedCache
-from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts
-from foveate.replay.simulator.breakpoints import iterate_full_nodes, with_breakpoints
 from foveate.replay.simulator.history import HistoryNode
-from foveate.replay.simulator.keep_alives import KeepAliveSimulator, SimulatedKeepAlive
+from foveate.replay.simulator.prompts import AbbreviatedPrompts, iterate_full_nodes, with_breakpoints
 from foveate.replay.simulator.reconstruct import ReconstructedCall, recorded_breakpoints, serve_call
+
+
+class SimulatedKeepAlive(NamedTuple):
+    """A keep-alive request: the call that it repeats, and its usage."""
+
+    call: ReconstructedCall
+    usage: CacheUsage
+
+
+class _WarmConversation(NamedTuple):
+    call: ReconstructedCall
+    prompt: CachedPrompt
+    breakpoints: Mapping[int, Ttl]
+    forecast: ArrivalForecast
+    now: float
+    sent_count: int = 0
+
+
+class KeepAliveSimulator:
+    """Sends the keep-alive requests of all conversations of a session. `sent` are those so far."""
+
+    def __init__(self, options: KeepAliveOptions) -> None:
+        self.sent: list[SimulatedKeepAlive] = []
+        self._options = options
+        self._warm: dict[str, _WarmConversation] = {}
+
+    def fork(self) -> "KeepAliveSimulator":
+        other = KeepAliveSimulator(self._options)
+        other.sent, other._warm = list(self.sent), dict(self._warm)
+        return other
+
+    def record_call(
+        self,
+        call: ReconstructedCall,
+        prompt: CachedPrompt,
+        breakpoints: Mapping[int, Ttl],
+        forecast: ArrivalForecast,
+    ) -> None:
+        """Remember the last call of a conversation, if the gateway could repeat it."""
+        name = call.call.conversation
+        self._warm.pop(name, None)
+        # As in the gateway: without output, a request must not ask for thinking.
+        if call.rules.caching is CachingMode.BREAKPOINTS and not call.call.has_thinking:
+            now = max(call.call.at, call.call.response_at)
+            self._warm[name] = _WarmConversation(call, prompt, breakpoints, forecast, now)
+
+    def planned_tokens(self, conversation: str, cache: SimulatedCache) -> float:
+        """What the next request for a conversation is expected to save; 0 if none is planned."""
+        warm = self._warm.get(conversation)
+        keep_alive = self._plan(warm, cache) if warm is not None else None
+        return keep_alive.saved_tokens if keep_alive is not None else 0.0
+
+    def forget(self, conversation: str) -> None:
+        """Send nothing for a conversation until its next call."""
+        self._warm.pop(conversation, None)
+
+    def send_due(self, cache: SimulatedCache, *, until: float) -> SimulatedCache:
+        """Send what is due before `until`, in order of time, and return the cache then."""
+        while True:
+            due = [
+                (keep_alive.at, name)
+                for name, warm in self._warm.items()
+                if (keep_alive := self._plan(warm, cache)) is not None and keep_alive.at < until
+            ]
+            if not due:
+                return cache
+            at, name = min(due)
+            warm = self._warm[name]
+            served = cache.serve_with_breakpoints(warm.prompt, warm.breakpoints, warm.call.rules, at=at)
+            cache = served.cache
+            self.sent.append(SimulatedKeepAlive(warm.call, served.usage))
+            self._warm[name] = warm._replace(now=at, sent_count=warm.sent_count + 1)
+
+    def _plan(self, warm: _WarmConversation, cache: SimulatedCache) -> KeepAlive | None:
+        rules = warm.call.rules
+        keep_alive = plan_keepalive(
+            warm.prompt,
+            dataclasses.replace(rules, ttls=rules.ttls[:1]),
+            cache,
+            warm.forecast,
+            response_tokens=0,
+            last_at=warm.call.call.at,
+            now=warm.now,
+            sent_keepalives=warm.sent_count,
+            max_keepalives=self._options.max_in_a_row,
+        )
+        if keep_alive is None:
+            return None
+        ends = token_ends(warm.prompt)
+        tail_tokens = ends[-1] - ends[keep_alive.pieces - 1]  # sent and charged too
+        saved_tokens = keep_alive.saved_tokens - tail_tokens
+        return dataclasses.replace(keep_alive, saved_tokens=saved_tokens) if saved_tokens > 0 else None
+
 
 DEFAULT_GATEWAY = AgentOptions()
 # Number of positions with long-TTL entries that are considered again.

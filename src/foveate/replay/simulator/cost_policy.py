@@ -33,7 +33,6 @@ from foveate.engine.session_state import is_compacted_by_client
 from foveate.model import Message, Thinking, Ttl
 from foveate.prompt_cache.placement.arrival_times import forecast_next_request
 from foveate.replay.recording import RecordedMessage
-from foveate.replay.simulator.compactions import SimulatedCompaction
 from foveate.replay.simulator.editing_run import (
     NO_EDITS,
     ClearedResult,
@@ -42,6 +41,7 @@ from foveate.replay.simulator.editing_run import (
     HistoryEdits,
     WindowTrigger,
 )
+from foveate.replay.simulator.history_edits import SimulatedCompaction
 from foveate.replay.simulator.reconstruct import ReconstructedCall
 
 # JSON, paths and names have fewer characters per token than prose.

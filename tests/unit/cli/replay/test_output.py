@@ -9,9 +9,8 @@ import pytest
 from foveate.cli.replay.output import ReplayFormatter, report_object
 from foveate.cli.shared.console import Display
 from foveate.cost.pricing.price_book import PriceBook
-from foveate.replay.outcomes import Outcome, Placeholders, ReplayedSession
+from foveate.replay.outcomes import Outcome, Placeholders, Policy, ReplayedSession
 from foveate.replay.parallel import SessionResult
-from foveate.replay.policies import Policy
 from foveate.replay.recording import MissingPart
 from foveate.replay.recording_files import SessionFiles
 from foveate.replay.report import ReplayReport, build_report, compare_to_recorded

@@ -6,7 +6,7 @@ from typing import Any
 
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.model import CacheUsage
-from foveate.replay.policies import Policy
+from foveate.replay.outcomes import Policy
 from foveate.replay.recording import MissingPart, RecordedCall, Recording
 from foveate.replay.recording_files import find_files, group_sessions, read_recordings, read_session
 from foveate.replay.run import ReplayOptions, replay_recording

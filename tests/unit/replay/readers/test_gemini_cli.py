@@ -6,7 +6,7 @@ from typing import Any
 
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.model import CacheUsage
-from foveate.replay.policies import Policy
+from foveate.replay.outcomes import Policy
 from foveate.replay.recording import MissingPart, Recording
 from foveate.replay.recording_files import read_recordings
 from foveate.replay.run import ReplayOptions, replay_recording

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.model import CacheUsage, Format
-from foveate.replay.policies import Policy
+from foveate.replay.outcomes import Policy
 from foveate.replay.recording import Recording, RecordingSource
 from foveate.replay.recording_files import find_files, group_sessions, read_recordings, read_session
 from foveate.replay.run import ReplayOptions, replay_recording

@@ -14,9 +14,8 @@ from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.rates import Rates
 from foveate.model import CacheUsage, Ttl
 from foveate.prompt_cache.rules import rules_for
-from foveate.replay.cost_sum import CostSum
+from foveate.replay.outcomes import CostSum
 from foveate.replay.recording import Recording
-from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts
 from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY, AdaptiveRun
 from foveate.replay.simulator.cost_policy import CostTrigger
 from foveate.replay.simulator.editing_run import (
@@ -27,6 +26,7 @@ from foveate.replay.simulator.editing_run import (
     EditPolicy,
     HistoryEdits,
 )
+from foveate.replay.simulator.prompts import AbbreviatedPrompts
 from foveate.replay.simulator.reconstruct import ReconstructedCall, reconstruct_calls
 from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.recorded_sessions import PlannedTurn, make_recording

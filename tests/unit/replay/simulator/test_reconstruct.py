@@ -9,7 +9,7 @@ from msgspec import structs
 
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.model import CacheUsage, Ttl, Usage
-from foveate.replay.policies import Policy
+from foveate.replay.outcomes import Policy
 from foveate.replay.recording import Recording
 from foveate.replay.run import ReplayOptions, replay_recording
 from foveate.replay.simulator.reconstruct import UsageFinding, reconstruct_calls

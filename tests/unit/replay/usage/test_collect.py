@@ -10,8 +10,7 @@ import pytest
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.replay.local_logs import LogPlace
 from foveate.replay.recording import RecordingSource
-from foveate.replay.usage.cache import UsageCache
-from foveate.replay.usage.collect import CollectedUsage, LogCollector
+from foveate.replay.usage.collect import CollectedUsage, LogCollector, UsageCache
 from tests.support.scenarios.usage_logs import claude_line, write_lines, write_opencode_database
 
 BOOK = PriceBook()

@@ -8,12 +8,11 @@ from foveate.compaction.plan import CompactionOptions
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.options import AgentOptions, KeepAliveOptions
 from foveate.model import CacheUsage
-from foveate.replay.policies import Policy
+from foveate.replay.outcomes import Policy
 from foveate.replay.recording import Recording
 from foveate.replay.simulator.editing_run import SimulatedCall
-from foveate.replay.simulator.gateway_runs import start_gateway_runs
-from foveate.replay.simulator.policy_runs import start_runs
 from foveate.replay.simulator.reconstruct import reconstruct_calls
+from foveate.replay.simulator.runs import start_gateway_runs, start_runs
 from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.recorded_sessions import PlannedTurn, make_recording
 from tests.support.strategies.planned_turns import turn_lists

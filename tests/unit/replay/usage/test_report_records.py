@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.replay.usage.records import MAX_MATCH_SECONDS, UsageRecord, merge_ledger, remove_copies
+from foveate.replay.usage.report import MAX_MATCH_SECONDS, UsageRecord, merge_ledger, remove_copies
 from tests.support.scenarios.usage_logs import make_record
 
 

@@ -1,8 +1,8 @@
 """Simulated truncation of tool results."""
 
 from foveate.compaction.tool_results import result_limit_tokens
+from foveate.replay.simulator.history_edits import ResultTruncation
 from foveate.replay.simulator.reconstruct import ReconstructedCall, reconstruct_calls
-from foveate.replay.simulator.tool_results import ResultTruncation
 from tests.support.scenarios.recorded_sessions import PlannedTurn, make_recording
 
 WINDOW_TOKENS = 20_000

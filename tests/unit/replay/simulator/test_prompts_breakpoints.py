@@ -8,8 +8,12 @@ from hypothesis import strategies as st
 from foveate.model import Ttl
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt
 from foveate.prompt_cache.simulator import CacheEntries, SimulatedCache, write_entry
-from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts, build_prompt, build_tail
-from foveate.replay.simulator.breakpoints import fixed_breakpoint_pieces
+from foveate.replay.simulator.prompts import (
+    AbbreviatedPrompts,
+    build_prompt,
+    build_tail,
+    fixed_breakpoint_pieces,
+)
 from foveate.replay.simulator.reconstruct import (
     ReconstructedCall,
     reconstruct_calls,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from foveate.replay.simulator.abbreviated_prompt import AbbreviatedPrompts, build_prompt, build_tail
+from foveate.replay.simulator.prompts import AbbreviatedPrompts, build_prompt, build_tail
 from foveate.replay.simulator.reconstruct import reconstruct_calls
 from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.recorded_sessions import MODEL, PlannedTurn, make_recording

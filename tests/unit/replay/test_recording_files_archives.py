@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 
 from foveate.errors import UnreadableInput
-from foveate.replay.archives import ArchiveLimits, unpack, unpack_archives
-from foveate.replay.recording_files import find_files, group_sessions, read_session
+from foveate.replay.recording_files import (
+    ArchiveLimits,
+    find_files,
+    group_sessions,
+    read_session,
+    unpack,
+    unpack_archives,
+)
 from tests.support.scenarios.agent_logs import CODEX, OPENHANDS
 
 Member = tuple[str, bytes]
