@@ -4,6 +4,6 @@
 """
 
 from foveate.formats.response.errors import ErrorResponse
-from foveate.sandbox.validation.dispatch import validate_request
+from foveate.sandbox.validation import validate_request
 
 __all__ = ["ErrorResponse", "validate_request"]

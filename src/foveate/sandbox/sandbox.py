@@ -46,8 +46,8 @@ from foveate.sandbox.http import (
 )
 from foveate.sandbox.message_threads import MessageThreads, ResolvedThread
 from foveate.sandbox.models import find_model, list_model_names
-from foveate.sandbox.rendering import anthropic, gemini, openai_chat, openai_responses
-from foveate.sandbox.rendering.anthropic import error_event
+from foveate.sandbox.providers import anthropic, gemini, openai_chat, openai_responses
+from foveate.sandbox.providers.anthropic import error_event
 from foveate.sandbox.response import (
     GeneratedResponse,
     ResponseMetadata,
@@ -56,7 +56,7 @@ from foveate.sandbox.response import (
     generate_response,
 )
 from foveate.sandbox.script import STEP_HEADER, Script, ScriptStep, find_requested_step
-from foveate.sandbox.validation.dispatch import decode_body, find_error, find_window_error
+from foveate.sandbox.validation import decode_body, find_error, find_window_error
 from foveate.tokens import counter_for
 
 _HOUR_SECONDS = 3_600

@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from foveate.formats.json_text.parse import as_dict, as_list, as_text
 from foveate.formats.response.errors import ErrorResponse
-from foveate.sandbox.validation.anthropic_messages import content_blocks
+from foveate.sandbox.providers.anthropic_messages import content_blocks
 
 _KEY = blake3(b"the seal of the foveate sandbox").digest()
 _DIGEST_BYTES = 16

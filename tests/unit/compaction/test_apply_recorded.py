@@ -14,7 +14,7 @@ from foveate.compaction.overflow import OnOverflow, OverflowOptions, plan_overfl
 from foveate.errors import MalformedRequest
 from foveate.model import Format, Message, Request, TokenCount, ToolCall, ToolResult
 from foveate.sandbox import validate_request
-from foveate.sandbox.validation.dispatch import SUPPORTED_FORMATS
+from foveate.sandbox.validation import SUPPORTED_FORMATS
 from foveate.session.hash_chain import compute_chain
 from tests.support.strategies.tool_conversations import find_cuts, make_compaction_at
 

@@ -14,10 +14,10 @@ from foveate.sandbox.response import (
     TextPart,
     ThinkingPart,
     ToolCallPart,
+    build_example,
     generate_response,
     split_chunks,
 )
-from foveate.sandbox.schema_examples import build_example
 from foveate.sandbox.script import ScriptedCall, ScriptStep
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}

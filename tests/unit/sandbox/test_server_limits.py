@@ -12,8 +12,8 @@ from foveate.errors import CannotListen
 from foveate.formats.json_text.parse import to_json
 from foveate.sandbox.accounts import StoredResponses, hash_api_key
 from foveate.sandbox.http import SandboxRequest
+from foveate.sandbox.response import build_example
 from foveate.sandbox.sandbox import Sandbox
-from foveate.sandbox.schema_examples import build_example
 from foveate.sandbox.server import SandboxApp, open_listening_socket
 from tests.support.scenarios.valid_requests import BINDING, Json, claude, response, user
 from tests.support.servers.sandbox import ManualClock

@@ -12,7 +12,7 @@ from foveate.formats.response.streaming import StreamReader, UsageChunkFilter
 from foveate.formats.response.usage import parse_usage, read_response_usage
 from foveate.model import CacheUsage, Format, Usage
 from foveate.sandbox.http import SandboxRequest
-from foveate.sandbox.rendering.openai_responses import usage_block
+from foveate.sandbox.providers.openai_responses import usage_block
 from foveate.sandbox.response import ResponseMetadata
 from foveate.sandbox.sandbox import Sandbox
 from foveate.sandbox.script import Script

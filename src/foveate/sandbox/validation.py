@@ -9,7 +9,7 @@ from foveate.errors import MalformedRequest
 from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE
 from foveate.formats.response.errors import ErrorResponse, make_invalid_json_error
 from foveate.model import Format, Request
-from foveate.sandbox.validation import anthropic, gemini, openai_chat, openai_responses
+from foveate.sandbox.providers import anthropic, gemini, openai_chat, openai_responses
 
 SUPPORTED_FORMATS = (Format.ANTHROPIC, Format.CHAT, Format.RESPONSES, Format.GEMINI)
 

@@ -1,0 +1,1 @@
+"""The imitated providers: how each validates requests, and renders responses."""

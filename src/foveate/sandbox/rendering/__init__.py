@@ -1,1 +1,0 @@
-"""Renders generated responses in each API format, and reads from requests which response they want."""

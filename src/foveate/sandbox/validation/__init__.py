@@ -1,1 +1,0 @@
-"""Validates requests by the rules of each provider."""
