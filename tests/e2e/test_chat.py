@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.chat.failures import FailureKind
-from foveate.chat.responses import FragmentKind, ResponseFragment
+from foveate.chat.responses import FailureKind, FragmentKind, ResponseFragment
 from foveate.errors import BadOption
 from foveate.sandbox.script import ScriptedCall, ScriptStep
 from tests.support.clients.chat import open_chat, parse_request_body, read_spending

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from foveate.chat.failures import FailureKind
 from foveate.chat.requests import CUT_OFF_TEXT
-from foveate.chat.responses import ResponseFragment
+from foveate.chat.responses import FailureKind, ResponseFragment
 from foveate.sandbox.script import ScriptStep
 from tests.support.clients.chat import open_chat, parse_request_body, read_spending
 from tests.support.servers.sandbox import RunningSandbox, running_sandbox

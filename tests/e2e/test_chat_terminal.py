@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.cli.chat.history import HISTORY_FILE_NAME
+from foveate.cli.chat.terminal import HISTORY_FILE_NAME
 from foveate.errors import BadOption
 from foveate.gateway.local_model import find_weights
 from foveate.sandbox.script import ScriptStep

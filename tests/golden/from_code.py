@@ -12,7 +12,7 @@ import typer.main
 import foveate
 from benchmarks.harness import discover
 from foveate import errors
-from foveate.chat.failures import FailureKind
+from foveate.chat.responses import FailureKind
 from foveate.cli import app
 from foveate.cli.chat.piped import _EXIT_CODES
 from foveate.cli.shared import exit_codes

@@ -8,7 +8,7 @@ import foveate.engine
 from foveate.budget.ladder import BUILT_IN_LADDERS
 from foveate.budget.prompt import Action, LimitSource
 from foveate.budget.sections import Keep, Priority, Stability
-from foveate.chat.failures import FailureKind
+from foveate.chat.responses import FailureKind
 from foveate.cli.chat import slash_commands
 from foveate.compaction.overflow import OnOverflow, OverflowAction
 from foveate.compaction.store import CompactionOutcome

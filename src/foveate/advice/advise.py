@@ -10,7 +10,18 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 
-from foveate.advice.candidates import gateway_options, list_candidates, merge_changes
+from foveate.advice.candidates import (
+    CURRENT,
+    CandidateResult,
+    CombinationResult,
+    choose_combination,
+    choose_settings,
+    compare_candidates,
+    gateway_options,
+    list_candidates,
+    list_combinations,
+    merge_changes,
+)
 from foveate.advice.session_costs import (
     CallCharge,
     CostBreakdown,
@@ -22,15 +33,6 @@ from foveate.advice.session_costs import (
     prepare_recording,
     simulate_recording,
     sum_costs,
-)
-from foveate.advice.settings_choice import (
-    CURRENT,
-    CandidateResult,
-    CombinationResult,
-    choose_combination,
-    choose_settings,
-    compare_candidates,
-    list_combinations,
 )
 from foveate.config.settings import Settings
 from foveate.cost.pricing.rates import ZERO

@@ -4,23 +4,17 @@ Requests go through a gateway in the same process, without a server.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from uuid import uuid4
 
+from foveate import formats
 from foveate.budget.model_limits import DEFAULT_TOKENS, find_context_window
 from foveate.chat.costs import CallTotals, ChatObserver, is_main_call, sum_charges
-from foveate.chat.failures import (
-    Failure,
-    classify_failure,
-    describe_empty_response,
-    describe_internal_error,
-    describe_interruption,
-)
 from foveate.chat.models import ChatConfig
-from foveate.chat.preview import RequestPreview, build_preview
 from foveate.chat.requests import (
     ChatTurn,
     ModelTarget,
@@ -30,21 +24,35 @@ from foveate.chat.requests import (
     build_scope,
     user_turn,
 )
-from foveate.chat.responses import FragmentKind, ResponseFragment, ResponseStream, read_response
+from foveate.chat.responses import (
+    Failure,
+    FragmentKind,
+    ResponseFragment,
+    ResponseStream,
+    classify_failure,
+    describe_empty_response,
+    describe_internal_error,
+    describe_interruption,
+    read_response,
+)
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
 from foveate.cost.ledger import Charge
+from foveate.engine.background.tracing import SUMMARY, break_down_window
+from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.relay import ResponseChunk, ResponseEvent, ResponseFinished, ResponseStarted
+from foveate.engine.steps.names import SECTIONS
 from foveate.engine.steps.overflow import compaction_candidate
 from foveate.errors import FoveateError
 from foveate.formats.response.errors import error_body
 from foveate.gateway.app import Gateway
 from foveate.gateway.error_responses import build_error_response
 from foveate.gateway.request import parse_request
-from foveate.model import Usage
+from foveate.model import InsertParts, Text, TokenCount, Usage
 from foveate.tokens.tokenizers.bpe import replace_surrogates
 
+_SECTION_REASON = re.compile(r"section ([^,]+),")
 MAX_TOKENS = 4096
 """Default maximum length of an answer."""
 # The answer gets at most one part in this many of a small window.
@@ -53,6 +61,88 @@ _MAX_OUTPUT_FRACTION = 4
 _PLACEHOLDER_TEXT = "Hello"
 _EVENT_STREAM = "text/event-stream"
 _LENGTH_STOP_REASONS = frozenset(("length", "max_tokens", "max_output_tokens"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionPreview:
+    name: str
+    tokens: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPreview:
+    """The next request as it would be sent.
+
+    `window_tokens` is None if the model's window is unknown, and `count` if nothing is counted. `parts` is
+    everything in the window by name. `sections` are injected, with at most `sections_limit` tokens together.
+    """
+
+    model: str
+    count: TokenCount | None
+    window_tokens: int | None
+    output_reserve: int
+    sections: tuple[SectionPreview, ...] = ()
+    parts: tuple[tuple[str, int], ...] = ()
+    sections_limit: int | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return self.count.tokens if self.count is not None else 0
+
+    @property
+    def is_compacted(self) -> bool:
+        return any(name == SUMMARY for name, _ in self.parts)
+
+    @property
+    def token_budget(self) -> int:
+        return max(1, (self.window_tokens or DEFAULT_TOKENS) - self.output_reserve)
+
+    @property
+    def share(self) -> float:
+        return self.tokens / self.token_budget
+
+
+def build_preview(exchange: Exchange, *, max_tokens: int) -> RequestPreview:
+    """Build the preview of a prepared request.
+
+    Raises:
+        MalformedRequest: it cannot be parsed.
+    """
+    context = exchange.context
+    if context is None:
+        problems = tuple(problem.reason for problem in exchange.upstream_request.problems)
+        return RequestPreview(
+            model="", count=None, window_tokens=None, output_reserve=max_tokens, problems=problems
+        )
+    sections = context.options.sections
+    context.sent_history = formats.message_history(context.request)
+    return RequestPreview(
+        model=context.model,
+        count=context.count.total,
+        window_tokens=context.window_tokens,
+        output_reserve=context.output_reserve_tokens,
+        sections=tuple(_list_injected_sections(context)),
+        parts=tuple((part.name, part.tokens) for part in break_down_window(context)),
+        sections_limit=None if sections is None else sections.total_tokens,
+        problems=tuple(f"{problem.step}: {problem.reason}" for problem in context.problems),
+    )
+
+
+def _list_injected_sections(context: RequestContext) -> list[SectionPreview]:
+    """List the injected sections, whose names are in the reasons of their edits."""
+    sections = []
+    for applied_edit in context.applied_edits:
+        edit = applied_edit.edit
+        if applied_edit.step != SECTIONS or not isinstance(edit, InsertParts):
+            continue
+        name = _SECTION_REASON.match(edit.reason)
+        text = "\n".join(part.text for part in edit.parts if isinstance(part, Text))
+        sections.append(
+            SectionPreview(name=name[1] if name else "said before", tokens=-edit.saved_tokens, text=text)
+        )
+    return sections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

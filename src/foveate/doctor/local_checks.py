@@ -1,4 +1,4 @@
-"""Checks of this machine: vocabularies, embedder, watchers, prices, files, port and clock."""
+"""Checks of this machine: vocabularies, embedder, watchers, prices, files, port, clock and coding agents."""
 
 import os
 import stat
@@ -9,7 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from foveate.agents.catalog import Agent
+from foveate.agents.installed import find_installed
+from foveate.agents.launch import can_replace
+from foveate.agents.user_settings import ConfiguredUrl
 from foveate.doctor.findings import Finding, failed_finding, ok_finding, warning_finding
 from foveate.errors import CannotListen, FoveateError
 
@@ -33,6 +38,8 @@ _YEAR_SECONDS = 365.25 * 86_400
 _MIN_PLAUSIBLE_TIME = 56.5 * _YEAR_SECONDS  # mid-2026
 _MAX_SKEW_SECONDS = 60.0
 _MAX_TABLE_AGE_DAYS = 60
+AGENTS = "agents"
+_API_VERSIONS = ("v1", "v1beta")
 
 
 def collect_models(
@@ -369,3 +376,47 @@ def check_clock(*, now: float, newest_at: float | None, upstream_times: Sequence
     if now < _MIN_PLAUSIBLE_TIME or (newest_at is not None and newest_at - now > _MAX_SKEW_SECONDS):
         return [warning_finding("clock", f"the clock is wrong: it shows {shown_time} UTC", advice)]
     return [ok_finding("clock", f"the clock shows {shown_time} UTC (not compared with upstreams)")]
+
+
+def check_agents(environment: Mapping[str, str], folder: Path, gateway_url: str) -> list[Finding]:
+    findings: list[Finding] = []
+    for found in find_installed(environment, folder, gateway_url):
+        agent, start = found.agent, f"foveate run {found.agent.word}"
+        findings += [
+            warning_finding(
+                AGENTS,
+                f"{setting.source} sets {setting.key} to {setting.url}, so its requests bypass the gateway",
+                _advise_agent(agent, setting, gateway_url),
+                agent.word,
+            )
+            for setting in found.bypasses
+        ]
+        findings += [
+            warning_finding(
+                AGENTS,
+                f"{reason}, so its requests bypass the gateway",
+                "use an API key of the provider instead",
+                agent.word,
+            )
+            for reason in found.direct_access
+        ]
+        if found.pointed and not found.bypasses:
+            setting = found.pointed[0]
+            findings.append(ok_finding(AGENTS, f"{setting.key} in {setting.source} is the gateway", agent.word))
+        elif not found.bypasses and not found.direct_access:
+            message = f"calls its provider directly; to use the gateway, start it with: {start}"
+            findings.append(ok_finding(AGENTS, message, agent.word))
+    return findings
+
+
+def _advise_agent(agent: Agent, setting: ConfiguredUrl, gateway_url: str) -> str:
+    if agent.needs_lines:
+        return f"`foveate run --print {agent.word}` shows what to set instead"
+    version = urlsplit(setting.url).path.rstrip("/").rpartition("/")[2]
+    address = f"{gateway_url}/{version}" if version in _API_VERSIONS else gateway_url
+    start = f"start the agent with: foveate run {agent.word}"
+    remedy = start if can_replace(agent, setting) else f"remove it and {start}"
+    return (
+        f"set it to {address}, or {remedy}. If requests must still go to its server, make that the base_url of"
+        " an upstream in foveate.yaml"
+    )

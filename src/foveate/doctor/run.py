@@ -13,7 +13,7 @@ from foveate.config.document import MAX_SETTINGS_BYTES
 from foveate.config.files import display_path, read_bytes
 from foveate.config.load import find_problems
 from foveate.config.settings import Settings
-from foveate.doctor import agent_checks, local_checks, upstream_checks
+from foveate.doctor import local_checks, upstream_checks
 from foveate.doctor.findings import Check, Finding, failed_finding, ok_finding, run_checks, warning_finding
 from foveate.doctor.store_checks import HEALTH, StoreCheck, check_store
 from foveate.engine.redaction import redact_keys
@@ -62,8 +62,8 @@ async def run_doctor(config: Path | None, *, checks_upstreams: bool) -> list[Fin
         ("local model", _in_thread(threads, local_checks.check_local_model)),
         ("port", lambda: _check_port(settings, threads)),
         (
-            agent_checks.CHECK,
-            _in_thread(threads, lambda: agent_checks.check_agents(environment, Path(), _gateway_url(settings))),
+            local_checks.AGENTS,
+            _in_thread(threads, lambda: local_checks.check_agents(environment, Path(), _gateway_url(settings))),
         ),
     ]
     if checks_upstreams:

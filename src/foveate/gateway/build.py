@@ -154,7 +154,7 @@ def build_web_ui(
     from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
     from foveate.web.app import ROOT_PATH, create_app
-    from foveate.web.data import ConfigSnapshot, GatewayData
+    from foveate.web.gateway_data import ConfigSnapshot, GatewayData
 
     def snapshot_config() -> ConfigSnapshot:
         now = live.current()

@@ -9,7 +9,7 @@ from foveate.session.client_names import NAME_SOURCES, derive_client_session_id,
 from foveate.session.rollups import SessionTotals
 from foveate.session.store import RECENT_SECONDS
 from foveate.store import Store
-from foveate.web.data import GatewayData
+from foveate.web.gateway_data import GatewayData
 from foveate.web.spending import CapUsageRow, list_agent_cap_usage, list_cap_usage
 from foveate.web.time_range import TODAY, resolve_time_range
 from foveate.web.viewer import Viewer

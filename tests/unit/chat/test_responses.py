@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foveate.chat.failures import FailureKind, classify_failure
 from foveate.chat.requests import (
     CUT_OFF_TEXT,
     ModelTarget,
@@ -17,7 +16,14 @@ from foveate.chat.requests import (
     build_scope,
     user_turn,
 )
-from foveate.chat.responses import FragmentKind, ResponseFragment, ResponseStream, read_response
+from foveate.chat.responses import (
+    FailureKind,
+    FragmentKind,
+    ResponseFragment,
+    ResponseStream,
+    classify_failure,
+    read_response,
+)
 from foveate.gateway.auth.callers import identify_agent
 from foveate.gateway.auth.keys import NoKeys
 from foveate.gateway.endpoints import ApiFamily

@@ -5,11 +5,10 @@ from dataclasses import asdict
 from decimal import Decimal
 
 from foveate.advice.advise import Advice, Simulation, Spend, SpendReport
-from foveate.advice.candidates import merge_changes, to_inline_yaml, to_yaml
+from foveate.advice.candidates import MIN_SHARE, CandidateResult, merge_changes, to_inline_yaml, to_yaml
 from foveate.advice.context_costs import OLD_REQUESTS, ContextPart, PartCost, PartKind
 from foveate.advice.miss_costs import MissCost, describe_recorded_cause
 from foveate.advice.session_costs import SimulatedCost
-from foveate.advice.settings_choice import MIN_SHARE, CandidateResult
 from foveate.cli.shared.console import Display
 from foveate.cli.shared.tables import Column, Fit, format_table, wrap_text
 

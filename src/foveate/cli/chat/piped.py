@@ -10,8 +10,7 @@ from threading import Thread
 from typing import TextIO
 
 from foveate.chat.conversation import ChatAnswer, ChatConversation
-from foveate.chat.failures import FailureKind
-from foveate.chat.responses import FragmentKind, ResponseFragment
+from foveate.chat.responses import FailureKind, FragmentKind, ResponseFragment
 from foveate.cli.chat.output import dollars_json
 from foveate.cli.chat.progress import show_progress
 from foveate.cli.chat.slash_commands import CommandLine, CommandRunner, parse_line

@@ -11,9 +11,9 @@ from foveate.chat.conversation import ChatConversation
 from foveate.chat.costs import ChatObserver
 from foveate.chat.models import ChatConfig
 from foveate.chat.requests import ModelTarget
-from foveate.cli.chat.history import HISTORY_FILE_NAME
 from foveate.cli.chat.piped import read_lines, run_piped, single_message
 from foveate.cli.chat.slash_commands import CommandRunner
+from foveate.cli.chat.terminal import HISTORY_FILE_NAME
 from foveate.cli.shared import console
 from foveate.cli.shared.exit_codes import OK
 from foveate.errors import UnreadableInput

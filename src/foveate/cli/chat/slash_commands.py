@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from time import time
 from typing import TYPE_CHECKING
 
-from foveate.chat.conversation import ChatConversation
+from foveate.chat.conversation import ChatConversation, RequestPreview
 from foveate.chat.models import ChatConfig, find_closest_name
-from foveate.chat.preview import RequestPreview
 from foveate.cli.chat import output as lines
 from foveate.cli.shared.console import Display
 from foveate.config.overrides import LOCAL_UPSTREAM

@@ -1,6 +1,8 @@
 """Interactive chat at a terminal, based on prompt-toolkit."""
 
 import asyncio
+import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -17,10 +19,8 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.styles import Style
 
-from foveate.chat.conversation import ChatAnswer, ChatConversation
+from foveate.chat.conversation import ChatAnswer, ChatConversation, RequestPreview
 from foveate.chat.models import ChatConfig
-from foveate.chat.preview import RequestPreview
-from foveate.cli.chat.history import add_to_history, read_history
 from foveate.cli.chat.output import status_line, summary_lines
 from foveate.cli.chat.progress import show_progress
 from foveate.cli.chat.slash_commands import CommandLine, CommandRunner, completions, parse_line
@@ -45,6 +45,10 @@ _ACTIVITIES = {
     ":compact": "Compacting the conversation",
     ":tokenize": _COUNTING,
 }
+HISTORY_FILE_NAME = "chat_history.jsonl"
+# Only the end of the file is read, and longer messages are not recorded.
+_MAX_HISTORY_BYTES = 1_000_000
+_MAX_HISTORY_CHARS = 100_000
 
 
 async def run_terminal_chat(
@@ -303,3 +307,38 @@ def _key_bindings(on_clear: Callable[[], None]) -> KeyBindings:
             event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
 
     return keys
+
+
+def read_history(path: Path) -> list[str]:
+    """Read messages, oldest first. Skip lines that are invalid; return nothing if the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_HISTORY_BYTES))
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    return [text for line in lines if (text := _parse_history_line(line))]
+
+
+def _parse_history_line(line: bytes) -> str:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return ""
+    return value if isinstance(value, str) else ""
+
+
+def add_to_history(path: Path, text: str) -> None:
+    """Append a message as a line of JSON in one write, so that lines of other processes stay intact.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if len(text) > _MAX_HISTORY_CHARS:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, json.dumps(text).encode() + b"\n")
+    finally:
+        os.close(descriptor)

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from decimal import Decimal
+from itertools import groupby
 from typing import TYPE_CHECKING, BinaryIO
 
 from rich.cells import cell_len, set_cell_size
 
-from foveate.cli.compactions.carried import carried_lines
 from foveate.cli.compactions.selection import (
     CompactionFilter,
     find_compaction,
@@ -43,11 +43,11 @@ from foveate.compaction.inspection import (
     undone_meaning,
 )
 from foveate.compaction.store import ClearedBlock, Compaction, CompactionOutcome, EditDecision
+from foveate.compaction.summarize.extractive import CarriedLine
 from foveate.errors import BadOption
 
 if TYPE_CHECKING:
     from foveate.store import Store
-
 
 _INDENT = 2
 _REASON_INDENT = SHORT_ID_CHARS + GAP
@@ -55,6 +55,10 @@ _MIN_REASON_CELLS = 24
 _EXCERPT_CHARS = 160
 _MAX_SUMMARY_INDENT = 12
 _STYLES = {CompactionOutcome.OK: "green", CompactionOutcome.FAILED: "red"}
+_CARRIED_INDENT = 2
+_BULLET = "- "
+_MAX_CARRIED_LINES = 12
+_MAX_CARRIED_ITEMS = 12
 
 
 def compaction_object(compaction: Compaction) -> dict[str, object]:
@@ -438,3 +442,38 @@ async def write_compactions(
     if as_list:
         file.write(b"\n]\n")
     return count
+
+
+def carried_lines(carried: Sequence[CarriedLine], display: Display, *, full: bool) -> Iterator[str]:
+    """Format a group for each section; without `full`, only the first lines and names of each."""
+    for section, group in groupby(carried, key=lambda line: line.section):
+        lines = list(group)
+        yield from list_lines(section, [_describe_line(line, full=full) for line in lines], display, full=full)
+
+
+def list_lines(heading: str, texts: Sequence[str], display: Display, *, full: bool) -> Iterator[str]:
+    """Format a heading and a list; without `full`, only its first lines and the number of the others."""
+    yield ""
+    yield style_text(heading, "dim", display)
+    shown = texts if full else texts[:_MAX_CARRIED_LINES]
+    for text in shown:
+        first, *rest = wrap_text(text, display, indent=_CARRIED_INDENT + len(_BULLET))
+        yield f"{' ' * _CARRIED_INDENT}{_BULLET}{first.lstrip(' ')}"
+        yield from rest
+    if len(shown) < len(texts):
+        note = f"and {len(texts) - len(shown):,} more; --full shows all"
+        yield " " * _CARRIED_INDENT + style_text(note, "dim", display)
+
+
+def describe_origin(message: int | None, role: str) -> str:
+    if message is None:
+        return ""
+    return f" (message {message:,}, {role})" if role else f" (message {message:,})"
+
+
+def _describe_line(line: CarriedLine, *, full: bool) -> str:
+    if not line.items:
+        return line.text + describe_origin(line.message, line.role)
+    left_out = 0 if full else max(len(line.items) - _MAX_CARRIED_ITEMS, 0)
+    shown = ", ".join(line.items[: len(line.items) - left_out])
+    return f"{shown}, and {left_out:,} more; --full shows all" if left_out else shown

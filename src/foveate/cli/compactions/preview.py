@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from foveate import formats
 from foveate.budget.model_limits import find_context_window
-from foveate.cli.compactions.carried import carried_lines, describe_origin, list_lines
+from foveate.cli.compactions.output import carried_lines, describe_origin, list_lines
 from foveate.cli.shared.console import Display
 from foveate.cli.shared.options import MAX_LISTED_IDS, resolve_prefix
 from foveate.cli.shared.tables import style_text, wrap_text

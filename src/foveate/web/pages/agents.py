@@ -20,8 +20,8 @@ from foveate.engine.sections.sources import AGENT_BUDGET_FILE, SectionSources
 from foveate.memory.privacy import Gate
 from foveate.session.rollups import TotalsGroup
 from foveate.tokens.options import Backend, CounterOptions
-from foveate.web.data import ConfigSnapshot, GatewayData
 from foveate.web.formatting import format_count, format_number, format_percent, shorten_name
+from foveate.web.gateway_data import ConfigSnapshot, GatewayData
 from foveate.web.page import PageNotFound, PageRequest, WebPage
 from foveate.web.spending import (
     NO_SPENDING,

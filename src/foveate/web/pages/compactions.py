@@ -21,8 +21,8 @@ from foveate.errors import MalformedRequest
 from foveate.model import Format
 from foveate.store import Store
 from foveate.store.dashboard import CompactedMessage, CompactedMessages
-from foveate.web.data import GatewayData
 from foveate.web.formatting import shorten_name
+from foveate.web.gateway_data import GatewayData
 from foveate.web.page import PageNotFound, PageRequest, WebPage
 
 _MESSAGES_AT_EACH_END = 3

@@ -11,7 +11,7 @@ from foveate.config.files import display_path, read_bytes
 from foveate.config.load import find_problems
 from foveate.config.settings import Settings
 from foveate.errors import BadSetting, FoveateError
-from foveate.web.data import ConfigSnapshot, GatewayData
+from foveate.web.gateway_data import ConfigSnapshot, GatewayData
 from foveate.web.page import PageRequest, WebPage
 
 ROWS_PER_PAGE = 100

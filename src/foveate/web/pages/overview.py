@@ -2,9 +2,11 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import accumulate
+from typing import Any
 
 from foveate.cost.ledger import Category
 from foveate.engine.metrics import definitions
@@ -12,12 +14,11 @@ from foveate.engine.metrics.registry import Sample
 from foveate.prompt_cache.hit_ratio import DEFAULT_THRESHOLDS
 from foveate.session.rollups import TotalsGroup
 from foveate.session.store import RECENT_SECONDS
+from foveate.session.traces import describe_step
 from foveate.store import Store
 from foveate.web.charts import OTHER_COLOUR, SERIES_COLOURS, Chart, Series, Shape, Unit
-from foveate.web.data import GatewayData
 from foveate.web.formatting import export_lines, format_count, format_money, format_percent, shorten_name
-from foveate.web.health_problems import list_health_problems
-from foveate.web.latency import summarize_added_latency, summarize_steps
+from foveate.web.gateway_data import GatewayData
 from foveate.web.page import PageRequest, WebPage
 from foveate.web.spending import (
     NO_SPENDING,
@@ -410,3 +411,119 @@ def _build_rows(spending_by_name: Mapping[str, SpendingTotals]) -> Sequence[Spen
         key=lambda entry: (-entry[1].dollars, -entry[1].requests, -entry[1].calls, entry[0]),
     )
     return [SpendingRow(name, entry) for name, entry in order[:_MAX_ROWS]]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthProblem:
+    """A problem and its remedy; `path` is a page with details."""
+
+    problem: str
+    remedy: str
+    path: str = ""
+
+
+def list_health_problems(health: Mapping[str, Any]) -> list[HealthProblem]:
+    """List all problems that `/health` reports."""
+    return list(_find_health_problems(health))
+
+
+def _find_health_problems(health: Mapping[str, Any]) -> Iterator[HealthProblem]:
+    config, store, log = health["config"], health["store"], health["log"]
+    if not config["valid"]:
+        yield HealthProblem(
+            f"The configuration file is invalid: {config['problem']}",
+            "The previous configuration stays in effect. Correct the file;"
+            " the gateway reloads it with the next request.",
+            "/-/configuration",
+        )
+    if not store["reachable"]:
+        yield HealthProblem(
+            f"The store is unavailable: {store['problem']}",
+            f"Check that {store['where']} is reachable. Until then, the gateway rejects calls under caps.",
+        )
+    if failures := health["failures"]:
+        failed_steps = ", ".join(
+            f"{describe_step(step)} {_format_times(times)}" for step, times in sorted(failures.items())
+        )
+        yield HealthProblem(
+            f"Steps failed in the last five minutes: {failed_steps}",
+            "The gateway sent the requests without these steps. See its log for the reason.",
+        )
+    waiting, lost = health["bills"]["waiting"], health["bills"]["lost"]
+    if waiting:
+        verb = "is" if waiting == 1 else "are"
+        yield HealthProblem(
+            f"{format_count(waiting, 'charge')} {verb} not stored yet, so the totals here are too low",
+            "The gateway stores pending charges as soon as the store accepts them.",
+        )
+    if lost:
+        verb = "was" if lost == 1 else "were"
+        yield HealthProblem(
+            f"{format_count(lost, 'charge')} {verb} lost since the gateway started,"
+            " so the totals here are too low",
+            "See the gateway's log for the reason, and the provider's account for the actual spending.",
+        )
+    if not log["written"]:
+        yield HealthProblem(
+            f"The gateway cannot write its log: {log['problem']}",
+            "Check the free disk space and the permissions of the log file.",
+        )
+
+
+def _format_times(number: int) -> str:
+    return "once" if number == 1 else f"{number:,} times"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    name: str
+    count: int
+    mean: float
+    p50: float
+    p99: float
+
+
+def summarize_added_latency(samples: Iterable[Sample]) -> Latency | None:
+    """Return the latency that the engine adds to requests; None without requests."""
+    numbers = next((sample.values for sample in samples if sample.name == definitions.ADDED_SECONDS.name), None)
+    return None if numbers is None else _summarize_histogram("", numbers, definitions.ADDED_SECONDS.buckets)
+
+
+def summarize_steps(samples: Iterable[Sample]) -> list[Latency]:
+    """Return the duration of each step, the slowest first."""
+    latencies = [
+        latency
+        for item in samples
+        if item.name == definitions.STEP_SECONDS.name
+        and (latency := _summarize_histogram(item.labels[0], item.values, definitions.STEP_SECONDS.buckets))
+        is not None
+    ]
+    return sorted(latencies, key=lambda item: (-item.p99, -item.mean, item.name))
+
+
+def _summarize_histogram(name: str, numbers: Sequence[float], bounds: Sequence[float]) -> Latency | None:
+    total, *counts = numbers
+    count = sum(counts)
+    if not count:
+        return None
+    return Latency(
+        name=name,
+        count=round(count),
+        mean=total / count,
+        p50=_quantile(0.5, counts, bounds),
+        p99=_quantile(0.99, counts, bounds),
+    )
+
+
+def _quantile(share: float, counts: Sequence[float], bounds: Sequence[float]) -> float:
+    """Interpolate linearly within a bucket, as Prometheus does; beyond the last bound, return that."""
+    rank = share * sum(counts)
+    below = 0.0
+    for at, up_to in enumerate(accumulate(counts)):
+        if up_to >= rank and counts[at]:
+            if at == len(bounds):
+                return bounds[-1]
+            lower = bounds[at - 1] if at else 0.0
+            return lower + (bounds[at] - lower) * (rank - below) / counts[at]
+        below = up_to
+    return bounds[-1]

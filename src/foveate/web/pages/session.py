@@ -17,8 +17,8 @@ from foveate.store import Store
 from foveate.store.dashboard import CompactionCounts, WindowContents, WindowSample
 from foveate.store.repositories.sessions import DescendantTotals
 from foveate.web.charts import OTHER_COLOUR, Chart, ChartEvent, Series, Shape, Unit
-from foveate.web.data import GatewayData
 from foveate.web.formatting import format_count, format_money, format_percent, format_tokens, shorten_name
+from foveate.web.gateway_data import GatewayData
 from foveate.web.page import PageNotFound, PageRequest, WebPage
 from foveate.web.pages.compactions import load_compactions
 

@@ -12,8 +12,8 @@ from foveate.session.rollups import SessionOrder, SessionTotals, Totals
 from foveate.store import Store
 from foveate.store.dashboard import CompactionCounts
 from foveate.store.repositories.sessions import DescendantTotals, SessionLabel
-from foveate.web.data import GatewayData
 from foveate.web.formatting import shorten_name
+from foveate.web.gateway_data import GatewayData
 from foveate.web.page import PageRequest, WebPage
 from foveate.web.viewer import Viewer
 

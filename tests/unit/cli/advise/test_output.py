@@ -4,11 +4,10 @@ from dataclasses import replace
 from decimal import Decimal
 
 from foveate.advice.advise import Advice, Simulation, Spend, SpendReport
-from foveate.advice.candidates import Candidate, Mechanism
+from foveate.advice.candidates import Candidate, CandidateResult, CombinationResult, Mechanism
 from foveate.advice.context_costs import ContextPart, PartCost, PartKind
 from foveate.advice.miss_costs import MissCost
 from foveate.advice.session_costs import CostBreakdown, SimulatedCost
-from foveate.advice.settings_choice import CandidateResult, CombinationResult
 from foveate.cli.advise.output import AdviceFormatter, advice_object
 from foveate.cli.shared.console import Display
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foveate.chat.conversation import RequestPreview
 from foveate.chat.costs import CallTotals, ChatObserver, sum_charges, sum_charges_by_model
 from foveate.chat.models import find_closest_name
-from foveate.chat.preview import RequestPreview
 from foveate.cli.chat import output
-from foveate.cli.chat.history import add_to_history, read_history
 from foveate.cli.chat.slash_commands import COMMANDS, CommandLine, completions, parse_line
+from foveate.cli.chat.terminal import add_to_history, read_history
 from foveate.cli.shared.console import Display
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
@@ -128,7 +128,7 @@ def test_the_history_is_private_and_a_corrupt_line_is_skipped(tmp_path: Path) ->
 def test_concurrent_conversations_write_complete_history_lines(tmp_path: Path) -> None:
     path = tmp_path / "history"
     code = (
-        "import sys; from pathlib import Path; from foveate.cli.chat.history import add_to_history\n"
+        "import sys; from pathlib import Path; from foveate.cli.chat.terminal import add_to_history\n"
         "for number in range(100): add_to_history(Path(sys.argv[1]), f'{sys.argv[2]} {number} ' + 'x' * 9000)"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in "ab"]

@@ -2,15 +2,16 @@
 
 from decimal import Decimal
 
-from foveate.advice.candidates import Candidate, Mechanism
-from foveate.advice.session_costs import SimulatedCost
-from foveate.advice.settings_choice import (
+from foveate.advice.candidates import (
     CURRENT,
+    Candidate,
+    Mechanism,
     choose_combination,
     choose_settings,
     compare_candidates,
     list_combinations,
 )
+from foveate.advice.session_costs import SimulatedCost
 
 RECORDED = Decimal(100)
 

@@ -1,4 +1,4 @@
-from foveate.cli.compactions.carried import carried_lines
+from foveate.cli.compactions.output import carried_lines
 from foveate.cli.shared.console import Display
 from foveate.compaction.summarize.extractive import CarriedLine
 

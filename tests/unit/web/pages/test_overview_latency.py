@@ -4,7 +4,7 @@ import pytest
 
 from foveate.engine.metrics import definitions
 from foveate.engine.metrics.registry import MetricsRegistry
-from foveate.web.latency import summarize_added_latency, summarize_steps
+from foveate.web.pages.overview import summarize_added_latency, summarize_steps
 
 
 def test_quantiles_are_interpolated_within_a_bucket() -> None:

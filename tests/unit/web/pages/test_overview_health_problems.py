@@ -7,7 +7,7 @@ import pytest
 
 from foveate.errors import BadSetting
 from foveate.gateway.observability.health import HealthStatus, health_to_json
-from foveate.web.health_problems import list_health_problems
+from foveate.web.pages.overview import list_health_problems
 
 HEALTHY = HealthStatus(version="1", store="foveate.sqlite")
 

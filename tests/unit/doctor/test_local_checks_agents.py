@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from foveate.doctor.agent_checks import check_agents
 from foveate.doctor.findings import Finding, Level
+from foveate.doctor.local_checks import check_agents
 
 GATEWAY = "http://127.0.0.1:8090"
 
