@@ -19,8 +19,8 @@ from foveate import formats
 from foveate.errors import MalformedRequest
 from foveate.model import Request, TokenCount
 from foveate.tokens import RequestCount, counter_for, with_model
-from foveate.tokens.families import is_claude
-from foveate.tokens.request_count import PROVIDER_SYSTEMS
+from foveate.tokens.counter import PROVIDER_SYSTEMS
+from foveate.tokens.offline_counters import is_claude
 
 _Judged = tuple[count_evidence.CountedCall, TokenCount]
 _PROVIDERS = ("openai-chat", "openai-responses", "anthropic", "google", "bedrock")

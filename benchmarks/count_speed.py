@@ -18,7 +18,7 @@ from benchmarks.harness import Cell, Report
 from benchmarks.tiktoken_peer import o200k
 from foveate import formats
 from foveate.tokens import Conversation, counter_for
-from foveate.tokens.remote.fallback import FallbackCounter
+from foveate.tokens.remote.counter import FallbackCounter
 
 _MODEL = "gpt-4o"
 _ROUNDS = 3

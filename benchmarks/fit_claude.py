@@ -43,10 +43,8 @@ from benchmarks.claude_priors import (
 from benchmarks.recorded_steps import Increment, increments
 from foveate import formats
 from foveate.model import Format, Message, Request
-from foveate.tokens.counter import RequestCounter
-from foveate.tokens.rendering.claude import ClaudeRules
-from foveate.tokens.rendering.claude_models import claude_model_figures
-from foveate.tokens.request_count import RequestCount
+from foveate.tokens.counter import RequestCount, RequestCounter
+from foveate.tokens.rendering.claude import ClaudeRules, claude_model_figures
 from foveate.tokens.tokenizers import claude
 from foveate.tokens.tokenizers.claude import (
     ClaudeConstants,

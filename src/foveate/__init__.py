@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from foveate.memory.memory import Memory
     from foveate.memory.views.view import View, ViewFormatName
     from foveate.model import ApiFormat, Message, TokenCount
-    from foveate.tokens.counter import RequestCounter
-    from foveate.tokens.request_count import PartCount, RequestCount
+    from foveate.tokens.counter import PartCount, RequestCount, RequestCounter
     from foveate.tokens.text_meter import TextCounter
 
 __all__ = [
@@ -99,7 +98,7 @@ def count(text: str, model: str = "gpt-4o") -> "TokenCount":
     if not isinstance(text, str):
         raise TypeError(f"a text to be counted is a str, not {type(text).__name__}")
     if _counter_for is None:  # cached: an import statement would take a fifth of the time of a short text
-        from foveate.tokens.families import counter_for
+        from foveate.tokens.offline_counters import counter_for
 
         _counter_for = counter_for
     return _counter_for(model).text(text)
@@ -182,7 +181,7 @@ def assemble(
     from foveate.budget.budget import Budget, resolve_budget
     from foveate.budget.model_limits import MAX_TOKENS_VARIABLE, find_context_window, resolve_prompt_limit
     from foveate.budget.serialization import to_budget
-    from foveate.tokens.families import counter_for
+    from foveate.tokens.offline_counters import counter_for
     from foveate.tokens.text_meter import text_meter_for
 
     call_budget = None if budget is None else to_budget(budget)
@@ -366,7 +365,7 @@ _import_name = import_on_first_use(
         "foveate.memory.memory": ("Memory",),
         "foveate.memory.views.view": ("View", "ViewFormatName"),
         "foveate.model": ("ApiFormat", "TokenCount"),
-        "foveate.tokens.request_count": ("PartCount", "RequestCount"),
+        "foveate.tokens.counter": ("PartCount", "RequestCount"),
     },
 )
 

@@ -60,7 +60,7 @@ def _preload_vocabulary(model: str, bundled: "Callable[[str], object]") -> None:
 
     with suppress(ImportError):  # counting then falls back to an estimate
         if model:
-            from foveate.tokens.families import counter_for
+            from foveate.tokens.offline_counters import counter_for
 
             counter_for(model)
         else:

@@ -11,10 +11,10 @@ from foveate import formats
 from foveate.http import JsonClient
 from foveate.model import Format
 from foveate.tokens import Backend, ConnectedCounter, CounterOptions
-from foveate.tokens.remote.anthropic import AnthropicCounter
+from foveate.tokens.counter import RequestCount
 from foveate.tokens.remote.endpoints import TokenizeServer
+from foveate.tokens.remote.providers import AnthropicCounter
 from foveate.tokens.remote.tokenize import TokenizeCounter
-from foveate.tokens.request_count import RequestCount
 from tests.support.servers.llama import LlamaServer
 
 TIMEOUT_MS = 20_000

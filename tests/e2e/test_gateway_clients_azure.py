@@ -16,7 +16,7 @@ from foveate.engine.options import AgentOptions
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import Upstream
 from foveate.sandbox.script import ScriptStep
-from foveate.tokens.options import Backend, CounterOptions
+from foveate.tokens.offline_counters import Backend, CounterOptions
 from tests.support.oracles.system_state import wait_for_agent_sums, wait_until_settled
 from tests.support.servers.gateway import RunningGateway, running_gateway
 from tests.support.servers.sandbox import RunningSandbox, running_sandbox, step_headers

@@ -31,7 +31,7 @@ from foveate.replay.outcomes import ALL, Policy
 from foveate.replay.recording import MissingPart, RecordingSource
 from foveate.sandbox.http import SandboxProvider
 from foveate.sandbox.script import STEP_HEADER
-from foveate.tokens.options import Backend
+from foveate.tokens.offline_counters import Backend
 
 NAMES: dict[str, Iterable[str]] = {
     "api format": Format,

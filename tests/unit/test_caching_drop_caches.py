@@ -13,7 +13,7 @@ import foveate
 from foveate.caching import register
 from foveate.tokens import drop_caches
 from foveate.tokens.counter import RequestCounter
-from foveate.tokens.families import counter_for
+from foveate.tokens.offline_counters import counter_for
 from foveate.tokens.text_meter import TextMeter
 from foveate.tokens.tokenizers.tokenizer import AdditiveCounts
 from tests.support.oracles.reachable_objects import reachable_texts

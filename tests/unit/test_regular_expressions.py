@@ -21,7 +21,7 @@ from foveate.memory import queries
 from foveate.memory.search import words
 from foveate.prompt_cache import rules as cache_rules
 from foveate.sandbox import models
-from foveate.tokens.rendering import chat_templates, openai_models
+from foveate.tokens.rendering import chat_templates, openai
 from tests.support.oracles.regex_inventory import (
     METHODS,
     FoundPattern,
@@ -142,8 +142,8 @@ _MADE_BY_FUNCTIONS: dict[str, Callable[[], Iterable[tuple[Any, frozenset[str]]]]
     ],
     "foveate.memory.search.words._patterns": lambda: [(pattern, METHODS) for pattern in words._patterns()],
     "foveate.sandbox.models.find_model": lambda: _compile_patterns(_sandbox_patterns()),
-    "foveate.tokens.rendering.openai_models.find_generation": lambda: _compile_patterns(
-        (text, "match") for text, _ in openai_models._GENERATIONS
+    "foveate.tokens.rendering.openai.find_generation": lambda: _compile_patterns(
+        (text, "match") for text, _ in openai._GENERATIONS
     ),
     "foveate.tokens.rendering.chat_templates._parse_entry": lambda: _patterns_by_field(
         chat_templates._load_entries(), "foveate.tokens"

@@ -10,8 +10,7 @@ from foveate.budget.prompt import SECTION_SEPARATOR, Action, Cut, SectionReport
 from foveate.budget.sections import Priority, Section
 from foveate.budget.truncate import OLDER_TRUNCATED, AvailableRoom, TextParts, TruncatableText, truncate
 from foveate.model import ZERO_TOKENS, TokenCount
-from foveate.tokens.measured_text import MeasuredText, Segment
-from foveate.tokens.text_meter import TextMeter, TextPart, TextSpan
+from foveate.tokens.text_meter import MeasuredText, Segment, TextMeter, TextPart, TextSpan
 
 _FLOAT_ERROR = 1e-9
 _MAX_TOKENS = 10**15

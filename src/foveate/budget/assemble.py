@@ -28,8 +28,7 @@ from foveate.budget.sections import Keep, Priority, Section
 from foveate.budget.truncate import AvailableRoom, truncate, truncate_without_marker
 from foveate.errors import BadOption, BudgetExceeded, SectionSize
 from foveate.model import ZERO_TOKENS, TokenCount
-from foveate.tokens.measured_text import MeasuredText
-from foveate.tokens.text_meter import TextMeter
+from foveate.tokens.text_meter import MeasuredText, TextMeter
 
 # Maximum attempts to make the reported numbers match, and to make room for the report.
 _MAX_ATTEMPTS = 8

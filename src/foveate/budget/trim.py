@@ -17,7 +17,7 @@ from foveate.errors import BadOption, BudgetExceeded, MalformedRequest, SectionS
 from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE
 from foveate.model import ApiFormat, Format, Message, Request, TokenCount
 from foveate.tokens.counter import EMPTY_TALLY, RequestCounter
-from foveate.tokens.families import counter_for
+from foveate.tokens.offline_counters import counter_for
 from foveate.tokens.request_bodies import parse_message_list
 from foveate.tokens.worker_threads import frequent_thread_switches
 

@@ -12,8 +12,7 @@ from typing import Protocol
 
 from foveate.budget import graphemes
 from foveate.budget.sections import Keep
-from foveate.tokens.measured_text import EMPTY_SEGMENT, MeasuredText, Segment
-from foveate.tokens.text_meter import TextMeter, TextPart, TextSpan
+from foveate.tokens.text_meter import EMPTY_SEGMENT, MeasuredText, Segment, TextMeter, TextPart, TextSpan
 
 TRUNCATED = "[...truncated]"
 OLDER_TRUNCATED = "[...older entries truncated]"

@@ -13,7 +13,7 @@ from foveate.gateway.config import DEFAULT_KEY_VARIABLES, ResolvedConfig
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Upstream
 from foveate.model import Format
-from foveate.tokens.families import is_claude
+from foveate.tokens.offline_counters import is_claude
 
 LOCAL_WINDOW_TOKENS = 8192
 """Context window of the local model."""

@@ -10,8 +10,7 @@ from foveate.formats.json_text.parse import as_dict, as_list, parse_json, to_jso
 from foveate.gateway.routing import Upstream
 from foveate.http import JsonClient
 from foveate.model import TokenCount
-from foveate.tokens.families import find_vocabulary
-from foveate.tokens.options import CounterOptions
+from foveate.tokens.offline_counters import CounterOptions, find_vocabulary
 from foveate.tokens.remote.endpoints import TokenizeServer
 from foveate.tokens.remote.tokenize import TokenizeCounter
 from foveate.tokens.tokenizers.bpe import split_into_tokens

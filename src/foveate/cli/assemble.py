@@ -194,7 +194,7 @@ def _parse_budget(data: bytes) -> "Budget":
 
 def _make_counter(model: str, tokenizer: str | None) -> "RequestCounter":
     from foveate.tokens import CounterOptions
-    from foveate.tokens.options import offline_counter_factory
+    from foveate.tokens.offline_counters import offline_counter_factory
 
     vocabulary = None if tokenizer is None else Path(tokenizer)
     return offline_counter_factory(CounterOptions(vocabulary=vocabulary))(model)

@@ -15,7 +15,7 @@ from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
     from foveate.tokens import CounterOptions, RequestCount, RequestCounter
-    from foveate.tokens.remote.fallback import FallbackCounter
+    from foveate.tokens.remote.counter import FallbackCounter
 
 STANDARD_INPUT = "-"
 DEFAULT_MODEL = "gpt-4o"
@@ -181,7 +181,7 @@ def _count_texts(options: "CounterOptions", texts: list[tuple[str, str]], model:
 
 
 def _offline_counter(options: "CounterOptions", model: str) -> "RequestCounter":
-    from foveate.tokens.options import offline_counter_factory
+    from foveate.tokens.offline_counters import offline_counter_factory
 
     return offline_counter_factory(options)(model)
 
@@ -191,7 +191,7 @@ def _count_with_server(
 ) -> "RequestCount":
     import asyncio
 
-    from foveate.tokens.remote.backends import ConnectedCounter
+    from foveate.tokens.remote.counter import ConnectedCounter
     from foveate.tokens.remote.endpoints import EndpointRegistry
 
     endpoints = EndpointRegistry()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from foveate.cli.shared.console import display_for, format_tokens, print_lines
 from foveate.cli.shared.tables import Column, Fit, format_table, style_text
-from foveate.tokens.request_count import PartCount, RequestCount
+from foveate.tokens.counter import PartCount, RequestCount
 
 # Parts that are shown only if they are not empty.
 _OPTIONAL_PARTS = frozenset(("system", "tools", "images", "overhead"))

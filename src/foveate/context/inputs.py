@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from foveate.budget.sections import check_token_limit
 from foveate.errors import BadOption
 from foveate.memory.views.view import DEFAULT_LIMIT_TOKENS, parse_view_format
-from foveate.tokens.families import counter_for
+from foveate.tokens.offline_counters import counter_for
 
 if TYPE_CHECKING:
     from foveate.memory.memory import Memory

@@ -47,7 +47,7 @@ from foveate.model import Ttl
 from foveate.paths import expand_path
 from foveate.prompt_cache.placement.breakpoints import PlacementOptions
 from foveate.prompt_cache.section_order import SECTION_NAMES
-from foveate.tokens.options import Backend, CounterOptions
+from foveate.tokens.offline_counters import Backend, CounterOptions
 
 OptionT = TypeVar("OptionT")
 SettingPath = tuple[str | int, ...]

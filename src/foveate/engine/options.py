@@ -19,7 +19,7 @@ from foveate.memory.privacy import DEFAULT_PRIVACY_TAGS
 from foveate.memory.views.view import DEFAULT_LIMIT_TOKENS
 from foveate.prompt_cache.keepalive import DEFAULT_MAX_KEEPALIVES
 from foveate.prompt_cache.placement.breakpoints import PlacementOptions
-from foveate.tokens.options import CounterOptions
+from foveate.tokens.offline_counters import CounterOptions
 
 DEFAULT_SECTION_TOKENS = 16_384
 """Default limit of all sections of a request together."""

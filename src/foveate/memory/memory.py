@@ -31,7 +31,7 @@ from foveate.memory.views.view import (
     parse_view_format,
     read_semantic_threshold,
 )
-from foveate.tokens.families import counter_for
+from foveate.tokens.offline_counters import counter_for
 from foveate.tokens.text_meter import text_meter_for
 
 if TYPE_CHECKING:

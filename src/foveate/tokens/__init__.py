@@ -10,12 +10,10 @@ from foveate.lazy_imports import import_on_first_use
 if TYPE_CHECKING:
     from foveate.caching import drop_caches
     from foveate.tokens.calibration import Calibration
-    from foveate.tokens.counter import RequestCounter
-    from foveate.tokens.families import counter_for
-    from foveate.tokens.options import Backend, CounterOptions
-    from foveate.tokens.remote.backends import ConnectedCounter
+    from foveate.tokens.counter import RequestCount, RequestCounter
+    from foveate.tokens.offline_counters import Backend, CounterOptions, counter_for
+    from foveate.tokens.remote.counter import ConnectedCounter
     from foveate.tokens.request_bodies import Conversation, count_body, sum_counts, with_model
-    from foveate.tokens.request_count import RequestCount
 
 __all__ = [
     "Backend",
@@ -37,11 +35,9 @@ __getattr__ = import_on_first_use(
     {
         "foveate.caching": ("drop_caches",),
         "foveate.tokens.calibration": ("Calibration",),
-        "foveate.tokens.counter": ("RequestCounter",),
-        "foveate.tokens.families": ("counter_for",),
-        "foveate.tokens.options": ("Backend", "CounterOptions"),
-        "foveate.tokens.remote.backends": ("ConnectedCounter",),
+        "foveate.tokens.counter": ("RequestCount", "RequestCounter"),
+        "foveate.tokens.offline_counters": ("Backend", "CounterOptions", "counter_for"),
+        "foveate.tokens.remote.counter": ("ConnectedCounter",),
         "foveate.tokens.request_bodies": ("Conversation", "count_body", "sum_counts", "with_model"),
-        "foveate.tokens.request_count": ("RequestCount",),
     },
 )

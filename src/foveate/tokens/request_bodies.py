@@ -9,9 +9,8 @@ from foveate.caching import LruCache
 from foveate.errors import MalformedRequest
 from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE, to_bytes, to_json
 from foveate.model import ZERO_TOKENS, Format, Message, Request, TokenCount
-from foveate.tokens.counter import EMPTY_TALLY, EnvelopeCount, RequestCounter, Tally
-from foveate.tokens.families import counter_for
-from foveate.tokens.request_count import PartCount, RequestCount
+from foveate.tokens.counter import EMPTY_TALLY, EnvelopeCount, PartCount, RequestCount, RequestCounter, Tally
+from foveate.tokens.offline_counters import counter_for
 from foveate.tokens.worker_threads import frequent_thread_switches
 
 # Whose rules apply if neither the body nor the caller names a model. Such counts are never exact.

@@ -6,10 +6,9 @@ from typing import Any
 from foveate import formats
 from foveate.model import Format
 from foveate.tokens.accuracy import AccuracyAssessment, AccuracyProfile
-from foveate.tokens.counter import RequestCounter
+from foveate.tokens.counter import RequestCount, RequestCounter
 from foveate.tokens.rendering.chat_templates import ChatTemplateRules, find_template
 from foveate.tokens.rendering.gemini import GeminiRules, build_gemini_rules
-from foveate.tokens.request_count import RequestCount
 from foveate.tokens.tokenizers.bpe import BpeTokenizer
 from foveate.tokens.tokenizers.vocabularies import bundled_vocabulary
 

@@ -9,7 +9,7 @@ import foveate
 from foveate.budget import Item, Keep, Priority, Section
 from foveate.budget.ladder import BUILT_IN_LADDERS
 from foveate.model import TokenCount
-from foveate.tokens.families import counter_for, estimating_counter_for
+from foveate.tokens.offline_counters import counter_for, estimating_counter_for
 from foveate.tokens.text_meter import TextCounter
 from tests.support.strategies.texts import any_texts
 

@@ -14,7 +14,7 @@ from foveate.caching import LruCache, hash_bytes
 from foveate.model import Format, TokenCount
 from foveate.prompt_cache.prompt.blocks import BlockTokens, look_up_facts
 from foveate.tokens.counter import RequestCounter
-from foveate.tokens.families import counter_for
+from foveate.tokens.offline_counters import counter_for
 from foveate.tokens.rendering.claude import build_claude_rules
 from foveate.tokens.rendering.openai import build_openai_rules
 from foveate.tokens.tokenizers.tokenizer import AdditiveCounts, TextLength

@@ -10,7 +10,7 @@ import foveate
 from foveate import formats
 from foveate.errors import MalformedRequest
 from foveate.tokens.counter import RequestCounter
-from foveate.tokens.families import counter_for
+from foveate.tokens.offline_counters import counter_for
 from foveate.tokens.request_bodies import Conversation, with_model
 from tests.support.strategies.agent_requests import MODELS, anthropic_bodies, chat_bodies
 

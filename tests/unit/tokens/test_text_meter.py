@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from foveate.model import TokenCount
 from foveate.tokens.counter import RequestCounter
-from foveate.tokens.families import counter_for, estimating_counter_for
-from foveate.tokens.measured_text import MeasuredText
-from foveate.tokens.text_meter import TextMeter, TextSpan, text_meter_for
+from foveate.tokens.offline_counters import counter_for, estimating_counter_for
+from foveate.tokens.text_meter import MeasuredText, TextMeter, TextSpan, text_meter_for
 from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.texts import any_texts, texts
 

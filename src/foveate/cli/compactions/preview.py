@@ -15,7 +15,7 @@ from foveate.compaction.preview import CompactionPreview, preview_compaction
 from foveate.engine.spending.cost_ceiling import read_cost_parameters
 from foveate.errors import BadOption
 from foveate.session.store import ArchivedRequest
-from foveate.tokens.families import counter_for
+from foveate.tokens.offline_counters import counter_for
 
 if TYPE_CHECKING:
     from foveate.store import Store

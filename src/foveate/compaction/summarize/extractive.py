@@ -47,7 +47,7 @@ from foveate.compaction.facts.statements import (
 from foveate.compaction.facts.texts import MODEL_ROLES, Speaker, message_texts
 from foveate.errors import BadOption
 from foveate.model import Message, Text
-from foveate.tokens.families import counter_for
+from foveate.tokens.offline_counters import counter_for
 from foveate.tokens.request_bodies import parse_message_list
 
 # Share of the replaced tokens. A short head may keep more, but never more than half.

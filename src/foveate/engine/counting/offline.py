@@ -11,7 +11,7 @@ from foveate.prompt_cache.prompt.blocks import BlockTokens
 from foveate.prompt_cache.prompt.build import block_tokens_for
 from foveate.prompt_cache.rules import CacheRules, rules_for
 from foveate.tokens import RequestCounter, counter_for
-from foveate.tokens.options import Backend, CounterOptions, offline_counter_factory
+from foveate.tokens.offline_counters import Backend, CounterOptions, offline_counter_factory
 
 _MAX_RULES = 256
 _MAX_BLOCK_COUNTERS = 64

@@ -21,8 +21,8 @@ from foveate.errors import UpstreamStatus, UpstreamTimeout
 from foveate.http import JsonClient
 from foveate.http.proxies import ProxyRules
 from foveate.model import CacheUsage, Format, Request, TokenCount, Usage
-from foveate.tokens.options import Backend, CounterOptions
-from foveate.tokens.remote.anthropic import AnthropicCounter
+from foveate.tokens.offline_counters import Backend, CounterOptions
+from foveate.tokens.remote.counter import RemoteCount, RemoteCountCache
 from foveate.tokens.remote.endpoints import (
     CountQuery,
     EndpointCounter,
@@ -30,9 +30,7 @@ from foveate.tokens.remote.endpoints import (
     Unsupported,
     shared_endpoint_registry,
 )
-from foveate.tokens.remote.fallback import RemoteCount, RemoteCountCache
-from foveate.tokens.remote.gemini import GeminiCounter
-from foveate.tokens.remote.openai import OpenAICounter
+from foveate.tokens.remote.providers import AnthropicCounter, GeminiCounter, OpenAICounter
 from foveate.tokens.remote.tokenize import TokenizeCounter
 
 _LOG = logging.getLogger(__name__)

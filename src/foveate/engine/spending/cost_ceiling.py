@@ -45,7 +45,7 @@ from foveate.formats.response.usage import BillableUnit
 from foveate.model import Format, Request, SetParameter, TokenCount, Ttl
 from foveate.prompt_cache.rules import rules_for
 from foveate.tokens import counter_for
-from foveate.tokens.request_count import BOUNDED_UNEXPLAINED
+from foveate.tokens.counter import BOUNDED_UNEXPLAINED
 
 # Hosts accept each other's names, and it is unknown which of two they use: the largest counts.
 OUTPUT_LIMIT_NAMES = ("max_tokens", "max_completion_tokens", "max_output_tokens")

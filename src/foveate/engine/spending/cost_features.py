@@ -20,7 +20,7 @@ from foveate.formats.incremental.envelope import get_parameters
 from foveate.formats.json_text.large_json import contains, contains_match
 from foveate.formats.json_text.parse import Fields, as_dict, as_list, as_text, parse_json, parse_object
 from foveate.model import Format, Request
-from foveate.tokens.rendering.claude_models import CLIENT_TOOL_TOKENS
+from foveate.tokens.rendering.claude import CLIENT_TOOL_TOKENS
 
 MAX_NAME_CHARS = 100
 

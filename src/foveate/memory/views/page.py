@@ -19,8 +19,7 @@ from foveate.memory.parsing.parse import is_org
 from foveate.memory.search.words import split_words
 from foveate.memory.views.view import DetailLevel, View, ViewFormat, ViewNode
 from foveate.model import TokenCount
-from foveate.tokens.measured_text import EMPTY_SEGMENT
-from foveate.tokens.text_meter import TextMeter, TextPart
+from foveate.tokens.text_meter import EMPTY_SEGMENT, TextMeter, TextPart
 
 # Lines that would look like headings of the view. In Org, a star after a space is a list item.
 _STARS = re.compile(r"^(?=\*+[ \t])", re.MULTILINE)

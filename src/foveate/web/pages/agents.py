@@ -19,7 +19,7 @@ from foveate.engine.options import AgentOptions, Clearing, SectionOptions
 from foveate.engine.sections.sources import AGENT_BUDGET_FILE, SectionSources
 from foveate.memory.privacy import Gate
 from foveate.session.rollups import TotalsGroup
-from foveate.tokens.options import Backend, CounterOptions
+from foveate.tokens.offline_counters import Backend, CounterOptions
 from foveate.web.formatting import format_count, format_number, format_percent, shorten_name
 from foveate.web.gateway_data import ConfigSnapshot, GatewayData
 from foveate.web.page import PageNotFound, PageRequest, WebPage

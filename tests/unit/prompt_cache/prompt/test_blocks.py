@@ -9,7 +9,7 @@ from foveate import formats
 from foveate.model import Block, Request, TokenCount
 from foveate.prompt_cache.prompt.blocks import BlockFacts, BlockFactsCache, BlockTokens
 from foveate.tokens import RequestCount
-from foveate.tokens.request_count import PartCount
+from foveate.tokens.counter import PartCount
 
 
 def parse_blocks(texts: Iterable[str]) -> Sequence[Block]:

@@ -14,10 +14,10 @@ from foveate.errors import UpstreamStatus
 from foveate.http import JsonClient
 from foveate.model import Request, TokenCount
 from foveate.tokens import Backend, ConnectedCounter, CounterOptions
-from foveate.tokens.families import counter_for
-from foveate.tokens.remote.anthropic import ANTHROPIC_URL, AnthropicCounter
+from foveate.tokens.offline_counters import counter_for
+from foveate.tokens.remote.counter import FallbackCounter
 from foveate.tokens.remote.endpoints import CountQuery, EndpointRegistry, shared_endpoint_registry
-from foveate.tokens.remote.fallback import FallbackCounter
+from foveate.tokens.remote.providers import ANTHROPIC_URL, AnthropicCounter
 from foveate.tokens.remote.tokenize import TokenizeCounter
 from tests.support.servers.counting_apis import (
     always_reply,

@@ -13,8 +13,8 @@ import pytest
 
 import foveate
 from foveate.tokens import ConnectedCounter, CounterOptions
+from foveate.tokens.counter import RequestCount
 from foveate.tokens.remote.endpoints import EndpointRegistry
-from foveate.tokens.request_count import RequestCount
 from tests.conftest import ROOT
 from tests.support.servers.counting_apis import Behaviour, llama_tokenize
 

@@ -11,8 +11,8 @@ from foveate.errors import BadOption, UpstreamStatus
 from foveate.http import JsonClient
 from foveate.model import TokenCount
 from foveate.tokens import Backend, ConnectedCounter, CounterOptions
-from foveate.tokens.remote.anthropic import AnthropicCounter
 from foveate.tokens.remote.endpoints import EndpointRegistry
+from foveate.tokens.remote.providers import AnthropicCounter
 from tests.support.servers.counting_apis import (
     VLLM_MODEL,
     always_reply,

@@ -12,9 +12,9 @@ from foveate import formats
 from foveate.http import JsonClient
 from foveate.model import Request, TokenCount
 from foveate.tokens import Backend, ConnectedCounter, CounterOptions, drop_caches
-from foveate.tokens.families import counter_for
+from foveate.tokens.offline_counters import counter_for
+from foveate.tokens.remote.counter import FallbackCounter
 from foveate.tokens.remote.endpoints import CountQuery, EndpointRegistry, Unsupported
-from foveate.tokens.remote.fallback import FallbackCounter
 from foveate.tokens.remote.tokenize import TokenizeCounter
 from tests.support.servers.counting_apis import (
     Behaviour,
