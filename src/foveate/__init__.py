@@ -330,7 +330,7 @@ def cost(
     import os
     import time
 
-    from foveate.config.price_file import default_price_file
+    from foveate.config.updated_prices import default_price_file
     from foveate.cost.call_cost import cost_from_price, read_usage, to_seconds
     from foveate.cost.pricing.price_book import PriceBook
     from foveate.prompt_cache.rules import rules_for

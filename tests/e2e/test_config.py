@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foveate.gateway.auth.keys import hash_key
+from foveate.gateway.auth.callers import hash_key
 
 INVALID = """server:
   prot: 1

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from foveate.config.cost import load_cost
+from foveate.config.cost_settings import load_cost
 from foveate.cost.admission import Admission, SettlementOutcome
 from foveate.cost.ledger import Call, Category, Charge
 from foveate.cost.pricing.price_book import PriceBook

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from foveate.config.budget_files import load_budget
-from foveate.config.cost import parse_cost
+from foveate.config.cost_settings import parse_cost
 from foveate.config.document import parse_document
 from foveate.config.load import parse_settings
 from foveate.config.settings import Settings

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from foveate.gateway.auth.keys import generate_key, hash_key
+from foveate.gateway.auth.callers import generate_key, hash_key
 from tests.support.processes.sqlite_lock import locked_by_another_process
 from tests.support.servers.gateway_process import gateway_process
 from tests.support.servers.scripted_upstream import UpstreamConnection, running_upstream

@@ -12,7 +12,7 @@ from foveate.config.settings import Settings, StoreSettings
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.gateway.app import GatewayOptions
-from foveate.gateway.auth.keys import HashedKeys, hash_key
+from foveate.gateway.auth.callers import HashedKeys, hash_key
 from foveate.gateway.config import ResolvedConfig
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import ALLOWED_OPERATIONS, Routing, Upstream

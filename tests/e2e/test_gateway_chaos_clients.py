@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from foveate.cost.caps import Cap, CapScope
-from foveate.gateway.body.reader import BodyLimits
+from foveate.gateway.request_body import BodyLimits
 from tests.support.clients.raw_http import (
     chat_request,
     claude_request,

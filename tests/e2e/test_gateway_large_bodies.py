@@ -11,7 +11,7 @@ from threading import Event
 
 import pytest
 
-from foveate.gateway.body.reader import BodyLimits
+from foveate.gateway.request_body import BodyLimits
 from tests.support.clients.raw_http import (
     ANTHROPIC,
     RawResponse,

@@ -15,7 +15,7 @@ import openai
 import pytest
 import trustme
 
-from foveate.gateway.auth.keys import generate_key, hash_key
+from foveate.gateway.auth.callers import generate_key, hash_key
 from foveate.sandbox.script import ScriptStep
 from tests.support.servers.gateway_process import SERVE_COMMAND, gateway_process, write_config
 from tests.support.servers.sandbox import KEY, running_sandbox, step_headers

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from foveate.gateway.auth.keys import hash_key
+from foveate.gateway.auth.callers import hash_key
 from foveate.sandbox.message_threads import BETA
 from tests.support.servers.embeddings import embedding_server
 from tests.support.servers.live_gateway import CLAUDE, GPT, LiveGateway, find_breakpoints, live_gateway

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from foveate.config.settings import ServerSettings, TimeoutSettings
-from foveate.gateway.auth.keys import hash_key
+from foveate.gateway.auth.callers import hash_key
 from foveate.gateway.build import open_gateway
 from foveate.gateway.server.serve import load_live_config
 from foveate.sandbox.http import SandboxRequest

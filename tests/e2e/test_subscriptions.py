@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from foveate.gateway.auth.keys import generate_key, hash_key
+from foveate.gateway.auth.callers import generate_key, hash_key
 from tests.support.clients.browser import open_page
 from tests.support.processes.commands import spawn
 from tests.support.servers.gateway_process import GatewayProcess, gateway_process, write_config

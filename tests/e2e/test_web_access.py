@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, expect
 
-from foveate.gateway.auth.keys import generate_key, hash_key
+from foveate.gateway.auth.callers import generate_key, hash_key
 from foveate.web.app import PAGES, load_assets
 from tests.support.clients.browser import open_page
 from tests.support.servers.gateway_process import GatewayProcess, gateway_process, write_config

@@ -19,7 +19,7 @@ import pytest
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from foveate.engine.sections.sources import SectionSources
-from foveate.gateway.auth.keys import generate_key, hash_key
+from foveate.gateway.auth.callers import generate_key, hash_key
 from foveate.gateway.build import build_web_ui
 from foveate.gateway.observability.health import HealthStatus, build_health_pages, health_to_json
 from foveate.gateway.server.serve import load_live_config

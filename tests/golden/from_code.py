@@ -16,8 +16,8 @@ from foveate.chat.responses import FailureKind
 from foveate.cli import app
 from foveate.cli.chat.piped import _EXIT_CODES
 from foveate.cli.shared import exit_codes
-from foveate.gateway.body.errors import BodyRejected
-from foveate.gateway.error_responses import build_error_response, may_retry
+from foveate.gateway.request_body import BodyRejected
+from foveate.gateway.response import build_error_response, may_retry
 from foveate.model import Format
 from tests.golden.observability import log_keys, metrics, telemetry
 from tests.golden.settings import settings

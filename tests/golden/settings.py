@@ -11,7 +11,14 @@ from foveate.budget.budget import Budget, SectionRule
 from foveate.budget.ladder import BUILT_IN_LADDERS, rung_as_data
 from foveate.budget.sections import Item, Section
 from foveate.budget.serialization import _BUDGET_KEYS, _RULE_KEYS
-from foveate.config.cost import CAP_KEYS, COST_KEYS, PRICE_KEYS, TIER_KEYS, TOKEN_KIND_BY_KEY, CostOptions
+from foveate.config.cost_settings import (
+    CAP_KEYS,
+    COST_KEYS,
+    PRICE_KEYS,
+    TIER_KEYS,
+    TOKEN_KIND_BY_KEY,
+    CostOptions,
+)
 from foveate.config.section_files import _ITEM_KEYS, _SECTION_KEYS
 from foveate.config.settings import Settings
 from foveate.cost.caps import Cap

@@ -13,11 +13,10 @@ from foveate.cli.chat import slash_commands
 from foveate.compaction.overflow import OnOverflow, OverflowAction
 from foveate.compaction.store import CompactionOutcome
 from foveate.config.effective import SettingSource
-from foveate.context.inputs import CallKind
+from foveate.context.rendering import CallKind
 from foveate.context.time_section import TimeFormat
 from foveate.cost.admission import SettlementOutcome
-from foveate.cost.cap_status import CapLevel
-from foveate.cost.caps import CapScope, UnknownPricePolicy
+from foveate.cost.caps import CapLevel, CapScope, UnknownPricePolicy
 from foveate.cost.ledger import Category, GroupBy
 from foveate.cost.pricing.price_book import PriceChange
 from foveate.cost.pricing.rates import PriceSource

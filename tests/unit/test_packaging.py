@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 from foveate.config.dotenv import parse_env
-from foveate.config.overrides import STORE_VARIABLE
+from foveate.config.load import STORE_VARIABLE
 from foveate.gateway.config import DEFAULT_KEY_VARIABLES
 from foveate.gateway.observability.health import HEALTH_PATH
 from tests.support.oracles.command_tree import COMMANDS

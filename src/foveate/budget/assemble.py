@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from foveate.budget.apply_ladder import (
+from foveate.budget.budget import SectionRule
+from foveate.budget.ladder import (
+    BUILT_IN_LADDERS,
+    Ladder,
     PromptFitting,
     SectionState,
     build_section_report,
@@ -11,11 +14,10 @@ from foveate.budget.apply_ladder import (
     effective_cap,
     initial_state,
     join_parts,
+    name_matches,
     parts_to_text,
     uncut_action,
 )
-from foveate.budget.budget import SectionRule
-from foveate.budget.ladder import BUILT_IN_LADDERS, Ladder, name_matches
 from foveate.budget.prompt import (
     BUDGET_SECTION_NAME,
     SECTION_SEPARATOR,

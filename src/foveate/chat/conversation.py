@@ -47,8 +47,8 @@ from foveate.engine.steps.overflow import compaction_candidate
 from foveate.errors import FoveateError
 from foveate.formats.response.errors import error_body
 from foveate.gateway.app import Gateway
-from foveate.gateway.error_responses import build_error_response
 from foveate.gateway.request import parse_request
+from foveate.gateway.response import build_error_response
 from foveate.model import InsertParts, Text, TokenCount, Usage
 from foveate.tokens.tokenizers.bpe import replace_surrogates
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from foveate.chat.requests import ModelTarget
-from foveate.config.overrides import LOCAL_UPSTREAM
+from foveate.config.load import LOCAL_UPSTREAM
 from foveate.engine.options import AgentOptions
 from foveate.errors import BadOption
-from foveate.gateway.auth.keys import NoKeys
+from foveate.gateway.auth.callers import NoKeys
 from foveate.gateway.config import DEFAULT_KEY_VARIABLES, ResolvedConfig
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Route, Upstream

@@ -208,7 +208,7 @@ def key(
             raise BadOption("an admin key does not belong to an agent: use --admin without --agent")
         if not agent.strip():
             raise BadOption("--agent must not be empty")
-        from foveate.gateway.auth.keys import generate_key, hash_key
+        from foveate.gateway.auth.callers import generate_key, hash_key
 
         secret = generate_key()
         owner = None if admin else agent

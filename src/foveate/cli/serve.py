@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import socket
 
     from foveate.config.live import LiveSettings
-    from foveate.config.overrides import LocalModel, ServeFlags
+    from foveate.config.load import LocalModel, ServeFlags
     from foveate.gateway.config import ResolvedConfig
     from foveate.gateway.server.supervisor import WorkerOrder
 
@@ -92,7 +92,7 @@ def command(
     Example: foveate serve --config foveate.yaml --port 8090
     """
     with report_errors(as_json=json), ExitStack() as stack:
-        from foveate.config.overrides import ServeFlags
+        from foveate.config.load import ServeFlags
 
         if (tls_certificate is None) != (tls_key is None):
             raise BadOption("--tls-certificate and --tls-key must be given together")

@@ -15,7 +15,7 @@ from foveate.cli.shared import console
 from foveate.web.formatting import export_lines
 
 if TYPE_CHECKING:
-    from foveate.config.overrides import LocalModel
+    from foveate.config.load import LocalModel
     from foveate.gateway.config import ResolvedConfig
 
 _LABEL_CELLS = 10

@@ -198,7 +198,7 @@ class _LocalPrices:
         self._custom: Sequence[CustomPrice] = ()
         file = find_config_file(config)
         if file is not None:
-            from foveate.config.cost import load_cost
+            from foveate.config.cost_settings import load_cost
 
             self._custom = load_cost(file).prices
         self._price_file = folder / "prices.json"
@@ -207,7 +207,7 @@ class _LocalPrices:
         )
 
     def load(self) -> "PriceBook":
-        from foveate.config.price_file import default_price_file
+        from foveate.config.updated_prices import default_price_file
         from foveate.cost.pricing.price_book import PriceBook
 
         book = PriceBook(self._custom, load_imported=default_price_file(os.environ).current_prices)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from foveate.budget.evict import EvictedMessages, evict
+from foveate.budget.trim import EvictedMessages, evict
 from foveate.budget.turn_structure import count_turns
 from foveate.compaction.apply import group_consecutive, placeholder_messages
 from foveate.compaction.boundary import TurnStructure, continues_stored

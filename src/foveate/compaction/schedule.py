@@ -6,7 +6,7 @@ everything is written anyway. After a response, or while the session is idle and
 summary reads the prompt from the cache.
 
 Text that was added to injected sections can wait at the end of the request for a cheap moment. The order of
-tools is not decided here: restoring it (`prompt_cache.tool_order`) leaves cached bytes as they are.
+tools is not decided here: restoring it (`prompt_cache.stable_order`) leaves cached bytes as they are.
 """
 
 import math

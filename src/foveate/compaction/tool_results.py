@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from foveate import formats
-from foveate.budget.apply_ladder import parts_to_text
+from foveate.budget.ladder import parts_to_text
 from foveate.budget.sections import Keep
 from foveate.budget.truncate import AvailableRoom, TruncatableText, truncate
 from foveate.budget.turn_structure import MessageKind, classify_message

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from foveate.budget.model_limits import MAX_TOKENS_VARIABLE
 from foveate.config.document import ConfigDocument
 from foveate.config.key_path import KeyPath, find_line, format_key_path
-from foveate.config.load import validate_settings
-from foveate.config.overrides import STORE_VARIABLE
+from foveate.config.load import STORE_VARIABLE, validate_settings
 from foveate.context.time_section import (
     AWARENESS_VARIABLE,
     FORMAT_VARIABLE,

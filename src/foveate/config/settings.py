@@ -1,4 +1,4 @@
-"""All settings with their defaults and constraints. `cost.py` has those of the `cost` section.
+"""All settings with their defaults and constraints. `cost_settings.py` has those of the `cost` section.
 
 The docstrings of fields are the descriptions in `docs/reference/configuration.md`.
 """

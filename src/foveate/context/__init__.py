@@ -1,17 +1,15 @@
 """Sections for prompts: the prefix, the context from a memory, workspace files and the time."""
 
-from foveate.context.inputs import (
+from foveate.context.rendering import (
     CallKind,
     ContextInputs,
+    MissingContent,
     PrefixInputs,
+    PromptParts,
+    RenderedSections,
     ToolText,
     context_inputs,
     memory_context_builder,
-)
-from foveate.context.rendering import (
-    MissingContent,
-    PromptParts,
-    RenderedSections,
     render_awareness,
     render_context,
     render_prefix,

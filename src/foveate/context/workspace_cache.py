@@ -10,8 +10,17 @@ from typing import Self
 
 from foveate.caching import register
 from foveate.context.file_watcher import FileChange, FileWatcher
-from foveate.context.workspace import Bundle, Workspace, WorkspaceWarning, blank_file_names, merge_reading
-from foveate.context.workspace_files import FolderChanges, WorkspaceScan, read_files, scan_workspace
+from foveate.context.workspace import (
+    Bundle,
+    FolderChanges,
+    Workspace,
+    WorkspaceScan,
+    WorkspaceWarning,
+    blank_file_names,
+    merge_reading,
+    read_files,
+    scan_workspace,
+)
 from foveate.errors import BadOption
 from foveate.memory.privacy import Gate
 

@@ -46,7 +46,7 @@ from foveate.memory.views.view import read_semantic_threshold
 from foveate.model import Ttl
 from foveate.paths import expand_path
 from foveate.prompt_cache.placement.breakpoints import PlacementOptions
-from foveate.prompt_cache.section_order import SECTION_NAMES
+from foveate.prompt_cache.stable_order import SECTION_NAMES
 from foveate.tokens.offline_counters import Backend, CounterOptions
 
 OptionT = TypeVar("OptionT")

@@ -15,7 +15,7 @@ from foveate.formats.json_text.parse import read_role
 from foveate.model import Request, SimulatedState
 from foveate.prompt_cache.placement.arrival_times import NO_GAPS, GapHistogram
 from foveate.prompt_cache.simulator import SimulatedCache
-from foveate.prompt_cache.tool_order import ToolOrders
+from foveate.prompt_cache.stable_order import ToolOrders
 from foveate.session.hash_chain import HashChain
 from foveate.session.matching import SessionMatch
 

@@ -35,10 +35,12 @@ from foveate.errors import (
 )
 from foveate.formats.json_text.large_json import LARGE_BYTES
 from foveate.formats.request_limits import RequestLimits
-from foveate.gateway.auth.aws_signing import CLIENT_SIGNATURE_HEADERS, AwsSigner
 from foveate.gateway.auth.callers import (
+    Keys,
+    NoKeys,
     build_upstream_query,
     check_payer,
+    find_summary_endpoint,
     hash_caller,
     hash_name_scope,
     identify_agent,
@@ -46,23 +48,19 @@ from foveate.gateway.auth.callers import (
 )
 from foveate.gateway.auth.credentials import (
     ALLOWED_METHODS,
+    CLIENT_SIGNATURE_HEADERS,
+    AwsSigner,
     check_credentials,
     check_operation,
     check_request_line,
     is_subscription,
     needs_chatgpt,
 )
-from foveate.gateway.auth.keys import Keys, NoKeys
-from foveate.gateway.body.encodings import decompress_in_thread, parse_content_encodings, strip_content_encoding
-from foveate.gateway.body.errors import BodyRejected, TooLarge
-from foveate.gateway.body.reader import BodyLimits, BodyMemory, BodyReservation, read_body
 from foveate.gateway.endpoints import SIGNED_FAMILIES, ApiFamily, Operation, normalize_slashes
-from foveate.gateway.error_responses import build_error_response, classify_audience, log_reason, may_retry
 from foveate.gateway.headers import Headers, forward_request_headers, signed_header_names
 from foveate.gateway.message_threads import ThreadStore, ThreadTurn, begin_turn
 from foveate.gateway.model_name import find_requested_model, read_model, replace_body_model, replace_path_model
 from foveate.gateway.observability.request_observer import NO_REQUEST_OBSERVER, RequestObserver
-from foveate.gateway.own_calls import find_summary_endpoint
 from foveate.gateway.request import (
     KIND_HEADER,
     SESSION_HEADER,
@@ -74,7 +72,24 @@ from foveate.gateway.request import (
     parse_request,
     parse_section_headers,
 )
-from foveate.gateway.response import ClientResponse
+from foveate.gateway.request_body import (
+    BodyLimits,
+    BodyMemory,
+    BodyRejected,
+    BodyReservation,
+    TooLarge,
+    decompress_in_thread,
+    parse_content_encodings,
+    read_body,
+    strip_content_encoding,
+)
+from foveate.gateway.response import (
+    ClientResponse,
+    build_error_response,
+    classify_audience,
+    log_reason,
+    may_retry,
+)
 from foveate.gateway.routing import CHATGPT, KNOWN_UPSTREAMS, RouteMatch, Routing, Upstream
 from foveate.gateway.server.protocol import CONNECTION_SCOPE_KEY, RequestConnection
 from foveate.http.pool import ConnectionPool, HttpResponse, Timeouts, parse_url

@@ -11,19 +11,19 @@ from foveate.config.effective import EffectiveSetting, list_effective_settings
 from foveate.config.files import display_path
 from foveate.config.live import LiveSettings
 from foveate.config.load import Configuration, has_content
-from foveate.config.price_file import PriceFile
 from foveate.config.settings import Settings, UpstreamSettings
+from foveate.config.updated_prices import PriceFile
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.from_settings import options_by_agent
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.errors import BadOption, UpstreamUnreachable
 from foveate.formats.request_limits import RequestLimits
 from foveate.gateway.app import GatewayOptions
-from foveate.gateway.auth.aws_signing import check_installed, find_region
-from foveate.gateway.auth.keys import HashedKeys
-from foveate.gateway.body.reader import MIN_BODIES, BodyLimits
+from foveate.gateway.auth.callers import HashedKeys
+from foveate.gateway.auth.credentials import check_installed, find_region
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.observability import otel
+from foveate.gateway.request_body import MIN_BODIES, BodyLimits
 from foveate.gateway.routing import KNOWN_UPSTREAMS, VERSION_PATH, Route, Routing, ThreadMode, Upstream
 from foveate.http.pool import parse_url
 from foveate.http.proxies import parse_proxy

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from foveate.agents.run_prefix import parse_run_prefix
-from foveate.config.overrides import LOCAL_UPSTREAM, LocalModel
+from foveate.config.load import LOCAL_UPSTREAM, LocalModel
 from foveate.errors import BadOption, UpstreamUnreachable
 from foveate.extras import install_command
 from foveate.gateway.endpoints import ApiFamily

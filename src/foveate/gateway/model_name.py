@@ -1,5 +1,7 @@
-"""Finds the model that a request names, and replaces it with the upstream's name for it."""
+"""Finds fields of a multipart/form-data body (RFC 7578) in one pass."""
 
+import re
+from collections.abc import Iterator
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -10,10 +12,113 @@ from foveate.errors import DuplicateKey, FoveateError, MalformedRequest, Request
 from foveate.formats.json_text.duplicate_keys import check_unique_keys
 from foveate.formats.json_text.parse import parse_fields, parse_json
 from foveate.formats.request_limits import RequestLimits
-from foveate.gateway.body.multipart import form_boundary, form_field
 from foveate.gateway.endpoints import Operation
 from foveate.gateway.request import ClientRequest
 from foveate.model import Format, SetParameter
+
+_FORM = "multipart/form-data"
+# Far more than any client sends. These bound the work that a form can cause.
+_MAX_PARTS = 10_000
+_MAX_HEADER_BYTES = 16 * 1024
+# One call of bytes.find blocks all threads, so a large body is searched in pieces of this size.
+_WINDOW_BYTES = 1024 * 1024
+
+# A parameter of a header (RFC 9110, 5.6.6). Possessive quantifiers prevent backtracking.
+_PARAMETER = re.compile(
+    r';[ \t]*+(?P<name>[^\s;="]++)[ \t]*+=[ \t]*+'
+    r'(?:"(?P<quoted>[^"\\]*+(?:\\.[^"\\]*+)*+)"|(?P<token>[^\s;"]*+))'
+)
+_QUOTED_PAIR = re.compile(r"\\(.)")
+_DISPOSITION = re.compile(rb"^content-disposition[ \t]*+:[ \t]*+(form-data[ \t]*+;[^\r\n]*+)", re.I | re.M)
+# After a delimiter (RFC 2046, 5.1.1): `--` if it is the last one, blanks, and the end of the line.
+_DELIMITER_END = re.compile(rb"(?>(?P<last>--)?)[ \t]*+(?:(?=\r\n)|\Z)")
+
+
+def form_boundary(content_type: str) -> bytes | None:
+    """Return the boundary of a form; None if it is not a form or has no boundary.
+
+    Raises:
+        MalformedRequest: the content type has two.
+    """
+    if content_type.partition(";")[0].strip().lower() != _FORM:
+        return None
+    boundary = _parameter(content_type, "boundary")
+    return boundary.encode("latin-1") if boundary else None
+
+
+def form_field(body: bytes, boundary: bytes, name: str) -> str | None:
+    """Return the value of a field; None if the form does not have it.
+
+    Raises:
+        MalformedRequest: the form has the field twice (servers differ in which one they read), too many
+            parts, or too long part headers.
+    """
+    values = [
+        (start, end)
+        for headers, start, end in _parts(body, boundary)
+        for disposition in _DISPOSITION.findall(headers)
+        if _parameter(disposition.decode("utf-8", "replace"), "name") == name
+    ]
+    if len(values) > 1:
+        raise MalformedRequest(f"the form has the field {name!r} {len(values)} times: send it once")
+    return body[slice(*values[0])].decode("utf-8", "replace") if values else None
+
+
+def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the headers of each part, and the start and end of its content."""
+    for start, end in _between_delimiters(body, boundary):
+        # The blank line may directly follow the delimiter: a part without headers.
+        blank_line = body.find(b"\r\n\r\n", start, min(end, start + _MAX_HEADER_BYTES))
+        if blank_line >= 0:
+            yield body[start:blank_line], blank_line + 4, end
+        elif end - start > _MAX_HEADER_BYTES:
+            raise MalformedRequest(f"a part of the form has more than {_MAX_HEADER_BYTES:,} bytes of headers")
+
+
+def _between_delimiters(body: bytes, boundary: bytes) -> Iterator[tuple[int, int]]:
+    delimiter = b"\r\n--" + boundary
+    start: int | None = None
+    # The first delimiter may lack its line break.
+    at = -2 if body.startswith(delimiter[2:]) else _find(body, delimiter, 0)
+    for _ in range(_MAX_PARTS):
+        if at == -1:
+            break
+        end = _DELIMITER_END.match(body, at + len(delimiter))
+        if end is not None:
+            if start is not None:
+                yield start, at
+            if end["last"]:
+                return
+            start = end.end()
+        at = _find(body, delimiter, at + len(delimiter))
+    else:
+        raise MalformedRequest(f"the form has more than {_MAX_PARTS:,} parts")
+    if start is not None:  # the last delimiter is missing
+        yield start, len(body)
+
+
+def _find(body: bytes, needle: bytes, start: int) -> int:
+    """Like `body.find(needle, start)`, but lets other threads run in between."""
+    for at in range(start, len(body), _WINDOW_BYTES):
+        position = body.find(needle, at, at + _WINDOW_BYTES + len(needle) - 1)
+        if position >= 0:
+            return position
+    return -1
+
+
+def _parameter(header: str, name: str) -> str | None:
+    """Return the value of a header parameter. Names are case-insensitive.
+
+    Raises:
+        MalformedRequest: the header has it twice.
+    """
+    matches = [match for match in _PARAMETER.finditer(header) if match["name"].lower() == name]
+    if len(matches) > 1:
+        raise MalformedRequest(f"a header of the form has the parameter {name!r} twice: {header[:200]!r}")
+    if not matches:
+        return None
+    quoted = matches[0]["quoted"]
+    return matches[0]["token"] if quoted is None else _QUOTED_PAIR.sub(r"\1", quoted)
 
 
 def read_model(body: bytes) -> str:

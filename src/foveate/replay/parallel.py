@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Protocol, TypeVar
 
-from foveate.config.price_file import default_price_file
+from foveate.config.updated_prices import default_price_file
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.errors import FoveateError
 from foveate.replay.outcomes import ReplayedSession

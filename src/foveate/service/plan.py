@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foveate.config.dotenv import ENV_FILE_NAME, load_env_file
-from foveate.config.load import load_settings
-from foveate.config.overrides import STORE_VARIABLE
+from foveate.config.load import STORE_VARIABLE, load_settings
 from foveate.config.settings import ServerSettings, Settings
 from foveate.errors import BadOption
 from foveate.paths import data_folder

@@ -8,17 +8,19 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
-from foveate.cost.cap_status import (
+from foveate.cost.caps import (
+    DAY_SECONDS,
     RECENT_SECONDS,
     CallerSummary,
+    Cap,
     CapLevel,
+    CapScope,
     CapStatus,
     CapUse,
     describe_cap,
     describe_cap_use,
     read_cap_status,
 )
-from foveate.cost.caps import DAY_SECONDS, Cap, CapScope
 from foveate.cost.ledger import Category
 from foveate.prompt_cache.hit_ratio import HitRatio, HitRatioLevel
 from foveate.session.rollups import SessionOrder, Totals, TotalsGroup

@@ -18,7 +18,7 @@ from foveate.chat.costs import ChatObserver
 from foveate.chat.models import ChatConfig
 from foveate.cli.chat.slash_commands import CommandLine, CommandRunner, parse_line
 from foveate.cli.shared.console import Display
-from foveate.config.overrides import ServeFlags
+from foveate.config.load import ServeFlags
 from foveate.cost.ledger import GroupBy
 from foveate.gateway.build import open_gateway
 from foveate.gateway.server.serve import load_live_config

@@ -20,10 +20,10 @@ from foveate.engine.observer import NullObserver, SessionCacheMiss
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.request import IncomingRequest, StepFailure
 from foveate.gateway.app import GatewayOptions
-from foveate.gateway.body.reader import BodyLimits
 from foveate.gateway.build import open_gateway
 from foveate.gateway.config import ResolvedConfig
 from foveate.gateway.endpoints import ApiFamily
+from foveate.gateway.request_body import BodyLimits
 from foveate.gateway.routing import Route, Routing, Upstream
 from foveate.sandbox.server import open_listening_socket, socket_url
 from tests.support.stores.templates import ensure_store

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from foveate.chat.models import LOCAL_WINDOW_TOKENS, ChatConfig
-from foveate.config.overrides import LocalModel, ServeFlags
+from foveate.config.load import LocalModel, ServeFlags
 from foveate.errors import BadOption
 from foveate.gateway.server.serve import load_live_config
 from foveate.model import Format

@@ -24,8 +24,7 @@ from foveate.chat.responses import (
     classify_failure,
     read_response,
 )
-from foveate.gateway.auth.callers import identify_agent
-from foveate.gateway.auth.keys import NoKeys
+from foveate.gateway.auth.callers import NoKeys, identify_agent
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.request import parse_request
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream

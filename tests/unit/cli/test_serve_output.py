@@ -8,9 +8,8 @@ import pytest
 
 from foveate.cli.serve_output import GatewayStatus, describe_gateway, started_screen
 from foveate.cli.shared.console import Display
-from foveate.config.cost import CostOptions
-from foveate.config.load import Configuration, parse_settings
-from foveate.config.overrides import LocalModel
+from foveate.config.cost_settings import CostOptions
+from foveate.config.load import Configuration, LocalModel, parse_settings
 from foveate.gateway.config import resolve_config
 
 STATUS = GatewayStatus(

@@ -6,8 +6,14 @@ import pytest
 
 from foveate.config.document import parse_document
 from foveate.config.effective import EffectiveSetting, SettingSource, list_effective_settings
-from foveate.config.load import Configuration, build_from_bytes, find_problems
-from foveate.config.overrides import LocalModel, ServeFlags, apply_overrides
+from foveate.config.load import (
+    Configuration,
+    LocalModel,
+    ServeFlags,
+    apply_overrides,
+    build_from_bytes,
+    find_problems,
+)
 
 
 def effective_settings(

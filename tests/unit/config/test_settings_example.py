@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from foveate.config.cost import CAP_KEYS, PRICE_KEYS, parse_cost
+from foveate.config.cost_settings import CAP_KEYS, PRICE_KEYS, parse_cost
 from foveate.config.document import parse_document
 from foveate.config.load import parse_settings
 from foveate.config.settings import Settings

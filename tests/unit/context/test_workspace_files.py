@@ -11,9 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.context.workspace import WorkspaceWarning
+from foveate.context.workspace import (
+    SourceFile,
+    WorkspaceScan,
+    WorkspaceWarning,
+    read_files,
+    resolve_path,
+    scan_workspace,
+)
 from foveate.context.workspace_cache import Workspace, read_bundle
-from foveate.context.workspace_files import SourceFile, WorkspaceScan, read_files, resolve_path, scan_workspace
 from foveate.memory.privacy import Gate
 from tests.support.scenarios.workspaces import write_files
 

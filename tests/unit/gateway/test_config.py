@@ -12,8 +12,8 @@ from foveate.engine.from_settings import options_by_agent
 from foveate.engine.options import AgentOptions
 from foveate.errors import BadOption, BadSetting
 from foveate.gateway.app import GatewayOptions
-from foveate.gateway.auth.aws_signing import check_installed
-from foveate.gateway.auth.keys import generate_key, hash_key
+from foveate.gateway.auth.callers import generate_key, hash_key
+from foveate.gateway.auth.credentials import check_installed
 from foveate.gateway.config import build_gateway_options
 from foveate.gateway.endpoints import ApiFamily, match_endpoint
 from foveate.model import Ttl

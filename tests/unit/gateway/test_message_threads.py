@@ -16,9 +16,9 @@ from foveate.formats.message_threads import (
     ThreadHistory,
 )
 from foveate.gateway.config import build_gateway_options
-from foveate.gateway.error_responses import build_error_response, may_retry
 from foveate.gateway.message_threads import ThreadStore, ThreadTurn, begin_turn, hash_owner
 from foveate.gateway.request import ClientRequest, parse_request
+from foveate.gateway.response import build_error_response, may_retry
 from foveate.gateway.routing import ThreadMode
 from foveate.model import Format
 

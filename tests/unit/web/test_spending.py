@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from foveate.cost.caps import list_accounts
 from foveate.cost.ledger import Category, Charge, GroupBy
-from foveate.cost.report import build_report, required_groups
+from foveate.cost.savings import build_report, required_groups
 from foveate.model import CacheUsage, Savings, Usage
 from foveate.prompt_cache.hit_ratio import HitRatioLevel
 from foveate.session.rollups import Totals, TotalsGroup

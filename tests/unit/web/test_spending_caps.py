@@ -3,8 +3,7 @@
 from decimal import Decimal
 from pathlib import Path
 
-from foveate.cost.cap_status import CapLevel, read_cap_status
-from foveate.cost.caps import Cap, CapScope, list_accounts
+from foveate.cost.caps import Cap, CapLevel, CapScope, list_accounts, read_cap_status
 from foveate.store import Store, open_store
 from foveate.web.spending import MAX_USES, list_agent_cap_usage, list_cap_usage
 from tests.support.stores.ledger_records import NOON, make_call, make_cap, make_charge, settle_one

@@ -101,7 +101,7 @@ def command(
 class _ChatEnvironment:
     def __init__(self, config: Path | None, stack: ExitStack) -> None:
         from foveate.chat.models import ChatConfig
-        from foveate.config.overrides import ServeFlags
+        from foveate.config.load import ServeFlags
         from foveate.gateway.server.serve import load_live_config
         from foveate.paths import data_folder, default_config_paths
 
@@ -128,7 +128,7 @@ class _ChatEnvironment:
         Raises:
             BadOption: the model cannot be reached.
         """
-        from foveate.config.overrides import LOCAL_UPSTREAM
+        from foveate.config.load import LOCAL_UPSTREAM
 
         model_name = self.chat_config.default_model() if model is None else model
         if model_name == LOCAL_UPSTREAM and not self.chat_config.has_local:

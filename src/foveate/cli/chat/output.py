@@ -15,7 +15,7 @@ from foveate.cli.shared.tables import Column, Fit, format_dollar_column, format_
 from foveate.cli.shared.window_chart import WindowChartData, draw_window
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
-from foveate.cost.cap_status import CapStatus
+from foveate.cost.caps import CapStatus
 from foveate.cost.ledger import Charge
 
 _COST_COLUMNS = (

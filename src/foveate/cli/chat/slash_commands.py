@@ -11,9 +11,8 @@ from foveate.chat.conversation import ChatConversation, RequestPreview
 from foveate.chat.models import ChatConfig, find_closest_name
 from foveate.cli.chat import output as lines
 from foveate.cli.shared.console import Display
-from foveate.config.overrides import LOCAL_UPSTREAM
-from foveate.cost.cap_status import CapStatus, CapUse
-from foveate.cost.caps import Cap, CapScope, utc_day
+from foveate.config.load import LOCAL_UPSTREAM
+from foveate.cost.caps import Cap, CapScope, CapStatus, CapUse, utc_day
 from foveate.cost.ledger import Call, Category, Ledger
 from foveate.errors import BadOption, FoveateError
 

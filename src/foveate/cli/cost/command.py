@@ -17,7 +17,7 @@ from foveate.errors import BadOption, NothingKept
 if TYPE_CHECKING:
     from foveate.cli.cost.selection import CallSelection, SessionFamily
     from foveate.cost.ledger import Correction, GroupBy
-    from foveate.cost.report import CostReport
+    from foveate.cost.savings import CostReport
     from foveate.session.store import ObservedLimit
     from foveate.store import Store
 
@@ -86,7 +86,7 @@ def report(
         from time import time
 
         from foveate.cli.cost.selection import parse_group_by
-        from foveate.cost.report import build_report
+        from foveate.cost.savings import build_report
 
         group_by, now = parse_group_by(by), time()
         selection = _parse_selection(agent, session, since, until)
@@ -151,8 +151,8 @@ def caps(
         from time import time
 
         from foveate.cli.cost.output import cap_lines, cap_object
-        from foveate.config.cost import load_cost
-        from foveate.cost.cap_status import compute_cap_status, read_cap_status
+        from foveate.config.cost_settings import load_cost
+        from foveate.cost.caps import compute_cap_status, read_cap_status
 
         configured_caps = load_cost(config).caps
         try:
@@ -362,7 +362,7 @@ async def _load_report(
     store: "Store", group_by: "tuple[GroupBy, ...]", selection: "CallSelection", now: float
 ) -> "tuple[CostReport, Mapping[str, SessionFamily], Sequence[ObservedLimit], int]":
     from foveate.cli.cost.selection import resolve_session_id, session_families
-    from foveate.cost.report import build_report, required_groups
+    from foveate.cost.savings import build_report, required_groups
     from foveate.session.store import RECENT_SECONDS
 
     session_id = await resolve_session_id(store.ledger, selection)

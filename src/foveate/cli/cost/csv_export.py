@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from foveate.cost.caps import utc_day
 from foveate.cost.ledger import Charge
-from foveate.cost.report import CostReport, CostReportRow
+from foveate.cost.savings import CostReport, CostReportRow
 from foveate.model import Savings
 
 _SAVINGS_COLUMNS = (

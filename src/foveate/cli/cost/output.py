@@ -17,10 +17,9 @@ from foveate.cli.shared.tables import (
     format_dollar_column,
     format_table,
 )
-from foveate.cost.cap_status import CapLevel, CapStatus, CapUse, describe_cap
-from foveate.cost.caps import CapScope
+from foveate.cost.caps import CapLevel, CapScope, CapStatus, CapUse, describe_cap
 from foveate.cost.ledger import GroupBy
-from foveate.cost.report import CostReport, CostReportRow
+from foveate.cost.savings import CostReport, CostReportRow
 from foveate.session.store import ObservedLimit
 
 # JSON has all uses of a cap; text lists this many.

@@ -7,7 +7,7 @@ from typing import Self
 
 from foveate.cli.shared.options import resolve_prefix
 from foveate.cost.ledger import GroupBy, Ledger
-from foveate.cost.report import CostReport
+from foveate.cost.savings import CostReport
 from foveate.errors import BadOption
 from foveate.memory.queries import Query
 from foveate.store import Store

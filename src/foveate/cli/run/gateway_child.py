@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from foveate.config.overrides import ServeFlags
+from foveate.config.load import ServeFlags
 from foveate.errors import CannotListen, FoveateError
 from foveate.gateway.server.serve import load_live_config, serve, start_logging
 from foveate.http.listening_sockets import find_listener_command, open_listening_socket, socket_url

@@ -9,8 +9,7 @@ from decimal import Decimal
 from foveate.budget.budget import SectionRule
 from foveate.budget.sections import Section, parse_choice
 from foveate.caching import LruCache, register
-from foveate.context.inputs import CallKind, context_inputs
-from foveate.context.rendering import MissingContent, render_awareness
+from foveate.context.rendering import CallKind, MissingContent, context_inputs, render_awareness
 from foveate.context.time_section import TimeAwareness
 from foveate.cost.caps import Cap
 from foveate.cost.ledger import AccountBalance, Call, Category

@@ -5,17 +5,23 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from foveate.budget.apply_ladder import effective_cap
 from foveate.budget.assemble import CAP_RUNG, assemble_prompt
 from foveate.budget.budget import Budget
-from foveate.budget.ladder import DROP_LOW_PRIORITY, TRUNCATE_LOW_PRIORITY, Drop, Ladder, Truncate
+from foveate.budget.ladder import (
+    DROP_LOW_PRIORITY,
+    TRUNCATE_LOW_PRIORITY,
+    Drop,
+    Ladder,
+    Truncate,
+    effective_cap,
+)
 from foveate.budget.prompt import Action, Prompt, SectionReport
 from foveate.budget.sections import Priority, Section, Stability
 from foveate.caching import hash_bytes
 from foveate.engine.sections.builtin import TURN_HEADING_TOKENS
 from foveate.errors import BudgetExceeded
 from foveate.model import ZERO_TOKENS, TokenCount
-from foveate.prompt_cache.section_order import InjectedBlock, find_layer, order_blocks
+from foveate.prompt_cache.stable_order import InjectedBlock, find_layer, order_blocks
 from foveate.tokens.text_meter import TextMeter
 
 # Framing of a block, at most.

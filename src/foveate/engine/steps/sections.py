@@ -48,7 +48,7 @@ from foveate.engine.sections.sources import SOURCE_TIMEOUT_SECONDS, SectionSourc
 from foveate.engine.spending.edit_planner import EditPlanner
 from foveate.engine.steps.names import SECTIONS
 from foveate.model import ZERO_TOKENS, Area, Edit, Format, InsertParts, Place, SetParameter, TokenCount
-from foveate.prompt_cache.section_order import InjectedBlock, SectionLayer, flatten_blocks
+from foveate.prompt_cache.stable_order import InjectedBlock, SectionLayer, flatten_blocks
 
 _LOG = logging.getLogger(__name__)
 _NO_SECTIONS = SectionOptions()

@@ -8,7 +8,7 @@ from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.names import TOOLS
 from foveate.formats.incremental.envelope import get_envelope
 from foveate.model import Area
-from foveate.prompt_cache.tool_order import ListedTool, ToolList
+from foveate.prompt_cache.stable_order import ListedTool, ToolList
 from foveate.session.counting import run_in_thread_if_large
 
 # Parsing more tools takes milliseconds.

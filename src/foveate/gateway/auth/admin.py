@@ -11,7 +11,7 @@ from ipaddress import ip_address
 
 import msgspec
 
-from foveate.gateway.auth.keys import Keys
+from foveate.gateway.auth.callers import Keys
 from foveate.gateway.observability.health import DETAILS_SCOPE_KEY, PUBLIC_PATHS
 from foveate.gateway.request import GATEWAY_KEY_HEADER, KEY_PREFIX, AsgiApp, Receive, Scope, Send
 from foveate.web.viewer import ADMIN, Viewer, set_viewer

@@ -1,27 +1,91 @@
-"""The agent that sends a request, and the key with which the request is forwarded."""
+"""The agent that sends a request, and the key with which the request is forwarded.
 
+Gateway keys identify agents; only their hashes are stored. Summaries and counts, which the gateway requests
+itself, use the client's credentials.
+"""
+
+import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from secrets import token_urlsafe
+from typing import Protocol
 from urllib.parse import parse_qsl, unquote_plus
 
 from blake3 import blake3
 
+from foveate.compaction.summarize.llm import SummarizerEndpoint
 from foveate.errors import KeyRefused
 from foveate.gateway.auth.credentials import replaces_credentials
-from foveate.gateway.auth.keys import Keys
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.headers import GOOGLE_KEY_PARAMETERS, KEY_HEADERS, signed_header_names
 from foveate.gateway.request import (
     AGENT_HEADER,
     DEFAULT_AGENT,
     GATEWAY_KEY_HEADER,
+    KEY_PREFIX,
     ClientRequest,
     decode_header,
     has_misplaced_key,
 )
 from foveate.gateway.routing import Upstream
+from foveate.model import Format
 from foveate.session.client_names import user_agent_family
+
+_SECRET_BYTES = 32
+
+
+class Keys(Protocol):
+    def agent(self, key: str) -> str | None:
+        """Return the agent of a key; None if it is unknown."""
+
+    def has_keys(self, agent: str) -> bool: ...
+
+    def is_admin(self, key: str) -> bool:
+        """Return whether a key is an admin key, which sees all pages and sends no requests."""
+
+
+class NoKeys:
+    def agent(self, key: str) -> str | None:
+        return None
+
+    def has_keys(self, agent: str) -> bool:
+        return False
+
+    def is_admin(self, key: str) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class HashedKeys:
+    agents: Mapping[str, str] = field(repr=False)
+    admins: Collection[str] = field(default=(), repr=False)
+
+    def agent(self, key: str) -> str | None:
+        """Return the agent of a key, in constant time."""
+        key_hash = hash_key(key)
+        agents = [agent for hashed, agent in self.agents.items() if hmac.compare_digest(hashed, key_hash)]
+        return agents[0] if agents else None
+
+    def has_keys(self, agent: str) -> bool:
+        return agent in self.agents.values()
+
+    def is_admin(self, key: str) -> bool:
+        """Return whether a key is an admin key, in constant time."""
+        key_hash = hash_key(key)
+        matches = [hashed for hashed in self.admins if hmac.compare_digest(hashed, key_hash)]
+        return bool(matches)
+
+
+def generate_key() -> str:
+    return f"{KEY_PREFIX}{token_urlsafe(_SECRET_BYTES)}"
+
+
+def hash_key(key: str) -> str:
+    """Return the stored hash of a key. A key has enough entropy to need no salt and no slow hash."""
+    return blake3(b"gateway key\0" + key.encode("utf-8", "replace")).hexdigest()
+
 
 # Lower-case prefixes of user-agents (releases of November 2026).
 _KNOWN_USER_AGENTS = (
@@ -202,3 +266,87 @@ def replacement_key_headers(request: ClientRequest, upstream: Upstream) -> list[
     if upstream.family is ApiFamily.AZURE:
         return [(b"api-key", key)]
     return [(b"authorization", b"Bearer " + key)]
+
+
+# https://ai.google.dev/gemini-api/docs/openai (November 2026)
+_GOOGLE_CHAT_PATH = "/v1beta/openai/chat/completions"
+_COUNT_SUFFIX = "/input_tokens"
+# Headers that a provider needs with every request of a client.
+_SUMMARY_HEADERS = KEY_HEADERS | {
+    b"anthropic-version",
+    b"anthropic-beta",
+    b"openai-organization",
+    b"openai-project",
+}
+_SUMMARY_PATHS = {
+    Format.ANTHROPIC: "/v1/messages",
+    Format.CHAT: "/v1/chat/completions",
+    Format.RESPONSES: "/v1/responses",
+}
+
+
+def find_summary_endpoint(
+    request: ClientRequest, upstream: Upstream, api_format: Format, model: str
+) -> SummarizerEndpoint:
+    """Find the endpoint for summaries of a session, with the credentials that its requests use.
+
+    `model` is the name of the client's model at the upstream; empty if the engine uses the same name.
+    """
+    if request.endpoint.family is ApiFamily.GEMINI:
+        return _find_google_endpoint(request, upstream, model)
+    if request.endpoint.family is ApiFamily.AZURE:
+        return _find_azure_endpoint(request, upstream, model)
+    path = _SUMMARY_PATHS.get(api_format)
+    if path is None:
+        path, api_format = _SUMMARY_PATHS[Format.CHAT], Format.CHAT
+    client_headers = [(name, value) for name, value in request.raw_headers if name in _SUMMARY_HEADERS]
+    key = replacement_key_headers(request, upstream)
+    pairs = (
+        client_headers
+        if key is None
+        else [*(pair for pair in client_headers if pair[0] not in KEY_HEADERS), *key]
+    )
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+    if (betas := request.headers.get("anthropic-beta")) is not None:  # all lines joined
+        headers["anthropic-beta"] = betas
+    return SummarizerEndpoint(
+        url=upstream.url(path),
+        api_format=api_format,
+        headers=headers,
+        model=model,
+        reuse_connection=upstream.reuse,
+    )
+
+
+def _find_google_endpoint(request: ClientRequest, upstream: Upstream, model: str) -> SummarizerEndpoint:
+    """Return Google's endpoint for chat completions, which accepts the same models and keys."""
+    return SummarizerEndpoint(
+        url=upstream.url(_GOOGLE_CHAT_PATH),
+        api_format=Format.CHAT,
+        headers={"authorization": _google_credential(request, upstream)},
+        model=model,
+        reuse_connection=upstream.reuse,
+    )
+
+
+def _find_azure_endpoint(request: ClientRequest, upstream: Upstream, model: str) -> SummarizerEndpoint:
+    """Return the endpoint that the client itself calls; `model` is the name of its deployment."""
+    replacement = replacement_key_headers(request, upstream)
+    client_keys = [(name, value) for name, value in request.raw_headers if name in KEY_HEADERS]
+    headers = client_keys if replacement is None else replacement
+    return SummarizerEndpoint(
+        url=upstream.url(request.raw_path.rstrip("/").removesuffix(_COUNT_SUFFIX), request.query),
+        api_format=request.api_format,
+        headers={name.decode("latin-1"): value.decode("latin-1") for name, value in headers},
+        model=model,
+        reuse_connection=upstream.reuse,
+    )
+
+
+def _google_credential(request: ClientRequest, upstream: Upstream) -> str:
+    replacement = replacement_key_headers(request, upstream)
+    if replacement is not None:
+        return f"Bearer {replacement[0][1].decode('latin-1')}" if replacement else ""
+    in_query = next((value for name, value in parse_qsl(request.query) if name in GOOGLE_KEY_PARAMETERS), "")
+    key = request.headers.get("x-goog-api-key") or in_query
+    return f"Bearer {key}" if key else request.headers.get("authorization", "")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from foveate.config.overrides import ServeFlags
+from foveate.config.load import ServeFlags
 from foveate.errors import WorkersFailed
 from foveate.gateway.server.balancing import ConnectionCounts
 

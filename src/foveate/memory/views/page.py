@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from foveate.budget import graphemes
-from foveate.budget.apply_ladder import parts_to_text
+from foveate.budget.ladder import parts_to_text
 from foveate.budget.sections import Keep
 from foveate.budget.truncate import TRUNCATED, AvailableRoom, TextParts, TruncatableText, truncate
 from foveate.memory.forest import Forest

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from foveate.cli.cost.csv_export import CALL_COLUMNS, SUM_COLUMNS, csv_line, report_csv, write_calls
 from foveate.cost.caps import utc_day
 from foveate.cost.ledger import Charge, GroupBy
-from foveate.cost.report import CostReport, CostReportRow
+from foveate.cost.savings import CostReport, CostReportRow
 from foveate.model import Savings
 from tests.support.stores.ledger_records import CALL, CHARGE, make_call, make_charge
 

@@ -9,10 +9,9 @@ import pytest
 from foveate.cli.cost.output import cap_lines, cap_object, report_lines, report_notes, report_object
 from foveate.cli.cost.selection import SessionFamily
 from foveate.cli.shared.console import Display
-from foveate.cost.cap_status import CallerSummary, CapLevel, CapStatus, CapUse, compute_cap_status
-from foveate.cost.caps import Cap, CapScope
+from foveate.cost.caps import CallerSummary, Cap, CapLevel, CapScope, CapStatus, CapUse, compute_cap_status
 from foveate.cost.ledger import GroupBy
-from foveate.cost.report import CostReport, CostReportRow
+from foveate.cost.savings import CostReport, CostReportRow
 from foveate.model import ComparisonOutcome, Savings
 from foveate.store.repositories.sessions import DescendantTotals
 from tests.support.stores.ledger_records import NOON, make_cap, make_standing

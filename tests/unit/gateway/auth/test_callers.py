@@ -7,13 +7,15 @@ import pytest
 
 from foveate.errors import KeyRefused
 from foveate.gateway.auth.callers import (
+    HashedKeys,
     build_upstream_query,
     check_payer,
+    generate_key,
     hash_caller,
+    hash_key,
     identify_agent,
     replacement_key_headers,
 )
-from foveate.gateway.auth.keys import HashedKeys, generate_key, hash_key
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.headers import KEY_HEADERS, forward_request_headers
 from foveate.gateway.request import ClientRequest, parse_request

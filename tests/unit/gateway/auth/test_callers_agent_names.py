@@ -2,8 +2,7 @@
 
 import pytest
 
-from foveate.gateway.auth.callers import identify_agent, name_agent
-from foveate.gateway.auth.keys import HashedKeys, NoKeys, generate_key, hash_key
+from foveate.gateway.auth.callers import HashedKeys, NoKeys, generate_key, hash_key, identify_agent, name_agent
 from foveate.gateway.request import parse_request
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from foveate.errors import KeyRefused
+from foveate.gateway.auth.callers import generate_key
 from foveate.gateway.auth.credentials import check_credentials, needs_chatgpt, official_provider
-from foveate.gateway.auth.keys import generate_key
 from foveate.gateway.endpoints import ApiFamily
 from foveate.gateway.request import ClientRequest, parse_request
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream

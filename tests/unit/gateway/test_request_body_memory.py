@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.gateway.body.errors import NoRoom
-from foveate.gateway.body.reader import SMALL_BODY_BYTES, BodyMemory
+from foveate.gateway.request_body import SMALL_BODY_BYTES, BodyMemory, NoRoom
 
 MAX_BODY = 8 * SMALL_BODY_BYTES
 LIMIT = 4 * MAX_BODY

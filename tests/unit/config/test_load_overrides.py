@@ -3,9 +3,8 @@
 from decimal import Decimal
 from pathlib import Path
 
-from foveate.config.cost import CostOptions
-from foveate.config.load import Configuration, parse_settings
-from foveate.config.overrides import LocalModel, ServeFlags, apply_overrides
+from foveate.config.cost_settings import CostOptions
+from foveate.config.load import Configuration, LocalModel, ServeFlags, apply_overrides, parse_settings
 from foveate.cost.pricing.price_book import PriceBook
 
 FILE = b"""

@@ -5,9 +5,8 @@ from urllib.parse import quote
 
 import pytest
 
-from foveate.gateway.auth.keys import generate_key
+from foveate.gateway.auth.callers import find_summary_endpoint, generate_key
 from foveate.gateway.endpoints import ApiFamily
-from foveate.gateway.own_calls import find_summary_endpoint
 from foveate.gateway.request import ClientRequest, parse_request
 from foveate.gateway.routing import KNOWN_UPSTREAMS, Upstream
 from foveate.model import Format

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.cost.ledger import Category, ChargeTotal, GroupBy
-from foveate.cost.report import CostReportRow, build_report, required_groups
+from foveate.cost.savings import CostReportRow, build_report, required_groups
 from foveate.model import ComparisonOutcome, Savings
 
 

@@ -7,8 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.cost.cap_status import read_cap_status
-from foveate.cost.caps import Cap, CapScope
+from foveate.cost.caps import Cap, CapScope, read_cap_status
 from foveate.cost.ledger import AccountBalance, ChargeTotal, GroupBy
 from foveate.model import Savings
 from tests.support.stores.ledger_records import NOON, make_cap, make_standing

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.errors import MalformedRequest
-from foveate.gateway.body.multipart import form_boundary, form_field
+from foveate.gateway.model_name import form_boundary, form_field
 from tests.support.oracles.time_growth import superlinear_ratio
 
 PART = b'--b\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'

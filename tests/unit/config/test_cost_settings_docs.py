@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.config.cost import CAP_KEYS, COST_KEYS, PRICE_KEYS, TIER_KEYS, parse_cost
+from foveate.config.cost_settings import CAP_KEYS, COST_KEYS, PRICE_KEYS, TIER_KEYS, parse_cost
 from foveate.cost.admission import AdmissionOptions
 from foveate.cost.caps import DEFAULT_WARN_AT, CapScope, UnknownPricePolicy
 from foveate.cost.ledger import Category, GroupBy

@@ -13,13 +13,13 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.gateway.body.encodings import (
+from foveate.gateway.request_body import (
+    TooLarge,
     decompress,
     decompress_in_thread,
     parse_content_encodings,
     strip_content_encoding,
 )
-from foveate.gateway.body.errors import TooLarge
 
 BODY = b'{"model": "gpt-4.1"}' * 50
 RAW = zlib.compressobj(wbits=-zlib.MAX_WBITS)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from foveate.budget.sections import Stability
 from foveate.errors import BadOption
-from foveate.prompt_cache.section_order import (
+from foveate.prompt_cache.stable_order import (
     SECTION_NAMES,
     InjectedBlock,
     SectionLayer,

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foveate.config.cost import CAP_KEYS, PRICE_KEYS, TOKEN_KIND_BY_KEY, CostOptions, load_cost, parse_cost
+from foveate.config.cost_settings import (
+    CAP_KEYS,
+    PRICE_KEYS,
+    TOKEN_KIND_BY_KEY,
+    CostOptions,
+    load_cost,
+    parse_cost,
+)
 from foveate.cost.caps import DEFAULT_WARN_AT, Cap, CapScope, UnknownPricePolicy
 from foveate.cost.pricing.custom_prices import CustomPrice, CustomPriceTier, DollarsPerMillion
 from foveate.cost.pricing.price_book import PriceBook

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.model import Tool, Ttl
-from foveate.prompt_cache.tool_order import MAX_TOOL_SETS, ListedTool, ToolList, ToolOrders, sort_tools
+from foveate.prompt_cache.stable_order import MAX_TOOL_SETS, ListedTool, ToolList, ToolOrders, sort_tools
 
 
 def list_tools(names: Sequence[str]) -> list[ListedTool]:

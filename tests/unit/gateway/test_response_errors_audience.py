@@ -21,7 +21,7 @@ from foveate.errors import (
     UpstreamUnreachable,
     WrongApi,
 )
-from foveate.gateway.error_responses import Audience, classify_audience, error_text
+from foveate.gateway.response import Audience, classify_audience, error_text
 
 CAP = Cap(scope=CapScope.AGENT, agent="secret", dollars=Decimal("0.75"))
 BALANCE = AccountBalance(spent=Decimal("0.5"), reserved=Decimal(0))

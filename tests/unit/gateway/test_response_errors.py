@@ -16,7 +16,7 @@ from foveate.errors import (
     UpstreamUnreachable,
 )
 from foveate.formats.response.errors import error_body
-from foveate.gateway.error_responses import build_error_response, log_reason
+from foveate.gateway.response import build_error_response, log_reason
 from foveate.model import Format
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate import formats
-from foveate.budget.evict import Eviction, HistoryLimit, evict, evict_turns
+from foveate.budget.trim import Eviction, HistoryLimit, evict, evict_turns
 from foveate.errors import BadOption, BudgetExceeded, MalformedRequest, SectionSize
 from foveate.model import Format, Message, Opaque, Part, Text, ToolCall, ToolResult
 from tests.support.strategies.conversations import (

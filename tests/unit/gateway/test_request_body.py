@@ -6,9 +6,17 @@ from typing import Any
 
 import pytest
 
-from foveate.gateway.body.errors import BodyRejected, NoRoom, Stalled, TooLarge, TooSlow
-from foveate.gateway.body.reader import BodyLimits, BodyMemory, read_body
 from foveate.gateway.request import Receive
+from foveate.gateway.request_body import (
+    BodyLimits,
+    BodyMemory,
+    BodyRejected,
+    NoRoom,
+    Stalled,
+    TooLarge,
+    TooSlow,
+    read_body,
+)
 from foveate.model import Format
 
 PIECE = b"x" * 100_000

@@ -1,1 +1,0 @@
-"""Reading request bodies within limits of size, time and memory."""
