@@ -49,6 +49,9 @@ class SlowDatabase:
         await self.may_return.wait()
         return result
 
+    async def has_other_hosts(self) -> bool:
+        return await self.database.has_other_hosts()
+
     async def size_bytes(self) -> int:
         return await self.database.size_bytes()
 

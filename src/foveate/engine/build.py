@@ -56,6 +56,7 @@ from foveate.engine.steps.thinking import DropInvalidThinking
 from foveate.engine.steps.tools import OrderTools
 from foveate.engine.steps.usage import RequestUsage
 from foveate.session.matching import SessionMatcher
+from foveate.session.recent_sessions import Broadcast
 from foveate.session.store import SessionStore
 
 
@@ -84,11 +85,14 @@ def build_engine(
     rate_limits: SaveRateLimits | None = None,
     load_activity: LoadActivity | None = None,
     has_other_processes: bool = False,
+    broadcast: Broadcast | None = None,
+    has_other_hosts: Callable[[], bool] = lambda: False,
     may_store_text: Callable[[], bool] = lambda: False,
 ) -> Engine:
     """Build the engine.
 
-    `has_other_processes`: other processes use the same store. `may_store_text`: the first words of
+    `has_other_processes`: other processes use the same store. `broadcast` reaches the workers on this machine,
+    and `has_other_hosts` returns whether other machines use the store now. `may_store_text`: the first words of
     conversations may be stored.
     """
     session_states, rejections = session_states or SessionStates(), RejectionMemory()
@@ -97,8 +101,8 @@ def build_engine(
     apply_compactions = ApplyCompactions(compaction_store)
     count = CountTokens(session_store, CountCorrector(calibrations, remote_counter), stored_conversations)
     charges = ChargeRecorder(admission, spending)
-    completion_queue = CompletionQueue(charges, session_store, has_other_processes=has_other_processes)
-    sessions = SessionMatcher(session_store, has_other_workers=has_other_processes)
+    completion_queue = CompletionQueue(charges, session_store, has_other_hosts=has_other_hosts)
+    sessions = SessionMatcher(session_store, has_other_workers=has_other_processes, broadcast=broadcast)
     preview = _build_preview(
         sessions,
         session_store,
@@ -119,7 +123,13 @@ def build_engine(
                 step.expect_compactions(agent)
 
     compactor.on_stored, compactor.keep_alive = on_compaction_stored, keep_alive
-    find_session = FindSession(sessions, session_store, session_states, may_store_text=may_store_text)
+    find_session = FindSession(
+        sessions,
+        session_store,
+        session_states,
+        may_store_text=may_store_text,
+        store_early=completion_queue.store_early,
+    )
     keep_sent_messages = (KeepSentMessages(),) if tracing is not None else ()
     enforce_caps = EnforceCaps(admission, spending, completion_queue.drain_all_processes)
     handle_overflow = FitWindow(apply_compactions, count, compactor.compact_now)
@@ -143,8 +153,8 @@ def build_engine(
         ),
         hooks=CallHooks(
             before_last_byte=(charges.complete,),
+            on_answer=(RecordResponse(session_store, stored_conversations),),
             after_response=(
-                RecordResponse(sessions, session_store, stored_conversations),
                 SimulateSavings(session_states, logs),
                 CompareCosts(spending, session_states),
                 RecordProgress(session_states),

@@ -39,7 +39,8 @@ from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, prompt_layou
 from foveate.prompt_cache.rules import BETA_HEADER, CacheRules, CachingMode, rules_for
 from foveate.session.counting import run_in_thread_if_large
 from foveate.session.hash_chain import HashChain
-from foveate.session.matching import InFlightRequest, SessionMatch
+from foveate.session.matching import SessionMatch
+from foveate.session.recent_sessions import InFlightRequest
 from foveate.session.store import PendingWrite
 from foveate.tokens import RequestCount, RequestCounter
 

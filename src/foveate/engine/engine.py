@@ -108,6 +108,8 @@ class Engine:
                 await step.apply(context)
             except _REJECTIONS:
                 self._report_problems(context)
+                if context.session.in_flight is not None:
+                    context.session.in_flight.abandon()
                 # The session is stored nevertheless: later requests may continue from this one.
                 self._make_exchange(incoming, context, UpstreamRequest(body=b""), received_at).store_writes()
                 raise

@@ -44,12 +44,15 @@ class CallHooks:
 
     - `before_last_byte` runs before the client has the whole response: whatever must not be lost if this
       process is killed right after the response.
+    - `on_answer` runs after that, and also before the client has the whole response: whatever other workers
+      must know before they get the next request of the session.
     - `after_response` runs once the last bytes for the client are written, and before its next request is read:
-      whatever the next request of the session needs.
+      whatever the next request of the session needs in this process.
     - `in_background` runs in batches, some milliseconds later, once the charges are persisted.
     """
 
     before_last_byte: Sequence[ExchangeHook] = ()
+    on_answer: Sequence[ExchangeHook] = ()
     after_response: Sequence[ExchangeHook] = ()
     in_background: Sequence[ExchangeHook] = ()
 
@@ -117,7 +120,7 @@ class Exchange:
         self._completer = completer
         self._hooks = hooks
         self._write_request = write_request
-        self._is_charge_completed = not hooks.before_last_byte
+        self._has_run_before_last_byte = not (hooks.before_last_byte or hooks.on_answer)
         self._clock = clock
         self._reader: ResponseReader | None = None
 
@@ -221,7 +224,7 @@ class Exchange:
         if self._reader is None:
             return chunk
         forwarded = self._reader.on_chunk(chunk)
-        if not self._is_charge_completed and self._reader.has_ended:
+        if not self._has_run_before_last_byte and self._reader.has_ended:
             self._run_before_last_byte()
         return forwarded
 
@@ -285,7 +288,7 @@ class Exchange:
     def finish(self, *, is_interrupted: bool = False) -> None:
         """End the exchange and start its hooks; `is_interrupted`: the response is missing or incomplete."""
         self.is_interrupted = is_interrupted
-        if not self._is_charge_completed:
+        if not self._has_run_before_last_byte:
             self._run_before_last_byte()
         self.ended_at = self._clock()
         asyncio.get_running_loop().call_soon(self._run_hooks, self._hooks.after_response)
@@ -308,7 +311,7 @@ class Exchange:
         self._observer.on_failure(self.incoming, problem)
 
     def _run_before_last_byte(self) -> None:
-        self._is_charge_completed = True
+        self._has_run_before_last_byte = True
         self.ended_at = self._clock()
         try:
             for hook in self._hooks.before_last_byte:
@@ -316,6 +319,7 @@ class Exchange:
         except Exception as error:  # noqa: BLE001 - the client has its response
             self._is_charge_unknown = True  # whether the provider charges for the call
             self.report_failure(PREPARE_CHARGE, error)
+        self._run_hooks(self._hooks.on_answer)
 
     def _run_hooks(self, hooks: Sequence[ExchangeHook]) -> None:
         for hook in hooks:

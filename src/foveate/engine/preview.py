@@ -48,7 +48,7 @@ class ReadOnlySessionStore:
 
     async def find_sessions_ending_at(
         self, agent: str, caller: str, last_hashes: Sequence[bytes]
-    ) -> Sequence[tuple[Session, bool]]:
+    ) -> Sequence[Session]:
         return await self.session_store.find_sessions_ending_at(agent, caller, last_hashes)
 
     async def save(self, rows: Sequence[SessionWrite]) -> None: ...

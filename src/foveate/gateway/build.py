@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol, cast
 from uuid import uuid4
@@ -48,6 +48,7 @@ from foveate.http import JsonClient
 from foveate.http.pool import ConnectionPool, Timeouts
 from foveate.http.proxies import ProxyRules
 from foveate.prompt_cache.rules import CACHE_BETA_VARIABLE
+from foveate.session.recent_sessions import Broadcast
 from foveate.store import PruneResult, Store, is_server, open_store, store_name
 from foveate.store.outbox import FileOutbox
 from foveate.store.write_ahead_log import FileWriteAheadLog
@@ -104,6 +105,35 @@ async def _retention_loop(
                 deleted.turns,
                 deleted.folds,
             )
+
+
+_OTHER_HOSTS_INTERVAL_SECONDS = 10.0
+
+
+class SharedStore(Protocol):
+    async def has_other_hosts(self) -> bool:
+        """Return whether other machines use the store now."""
+
+
+@asynccontextmanager
+async def watch_other_hosts(
+    store: SharedStore, *, interval_seconds: float = _OTHER_HOSTS_INTERVAL_SECONDS
+) -> AsyncIterator[Callable[[], bool]]:
+    """Yield a function that returns whether other machines used the store a few seconds ago."""
+    latest = [await store.has_other_hosts()]
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(interval_seconds)
+            with suppress(FoveateError):
+                latest[0] = await store.has_other_hosts()
+
+    task = asyncio.create_task(watch())
+    try:
+        yield lambda: latest[0]
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 # Summaries of long histories are slow.
@@ -246,6 +276,7 @@ async def open_gateway(
     clock: Callable[[], float] = time.time,
     observer: Observer = NO_OBSERVER,
     runs_retention: bool = False,
+    broadcast: Broadcast | None = None,
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     instrumentation: Instrumentation | None = None,
     outbox_folder: Path | None = None,
@@ -253,9 +284,9 @@ async def open_gateway(
     """Open a gateway that uses `current_config()` for each request, and close it at the end of the block.
 
     The store is the one configured now. `instrumentation` replaces `observer` and adds the gateway's pages.
-    With `runs_retention`, old data is deleted regularly; `wait` sleeps in between. Charges wait in
-    `outbox_folder` while the store is unavailable, and charges left there by other processes of the same store
-    are adopted.
+    With `runs_retention`, old data is deleted regularly; `wait` sleeps in between. `broadcast` reaches the
+    other workers on this machine. Charges wait in `outbox_folder` while the store is unavailable, and charges
+    left there by other processes of the same store are adopted.
 
     Raises:
         StoreUnavailable: the store cannot be opened.
@@ -271,6 +302,7 @@ async def open_gateway(
         run_retention(store, lambda: current_config().settings.store.keep_days, clock=clock, wait=wait)
         if runs_retention
         else nullcontext(),
+        watch_other_hosts(store) if is_server(settings.store.url) else nullcontext(bool) as has_other_hosts,
     ):
         reservation_options, applied_timeouts = admission_options(timeouts), list[TimeoutSettings]()
 
@@ -357,6 +389,8 @@ async def open_gateway(
             rate_limits=rate_limits,
             load_activity=load_activity,
             has_other_processes=settings.server.workers != 1 or is_server(settings.store.url),
+            broadcast=broadcast,
+            has_other_hosts=has_other_hosts,
             may_store_text=lambda: current_config().settings.keep_requests.enabled,
             inject=InjectSections(
                 sources,

@@ -12,19 +12,18 @@ request without any answer starts a session, unless its client declares that it 
 that continues from an earlier answer of a session is a fork, a child session. In doubt, a conversation is split
 rather than merged.
 
-A process decides by its own memory first (`RecentSessions`), then by the store. The decision is final: later
-writes only follow it.
+A process decides by memory first (`recent_sessions.py`), which it shares with the other workers of the machine,
+then by the store. It never waits for a turn that is not stored yet. The decision is final: later writes only
+follow it.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec.structs import replace
 
-from foveate.caching import LruCache, hash_bytes
+from foveate.caching import hash_bytes
 from foveate.formats.incremental.envelope import get_envelope, get_parameters
 from foveate.formats.json_text.large_json import LARGE_BYTES
 from foveate.formats.json_text.parse import as_dict, as_text, parse_json
@@ -44,6 +43,7 @@ from foveate.session.client_names import (
     read_client_name,
 )
 from foveate.session.hash_chain import HASH_BYTES, HashChain
+from foveate.session.recent_sessions import Broadcast, InFlightRequest, RecentSessions
 from foveate.session.store import AnswerRecord, Session, SessionStore, Turn
 from foveate.tokens.worker_threads import run_in_thread
 
@@ -53,18 +53,10 @@ _DIGEST_KEY = object()
 # Hashing the prompt of a larger request could block the event loop for milliseconds.
 _THREAD_BYTES = 1024 * 1024
 
-_MAX_SESSIONS = 8 * 1024
-_MAX_RECENT_ANSWERS = 32 * 1024
-# Sessions remembered for one answer or one last message.
-_MAX_SESSIONS_PER_KEY = 8
-
-_MAX_AWAITED_ANSWERS = 8 * 1024
 # A request may have this many messages after the end of its session: an answer and results of its calls.
 _MAX_NEW_MESSAGES = 32
 # After this time, an unchanged session is stored again.
 _SAVE_AGAIN_SECONDS = 60.0
-# Another worker stores the answer that it has just forwarded within 110 ms; later if the store is busy.
-_RETRY_DELAYS_SECONDS = (0.02, 0.02, 0.03, 0.08, 0.1)
 
 
 class ObservedConversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,80 +166,6 @@ def _compute_prompt_digest(request: Request, leading_system_messages: int) -> by
     )
 
 
-class InFlightRequest:
-    """A request without a response yet. Ends with `SessionMatcher.end`, or when it is garbage-collected."""
-
-    __slots__ = ("__weakref__",)
-
-
-class RecentSessions:
-    """The latest sessions of this process, by their last messages and answers. For one event loop."""
-
-    def __init__(self) -> None:
-        self._sessions: LruCache[Session] = LruCache(_MAX_SESSIONS)
-        self._session_ids_by_tip: LruCache[tuple[str, ...]] = LruCache(_MAX_SESSIONS)
-        self._answers: LruCache[tuple[AnswerRecord, ...]] = LruCache(_MAX_RECENT_ANSWERS)
-        self._answered_tips: LruCache[bytes] = LruCache(_MAX_SESSIONS)
-        self._connections: LruCache[int] = LruCache(_MAX_SESSIONS)
-        self._in_flight: WeakValueDictionary[str, InFlightRequest] = WeakValueDictionary()
-
-    def get_session(self, session_id: str) -> Session | None:
-        return self._sessions.get(session_id)
-
-    def newer_state(self, stored: Session) -> Session:
-        known = self._sessions.get(stored.id) or stored
-        # If the clocks of two hosts differ, a later state may have the same time.
-        return max(known, stored, key=lambda state: (state.seen_at, state.messages))
-
-    def begin(self, session: Session, *, connection: int = 0) -> InFlightRequest:
-        self._sessions.put(session.id, session)
-        self._connections.put(session.id, connection)
-        if session.caller:
-            key = session.caller, session.tip
-            others = [
-                session_id for session_id in self._session_ids_by_tip.get(key) or () if session_id != session.id
-            ]
-            self._session_ids_by_tip.put(key, (*others[1 - _MAX_SESSIONS_PER_KEY :], session.id))
-        in_flight = InFlightRequest()
-        self._in_flight[session.id] = in_flight
-        return in_flight
-
-    def end(
-        self, session: Session, in_flight: InFlightRequest, rows: Sequence[AnswerRecord], *, is_answered: bool
-    ) -> None:
-        if self._in_flight.get(session.id) is in_flight:
-            del self._in_flight[session.id]
-        if is_answered:
-            self._answered_tips.put(session.id, session.tip)
-        for row in rows:
-            others = [
-                other for other in self._answers.get(row.digest) or () if other.session_id != row.session_id
-            ]
-            self._answers.put(row.digest, (*others[1 - _MAX_SESSIONS_PER_KEY :], row))
-
-    def is_waiting(self, session: Session) -> bool:
-        return session.id in self._in_flight
-
-    def is_answered(self, session: Session) -> bool:
-        """Return whether the last request of a session was answered by this process."""
-        return self._answered_tips.get(session.id) == session.tip
-
-    def is_last_connection(self, session: Session, connection: int) -> bool:
-        """Return whether the last request of a session to this process came on this connection."""
-        return connection != 0 and self._connections.get(session.id) == connection
-
-    def find_answers(self, digests: Sequence[bytes]) -> list[tuple[AnswerRecord, Session]]:
-        rows = [row for digest in digests for row in self._answers.get(digest) or ()]
-        matches = [(row, self._sessions.get(row.session_id)) for row in rows]
-        return [(row, session) for row, session in matches if session is not None]
-
-    def find_ending_at(self, caller: str, tip: bytes) -> list[Session]:
-        sessions = [
-            self._sessions.get(session_id) for session_id in self._session_ids_by_tip.get((caller, tip)) or ()
-        ]
-        return [session for session in sessions if session is not None and session.tip == tip]
-
-
 class SessionMatch(msgspec.Struct, frozen=True, kw_only=True):
     """The session of a request, with the request included.
 
@@ -284,7 +202,8 @@ _NEW_SESSION = _SessionChoice(None)
 class SessionMatcher:
     """Finds the sessions of requests, and remembers them.
 
-    `has_other_workers`: other processes serve requests with the same store.
+    `has_other_workers`: other processes serve requests with the same store; those that `broadcast` reaches tell
+    each other of them.
     """
 
     def __init__(
@@ -292,15 +211,13 @@ class SessionMatcher:
         store: SessionStore,
         *,
         has_other_workers: bool = False,
+        broadcast: Broadcast | None = None,
         make_id: Callable[[], str] = new_session_id,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._store = store
         self._has_other_workers = has_other_workers
         self._make_id = make_id
-        self._sleep = sleep
-        self._recent = RecentSessions()
-        self._awaited_answers: LruCache[bool] = LruCache(_MAX_AWAITED_ANSWERS)
+        self._recent = RecentSessions(broadcast)
 
     async def find(self, conversation: ObservedConversation, *, now: float) -> SessionMatch:
         """Return the session of a request. Nothing is remembered before `begin`.
@@ -312,6 +229,7 @@ class SessionMatcher:
         if conversation.body_bytes >= _THREAD_BYTES:
             prompt_digest = await run_in_thread(conversation.compute_prompt_digest, conversation.body_bytes)
             conversation = replace(conversation, compute_prompt_digest=lambda: prompt_digest)
+        self._recent.receive(now)
         if conversation.named_session_id is not None:
             existing = self._recent.get_session(conversation.named_session_id) or await self._store.get_session(
                 conversation.named_session_id
@@ -359,11 +277,6 @@ class SessionMatcher:
 
     def begin(self, match: SessionMatch, *, connection: int = 0) -> InFlightRequest:
         return self._recent.begin(match.session, connection=connection)
-
-    def end(
-        self, session: Session, in_flight: InFlightRequest, rows: Sequence[AnswerRecord], *, is_answered: bool
-    ) -> None:
-        self._recent.end(session, in_flight, rows, is_answered=is_answered)
 
     def _match_named(
         self,
@@ -478,32 +391,14 @@ class SessionMatcher:
             ) or self._choose_new_with_known_start(conversation)
         if choice is not None and self._is_certain(conversation, latest, choice):
             return choice
-        sent_back_answers = [latest, *answers]
-        delays = list(self._take_retry_delays(latest.exact[:1]))
-        while True:
-            choice = await self._choose_from_store(conversation, sent_back_answers, is_last=not delays)
-            if choice.session is not None or not delays:
-                return choice
-            await self._sleep(delays.pop(0))
+        return await self._choose_from_store(conversation, [latest, *answers])
 
     async def _choose_by_response(self, conversation: ObservedConversation) -> _SessionChoice:
         digests = [
             digest_response_id(conversation.agent, conversation.previous_response_id, conversation.scope)
         ]
         rows = self._recent.find_answers(digests) or await self._find_answers(digests)
-        for seconds in self._take_retry_delays(digests) if not rows else ():
-            await self._sleep(seconds)
-            rows = await self._find_answers(digests)
-            if rows:
-                break
         return self._choose_among(conversation, rows) if rows else _NEW_SESSION
-
-    def _take_retry_delays(self, digests: Sequence[bytes]) -> Sequence[float]:
-        """Return how long to wait for an answer that another worker may be storing; once per answer."""
-        if not self._has_other_workers or not digests or self._awaited_answers.get(digests[0]):
-            return ()
-        self._awaited_answers.put(digests[0], True)
-        return _RETRY_DELAYS_SECONDS
 
     def _is_certain(
         self, conversation: ObservedConversation, latest: AnswerDigests, choice: _SessionChoice
@@ -525,9 +420,8 @@ class SessionMatcher:
         )
 
     async def _choose_from_store(
-        self, conversation: ObservedConversation, answers: Sequence[AnswerDigests], *, is_last: bool
+        self, conversation: ObservedConversation, answers: Sequence[AnswerDigests]
     ) -> _SessionChoice:
-        """Choose by stored data; a session with a different answer only if this is the last attempt."""
         latest = answers[0]
         if self._recent.find_answers(latest.exact[:1]):
             # Only another session with the same answer after the same messages can matter: a cheap query.
@@ -538,23 +432,21 @@ class SessionMatcher:
             choice = self._choose_by_answer(conversation, answer, rows)
             if choice is not None:
                 return choice
-        choice = _choose_by_short_answer(answers, rows)
+        choice = _choose_by_short_answer(answers, rows) if self._recent.is_complete else None
         if choice is not None:
             return choice
         ends = await self._store.find_sessions_ending_at(
             conversation.agent, conversation.caller, _last_hashes(conversation.chain)
         )
         sessions = {session.id: session for session in self._find_remembered_ends(conversation)}
-        sessions |= {session.id: self._recent.newer_state(session) for session, _ in ends}
+        sessions |= {session.id: self._recent.newer_state(session) for session in ends}
         choice = self._choose_by_end(conversation, list(sessions.values()))
         if self._has_other_workers and choice is not None and choice.session is not None:
-            answered_by_id = {session.id: is_answered for session, is_answered in ends}
-            id_ = choice.session.id
-            if answered_by_id.get(id_) or self._recent.is_answered(choice.session):
-                # The client has changed the answer, or another process is about to store a better session.
-                if not is_last:
-                    return _NEW_SESSION
-                choice = choice if id_ in answered_by_id else None  # otherwise another process continued it
+            # Another process may have continued this session, or one that ended with the same messages.
+            stored = await self._store.get_session(choice.session.id)
+            is_continued = stored is not None and self._recent.newer_state(stored).tip != choice.session.tip
+            if is_continued or not self._recent.is_complete:
+                choice = None
         return choice or await self._choose_fork(conversation)
 
     async def _find_answers(self, digests: Sequence[bytes]) -> list[tuple[AnswerRecord, Session]]:
@@ -579,7 +471,7 @@ class SessionMatcher:
             if exact and (number == 0 or len(exact) == 1):
                 return self._choose_among(conversation, exact, is_cut=digests.is_cut)
         loose = {session.id: (row, session) for row, session in rows if row.digest in digests.loose}
-        if len(loose) != 1:
+        if len(loose) != 1 or not (digests.is_unique or self._recent.is_complete):
             return None
         ((row, session),) = loose.values()
         return _SessionChoice(session) if session.tip == row.tip or conversation.continues(session) else None

@@ -85,11 +85,8 @@ class SessionStore(Protocol):
 
     async def find_sessions_ending_at(
         self, agent: str, caller: str, last_hashes: Sequence[bytes]
-    ) -> Sequence[tuple[Session, bool]]:
-        """Return sessions of a caller (or without one) that end at one of `last_hashes`; only some if many do.
-
-        Each comes with whether its last request was answered.
-        """
+    ) -> Sequence[Session]:
+        """Return sessions of a caller, or without one, that end at one of `last_hashes`; only some of many."""
 
     async def save(self, rows: Sequence[SessionWrite]) -> None:
         """Store everything in one transaction.

@@ -91,6 +91,9 @@ class Database(Protocol):
         confirmed.
         """
 
+    async def has_other_hosts(self) -> bool:
+        """Return whether other machines are connected."""
+
     async def size_bytes(self) -> int:
         """Return the size on disk, including space that is not reclaimed yet."""
 

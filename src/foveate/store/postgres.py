@@ -40,6 +40,13 @@ _PING_SECONDS = 2
 _UNKNOWN_TYPE = 0
 """The server infers the type of a value with this OID."""
 _MAX_PREPARED_STATEMENTS = 256
+_FIND_OTHER_HOSTS = """
+SELECT EXISTS (
+    SELECT 1 FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = current_setting('application_name')
+    AND client_addr IS DISTINCT FROM inet_client_addr()
+)
+"""
 _FIND_SIZE = f"""
 SELECT CAST(coalesce(sum(pg_total_relation_size(to_regclass(name))), 0) AS BIGINT)
 FROM (VALUES {", ".join(f"('{table}')" for table in TABLES)}) AS kept(name)
@@ -179,6 +186,10 @@ class PostgresDatabase:
 
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
         return await self._run(callback, is_idempotent=is_idempotent, is_read=False)
+
+    async def has_other_hosts(self) -> bool:
+        ((has_others,),) = await self.read(lambda transaction: transaction.fetch_all(_FIND_OTHER_HOSTS))
+        return bool(has_others)
 
     async def size_bytes(self) -> int:
         """Return the size of all tables and indexes."""

@@ -220,6 +220,9 @@ class SQLiteDatabase:
     async def write(self, callback: TransactionCallback[T], *, is_idempotent: bool) -> T:
         return cast("T", await self._submit_job(callback, is_outside_transaction=False))
 
+    async def has_other_hosts(self) -> bool:
+        return False
+
     async def size_bytes(self) -> int:
         """Return the size of the file, including what is still in the write-ahead log."""
         ((size,),) = await self.read(lambda transaction: transaction.fetch_all(_FIND_SIZE))

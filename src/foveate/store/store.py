@@ -110,6 +110,10 @@ class Store:
         """Delete sessions that were not seen for `keep_days`, and everything stored only for them."""
         return await prune(self._database, keep_days=keep_days, now=now)
 
+    async def has_other_hosts(self) -> bool:
+        """Return whether other machines use the store now."""
+        return await self._database.has_other_hosts()
+
     async def vacuum(self) -> None:
         await self._database.vacuum()
 

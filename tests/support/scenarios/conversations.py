@@ -1,22 +1,19 @@
 """Workers that match requests to sessions and process the responses, without a gateway."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 from foveate import formats
 from foveate.formats.response.answers import MAX_TEXT_CHARS, AnswerParts
+from foveate.gateway.server.broadcast import RING_BYTES, WorkerBroadcast
 from foveate.model import Format
 from foveate.session.answer_digests import make_answer_records
 from foveate.session.hash_chain import compute_chain
-from foveate.session.matching import (
-    InFlightRequest,
-    SessionMatch,
-    SessionMatcher,
-    observe_conversation,
-)
-from foveate.session.store import AnswerUpdate, SessionStore, SessionUpdate
+from foveate.session.matching import SessionMatch, SessionMatcher, observe_conversation
+from foveate.session.recent_sessions import Broadcast, InFlightRequest
+from foveate.session.store import AnswerUpdate, SessionStore, SessionUpdate, SessionWrite
 
 Message = dict[str, Any]
 
@@ -73,32 +70,50 @@ class SentRequest:
         await self._finish(None)
 
     async def _finish(self, parts: AnswerParts | None) -> None:
-        session, turns = self.session_match.session, self.worker.turns
+        session = self.session_match.session
         rows = []
         if parts is not None:
             rows = make_answer_records(session, self.api_format, parts, session.seen_at, scope=self.scope)
-        self.worker.sessions.end(session, self.flight, rows, is_answered=parts is not None)
+        self.flight.finish(rows, is_answered=parts is not None)
         if self.session_match.is_changed:
-            await turns.save([SessionUpdate(session=session, turns=self.session_match.turns)])
+            self.worker.unstored.append(SessionUpdate(session=session, turns=self.session_match.turns))
         if rows:
-            await turns.save([AnswerUpdate(rows=rows)])
+            self.worker.unstored.append(AnswerUpdate(rows=rows))
+        if not self.worker.stores_late:
+            await self.worker.store()
+
+
+def start_workers(store: SessionStore, *, count: int = 2, ring_bytes: int = RING_BYTES) -> list["Worker"]:
+    """Start workers of one machine, which store nothing before `Worker.store`."""
+    rings = WorkerBroadcast.create(count, ring_bytes=ring_bytes)
+    broadcasts = [WorkerBroadcast(rings.descriptor, number, ring_bytes=ring_bytes) for number in range(count)]
+    rings.close()
+    return [Worker(store, broadcast=broadcast, stores_late=True) for broadcast in broadcasts]
 
 
 class Worker:
     """One process of a gateway."""
 
-    def __init__(self, turns: SessionStore, *, has_others: bool = False) -> None:
+    def __init__(
+        self,
+        turns: SessionStore,
+        *,
+        has_others: bool = False,
+        broadcast: Broadcast | None = None,
+        stores_late: bool = False,
+    ) -> None:
+        """`stores_late`: nothing is stored before `store`."""
         self.turns = turns
-        self.waited_seconds = 0.0
-        self.while_waiting: Callable[[], Awaitable[None]] | None = None
-
-        async def sleep(seconds: float) -> None:
-            self.waited_seconds += seconds
-            if self.while_waiting is not None:
-                await self.while_waiting()
-
-        self.sessions = SessionMatcher(turns, has_other_workers=has_others, sleep=sleep)
+        self.stores_late = stores_late
+        self.unstored: list[SessionWrite] = []
+        self.sessions = SessionMatcher(
+            turns, has_other_workers=has_others or broadcast is not None, broadcast=broadcast
+        )
         self._times = count(1)
+
+    async def store(self) -> None:
+        await self.turns.save(self.unstored)
+        self.unstored = []
 
     async def send(
         self,

@@ -41,11 +41,10 @@ class InMemorySessionStore:
 
     async def find_sessions_ending_at(
         self, agent: str, caller: str, last_hashes: Sequence[bytes]
-    ) -> Sequence[tuple[Session, bool]]:
+    ) -> Sequence[Session]:
         self.query_count += 1
         own = [item for item in self.sessions.values() if item.agent == agent and item.caller in (None, caller)]
-        answered = {(row.session_id, row.tip) for row in self.answers.values()}
-        return [(item, (item.id, item.tip) in answered) for item in own if item.tip in last_hashes]
+        return [item for item in own if item.tip in last_hashes]
 
     async def save(self, rows: Sequence[SessionWrite]) -> None:
         for item in rows:

@@ -75,7 +75,7 @@ class QueueSetup:
         seconds: float = 60.0,
         spacing_seconds: float = 0.0,
         sessions_spacing_seconds: float = 0.0,
-        has_other_processes: bool = True,
+        has_other_hosts: bool = False,
     ) -> None:
         self.ledger, self.session_store, self.observer = (
             ledger,
@@ -88,7 +88,7 @@ class QueueSetup:
             interval_seconds=seconds,
             charges_spacing_seconds=spacing_seconds,
             sessions_spacing_seconds=sessions_spacing_seconds,
-            has_other_processes=has_other_processes,
+            has_other_hosts=lambda: has_other_hosts,
         )
         self.hook_calls: list[str] = []
         self.stored: list[tuple[str, bool]] = []
@@ -165,9 +165,9 @@ async def test_exchanges_of_a_batch_are_recorded_and_stored_together() -> None:
     assert setup.observer.events == ["ended with 0"] * 4
 
 
-async def test_charges_soon_after_others_wait_and_sessions_do_not() -> None:
+async def test_sessions_that_other_machines_need_do_not_wait_for_charges() -> None:
     """Regression: with many workers, almost every call had its own transaction in the ledger."""
-    setup = QueueSetup(InMemoryLedger(), seconds=0.001, spacing_seconds=60.0)
+    setup = QueueSetup(InMemoryLedger(), seconds=0.001, spacing_seconds=60.0, has_other_hosts=True)
     for number, id_ in enumerate("abcd", 1):
         setup.finish_exchange(id_)
         await wait_until(partial(setup.has_stored, number))
@@ -180,7 +180,13 @@ async def test_charges_soon_after_others_wait_and_sessions_do_not() -> None:
 
 async def test_sessions_soon_after_others_wait_for_a_common_transaction() -> None:
     """Regression: each of eight workers had twenty transactions a second, most of them with one session."""
-    setup = QueueSetup(InMemoryLedger(), seconds=0.001, spacing_seconds=60.0, sessions_spacing_seconds=60.0)
+    setup = QueueSetup(
+        InMemoryLedger(),
+        seconds=0.001,
+        spacing_seconds=60.0,
+        sessions_spacing_seconds=60.0,
+        has_other_hosts=True,
+    )
     setup.finish_exchange("a")
     await wait_until(partial(setup.has_stored, 1))
     for id_ in "bcd":
@@ -190,6 +196,16 @@ async def test_sessions_soon_after_others_wait_for_a_common_transaction() -> Non
     assert setup.session_store.batch_sizes == [1]
     await setup.queue.close()
     assert setup.session_store.batch_sizes == [1, 3]
+
+
+@pytest.mark.parametrize("has_other_hosts", [True, False])
+async def test_a_session_is_stored_before_its_response_only_for_other_machines(has_other_hosts: bool) -> None:
+    setup = QueueSetup(InMemoryLedger(), seconds=0.001, has_other_hosts=has_other_hosts)
+    setup.queue.store_early(CountUpdate(agent="ana", counter="c", counts={b"a": b"1"}))
+    await asyncio.sleep(0.05)
+
+    assert setup.session_store.batch_sizes == ([1] if has_other_hosts else [])
+    await setup.queue.close()
 
 
 async def test_large_requests_do_not_wait_in_memory() -> None:
@@ -237,7 +253,7 @@ async def test_other_requests_run_between_the_hooks_of_a_large_batch() -> None:
 
 
 async def test_sessions_that_no_other_process_needs_are_stored_with_the_charges() -> None:
-    setup = QueueSetup(InMemoryLedger(), seconds=0.001, spacing_seconds=60.0, has_other_processes=False)
+    setup = QueueSetup(InMemoryLedger(), seconds=0.001, spacing_seconds=60.0)
     setup.finish_exchange("a")
     await wait_until(partial(setup.has_stored, 1))
     for id_ in "bcd":
@@ -262,6 +278,18 @@ async def test_only_a_reservation_ends_the_batch_early(is_reserved: bool) -> Non
 
     assert setup.ledger.operations == (["settle a b c"] if is_reserved else [])
     await setup.queue.close()
+
+
+async def test_sessions_do_not_follow_charges_that_replace_reservations() -> None:
+    """Regression: requests under a cap waited for the sessions of others, with each of these transactions."""
+    setup = QueueSetup(InMemoryLedger(), seconds=0.001, spacing_seconds=60.0)
+    for number, id_ in enumerate("abcd", 1):
+        setup.finish_exchange(id_, reservation=AdmittedCall(call=make_call(id_), is_reserved=True))
+        await wait_until(lambda: len(setup.ledger.operations) == number)  # noqa: B023
+
+    assert setup.session_store.batch_sizes == [1]
+    await setup.queue.close()
+    assert setup.session_store.batch_sizes == [1, 3]
 
 
 async def test_waiting_for_an_exchange_flushes_the_batch() -> None:

@@ -16,6 +16,7 @@ from tests.support.scenarios.conversations import (
     Worker,
     model,
     request_body,
+    start_workers,
     tool_call,
     tool_result,
     user,
@@ -385,38 +386,61 @@ async def test_a_fork_is_found_by_another_process() -> None:
     assert fork.session_match.session.parent_id == first.id
 
 
-async def test_a_worker_waits_only_once_for_a_response_that_another_may_be_storing() -> None:
+async def test_a_turn_of_another_worker_is_found_before_it_is_stored() -> None:
     store = InMemorySessionStore()
-    alone, shared = Worker(store), Worker(store, has_others=True)
-    for number in range(3):
-        for worker in (alone, shared):
-            await worker.send_and_answer(user("2+2"), model("4"), user(f"{number}"), answer="?")
+    workers = start_workers(store, count=3)
+    messages, ids = [user("hello")], set()
+    for number in range(6):
+        request = await workers[number % 3].send_and_answer(*messages, answer=f"Answer {number}.")
+        ids.add(request.id)
+        messages += [model(f"Answer {number}."), user("more")]
 
-    assert alone.waited_seconds == 0
-    assert shared.waited_seconds == pytest.approx(0.25)
+    assert len(ids) == 1
+    assert not store.sessions
 
 
-@pytest.mark.parametrize("stored_after_seconds", [0.0, 0.01, 0.05, 0.2])
-async def test_a_request_goes_on_soon_after_another_worker_has_stored_the_response(
-    stored_after_seconds: float,
-) -> None:
-    """Regression: a request that was a moment too early waited for 50 ms, or for a quarter of a second."""
-    store = InMemorySessionStore()
-    worker_a, worker_b = Worker(store, has_others=True), Worker(store, has_others=True)
-    request = await worker_a.send(request_body([user("hello")]))
-    is_stored = False
+async def test_a_changed_answer_of_another_worker_is_matched_before_it_is_stored() -> None:
+    worker_a, worker_b = start_workers(InMemorySessionStore())
+    first = await worker_a.send_and_answer(user("hello"), answer="Hi.")
+    more = await worker_b.send_and_answer(user("hello"), model("(an answer)"), user("more"))
+    last = await worker_a.send_and_answer(
+        user("hello"), model("(an answer)"), user("more"), model("?"), user("x")
+    )
 
-    async def store_response() -> None:
-        nonlocal is_stored
-        if not is_stored and worker_b.waited_seconds >= stored_after_seconds:
-            is_stored = True
-            await request.answer("Hi.")
+    assert first.id == more.id == last.id
 
-    worker_b.while_waiting = store_response
-    more = await worker_b.send(request_body([user("hello"), model("Hi."), user("more")]))
 
-    assert more.id == request.id
-    assert worker_b.waited_seconds <= 0.02 + 1.5 * stored_after_seconds
+async def test_a_session_whose_answer_was_changed_is_not_matched_if_a_worker_missed_others() -> None:
+    """The client may continue a request that this worker does not know, which got this answer."""
+    worker_a, worker_b = start_workers(InMemorySessionStore(), ring_bytes=4096)
+    first = await worker_a.send_and_answer(user("hello"), answer="Hi.", now=1.0)
+    for number in range(20):
+        await worker_b.send_and_answer(user(f"{number}"), now=2.0)
+    turns = [[user("hello"), model("(an answer)"), user(text)] for text in ("more", "else")]
+
+    doubtful = await worker_a.send(request_body(turns[0]), now=3.0)
+    later = await worker_a.send(request_body(turns[1]), now=100.0)
+
+    assert doubtful.id != first.id
+    assert later.id == first.id
+
+
+async def test_a_retry_at_another_worker_continues_the_request_that_failed() -> None:
+    worker_a, worker_b = start_workers(InMemorySessionStore())
+    running = await worker_a.send(request_body([user("hello")]))
+    failed = await worker_a.send(request_body([user("hello")]))
+    await failed.fail()
+
+    assert (await worker_b.send(request_body([user("hello")]), headers=RETRY)).id == failed.id
+    assert failed.id != running.id
+
+
+async def test_a_request_that_ended_without_a_response_is_known_to_other_workers() -> None:
+    worker_a, worker_b = start_workers(InMemorySessionStore())
+    id_ = (await worker_a.send(request_body([user("hello")]))).id
+    await worker_a.send(request_body([user("something else")]))  # tells others of the first one as well
+
+    assert (await worker_b.send(request_body([user("hello")]), headers=RETRY)).id == id_
 
 
 async def test_a_conversation_with_changed_responses_stays_one_session_across_workers() -> None:
@@ -433,12 +457,10 @@ async def test_a_conversation_with_changed_responses_stays_one_session_across_wo
     assert len(ids) == 1
 
 
-async def test_a_session_stored_while_a_worker_waits_is_preferred_to_one_with_another_response() -> None:
-    store = InMemorySessionStore()
-    worker_a, worker_b = Worker(store, has_others=True), Worker(store, has_others=True)
+async def test_an_answer_of_another_worker_is_preferred_to_a_session_with_another_answer() -> None:
+    worker_a, worker_b = start_workers(InMemorySessionStore())
     other = await worker_a.send_and_answer(user("hello"), answer="Hi.")
-    request = await worker_b.send(request_body([user("hello")]))
-    worker_a.while_waiting = lambda: request.answer("Good morning.")
+    request = await worker_b.send_and_answer(user("hello"), answer="Good morning.")
     more = await worker_a.send_and_answer(user("hello"), model("Good morning."), user("more"))
 
     assert other.id != request.id

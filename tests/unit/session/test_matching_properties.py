@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from foveate.gateway.server.broadcast import RING_BYTES
 from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.conversations import (
     Message,
@@ -18,6 +19,7 @@ from tests.support.scenarios.conversations import (
     Worker,
     model,
     request_body,
+    start_workers,
     tool_call,
     tool_result,
     user,
@@ -74,10 +76,17 @@ class Conversation:
             self.messages[:] = [user("A summary.")]
 
 
-async def simulate(seed: int, size: int, workers: int) -> list[Conversation]:
+async def simulate(seed: int, size: int, workers: int, ring_bytes: int | None) -> list[Conversation]:
+    """Without a ring, the workers are on different machines, and each turn is stored at once.
+
+    With one, turns are stored some seconds later.
+    """
     rng = Random(seed)
     store = InMemorySessionStore()
-    gateway = [Worker(store, has_others=workers > 1) for _ in range(workers)]
+    if ring_bytes is None:
+        gateway = [Worker(store, has_others=workers > 1) for _ in range(workers)]
+    else:
+        gateway = start_workers(store, count=workers, ring_bytes=ring_bytes)
     conversations = [
         Conversation(
             number=number,
@@ -88,7 +97,9 @@ async def simulate(seed: int, size: int, workers: int) -> list[Conversation]:
         )
         for number in range(size)
     ]
-    for _ in range(8 * size):
+    for step in range(8 * size):
+        if rng.random() < 0.1:
+            await rng.choice(gateway).store()
         conversation = rng.choice(conversations)
         if conversation.pending is None:
             connection = rng.randrange(2 * workers)  # clients may share them, as behind a proxy
@@ -99,6 +110,7 @@ async def simulate(seed: int, size: int, workers: int) -> list[Conversation]:
                 name=name,
                 headers=conversation.headers,
                 connection=connection,
+                now=step / 10,
             )
             conversation.requests.append((conversation.pending.id, json.dumps(conversation.body())))
         elif rng.random() < 0.1:
@@ -119,22 +131,30 @@ async def simulate(seed: int, size: int, workers: int) -> list[Conversation]:
 
 
 @pytest.mark.slow
-@given(seed=st.integers(0, 2**32), size=st.integers(2, 8), workers=st.integers(1, 3))
-@example(seed=8, size=3, workers=2)
-@example(seed=367, size=6, workers=2)
-@example(seed=2442, size=4, workers=1)
-@example(seed=6108, size=6, workers=1)
-@example(seed=9952, size=6, workers=2)
+@given(
+    seed=st.integers(0, 2**32),
+    size=st.integers(2, 8),
+    workers=st.integers(1, 3),
+    ring_bytes=st.sampled_from([None, RING_BYTES, 1024]),
+)
+@example(seed=8, size=3, workers=2, ring_bytes=None)
+@example(seed=367, size=6, workers=2, ring_bytes=None)
+@example(seed=2442, size=4, workers=1, ring_bytes=None)
+@example(seed=6108, size=6, workers=1, ring_bytes=None)
+@example(seed=9952, size=6, workers=2, ring_bytes=None)
+@example(seed=555, size=4, workers=3, ring_bytes=1024)
+@example(seed=764, size=8, workers=2, ring_bytes=1024)
+@example(seed=877, size=8, workers=3, ring_bytes=1024)
 @settings(max_examples=limit_examples(200))
 def test_conversations_are_never_merged_and_a_named_one_is_never_split(
-    seed: int, size: int, workers: int
+    seed: int, size: int, workers: int, ring_bytes: int | None
 ) -> None:
     """Several kinds of clients send the same messages concurrently through several workers.
 
     All requests of a session are requests of one conversation. Two conversations that are alike so far are
     interchangeable: one of them may repeat in its session a request of the other that failed.
     """
-    conversations = asyncio.run(simulate(seed, size, workers))
+    conversations = asyncio.run(simulate(seed, size, workers, ring_bytes))
 
     counts_by_conversation = [
         Counter(body for _, body in conversation.requests) for conversation in conversations

@@ -1,4 +1,4 @@
-"""Hooks that run after the response of every call, before the next request of its session is read."""
+"""Hooks that run at the end of every call, before the next request of its session is read."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +10,6 @@ from foveate.engine.exchange import Exchange
 from foveate.engine.session_state import SessionStates
 from foveate.engine.steps.cache import RejectionMemory
 from foveate.session.answer_digests import make_answer_records
-from foveate.session.matching import SessionMatcher
 from foveate.session.store import AnswerUpdate, PendingWrite, SessionStore, make_pending_write
 
 
@@ -18,7 +17,6 @@ from foveate.session.store import AnswerUpdate, PendingWrite, SessionStore, make
 class RecordResponse:
     """Stores digests of each response, so that the next request of the session is recognised."""
 
-    sessions: SessionMatcher
     session_store: SessionStore
     stored_conversations: StoredConversationSizes
 
@@ -36,7 +34,7 @@ class RecordResponse:
             )
             if exchange.has_complete_usage and exchange.is_complete and exchange.usage is not None:
                 self.stored_conversations.record(exchange.incoming, context.original, parts.id, exchange.usage)
-        self.sessions.end(session, context.session.in_flight, rows, is_answered=is_success)
+        context.session.in_flight.finish(rows, is_answered=is_success)
         context.session.in_flight = None
         if rows:
             context.pending_writes.append(make_pending_write(AnswerUpdate(rows=rows), self.session_store))

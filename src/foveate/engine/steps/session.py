@@ -24,10 +24,15 @@ class FindSession:
         session_states: SessionStates,
         *,
         may_store_text: Callable[[], bool] = lambda: False,
+        store_early: Callable[[SessionUpdate], None] = lambda _: None,
     ) -> None:
-        """`may_store_text`: the first words of conversations may be stored."""
+        """`may_store_text`: the first words of conversations may be stored.
+
+        `store_early` gets the session of each request, so that it can be stored before the response.
+        """
         self._sessions = sessions
         self._may_store_text = may_store_text
+        self._store_early = store_early
         self._session_store = session_store
         self._session_states = session_states
 
@@ -49,11 +54,9 @@ class FindSession:
         context.session.match = session_match
         context.session.in_flight = self._sessions.begin(session_match, connection=context.incoming.connection)
         if session_match.is_changed:
-            context.pending_writes.append(
-                make_pending_write(
-                    SessionUpdate(session=session_match.session, turns=session_match.turns), self._session_store
-                )
-            )
+            update = SessionUpdate(session=session_match.session, turns=session_match.turns)
+            context.pending_writes.append(make_pending_write(update, self._session_store))
+            self._store_early(update)
         chain = context.session.chain
         assert chain is not None
         previous = self._session_states.session(agent, context.session_id)

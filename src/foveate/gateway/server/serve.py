@@ -34,6 +34,7 @@ from foveate.gateway.server.balancing import BalancedServer, ConnectionCounts
 from foveate.gateway.server.cors import CorsMiddleware
 from foveate.gateway.server.tls import create_tls_context, reload_certificates
 from foveate.paths import data_folder
+from foveate.session.recent_sessions import Broadcast
 
 # One of each family that has its own vocabulary.
 _WARM_UP_MODELS = ("claude-opus-4-5", "gpt-4.1")
@@ -143,12 +144,13 @@ def serve(
     lifeline: int | None = None,
     worker: int = 0,
     counts: ConnectionCounts | None = None,
+    broadcast: Broadcast | None = None,
 ) -> None:
     """Run the gateway at a socket until it is shut down; running responses are finished first.
 
     `on_ready` is called once clients are served. The gateway also ends if the descriptor `lifeline` is closed.
-    `worker` is the number of this process at the socket, and `counts` the connections of all of them. The first
-    one runs retention.
+    `worker` is the number of this process at the socket, `counts` are the connections of all of them, and
+    `broadcast` reaches the others. The first one runs retention.
 
     Raises:
         StoreUnavailable: the store cannot be opened.
@@ -157,7 +159,7 @@ def serve(
     """
     _raise_descriptor_limit()
     shorten_thread_switches()
-    main = _run_server(listener, live_config, environment, on_ready, lifeline, worker, counts)
+    main = _run_server(listener, live_config, environment, on_ready, lifeline, worker, counts, broadcast)
     try:
         import uvloop
     except ImportError:  # not on Windows
@@ -186,6 +188,7 @@ async def _run_server(
     lifeline: int | None,
     worker: int,
     counts: ConnectionCounts | None,
+    broadcast: Broadcast | None,
 ) -> int:
     """Return the signal that ended the server; 0 if it was the lifeline."""
     settings = live_config.current().value.settings.server
@@ -200,6 +203,7 @@ async def _run_server(
         lambda: instrumentation.last_config,
         environment=environment,
         runs_retention=worker == 0,
+        broadcast=broadcast,
         instrumentation=instrumentation,
         outbox_folder=data_folder(environment, sys.platform) / "spool",
     ) as gateway:

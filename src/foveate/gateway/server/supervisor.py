@@ -21,6 +21,7 @@ import msgspec
 from foveate.config.load import ServeFlags
 from foveate.errors import WorkersFailed
 from foveate.gateway.server.balancing import ConnectionCounts
+from foveate.gateway.server.broadcast import WorkerBroadcast
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,7 +44,8 @@ class WorkerOrder:
     """Instructions that a worker is started with. Worker 0 also runs retention.
 
     `default_paths` are the places of the configuration if none is named; `last_valid` is its last valid
-    content. `counts_descriptor` is that of the workers' `ConnectionCounts`.
+    content. `counts_descriptor` is that of the workers' `ConnectionCounts`, and `broadcast_descriptor` that of
+    their `WorkerBroadcast`.
     """
 
     descriptor: int
@@ -53,6 +55,7 @@ class WorkerOrder:
     number: int = 0
     last_valid: bytes | None = None
     counts_descriptor: int = -1
+    broadcast_descriptor: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,11 @@ def run_workers(
 
     def start(number: int) -> None:
         worker_order = replace(
-            order, number=number, last_valid=last_valid(), counts_descriptor=counts.descriptor
+            order,
+            number=number,
+            last_valid=last_valid(),
+            counts_descriptor=counts.descriptor,
+            broadcast_descriptor=broadcast.descriptor,
         )
         state.running[number] = worker = _start_worker(worker_order, environment)
         if worker.process.stdout is not None:
@@ -126,6 +133,7 @@ def run_workers(
 
     with (
         closing(ConnectionCounts.create(count)) as counts,
+        closing(WorkerBroadcast.create(count)) as broadcast,
         selectors.DefaultSelector() as selector,
         _open_signal_pipe() as signal_pipe,
     ):
@@ -140,6 +148,7 @@ def run_workers(
                     elif not _read_message(key.data):
                         selector.unregister(key.fileobj)
                         counts.mark_ended(key.data.number)
+                        broadcast.mark_ended(key.data.number)
                         _handle_exit(state, key.data, listener, grace_seconds)
                         on_exit(key.data.process.pid)
                     elif not state.crashes.was_ready and _are_all_ready(state, count):
@@ -166,7 +175,7 @@ def _start_worker(order: WorkerOrder, environment: Mapping[str, str]) -> _Worker
         [sys.executable, "-m", WORKER_MODULE],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        pass_fds=(order.descriptor, order.counts_descriptor),
+        pass_fds=(order.descriptor, order.counts_descriptor, order.broadcast_descriptor),
         env=dict(environment),
         start_new_session=True,  # the supervisor handles Ctrl-C
     )

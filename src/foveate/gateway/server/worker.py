@@ -13,6 +13,7 @@ import msgspec
 
 from foveate.errors import FoveateError
 from foveate.gateway.server.balancing import ConnectionCounts
+from foveate.gateway.server.broadcast import WorkerBroadcast
 from foveate.gateway.server.serve import load_live_config, serve, start_logging
 from foveate.gateway.server.supervisor import READY_MESSAGE, WorkerOrder
 
@@ -49,6 +50,7 @@ def main() -> None:
             lifeline=sys.stdin.fileno(),
             worker=order.number,
             counts=ConnectionCounts(order.counts_descriptor),
+            broadcast=WorkerBroadcast(order.broadcast_descriptor, order.number),
         )
     except FoveateError as error:
         sys.stderr.write(f"foveate: worker {order.number}: {error}\n")

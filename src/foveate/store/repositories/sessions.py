@@ -39,9 +39,7 @@ _FIND_SESSION = f"SELECT {_QUALIFIED_SESSION_COLUMNS} FROM sessions_v1 WHERE id 
 # If more sessions match, none is chosen.
 _MAX_CANDIDATES = 32
 _FIND_SESSIONS_BY_TIP = f"""
-SELECT EXISTS (
-    SELECT 1 FROM answers_v1 WHERE answers_v1.session_id = sessions_v1.id AND answers_v1.tip = sessions_v1.tip
-), {_QUALIFIED_SESSION_COLUMNS} FROM sessions_v1
+SELECT {_QUALIFIED_SESSION_COLUMNS} FROM sessions_v1
 WHERE agent = ? AND tip IN ({{}}) AND (caller = ? OR caller IS NULL) LIMIT {_MAX_CANDIDATES}
 """
 _FIND_ANSWERS = f"""
@@ -145,14 +143,14 @@ class SqlSessionStore:
 
     async def find_sessions_ending_at(
         self, agent: str, caller: str, last_hashes: Sequence[bytes]
-    ) -> Sequence[tuple[Session, bool]]:
+    ) -> Sequence[Session]:
         check_storable_names(agent=agent)
 
-        def find(transaction: Transaction) -> list[tuple[Session, bool]]:
+        def find(transaction: Transaction) -> list[Session]:
             return [
-                (_to_session(*session), bool(is_answered))
+                _to_session(*row)
                 for placeholders, group in group_placeholders(last_hashes)
-                for is_answered, *session in transaction.fetch_all(
+                for row in transaction.fetch_all(
                     _FIND_SESSIONS_BY_TIP.format(placeholders), (agent, *group, caller)
                 )
             ]
