@@ -1,7 +1,9 @@
 """`foveate count`: count the tokens of texts or of a whole request."""
 
 import os
-from collections.abc import Callable, Coroutine, Iterator
+import re
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foveate.cli.shared import console
+from foveate.cli.shared.console import display_for, format_tokens, print_lines
 from foveate.cli.shared.exit_codes import SOME_FAILED, report_errors
 from foveate.cli.shared.options import MODEL_METAVAR, TOKENIZER_HELP
+from foveate.cli.shared.tables import Column, Fit, format_table, style_text
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
     from foveate.tokens import CounterOptions, RequestCount, RequestCounter
+    from foveate.tokens.counter import PartCount
     from foveate.tokens.remote.counter import FallbackCounter
 
 STANDARD_INPUT = "-"
@@ -27,6 +32,9 @@ _KEY_VARIABLES = {
     "openai_api": "OPENAI_API_KEY",
     "gemini_api": "GEMINI_API_KEY",
 }
+# Parts that are shown only if they are not empty.
+_OPTIONAL_PARTS = frozenset(("system", "tools", "images", "overhead"))
+_MESSAGE_PART = re.compile(r"messages\[(\d+)\]")
 
 
 def command(
@@ -150,8 +158,6 @@ def _count_request(options: "CounterOptions", body: bytes, model: str | None, *,
     if as_json:
         _print_json(counted)
     else:
-        from foveate.cli.count_output import print_count
-
         roles = [formats.parse_message(request.format, raw).role for raw in request.messages]
         print_count(counted, heading="part", roles=roles)
 
@@ -175,8 +181,6 @@ def _count_texts(options: "CounterOptions", texts: list[tuple[str, str]], model:
     if as_json:
         _print_json(counted)
     else:
-        from foveate.cli.count_output import print_count
-
         print_count(counted, heading="file")
 
 
@@ -246,3 +250,33 @@ def _print_json(counted: "RequestCount") -> None:
     if not result["unexplained"]:
         del result["unexplained"]
     console.print_object(result)
+
+
+def print_count(counted: "RequestCount", *, heading: str, roles: Sequence[str] = ()) -> None:
+    display = display_for(sys.stdout)
+    rows = [
+        (_part_label(part, roles), format_tokens(part.tokens, part.exact))
+        for part in counted.parts
+        if part.tokens or part.name not in _OPTIONAL_PARTS or not roles
+    ]
+    total = ("total", format_tokens(counted.total.tokens, counted.total.exact))
+    columns = (Column(heading=heading, fit=Fit.SHORTEN), Column(heading="tokens", align="right"))
+    lines = format_table(columns, rows, display, total=total)
+    print_lines([*lines, *(style_text(line, "dim", display) for line in _describe_accuracy(counted))])
+
+
+def _part_label(part: "PartCount", roles: Sequence[str]) -> str:
+    match = _MESSAGE_PART.fullmatch(part.name) if roles else None
+    return f"{part.name} {roles[int(match[1])]}".rstrip() if match else part.name
+
+
+def _describe_accuracy(counted: "RequestCount") -> Iterator[str]:
+    total = counted.total
+    accuracy = "exact" if total.exact else "estimated"
+    if counted.upper is None:
+        accuracy += ", upper bound unknown"
+    elif counted.upper != total.tokens:
+        accuracy += f", at most {counted.upper:,}"
+    yield f"{counted.model}, {counted.backend}: {accuracy}"
+    if counted.unexplained:
+        yield f"not included: input that the provider adds for {', '.join(counted.unexplained)}"

@@ -1,13 +1,21 @@
 """`foveate doctor`: check everything that the gateway needs."""
 
 import sys
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foveate.cli.shared import console
+from foveate.cli.shared.console import Display
 from foveate.cli.shared.exit_codes import SOME_FAILED, report_errors
 from foveate.cli.shared.options import ConfigFile, find_config_file
+from foveate.cli.shared.tables import Cell, Column, Fit, Styled, format_table, style_text
+
+if TYPE_CHECKING:
+    from foveate.doctor.findings import Finding
+
+_STYLES = {"ok": "green", "warning": "yellow", "failed": "red"}  # by Level
 
 
 def command(
@@ -22,7 +30,6 @@ def command(
     Example: foveate doctor --offline
     """
     with report_errors(as_json=json):
-        from foveate.cli.doctor_output import findings_lines
         from foveate.doctor.findings import Level, findings_object
 
         with console.show_progress("checking"):
@@ -37,3 +44,22 @@ def command(
             console.print_lines(findings_lines(findings, console.display_for(sys.stdout)))
         if any(finding.level is Level.FAILED for finding in findings):
             raise typer.Exit(SOME_FAILED)
+
+
+def findings_lines(findings: "Sequence[Finding]", display: Display) -> Iterator[str]:
+    from foveate.doctor.findings import Level
+
+    rows: list[tuple[Cell, ...]] = []
+    for finding in findings:
+        message = f"{finding.name}: {finding.message}" if finding.name else finding.message
+        rows.append((Styled(finding.level, _STYLES[finding.level]), finding.check, " ".join(message.split())))
+        if finding.advice:
+            rows.append(("", "", Styled(f"-> {' '.join(finding.advice.split())}", "dim")))
+    yield from format_table((Column(), Column(), Column(fit=Fit.WRAP)), rows, display)
+    counts = [(level, sum(finding.level is level for finding in findings)) for level in Level]
+    summary = ", ".join(
+        f"{count} {level}{'s' * (level is Level.WARNING and count > 1)}"
+        for level, count in counts
+        if count or level is not Level.WARNING
+    )
+    yield style_text(summary, "bold", display)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.cli.demo_output import demo_lines, demo_object
+from foveate.cli.demo import demo_lines, demo_object
 from foveate.cli.shared.console import Display
 from foveate.demo.recording import DemoRequest, DemoSession, add_client_breakpoints, load_session
 from foveate.demo.run import VariantResult, VariantResults

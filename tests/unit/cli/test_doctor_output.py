@@ -2,7 +2,7 @@
 
 import pytest
 
-from foveate.cli.doctor_output import findings_lines
+from foveate.cli.doctor import findings_lines
 from foveate.cli.shared.console import Display
 from foveate.doctor.findings import failed_finding, ok_finding, warning_finding
 

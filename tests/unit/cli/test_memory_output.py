@@ -5,14 +5,7 @@ from pathlib import Path
 import pytest
 
 from foveate import count
-from foveate.cli.memory_output import (
-    node_lines,
-    node_object,
-    outline_lines,
-    outline_object,
-    view_object,
-    view_summary,
-)
+from foveate.cli.memory import node_lines, node_object, outline_lines, outline_object, view_object, view_summary
 from foveate.cli.shared.console import Display
 from foveate.memory.library import Library
 from foveate.memory.nodes import Node

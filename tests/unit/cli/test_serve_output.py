@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.cli.serve_output import GatewayStatus, describe_gateway, started_screen
+from foveate.cli.serve import GatewayStatus, describe_gateway, started_screen
 from foveate.cli.shared.console import Display
 from foveate.config.cost_settings import CostOptions
 from foveate.config.load import Configuration, LocalModel, parse_settings

@@ -1,20 +1,29 @@
 """`foveate run`: the command."""
 
+import json
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from decimal import Decimal
 from difflib import get_close_matches
 from pathlib import Path
+from shlex import join, quote
 from time import sleep, time
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from foveate.cli.shared import console
+from foveate.cli.shared.console import Display
 from foveate.cli.shared.exit_codes import report_errors
 from foveate.cli.shared.help import PlainUsageCommand
 from foveate.cli.shared.options import ConfigFile, find_config_file
-from foveate.errors import BadOption, FoveateError
+from foveate.cli.shared.tables import format_amount, style_text
+from foveate.errors import BadOption, CannotStart, FoveateError
 
 if TYPE_CHECKING:
     from foveate.agents.catalog import Agent
@@ -29,6 +38,10 @@ _IS_COMMAND = "foveate.run.is_command"
 _SETTLE_SECONDS = 0.4
 _MAX_READS = 6
 _LOGGED_ID_CHARS = len("req_0123ab")
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+# A terminal sends these to the agent as well; only the agent decides what they mean.
+_OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+_SIGNAL_CODE = 128
 
 
 class RunCommand(PlainUsageCommand):
@@ -173,8 +186,6 @@ def _make_plan(
 
 def _confirm_lines(plan: "LaunchPlan", agent: "Agent") -> None:
     """Show the lines that an agent needs in its own file, and ask whether they are there."""
-    from foveate.cli.run.output import lines_to_add
-
     if not plan.lines:
         return
     for line in lines_to_add(plan, agent):
@@ -186,7 +197,6 @@ def _confirm_lines(plan: "LaunchPlan", agent: "Agent") -> None:
 
 
 def _run(plan: "LaunchPlan", environment: Mapping[str, str]) -> int:
-    from foveate.cli.run.process import run_in_foreground
 
     for note in plan.notes:
         console.print_note(note)
@@ -229,7 +239,6 @@ def _read_summary(
 
 def _find_advice(summary: "RunSummary", agent: "Agent | None", gateway: "RunGateway", run: "RunPrefix") -> str:
     from foveate.agents.run_prefix import request_id_prefix
-    from foveate.cli.run.output import advise
 
     # Log lines may shorten the ids of requests. A request that got no response is nowhere else.
     log_line = "" if summary.calls else gateway.find_log_line(request_id_prefix(run.run)[:_LOGGED_ID_CHARS])
@@ -237,7 +246,6 @@ def _find_advice(summary: "RunSummary", agent: "Agent | None", gateway: "RunGate
 
 
 def _print_plan(plan: "LaunchPlan", agent: "Agent | None", run: "RunPrefix", *, as_json: bool) -> None:
-    from foveate.cli.run.output import lines_to_add, plan_lines, plan_object
 
     if as_json:
         console.print_object(plan_object(plan, agent=run.agent, run=run.run))
@@ -251,7 +259,6 @@ def _print_plan(plan: "LaunchPlan", agent: "Agent | None", run: "RunPrefix", *, 
 
 
 def _print_summary(summary: "RunSummary", run: "RunPrefix", code: int, advice: str, *, as_json: bool) -> None:
-    from foveate.cli.run.output import summary_lines, summary_object, to_json_line
 
     if as_json:
         console.print_to_stderr(
@@ -260,3 +267,194 @@ def _print_summary(summary: "RunSummary", run: "RunPrefix", code: int, advice: s
         return
     for line in summary_lines(summary, agent=run.agent, advice=advice, display=console.display_for(sys.stderr)):
         console.print_to_stderr(line)
+
+
+def plan_lines(plan: "LaunchPlan") -> Iterator[str]:
+    """Show what would be set, in a form that a shell accepts."""
+    yield from (f"export {name}={quote(value)}" for name, value in plan.environment.items())
+    yield join(plan.arguments)
+
+
+def plan_object(plan: "LaunchPlan", *, agent: str, run: str) -> dict[str, object]:
+    return {
+        "agent": agent,
+        "run": run,
+        "arguments": list(plan.arguments),
+        "environment": dict(plan.environment),
+        "notes": list(plan.notes),
+        "lines": plan.lines or None,
+        "lines_file": plan.lines_file if plan.lines else None,
+    }
+
+
+def summary_object(
+    summary: "RunSummary", *, agent: str, run: str, exit_code: int, advice: str
+) -> dict[str, object]:
+    worst = summary.worst_miss
+    return {
+        "agent": agent,
+        "run": run,
+        "exit_code": exit_code,
+        "calls": summary.calls,
+        "sessions": summary.sessions,
+        "dollars": _to_text(summary.dollars),
+        "without_dollars": _to_text(summary.without_dollars),
+        "compared_calls": summary.compared_calls,
+        "unknown_calls": summary.unknown_calls,
+        "subscription_calls": summary.subscription_calls,
+        "failed_requests": summary.failed_requests,
+        "cache_misses": summary.misses,
+        "lost_dollars": _to_text(summary.lost_dollars),
+        "worst_miss": None
+        if worst is None
+        else {"request": worst.request_id, "cause": worst.cache_miss.cause, "where": worst.cache_miss.where},
+        "advice": advice or None,
+    }
+
+
+def _to_text(amount: Decimal | None) -> str | None:
+    return None if amount is None else f"{amount:f}"
+
+
+def summary_lines(summary: "RunSummary", *, agent: str, advice: str, display: Display) -> Iterator[str]:
+    """Describe a run in a few lines."""
+    heading = style_text(f"Foveate: {agent}", "bold", display)
+    if not summary.calls:
+        failed = summary.failed_requests
+        yield f"{heading}: no calls" + (f"; {_count(failed, 'request')} failed" if failed else "")
+    else:
+        parts = [_count(summary.calls, "call"), _count(summary.sessions, "session"), *_cost_parts(summary)]
+        yield f"{heading}: {', '.join(parts)}"
+        if summary.misses:
+            lost = f", {format_amount(summary.lost_dollars)} lost" if summary.lost_dollars else ""
+            yield f"  {_count(summary.misses, 'unexpected cache miss', 'unexpected cache misses')}{lost}"
+    if advice:
+        yield f"  {display.escape(advice)}"
+
+
+def _cost_parts(summary: "RunSummary") -> Iterator[str]:
+    if summary.dollars is None:
+        yield "cost unknown"
+        return
+    is_subscription = summary.subscription_calls > 0
+    yield f"{format_amount(summary.dollars)}{' at list prices (subscription)' if is_subscription else ''}"
+    if summary.unknown_calls:
+        yield f"{_count(summary.unknown_calls, 'call')} of unknown cost"
+    if summary.without_dollars is not None:
+        yield f"{format_amount(summary.without_dollars)} without Foveate"
+
+
+def advise(summary: "RunSummary", *, title: str | None, log_line: str) -> str:
+    """Return the most useful next step; empty if there is none.
+
+    `title` is that of a known agent; `log_line` is what the gateway logged about the last request of the run.
+    """
+    from foveate.agents.run_summary import find_advice
+
+    if summary.calls:
+        return find_advice(summary)
+    if summary.failed_requests or log_line:
+        logged = f"the gateway's log has: {log_line}. " if log_line else ""
+        return f"{logged}`foveate doctor` checks whether the providers can be reached"
+    if title is not None:
+        return (
+            f"no request reached the gateway: `foveate agents` and `foveate doctor` show how {title} is set up"
+        )
+    return "no request reached the gateway: does the program read ANTHROPIC_BASE_URL or OPENAI_BASE_URL?"
+
+
+def lines_to_add(plan: "LaunchPlan", agent: "Agent") -> Iterator[str]:
+    is_command = plan.lines.startswith(f"{agent.command} ")
+    action = "Run this once" if is_command else "Add these lines to it"
+    yield f"{agent.title} reads the address of the gateway only from {plan.lines_file}. {action}:"
+    yield ""
+    yield from (f"    {line}" for line in plan.lines.splitlines())
+    yield ""
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def to_json_line(value: dict[str, object]) -> str:
+    return json.dumps(value)
+
+
+def run_in_foreground(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a program until it ends, and return its exit code; 128 and the number of the signal that ended it.
+
+    It stays in the process group of this process, so that Ctrl-C, Ctrl-Z and `fg` work.
+
+    Raises:
+        CannotStart: there is no such program, or it cannot be executed.
+    """
+    with _saved_terminal(), _handled_signals() as target:
+        try:
+            process = subprocess.Popen(list(arguments), env=dict(environment))
+        except OSError as error:
+            raise CannotStart(arguments[0], error.strerror or str(error)) from None
+        target.append(process.pid)
+        return _wait(process)
+
+
+def _wait(process: "subprocess.Popen[bytes]") -> int:
+    while True:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            # The agent has stopped itself: stop too, so that the shell takes over, until `fg` continues both.
+            if sys.stdin is not None and sys.stdin.isatty():
+                os.kill(os.getpid(), signal.SIGSTOP)
+            continue
+        code = os.waitstatus_to_exitcode(status)
+        process.returncode = code
+        return _SIGNAL_CODE - code if code < 0 else code
+
+
+@contextmanager
+def _handled_signals() -> Iterator[list[int]]:
+    """Forward signals to the agent, unless a terminal sends them to both; yields a list for its process id."""
+    target: list[int] = []
+
+    def forward(number: int, _: FrameType | None) -> None:
+        for pid in target:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def forward_without_terminal(number: int, frame: FrameType | None) -> None:
+        if not _is_in_foreground():
+            forward(number, frame)
+
+    previous: dict[int, Any] = {number: signal.signal(number, forward) for number in _FORWARDED}
+    previous |= {number: signal.signal(number, forward_without_terminal) for number in _OF_TERMINAL}
+    try:
+        yield target
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _is_in_foreground() -> bool:
+    """Return whether the terminal sends its signals to this process and the agent."""
+    try:
+        with Path("/dev/tty").open("rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+@contextmanager
+def _saved_terminal() -> Iterator[None]:
+    """Restore the terminal afterwards: an agent that is killed leaves it in raw mode."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        yield
+        return
+    import termios
+
+    descriptor = sys.stdin.fileno()
+    attributes = termios.tcgetattr(descriptor)
+    try:
+        yield
+    finally:
+        # In the background this would stop the process.
+        if os.tcgetpgrp(descriptor) == os.getpgrp():
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, attributes)

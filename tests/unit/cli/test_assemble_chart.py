@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from foveate.budget.prompt import Action, Cut, Prompt, SectionReport
 from foveate.budget.sections import Priority, Stability
-from foveate.cli.assemble_output import draw_prompt
+from foveate.cli.assemble import draw_prompt
 from foveate.cli.shared.console import Display
 from foveate.model import TokenCount
 

@@ -5,7 +5,7 @@ import pytest
 from foveate.agents.catalog import AGENTS, Agent
 from foveate.agents.launch import plan_launch
 from foveate.agents.run_summary import RunSummary
-from foveate.cli.run.output import advise, lines_to_add
+from foveate.cli.run.command import advise, lines_to_add
 
 URL = "http://127.0.0.1:8090"
 

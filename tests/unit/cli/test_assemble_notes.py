@@ -6,7 +6,7 @@ import pytest
 
 import foveate
 from foveate.budget import Budget, Priority, Section, SectionRule
-from foveate.cli.assemble_output import prompt_notes
+from foveate.cli.assemble import prompt_notes
 
 UNKNOWN_MODEL = "a-model-of-next-year"
 NOT_RESERVED = "no tokens are reserved for the response: set output_reserve in the budget"
