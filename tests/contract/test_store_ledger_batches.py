@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
-import psycopg
 import pytest
 from msgspec import structs
 
@@ -202,12 +201,7 @@ def test_concurrent_batches_do_not_deadlock(postgres: PostgresServer) -> None:
     worker_pool.make_calls(url, load, steps)
 
     worker_pool.close()
-    with psycopg.connect(url) as connection:
-        connection.execute("SELECT pg_stat_clear_snapshot()")
-        deadlocks = connection.execute(
-            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-        ).fetchone()
-    assert deadlocks == (0,)
+    assert postgres.count_deadlocks(url) == 0
 
 
 async def create_store(url: str) -> None:

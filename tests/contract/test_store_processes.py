@@ -19,8 +19,10 @@ from tests.support.processes.store_workers import (
     hold_lease,
     missing_positions,
     run_together,
+    save_forks,
     write_until_killed,
 )
+from tests.support.stores.postgres import PostgresServer
 from tests.support.stores.records import AGENT, COMPACTED_MESSAGES, COMPACTION, message_hashes
 
 pytestmark = pytest.mark.process
@@ -70,6 +72,16 @@ def test_four_processes_store_the_same_turns_and_extend_a_session_without_duplic
 
     assert sum(extended) >= 40
     assert asyncio.run(missing_positions(database_url, "s", 80)) == []
+
+
+@pytest.mark.slow
+def test_processes_that_store_forks_and_their_parents_do_not_deadlock(postgres: PostgresServer) -> None:
+    """Regression: each locked its own sessions first, and then the parents of its forks."""
+    url = postgres.new_database()
+    asyncio.run(create_store(url))
+    run_together(save_forks, [(url, number) for number in range(2)])
+
+    assert postgres.count_deadlocks(url) == 0
 
 
 def test_after_kill_9_of_the_holder_the_lease_is_taken_over_when_it_expires(database_url: str) -> None:

@@ -12,6 +12,7 @@ from foveate.session.store import SessionUpdate
 from foveate.store import Store, open_store
 from foveate.store.database import T, Transaction, TransactionCallback
 from foveate.store.postgres import PostgresDatabase
+from foveate.store.repositories.sessions import SqlSessionStore
 from foveate.store.retention import prune
 from tests.support.stores.postgres import PostgresServer
 from tests.support.stores.records import (
@@ -156,3 +157,27 @@ async def prune_concurrently(url: str, interference: Interference) -> None:
     finally:
         await database.close()
     assert interfering.has_run, "the other transaction did not run"
+
+
+async def test_a_session_keeps_turns_whose_owner_is_pruned_while_it_is_stored(url: str) -> None:
+    """Regression: the turns were found before the owner was deleted, and nobody stored them again."""
+    turns = [replace(turn, session_id="fork") for turn in make_turns("parent", 0, 2)]
+    fork = replace(make_session("fork", 2, seen_at=10 * DAY), tip=PARENT.tip)
+    async with await open_store(url) as store:
+        await store.sessions.save([SessionUpdate(session=PARENT, turns=make_turns("parent", 0, 2))])
+
+        async def prune_parent(other: Store) -> bool:
+            assert (await other.prune(keep_days=5, now=10 * DAY)).sessions == 1
+            return True
+
+        database = PostgresDatabase.open(url, wait_seconds=10.0)
+        try:
+            interfering = InterferingDatabase(database, url, prune_parent)
+            await SqlSessionStore(interfering).save([SessionUpdate(session=fork, turns=turns)])
+        finally:
+            await database.close()
+
+        assert interfering.has_run
+        found = await store.sessions.find_turns(AGENT, message_hashes("parent", 0, 2))
+        assert {turn.session_id for turn in found.values()} == {"fork"}
+        assert len(found) == 2

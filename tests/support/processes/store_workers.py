@@ -9,6 +9,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from foveate.compaction.store import CompactionLease
 from foveate.session.store import SessionUpdate, Turn
 from foveate.store import open_store
@@ -78,6 +80,30 @@ def extend_session(url: str, name: str, messages: int) -> int:
                 extensions += 1
 
     return asyncio.run(extend())
+
+
+def save_forks(url: str, process: int, *, families: int = 6, rounds: int = 30) -> None:
+    """Store, again and again, the parents of some families together with forks of the parents of others.
+
+    Two processes with adjacent numbers store each parent, and a fork of it, at the same time.
+    """
+
+    async def save() -> None:
+        async with await open_store(url, wait_seconds=30.0) as store:
+            for round_number in range(rounds):
+                updates = []
+                for family in range(families):
+                    parent = make_session(f"{family}", 2, seen_at=float(round_number))
+                    turns = make_turns(parent.id, 0, 2)
+                    if (family + process) % 2:
+                        fork = make_session(f"{family} {process} {round_number}", 3, parent=parent)
+                        turns = [replace(turn, session_id=fork.id) for turn in turns]
+                        updates.append(SessionUpdate(session=fork, turns=[*turns, *make_turns(fork.id, 2, 3)]))
+                    else:
+                        updates.append(SessionUpdate(session=parent, turns=turns))
+                await store.sessions.save(updates)
+
+    asyncio.run(save())
 
 
 def hold_lease(url: str, reports: Connection) -> None:

@@ -57,6 +57,16 @@ class PostgresServer:
         self._execute(f"CREATE DATABASE {_STORE_TEMPLATE}")
         create_tables(str(self.server.get_uri(_STORE_TEMPLATE)))
 
+    def count_deadlocks(self, url: str) -> int:
+        """Return the number of deadlocks in a database; all other connections to it must be closed."""
+        with psycopg.connect(url) as connection:
+            connection.execute("SELECT pg_stat_clear_snapshot()")
+            row = connection.execute(
+                "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+            ).fetchone()
+        assert row is not None
+        return int(row[0])
+
     def drop(self, url: str) -> None:
         """Drop a database with all its connections: each takes 8 MB."""
         self._execute(f"DROP DATABASE {_name(url)} WITH (FORCE)")

@@ -1,6 +1,7 @@
 """Stores what each token counter has learnt from reported usage."""
 
 from collections.abc import Mapping
+from operator import itemgetter
 
 import msgspec
 
@@ -37,7 +38,7 @@ class SqlCalibrationStore:
 
     async def save(self, calibrations: Mapping[CalibrationKey, Calibration], *, now: float) -> None:
         rows = []
-        for (upstream, counter), learnt in calibrations.items():
+        for (upstream, counter), learnt in sorted(calibrations.items(), key=itemgetter(0)):
             check_storable_names(upstream=upstream, counter=counter)
             if len(upstream) + len(counter) <= _MAX_KEY_CHARS:
                 rows.append((upstream, counter, learnt.responses, msgspec.json.encode(learnt), now))

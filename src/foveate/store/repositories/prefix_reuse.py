@@ -1,6 +1,7 @@
 """Stores which prompt prefixes each agent requests again (`foveate.prompt_cache.placement.reuse`)."""
 
 from collections.abc import Mapping
+from operator import itemgetter
 
 import msgspec
 
@@ -31,7 +32,7 @@ class SqlReuseStore:
 
     async def save(self, learnt: Mapping[str, AgentReuse], *, now: float) -> None:
         rows = []
-        for agent, reuse in learnt.items():
+        for agent, reuse in sorted(learnt.items(), key=itemgetter(0)):
             check_storable_names(agent=agent)
             if len(agent) <= _MAX_NAME_CHARS:
                 rows.append((agent, reuse.requests, msgspec.json.encode(reuse), now))

@@ -1,8 +1,10 @@
 """Stores sessions, their turns and token counts, and reads their titles and the costs of their descendants."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 
 from msgspec.structs import replace
@@ -64,8 +66,8 @@ _TOUCH_PARENT = """
 UPDATE sessions_v1 SET seen_at = CASE WHEN seen_at < ? THEN ? ELSE seen_at END WHERE id = ? AND agent = ?
 """
 _FIND_OWNERS = "SELECT DISTINCT session_id FROM turns_v1 WHERE agent = ? AND session_id <> ? AND hash IN ({})"
-_ADD_PARENT = """
-INSERT INTO session_parents_v1 (session_id, parent_id) VALUES (?, ?)
+_ADD_PARENTS = """
+INSERT INTO session_parents_v1 (session_id, parent_id) VALUES {}
 ON CONFLICT (session_id, parent_id) DO NOTHING
 """
 _ADD_TURN = """
@@ -158,9 +160,7 @@ class SqlSessionStore:
         return await self._database.read(find) if last_hashes else []
 
     async def save(self, rows: Sequence[SessionWrite]) -> None:
-        moves = sorted(
-            (stored for stored in rows if isinstance(stored, SessionUpdate)), key=lambda move: move.session.id
-        )
+        moves = [stored for stored in rows if isinstance(stored, SessionUpdate)]
         latest = {
             move.session.id: move.session for move in sorted(moves, key=lambda move: move.session.seen_at)
         }
@@ -170,14 +170,17 @@ class SqlSessionStore:
         answers = _answer_rows([stored for stored in rows if isinstance(stored, AnswerUpdate)])
         counts = _count_rows([stored for stored in rows if isinstance(stored, CountUpdate)])
 
-        def write(rows: Transaction) -> None:
-            enqueue_inserts(rows, _PUT_SESSION, sessions)
-            enqueue_inserts(rows, _ADD_ANSWER, answers)
-            enqueue_inserts(rows, _ADD_COUNT, counts)
+        def write(transaction: Transaction) -> None:
             turns = _turn_rows(moves)  # there may be thousands, so the writer thread sorts them
-            has_shared = _insert_rows(rows, _ADD_TURN, turns) != len(turns)
-            for move in sorted(moves, key=_session_id):
-                _add_parents(rows, move, has_shared=has_shared)
+            has_shared = _insert_rows(transaction, _ADD_TURN, turns) != len(turns)
+            parents = _find_parents(transaction, moves, has_shared=has_shared)
+            _put_sessions(transaction, sessions, parents)
+            if has_shared:  # again, because their session may have been deleted before it was touched
+                enqueue_inserts(transaction, _ADD_TURN, turns)
+            pairs = {(session.id, parent_id) for session, parent_id in parents}
+            enqueue_inserts(transaction, _ADD_PARENTS, sorted(pairs))
+            enqueue_inserts(transaction, _ADD_ANSWER, answers)
+            enqueue_inserts(transaction, _ADD_COUNT, counts)
 
         if rows:
             await self._database.write(write, is_idempotent=True)
@@ -204,10 +207,6 @@ class SqlSessionStore:
                 lambda transaction: enqueue_inserts(transaction, _ADD_COUNT, _count_rows([new])),
                 is_idempotent=True,
             )
-
-
-def _session_id(move: SessionUpdate) -> str:
-    return move.session.id
 
 
 def _to_session(*row: Any) -> Session:
@@ -257,17 +256,38 @@ def _answer_rows(updates: Sequence[AnswerUpdate]) -> list[tuple[Any, ...]]:
     return [(*key, *rows_by_key[key]) for key in sorted(rows_by_key)]
 
 
-def _add_parents(transaction: Transaction, move: SessionUpdate, *, has_shared: bool) -> None:
-    """Record that a session depends on the one that it forks from and on those that own some of its turns."""
-    session = move.session
-    parent_ids = {session.parent_id} if session.parent_id and session.forked_at is not None else set()
-    if has_shared:
-        for placeholders, group in group_placeholders([turn.hash for turn in move.turns]):
-            rows = transaction.fetch_all(_FIND_OWNERS.format(placeholders), (session.agent, session.id, *group))
-            parent_ids.update(parent_id for (parent_id,) in rows)
-    for parent_id in sorted(parent_ids):
-        transaction.enqueue(_TOUCH_PARENT, (session.seen_at, session.seen_at, parent_id, session.agent))
-        transaction.enqueue(_ADD_PARENT, (session.id, parent_id))
+def _find_parents(
+    transaction: Transaction, moves: Sequence[SessionUpdate], *, has_shared: bool
+) -> list[tuple[Session, str]]:
+    """Return sessions, each with the id of one that it forks from or that owns some of its turns."""
+    parents: list[tuple[Session, str]] = []
+    for move in moves:
+        session = move.session
+        parent_ids = {session.parent_id} if session.parent_id and session.forked_at is not None else set()
+        if has_shared:
+            for placeholders, group in group_placeholders([turn.hash for turn in move.turns]):
+                values = (session.agent, session.id, *group)
+                rows = transaction.fetch_all(_FIND_OWNERS.format(placeholders), values)
+                parent_ids.update(parent_id for (parent_id,) in rows)
+        parents += [(session, parent_id) for parent_id in parent_ids]
+    return parents
+
+
+def _put_sessions(
+    transaction: Transaction, rows: Sequence[tuple[Any, ...]], parents: Sequence[tuple[Session, str]]
+) -> None:
+    """Store sessions and touch their parents, in order of ids, so that two transactions do not deadlock."""
+    seen_at: dict[tuple[str, str], float] = {}
+    for session, parent_id in parents:
+        key = parent_id, session.agent
+        seen_at[key] = max(seen_at.get(key, session.seen_at), session.seen_at)
+    first = 0
+    for (parent_id, agent), at in sorted(seen_at.items()):
+        end = bisect_right(rows, parent_id, lo=first, key=itemgetter(0))
+        enqueue_inserts(transaction, _PUT_SESSION, rows[first:end])
+        transaction.enqueue(_TOUCH_PARENT, (at, at, parent_id, agent))
+        first = end
+    enqueue_inserts(transaction, _PUT_SESSION, rows[first:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
