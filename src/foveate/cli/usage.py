@@ -263,8 +263,7 @@ def _read_ledger(store: str | None, start: float | None, end: float | None) -> "
     url = find_store_url(store) or os.environ.get("FOVEATE_STORE") or str(_default_store())
     if store is None and "postgres" not in url and not Path(url.removeprefix(_SQLITE_PREFIX)).exists():
         return []  # without importing the database driver
-    from foveate.replay.usage.log_scan import to_record
-    from foveate.replay.usage.report import MAX_MATCH_SECONDS
+    from foveate.replay.usage.report import MAX_MATCH_SECONDS, to_record
 
     async def read(opened_store: "Store") -> "list[UsageRecord]":
         charges = opened_store.ledger.list_charges(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from foveate import formats
 from foveate.formats.json_text.parse import as_list, as_text
 from foveate.model import Format, Usage
 from foveate.replay.readers.log_file import LogFile, decode_line, describe_decode_error, parse_time
+from foveate.replay.readers.usage_scan import LoggedCall, ScannedLog, UsageLines
 from foveate.replay.recording import (
     MissingPart,
     RecordedCall,
@@ -43,6 +45,8 @@ _MAX_BYTES_PER_TOKEN = 8
 _MAX_BYTES_PER_TOKEN_AT_END = 16
 _TOOL_CALL_OVERHEAD_BYTES = 80  # id and type of a tool call, which the model does not generate
 _EMPTY_MESSAGE = b'{"role":"user","content":""}'
+# Shorter ids of messages are not unique: some hosts give every message the same.
+_MIN_UNIQUE_ID_CHARS = 20
 
 
 class _RawLine(msgspec.Struct, rename="camel"):
@@ -698,3 +702,88 @@ def _order_calls(calls: list[tuple[LoggedResponse, RecordedCall]]) -> tuple[Reco
         for response, call in calls
     ]
     return tuple(sorted(adjusted, key=lambda call: call.at))
+
+
+class _ClaudeUsageMessage(msgspec.Struct):
+    id: Any = None
+    model: Any = None
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _ClaudeUsageLine(msgspec.Struct, rename="camel"):
+    type: Any = None
+    uuid: Any = None
+    timestamp: Any = None
+    session_id: Any = None
+    request_id: Any = None
+    cwd: Any = None
+    cost: Any = msgspec.field(default=None, name="costUSD")
+    message: _ClaudeUsageMessage | None = None
+
+
+_USAGE_DECODER = msgspec.json.Decoder(_ClaudeUsageLine)
+
+
+def scan_claude_code(path: Path) -> ScannedLog:
+    """Read the last line of each message: its earlier ones can have the usage from the start of the stream."""
+    reader = UsageLines(path)
+    lines: dict[str, tuple[_ClaudeUsageLine, _ClaudeUsageMessage]] = {}
+    for line in reader.read(_USAGE_DECODER, b'"usage"'):
+        message = line.message
+        if line.type == "assistant" and message is not None and message.model != _SYNTHETIC_MODEL:
+            lines[_message_key(line, message)] = line, message
+    folder = _project_folder(path)
+    projects: dict[str, str] = {}
+    calls = []
+    for key, (line, message) in lines.items():
+        usage = formats.parse_usage(Format.ANTHROPIC, bytes(message.usage))
+        if usage is None or usage.is_empty:
+            continue
+        if (dollars := _to_dollars(line.cost)) is not None:
+            usage = msgspec.structs.replace(usage, reported_dollars=dollars)
+        working_folder = as_text(line.cwd)
+        if working_folder not in projects:
+            projects[working_folder] = _find_project(folder, working_folder)
+        calls.append(
+            LoggedCall(
+                key=key,
+                at=parse_time(line.timestamp),
+                session=as_text(line.session_id) or path.stem,
+                project=projects[working_folder],
+                model=as_text(message.model),
+                usage=usage,
+            )
+        )
+    return ScannedLog(calls=calls, unreadable_lines=reader.unreadable)
+
+
+def _message_key(line: _ClaudeUsageLine, message: _ClaudeUsageMessage) -> str:
+    """The id of the message: copies in side conversations have other request ids."""
+    message_id = as_text(message.id)
+    if len(message_id) >= _MIN_UNIQUE_ID_CHARS:
+        return message_id
+    usage = formats.parse_usage(Format.ANTHROPIC, bytes(message.usage))
+    name = f"{message_id}:{as_text(line.request_id)}".strip(":") or as_text(line.uuid)
+    return name if usage is None else f"{name}:{usage.cache}"
+
+
+def _project_folder(path: Path) -> str:
+    """The folder of a project below `projects`; sub-agents are deeper."""
+    parts = path.parts
+    index = len(parts) - 1 - parts[::-1].index("projects") if "projects" in parts else len(parts) - 3
+    return parts[index + 1] if index + 2 < len(parts) else path.parent.name
+
+
+def _find_project(folder: str, working_folder: str) -> str:
+    """The path of a project: that part of the working folder after which Claude Code named the folder."""
+    candidate = working_folder
+    while candidate.strip("/"):
+        if "".join(char if char.isalnum() and char.isascii() else "-" for char in candidate) == folder:
+            return candidate
+        candidate = candidate.rpartition("/")[0]
+    return folder
+
+
+def _to_dollars(value: object) -> Decimal | None:
+    is_amount = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return Decimal(repr(value)) if is_amount else None

@@ -9,6 +9,7 @@ its origin.
 
 from collections.abc import Mapping
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from foveate.formats.response.usage import tokens_or_zero
 from foveate.model import Format, Usage
 from foveate.replay.readers.log_file import TOO_DEEP, LogFile, decode_line, describe_decode_error, parse_time
 from foveate.replay.readers.message_tree import MessageTree
+from foveate.replay.readers.usage_scan import CallsByKey, LoggedCall, ScannedLog, UsageLines
 from foveate.replay.recording import (
     MissingPart,
     RecordedCall,
@@ -189,19 +191,19 @@ class _CodexSession:
 
     def _charge(self, info: Mapping[str, Any], at: float) -> None:
         """Close the response of a token count. Repeated and estimated counts belong to none."""
-        total = count_tokens(info.get("total_token_usage"))
+        total = _count_tokens(info.get("total_token_usage"))
         if total is None or total == self._total:
             return
         increase = tuple(max(now - before, 0) for now, before in zip(total, self._total, strict=True))
         self._total = total
-        latest = count_tokens(info.get("last_token_usage"))
+        latest = _count_tokens(info.get("last_token_usage"))
         charged = latest if latest is not None and any(latest) else increase
         history = self._response.history if self._response is not None else self._last
         if history is None or not any(charged):
             return
         response = self._response or self._start_response(history, at)
         self._response = None
-        self._charged.append(self._make_call(response, make_usage(charged), repr((total, charged)).encode()))
+        self._charged.append(self._make_call(response, _make_usage(charged), repr((total, charged)).encode()))
 
     def _start_response(self, history: RecordedMessage, at: float) -> _Response:
         return _Response(history, self._digest, self._latest_input_at or at, at)
@@ -264,12 +266,12 @@ def _make_message(role: str, text: str) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
 
 
-def count_tokens(usage_object: object) -> _TokenUsage | None:
+def _count_tokens(usage_object: object) -> _TokenUsage | None:
     numbers = as_dict(usage_object)
     return tuple(tokens_or_zero(numbers.get(name)) for name in _USAGE_MEMBERS) if numbers else None
 
 
-def make_usage(token_usage: _TokenUsage) -> Usage | None:
+def _make_usage(token_usage: _TokenUsage) -> Usage | None:
     read, cached, written, output, reasoning = token_usage
     block = {
         "input_tokens": read,
@@ -288,3 +290,51 @@ def _join_items(items: list[dict[str, Any]]) -> bytes:
         texts += [as_text(item.get("arguments")), as_text(item.get("input"))]
     blocks = [{"type": "output_text", "text": text} for text in texts if text]
     return to_json({"type": "message", "role": "assistant", "content": blocks})
+
+
+def scan_codex(path: Path) -> ScannedLog:
+    """Read the differences of a session's running total. A forked session copies the lines of its origin."""
+    reader, calls = UsageLines(path), CallsByKey()
+    session = project = model = origin = provider = ""
+    total: tuple[int, ...] | None = None
+    for line in reader.read(_LINE_DECODER, b'"token_count"', b'"turn_context"', b'"session_meta"'):
+        payload = as_dict(line.payload)
+        if line.type == "session_meta":
+            session_id = as_text(payload.get("id"))
+            session = session or session_id
+            origin = as_text(payload.get("forked_from_id")) or _parent_thread(payload) or session_id
+            project = as_text(payload.get("cwd")) or project
+            provider = as_text(payload.get("model_provider"))
+        elif line.type == "turn_context":
+            model = as_text(payload.get("model")) or model
+        elif line.type == "event_msg" and payload.get("type") == "token_count":
+            info = as_dict(payload.get("info"))
+            counts = _count_tokens(info.get("total_token_usage"))
+            if counts is None or counts == total:
+                continue
+            before = total if total is not None and all(map(int.__ge__, counts, total)) else (0,) * len(counts)
+            increase = tuple(now - earlier for now, earlier in zip(counts, before, strict=True))
+            total = counts
+            latest = _count_tokens(info.get("last_token_usage"))
+            charged = latest if latest is not None and any(latest) else increase
+            usage = _make_usage(charged)
+            if usage is None or usage.is_empty:
+                continue
+            calls.add(
+                LoggedCall(
+                    key=f"{origin or path.stem}:{counts}:{charged}",
+                    at=parse_time(line.timestamp),
+                    session=session or path.stem,
+                    project=project,
+                    model=model,
+                    usage=usage,
+                    provider=provider,
+                )
+            )
+    return ScannedLog(calls=calls.list(), unreadable_lines=reader.unreadable)
+
+
+def _parent_thread(meta: Mapping[str, Any]) -> str:
+    """The session that started a sub-agent, whose history such a log can begin with."""
+    spawn = as_dict(as_dict(as_dict(meta.get("source")).get("subagent")).get("thread_spawn"))
+    return as_text(spawn.get("parent_thread_id"))

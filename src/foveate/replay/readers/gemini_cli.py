@@ -7,6 +7,7 @@ tokens; `output` does not include thinking.
 """
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,8 +16,9 @@ from foveate import formats
 from foveate.formats.json_text.parse import as_dict, as_list, as_text, to_json
 from foveate.formats.response.usage import tokens_or_zero
 from foveate.model import Format, Usage
-from foveate.replay.readers.log_file import TOO_DEEP, LogFile, describe_decode_error, parse_time
+from foveate.replay.readers.log_file import TOO_DEEP, LogFile, decode_line, describe_decode_error, parse_time
 from foveate.replay.readers.message_tree import MessageTree
+from foveate.replay.readers.usage_scan import CallsByKey, LoggedCall, ScannedLog, UsageLines
 from foveate.replay.recording import (
     MissingPart,
     RecordedCall,
@@ -118,7 +120,7 @@ class _GeminiSession:
     def _make_call(
         self, message_id: str, message: _Record, last: RecordedMessage, sent_at: float, at: float
     ) -> RecordedCall | None:
-        usage = make_usage(as_dict(message.get("tokens")))
+        usage = _make_usage(as_dict(message.get("tokens")))
         if usage is None or usage.is_empty:  # a response that failed or was cancelled
             return None
         return RecordedCall(
@@ -165,7 +167,7 @@ def _tool_results(message: _Record) -> tuple[list[Any], float]:
     return [part for call in tool_calls for part in _content_parts(call.get("result"))], done_at
 
 
-def make_usage(tokens: _Record) -> Usage | None:
+def _make_usage(tokens: _Record) -> Usage | None:
     if not tokens:
         return None
     block = {
@@ -176,3 +178,62 @@ def make_usage(tokens: _Record) -> Usage | None:
         "toolUsePromptTokenCount": tokens_or_zero(tokens.get("tool")),
     }
     return formats.parse_usage(Format.GEMINI, to_json(block))
+
+
+class _GeminiUsageMessage(msgspec.Struct):
+    id: Any = None
+    timestamp: Any = None
+    type: Any = None
+    model: Any = None
+    tokens: Any = None
+
+
+class _GeminiUsageChanges(msgspec.Struct):
+    messages: list[_GeminiUsageMessage] = []
+
+
+class _GeminiUsageRecord(_GeminiUsageMessage, kw_only=True):
+    session: Any = msgspec.field(default=None, name="sessionId")
+    messages: list[_GeminiUsageMessage] = []
+    changes: _GeminiUsageChanges | None = msgspec.field(default=None, name="$set")
+
+
+_USAGE_DECODER = msgspec.json.Decoder(_GeminiUsageRecord)
+
+
+def scan_gemini_cli(path: Path) -> ScannedLog:
+    """Read a recording: one document, or one line per message. Messages that were dropped later count too."""
+    reader, calls = UsageLines(path), CallsByKey()
+    if path.suffix == ".json":
+        try:
+            records: Iterable[_GeminiUsageRecord] = [decode_line(_USAGE_DECODER, path.read_bytes())]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return ScannedLog(calls=[], unreadable_lines=1)
+    else:
+        records = reader.read(_USAGE_DECODER, b'"tokens"', b'"sessionId"')
+    session, project = path.stem, _find_project(path)
+    for record in records:
+        session = as_text(record.session) or session
+        for message in (record, *record.messages, *(record.changes.messages if record.changes else ())):
+            usage = _make_usage(as_dict(message.tokens)) if message.type == "gemini" else None
+            if usage is not None and not usage.is_empty:
+                calls.add(
+                    LoggedCall(
+                        key=f"{session}:{as_text(message.id)}",
+                        at=parse_time(message.timestamp),
+                        session=session,
+                        project=project,
+                        model=as_text(message.model),
+                        usage=usage,
+                    )
+                )
+    return ScannedLog(calls=calls.list(), unreadable_lines=reader.unreadable)
+
+
+def _find_project(path: Path) -> str:
+    """The path in `.project_root`, or the name of the folder: old versions only have a hash of the path."""
+    folder = next((parent.parent for parent in path.parents if parent.name == "chats"), path.parent)
+    try:
+        return (folder / ".project_root").read_text().strip() or folder.name
+    except (OSError, UnicodeDecodeError):
+        return folder.name

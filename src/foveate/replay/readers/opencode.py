@@ -7,7 +7,7 @@ all before it. Messages are converted to the Anthropic format, whatever API they
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
@@ -20,6 +20,7 @@ from foveate.errors import UnreadableInput
 from foveate.formats.json_text.parse import as_dict, as_list, as_text, to_json
 from foveate.formats.response.usage import tokens_or_zero
 from foveate.model import CacheUsage, Format, Usage
+from foveate.replay.local_logs import LogPlace, list_log_files
 from foveate.replay.readers.log_file import (
     TOO_DEEP,
     LogFile,
@@ -28,6 +29,7 @@ from foveate.replay.readers.log_file import (
     parse_time,
 )
 from foveate.replay.readers.message_tree import MessageTree
+from foveate.replay.readers.usage_scan import CallsByKey, LoggedCall, ScannedLog
 from foveate.replay.recording import (
     MissingPart,
     RecordedCall,
@@ -41,6 +43,11 @@ _DOCUMENT_DECODER = msgspec.json.Decoder()
 _MESSAGES_QUERY = "SELECT session_id, id, data FROM message ORDER BY session_id, time_created, id"
 _PARTS_QUERY = "SELECT message_id, id, data FROM part ORDER BY message_id, id"
 _Record = dict[str, Any]
+_Row = tuple[str, _Record]
+_STEPS_QUERY = """SELECT message_id, data FROM part WHERE data LIKE '%"step-finish"%'"""
+_USAGE_QUERY = "SELECT id, session_id, data FROM message"
+# A part that ends a response is small; larger files are texts and results of tools.
+_MAX_STEP_BYTES = 4096
 
 
 class _OpencodeMessage(msgspec.Struct):
@@ -89,7 +96,7 @@ def read_opencode(files: list[LogFile], model: str | None = None) -> list[Record
 def is_opencode_database(path: Path) -> bool:
     """Return whether a SQLite file has opencode's tables."""
     try:
-        with closing(connect(path)) as database:
+        with closing(_connect(path)) as database:
             database.execute(_MESSAGES_QUERY + " LIMIT 0")
             database.execute(_PARTS_QUERY + " LIMIT 0")
     except sqlite3.Error:
@@ -105,7 +112,7 @@ def read_opencode_database(path: Path, model: str | None = None) -> list[Recordi
     """
     sessions: dict[str, dict[str, _OpencodeMessage]] = {}
     try:
-        with closing(connect(path)) as database:
+        with closing(_connect(path)) as database:
             for session, message_id, data in database.execute(_MESSAGES_QUERY):
                 _find_or_add_message(
                     sessions, _decode_record(data) | {"id": str(message_id), "sessionID": str(session)}
@@ -125,15 +132,20 @@ def read_opencode_database(path: Path, model: str | None = None) -> list[Recordi
     ]
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
 def _decode_record(data: object) -> _Record:
+    return _try_decode_record(data) or {}
+
+
+def _try_decode_record(data: object) -> _Record | None:
+    """Decode the JSON of a row or file; None if it is not JSON."""
     try:
-        return as_dict(_DOCUMENT_DECODER.decode(data if isinstance(data, str | bytes) else b"{}"))
+        return as_dict(_DOCUMENT_DECODER.decode(data if isinstance(data, str | bytes) else b""))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
+        return None
 
 
 def _add_export(sessions: dict[str, dict[str, _OpencodeMessage]], export: _Record) -> None:
@@ -220,7 +232,7 @@ class _OpencodeSession:
     def _note_call(
         self, message: _OpencodeMessage, blocks: list[_Record], usage_record: _Record, at: float
     ) -> None:
-        usage = make_usage(usage_record)
+        usage = _make_usage(usage_record)
         if (
             self._last is None or usage is None or usage.is_empty
         ):  # nothing was requested, or nothing was charged
@@ -300,7 +312,7 @@ def _state_time(part: _Record) -> _Record:
     return as_dict(as_dict(part.get("state")).get("time"))
 
 
-def make_usage(usage_record: _Record) -> Usage | None:
+def _make_usage(usage_record: _Record) -> Usage | None:
     numbers = as_dict(usage_record.get("tokens"))
     if not numbers:
         return None
@@ -318,4 +330,80 @@ def make_usage(usage_record: _Record) -> Usage | None:
         reasoning_tokens=reasoning,
         reported_dollars=Decimal(repr(cost)) if is_cost else None,
         raw=to_json(numbers),
+    )
+
+
+def scan_opencode(path: Path) -> ScannedLog:
+    return _scan_storage(path) if path.is_dir() else _scan_database(path)
+
+
+def _scan_database(path: Path) -> ScannedLog:
+    unreadable = 0
+    messages: dict[str, _Record] = {}
+    steps: list[_Row] = []
+    with closing(_connect(path)) as database:
+        for message_id, session_id, data in database.execute(_USAGE_QUERY):
+            record = _try_decode_record(data)
+            unreadable += record is None
+            messages[str(message_id)] = (record or {}) | {"sessionID": str(session_id)}
+        for message_id, data in database.execute(_STEPS_QUERY):
+            record = _try_decode_record(data)
+            unreadable += record is None
+            steps.append((str(message_id), record or {}))
+    return ScannedLog(calls=_make_logged_calls(messages, steps), unreadable_lines=unreadable)
+
+
+def _scan_storage(folder: Path) -> ScannedLog:
+    unreadable = 0
+    messages: dict[str, _Record] = {}
+    steps: list[_Row] = []
+    for path in list_log_files(LogPlace(RecordingSource.OPENCODE, folder)):
+        is_part = "part" in path.relative_to(folder).parts
+        try:
+            if is_part and path.stat().st_size > _MAX_STEP_BYTES:
+                continue
+            record = _try_decode_record(path.read_bytes())
+        except OSError:
+            record = None
+        unreadable += record is None
+        if record is not None and is_part:
+            steps.append((as_text(record.get("messageID")), record))
+        elif record is not None:
+            messages[as_text(record.get("id"))] = record
+    return ScannedLog(calls=_make_logged_calls(messages, steps), unreadable_lines=unreadable)
+
+
+def _make_logged_calls(messages: Mapping[str, _Record], steps: Iterable[_Row]) -> list[LoggedCall]:
+    """One call for each step; a message without steps is one call. Old versions put many steps in a message."""
+    calls = CallsByKey()
+    with_steps = set()
+    for message_id, step in steps:
+        if step.get("type") == "step-finish" and message_id in messages:
+            with_steps.add(message_id)
+            _add_logged_call(calls, messages[message_id], step, f"{message_id}:{as_text(step.get('id'))}")
+    for message_id, message in messages.items():
+        if message_id not in with_steps:
+            _add_logged_call(calls, message, message, message_id)
+    return calls.list()
+
+
+def _add_logged_call(calls: CallsByKey, message: Mapping[str, Any], counted: _Record, number: str) -> None:
+    usage = _make_usage(counted) if message.get("role") == "assistant" else None
+    if usage is None or not (usage.cache.input_tokens or usage.output_tokens):
+        return
+    model, at = as_text(message.get("modelID")), parse_time(as_dict(message.get("time")).get("created"))
+    cache, paths = usage.cache, as_dict(message.get("path"))
+    root = as_text(paths.get("root"))
+    # A fork copies messages with new ids, but the same times.
+    counts = f"{at}:{model}:{cache.uncached}:{cache.read}:{cache.written_5m}:{usage.output_tokens}"
+    calls.add(
+        LoggedCall(
+            key=counts if at else number,
+            at=at,
+            session=as_text(message.get("sessionID")),
+            project=root if root.strip("/") else as_text(paths.get("cwd")),
+            model=model,
+            usage=usage,
+            provider=as_text(message.get("providerID")),
+        )
     )

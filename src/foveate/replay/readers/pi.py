@@ -8,6 +8,7 @@ whatever API they were sent to.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from foveate.formats.json_text.parse import as_dict, as_list, as_text, to_json
 from foveate.formats.response.usage import tokens_or_zero
 from foveate.model import CacheUsage, Format, Usage
 from foveate.replay.readers.log_file import TOO_DEEP, LogFile, decode_line, describe_decode_error, parse_time
+from foveate.replay.readers.usage_scan import CallsByKey, LoggedCall, ScannedLog, UsageLines
 from foveate.replay.recording import (
     MissingPart,
     RecordedCall,
@@ -211,7 +213,7 @@ class _PiSession:
         blocks: list[dict[str, Any]],
     ) -> None:
         """Add the call of a response, unless nothing was read or written."""
-        usage = make_usage(as_dict(message.get("usage")))
+        usage = _make_usage(as_dict(message.get("usage")))
         if usage is not None and not usage.cache.input_tokens and not usage.output_tokens:
             return
         last = _build_message(previous) or RecordedMessage(
@@ -317,7 +319,7 @@ def _tool_result_block(message: Mapping[str, Any]) -> dict[str, Any]:
     return block | {"is_error": True} if message.get("isError") is True else block
 
 
-def make_usage(usage: Mapping[str, Any]) -> Usage | None:
+def _make_usage(usage: Mapping[str, Any]) -> Usage | None:
     if not usage:
         return None
     total = as_dict(usage.get("cost")).get("total")
@@ -332,3 +334,41 @@ def make_usage(usage: Mapping[str, Any]) -> Usage | None:
         reported_dollars=Decimal(repr(total)) if is_sum else None,
         raw=to_json(usage),
     )
+
+
+class _PiUsageLine(msgspec.Struct, rename="camel"):
+    type: Any = None
+    id: Any = None
+    timestamp: Any = None
+    cwd: Any = None
+    message: Any = None
+
+
+_USAGE_DECODER = msgspec.json.Decoder(_PiUsageLine)
+
+
+def scan_pi(path: Path) -> ScannedLog:
+    reader, calls = UsageLines(path), CallsByKey()
+    session, project = path.stem, ""
+    for line in reader.read(_USAGE_DECODER, b'"usage"', b'"session"'):
+        if line.type == "session":
+            session, project = as_text(line.id) or session, as_text(line.cwd)
+        message = as_dict(line.message)
+        if line.type != "message" or message.get("role") != "assistant":
+            continue
+        usage = _make_usage(as_dict(message.get("usage")))
+        if usage is None or not (usage.cache.input_tokens or usage.output_tokens):
+            continue
+        at = parse_time(message.get("timestamp")) or parse_time(line.timestamp)
+        calls.add(
+            LoggedCall(  # a forked session copies messages with their times
+                key=f"{at}:{usage.cache.input_tokens}:{usage.output_tokens}",
+                at=at,
+                session=session,
+                project=project,
+                model=as_text(message.get("model")),
+                usage=usage,
+                provider=as_text(message.get("provider")),
+            )
+        )
+    return ScannedLog(calls=calls.list(), unreadable_lines=reader.unreadable)

@@ -6,6 +6,7 @@ history that replaces all before it, and `agent_bootstrap` the one that a sub-ag
 copies the records with their ids.
 """
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from foveate.formats.json_text.parse import as_dict, as_list, as_text, to_json
 from foveate.model import Format
 from foveate.replay.readers.log_file import TOO_DEEP, LogFile, decode_line, describe_decode_error, parse_time
 from foveate.replay.readers.message_tree import MessageTree
+from foveate.replay.readers.usage_scan import CallsByKey, LoggedCall, ScannedLog, UsageLines
 from foveate.replay.recording import (
     MissingPart,
     RecordedCall,
@@ -128,3 +130,34 @@ class _QwenSession:
             has_thinking=b'"thought":true' in response,
             usage=usage if usage is not None and not usage.is_empty else None,
         )
+
+
+class _QwenUsageLine(msgspec.Struct, rename="camel"):
+    uuid: Any = None
+    session_id: Any = None
+    timestamp: Any = None
+    type: Any = None
+    cwd: Any = None
+    model: Any = None
+    usage_metadata: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_USAGE_DECODER = msgspec.json.Decoder(_QwenUsageLine)
+
+
+def scan_qwen_code(path: Path) -> ScannedLog:
+    reader, calls = UsageLines(path), CallsByKey()
+    for line in reader.read(_USAGE_DECODER, b'"usageMetadata"'):
+        usage = formats.parse_usage(Format.GEMINI, bytes(line.usage_metadata))
+        if line.type == "assistant" and usage is not None and not usage.is_empty:
+            calls.add(
+                LoggedCall(
+                    key=as_text(line.uuid),
+                    at=parse_time(line.timestamp),
+                    session=as_text(line.session_id) or path.stem,
+                    project=as_text(line.cwd),
+                    model=as_text(line.model),
+                    usage=usage,
+                )
+            )
+    return ScannedLog(calls=calls.list(), unreadable_lines=reader.unreadable)

@@ -16,13 +16,13 @@ import msgspec
 from foveate.errors import UnwritableFile
 from foveate.replay.local_logs import LogPlace, list_log_files
 from foveate.replay.recording import RecordingSource
-from foveate.replay.usage.report import UsageRecord, remove_copies
+from foveate.replay.usage.report import UsageRecord, price_calls, remove_copies
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from foveate.cost.pricing.price_book import PriceBook
-    from foveate.replay.usage.log_scan import ScannedLog
+    from foveate.replay.readers.usage_scan import ScannedLog
 
 _PARSER_VERSION = 1  # increased whenever the same log would give other records
 FileStamp = tuple[int, ...]
@@ -143,8 +143,6 @@ class LogCollector:
         """Read all logs. `load_prices` is only called if a log has to be read; `on_progress` receives bytes."""
         pending = [number for number in range(len(self._logs)) if number not in self._known]
         if pending:
-            from foveate.replay.usage.log_scan import price_calls
-
             with _Scanner([self._logs[number] for number in pending], self.pending_bytes, processes) as scanner:
                 book = load_prices()  # while other processes read
                 for place, scanned in scanner.results():
@@ -204,7 +202,7 @@ class _Scanner:
 
         self._logs = logs
         processes = choose_processes(size_bytes) if processes is None else processes
-        self._pool = open_worker_pool(processes, preload=_preload) if processes > 1 else None
+        self._pool = open_worker_pool(processes, preload=self._preload) if processes > 1 else None
 
     def __enter__(self) -> "_Scanner":
         from foveate.replay.worker_pool import make_batches
@@ -220,11 +218,15 @@ class _Scanner:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
+    def _preload(self) -> None:
+        for agent in {log.agent for log in self._logs}:
+            _find_scanner(agent)  # once, not in each process
+
     def results(self) -> "Iterator[tuple[int, ScannedLog | None]]":
         """The place and content of each log, as soon as it is read; None if it cannot be read."""
         from concurrent.futures import BrokenExecutor, as_completed
 
-        from foveate.replay.usage.log_scan import ScannedLog
+        from foveate.replay.readers.usage_scan import ScannedLog
 
         if self._pool is None:
             yield from ((place, _scan(log)) for place, log in enumerate(self._logs))
@@ -238,18 +240,42 @@ class _Scanner:
                 yield from ((place, _scan(self._logs[place])) for place in batch)
 
 
-def _preload() -> None:
-    from foveate.replay.usage import log_scan  # noqa: F401 - once, not in each process
-
-
 def _scan_batch(logs: Sequence[_Log]) -> list[bytes]:
     return [msgspec.msgpack.encode(_scan(log)) for log in logs]  # sent faster than as objects
 
 
 def _scan(log: _Log) -> "ScannedLog | None":
-    from foveate.replay.usage.log_scan import scan_log
-
     try:
         return scan_log(log.agent, log.path)
     except (OSError, sqlite3.Error):
         return None
+
+
+def scan_log(agent: RecordingSource, path: Path) -> "ScannedLog":
+    """Read the calls of a file, a database or, of opencode, a storage folder.
+
+    Raises:
+        OSError: it cannot be opened.
+        sqlite3.Error: it is not a database.
+    """
+    return _find_scanner(agent)(path)
+
+
+def _find_scanner(agent: RecordingSource) -> "Callable[[Path], ScannedLog]":
+    """The function that scans the logs of an agent. Only the reader of that agent is imported."""
+    match agent:
+        case RecordingSource.CLAUDE_CODE:
+            from foveate.replay.readers.claude_code import scan_claude_code as scan
+        case RecordingSource.CODEX:
+            from foveate.replay.readers.codex import scan_codex as scan
+        case RecordingSource.GEMINI_CLI:
+            from foveate.replay.readers.gemini_cli import scan_gemini_cli as scan
+        case RecordingSource.QWEN_CODE:
+            from foveate.replay.readers.qwen_code import scan_qwen_code as scan
+        case RecordingSource.PI:
+            from foveate.replay.readers.pi import scan_pi as scan
+        case RecordingSource.OPENCODE:
+            from foveate.replay.readers.opencode import scan_opencode as scan
+        case _:
+            raise ValueError(f"there is no scan of the logs of {agent}")
+    return scan

@@ -7,14 +7,12 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from foveate.model import CacheUsage
+from foveate.replay.readers.usage_scan import LoggedCall
 from foveate.replay.recording import RecordingSource
 from foveate.replay.recording_files import read_recordings
-from foveate.replay.usage import log_scan
-from foveate.replay.usage.log_scan import LoggedCall, scan_log
+from foveate.replay.usage.collect import scan_log
 from tests.support.scenarios.agent_logs import (
     CODEX,
     GEMINI_CLI,
@@ -118,13 +116,6 @@ def test_a_line_that_never_ends_does_not_fill_the_memory(tmp_path: Path) -> None
         file.truncate(130_000_000)
     scanned = scan_log(RecordingSource.CLAUDE_CODE, path)
     assert (scanned.calls, scanned.unreadable_lines) == ([], 1)
-
-
-@given(st.lists(st.sampled_from([b"a", b"m", b"xx", b"\n", b'"u"', b"\xff"])))
-def test_exactly_the_lines_with_a_marker_are_found(parts: list[bytes]) -> None:
-    chunk = b"".join(parts)
-    expected = [line for line in chunk.split(b"\n") if b"m" in line or b'"u"' in line]
-    assert list(log_scan._find_lines(chunk, (b"m", b'"u"'))) == expected
 
 
 def test_codex_counts_each_response_once(tmp_path: Path) -> None:
