@@ -18,8 +18,8 @@ from foveate.compaction.summarize.extractive import summarize_by_rules
 from foveate.cost.pricing.rates import Rates, TokenKind
 from foveate.model import CacheUsage, Message, ToolCall, ToolResult
 from foveate.replay.simulator.editing_run import HistoryEdits
-from foveate.replay.simulator.history import HistoryNode
 from foveate.replay.simulator.history_edits import MessageReader, SimulatedCompaction
+from foveate.replay.simulator.prompts import HistoryNode
 from foveate.replay.simulator.reconstruct import ReconstructedCall
 
 # The tool call that fetches something again.

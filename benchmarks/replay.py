@@ -20,10 +20,9 @@ from benchmarks.harness import BadData, Cell, Report
 from benchmarks.recorded import DATA
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.replay.outcomes import Policy, ReplayedSession
-from foveate.replay.parallel import replay_sessions
 from foveate.replay.recording import Recording
 from foveate.replay.recording_files import find_files, group_sessions, read_session
-from foveate.replay.run import ReplayOptions, replay_recording
+from foveate.replay.run import ReplayOptions, replay_recording, replay_sessions
 
 _Result = TypeVar("_Result")
 

@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 from foveate.cli import app
 from foveate.replay.outcomes import Policy
-from foveate.replay.parallel import replay_sessions
 from foveate.replay.recording_files import find_files, group_sessions
-from foveate.replay.run import ReplayOptions
+from foveate.replay.run import ReplayOptions, replay_sessions
 from tests.support.processes.commands import ESCAPE, Outcome, on_terminal, spawn
 
 ROOT = Path(__file__).parents[2]

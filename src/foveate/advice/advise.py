@@ -38,8 +38,8 @@ from foveate.config.settings import Settings
 from foveate.cost.pricing.rates import ZERO
 from foveate.engine.options import AgentOptions
 from foveate.errors import FoveateError
-from foveate.replay.parallel import load_price_book, map_sessions
 from foveate.replay.recording_files import SessionFiles, read_session
+from foveate.replay.run import load_price_book, map_sessions
 from foveate.replay.worker_pool import count_cores
 
 # The share of the money to simulate, and the maximum number of calls: a core simulates about 80 a second, and

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from foveate.advice.call_rates import InputRates
 from foveate.compaction.staleness import ToolKind, ToolUse, describe_call
 from foveate.model import CacheUsage, Format, Message, Part, Text, Thinking, ToolCall, ToolResult
-from foveate.replay.simulator.history import HistoryNode
 from foveate.replay.simulator.history_edits import MessageReader
 from foveate.replay.simulator.message_sizes import divide_tokens
+from foveate.replay.simulator.prompts import HistoryNode
 from foveate.replay.simulator.reconstruct import ReconstructedCall
 
 OLD_REQUESTS = 20

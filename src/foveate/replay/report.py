@@ -6,8 +6,8 @@ from decimal import Decimal
 
 from foveate.engine.options import AgentOptions, Clearing
 from foveate.replay.outcomes import CostCheck, Outcome, Placeholders, Policy, ReplayedSession, sum_outcomes
-from foveate.replay.parallel import SessionResult
 from foveate.replay.recording import UnreadableLine
+from foveate.replay.run import SessionResult
 from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY, keeps_client_breakpoints
 
 # A suggestion must save at least this share of the recorded cost more than the current configuration.

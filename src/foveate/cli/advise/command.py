@@ -137,8 +137,8 @@ def _advise(
         UnreadableInput: there are no logs.
     """
     from foveate.advice.advise import give_advice
-    from foveate.replay.parallel import session_size_bytes
     from foveate.replay.recording_files import group_sessions
+    from foveate.replay.run import session_size_bytes
 
     with _find_logs(paths, sources, period) as found:
         sessions, broken = group_sessions(found.files)

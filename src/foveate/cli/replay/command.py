@@ -250,9 +250,9 @@ def _replay_found(
     source: "RecordingSource | None",
     policies: "tuple[Policy, ...]",
 ) -> "ReplayReport":
-    from foveate.replay.parallel import replay_sessions, session_size_bytes
     from foveate.replay.recording_files import group_sessions
     from foveate.replay.report import build_report
+    from foveate.replay.run import replay_sessions, session_size_bytes
 
     read, broken = group_sessions(found_files.files, source=source)
     # Other files in a folder are not recordings, which is not an error.

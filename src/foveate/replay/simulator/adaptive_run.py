@@ -32,8 +32,12 @@ from foveate.prompt_cache.placement.prefix_log import PrefixLog
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, token_ends
 from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.prompt_cache.simulator import ServedRequest, SimulatedCache
-from foveate.replay.simulator.history import HistoryNode
-from foveate.replay.simulator.prompts import AbbreviatedPrompts, iterate_full_nodes, with_breakpoints
+from foveate.replay.simulator.prompts import (
+    AbbreviatedPrompts,
+    HistoryNode,
+    iterate_full_nodes,
+    with_breakpoints,
+)
 from foveate.replay.simulator.reconstruct import ReconstructedCall, recorded_breakpoints, serve_call
 
 

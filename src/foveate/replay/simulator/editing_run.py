@@ -21,9 +21,14 @@ from foveate.prompt_cache.placement.arrival_times import GapHistogram
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece, compute_digest, extend_key
 from foveate.prompt_cache.simulator import CacheEntry, SimulatedCache
 from foveate.replay.simulator.adaptive_run import DEFAULT_GATEWAY, AdaptiveRun
-from foveate.replay.simulator.history import TOOL_RESULT_KINDS, HistoryNode, reattach_node
 from foveate.replay.simulator.history_edits import MessageReader, SimulatedCompaction, simulate_compaction
-from foveate.replay.simulator.prompts import build_prompt, build_tail
+from foveate.replay.simulator.prompts import (
+    TOOL_RESULT_KINDS,
+    HistoryNode,
+    build_prompt,
+    build_tail,
+    reattach_node,
+)
 from foveate.replay.simulator.reconstruct import ExternalEntry, ReconstructedCall
 
 _INSTRUCTION_PLACE = Place(Area.MESSAGES, -4, 0)

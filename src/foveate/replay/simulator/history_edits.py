@@ -19,7 +19,7 @@ from foveate.compaction.tool_results import result_limit_tokens
 from foveate.errors import MalformedRequest
 from foveate.model import Area, Format, Message, Place, Text, ToolCall, ToolResult
 from foveate.prompt_cache.prompt.cached_prompt import PromptPiece, compute_digest
-from foveate.replay.simulator.history import (
+from foveate.replay.simulator.prompts import (
     THINKING_KINDS,
     TOOL_RESULT_KINDS,
     HistoryNode,

@@ -19,7 +19,7 @@ from foveate.prompt_cache.prompt.build import block_tokens_for
 from foveate.prompt_cache.prompt.cached_prompt import PromptPiece, compute_digest
 from foveate.prompt_cache.rules import CacheRules
 from foveate.replay.recording import RecordedMessage
-from foveate.replay.simulator.history import THINKING_KINDS, TOOL_RESULT_KINDS
+from foveate.replay.simulator.prompts import THINKING_KINDS, TOOL_RESULT_KINDS
 from foveate.tokens import counter_for
 from foveate.tokens.model_names import normalize_model_name
 from foveate.tokens.tokenizers.claude import claude_family

@@ -24,16 +24,18 @@ from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece,
 from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.prompt_cache.simulator import ServedRequest, SimulatedCache, write_entry
 from foveate.replay.recording import RecordedCall, RecordedMessage, Recording, RecordingSource
-from foveate.replay.simulator.history import (
+from foveate.replay.simulator.message_sizes import MessageSizer, divide_tokens, tokenizer_name
+from foveate.replay.simulator.prompts import (
+    AbbreviatedPrompts,
     HistoryNode,
     SimulatedPreamble,
     append_node,
     build_preamble,
+    client_breakpoints,
     drop_thinking,
     reattach_node,
+    rules_at,
 )
-from foveate.replay.simulator.message_sizes import MessageSizer, divide_tokens, tokenizer_name
-from foveate.replay.simulator.prompts import AbbreviatedPrompts, client_breakpoints, rules_at
 
 # Number of breakpoints in a hidden system prompt: more would leave none for the messages.
 _MAX_ENDS = 2

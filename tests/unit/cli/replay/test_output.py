@@ -10,11 +10,10 @@ from foveate.cli.replay.output import ReplayFormatter, report_object
 from foveate.cli.shared.console import Display
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.replay.outcomes import Outcome, Placeholders, Policy, ReplayedSession
-from foveate.replay.parallel import SessionResult
 from foveate.replay.recording import MissingPart
 from foveate.replay.recording_files import SessionFiles
 from foveate.replay.report import ReplayReport, build_report, compare_to_recorded
-from foveate.replay.run import ReplayOptions, replay_recording
+from foveate.replay.run import ReplayOptions, SessionResult, replay_recording
 from tests.support.scenarios.recorded_sessions import PlannedTurn, make_recording
 
 BOOK = PriceBook()

@@ -12,8 +12,8 @@ from foveate.compaction.plan import CompactionOptions, compute_summary_limit, ma
 from foveate.model import Area, Format
 from foveate.prompt_cache.prompt.cached_prompt import PromptPiece, compute_digest
 from foveate.replay.recording import RecordedMessage
-from foveate.replay.simulator.history import HistoryNode, append_node
 from foveate.replay.simulator.history_edits import MessageReader, SimulatedCompaction, simulate_compaction
+from foveate.replay.simulator.prompts import HistoryNode, append_node
 from tests.support.harness.example_limits import limit_examples
 
 OPTIONS = CompactionOptions()

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from foveate.replay.outcomes import Policy
-from foveate.replay.parallel import SessionResult, replay_sessions
 from foveate.replay.recording import RecordingSource
 from foveate.replay.recording_files import SessionFiles
-from foveate.replay.run import ReplayOptions
+from foveate.replay.run import ReplayOptions, SessionResult, replay_sessions
 
 SESSION = Path(__file__).parents[3] / "examples" / "session.jsonl"
 OPTIONS = ReplayOptions(policies=(Policy.RECORDED, Policy.ADAPTIVE))
