@@ -9,13 +9,17 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from tests.support.oracles.system_state import wait_until
 from tests.support.processes.forked_commands import COMMAND
 from tests.support.servers.gateway_process import GatewayProcess, gateway_process, wait_until_gone, write_config
 from tests.support.servers.sandbox import KEY, RunningSandbox, running_sandbox
@@ -24,7 +28,7 @@ pytestmark = pytest.mark.process
 
 HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "content-type": "application/json"}
 SESSION_CAP = "cost: {caps: [{scope: session, dollars: 0.004}]}\n"
-MAX_TURNS = 12
+WORKERS, CONVERSATIONS, MAX_TURNS = 3, 5, 5
 
 Message = dict[str, Any]
 
@@ -137,34 +141,78 @@ class StoreLock:
             thread.join()
 
 
-def count_admitted_turns(folder: Path, sandbox: RunningSandbox, *, workers: int, locked_seconds: float) -> int:
-    """Return how many turns of an unnamed conversation a session cap admits."""
-    admitted = 0
-    with (
-        running_workers(folder, sandbox, count=workers, more=SESSION_CAP) as gateway,
-        closing(Connections(gateway)) as connections,
-        closing(StoreLock(folder / "foveate.sqlite", locked_seconds)) as lock,
-    ):
-        messages = [user("Hello")]
-        for turn in range(MAX_TURNS):
-            status, response = connections.send(turn, messages)
-            if status != 200:
-                return admitted
-            admitted += 1
-            if locked_seconds:
-                lock.start()
-            messages += [{"role": "assistant", "content": response["content"]}, user("Go on.")]
-    return admitted
+@dataclass
+class CappedConversation:
+    """A conversation whose turns reach random workers, until its session cap rejects one."""
+
+    messages: list[Message]
+    random: Random
+    turns: int = 0
+    rejection: str = ""
+
+    def take_turn(self, connections: Connections) -> None:
+        if self.rejection:
+            return
+        status, response = connections.send(self.random.randrange(WORKERS), self.messages)
+        if status == 200:
+            self.turns += 1
+            self.messages += [{"role": "assistant", "content": response["content"]}, user("Go on.")]
+        else:
+            self.rejection = response["error"]["message"]
+
+    def turns_and_spent(self) -> tuple[int, str]:
+        return self.turns, self.rejection.partition("of which ")[2].partition(";")[0]
+
+
+def start_conversations(seed: int) -> list[CappedConversation]:
+    return [
+        CappedConversation([user(f"Question {number}")], Random(f"{seed} {number}"))
+        for number in range(CONVERSATIONS)
+    ]
+
+
+def take_turns(
+    gateway: GatewayProcess,
+    conversations: Sequence[CappedConversation],
+    rounds: int,
+    before_round: Callable[[], None] = lambda: None,
+) -> None:
+    """Let all conversations take turns at the same time, each over connections of its own."""
+    with ExitStack() as stack, ThreadPoolExecutor(len(conversations)) as threads:
+        opened = [stack.enter_context(closing(Connections(gateway, WORKERS))) for _ in conversations]
+        for _ in range(rounds):
+            before_round()
+            list(threads.map(CappedConversation.take_turn, conversations, opened))
 
 
 @pytest.mark.slow
-def test_a_session_cap_is_exact_while_the_store_is_locked(sandbox: RunningSandbox, tmp_path: Path) -> None:
+def test_session_caps_are_exact_at_random_workers_while_the_store_is_slow_and_one_is_killed(
+    sandbox: RunningSandbox, tmp_path: Path
+) -> None:
     """Regression: a turn that was not stored in time began another session, with a cap of its own."""
-    alone = count_admitted_turns(tmp_path / "alone", sandbox, workers=1, locked_seconds=0)
-    shared = count_admitted_turns(tmp_path / "shared", sandbox, workers=2, locked_seconds=0.6)
+    seed = time.time_ns()
+    alone = start_conversations(seed)
+    with running_workers(tmp_path / "alone", sandbox, count=1, more=SESSION_CAP) as gateway:
+        take_turns(gateway, alone, MAX_TURNS)
 
-    assert 2 < alone < MAX_TURNS
-    assert shared == alone
+    folder = tmp_path / "shared"
+    shared = start_conversations(seed)
+    with (
+        running_workers(folder, sandbox, count=WORKERS, more=SESSION_CAP) as gateway,
+        closing(StoreLock(folder / "foveate.sqlite", 0.6)) as lock,
+    ):
+        take_turns(gateway, shared, 2, lock.start)
+        lock.start()
+        killed = gateway.workers()[seed % WORKERS]
+        os.kill(killed, signal.SIGKILL)  # before it has stored its last turns
+        wait_until_gone([killed], within_seconds=15)
+        wait_until(lambda: sum(charged_calls(folder)), lambda calls: calls == 2 * CONVERSATIONS)
+        take_turns(gateway, shared, MAX_TURNS - 2, lock.start)
+        calls = calls_by_session(gateway, folder)
+
+    assert calls == sorted(conversation.turns for conversation in shared), seed
+    assert [one.turns_and_spent() for one in shared] == [one.turns_and_spent() for one in alone], seed
+    assert 2 < alone[0].turns < MAX_TURNS
 
 
 def test_a_session_of_a_killed_worker_continues_at_another_one(sandbox: RunningSandbox, tmp_path: Path) -> None:
