@@ -19,7 +19,7 @@ from foveate.errors import FoveateError
 from foveate.formats import parse_request
 from foveate.formats.json_text.parse import to_bytes
 from foveate.formats.response.event_streams import JsonListSplitter, SseSplitter
-from foveate.memory.parsing.parse import parse_notes
+from foveate.memory.parsing import parse_notes
 from foveate.memory.privacy import Gate
 from foveate.memory.search.words import split_words
 from foveate.memory.views.page import split_passages

@@ -16,8 +16,7 @@ from typing import Self
 from foveate.budget.sections import Keep, Priority, Section, Stability, parse_choice
 from foveate.caching import register
 from foveate.errors import BadOption
-from foveate.memory.checklists import with_checklist_items
-from foveate.memory.nodes import Node
+from foveate.memory.nodes import Node, with_checklist_items
 from foveate.memory.parsing.outline import PlanningDate
 
 MAX_NEAR = 20

@@ -15,7 +15,7 @@ from blake3 import blake3
 from foveate.budget.sections import Priority, Section, Stability
 from foveate.context.file_watcher import FileChange
 from foveate.errors import BadOption, UnreadableInput
-from foveate.memory.parsing.parse import parse_notes
+from foveate.memory.parsing import parse_notes
 from foveate.memory.privacy import Gate
 from foveate.paths import StrPath
 

@@ -28,7 +28,7 @@ from foveate.memory.files import (
     to_printable,
 )
 from foveate.memory.nodes import Node, NoteDocument, RejectedId, build_nodes, claimed_ids
-from foveate.memory.parsing.parse import parse_notes
+from foveate.memory.parsing import parse_notes
 from foveate.memory.privacy import Gate, PublicOutline
 from foveate.paths import StrPath, expand_path
 

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 
 from foveate.errors import BadOption
 from foveate.memory.files import NOTE_SUFFIXES, InvalidUtf8, decode_text
-from foveate.memory.parsing.parse import parse_notes
+from foveate.memory.parsing import parse_notes
 from foveate.memory.privacy import Gate
 
 LIMIT_VARIABLE = "CONTEXT_LOG_LIMIT"

@@ -1,13 +1,34 @@
-"""Nodes of the public notes: a tree for each file, with the file as its root."""
+"""Nodes of the public notes: a tree for each file, with the file as its root, and the forest of all files.
+
+Columns of the forest are arrays of Python's own, which NumPy can read without a copy: only searching needs
+NumPy.
+
+A checklist item (`- [ ] …`, `- [x] …`) of a Markdown note is a task: a node below the heading that contains it.
+It is not part of the forest: it stays in the text of that heading, which shows it, and does not change the ids
+of other nodes. Items come from the public text of a node, so what is private is not among them.
+"""
 
 import re
-from collections.abc import Iterator, Mapping
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any, Literal
 
 from blake3 import blake3
 
-from foveate.memory.parsing.outline import OutlineEntry, PlanningDate, PlanningKind
+from foveate.memory.parsing import is_org
+from foveate.memory.parsing.outline import (
+    CHECKBOX_STATES,
+    PLANNING_ITEM,
+    OutlineEntry,
+    PlanningDate,
+    PlanningKind,
+    parse_planning,
+)
 from foveate.memory.privacy import PublicOutline
 
 UNTITLED = "Untitled"
@@ -184,11 +205,11 @@ def build_nodes(document: NoteDocument, owners: Mapping[str, str] | None = None)
         title = _stable_title(entry.title) if parent else document.key
         identity = parent.id if parent else "", title
         number = same_titled[identity] = same_titled.get(identity, 0) + 1
-        generated, taken_ids = generate_id(*identity, number), []
+        generated, taken_ids = _generate_id(*identity, number), []
         while generated in owners:
             # Somebody who wrote a generated id into a property `ID` means that node, wherever it is now.
             taken_ids.append(generated)
-            generated = generate_id(
+            generated = _generate_id(
                 f"not {generated}", title, number
             )  # no node below the other one can have this id
         node = Node(
@@ -229,7 +250,7 @@ def _stable_title(title: str) -> str:
     return (_COOKIE.sub("", title) if "[" in title else title).strip()
 
 
-def make_child_node(parent: Node, entry: OutlineEntry, node_id: str) -> Node:
+def _make_child_node(parent: Node, entry: OutlineEntry, node_id: str) -> Node:
     """Create a node that is not among the children of its parent."""
     return Node(
         id=node_id,
@@ -241,7 +262,7 @@ def make_child_node(parent: Node, entry: OutlineEntry, node_id: str) -> Node:
     )
 
 
-def generate_id(parent_id: str, title: str, number: int) -> str:
+def _generate_id(parent_id: str, title: str, number: int) -> str:
     # The length prefix separates the parent's id from the title.
     digest = _digest_text(f"{len(parent_id)}:{parent_id}{number}:{title}")
     return f"{int.from_bytes(digest) % 10**_ID_DIGITS:0{_ID_DIGITS}}"
@@ -286,3 +307,231 @@ def _digest_text(text: str) -> bytes:
 def to_timestamp(when: datetime) -> float:
     # `timestamp()` fails in the year 1.
     return (when.replace(tzinfo=None) - _EPOCH).total_seconds()
+
+
+_ITEM = re.compile(r"^[ \t>]*(?:[-*+]|\d{1,9}[.)])[ \t]+\[([ xX])\][ \t]+(\S.*)$", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*(`{3,}+|~{3,}+)[^\n]*+\n.*?(?:^[ \t]*\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+# Separates the identity of items from that of headings with the same title.
+_ITEM_IDENTITY = "checklist item\0"
+
+
+def with_checklist_items(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Yield each node, and after it the items in its text."""
+    for node in nodes:
+        yield node
+        yield from checklist_items(node)
+
+
+def checklist_items(node: Node) -> Iterator[Node]:
+    text, entry = node.document.outline.text, node.entry
+    if is_org(node.document.key) or text.find("[", entry.content, entry.end) < 0:
+        return
+    fences = [match.span() for match in _FENCE.finditer(text, entry.content, entry.end)]
+    same_titled: dict[str, int] = {}
+    for match in _ITEM.finditer(text, entry.content, entry.end):
+        if any(start <= match.start() < end for start, end in fences):
+            continue
+        title = " ".join(PLANNING_ITEM.sub("", match[2]).split())
+        number = same_titled[title] = same_titled.get(title, 0) + 1
+        planning_start = PLANNING_ITEM.search(match[2])
+        planning = parse_planning(match[2][planning_start.start() :]) if planning_start else None
+        state = CHECKBOX_STATES[match[1]]
+        item = OutlineEntry(
+            start=match.start(),
+            body=match.end(),
+            content=match.end(),
+            end=match.end(),
+            level=entry.level + 1,
+            title=title,
+            todo=state,
+            is_done=state == "DONE",
+            planning_dates=planning.dates if planning else (),
+        )
+        yield _make_child_node(node, item, _generate_id(node.id, _ITEM_IDENTITY + title, number))
+
+
+SHORT_FILE_CHARS = 6000
+"""A file up to this length, about a page and a half, is shown as a unit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class NodeColumns:
+    """Columns for the nodes of one document; indexes count from its first node."""
+
+    parent: "array[int]"
+    """-1 for the document itself."""
+    depth: "array[int]"
+    end: "array[int]"
+    """Index after the last descendant."""
+    chars: "array[int]"
+    """Length of the node's own content."""
+    modified: "array[float]"
+
+
+def build_columns(document: NoteDocument) -> NodeColumns:
+    nodes = document.nodes
+    indexes = {id(node): index for index, node in enumerate(nodes)}
+    parent = [-1 if node.parent is None else indexes[id(node.parent)] for node in nodes]
+    depth, end = [0] * len(nodes), list(range(1, len(nodes) + 1))
+    for index, parent_index in enumerate(parent):
+        depth[index] = depth[parent_index] + 1 if parent_index >= 0 else 0
+    for index in range(len(nodes) - 1, 0, -1):
+        end[parent[index]] = max(end[parent[index]], end[index])
+    return NodeColumns(
+        parent=array("i", parent),
+        depth=array("i", depth),
+        end=array("i", end),
+        chars=array("i", [node.entry.end - node.entry.content for node in nodes]),
+        modified=array("d", [to_timestamp(node.modified) for node in nodes]),
+    )
+
+
+# Tokenizers take three digits as a token.
+MIN_SHORT_ID_CHARS = 6
+_SHORT_ID_STEP = 3
+
+
+def shorten_ids(nodes: Sequence[Node]) -> list[str]:
+    """Shorten generated ids as far as they stay unique. Ids from a property `ID` stay whole."""
+    short_ids = [node.id for node in nodes]
+    remaining = [index for index, node in enumerate(nodes) if node.has_generated_id]
+    size = MIN_SHORT_ID_CHARS
+    while remaining:
+        starts = Counter(node.id[:size] for node in nodes)
+        for index in remaining:
+            if starts[nodes[index].id[:size]] == 1:
+                short_ids[index] = nodes[index].id[:size]
+        remaining = [
+            index for index in remaining if starts[nodes[index].id[:size]] > 1 and size < len(nodes[index].id)
+        ]
+        size += _SHORT_ID_STEP
+    return short_ids
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    documents: tuple[NoteDocument, ...]
+    _columns: dict[int, NodeColumns] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_documents(cls, documents: Iterable[NoteDocument], previous: "Forest | None" = None) -> "Forest":
+        """Build the forest of `documents`, reusing the columns that `previous` has."""
+        documents = tuple(documents)
+        known_columns = (
+            previous._columns if previous else {}
+        )  # `previous` keeps its documents alive, so their ids are unique
+        return cls(
+            documents,
+            {
+                id(document): known_columns.get(id(document)) or build_columns(document)
+                for document in documents
+            },
+        )
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        return [node for document in self.documents for node in document.nodes]
+
+    @cached_property
+    def short_ids(self) -> list[str]:
+        """The id of each node as views in Markdown show it: the shortest unique start of a generated id."""
+        return shorten_ids(self.nodes)
+
+    @cached_property
+    def starts(self) -> "array[int]":
+        """Index of each document's first node, and at the end the number of nodes."""
+        return array("q", accumulate((len(document.nodes) for document in self.documents), initial=0))
+
+    @cached_property
+    def document_index(self) -> "array[int]":
+        indexes = array("q")
+        for number, document in enumerate(self.documents):
+            indexes.extend([number] * len(document.nodes))
+        return indexes
+
+    @cached_property
+    def parent(self) -> "array[int]":
+        """Index of each node's parent; -1 for a document."""
+        indexes = array("q")
+        for start, columns in self._all_columns():
+            if columns.parent:
+                indexes.append(-1)  # the document itself
+                indexes.extend(map(start.__add__, columns.parent[1:]))
+        return indexes
+
+    @cached_property
+    def end(self) -> "array[int]":
+        """Index after each node's last descendant."""
+        indexes = array("q")
+        for start, columns in self._all_columns():
+            indexes.extend(map(start.__add__, columns.end))
+        return indexes
+
+    @cached_property
+    def depth(self) -> "array[int]":
+        return _concatenate("i", (columns.depth for _, columns in self._all_columns()))
+
+    @cached_property
+    def chars(self) -> "array[int]":
+        """Length of each node's own content."""
+        return _concatenate("i", (columns.chars for _, columns in self._all_columns()))
+
+    @cached_property
+    def piece_starts(self) -> "array[int]":
+        """Index of each piece that is shown as a unit: a short file, or a node of a longer one."""
+        indexes = array("q")
+        for document, (start, end) in zip(self.documents, pairwise(self.starts), strict=True):
+            is_long = len(document.outline.text) > SHORT_FILE_CHARS
+            indexes.extend(range(start, end if is_long else min(start + 1, end)))
+        return indexes
+
+    @cached_property
+    def modified(self) -> "array[float]":
+        """Modification time of each node, in seconds."""
+        return _concatenate("d", (columns.modified for _, columns in self._all_columns()))
+
+    @cached_property
+    def newest_first(self) -> "array[int]":
+        """All nodes by depth, then the newest first, then in document order."""
+        return self.sort_newest_first(0, len(self.modified))
+
+    def sort_newest_first(self, first: int, last: int) -> "array[int]":
+        """The nodes from `first` up to `last` in the same order."""
+        order = sorted(range(first, last), key=self.modified.__getitem__, reverse=True)
+        return array("q", sorted(order, key=self.depth.__getitem__))
+
+    def find_index(self, node: Node) -> int | None:
+        """The index of a node; None if its document is not in the forest."""
+        for document, start in zip(self.documents, self.starts, strict=False):
+            if document is node.document:
+                return start + next(i for i, candidate in enumerate(document.nodes) if candidate is node)
+        return None
+
+    def distances(self, index: int) -> tuple[int, list[int]]:
+        """Start of the document of a node, and the distance in the tree of each of its nodes to that node."""
+        document = self.document_index[index]
+        start, end = self.starts[document], self.starts[document + 1]
+        depth, own_depth = self.depth[start:end], self.depth[index]
+        distances = [other + own_depth for other in depth]
+        for ancestor in [*self.ancestors(index), index]:
+            branch, saved = slice(ancestor - start, self.end[ancestor] - start), 2 * self.depth[ancestor]
+            distances[branch] = [other + own_depth - saved for other in depth[branch]]
+        return start, distances
+
+    def ancestors(self, index: int) -> list[int]:
+        """Indexes of a node's ancestors, the document first."""
+        indexes: list[int] = []
+        while (index := self.parent[index]) >= 0:
+            indexes.append(index)
+        return indexes[::-1]
+
+    def _all_columns(self) -> Iterable[tuple[int, NodeColumns]]:
+        """The columns of each document, with the index of its first node."""
+        return zip(self.starts, (self._columns[id(document)] for document in self.documents), strict=False)
+
+
+def _concatenate(type_code: Literal["i", "d"], columns: "Iterable[array[Any]]") -> "array[Any]":
+    joined: array[Any] = array(type_code)
+    for column in columns:
+        joined.extend(column)
+    return joined

@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 
 from foveate.errors import BadOption, UnreadableInput
-from foveate.memory.parsing.parse import parse_notes
+from foveate.memory.parsing import parse_notes
 from foveate.memory.privacy import Gate, PublicOutline
 from foveate.paths import StrPath
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from foveate.memory.parsing.org_syntax import parse_planning_date
-from foveate.memory.parsing.outline import NO_PROPERTIES, PlanningDate, PlanningKind
+from foveate.memory.parsing.outline import NO_PROPERTIES, PlanningDate, PlanningKind, parse_planning_date
 from foveate.memory.parsing.tag_tokens import TagText, tags_in_heading, tags_in_list
 
 # A longer block is text after a horizontal line. Up to the second limit it is still searched for tags.

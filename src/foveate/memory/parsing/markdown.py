@@ -23,21 +23,20 @@ from markdown_it.token import Token
 from msgspec.structs import replace
 
 from foveate.memory.parsing.front_matter import FrontMatter, parse_front_matter, tags_in_front_matter
-from foveate.memory.parsing.org_syntax import (
-    PLANNING_START,
-    parse_planning,
-    split_priority,
-    split_state,
-    split_tags,
-)
 from foveate.memory.parsing.outline import (
+    CHECKBOX_STATES,
     NO_PROPERTIES,
+    PLANNING_START,
     Outline,
     OutlineEntry,
     ParseProblems,
     PlanningDate,
     TagScope,
     TagToken,
+    parse_planning,
+    split_priority,
+    split_state,
+    split_tags,
 )
 from foveate.memory.parsing.tag_tokens import (
     CodeRanges,
@@ -257,7 +256,6 @@ def _trim(title: str) -> str:
 
 _TODO_STATES = frozenset({"TODO", "DONE"})
 _CHECKBOX = re.compile(r"\[([ xX])\](?!\S)\s*")
-CHECKBOX_STATES = {" ": "TODO", "x": "DONE", "X": "DONE"}
 # A number is an issue, not a tag.
 _TAG = re.compile(r"#(?=\S*[^\W\d_])([\w@%][^\s#,;]*)[,;]?\Z")
 _ATTRIBUTE = re.compile(r"[#.][^\s{}]+\Z|[\w:-]+=\S*\Z")

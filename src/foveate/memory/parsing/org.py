@@ -13,21 +13,19 @@ from typing import NamedTuple
 from orgparse.inline import to_plain_text
 from orgparse.node import parse_seq_todo
 
-from foveate.memory.parsing.org_syntax import (
-    PLANNING_START,
-    parse_planning,
-    split_priority,
-    split_state,
-    split_tags,
-)
 from foveate.memory.parsing.outline import (
     NO_PROPERTIES,
+    PLANNING_START,
     Outline,
     OutlineEntry,
     ParseProblems,
     PlanningDate,
     TagScope,
     TagToken,
+    parse_planning,
+    split_priority,
+    split_state,
+    split_tags,
 )
 from foveate.memory.parsing.tag_tokens import (
     CodeRanges,

@@ -12,10 +12,9 @@ from foveate.budget import graphemes
 from foveate.budget.ladder import parts_to_text
 from foveate.budget.sections import Keep
 from foveate.budget.truncate import TRUNCATED, AvailableRoom, TextParts, TruncatableText, truncate
-from foveate.memory.forest import Forest
-from foveate.memory.nodes import Node
-from foveate.memory.parsing.org_syntax import parse_planning
-from foveate.memory.parsing.parse import is_org
+from foveate.memory.nodes import Forest, Node
+from foveate.memory.parsing import is_org
+from foveate.memory.parsing.outline import parse_planning
 from foveate.memory.search.words import split_words
 from foveate.memory.views.view import DetailLevel, View, ViewFormat, ViewNode
 from foveate.model import TokenCount

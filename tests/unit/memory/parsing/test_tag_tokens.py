@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 import foveate.memory.parsing
+from foveate.memory.parsing import parse_notes
 from foveate.memory.parsing.outline import TagScope
-from foveate.memory.parsing.parse import parse_notes
 from foveate.memory.parsing.tag_tokens import CodeRanges, TextBlocks, normalize_text
 
 

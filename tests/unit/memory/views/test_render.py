@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 import foveate
 from foveate import Memory
 from foveate.errors import BadOption, BudgetExceeded
-from foveate.memory.forest import shorten_ids
-from foveate.memory.nodes import Node
+from foveate.memory.nodes import Node, shorten_ids
 from foveate.memory.search.relevance import Index
 from foveate.memory.views.page import content_text, planning_text, render_heading
 from foveate.memory.views.view import ViewFormat

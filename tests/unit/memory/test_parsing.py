@@ -13,9 +13,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from orgparse import loadi
 
+from foveate.memory.parsing import parse_notes
 from foveate.memory.parsing.markdown import find_headings, parse_headings
 from foveate.memory.parsing.outline import Outline, PlanningDate, PlanningKind, TagScope
-from foveate.memory.parsing.parse import parse_notes
 from foveate.memory.privacy import Gate
 from tests.support.harness.example_limits import limit_examples
 from tests.support.strategies.notes import (
@@ -307,7 +307,7 @@ def test_a_planning_date_is_in_the_writers_local_time() -> None:
 def test_parser_libraries_are_imported_only_if_needed() -> None:
     script = (
         "import sys; from foveate.memory.privacy import Gate\n"
-        "from foveate.memory.parsing.parse import parse_notes\n"
+        "from foveate.memory.parsing import parse_notes\n"
         "print([m for m in ('orgparse', 'markdown_it', 'yaml') if m in sys.modules])\n"
         "parse_notes('* A', path='a.org')\n"
         "print([m for m in ('orgparse', 'markdown_it', 'yaml') if m in sys.modules])\n"

@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 
 from foveate.memory.nodes import NoteDocument
 from foveate.memory.search.bm25 import Floats, split_query_terms
-from foveate.memory.search.relevance import combine_scores, default_weights
-from foveate.memory.search.shards import MAX_SHARD_ROWS, IndexSnapshot, ShardedIndex
+from foveate.memory.search.relevance import (
+    MAX_SHARD_ROWS,
+    IndexSnapshot,
+    ShardedIndex,
+    combine_scores,
+    default_weights,
+)
 from tests.support.scenarios.memory_nodes import LONG_AGO, NodeSpec, build_test_nodes
 
 _QUERY = "anchor falcons. The basket was of copper and ember, and of nothing else. Falcons"
