@@ -15,8 +15,7 @@ from foveate.cost.admission import Admission, SettlementOutcome
 from foveate.cost.ledger import Call, Charge
 from foveate.engine.spending.admission import record_orphans
 from foveate.model import CacheUsage, Savings, Usage
-from foveate.store.outbox import FileOutbox
-from foveate.store.write_ahead_log import FileWriteAheadLog
+from foveate.store.outbox import FileOutbox, FileWriteAheadLog
 from tests.support.harness.example_limits import limit_examples
 from tests.support.stores.ledger_records import CALL, CHARGE, NOON
 from tests.support.stores.memory_ledger import InMemoryLedger, ManualSleeps

@@ -50,8 +50,7 @@ from foveate.http.proxies import ProxyRules
 from foveate.prompt_cache.rules import CACHE_BETA_VARIABLE
 from foveate.session.recent_sessions import Broadcast
 from foveate.store import PruneResult, Store, is_server, open_store, store_name
-from foveate.store.outbox import FileOutbox
-from foveate.store.write_ahead_log import FileWriteAheadLog
+from foveate.store.outbox import FileOutbox, FileWriteAheadLog
 
 _LOG = logging.getLogger(__name__)
 # Not at startup, when there is most to do, and often enough that each run is short.
