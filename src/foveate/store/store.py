@@ -21,12 +21,10 @@ from foveate.session.store import ArchivedRequest
 from foveate.store.dashboard import CacheMissRecord, DashboardQueries
 from foveate.store.database import Database, LowPriorityReader, Transaction
 from foveate.store.postgres import PostgresDatabase, PostgresTransaction, parse_server_url, redact_server_url
-from foveate.store.repositories.activity import SqlActivityStore
-from foveate.store.repositories.calibration import SqlCalibrationStore
 from foveate.store.repositories.compactions import SqlCompactionStore
+from foveate.store.repositories.learning import SqlActivityStore, SqlCalibrationStore, SqlReuseStore
 from foveate.store.repositories.ledger import SqlCorrections, SqlLedger
 from foveate.store.repositories.ledger_rows import LEDGER_COLUMNS, from_ledger_row
-from foveate.store.repositories.prefix_reuse import SqlReuseStore
 from foveate.store.repositories.rate_limits import SqlRateLimitStore
 from foveate.store.repositories.request_archive import REQUEST_COLUMNS, SqlRequestArchive, from_request_row
 from foveate.store.repositories.rollups import SqlRollupStore
