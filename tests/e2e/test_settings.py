@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from foveate.gateway.auth.callers import hash_key
-from foveate.sandbox.message_threads import BETA
+from foveate.sandbox.stored_conversations import MESSAGE_THREADS_BETA
 from tests.support.servers.embeddings import embedding_server
 from tests.support.servers.live_gateway import CLAUDE, GPT, LiveGateway, find_breakpoints, live_gateway
 from tests.support.servers.sandbox import KEY
@@ -500,7 +500,7 @@ def test_message_threads_are_stored_rejected_or_forwarded_as_configured(
     gateway.configure(anthropic=f", threads: {mode}")
     body = {"model": CLAUDE, "max_tokens": 100, "messages": gateway.messages(), "thread": {"type": "create"}}
 
-    response = gateway.post("/v1/messages", body, anthropic_beta=BETA)
+    response = gateway.post("/v1/messages", body, anthropic_beta=MESSAGE_THREADS_BETA)
 
     assert response.status_code == status, response.text
     if is_forwarded is not None:

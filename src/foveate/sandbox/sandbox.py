@@ -13,6 +13,7 @@ from blake3 import blake3
 
 from foveate import formats
 from foveate.budget.model_limits import find_context_window
+from foveate.caching import LruCache
 from foveate.errors import BadOption, MalformedRequest
 from foveate.formats.json_text.parse import TOO_DEEP_MESSAGE, as_text, to_json
 from foveate.formats.response import errors
@@ -23,13 +24,13 @@ from foveate.formats.response.errors import (
     make_status_error,
     openai_error_object,
 )
-from foveate.model import Format, Request, Usage
+from foveate.model import CacheUsage, Format, Request, Usage
 from foveate.prompt_cache.prompt.blocks import BlockTokens
 from foveate.prompt_cache.prompt.build import block_tokens_for, build_cached_prompt
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt
 from foveate.prompt_cache.rules import CacheRules, CachingMode, rules_for
+from foveate.prompt_cache.simulator import SimulatedCache
 from foveate.sandbox import thinking_signatures
-from foveate.sandbox.accounts import Accounts, StoredResponses, hash_api_key, input_items, resolve_references
 from foveate.sandbox.http import (
     MAX_BODY_BYTES,
     AzureRoute,
@@ -44,7 +45,6 @@ from foveate.sandbox.http import (
     read_betas,
     to_openai_path,
 )
-from foveate.sandbox.message_threads import MessageThreads, ResolvedThread
 from foveate.sandbox.models import find_model, list_model_names
 from foveate.sandbox.providers import anthropic, gemini, openai_chat, openai_responses
 from foveate.sandbox.providers.anthropic import error_event
@@ -56,9 +56,18 @@ from foveate.sandbox.response import (
     generate_response,
 )
 from foveate.sandbox.script import STEP_HEADER, Script, ScriptStep, find_requested_step
+from foveate.sandbox.stored_conversations import (
+    MessageThreads,
+    ResolvedThread,
+    StoredResponses,
+    input_items,
+    resolve_references,
+)
 from foveate.sandbox.validation import decode_body, find_error, find_window_error
 from foveate.tokens import counter_for
 
+# A limit for a long-lived sandbox: the least recently used accounts are dropped.
+_MAX_ACCOUNTS = 256
 _HOUR_SECONDS = 3_600
 # Name, share that one request uses, and hours of each limit.
 _LIMITS = (("5h", 0.01, 5), ("7d", 0.001, 7 * 24))
@@ -110,6 +119,32 @@ class AcceptedRequest:
     is_streaming: bool = False
     as_events: bool = True
     thread: ResolvedThread | None = None
+
+
+def hash_api_key(key: str) -> bytes:
+    """Return a digest that identifies the owner of a key. The key itself is not stored."""
+    return blake3(key.encode()).digest()
+
+
+class Account:
+    def __init__(self) -> None:
+        self._cache = SimulatedCache()
+        self.response_count = 0
+
+    def serve(self, prompt: CachedPrompt, rules: CacheRules, *, at: float, answers_at: float) -> CacheUsage:
+        """Return the cache usage of a prompt, and add the prompt to the cache."""
+        served = self._cache.serve(prompt, rules, at=at, response_at=answers_at)
+        self._cache = served.cache
+        self.response_count += 1
+        return served.usage
+
+
+class Accounts:
+    def __init__(self) -> None:
+        self._accounts: LruCache[Account] = LruCache(_MAX_ACCOUNTS)
+
+    def get(self, owner: bytes) -> Account:
+        return self._accounts.put_if_absent(owner, Account())
 
 
 class Sandbox:

@@ -16,7 +16,6 @@ from blake3 import blake3
 
 from foveate.formats.json_text.parse import as_dict, as_list, as_text
 from foveate.formats.response.errors import ErrorResponse
-from foveate.sandbox.providers.anthropic_messages import content_blocks
 
 _KEY = blake3(b"the seal of the foveate sandbox").digest()
 _DIGEST_BYTES = 16
@@ -50,6 +49,14 @@ class PrefixHash:
 
     def _add(self, label: str, block: object) -> None:
         self._chain.update(_JSON.encode([label, _normalize_block(block)]))
+
+
+def content_blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a message's blocks. A string is one text block, an empty string none."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return [as_dict(block) for block in as_list(content)]
 
 
 def hash_prefix(body: dict[str, Any]) -> PrefixHash:

@@ -25,7 +25,7 @@ from foveate.prompt_cache.prompt.build import block_tokens_for, build_cached_pro
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt
 from foveate.prompt_cache.rules import CacheRules, rules_for
 from foveate.prompt_cache.simulator import SimulatedCache
-from foveate.sandbox.message_threads import _without_breakpoints
+from foveate.sandbox.stored_conversations import _without_breakpoints
 from tests.support.harness.example_limits import limit_examples
 
 Json = dict[str, Any]

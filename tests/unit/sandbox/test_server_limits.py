@@ -10,11 +10,11 @@ import pytest
 
 from foveate.errors import CannotListen
 from foveate.formats.json_text.parse import to_json
-from foveate.sandbox.accounts import StoredResponses, hash_api_key
 from foveate.sandbox.http import SandboxRequest
 from foveate.sandbox.response import build_example
-from foveate.sandbox.sandbox import Sandbox
+from foveate.sandbox.sandbox import Sandbox, hash_api_key
 from foveate.sandbox.server import SandboxApp, open_listening_socket
+from foveate.sandbox.stored_conversations import StoredResponses
 from tests.support.scenarios.valid_requests import BINDING, Json, claude, response, user
 from tests.support.servers.sandbox import ManualClock
 

@@ -1,27 +1,110 @@
-"""Anthropic's message threads: conversations that are stored between requests, and their five errors.
+"""Conversations that the sandbox stores between requests: OpenAI's stored responses, which later requests can
+continue, and Anthropic's message threads with their five errors.
 
-After the official Python SDK 2.8: `lib/threads/_thread_state.py` and the types of `thread` and its errors
-(November 2026). It only lists by name which fields threads do not support; `thinking` and the two organization
-settings are left out here, because nothing says which requests they concern.
+Message threads are after the official Python SDK 2.8: `lib/threads/_thread_state.py` and the types of `thread`
+and its errors (November 2026). It only lists by name which fields threads do not support; `thinking` and the
+two organization settings are left out here, because nothing says which requests they concern.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from foveate.caching import LruCache
-from foveate.formats.json_text.parse import as_dict
-from foveate.formats.response.errors import ErrorResponse
+from foveate.formats.json_text.parse import as_dict, as_text, parse_json, to_json
+from foveate.formats.response.errors import ErrorResponse, make_status_error
+from foveate.model import Format
 
-BETA = "message-threads-2026-08-12"
-TTL_SECONDS = 300
-
+# A limit for a long-lived sandbox: the oldest responses, and the oldest threads, are dropped.
+_MAX_STORED_BYTES = 256 * 1024 * 1024
+MESSAGE_THREADS_BETA = "message-threads-2026-08-12"
+THREAD_TTL_SECONDS = 300
 _FIXED_FIELDS = ("system", "tools")
 _UNSUPPORTED_FIELDS = ("cache_control", "context_management", "fallbacks")
 _BLOCK_FIELDS = ("content", "source", "tool", "definition", "tool_references")
-_MAX_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredConversation:
+    data: bytes
+    item_ids: tuple[str, ...]
+
+
+class StoredResponses:
+    """The conversation up to each stored response, at most `limit_bytes` in total."""
+
+    def __init__(self, *, limit_bytes: int = _MAX_STORED_BYTES) -> None:
+        self._conversations: LruCache[_StoredConversation] = LruCache(
+            limit_bytes, weigh=lambda _, stored: len(stored.data), on_evict=self._forget_items
+        )
+        self._response_by_item: dict[tuple[bytes, str], str] = {}
+
+    def store(self, owner: bytes, response_id: str, items: Sequence[dict[str, Any]]) -> None:
+        """Store the items of a conversation up to and including a response; drop the oldest if needed."""
+        stored = _StoredConversation(
+            to_json(list(items)), tuple(as_text(item["id"]) for item in items if "id" in item)
+        )
+        self._response_by_item |= {(owner, item_id): response_id for item_id in stored.item_ids}
+        self._conversations.put((owner, response_id), stored)
+
+    def find(self, owner: bytes, response_id: str) -> list[dict[str, Any]] | None:
+        """Return the items up to and including a response; None if it is not stored."""
+        stored = self._conversations.peek((owner, response_id))
+        return None if stored is None else parse_json(stored.data)
+
+    def find_item(self, owner: bytes, item_id: str) -> dict[str, Any] | None:
+        items = self.find(owner, self._response_by_item.get((owner, item_id), "")) or []
+        return next((item for item in items if item.get("id") == item_id), None)
+
+    def _forget_items(self, key: tuple[bytes, str], stored: _StoredConversation) -> None:
+        owner, response_id = key
+        for item_id in stored.item_ids:
+            if self._response_by_item.get((owner, item_id)) == response_id:
+                del self._response_by_item[owner, item_id]
+
+
+def resolve_references(
+    body: dict[str, Any], responses: StoredResponses, owner: bytes
+) -> dict[str, Any] | ErrorResponse:
+    """Return a request with the conversation that it continues and the items that it refers to."""
+    if body.get("conversation") is not None:
+        return make_status_error(
+            Format.RESPONSES, 404, "The sandbox does not store conversations: send `input`"
+        )
+    input_value = body.get("input")
+    previous_id = body.get("previous_response_id")
+    has_references = isinstance(input_value, list) and any(_is_reference(item) for item in input_value)
+    if previous_id is None and not has_references:
+        return body
+    previous_items = [] if previous_id is None else responses.find(owner, as_text(previous_id))
+    if previous_items is None:
+        return ErrorResponse(
+            message=f"Previous response with id '{previous_id}' not found.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    own_items = []
+    for item in input_items(body):
+        referenced = responses.find_item(owner, as_text(item.get("id"))) if _is_reference(item) else item
+        if referenced is None and "id" in item:
+            return ErrorResponse(message=f"Item with id '{item['id']}' not found.", status=404, param="input")
+        own_items.append(item if referenced is None else referenced)
+    remaining_fields = {name: value for name, value in body.items() if name != "previous_response_id"}
+    return remaining_fields | {"input": [*previous_items, *own_items]}
+
+
+def input_items(body: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the input as items; a string is a user message."""
+    input_value = body.get("input")
+    if isinstance(input_value, str):
+        return ({"role": "user", "content": input_value},)
+    return tuple(input_value) if isinstance(input_value, list) else ()
+
+
+def _is_reference(item: object) -> bool:
+    return as_dict(item).get("type") == "item_reference"
 
 
 @dataclass(slots=True)
@@ -44,7 +127,9 @@ class ResolvedThread:
 
 class MessageThreads:
     def __init__(self) -> None:
-        self._stored: LruCache[_StoredThread] = LruCache(_MAX_BYTES, weigh=lambda _, stored: len(stored.data))
+        self._stored: LruCache[_StoredThread] = LruCache(
+            _MAX_STORED_BYTES, weigh=lambda _, stored: len(stored.data)
+        )
 
     def resolve(
         self, body: dict[str, Any], owner: bytes, betas: Collection[str], *, now: float
@@ -53,7 +138,7 @@ class MessageThreads:
         thread = body.get("thread")
         if thread is None:
             return None
-        if BETA not in betas:
+        if MESSAGE_THREADS_BETA not in betas:
             return ErrorResponse(message="thread: Extra inputs are not permitted")
         if not isinstance(thread, dict) or thread.get("type") not in ("create", "continue"):
             return ErrorResponse(message="thread: Input tag does not match any of: 'create', 'continue'")
@@ -121,7 +206,7 @@ class MessageThreads:
 
     def _find_usable(self, owner: bytes, previous: str, now: float) -> _StoredThread | ErrorResponse:
         stored = self._stored.peek((owner, previous))
-        if stored is None or now - stored.used_at > TTL_SECONDS:
+        if stored is None or now - stored.used_at > THREAD_TTL_SECONDS:
             return _thread_error(
                 "thread_not_found", f"No usable thread was found for '{previous}'.", status=404
             )

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from foveate.sandbox.http import SandboxReply, SandboxRequest
-from foveate.sandbox.message_threads import BETA, TTL_SECONDS
 from foveate.sandbox.sandbox import Sandbox
 from foveate.sandbox.script import Script, ScriptStep
+from foveate.sandbox.stored_conversations import MESSAGE_THREADS_BETA, THREAD_TTL_SECONDS
 from tests.support.servers.sandbox import KEY, ManualClock
 
 Json = dict[str, Any]
@@ -29,7 +29,7 @@ def make_sandbox(*steps: ScriptStep, clock: ManualClock | None = None) -> Sandbo
 
 
 def make_request(
-    body: Json, *, path: str = "/v1/messages", betas: str = BETA, key: str = KEY
+    body: Json, *, path: str = "/v1/messages", betas: str = MESSAGE_THREADS_BETA, key: str = KEY
 ) -> SandboxRequest:
     headers = {"x-api-key": key, "anthropic-version": "2023-06-01", "anthropic-beta": betas}
     return SandboxRequest(method="POST", path=path, headers=headers, body=msgspec.json.encode(body))
@@ -79,9 +79,9 @@ def test_a_thread_is_not_found_after_five_minutes_without_a_request() -> None:
     clock = ManualClock()
     sandbox = make_sandbox(clock=clock)
     first = parse_message(sandbox.reply(make_request(CREATE)))
-    clock.now += TTL_SECONDS
+    clock.now += THREAD_TTL_SECONDS
     second = parse_message(sandbox.reply(make_request(continue_thread(first["id"]))))
-    clock.now += TTL_SECONDS + 1
+    clock.now += THREAD_TTL_SECONDS + 1
 
     assert parse_error(sandbox.reply(make_request(continue_thread(second["id"])))) == (
         404,
