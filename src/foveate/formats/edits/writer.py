@@ -1,14 +1,16 @@
 """Write edits into the bytes of a request. Bytes that no edit touches stay the same.
 
-Places in edits always refer to the original request. `BlockListWriter` edits one list of blocks, and
-`_EditWriter` the whole request.
+Places in edits always refer to the original request. `_RequestOutline` finds the request's lists of blocks,
+messages and tools in the bytes of its body, `_BlockListWriter` edits one list of blocks, and `_EditWriter` the
+whole request.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from enum import Enum, auto
+from typing import Any, NamedTuple
 
 from foveate.errors import BadEdit
-from foveate.formats.edits.outline import BlockList, ListForm, RequestOutline, ToolSlot
 from foveate.formats.edits.plan import (
     BLANK_LINE,
     BlockListEdits,
@@ -19,25 +21,214 @@ from foveate.formats.edits.plan import (
     message_json,
     plan_edits,
 )
+from foveate.formats.incremental.body_cache import MessageOffsets
+from foveate.formats.incremental.envelope import get_known_fields
 from foveate.formats.json_text.large_json import LARGE_BYTES
-from foveate.formats.json_text.offsets import ByteSpan, ObjectMembers, Patch, find_items, find_members
+from foveate.formats.json_text.offsets import (
+    ByteSpan,
+    ObjectMembers,
+    Patch,
+    find_items,
+    find_members,
+    find_members_and_lists,
+    value_span,
+)
 from foveate.formats.json_text.parse import as_dict, as_list, as_text, parse_json, parse_structure, to_json
-from foveate.formats.layout import BREAKPOINT_FIELDS, FieldPath, FormatLayout, breakpoint_json
+from foveate.formats.layout import BREAKPOINT_FIELDS, FieldPath, FormatLayout, breakpoint_json, is_cache_point
 from foveate.model import BreakpointStyle, CacheBreakpoint, Edit, Message, Part, RemoveBreakpoint, Request
 
-ErrorPath = tuple[str | int, ...]
-AddedEntries = Mapping[int, Sequence[bytes]]
+_ErrorPath = tuple[str | int, ...]
+_AddedEntries = Mapping[int, Sequence[bytes]]
 
 
-class BlockListWriter:
-    def __init__(self, outline: RequestOutline, patch: Patch, style: BreakpointStyle) -> None:
+class _ListForm(Enum):
+    LIST = auto()
+    STRING = auto()  # one text block
+    SINGLE = auto()  # one entry without a list
+    ABSENT = auto()  # null or missing
+    OTHER = auto()
+
+
+class _BlockList(NamedTuple):
+    """A list of blocks or messages in the body, under `name` of `owner`. `span` is None if it is missing.
+
+    `blocks` are the indexes of those `entries` that are not cache points of Bedrock. `opening` and `closing`
+    enclose the entries if the list is rewritten; `text_block_prefix` and a brace turn a string into a block.
+    """
+
+    owner: ObjectMembers
+    name: str
+    span: ByteSpan | None
+    form: _ListForm
+    entries: Sequence[ByteSpan]
+    blocks: Sequence[int]
+    text_block_prefix: bytes
+    opening: bytes = b"["
+    closing: bytes = b"]"
+
+
+class _ToolSlot(NamedTuple):
+    tools: Sequence[ByteSpan]
+    tool_index: int
+
+    @property
+    def span(self) -> ByteSpan:
+        return self.tools[self.tool_index]
+
+
+class _RequestOutline:
+    def __init__(self, request: Request, layout: FormatLayout) -> None:
+        self.data = request.body
+        self.layout = layout
+        self._has_cache_points = BreakpointStyle.CACHE_POINT in layout.breakpoint_styles
+        offsets, fields = request.message_offsets, get_known_fields(request)
+        if isinstance(offsets, MessageOffsets) and offsets.matches(request.body, request.messages):
+            self.root = offsets.prefix.find_root(self.data, offsets.spans[-1], fields)
+            self._known_items: Mapping[ByteSpan, Sequence[ByteSpan]] = {
+                self.root.values[layout.message_fields[0]]: offsets.spans
+            }
+            return
+        known = {layout.message_fields[0]: request.messages, layout.tool_paths[0][0]: request.tools}
+        self.root, self._known_items = find_members_and_lists(self.data, value_span(self.data), known, fields)
+        if layout.wrapper_field in self.root.values:
+            self.root, self._known_items = find_members_and_lists(
+                self.data, self.root.values[layout.wrapper_field], known
+            )
+
+    def members(self, span: ByteSpan) -> ObjectMembers:
+        return find_members(self.data, span)
+
+    def items(self, span: ByteSpan) -> tuple[ByteSpan, ...]:
+        return find_items(self.data, span)
+
+    def messages(self) -> _BlockList:
+        """Locate the messages. A plain string is one user message."""
+        opening = b'{"role":"user","' + self.layout.content_field.encode() + b'":'
+        return self._find_list(self.root, self.layout.message_fields[0], opening)
+
+    def system(self) -> _BlockList:
+        """Locate the system prompt.
+
+        Raises:
+            BadEdit: the format has no field for it.
+        """
+        layout = self.layout
+        if not layout.system_fields:
+            reason = "this format has no system field: insert a message with the role `system`"
+            raise BadEdit(reason, path=("system",))
+        name = next(
+            (name for name in layout.system_fields if name in self.root.values), layout.system_fields[0]
+        )
+        if not layout.system_blocks_field:
+            return self._find_list(self.root, name, layout.text_block_prefix(""))
+        span = self.root.values.get(name)
+        if span is not None and self.data.startswith(b"{", span.start):
+            return self._find_list(self.members(span), layout.system_blocks_field, layout.text_block_prefix(""))
+        opening = b'{"' + layout.system_blocks_field.encode() + b'":['
+        block_list = self._find_list(self.root, name, layout.text_block_prefix(""))
+        return block_list._replace(opening=opening, closing=b"]}")
+
+    def content(self, message: ObjectMembers, role: str) -> _BlockList:
+        return self._find_list(message, self.layout.content_field, self.layout.text_block_prefix(role))
+
+    def content_of_string(self, messages: _BlockList) -> _BlockList:
+        """Locate the single block of messages that are a plain string."""
+        return messages._replace(text_block_prefix=self.layout.text_block_prefix("user"))
+
+    def role_and_type(self, message: ObjectMembers) -> dict[str, Any]:
+        names = [name for name in ("role", "type") if name in message.values]
+        return {name: parse_json(message.values[name].read(self.data)) for name in names}
+
+    def tools(self) -> list[_ToolSlot]:
+        """Locate all tools, in the order of `Request.tools`."""
+        slots: list[_ToolSlot] = []
+        for path in self.layout.tool_paths:
+            list_span = self._find_path(path)
+            if list_span is None:
+                continue
+            for tools in (
+                self._find_declarations(list_span)
+                if self.layout.declaration_fields
+                else [self._find_entries(list_span)]
+            ):
+                slots += [_ToolSlot(tools, number) for number in self._block_numbers(tools)]
+        return slots
+
+    def is_cache_point(self, span: ByteSpan) -> bool:
+        return self._has_cache_points and is_cache_point(parse_json(span.read(self.data)))
+
+    def span_with_cache_points(self, slot: _ToolSlot) -> ByteSpan:
+        end = slot.span.end
+        for span in slot.tools[slot.tool_index + 1 :]:
+            if not self.is_cache_point(span):
+                break
+            end = span.end
+        return ByteSpan(slot.span.start, end)
+
+    def _find_declarations(self, list_span: ByteSpan) -> Iterator[Sequence[ByteSpan]]:
+        """Find Gemini's tools: lists of function declarations, and built-in tools as members."""
+        is_list = self.data.startswith(b"[", list_span.start)
+        for entry in self.items(list_span) if is_list else (list_span,):
+            if not self.data.startswith(b"{", entry.start):
+                continue
+            for name, span in self.members(entry).values.items():
+                yield self._find_entries(span) if name in self.layout.declaration_fields else (span,)
+
+    def _find_entries(self, span: ByteSpan) -> Sequence[ByteSpan]:
+        if not self.data.startswith(b"[", span.start):
+            return ()
+        return self._known_items.get(span) or self.items(span)
+
+    def _block_numbers(self, entries: Sequence[ByteSpan]) -> Sequence[int]:
+        numbers = range(len(entries))
+        return (
+            [at for at in numbers if not self.is_cache_point(entries[at])]
+            if self._has_cache_points
+            else numbers
+        )
+
+    def _find_path(self, path: FieldPath) -> ByteSpan | None:
+        owner = self.root
+        for name in path[:-1]:
+            span = owner.values.get(name)
+            if span is None or not self.data.startswith(b"{", span.start):
+                return None
+            owner = self.members(span)
+        return owner.values.get(path[-1])
+
+    def _find_list(self, owner: ObjectMembers, name: str, text_block_prefix: bytes) -> _BlockList:
+        span = owner.values.get(name)
+        entries: Sequence[ByteSpan] = ()
+        if span is None or self.data.startswith(b"n", span.start):
+            form = _ListForm.ABSENT
+        elif self.data.startswith(b"[", span.start):
+            form, entries = _ListForm.LIST, self._find_entries(span)
+        elif self.data.startswith(b'"', span.start):
+            form, entries = _ListForm.STRING, (span,)
+        elif self.layout.allows_single and self.data.startswith(b"{", span.start):
+            form, entries = _ListForm.SINGLE, (span,)
+        else:
+            form = _ListForm.OTHER
+        return _BlockList(
+            owner=owner,
+            name=name,
+            span=span,
+            form=form,
+            entries=entries,
+            blocks=range(len(entries)) if name in self.layout.message_fields else self._block_numbers(entries),
+            text_block_prefix=text_block_prefix,
+        )
+
+
+class _BlockListWriter:
+    def __init__(self, outline: _RequestOutline, patch: Patch, style: BreakpointStyle) -> None:
         self._outline = outline
         self._data = outline.data
         self._layout = outline.layout
         self._patch = patch
         self._style = style
 
-    def write_blocks(self, block_list: BlockList, edits: BlockListEdits, role: str) -> None:
+    def write_blocks(self, block_list: _BlockList, edits: BlockListEdits, role: str) -> None:
         """Write all edits of a list of blocks.
 
         Raises:
@@ -51,14 +242,14 @@ class BlockListWriter:
             for block, parts in edits.inserts.items()
         }
         if (
-            block_list.form is ListForm.STRING
+            block_list.form is _ListForm.STRING
             and edits.join_texts
             and not edits.breakpoints
             and edits.inserts.keys() == {1}
         ):
             self._append_to_string(block_list.entries[0], edits.texts.get(0), edits.inserts[1])
             return
-        if block_list.form is ListForm.STRING:
+        if block_list.form is _ListForm.STRING:
             self._write_string(block_list, edits, added)
             return
         for block in sorted({*edits.texts, *edits.breakpoints}):
@@ -70,7 +261,7 @@ class BlockListWriter:
         self.write_entries(block_list, added)
 
     def write_entries(
-        self, block_list: BlockList, added: AddedEntries, dropped: AbstractSet[int] = frozenset()
+        self, block_list: _BlockList, added: _AddedEntries, dropped: AbstractSet[int] = frozenset()
     ) -> None:
         """Insert entries before the given indexes, and remove those in `dropped`.
 
@@ -79,9 +270,9 @@ class BlockListWriter:
         """
         if not added and not dropped:
             return
-        if block_list.form is ListForm.OTHER:
+        if block_list.form is _ListForm.OTHER:
             raise BadEdit("is not a list", path=(block_list.name,))
-        if block_list.span is not None and block_list.form is ListForm.LIST:
+        if block_list.span is not None and block_list.form is _ListForm.LIST:
             self._patch.set_items(block_list.span, block_list.entries, dropped=dropped, added=added)
         elif block_list.entries and not dropped:
             self.wrap_in_list(block_list, added, b"", b"")
@@ -91,7 +282,7 @@ class BlockListWriter:
                 block_list.owner, block_list.name, block_list.opening + joined_entries + block_list.closing
             )
 
-    def wrap_in_list(self, block_list: BlockList, added: AddedEntries, before: bytes, after: bytes) -> None:
+    def wrap_in_list(self, block_list: _BlockList, added: _AddedEntries, before: bytes, after: bytes) -> None:
         """Put a single entry into a list, together with `added`."""
         (entry,) = block_list.entries
         first = b"".join(item + b"," for item in added.get(0, ()))
@@ -104,7 +295,7 @@ class BlockListWriter:
         entries: Sequence[ByteSpan],
         number: int,
         cache_breakpoint: CacheBreakpoint | RemoveBreakpoint,
-        path: ErrorPath,
+        path: _ErrorPath,
     ) -> None:
         """Set or remove a breakpoint on one of `entries`.
 
@@ -132,7 +323,7 @@ class BlockListWriter:
         name: str,
         text: str | None,
         cache_breakpoint: CacheBreakpoint | RemoveBreakpoint | None,
-        path: ErrorPath,
+        path: _ErrorPath,
     ) -> None:
         """Replace the text of a tool-result message, set a breakpoint on its last part, or both.
 
@@ -153,7 +344,7 @@ class BlockListWriter:
         else:
             raise BadEdit("contains nothing that can have a cache breakpoint", path=path)
 
-    def _write_string(self, block_list: BlockList, edits: BlockListEdits, added: AddedEntries) -> None:
+    def _write_string(self, block_list: _BlockList, edits: BlockListEdits, added: _AddedEntries) -> None:
         """Edit a plain string, turning it into a list of blocks only if needed."""
         (literal,) = block_list.entries
         text = edits.texts.get(0)
@@ -212,7 +403,7 @@ class BlockListWriter:
         else:
             self._patch.replace(span.end, span.end, b"," + new)
 
-    def _write_text(self, span: ByteSpan, text: str, path: ErrorPath) -> None:
+    def _write_text(self, span: ByteSpan, text: str, path: _ErrorPath) -> None:
         block = parse_json(span.read(self._data))
         kind = self._layout.block_kind(block)
         if not isinstance(block, dict) or not (
@@ -281,7 +472,7 @@ def write_edits(
     if not edits:
         return request.body
     plan = plan_edits(edits, len(request.messages))
-    writer = _EditWriter(RequestOutline(request, layout), _choose_style(plan, layout, style))
+    writer = _EditWriter(_RequestOutline(request, layout), _choose_style(plan, layout, style))
     writer.write_tools(plan)
     if plan.system:
         writer.write_system(plan.system)
@@ -301,13 +492,13 @@ def _choose_style(plan: EditPlan, layout: FormatLayout, style: BreakpointStyle |
 
 
 class _EditWriter:
-    def __init__(self, outline: RequestOutline, style: BreakpointStyle) -> None:
+    def __init__(self, outline: _RequestOutline, style: BreakpointStyle) -> None:
         self.outline = outline
         self.patch = Patch()
         self._data = outline.data
         self._layout = outline.layout
         self._style = style
-        self._blocks = BlockListWriter(outline, self.patch, style)
+        self._blocks = _BlockListWriter(outline, self.patch, style)
 
     def write_parameters(self, owner: ObjectMembers, tree: ParameterTree, path: FieldPath = ()) -> None:
         layout = self._layout
@@ -348,7 +539,7 @@ class _EditWriter:
 
     def _reorder_tools(
         self,
-        slots: Sequence[ToolSlot],
+        slots: Sequence[_ToolSlot],
         order: Sequence[int],
         breakpoints: Mapping[int, CacheBreakpoint | RemoveBreakpoint],
     ) -> None:
@@ -360,7 +551,7 @@ class _EditWriter:
                 raise BadEdit("cannot take the place of a tool in another list", path=("tools", index))
             tool_patch = Patch()
             if cache_breakpoint is not None:
-                tool_writer = BlockListWriter(self.outline, tool_patch, self._style)
+                tool_writer = _BlockListWriter(self.outline, tool_patch, self._style)
                 tool_writer.write_breakpoint(tool.tools, tool.tool_index, cache_breakpoint, ("tools", index))
             if tool is slot:
                 self.patch.include(tool_patch)
@@ -373,7 +564,7 @@ class _EditWriter:
 
     def write_system(self, edits: BlockListEdits) -> None:
         block_list = self.outline.system()
-        if self._layout.system_is_text and block_list.form in (ListForm.STRING, ListForm.ABSENT):
+        if self._layout.system_is_text and block_list.form in (_ListForm.STRING, _ListForm.ABSENT):
             self._write_plain_system_prompt(block_list, edits)
         else:
             self._blocks.write_blocks(block_list, edits, "")
@@ -381,7 +572,7 @@ class _EditWriter:
     def write_messages(self, plan: EditPlan) -> None:
         block_list = self.outline.messages()
         added = {index: self._new_messages_json(new) for index, new in plan.inserted_messages.items() if new}
-        if block_list.form is ListForm.STRING and not plan.dropped_messages:
+        if block_list.form is _ListForm.STRING and not plan.dropped_messages:
             self._write_string_message(block_list, plan.messages.get(0, BlockListEdits(("messages", 0))), added)
             return
         for index, edits in sorted(plan.messages.items()):
@@ -458,7 +649,7 @@ class _EditWriter:
         return span is not None and span.read(self._data) != b"null"
 
     def _write_string_message(
-        self, block_list: BlockList, edits: BlockListEdits, added: dict[int, list[bytes]]
+        self, block_list: _BlockList, edits: BlockListEdits, added: dict[int, list[bytes]]
     ) -> None:
         """Edit messages that are a plain string, turning it into a list only if needed."""
         content = self.outline.content_of_string(block_list)
@@ -472,7 +663,7 @@ class _EditWriter:
         self._blocks.write_blocks(content, edits, "user")
         self.patch.replace(literal.end, literal.end, b"}" + last + b"]")
 
-    def _write_plain_system_prompt(self, block_list: BlockList, edits: BlockListEdits) -> None:
+    def _write_plain_system_prompt(self, block_list: _BlockList, edits: BlockListEdits) -> None:
         """Edit a system prompt that can only be a string. Insertions are separated by blank lines."""
         edits.check(len(block_list.blocks))
         if edits.breakpoints:
