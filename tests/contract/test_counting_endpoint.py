@@ -13,8 +13,8 @@ from foveate.model import Format
 from foveate.tokens import Backend, ConnectedCounter, CounterOptions
 from foveate.tokens.counter import RequestCount
 from foveate.tokens.remote.endpoints import TokenizeServer
+from foveate.tokens.remote.model_servers import TokenizeCounter
 from foveate.tokens.remote.providers import AnthropicCounter
-from foveate.tokens.remote.tokenize import TokenizeCounter
 from tests.support.servers.llama import LlamaServer
 
 TIMEOUT_MS = 20_000

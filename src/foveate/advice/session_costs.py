@@ -18,9 +18,9 @@ from foveate.replay.recording import RecordedCall, Recording, RecordingSource
 from foveate.replay.run import drop_unpriced_tiers, infer_hidden_tokens
 from foveate.replay.simulator.editing_run import context_window_tokens
 from foveate.replay.simulator.history_edits import ResultTruncation
+from foveate.replay.simulator.policy_runs import GatewayRun, start_gateway_runs
 from foveate.replay.simulator.prompts import rules_at
 from foveate.replay.simulator.reconstruct import ReconstructedCall, reconstruct_calls
-from foveate.replay.simulator.runs import GatewayRun, start_gateway_runs
 
 
 class Period(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 from foveate import formats
 from foveate.chat.requests import ModelTarget
 from foveate.errors import MalformedRequest
-from foveate.formats.json_text.lenient import parse_object_leniently
+from foveate.formats.json_text.lenient_parse import parse_object_leniently
 from foveate.formats.json_text.parse import as_dict, as_list, as_text
 from foveate.formats.response.event_streams import SseSplitter, StreamEvent
 from foveate.formats.response.streaming import StreamError

@@ -12,7 +12,7 @@ from foveate.http import JsonClient
 from foveate.model import TokenCount
 from foveate.tokens.offline_counters import CounterOptions, find_vocabulary
 from foveate.tokens.remote.endpoints import TokenizeServer
-from foveate.tokens.remote.tokenize import TokenizeCounter
+from foveate.tokens.remote.model_servers import TokenizeCounter
 from foveate.tokens.tokenizers.bpe import split_into_tokens
 
 _TIMEOUT_SECONDS = 5.0

@@ -210,7 +210,7 @@ async def _describe_tokenizing(upstream: "Upstream", proxies: "ProxyRules") -> s
     """Ask for the tokens of one letter, which costs nothing."""
     from foveate.http import JsonClient
     from foveate.tokens.remote.endpoints import is_permanent_failure
-    from foveate.tokens.remote.tokenize import TokenizeCounter
+    from foveate.tokens.remote.model_servers import TokenizeCounter
 
     headers = {} if upstream.key is None else {"authorization": f"Bearer {upstream.key}"}
     async with JsonClient(timeout_seconds=_TOKENIZE_SECONDS, proxies=proxies) as client:

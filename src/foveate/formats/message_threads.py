@@ -16,7 +16,7 @@ import msgspec
 from foveate.errors import MalformedRequest
 from foveate.formats.json_text.duplicate_keys import check_unique_keys
 from foveate.formats.json_text.large_json import contains
-from foveate.formats.json_text.lenient import parse_fields_leniently
+from foveate.formats.json_text.lenient_parse import parse_fields_leniently
 from foveate.formats.json_text.offsets import (
     ByteSpan,
     ObjectMembers,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from foveate.errors import BadOption
-from foveate.memory.files import NOTE_SUFFIXES, InvalidUtf8, decode_text
+from foveate.memory.note_files import NOTE_SUFFIXES, InvalidUtf8, decode_text
 from foveate.memory.parsing import parse_notes
 from foveate.memory.privacy import Gate
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Self
 from foveate.budget.sections import check_token_limit
 from foveate.errors import BadOption, MissingExtra
 from foveate.extras import check_search
-from foveate.memory.files import Problem
-from foveate.memory.library import Changes, Library, LibraryState
 from foveate.memory.nodes import MIN_SHORT_ID_CHARS, Forest, Node, checklist_items, with_checklist_items
+from foveate.memory.note_files import Problem
+from foveate.memory.note_library import Changes, Library, LibraryState
 from foveate.memory.privacy import Gate
 from foveate.memory.queries import Query, active_projects, filter_nodes, is_project, recent_tasks
 from foveate.memory.search.words import split_words

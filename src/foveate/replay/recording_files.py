@@ -25,7 +25,7 @@ from foveate.errors import UnreadableInput
 from foveate.model import Format
 from foveate.replay.readers.claude_code import read_claude_code
 from foveate.replay.readers.codex import read_codex
-from foveate.replay.readers.detect import DetectedFormat, detect_recording_format
+from foveate.replay.readers.format_detection import DetectedFormat, detect_recording_format
 from foveate.replay.readers.gemini_cli import read_gemini_cli
 from foveate.replay.readers.log_file import LogFile, strip_suffixes
 from foveate.replay.readers.message_lists import read_message_lists

@@ -49,6 +49,7 @@ from foveate.replay.simulator.editing_run import (
     context_window_tokens,
 )
 from foveate.replay.simulator.message_sizes import MessageSizer
+from foveate.replay.simulator.policy_runs import PolicyRun, start_runs
 from foveate.replay.simulator.prompts import rules_at
 from foveate.replay.simulator.reconstruct import (
     ReconstructedCall,
@@ -56,7 +57,6 @@ from foveate.replay.simulator.reconstruct import (
     convert_to_model,
     reconstruct_calls,
 )
-from foveate.replay.simulator.runs import PolicyRun, start_runs
 from foveate.replay.worker_pool import choose_processes, make_batches, open_worker_pool
 
 # Maximum relative difference from the recorded total.

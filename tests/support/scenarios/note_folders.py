@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from foveate.memory.library import Library
 from foveate.memory.nodes import Node
+from foveate.memory.note_library import Library
 from foveate.memory.privacy import Gate
 
 _NOBODY = 65534

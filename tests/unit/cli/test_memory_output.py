@@ -7,8 +7,8 @@ import pytest
 from foveate import count
 from foveate.cli.memory import node_lines, node_object, outline_lines, outline_object, view_object, view_summary
 from foveate.cli.shared.console import Display
-from foveate.memory.library import Library
 from foveate.memory.nodes import Node
+from foveate.memory.note_library import Library
 from foveate.memory.privacy import Gate
 from foveate.memory.views.view import DetailLevel, View, ViewNode
 from foveate.model import TokenCount

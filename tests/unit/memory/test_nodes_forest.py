@@ -1,7 +1,7 @@
 from pathlib import Path
 
-from foveate.memory.library import Library
 from foveate.memory.nodes import SHORT_FILE_CHARS, Forest, build_columns
+from foveate.memory.note_library import Library
 from tests.support.scenarios.note_folders import load_library, wait_until_settled, write_files
 
 TREE = "Text\n* One\nabc\n** Two\n*** Three\n** Four\n* Five\n"

@@ -30,8 +30,8 @@ from foveate.tokens.remote.endpoints import (
     Unsupported,
     shared_endpoint_registry,
 )
+from foveate.tokens.remote.model_servers import TokenizeCounter
 from foveate.tokens.remote.providers import AnthropicCounter, GeminiCounter, OpenAICounter
-from foveate.tokens.remote.tokenize import TokenizeCounter
 
 _LOG = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from foveate.errors import MalformedRequest
-from foveate.formats.json_text.lenient import parse_object_leniently
+from foveate.formats.json_text.lenient_parse import parse_object_leniently
 from foveate.formats.json_text.parse import (
     as_dict,
     as_list,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from foveate.errors import MalformedRequest
-from foveate.formats.json_text.lenient import parse_object_leniently
+from foveate.formats.json_text.lenient_parse import parse_object_leniently
 from foveate.formats.json_text.parse import as_text
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # larger events are forwarded without being parsed

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foveate.errors import MalformedRequest
-from foveate.formats.json_text.lenient import (
+from foveate.formats.json_text.lenient_parse import (
     parse_inner_fields_leniently,
     parse_items_leniently,
     parse_json_leniently,

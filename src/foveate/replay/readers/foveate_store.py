@@ -7,7 +7,7 @@ from decimal import Decimal
 from foveate.cost.ledger import Charge
 from foveate.errors import MalformedRequest
 from foveate.model import Format
-from foveate.replay.readers.detect import read_fields
+from foveate.replay.readers.format_detection import read_fields
 from foveate.replay.readers.request_logs import LoggedConversations, LoggedRequest
 from foveate.replay.recording import (
     MissingPart,

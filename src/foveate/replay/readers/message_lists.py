@@ -11,7 +11,7 @@ from foveate import formats
 from foveate.errors import MalformedRequest
 from foveate.formats.json_text.parse import as_text, parse_json, to_json
 from foveate.model import Format
-from foveate.replay.readers.detect import Fields, read_fields, read_items, read_text
+from foveate.replay.readers.format_detection import Fields, read_fields, read_items, read_text
 from foveate.replay.readers.log_file import LogFile, describe_problem
 from foveate.replay.readers.message_tree import MessageTree, find_breakpoint_ttl, read_role
 from foveate.replay.recording import (

@@ -15,7 +15,7 @@ from foveate import formats
 from foveate.errors import MalformedRequest
 from foveate.formats.json_text.parse import parse_json
 from foveate.model import Format, Usage
-from foveate.replay.readers.detect import Fields, read_fields, read_items, read_text
+from foveate.replay.readers.format_detection import Fields, read_fields, read_items, read_text
 from foveate.replay.readers.log_file import LogFile, describe_problem, parse_time
 from foveate.replay.readers.request_logs import LoggedConversations, LoggedRequest, extract_message
 from foveate.replay.recording import MissingPart, RecordedCall, Recording, RecordingSource

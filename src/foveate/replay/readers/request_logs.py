@@ -20,7 +20,14 @@ from foveate.errors import MalformedRequest
 from foveate.formats.json_text.parse import as_dict, as_text, parse_json, to_json
 from foveate.formats.response.usage import tokens_or_zero
 from foveate.model import CacheUsage, Format, Usage
-from foveate.replay.readers.detect import BODY_FIELDS, Fields, list_rows, read_fields, read_items, read_text
+from foveate.replay.readers.format_detection import (
+    BODY_FIELDS,
+    Fields,
+    list_rows,
+    read_fields,
+    read_items,
+    read_text,
+)
 from foveate.replay.readers.log_file import LogFile, describe_problem, parse_time
 from foveate.replay.readers.message_lists import find_missing_preamble
 from foveate.replay.readers.message_tree import MessageTree, find_breakpoint_ttl

@@ -19,6 +19,7 @@ from foveate.tokens.remote.endpoints import (
     Unsupported,
     shared_endpoint_registry,
 )
+from foveate.tokens.remote.model_servers import TokenizeCounter
 from foveate.tokens.remote.providers import (
     ANTHROPIC_URL,
     GEMINI_URL,
@@ -27,7 +28,6 @@ from foveate.tokens.remote.providers import (
     GeminiCounter,
     OpenAICounter,
 )
-from foveate.tokens.remote.tokenize import TokenizeCounter
 
 Result = TypeVar("Result")
 

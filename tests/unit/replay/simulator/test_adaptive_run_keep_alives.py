@@ -9,9 +9,9 @@ from foveate.model import CacheUsage
 from foveate.replay.recording import Recording
 from foveate.replay.simulator.adaptive_run import AdaptiveRun
 from foveate.replay.simulator.editing_run import NO_EDITS, EditingMoment, EditingRun, HistoryEdits
+from foveate.replay.simulator.policy_runs import start_gateway_runs
 from foveate.replay.simulator.prompts import AbbreviatedPrompts
 from foveate.replay.simulator.reconstruct import reconstruct_calls
-from foveate.replay.simulator.runs import start_gateway_runs
 from tests.support.scenarios.recorded_sessions import PlannedTurn, make_recording
 
 KEEPS_ALIVE = AgentOptions(keep_alive=KeepAliveOptions(enabled=True))

@@ -15,7 +15,7 @@ from foveate.tokens import Backend, ConnectedCounter, CounterOptions, drop_cache
 from foveate.tokens.offline_counters import counter_for
 from foveate.tokens.remote.counter import FallbackCounter
 from foveate.tokens.remote.endpoints import CountQuery, EndpointRegistry, Unsupported
-from foveate.tokens.remote.tokenize import TokenizeCounter
+from foveate.tokens.remote.model_servers import TokenizeCounter
 from tests.support.servers.counting_apis import (
     Behaviour,
     always_reply,

@@ -17,8 +17,8 @@ from foveate.tokens import Backend, ConnectedCounter, CounterOptions
 from foveate.tokens.offline_counters import counter_for
 from foveate.tokens.remote.counter import FallbackCounter
 from foveate.tokens.remote.endpoints import CountQuery, EndpointRegistry, shared_endpoint_registry
+from foveate.tokens.remote.model_servers import TokenizeCounter
 from foveate.tokens.remote.providers import ANTHROPIC_URL, AnthropicCounter
-from foveate.tokens.remote.tokenize import TokenizeCounter
 from tests.support.servers.counting_apis import (
     always_reply,
     anthropic_api,

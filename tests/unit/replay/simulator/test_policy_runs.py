@@ -20,9 +20,9 @@ from foveate.prompt_cache.rules import rules_for
 from foveate.prompt_cache.simulator import SimulatedCache
 from foveate.replay.outcomes import CostSum, Policy, parse_policies
 from foveate.replay.run import ReplayOptions, replay_recording
+from foveate.replay.simulator.policy_runs import start_runs
 from foveate.replay.simulator.prompts import build_prompt, build_tail
 from foveate.replay.simulator.reconstruct import ReconstructedCall, reconstruct_calls
-from foveate.replay.simulator.runs import start_runs
 from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.recorded_sessions import MODEL, PlannedTurn, make_recording
 from tests.support.strategies.planned_turns import turn_lists

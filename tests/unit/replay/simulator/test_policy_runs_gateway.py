@@ -11,8 +11,8 @@ from foveate.model import CacheUsage
 from foveate.replay.outcomes import Policy
 from foveate.replay.recording import Recording
 from foveate.replay.simulator.editing_run import SimulatedCall
+from foveate.replay.simulator.policy_runs import start_gateway_runs, start_runs
 from foveate.replay.simulator.reconstruct import reconstruct_calls
-from foveate.replay.simulator.runs import start_gateway_runs, start_runs
 from tests.support.harness.example_limits import limit_examples
 from tests.support.scenarios.recorded_sessions import PlannedTurn, make_recording
 from tests.support.strategies.planned_turns import turn_lists

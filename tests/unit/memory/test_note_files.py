@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.memory.files import Problem, WalkResult, find_files, make_roots
+from foveate.memory.note_files import Problem, WalkResult, find_files, make_roots
 from tests.support.scenarios.note_folders import folder_for_everybody, without_privileges, write_files
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foveate.memory.library import Library
+from foveate.memory.note_library import Library
 from tests.support.scenarios.note_folders import (
     all_nodes,
     load_library,

@@ -14,7 +14,8 @@ from typing import Self
 from blake3 import blake3
 
 from foveate.errors import BadOption, UnreadableInput
-from foveate.memory.files import (
+from foveate.memory.nodes import Node, NoteDocument, RejectedId, build_nodes, claimed_ids
+from foveate.memory.note_files import (
     FileState,
     FoundFile,
     InvalidUtf8,
@@ -27,7 +28,6 @@ from foveate.memory.files import (
     read_stable,
     to_printable,
 )
-from foveate.memory.nodes import Node, NoteDocument, RejectedId, build_nodes, claimed_ids
 from foveate.memory.parsing import parse_notes
 from foveate.memory.privacy import Gate, PublicOutline
 from foveate.paths import StrPath, expand_path

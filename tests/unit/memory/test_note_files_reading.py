@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from foveate.errors import UnreadableInput
-from foveate.memory.files import FileState, InvalidUtf8, decode_text, is_settled, read_stable
+from foveate.memory.note_files import FileState, InvalidUtf8, decode_text, is_settled, read_stable
 from tests.support.scenarios.note_folders import load_library, opened_files, write_files
 
 SECOND_NS = 1_000_000_000

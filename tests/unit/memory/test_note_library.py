@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from foveate.errors import BadOption, UnreadableInput
-from foveate.memory.library import Library
+from foveate.memory.note_library import Library
 from foveate.memory.privacy import Gate
 from tests.support.scenarios.note_folders import (
     all_nodes,
