@@ -265,17 +265,28 @@ def _find_scanner(agent: RecordingSource) -> "Callable[[Path], ScannedLog]":
     """The function that scans the logs of an agent. Only the reader of that agent is imported."""
     match agent:
         case RecordingSource.CLAUDE_CODE:
-            from foveate.replay.readers.claude_code import scan_claude_code as scan
+            from foveate.replay.readers.claude_code import scan_claude_code
+
+            return scan_claude_code
         case RecordingSource.CODEX:
-            from foveate.replay.readers.codex import scan_codex as scan
+            from foveate.replay.readers.codex import scan_codex
+
+            return scan_codex
         case RecordingSource.GEMINI_CLI:
-            from foveate.replay.readers.gemini_cli import scan_gemini_cli as scan
+            from foveate.replay.readers.gemini_cli import scan_gemini_cli
+
+            return scan_gemini_cli
         case RecordingSource.QWEN_CODE:
-            from foveate.replay.readers.qwen_code import scan_qwen_code as scan
+            from foveate.replay.readers.qwen_code import scan_qwen_code
+
+            return scan_qwen_code
         case RecordingSource.PI:
-            from foveate.replay.readers.pi import scan_pi as scan
+            from foveate.replay.readers.pi import scan_pi
+
+            return scan_pi
         case RecordingSource.OPENCODE:
-            from foveate.replay.readers.opencode import scan_opencode as scan
+            from foveate.replay.readers.opencode import scan_opencode
+
+            return scan_opencode
         case _:
             raise ValueError(f"there is no scan of the logs of {agent}")
-    return scan
