@@ -22,9 +22,9 @@ from foveate.advice.candidates import (
     list_combinations,
     merge_changes,
 )
+from foveate.advice.cost_breakdown import CostBreakdown
 from foveate.advice.session_costs import (
     CallCharge,
-    CostBreakdown,
     Period,
     RecordingCharges,
     SimulatedCost,

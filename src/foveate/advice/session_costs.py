@@ -1,13 +1,18 @@
 """The cost of one recorded session: its charges, where they come from, and simulated configurations."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import NamedTuple
 
-from foveate.advice.call_rates import input_rates, output_dollars, price_step_excess
-from foveate.advice.context_costs import ContextCosts, ContextPart, PartCost
-from foveate.advice.miss_costs import MissCost, MissCosts
+from foveate.advice.cost_breakdown import (
+    ContextCosts,
+    CostBreakdown,
+    MissCosts,
+    input_rates,
+    output_dollars,
+    price_step_excess,
+)
 from foveate.compaction.tool_results import TOOL_RESULT_MAX_PCT
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.rates import EXACT, ZERO
@@ -130,26 +135,6 @@ class SimulatedCost:
             compactions=self.compactions + other.compactions,
             keep_alives=self.keep_alives + other.keep_alives,
         )
-
-
-@dataclass(slots=True, kw_only=True)
-class CostBreakdown:
-    """Where the money went. `tier_calls` exceeded a price tier, which cost `tier_dollars` more."""
-
-    dollars: float = 0.0
-    parts: dict[ContextPart, PartCost] = field(default_factory=dict)
-    misses: dict[str, MissCost] = field(default_factory=dict)
-    tier_calls: int = 0
-    tier_dollars: float = 0.0
-
-    def add(self, other: "CostBreakdown") -> None:
-        self.dollars += other.dollars
-        for part, cost in other.parts.items():
-            self.parts.setdefault(part, PartCost()).add(cost)
-        for cause, miss in other.misses.items():
-            self.misses.setdefault(cause, MissCost()).add(miss)
-        self.tier_calls += other.tier_calls
-        self.tier_dollars += other.tier_dollars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

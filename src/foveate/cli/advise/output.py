@@ -6,8 +6,14 @@ from decimal import Decimal
 
 from foveate.advice.advise import Advice, Simulation, Spend, SpendReport
 from foveate.advice.candidates import MIN_SHARE, CandidateResult, merge_changes, to_inline_yaml, to_yaml
-from foveate.advice.context_costs import OLD_REQUESTS, ContextPart, PartCost, PartKind
-from foveate.advice.miss_costs import MissCost, describe_recorded_cause
+from foveate.advice.cost_breakdown import (
+    OLD_REQUESTS,
+    ContextPart,
+    MissCost,
+    PartCost,
+    PartKind,
+    describe_recorded_cause,
+)
 from foveate.advice.session_costs import SimulatedCost
 from foveate.cli.shared.console import Display
 from foveate.cli.shared.tables import Column, Fit, format_table, wrap_text

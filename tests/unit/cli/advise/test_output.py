@@ -5,9 +5,8 @@ from decimal import Decimal
 
 from foveate.advice.advise import Advice, Simulation, Spend, SpendReport
 from foveate.advice.candidates import Candidate, CandidateResult, CombinationResult, Mechanism
-from foveate.advice.context_costs import ContextPart, PartCost, PartKind
-from foveate.advice.miss_costs import MissCost
-from foveate.advice.session_costs import CostBreakdown, SimulatedCost
+from foveate.advice.cost_breakdown import ContextPart, CostBreakdown, MissCost, PartCost, PartKind
+from foveate.advice.session_costs import SimulatedCost
 from foveate.cli.advise.output import AdviceFormatter, advice_object
 from foveate.cli.shared.console import Display
 

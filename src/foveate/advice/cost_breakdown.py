@@ -1,26 +1,40 @@
-"""What each part of the context cost: every token of every request, at the price that it was charged.
+"""Where the money of recorded calls went: the parts of the context, cache misses and price tiers.
 
 A provider reads a prompt from the cache up to some token, writes what follows, and charges the rest as uncached
 input. So the price of a token follows from its position. A session of 2,000 requests carries its first tool
 result 2,000 times; the price of a range of pieces is therefore kept as a difference array, which takes the same
 time for a request whatever its length.
+
+The causes of misses are those that the gateway reports. A recording shows less than a request, though: if a
+call read less than its messages explain, only its usage tells from where on the prompt was different.
 """
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
 from typing import NamedTuple
 
-from foveate.advice.call_rates import InputRates
 from foveate.compaction.staleness import ToolKind, ToolUse, describe_call
-from foveate.model import CacheUsage, Format, Message, Part, Text, Thinking, ToolCall, ToolResult
+from foveate.cost.pricing.rates import TokenKind
+from foveate.model import Area, CacheUsage, Format, Message, Part, Text, Thinking, ToolCall, ToolResult
+from foveate.prompt_cache.misses.causes import MissCause, describe_cause
+from foveate.prompt_cache.misses.explain import NoMiss, explain_miss
+from foveate.prompt_cache.misses.snapshot import RequestSnapshot
+from foveate.prompt_cache.prompt.parameters import CacheParameter
+from foveate.prompt_cache.rules import CachingMode
+from foveate.replay.outcomes import CallRates
 from foveate.replay.simulator.history_edits import MessageReader
 from foveate.replay.simulator.message_sizes import divide_tokens
-from foveate.replay.simulator.prompts import HistoryNode
-from foveate.replay.simulator.reconstruct import ReconstructedCall
+from foveate.replay.simulator.prompts import HistoryNode, build_prompt, build_tail, with_breakpoints
+from foveate.replay.simulator.reconstruct import (
+    ReconstructedCall,
+    UsageFinding,
+    recorded_breakpoints,
+    tolerance_tokens,
+)
 
 OLD_REQUESTS = 20
 """A tool result is old if it was first sent this many requests ago."""
@@ -29,6 +43,72 @@ OLD_REQUESTS = 20
 _MAX_OPEN_HISTORIES = 16
 _CHARGED_COLUMNS = ("read", "written", "uncached")
 _SYSTEM_ROLES = frozenset(("system", "developer"))
+PREAMBLE_CHANGED = "preamble_changed"
+_OWN_DESCRIPTIONS = {
+    PREAMBLE_CHANGED: "the system prompt or a tool changed, as the usage shows",
+    MissCause.UNEXPLAINED: "not in the log: a changed system prompt or tool, or an eviction",
+    MissCause.OTHER_CONVERSATION: "the client started a new conversation, or compacted it",
+}
+# As in `explain_miss`: reading this share of what was cached is not a miss.
+_MIN_READ_SHARE = 0.8
+
+
+class InputRates(NamedTuple):
+    """Dollars per input token of a call, by how the cache was used."""
+
+    read: float
+    written_1h: float
+    written_5m: float
+    uncached: float
+
+    def dollars(self, usage: CacheUsage) -> float:
+        return self.read * usage.read + self.fresh_dollars(usage)
+
+    def fresh_dollars(self, usage: CacheUsage) -> float:
+        """The cost of everything that was not read from the cache."""
+        return (
+            self.written_1h * usage.written_1h
+            + self.written_5m * usage.written_5m
+            + self.uncached * usage.uncached
+        )
+
+
+def input_rates(rates: CallRates, input_tokens: int) -> InputRates:
+    """The rates of a call with this many input tokens. Writes without a rate are those of a free cache."""
+    uncached = _rate(rates, TokenKind.UNCACHED, input_tokens, 0.0)
+    return InputRates(
+        read=_rate(rates, TokenKind.READ, input_tokens, uncached),
+        written_1h=_rate(rates, TokenKind.WRITTEN_1H, input_tokens, uncached),
+        written_5m=_rate(rates, TokenKind.WRITTEN_5M, input_tokens, uncached),
+        uncached=uncached,
+    )
+
+
+def output_dollars(rates: CallRates, input_tokens: int, output_tokens: int, reasoning_tokens: int) -> float:
+    output = _rate(rates, TokenKind.OUTPUT, input_tokens, 0.0)
+    reasoning = min(reasoning_tokens, output_tokens)
+    reasoning_rate = _rate(rates, TokenKind.REASONING, input_tokens, output)
+    return output * (output_tokens - reasoning) + reasoning_rate * reasoning
+
+
+def price_step_excess(
+    rates: CallRates, usage: CacheUsage, output_tokens: int, reasoning_tokens: int
+) -> float | None:
+    """What a call cost more than at the lowest price tier; None if its input is within that."""
+    size = usage.input_tokens
+    if not rates.price_steps or size <= rates.price_steps[0]:
+        return None
+    actual, lowest = (
+        input_rates(rates, tokens).dollars(usage)
+        + output_dollars(rates, tokens, output_tokens, reasoning_tokens)
+        for tokens in (size, 0)
+    )
+    return actual - lowest
+
+
+def _rate(rates: CallRates, kind: TokenKind, input_tokens: int, default: float) -> float:
+    rate = rates.rates.by_kind.get(kind)
+    return float(rate.at(input_tokens)) if rate is not None else default
 
 
 class PartKind(StrEnum):
@@ -258,3 +338,117 @@ def _divide_message(node: HistoryNode, message: Message) -> list[tuple[Part, int
         return [(Text(""), node.tokens)]
     sizes = divide_tokens(node.tokens, [len(str(part)) for part in message.parts])
     return list(zip(message.parts, sizes, strict=True))
+
+
+def describe_recorded_cause(cause: str) -> str:
+    return _OWN_DESCRIPTIONS.get(cause) or describe_cause(cause)
+
+
+@dataclass(slots=True)
+class MissCost:
+    misses: int = 0
+    tokens: int = 0
+    dollars: float = 0.0
+
+    def add(self, other: "MissCost") -> None:
+        self.misses += other.misses
+        self.tokens += other.tokens
+        self.dollars += other.dollars
+
+
+class MissCosts:
+    """Sums the cost of cache misses by cause, for the calls of one recording in order.
+
+    A miss costs the difference between what its tokens were charged at and the price of reading them.
+    """
+
+    def __init__(self, api_format: Format) -> None:
+        self.by_cause: dict[str, MissCost] = {}
+        self._api_format = api_format
+        self._previous: dict[str, tuple[ReconstructedCall, CacheUsage]] = {}
+
+    def add_call(self, call: ReconstructedCall, usage: CacheUsage, rates: InputRates) -> None:
+        previous = self._previous.get(call.call.conversation)
+        self._previous[call.call.conversation] = call, usage
+        if previous is None or call.rules.caching is CachingMode.NONE:
+            return
+        found = self._find_miss(*previous, call, usage)
+        if found is None:
+            return
+        cause, lost_tokens = found
+        fresh_tokens = usage.input_tokens - usage.read
+        lost_tokens = min(lost_tokens, fresh_tokens)
+        if lost_tokens <= 0:
+            return
+        fresh_rate = rates.fresh_dollars(usage) / fresh_tokens
+        dollars = lost_tokens * max(fresh_rate - rates.read, 0.0)
+        self.by_cause.setdefault(cause, MissCost()).add(MissCost(misses=1, tokens=lost_tokens, dollars=dollars))
+
+    def _find_miss(
+        self,
+        previous: ReconstructedCall,
+        previous_usage: CacheUsage,
+        call: ReconstructedCall,
+        usage: CacheUsage,
+    ) -> tuple[str, int] | None:
+        if call.finding is UsageFinding.PREFIX_CHANGED:
+            tolerance = tolerance_tokens(usage, call.rules)
+            is_in_preamble = tolerance < usage.read < call.preamble.tokens - tolerance
+            cause = PREAMBLE_CHANGED if is_in_preamble else MissCause.UNEXPLAINED
+            return cause, call.expected.read - usage.read
+        cached_tokens = (
+            previous_usage.input_tokens
+            if call.rules.caching is not CachingMode.BREAKPOINTS
+            else previous_usage.input_tokens - previous_usage.uncached
+        )
+        if usage.read >= _MIN_READ_SHARE * min(cached_tokens, usage.input_tokens):
+            return None
+        gap_seconds = call.call.at - previous.call.at if call.call.at and previous.call.at else None
+        explained = explain_miss(
+            self._take_snapshot(previous),
+            self._take_snapshot(call),
+            call.rules,
+            gap_seconds=gap_seconds,
+            usage=usage,
+        )
+        return None if isinstance(explained, NoMiss) else (explained.cause, explained.lost_tokens)
+
+    def _take_snapshot(self, call: ReconstructedCall) -> RequestSnapshot:
+        tail = build_tail(call.preamble, call.last_node, lookback_positions=call.rules.lookback_positions)
+        prompt = build_prompt(tail, call.full_nodes)
+        roles = {
+            piece.place.index: node.role
+            for node in call.last_node.path()
+            for piece in node.pieces
+            if piece.place is not None
+        }
+        thinking = CacheParameter(
+            name="thinking", area=Area.MESSAGES, json_text='"enabled"' if call.call.has_thinking else ""
+        )
+        return RequestSnapshot(
+            format=self._api_format,
+            prompt=with_breakpoints(prompt, recorded_breakpoints(call, prompt)),
+            cache_parameters=(thinking,),
+            roles=tuple(roles.get(index, "") for index in range(max(roles, default=-1) + 1)) or ("",),
+            lengths_bytes=(0,) * len(prompt.pieces),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class CostBreakdown:
+    """Where the money went. `tier_calls` exceeded a price tier, which cost `tier_dollars` more."""
+
+    dollars: float = 0.0
+    parts: dict[ContextPart, PartCost] = field(default_factory=dict)
+    misses: dict[str, MissCost] = field(default_factory=dict)
+    tier_calls: int = 0
+    tier_dollars: float = 0.0
+
+    def add(self, other: "CostBreakdown") -> None:
+        self.dollars += other.dollars
+        for part, cost in other.parts.items():
+            self.parts.setdefault(part, PartCost()).add(cost)
+        for cause, miss in other.misses.items():
+            self.misses.setdefault(cause, MissCost()).add(miss)
+        self.tier_calls += other.tier_calls
+        self.tier_dollars += other.tier_dollars

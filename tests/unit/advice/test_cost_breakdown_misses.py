@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from foveate.advice.call_rates import InputRates
-from foveate.advice.miss_costs import MissCost, MissCosts, describe_recorded_cause
+from foveate.advice.cost_breakdown import InputRates, MissCost, MissCosts, describe_recorded_cause
 from foveate.prompt_cache.misses.causes import MissCause
 from foveate.replay.recording import Recording
 from foveate.replay.simulator.reconstruct import reconstruct_calls

@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.advice.call_rates import input_rates, output_dollars, price_step_excess
+from foveate.advice.cost_breakdown import input_rates, output_dollars, price_step_excess
 from foveate.cost.pricing.rates import PriceSource, Rate, Rates, RateTier, TokenKind
 from foveate.formats.response.usage import BillableUnit
 from foveate.model import CacheUsage

@@ -7,8 +7,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from foveate.advice.call_rates import InputRates
-from foveate.advice.context_costs import OLD_REQUESTS, ContextCosts, ContextPart, PartCost, PartKind
+from foveate.advice.cost_breakdown import (
+    OLD_REQUESTS,
+    ContextCosts,
+    ContextPart,
+    InputRates,
+    PartCost,
+    PartKind,
+)
 from foveate.model import CacheUsage, Format
 from foveate.replay.recording import RecordedCall, RecordedMessage, Recording
 from foveate.replay.simulator.reconstruct import ReconstructedCall, reconstruct_calls
