@@ -7,8 +7,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from foveate.agents.catalog import COMMON_VARIABLES, Agent
+from foveate.agents.installation import CODEX_PROVIDERS, ENVIRONMENT, ConfiguredUrl, is_same_server
 from foveate.agents.run_prefix import NO_RUN, RunPrefix
-from foveate.agents.user_settings import CODEX_PROVIDERS, ENVIRONMENT, ConfiguredUrl, is_same_server
 from foveate.errors import BadOption
 
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")

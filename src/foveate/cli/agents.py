@@ -15,7 +15,7 @@ from foveate.cli.shared.options import ConfigFile, find_config_file
 from foveate.errors import NothingKept
 
 if TYPE_CHECKING:
-    from foveate.agents.installed import InstalledAgent
+    from foveate.agents.installation import InstalledAgent
     from foveate.store import Store
 
 
@@ -32,7 +32,7 @@ def command(
     """
     with report_errors(as_json=json):
         from foveate.agents.catalog import AGENTS
-        from foveate.agents.installed import find_installed
+        from foveate.agents.installation import find_installed
         from foveate.cli.run.gateway import load_configured_gateway
         from foveate.cli.store import run_in_store
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from foveate.agents.catalog import Agent
-from foveate.agents.installed import find_installed
+from foveate.agents.installation import ConfiguredUrl, find_installed
 from foveate.agents.launch import can_replace
-from foveate.agents.user_settings import ConfiguredUrl
 from foveate.doctor.findings import Finding, failed_finding, ok_finding, warning_finding
 from foveate.errors import CannotListen, FoveateError
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from foveate.agents.catalog import AGENTS, agent_words, find_agent
+from foveate.agents.installation import ConfiguredUrl
 from foveate.agents.launch import LaunchPlan, plan_launch
-from foveate.agents.user_settings import ConfiguredUrl
 from foveate.errors import BadOption
 
 GATEWAY = "http://127.0.0.1:8090"

@@ -166,8 +166,8 @@ def _make_plan(
     environment: Mapping[str, str],
     configured: "ConfiguredGateway",
 ) -> "LaunchPlan":
+    from foveate.agents.installation import find_configured_urls, find_direct_access, find_missing_settings
     from foveate.agents.launch import plan_launch
-    from foveate.agents.user_settings import find_configured_urls, find_direct_access, find_missing_settings
 
     found = list(find_configured_urls(agent, environment, Path()))
     direct_access = [] if agent is None else list(find_direct_access(agent, environment, Path()))

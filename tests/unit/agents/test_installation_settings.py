@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foveate.agents.catalog import AGENTS, Agent, find_agent
-from foveate.agents.user_settings import (
+from foveate.agents.installation import (
     find_configured_urls,
     find_direct_access,
     find_missing_settings,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.agents.installed import InstalledAgent, find_installed
+from foveate.agents.installation import InstalledAgent, find_installed
 
 GATEWAY = "http://127.0.0.1:8090"
 

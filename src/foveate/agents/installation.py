@@ -1,15 +1,16 @@
-"""Base URLs in the environment and in the settings files of agents. Files are only read."""
+"""Agents on this machine: which are installed, and their base URLs and logins. Settings files are only read."""
 
 import json
 import os
 import re
+import shutil
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from foveate.agents.catalog import COMMON_VARIABLES, Agent, SettingsFile
+from foveate.agents.catalog import AGENTS, COMMON_VARIABLES, Agent, SettingsFile
 from foveate.config.effective import redact_url
 from foveate.config.yaml_parser import parse as parse_yaml
 from foveate.errors import BadSetting
@@ -34,6 +35,36 @@ class ConfiguredUrl:
     key: str
     url: str
     overrides_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledAgent:
+    """An agent on the search path, with the base URLs that are set for it.
+
+    `bypasses` are those that are not the gateway's, `pointed` those that are. `direct_access` says why it calls
+    its provider past any gateway.
+    """
+
+    agent: Agent
+    path: str
+    pointed: tuple[ConfiguredUrl, ...] = ()
+    bypasses: tuple[ConfiguredUrl, ...] = ()
+    direct_access: tuple[str, ...] = ()
+
+
+def find_installed(environment: Mapping[str, str], folder: Path, gateway_url: str) -> Iterator[InstalledAgent]:
+    """Yield the agents that are installed for a user who starts them in `folder`."""
+    for agent in AGENTS:
+        path = shutil.which(agent.command, path=environment.get("PATH"))
+        if path is None:
+            continue
+        urls = list(find_configured_urls(agent, environment, folder))
+        pointed = tuple(url for url in urls if is_same_server(url.url, gateway_url))
+        bypasses = tuple(url for url in urls if url not in pointed)
+        direct_access = tuple(find_direct_access(agent, environment, folder))
+        yield InstalledAgent(
+            agent=agent, path=path, pointed=pointed, bypasses=bypasses, direct_access=direct_access
+        )
 
 
 def find_configured_urls(
