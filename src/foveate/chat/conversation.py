@@ -5,15 +5,16 @@ Requests go through a gateway in the same process, without a server.
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import aclosing
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Set
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import reduce
 from uuid import uuid4
 
 from foveate import formats
 from foveate.budget.model_limits import DEFAULT_TOKENS, find_context_window
-from foveate.chat.costs import CallTotals, ChatObserver, is_main_call, sum_charges
 from foveate.chat.models import ChatConfig
 from foveate.chat.requests import (
     ChatTurn,
@@ -37,11 +38,15 @@ from foveate.chat.responses import (
 )
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
-from foveate.cost.ledger import Charge
+from foveate.cost.admission import Settlement, SettlementOutcome
+from foveate.cost.ledger import Category, Charge
+from foveate.cost.pricing.rates import EXACT, ZERO
 from foveate.engine.background.tracing import SUMMARY, break_down_window
 from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
+from foveate.engine.observer import NullObserver, SessionCacheMiss
 from foveate.engine.relay import ResponseChunk, ResponseEvent, ResponseFinished, ResponseStarted
+from foveate.engine.request import IncomingRequest, StepFailure
 from foveate.engine.steps.names import SECTIONS
 from foveate.engine.steps.overflow import compaction_candidate
 from foveate.errors import FoveateError
@@ -52,6 +57,15 @@ from foveate.gateway.response import build_error_response
 from foveate.model import InsertParts, Text, TokenCount, Usage
 from foveate.tokens.tokenizers.bpe import replace_surrogates
 
+# A charge is recorded within this time, or waits in the outbox.
+_CHARGE_TIMEOUT_SECONDS = 5.0
+_MAX_NOTES = 100
+_SETTLEMENT_TEXTS = {
+    SettlementOutcome.RECORDED: "recorded",
+    SettlementOutcome.ALREADY_RECORDED: "recorded already",
+    SettlementOutcome.WAITING: "waiting to be recorded",
+    SettlementOutcome.LOST: "lost",
+}
 _SECTION_REASON = re.compile(r"section ([^,]+),")
 MAX_TOKENS = 4096
 """Default maximum length of an answer."""
@@ -61,6 +75,133 @@ _MAX_OUTPUT_FRACTION = 4
 _PLACEHOLDER_TEXT = "Hello"
 _EVENT_STREAM = "text/event-stream"
 _LENGTH_STOP_REASONS = frozenset(("length", "max_tokens", "max_output_tokens"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTotals:
+    """Totals of calls. `dollars` covers calls with a known price; `unknown_calls` have none."""
+
+    model: str = ""
+    category: str = ""
+    calls: int = 0
+    prompt_tokens: int = 0
+    read_tokens: int = 0
+    completion_tokens: int = 0
+    dollars: Decimal = ZERO
+    unknown_calls: int = 0
+    partial_calls: int = 0
+    saved_dollars: Decimal | None = None
+    """Savings compared with the same requests without Foveate; None if unknown, negative for a loss."""
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """The share of prompt tokens read from the provider's cache; None without prompts."""
+        return self.read_tokens / self.prompt_tokens if self.prompt_tokens else None
+
+
+def sum_charges(charges: Iterable[Charge], *, model: str = "", category: str = "") -> CallTotals:
+    all_charges = list(charges)
+    known_dollars = [charge.dollars for charge in all_charges if charge.dollars is not None]
+    known_savings = [saved for charge in all_charges if (saved := charge.savings.total) is not None]
+    return CallTotals(
+        model=model,
+        category=category,
+        calls=len(all_charges),
+        prompt_tokens=sum(charge.usage.cache.input_tokens for charge in all_charges),
+        read_tokens=sum(charge.usage.cache.read for charge in all_charges),
+        completion_tokens=sum(charge.usage.output_tokens for charge in all_charges),
+        dollars=reduce(EXACT.add, known_dollars, ZERO),
+        unknown_calls=len(all_charges) - len(known_dollars),
+        partial_calls=sum(charge.is_partial for charge in all_charges),
+        saved_dollars=reduce(EXACT.add, known_savings, ZERO) if known_savings else None,
+    )
+
+
+def sum_charges_by_model(charges: Iterable[Charge]) -> list[CallTotals]:
+    """Sum charges by model and category, in the order of their first calls."""
+    groups: dict[tuple[str, str], list[Charge]] = {}
+    for charge in charges:
+        groups.setdefault((charge.call.model, charge.call.category.value), []).append(charge)
+    return [sum_charges(group, model=model, category=category) for (model, category), group in groups.items()]
+
+
+class ChatObserver(NullObserver):
+    def __init__(self) -> None:
+        self._charges: list[Charge] = []
+        self._finished: dict[str, asyncio.Event] = {}
+        self._notes: deque[str] = deque(maxlen=_MAX_NOTES)
+        self._notes_compactions = True
+        self.last_exchange: Exchange | None = None
+        """The last exchange that ended."""
+
+    @property
+    def all_charges(self) -> list[Charge]:
+        return list(self._charges)
+
+    def charges_for(self, sessions: Set[str]) -> list[Charge]:
+        return [charge for charge in self._charges if charge.call.session_id in sessions]
+
+    def on_charge(self, charge: Charge, settlement: Settlement) -> None:
+        self._charges.append(charge)
+        if settlement.problem:
+            self.add_note(
+                f"the charge of the last call is {_SETTLEMENT_TEXTS[settlement.outcome]}: {settlement.problem}"
+            )
+
+    def on_finished(self, exchange: Exchange) -> None:
+        self.last_exchange = exchange
+        self._event(exchange.incoming.id).set()
+
+    def on_failure(self, incoming: IncomingRequest, problem: StepFailure) -> None:
+        """Note the step that a request was sent without."""
+        del incoming
+        self.add_note(f"the request was sent without the step {problem.step}: {problem.reason}")
+
+    def on_compaction(self, agent: str, result: CompactionResult) -> None:
+        del agent
+        compaction = result.compaction
+        if not self._notes_compactions:
+            return
+        if result.outcome is CompactionOutcome.OK and compaction is not None:
+            self.add_note(
+                f"compacted {compaction.messages} messages from {compaction.tokens_before:,} to "
+                f"{compaction.tokens_after:,} tokens"
+            )
+        elif result.outcome is CompactionOutcome.FAILED:
+            self.add_note(f"the history could not be compacted: {result.reason}")
+
+    @contextmanager
+    def mute_compactions(self) -> Iterator[None]:
+        """Add no notes about compactions until the end of the block; the caller reports its own."""
+        self._notes_compactions = False
+        try:
+            yield
+        finally:
+            self._notes_compactions = True
+
+    def on_cache_miss(self, miss: SessionCacheMiss) -> None:
+        """Do nothing: `foveate explain` shows it."""
+
+    async def wait_for_charge(self, request_id: str) -> None:
+        """Wait until a call has ended, and its charge is in the ledger or the outbox."""
+        try:
+            async with asyncio.timeout(_CHARGE_TIMEOUT_SECONDS):
+                await self._event(request_id).wait()
+        except TimeoutError:
+            self.add_note("the charge of the last call is not recorded yet")
+        self._finished.clear()  # there is only one request at a time
+
+    def take_notes(self) -> list[str]:
+        """Return and clear the notes, without duplicates."""
+        notes = list(dict.fromkeys(self._notes))
+        self._notes.clear()
+        return notes
+
+    def add_note(self, text: str) -> None:
+        self._notes.append(text)
+
+    def _event(self, request_id: str) -> asyncio.Event:
+        return self._finished.setdefault(request_id, asyncio.Event())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +352,7 @@ class ChatConversation:
     @property
     def main_charges(self) -> CallTotals:
         """Charges of answers only, for the hit ratio."""
-        return sum_charges(filter(is_main_call, self.charges))
+        return sum_charges(filter(_is_main_call, self.charges))
 
     @property
     def chat_charges(self) -> CallTotals:
@@ -384,6 +525,11 @@ class ChatConversation:
 
     def _identity(self, focus: str = "") -> SessionIdentity:
         return SessionIdentity(agent=self.agent, session=self.session, focus=focus)
+
+
+def _is_main_call(charge: Charge) -> bool:
+    """Summaries, counts and keep-alive requests are not main calls."""
+    return charge.call.category is Category.MAIN
 
 
 class _AnswerReader:

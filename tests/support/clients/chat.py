@@ -13,8 +13,7 @@ from typing import Any
 import pexpect
 import pyte
 
-from foveate.chat.conversation import ChatConversation
-from foveate.chat.costs import ChatObserver
+from foveate.chat.conversation import ChatConversation, ChatObserver
 from foveate.chat.models import ChatConfig
 from foveate.cli.chat.slash_commands import CommandLine, CommandRunner, parse_line
 from foveate.cli.shared.console import Display

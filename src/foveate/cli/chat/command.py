@@ -16,7 +16,7 @@ from foveate.cli.shared.options import MODEL_METAVAR, ConfigFile
 from foveate.errors import BadOption, UnreadableInput
 
 if TYPE_CHECKING:
-    from foveate.chat.costs import ChatObserver
+    from foveate.chat.conversation import ChatObserver
     from foveate.chat.models import ChatConfig
     from foveate.chat.requests import ModelTarget
 
@@ -219,8 +219,7 @@ async def run_chat(
         StoreUnavailable: the charges cannot be stored.
         UnreadableInput: standard input is closed.
     """
-    from foveate.chat.conversation import ChatConversation
-    from foveate.chat.costs import ChatObserver
+    from foveate.chat.conversation import ChatConversation, ChatObserver
     from foveate.cli.chat.piped import read_lines, run_piped, single_message
     from foveate.cli.chat.slash_commands import CommandRunner
     from foveate.gateway.build import open_gateway

@@ -5,8 +5,7 @@ from decimal import Decimal
 
 from rich.cells import cell_len, set_cell_size
 
-from foveate.chat.conversation import RequestPreview
-from foveate.chat.costs import CallTotals, sum_charges_by_model
+from foveate.chat.conversation import CallTotals, RequestPreview, sum_charges_by_model
 from foveate.chat.requests import ChatRole, ChatTurn, ModelTarget
 from foveate.chat.tokenize import TokenizedText
 from foveate.cli.cost import output as cost_output

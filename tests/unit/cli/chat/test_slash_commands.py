@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.chat.conversation import RequestPreview
-from foveate.chat.costs import CallTotals, ChatObserver, sum_charges, sum_charges_by_model
+from foveate.chat.conversation import (
+    CallTotals,
+    ChatObserver,
+    RequestPreview,
+    sum_charges,
+    sum_charges_by_model,
+)
 from foveate.chat.models import find_closest_name
 from foveate.cli.chat import output
 from foveate.cli.chat.slash_commands import COMMANDS, CommandLine, completions, parse_line
