@@ -22,10 +22,9 @@ from foveate.status_line import LINE_MEDIA_TYPE, STATUS_PATH, format_line
 from foveate.web import formatting
 from foveate.web.gateway_data import GatewayData
 from foveate.web.live import MAX_SUBSCRIBERS, ChangeFeed, WatchTarget
-from foveate.web.page import PageNotFound, PageRequest, WebPage
-from foveate.web.pages import agents, compactions, configuration, memory, overview, session, sessions
+from foveate.web.page import Forbidden, PageNotFound, PageRequest, Viewer, WebPage, get_viewer
+from foveate.web.pages import agents, compactions, configuration, memory, overview, sessions
 from foveate.web.status import load_status
-from foveate.web.viewer import Forbidden, Viewer, get_viewer
 
 _FILES = ("foveate.css", "live.js", "charts.js", "chart.js")
 _MEDIA_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
@@ -69,7 +68,7 @@ PageLoader = Callable[[GatewayData, PageRequest], Awaitable[WebPage]]
 AGENT_PAGES: dict[str, PageLoader] = {
     ROOT_PATH: overview.load_page,
     "/-/sessions": sessions.load_page,
-    "/-/sessions/{id:path}": session.load_page,
+    "/-/sessions/{id:path}": sessions.load_session_page,
     "/-/compactions/{id:path}": compactions.load_page,
     "/-/agents": agents.load_page,
     "/-/agents/{name:path}": agents.load_agent_page,

@@ -1,15 +1,59 @@
-"""Requests for pages, and the pages that are rendered for them."""
+"""Pages, the requests for them, and their viewers: an agent's key sees that agent, an admin key everything."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
 from foveate.errors import BadOption
-from foveate.web.viewer import Viewer
 
+_VIEWER_SCOPE_KEY = "foveate.viewer"
 # No page uses more or longer parameters.
 _MAX_PARAMETERS, _MAX_PARAMETER_CHARS = 10, 20
+
+
+class Forbidden(Exception):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """A viewer of pages. `agent` is the only agent that they may see; None sees everything."""
+
+    agent: str | None
+
+    @property
+    def sees_everything(self) -> bool:
+        return self.agent is None
+
+    def can_see(self, agent: str) -> bool:
+        return self.agent in (None, agent)
+
+    def restrict(self, agent: str) -> str:
+        """Return the agent to query for if the viewer asks for `agent`; empty means all agents.
+
+        Raises:
+            Forbidden: it is not the viewer's own agent.
+        """
+        if self.agent is None:
+            return agent
+        if agent and not self.can_see(agent):
+            raise Forbidden(f"This gateway key may only see the agent {self.agent!r}.")
+        return self.agent
+
+
+ADMIN = Viewer(None)
+
+
+def set_viewer(scope: MutableMapping[str, Any], viewer: Viewer) -> MutableMapping[str, Any]:
+    return {**scope, _VIEWER_SCOPE_KEY: viewer}
+
+
+def get_viewer(scope: MutableMapping[str, Any]) -> Viewer:
+    """Return the viewer that the gateway set. Fails without one: then nobody has checked the key."""
+    viewer = scope[_VIEWER_SCOPE_KEY]
+    assert isinstance(viewer, Viewer)
+    return viewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

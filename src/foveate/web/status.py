@@ -10,9 +10,8 @@ from foveate.session.rollups import SessionTotals
 from foveate.session.store import RECENT_SECONDS
 from foveate.store import Store
 from foveate.web.gateway_data import GatewayData
-from foveate.web.spending import CapUsageRow, list_agent_cap_usage, list_cap_usage
-from foveate.web.time_range import TODAY, resolve_time_range
-from foveate.web.viewer import Viewer
+from foveate.web.page import Viewer
+from foveate.web.spending import TODAY, CapUsageRow, list_agent_cap_usage, list_cap_usage, resolve_time_range
 
 # A session is looked up under the name of each agent; with more, only ids of Foveate itself are found.
 _MAX_AGENTS = 200

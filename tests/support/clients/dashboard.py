@@ -16,7 +16,7 @@ from foveate.gateway.observability.health import HealthStatus, health_to_json
 from foveate.gateway.request import Receive, Scope, Send
 from foveate.gateway.server.serve import load_live_config
 from foveate.store import Store, open_store
-from foveate.web.viewer import ADMIN, Viewer, set_viewer
+from foveate.web.page import ADMIN, Viewer, set_viewer
 from tests.support.stores.templates import ensure_store
 
 NOW = 1_794_000_000.0

@@ -1,7 +1,6 @@
 """Requests for pages."""
 
-from foveate.web.page import PageRequest
-from foveate.web.viewer import ADMIN
+from foveate.web.page import ADMIN, PageRequest
 
 
 def test_a_link_to_the_same_page_keeps_its_query_and_leaves_out_what_is_empty() -> None:

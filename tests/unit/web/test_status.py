@@ -11,7 +11,7 @@ from foveate.model import CacheUsage, Usage
 from foveate.session.client_names import derive_client_session_id
 from foveate.session.store import ObservedLimit
 from foveate.store import Store
-from foveate.web.viewer import Viewer
+from foveate.web.page import Viewer
 from tests.support.clients.dashboard import NOW, Dashboard, open_dashboard
 from tests.support.stores.ledger_records import make_call, make_charge, settle_one
 

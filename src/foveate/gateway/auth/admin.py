@@ -14,7 +14,7 @@ import msgspec
 from foveate.gateway.auth.callers import Keys
 from foveate.gateway.observability.health import DETAILS_SCOPE_KEY, PUBLIC_PATHS
 from foveate.gateway.request import GATEWAY_KEY_HEADER, KEY_PREFIX, AsgiApp, Receive, Scope, Send
-from foveate.web.viewer import ADMIN, Viewer, set_viewer
+from foveate.web.page import ADMIN, Viewer, set_viewer
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _KEY_NEEDED = (

@@ -1,1 +1,1 @@
-"""One module per page."""
+"""Pages by subject: lists, and the pages of one agent, session or compaction."""

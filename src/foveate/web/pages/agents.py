@@ -25,13 +25,15 @@ from foveate.web.gateway_data import ConfigSnapshot, GatewayData
 from foveate.web.page import PageNotFound, PageRequest, WebPage
 from foveate.web.spending import (
     NO_SPENDING,
+    TODAY,
+    WEEK,
     SpendingTotals,
     TotalsRows,
     group_by_first,
     list_agent_cap_usage,
+    resolve_time_range,
     sum_spending,
 )
-from foveate.web.time_range import TODAY, WEEK, resolve_time_range
 
 # Requests wait longer than pages.
 _FILES_TIMEOUT_SECONDS = 1.0

@@ -19,20 +19,23 @@ from foveate.store import Store
 from foveate.web.charts import OTHER_COLOUR, SERIES_COLOURS, Chart, Series, Shape, Unit
 from foveate.web.formatting import export_lines, format_count, format_money, format_percent, shorten_name
 from foveate.web.gateway_data import GatewayData
-from foveate.web.page import PageRequest, WebPage
+from foveate.web.page import PageRequest, Viewer, WebPage
 from foveate.web.spending import (
     NO_SPENDING,
+    TIME_RANGES,
+    WEEK,
     CapUsageRow,
     SpendingTotals,
+    TimeRange,
     TotalsRows,
+    format_day,
     group_by_category,
     group_by_first,
     list_agent_cap_usage,
     list_cap_usage,
+    resolve_time_range,
     sum_spending,
 )
-from foveate.web.time_range import TIME_RANGES, WEEK, TimeRange, format_day, resolve_time_range
-from foveate.web.viewer import Viewer
 
 MAX_SERIES = 6
 """Number of agents or models with their own colour; the rest is one more series."""

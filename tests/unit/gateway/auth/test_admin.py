@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from foveate.gateway.auth.admin import guard_pages, identify_viewer, is_loopback
 from foveate.gateway.auth.callers import HashedKeys, generate_key, hash_key
 from foveate.gateway.request import Receive, Scope, Send
-from foveate.web.viewer import ADMIN, Viewer, get_viewer
+from foveate.web.page import ADMIN, Viewer, get_viewer
 
 KEY = generate_key()
 ADMIN_KEY = generate_key()

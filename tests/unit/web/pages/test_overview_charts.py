@@ -5,8 +5,7 @@ from decimal import Decimal
 from foveate.prompt_cache.hit_ratio import HitRatio
 from foveate.web.charts import OTHER_COLOUR, SERIES_COLOURS, Shape
 from foveate.web.pages import overview
-from foveate.web.spending import SpendingTotals
-from foveate.web.time_range import resolve_time_range
+from foveate.web.spending import SpendingTotals, resolve_time_range
 from tests.support.stores.ledger_records import NOON
 
 TODAY, WEEK = resolve_time_range("today", NOON), resolve_time_range("7d", NOON)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from foveate.session.traces import CacheMiss, WindowSection
 from foveate.store.dashboard import WindowContents, WindowSample
 from foveate.web.charts import Shape
-from foveate.web.pages.session import (
+from foveate.web.pages.sessions import (
     MAX_POINTS,
     build_window_chart,
     choose_points,

@@ -1,7 +1,7 @@
 """Time ranges of pages."""
 
 from foveate.session.rollups import TotalsGroup
-from foveate.web.time_range import TIME_RANGES, format_day, resolve_time_range
+from foveate.web.spending import TIME_RANGES, format_day, resolve_time_range
 from tests.support.stores.ledger_records import NOON
 
 

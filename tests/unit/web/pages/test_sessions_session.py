@@ -17,7 +17,7 @@ from foveate.cost.ledger import Category
 from foveate.session.hash_chain import compute_chain
 from foveate.session.store import SessionUpdate
 from foveate.session.traces import TracedEdit
-from foveate.web.pages.session import COMPACTIONS_PER_PAGE, REQUESTS_PER_PAGE
+from foveate.web.pages.sessions import COMPACTIONS_PER_PAGE, REQUESTS_PER_PAGE
 from tests.support.clients.dashboard import NOW, Dashboard, open_dashboard, page_to_text
 from tests.support.scenarios.compaction_sessions import claude_body
 from tests.support.stores.ledger_records import CALL, CHARGE, settle_one
