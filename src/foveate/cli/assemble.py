@@ -256,7 +256,6 @@ def _prompt_object(prompt: "Prompt", model: str) -> dict[str, object]:
 
 
 def _print_chart(prompt: "Prompt", model: str, *, to_stderr: bool, explain: bool) -> None:
-
     display = console.display_for(sys.stderr if to_stderr else sys.stdout)
     chart = draw_prompt(prompt, model=model, display=display, explain=explain)
     if to_stderr:
@@ -266,7 +265,6 @@ def _print_chart(prompt: "Prompt", model: str, *, to_stderr: bool, explain: bool
 
 
 def _print_notes(prompt: "Prompt", budget: "Budget", model: str, *, explain: bool) -> None:
-
     for note in prompt_notes(prompt, budget, model=model, explain=explain):
         console.print_note(note)
 

@@ -264,7 +264,7 @@ async def run_chat(
                     reads_commands=True,
                     raw=options.raw,
                 )
-            from foveate.cli.chat.markdown import can_render_markdown
+            from foveate.cli.chat.answer_writer import can_render_markdown
             from foveate.cli.chat.terminal import HISTORY_FILE_NAME, run_terminal_chat
 
             await run_terminal_chat(

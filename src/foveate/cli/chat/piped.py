@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, suppress
+from decimal import Decimal
 from threading import Thread
 from typing import TextIO
 
 from foveate.chat.conversation import ChatAnswer, ChatConversation
 from foveate.chat.responses import FailureKind, FragmentKind, ResponseFragment
-from foveate.cli.chat.output import dollars_json
 from foveate.cli.chat.progress import show_progress
 from foveate.cli.chat.slash_commands import CommandLine, CommandRunner, parse_line
 from foveate.cli.shared import console
@@ -175,8 +175,7 @@ async def _show_answer(
 async def _show_on_terminal(
     conversation: ChatConversation, text: str, *, on_start: Callable[[], None], raw: bool
 ) -> ChatAnswer:
-    from foveate.cli.chat.markdown import can_render_markdown
-    from foveate.cli.chat.streaming import AnswerWriter
+    from foveate.cli.chat.answer_writer import AnswerWriter, can_render_markdown
 
     def write_text(fragment: ResponseFragment) -> None:
         if fragment.kind is FragmentKind.TEXT:
@@ -247,8 +246,13 @@ def answer_object(answer: ChatAnswer, conversation: ChatConversation) -> dict[st
             "written_tokens": cache.written_5m + cache.written_1h,
             "completion_tokens": usage.output_tokens,
         },
-        "dollars": dollars_json(answer.dollars),
+        "dollars": _to_json(answer.dollars),
     }
     if answer.failure is not None:
         fields["error"] = {"code": answer.failure.kind.value, "message": answer.failure.text}
     return fields
+
+
+def _to_json(amount: Decimal | None) -> str | None:
+    """Format dollars for JSON without loss; None if unknown."""
+    return None if amount is None else f"{amount:f}"

@@ -18,16 +18,22 @@ from prompt_toolkit.history import History
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.styles import Style
+from rich.cells import cell_len, set_cell_size
 
-from foveate.chat.conversation import ChatAnswer, ChatConversation, RequestPreview
+from foveate.chat.conversation import CallTotals, ChatAnswer, ChatConversation, RequestPreview
 from foveate.chat.models import ChatConfig
-from foveate.cli.chat.output import status_line, summary_lines
+from foveate.cli.chat.answer_writer import AnswerWriter, wrap_styled
 from foveate.cli.chat.progress import show_progress
-from foveate.cli.chat.slash_commands import CommandLine, CommandRunner, completions, parse_line
-from foveate.cli.chat.streaming import AnswerWriter
-from foveate.cli.chat.wrapping import wrap_styled
+from foveate.cli.chat.slash_commands import (
+    CommandLine,
+    CommandRunner,
+    completions,
+    describe_window_use,
+    parse_line,
+    summary_lines,
+)
 from foveate.cli.shared import console
-from foveate.cli.shared.tables import wrap_text
+from foveate.cli.shared.tables import format_dollar_column, wrap_text
 from foveate.errors import FoveateError
 
 _PROMPT, _CONTINUATION_PROMPT = "> ", "… "
@@ -222,6 +228,38 @@ class _ChatTerminal:
             yield
         finally:
             self._stop = _do_nothing
+
+
+def status_line(
+    preview: RequestPreview | None,
+    model: str,
+    totals: CallTotals,
+    answer_totals: CallTotals,
+    display: console.Display,
+) -> str:
+    """Format the line below the prompt: model, window use, hit ratio, dollars. Drop parts that do not fit."""
+    dot = " · " if display.can_show("·") else " | "
+    ratio = answer_totals.hit_ratio
+    ends = ("cache -" if ratio is None else f"cache {ratio:.0%}", _short_dollars(totals))
+    window_texts = (
+        []
+        if preview is None or preview.count is None
+        else [describe_window_use(preview), _short_window_use(preview), ""]
+    )
+    texts = [
+        f" {dot.join(filter(None, (display.escape(model), window, *ends)))} " for window in window_texts or [""]
+    ]
+    return next(
+        (text for text in texts if cell_len(text) <= display.columns), set_cell_size(texts[-1], display.columns)
+    )
+
+
+def _short_window_use(preview: RequestPreview) -> str:
+    return f"{preview.tokens / preview.window_tokens:.0%}" if preview.window_tokens else f"{preview.tokens:,}"
+
+
+def _short_dollars(totals: CallTotals) -> str:
+    return format_dollar_column([totals.dollars])[0] + (" + ?" if totals.unknown_calls else "")
 
 
 def _do_nothing() -> None:

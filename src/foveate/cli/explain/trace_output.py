@@ -210,7 +210,6 @@ class TraceFormatter:
             )
 
     def _request_table(self, requests: Sequence[ChargedTrace], first: int) -> Iterator[str]:
-
         clock = _format_time if _are_same_day(requests[first:]) else _format_date_time
         charges = [item.charge for item in requests[first:]]
         costs = format_dollar_column([None if charge is None else charge.dollars for charge in charges])

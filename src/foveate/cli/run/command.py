@@ -197,7 +197,6 @@ def _confirm_lines(plan: "LaunchPlan", agent: "Agent") -> None:
 
 
 def _run(plan: "LaunchPlan", environment: Mapping[str, str]) -> int:
-
     for note in plan.notes:
         console.print_note(note)
     return run_in_foreground(plan.arguments, {**environment, **plan.environment})
@@ -246,7 +245,6 @@ def _find_advice(summary: "RunSummary", agent: "Agent | None", gateway: "RunGate
 
 
 def _print_plan(plan: "LaunchPlan", agent: "Agent | None", run: "RunPrefix", *, as_json: bool) -> None:
-
     if as_json:
         console.print_object(plan_object(plan, agent=run.agent, run=run.run))
         return
@@ -259,7 +257,6 @@ def _print_plan(plan: "LaunchPlan", agent: "Agent | None", run: "RunPrefix", *, 
 
 
 def _print_summary(summary: "RunSummary", run: "RunPrefix", code: int, advice: str, *, as_json: bool) -> None:
-
     if as_json:
         console.print_to_stderr(
             to_json_line(summary_object(summary, agent=run.agent, run=run.run, exit_code=code, advice=advice))

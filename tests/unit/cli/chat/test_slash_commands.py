@@ -18,9 +18,19 @@ from foveate.chat.conversation import (
     sum_charges_by_model,
 )
 from foveate.chat.models import find_closest_name
-from foveate.cli.chat import output
-from foveate.cli.chat.slash_commands import COMMANDS, CommandLine, completions, parse_line
-from foveate.cli.chat.terminal import add_to_history, read_history
+from foveate.cli.chat.slash_commands import (
+    COMMANDS,
+    CommandLine,
+    compaction_lines,
+    completions,
+    context_estimate_line,
+    cost_detail_lines,
+    describe_window_use,
+    help_lines,
+    parse_line,
+    summary_lines,
+)
+from foveate.cli.chat.terminal import add_to_history, read_history, status_line
 from foveate.cli.shared.console import Display
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.store import CompactionOutcome
@@ -148,7 +158,7 @@ def test_concurrent_conversations_write_complete_history_lines(tmp_path: Path) -
 def test_escape_sequences_in_a_compaction_reason_are_not_obeyed() -> None:
     failed = CompactionResult(outcome=CompactionOutcome.FAILED, reason="\x1b[31mred")
 
-    assert output.compaction_lines(failed, make_preview(), make_preview(), Display()) == [
+    assert compaction_lines(failed, make_preview(), make_preview(), Display()) == [
         "Nothing was compacted: \\x1b[31mred"
     ]
 
@@ -179,7 +189,7 @@ def test_cost_details_have_a_row_for_each_model_and_category() -> None:
         make_charge("other", Category.MAIN, None),
     ]
 
-    assert output.cost_detail_lines(charges, make_preview(), WIDE) == [
+    assert cost_detail_lines(charges, make_preview(), WIDE) == [
         "model  category    calls  prompt / completion                  dollars",
         "m      main            2             500 / 14                  $0.0200",
         "m      compaction      1              100 / 7                  $0.0020",
@@ -197,16 +207,16 @@ def test_the_summary_of_a_chat_has_one_precision_and_counts_calls_of_unknown_pri
         make_charge("other", Category.MAIN, None),
     ]
 
-    assert output.summary_lines(2, sum_charges(charges)) == [
+    assert summary_lines(2, sum_charges(charges)) == [
         "2 messages, 3 calls: 600 input tokens (300 cached), 21 output tokens",
         "Cost: $0.0332 + 1 call of unknown price, saved by Foveate: $0.0200",
     ]
-    assert output.summary_lines(1, sum_charges(charges[1:2]))[1] == "Cost: $0.0020"
-    assert output.summary_lines(0, CallTotals()) == ["No calls were made."]
+    assert summary_lines(1, sum_charges(charges[1:2]))[1] == "Cost: $0.0020"
+    assert summary_lines(0, CallTotals()) == ["No calls were made."]
 
 
 def test_help_lists_commands_keys_and_the_rule_for_slashes() -> None:
-    lines = output.help_lines(COMMANDS, Display(columns=60))
+    lines = help_lines(COMMANDS, Display(columns=60))
 
     assert all(any(line.startswith(f"  {name}") for line in lines) for name in COMMANDS)
     assert any(line.startswith("  Ctrl-D") for line in lines)
@@ -238,18 +248,16 @@ def test_skipped_steps_and_pending_charges_are_noted_once() -> None:
 
 
 def test_a_model_with_an_unknown_window_has_the_default_budget() -> None:
-    assert output.context_estimate_line(make_preview(window=None)).endswith("token_budget=14336 (13% used)]")
-    assert "context window unknown" in output.describe_window_use(make_preview(window=None))
+    assert context_estimate_line(make_preview(window=None)).endswith("token_budget=14336 (13% used)]")
+    assert "context window unknown" in describe_window_use(make_preview(window=None))
 
 
 def test_the_status_line_fits_however_narrow_a_terminal_is() -> None:
     totals = CallTotals(calls=3, prompt_tokens=100, read_tokens=40, dollars=Decimal("0.0123"), unknown_calls=1)
-    full = output.status_line(make_preview(), "a-model", totals, totals, WIDE)
-    short = output.status_line(make_preview(), "a-model", totals, totals, Display(columns=44))
-    shortest = output.status_line(make_preview(), "a-model", totals, totals, Display(columns=9))
-    ascii_only = output.status_line(
-        None, "a-model", CallTotals(), CallTotals(), Display(columns=80, encoding="ascii")
-    )
+    full = status_line(make_preview(), "a-model", totals, totals, WIDE)
+    short = status_line(make_preview(), "a-model", totals, totals, Display(columns=44))
+    shortest = status_line(make_preview(), "a-model", totals, totals, Display(columns=9))
+    ascii_only = status_line(None, "a-model", CallTotals(), CallTotals(), Display(columns=80, encoding="ascii"))
 
     assert full == " a-model · ~1,893 of 8,192 tokens (23%) · cache 40% · $0.0123 + ? "
     assert short == " a-model · 23% · cache 40% · $0.0123 + ? "

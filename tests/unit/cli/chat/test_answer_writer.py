@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from foveate.chat.responses import FragmentKind, ResponseFragment
-from foveate.cli.chat.streaming import AnswerWriter
+from foveate.cli.chat.answer_writer import AnswerWriter
 from foveate.cli.shared.console import Display
 from tests.support.harness.example_limits import limit_examples
 

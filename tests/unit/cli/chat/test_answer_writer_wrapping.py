@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from foveate.cli.chat.wrapping import WordWrapper, escape_for_terminal, wrap_styled, wrap_text
+from foveate.cli.chat.answer_writer import WordWrapper, escape_for_terminal, wrap_styled, wrap_text
 
 
 def test_escape_sequences_are_not_obeyed_and_emoji_stay_joined() -> None:
