@@ -154,23 +154,30 @@ def _is_file(name: str) -> bool:
 def _print_traces(
     prefix: str | None, request: int | None, last: int | None, store: str | None, *, as_json: bool
 ) -> None:
-    from foveate.cli.explain import trace_output, traces
-    from foveate.cli.explain.traces import SessionHistory
+    from foveate.cli.explain.traces import (
+        SessionHistory,
+        TraceFormatter,
+        find_traces,
+        list_sessions,
+        request_object,
+        session_object,
+        sessions_object,
+    )
 
-    formatter = trace_output.TraceFormatter(console.display_for(sys.stdout))
+    formatter = TraceFormatter(console.display_for(sys.stdout))
     if prefix is None:
         if request is not None:
             raise BadOption("--request needs the id of a session")
         try:
             sessions = run_in_store(
                 store,
-                lambda opened_store: traces.list_sessions(opened_store, limit=last or _DEFAULT_LAST),
+                lambda opened_store: list_sessions(opened_store, limit=last or _DEFAULT_LAST),
                 "reading",
             )
         except NothingKept:
             sessions = ()
         if as_json:
-            console.print_object(trace_output.sessions_object(sessions))
+            console.print_object(sessions_object(sessions))
         elif sessions:
             console.print_lines(formatter.session_list_lines(sessions))
         else:
@@ -178,18 +185,14 @@ def _print_traces(
                 "the store has no requests yet: start a gateway with `foveate serve` and send it requests"
             )
         return
-    found = run_in_store(
-        store, lambda opened_store: traces.find_traces(opened_store, prefix, request), "reading"
-    )
+    found = run_in_store(store, lambda opened_store: find_traces(opened_store, prefix, request), "reading")
     if isinstance(found, SessionHistory):
         if as_json:
-            console.print_object(trace_output.session_object(found, last=last))
+            console.print_object(session_object(found, last=last))
         else:
             console.print_lines(formatter.session_lines(found, last=last or _DEFAULT_LAST))
     elif as_json:
-        console.print_object(
-            trace_output.request_object(found.number, found.charged_trace, found.edits, found.corrections)
-        )
+        console.print_object(request_object(found.number, found.charged_trace, found.edits, found.corrections))
     else:
         console.print_lines(formatter.request_lines(found))
 

@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from foveate.cli.explain.trace_output import TraceFormatter, request_object, session_object, sessions_object
-from foveate.cli.explain.traces import BackgroundCalls, SessionHistory, TracedRequest, price_edits
+from foveate.cli.explain.traces import (
+    BackgroundCalls,
+    SessionHistory,
+    TracedRequest,
+    TraceFormatter,
+    price_edits,
+    request_object,
+    session_object,
+    sessions_object,
+)
 from foveate.cli.shared.console import Display
 from foveate.compaction.inspection import EditGain, RealizedGain
 from foveate.model import CacheUsage, ComparisonOutcome, Savings
