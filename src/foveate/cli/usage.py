@@ -356,7 +356,7 @@ def _to_json(dollars: Decimal | None) -> str | None:
 
 
 def report_csv(report: "UsageReport", zone: tzinfo | None) -> bytes:
-    from foveate.cli.cost.csv_export import csv_line  # imports the whole report of costs
+    from foveate.cli.cost.output import csv_line
     from foveate.replay.usage.report import ReportKind
 
     names = [_NAME_KEYS[report.kind], *(["project"] if report.kind is ReportKind.SESSIONS else [])]

@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -108,7 +110,7 @@ def report(
                 | {"corrections": correction_count, "since": selection.since, "until": selection.until}
             )
         elif csv:
-            from foveate.cli.cost.csv_export import report_csv
+            from foveate.cli.cost.output import report_csv
 
             console.print_raw(report_csv(cost_report))
         else:
@@ -257,16 +259,16 @@ def correct(
     with report_errors(as_json=json):
         from time import time
 
-        from foveate.cli.cost import corrections
+        from foveate.cli.cost.output import correction_lines, correction_object
 
-        corrections.check_target(call=call, session=session, agent=agent, day=day, is_total=total)
-        amount = corrections.parse_dollars(dollars)
-        utc_day = None if day is None else corrections.parse_day(day)
+        _check_target(call=call, session=session, agent=agent, day=day, is_total=total)
+        amount = _parse_dollars(dollars)
+        utc_day = None if day is None else _parse_day(day)
         if not reason.strip():
             raise BadOption("--reason needs a text, which is recorded with the correction")
         correction = run_in_store(
             store,
-            lambda opened_store: corrections.apply_correction(
+            lambda opened_store: _apply_correction(
                 opened_store,
                 amount,
                 reason=reason.strip(),
@@ -279,11 +281,9 @@ def correct(
             "recording the correction",
         )
         if json:
-            console.print_object({"correction": corrections.correction_object(correction)})
+            console.print_object({"correction": correction_object(correction)})
         else:
-            console.print_lines(
-                map(console.display_for(sys.stdout).escape, corrections.correction_lines(correction))
-            )
+            console.print_lines(map(console.display_for(sys.stdout).escape, correction_lines(correction)))
 
 
 @app.command("corrections")
@@ -319,7 +319,7 @@ def corrections(
     Example: foveate cost corrections --since 7d
     """
     with report_errors(as_json=json):
-        from foveate.cli.cost.corrections import correction_object, corrections_table
+        from foveate.cli.cost.output import correction_object, corrections_table
 
         selection = _parse_selection(agent, session, since, until)
         try:
@@ -400,6 +400,83 @@ def _print_report(
         console.print_note(note)
 
 
+def _parse_dollars(text: str) -> Decimal:
+    """Parse an amount of dollars.
+
+    Raises:
+        BadOption: it is not a valid amount.
+    """
+    try:
+        amount = Decimal(text.strip().removeprefix("$"))
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if not amount.is_finite() or amount < 0:
+        raise BadOption(f"--dollars takes an amount of 0 or more, e.g. 0.25, not {text!r:.40}")
+    return amount
+
+
+def _parse_day(text: str) -> str:
+    """Parse a UTC day.
+
+    Raises:
+        BadOption: it is not a valid day.
+    """
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").date().isoformat()
+    except ValueError:
+        raise BadOption(f"--day takes a UTC date, e.g. 2026-11-17, not {text!r:.40}") from None
+
+
+def _check_target(
+    *, call: str | None, session: str | None, agent: str | None, day: str | None, is_total: bool
+) -> None:
+    """Check that exactly one call or account is named.
+
+    Raises:
+        BadOption: none is, or several are.
+    """
+    for option, value in (("--call", call), ("--session", session), ("--agent", agent), ("--day", day)):
+        if value == "":
+            raise BadOption(f"{option} needs a value")
+    targets = [call is not None, session is not None, agent is not None or day is not None, is_total]
+    if sum(targets) != 1:
+        raise BadOption(
+            "name one call (--call) or one account (--session, --agent, --day, --agent with --day, or --total)"
+        )
+
+
+async def _apply_correction(
+    store: "Store",
+    dollars: Decimal,
+    *,
+    reason: str,
+    at: float,
+    call: str | None,
+    session: str | None,
+    agent: str | None,
+    day: str | None,
+) -> "Correction":
+    """Correct the named call or account.
+
+    Raises:
+        BadOption: the store has no such call or account.
+    """
+    from foveate.cli.cost.selection import CallSelection, resolve_session_id
+    from foveate.cost.caps import account_name
+
+    if call is not None:
+        correction = await store.corrections.correct_call(call, dollars, reason=reason, at=at)
+        if correction is None:
+            raise BadOption(f"there is no call {call!r:.80}; `foveate cost export` lists all calls")
+        return correction
+    session_id = await resolve_session_id(store.ledger, CallSelection(session=session))
+    account = account_name(agent=agent, session_id=session_id, day=day)
+    correction = await store.corrections.correct_account(account, dollars, reason=reason, at=at)
+    if correction is None:
+        raise BadOption(f"there are no charges for {account!r:.80}; `foveate cost caps` lists the accounts")
+    return correction
+
+
 async def _load_corrections(store: "Store", selection: "CallSelection") -> "Sequence[Correction]":
     from foveate.cli.cost.selection import resolve_session_id
 
@@ -410,7 +487,7 @@ async def _load_corrections(store: "Store", selection: "CallSelection") -> "Sequ
 
 
 async def _export(store: "Store", selection: "CallSelection", name: str | None) -> int:
-    from foveate.cli.cost.csv_export import write_calls
+    from foveate.cli.cost.output import write_calls
     from foveate.cli.cost.selection import resolve_session_id
 
     session_id = await resolve_session_id(store.ledger, selection)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.cells import cell_len
 
-from foveate.cli.cost.corrections import correction_lines, correction_object
+from foveate.cli.cost.output import correction_lines, correction_object
 from foveate.cli.shared.console import Display, format_tokens
 from foveate.cli.shared.options import MAX_LISTED_IDS, SHORT_ID_CHARS, resolve_prefix, shorten_ids
 from foveate.cli.shared.tables import (

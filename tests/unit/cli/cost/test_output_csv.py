@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from foveate.cli.cost.csv_export import CALL_COLUMNS, SUM_COLUMNS, csv_line, report_csv, write_calls
+from foveate.cli.cost.output import CALL_COLUMNS, SUM_COLUMNS, csv_line, report_csv, write_calls
 from foveate.cost.caps import utc_day
 from foveate.cost.ledger import Charge, GroupBy
 from foveate.cost.savings import CostReport, CostReportRow
