@@ -183,7 +183,7 @@ def build_web_ui(
     from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
     from foveate.web.app import ROOT_PATH, create_app
-    from foveate.web.gateway_data import ConfigSnapshot, GatewayData
+    from foveate.web.page import ConfigSnapshot, GatewayData
 
     def snapshot_config() -> ConfigSnapshot:
         now = live.current()

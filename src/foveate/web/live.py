@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 from foveate.errors import StoreUnavailable
-from foveate.web.gateway_data import ConfigSnapshot
+from foveate.web.page import ConfigSnapshot
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,8 +9,7 @@ from foveate.session.client_names import NAME_SOURCES, derive_client_session_id,
 from foveate.session.rollups import SessionTotals
 from foveate.session.store import RECENT_SECONDS
 from foveate.store import Store
-from foveate.web.gateway_data import GatewayData
-from foveate.web.page import Viewer
+from foveate.web.page import GatewayData, Viewer
 from foveate.web.spending import TODAY, CapUsageRow, list_agent_cap_usage, list_cap_usage, resolve_time_range
 
 # A session is looked up under the name of each agent; with more, only ids of Foveate itself are found.

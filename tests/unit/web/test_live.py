@@ -9,8 +9,8 @@ import pytest
 from foveate.config.settings import ServerSettings, Settings
 from foveate.engine.options import AgentOptions
 from foveate.errors import BadOption, FoveateError, StoreUnavailable
-from foveate.web.gateway_data import ConfigSnapshot
 from foveate.web.live import MAX_SUBSCRIBERS, ChangeFeed, WatchTarget
+from foveate.web.page import ConfigSnapshot
 
 POLL_SECONDS = 0.01
 START = b"retry: 2000\n\n"

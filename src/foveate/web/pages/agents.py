@@ -21,8 +21,7 @@ from foveate.memory.privacy import Gate
 from foveate.session.rollups import TotalsGroup
 from foveate.tokens.offline_counters import Backend, CounterOptions
 from foveate.web.formatting import format_count, format_number, format_percent, shorten_name
-from foveate.web.gateway_data import ConfigSnapshot, GatewayData
-from foveate.web.page import PageNotFound, PageRequest, WebPage
+from foveate.web.page import ConfigSnapshot, GatewayData, PageNotFound, PageRequest, WebPage
 from foveate.web.spending import (
     NO_SPENDING,
     TODAY,

@@ -22,8 +22,7 @@ from foveate.model import Format
 from foveate.store import Store
 from foveate.store.dashboard import CompactedMessage, CompactedMessages
 from foveate.web.formatting import shorten_name
-from foveate.web.gateway_data import GatewayData
-from foveate.web.page import PageNotFound, PageRequest, WebPage
+from foveate.web.page import GatewayData, PageNotFound, PageRequest, WebPage
 
 _MESSAGES_AT_EACH_END = 3
 """Messages shown from the start and the end of each compaction of a list."""

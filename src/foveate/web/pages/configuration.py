@@ -11,8 +11,7 @@ from foveate.config.files import display_path, read_bytes
 from foveate.config.load import find_problems
 from foveate.config.settings import Settings
 from foveate.errors import BadSetting, FoveateError
-from foveate.web.gateway_data import ConfigSnapshot, GatewayData
-from foveate.web.page import PageRequest, WebPage
+from foveate.web.page import ConfigSnapshot, GatewayData, PageRequest, WebPage
 
 ROWS_PER_PAGE = 100
 _MAX_PROBLEMS = 20

@@ -11,8 +11,7 @@ from foveate.engine.counting.offline import offline_counter
 from foveate.engine.options import AgentOptions, SectionOptions
 from foveate.errors import BadOption, BudgetExceeded, StoreUnavailable
 from foveate.memory.views.view import DetailLevel, View, ViewNode, parse_view_format
-from foveate.web.gateway_data import ConfigSnapshot, GatewayData
-from foveate.web.page import PageRequest, WebPage
+from foveate.web.page import ConfigSnapshot, GatewayData, PageRequest, WebPage
 
 if TYPE_CHECKING:
     from foveate.memory.memory import Memory

@@ -18,8 +18,7 @@ from foveate.session.traces import describe_step
 from foveate.store import Store
 from foveate.web.charts import OTHER_COLOUR, SERIES_COLOURS, Chart, Series, Shape, Unit
 from foveate.web.formatting import export_lines, format_count, format_money, format_percent, shorten_name
-from foveate.web.gateway_data import GatewayData
-from foveate.web.page import PageRequest, Viewer, WebPage
+from foveate.web.page import GatewayData, PageRequest, Viewer, WebPage
 from foveate.web.spending import (
     NO_SPENDING,
     TIME_RANGES,

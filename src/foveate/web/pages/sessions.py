@@ -20,8 +20,7 @@ from foveate.store.dashboard import CompactionCounts, WindowContents, WindowSamp
 from foveate.store.repositories.sessions import DescendantTotals, SessionLabel
 from foveate.web.charts import OTHER_COLOUR, Chart, ChartEvent, Series, Shape, Unit
 from foveate.web.formatting import format_count, format_money, format_percent, format_tokens, shorten_name
-from foveate.web.gateway_data import GatewayData
-from foveate.web.page import PageNotFound, PageRequest, Viewer, WebPage
+from foveate.web.page import GatewayData, PageNotFound, PageRequest, Viewer, WebPage
 from foveate.web.pages.compactions import load_compactions
 
 SESSIONS_PER_PAGE = 50
