@@ -3,27 +3,30 @@
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
 from foveate.cli.shared import console
 from foveate.cli.shared.console import Output, open_output, parse_output_option
 from foveate.cli.shared.exit_codes import report_errors
-from foveate.cli.shared.options import CONFIG_HELP, UNTIL_NOTE, UTC_TIME_HELP, find_config_file
+from foveate.cli.shared.options import CONFIG_HELP, UNTIL_NOTE, UTC_TIME_HELP, find_config_file, resolve_prefix
 from foveate.cli.store import AsJson, StoreUrl, note_missing_store, run_in_store
 from foveate.errors import BadOption, NothingKept
 
 if TYPE_CHECKING:
-    from foveate.cli.cost.selection import CallSelection, SessionFamily
-    from foveate.cost.ledger import Correction, GroupBy
+    from foveate.cli.cost.output import SessionFamily
+    from foveate.cost.ledger import Correction, GroupBy, Ledger
     from foveate.cost.savings import CostReport
     from foveate.session.store import ObservedLimit
     from foveate.store import Store
 
 _DEFAULT_BY = "day,agent"
+_EPOCH = datetime(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
 
 app = typer.Typer(
     name="cost",
@@ -87,7 +90,6 @@ def report(
             raise BadOption("--json and --csv cannot be used together")
         from time import time
 
-        from foveate.cli.cost.selection import parse_group_by
         from foveate.cost.savings import build_report
 
         group_by, now = parse_group_by(by), time()
@@ -348,24 +350,72 @@ def _reject_options_before_command(context: typer.Context) -> None:
             raise BadOption(f"{option} must follow the command: foveate cost {command} {option} …")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSelection:
+    """Conditions on calls; None matches all. `since` is included, `until` is not."""
+
+    agent: str | None = None
+    session: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+    @classmethod
+    def from_options(
+        cls, *, agent: str | None, session: str | None, since: str | None, until: str | None, now: float
+    ) -> Self:
+        """Parse the options; here `since` and `until` are both included.
+
+        Raises:
+            BadOption: a time cannot be parsed, or a name is empty.
+        """
+        for option, value in (("--agent", agent), ("--session", session)):
+            if value == "":
+                raise BadOption(f"{option} needs a name")
+        from foveate.memory.queries import Query
+
+        # Times are parsed as in all other commands.
+        moments = Query.parse(since=since, until=until, now=datetime.fromtimestamp(now, UTC))
+        return cls(
+            agent=agent,
+            session=session,
+            since=None if moments.since is None else (moments.since - _EPOCH).total_seconds(),
+            # Parsed times have microseconds, and the last microsecond is included.
+            until=None if moments.until is None else (moments.until - _EPOCH + _MICROSECOND).total_seconds(),
+        )
+
+
+def parse_group_by(text: str) -> "tuple[GroupBy, ...]":
+    """Parse what to group sums by.
+
+    Raises:
+        BadOption: a word is unknown, or repeated.
+    """
+    from foveate.cost.ledger import GroupBy
+
+    words = [word.strip().lower() for word in text.split(",")]
+    for word in words:
+        if word not in list(GroupBy):
+            raise BadOption(f"--by takes {', '.join(GroupBy)}, separated by commas, not {word!r:.40}")
+        if words.count(word) > 1:
+            raise BadOption(f"--by names {word} twice")
+    return tuple(map(GroupBy, words))
+
+
 def _parse_selection(
     agent: str | None, session: str | None, since: str | None, until: str | None
-) -> "CallSelection":
+) -> CallSelection:
     from time import time
-
-    from foveate.cli.cost.selection import CallSelection
 
     return CallSelection.from_options(agent=agent, session=session, since=since, until=until, now=time())
 
 
 async def _load_report(
-    store: "Store", group_by: "tuple[GroupBy, ...]", selection: "CallSelection", now: float
+    store: "Store", group_by: "tuple[GroupBy, ...]", selection: CallSelection, now: float
 ) -> "tuple[CostReport, Mapping[str, SessionFamily], Sequence[ObservedLimit], int]":
-    from foveate.cli.cost.selection import resolve_session_id, session_families
     from foveate.cost.savings import build_report, required_groups
     from foveate.session.store import RECENT_SECONDS
 
-    session_id = await resolve_session_id(store.ledger, selection)
+    session_id = await _resolve_session_id(store.ledger, selection)
     sums = await store.ledger.sum_charges(
         required_groups(group_by),
         since=selection.since,
@@ -379,7 +429,47 @@ async def _load_report(
     corrections_made = await store.corrections.find(
         since=selection.since, until=selection.until, agent=selection.agent, session_id=session_id
     )
-    return report, await session_families(store, report, session_id), agent_limits, len(corrections_made)
+    return report, await _load_families(store, report, session_id), agent_limits, len(corrections_made)
+
+
+async def _load_families(
+    store: "Store", report: "CostReport", session_id: str | None
+) -> "Mapping[str, SessionFamily]":
+    from foveate.cli.cost.output import SessionFamily
+    from foveate.cost.ledger import GroupBy
+    from foveate.store.repositories.sessions import DescendantTotals
+
+    ids = [] if session_id is None else [session_id]
+    if GroupBy.SESSION in report.group_by:
+        column = report.group_by.index(GroupBy.SESSION)
+        ids += [row.group[column] for row in report.rows if row.group[column] != session_id]
+    labels, descendants = await store.session_tree.labels(ids), await store.session_tree.descendants(ids)
+    return {
+        id_: SessionFamily(labels[id_].title if id_ in labels else "", descendants.get(id_, DescendantTotals()))
+        for id_ in ids
+        if id_ in labels or id_ in descendants
+    }
+
+
+async def _resolve_session_id(ledger: "Ledger", selection: CallSelection) -> str | None:
+    """Return the id of the selected session; None if none is selected.
+
+    Raises:
+        BadOption: the prefix matches several sessions, or none.
+    """
+    if selection.session is None:
+        return None
+    if any(row.calls for row in await ledger.sum_charges([], session_id=selection.session)):
+        return selection.session
+    from foveate.cost.ledger import GroupBy
+
+    session_ids = sorted(row.group[0] for row in await ledger.sum_charges([GroupBy.SESSION]))
+    found = resolve_prefix(
+        [id_ for id_ in session_ids if id_.startswith(selection.session)], selection.session, "session"
+    )
+    if found is None:
+        raise BadOption(f"there are no calls of a session whose id starts with {selection.session!r:.80}")
+    return found
 
 
 def _print_report(
@@ -461,7 +551,6 @@ async def _apply_correction(
     Raises:
         BadOption: the store has no such call or account.
     """
-    from foveate.cli.cost.selection import CallSelection, resolve_session_id
     from foveate.cost.caps import account_name
 
     if call is not None:
@@ -469,7 +558,7 @@ async def _apply_correction(
         if correction is None:
             raise BadOption(f"there is no call {call!r:.80}; `foveate cost export` lists all calls")
         return correction
-    session_id = await resolve_session_id(store.ledger, CallSelection(session=session))
+    session_id = await _resolve_session_id(store.ledger, CallSelection(session=session))
     account = account_name(agent=agent, session_id=session_id, day=day)
     correction = await store.corrections.correct_account(account, dollars, reason=reason, at=at)
     if correction is None:
@@ -477,20 +566,17 @@ async def _apply_correction(
     return correction
 
 
-async def _load_corrections(store: "Store", selection: "CallSelection") -> "Sequence[Correction]":
-    from foveate.cli.cost.selection import resolve_session_id
-
-    session_id = await resolve_session_id(store.ledger, selection)
+async def _load_corrections(store: "Store", selection: CallSelection) -> "Sequence[Correction]":
+    session_id = await _resolve_session_id(store.ledger, selection)
     return await store.corrections.find(
         since=selection.since, until=selection.until, agent=selection.agent, session_id=session_id
     )
 
 
-async def _export(store: "Store", selection: "CallSelection", name: str | None) -> int:
+async def _export(store: "Store", selection: CallSelection, name: str | None) -> int:
     from foveate.cli.cost.output import write_calls
-    from foveate.cli.cost.selection import resolve_session_id
 
-    session_id = await resolve_session_id(store.ledger, selection)
+    session_id = await _resolve_session_id(store.ledger, selection)
     entries = store.ledger.list_charges(
         since=selection.since, until=selection.until, agent=selection.agent, session_id=session_id
     )

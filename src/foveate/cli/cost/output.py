@@ -4,12 +4,11 @@ import csv
 import io
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import BinaryIO
 
-from foveate.cli.cost.selection import SessionFamily
 from foveate.cli.shared.console import Display
 from foveate.cli.shared.options import shorten_ids
 from foveate.cli.shared.tables import (
@@ -27,6 +26,7 @@ from foveate.cost.money import format_dollars
 from foveate.cost.savings import CostReport, CostReportRow
 from foveate.model import Savings
 from foveate.session.store import ObservedLimit
+from foveate.store.repositories.sessions import DescendantTotals
 
 # JSON has all uses of a cap; text lists this many.
 _MAX_LISTED_USES = 20
@@ -109,6 +109,12 @@ _APOSTROPHE = "'"
 _FORMULA_START = re.compile(rf"^(?= *(?:{_FORMULA}|[\t\r\n]))|(?<=[;\t\r\n])(?= *{_FORMULA})")
 
 CsvCell = str | int | Decimal | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFamily:
+    title: str
+    descendants: DescendantTotals
 
 
 def report_object(report: CostReport, families: Mapping[str, SessionFamily] | None = None) -> dict[str, object]:

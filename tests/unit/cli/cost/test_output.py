@@ -6,8 +6,14 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.cli.cost.output import cap_lines, cap_object, report_lines, report_notes, report_object
-from foveate.cli.cost.selection import SessionFamily
+from foveate.cli.cost.output import (
+    SessionFamily,
+    cap_lines,
+    cap_object,
+    report_lines,
+    report_notes,
+    report_object,
+)
 from foveate.cli.shared.console import Display
 from foveate.cost.caps import CallerSummary, Cap, CapLevel, CapScope, CapStatus, CapUse, compute_cap_status
 from foveate.cost.ledger import GroupBy

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from foveate.cli.cost.selection import CallSelection, parse_group_by
+from foveate.cli.cost.command import CallSelection, parse_group_by
 from foveate.cost.ledger import GroupBy
 from foveate.errors import BadOption
 from tests.support.stores.ledger_records import NOON
