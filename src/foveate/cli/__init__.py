@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from foveate.cli import (
+    advise,
     agents,
     assemble,
     config,
@@ -23,7 +24,6 @@ from foveate.cli import (
     store,
     usage,
 )
-from foveate.cli.advise import command as advise
 from foveate.cli.chat import command as chat
 from foveate.cli.compactions import command as compactions
 from foveate.cli.cost import command as cost

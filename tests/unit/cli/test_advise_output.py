@@ -7,7 +7,7 @@ from foveate.advice.advise import Advice, Simulation, Spend, SpendReport
 from foveate.advice.candidates import Candidate, CandidateResult, CombinationResult, Mechanism
 from foveate.advice.cost_breakdown import ContextPart, CostBreakdown, MissCost, PartCost, PartKind
 from foveate.advice.session_costs import SimulatedCost
-from foveate.cli.advise.output import AdviceFormatter, advice_object
+from foveate.cli.advise import AdviceFormatter, advice_object
 from foveate.cli.shared.console import Display
 
 CANDIDATE = Candidate(

@@ -1,1 +1,0 @@
-"""`foveate advise`: which settings would have saved most in recorded sessions."""
