@@ -17,6 +17,7 @@ from foveate.cli import (
     doctor,
     memory,
     prices,
+    replay,
     sandbox,
     serve,
     service,
@@ -28,7 +29,6 @@ from foveate.cli.chat import command as chat
 from foveate.cli.compactions import command as compactions
 from foveate.cli.cost import command as cost
 from foveate.cli.explain import command as explain
-from foveate.cli.replay import command as replay
 from foveate.cli.run import command as run
 from foveate.cli.shared import console
 from foveate.cli.shared.exit_codes import exit_code, report_errors, report_missing_extras

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.cli.replay.output import ReplayFormatter, report_object
+from foveate.cli.replay import ReplayFormatter, report_object
 from foveate.cli.shared.console import Display
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.replay.outcomes import Outcome, Placeholders, Policy, ReplayedSession

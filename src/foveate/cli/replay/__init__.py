@@ -1,1 +1,0 @@
-"""`foveate replay`: what recorded sessions would have cost under each policy."""
