@@ -15,8 +15,8 @@ from foveate.compaction.store import Compaction, CompactionOutcome
 from foveate.config.settings import Settings
 from foveate.cost.ledger import GroupBy
 from foveate.engine.background.compaction import SessionCompactor
-from foveate.engine.from_settings import options_by_agent
 from foveate.engine.options import AgentOptions, KeepAliveOptions
+from foveate.engine.options_from_settings import options_by_agent
 from foveate.sandbox.script import ScriptedCall, ScriptStep
 from foveate.store import open_store
 from tests.support.oracles.keep_alives import is_keep_alive_sent, keep_alive_requests

@@ -9,8 +9,8 @@ from typing import Any
 
 from foveate.advice.session_costs import SimulatedCost
 from foveate.config.settings import Settings
-from foveate.engine.from_settings import options_by_agent
 from foveate.engine.options import AgentOptions
+from foveate.engine.options_from_settings import options_by_agent
 
 SettingPath = tuple[str, ...]
 SettingValue = bool | float | str

@@ -42,13 +42,13 @@ from foveate.cost.admission import Settlement, SettlementOutcome
 from foveate.cost.ledger import Category, Charge
 from foveate.cost.pricing.rates import EXACT, ZERO
 from foveate.engine.background.tracing import SUMMARY, break_down_window
-from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NullObserver, SessionCacheMiss
 from foveate.engine.relay import ResponseChunk, ResponseEvent, ResponseFinished, ResponseStarted
 from foveate.engine.request import IncomingRequest, StepFailure
-from foveate.engine.steps.names import SECTIONS
-from foveate.engine.steps.overflow import compaction_candidate
+from foveate.engine.request_context import RequestContext
+from foveate.engine.steps import SECTIONS
+from foveate.engine.steps.history import compaction_candidate
 from foveate.errors import FoveateError
 from foveate.formats.response.errors import error_body
 from foveate.gateway.app import Gateway

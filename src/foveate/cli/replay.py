@@ -256,7 +256,7 @@ def _gateway_options(file: Path | None) -> "AgentOptions":
     if file is None:
         return AgentOptions()
     from foveate.config.load import load_settings
-    from foveate.engine.from_settings import options_by_agent
+    from foveate.engine.options_from_settings import options_by_agent
 
     return options_by_agent(load_settings(file), os.environ)("")
 

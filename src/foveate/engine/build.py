@@ -4,28 +4,19 @@ from collections.abc import Callable
 
 from foveate.compaction.store import CompactionStore
 from foveate.cost.admission import Admission
-from foveate.engine.background.after_response import (
-    InvalidateCompactionThinking,
-    RecordInvalidThinking,
-    RecordRejections,
-    RecordResponse,
-)
-from foveate.engine.background.agent_activity import LoadActivity
 from foveate.engine.background.cache_misses import CacheMissDetector
 from foveate.engine.background.compaction import SessionCompactor
-from foveate.engine.background.keepalive import KeepAliveScheduler
+from foveate.engine.background.keepalive import CancelKeepAlive, KeepAliveScheduler
 from foveate.engine.background.rate_limits import SaveRateLimits
 from foveate.engine.background.request_archive import RequestArchiver
-from foveate.engine.background.tracing import SaveTraces
-from foveate.engine.completion import CompletionQueue
+from foveate.engine.background.tracing import KeepSentMessages, SaveTraces
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.counting.calibration import Calibrate, Calibrations, SaveCalibrations
 from foveate.engine.counting.remote import RemoteCounter
-from foveate.engine.counting.stored_conversations import StoredConversationSizes
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import CallHooks
 from foveate.engine.observer import NO_OBSERVER, Observer
 from foveate.engine.options import AgentOptions, SpendingOptions
-from foveate.engine.prefix_logs import PrefixLogs, SaveReuse
 from foveate.engine.preview import (
     FailureObserver,
     PreviewSession,
@@ -40,19 +31,28 @@ from foveate.engine.preview import (
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import ChargeRecorder, CompareCosts
-from foveate.engine.spending.edit_planner import RecordProgress
-from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
+from foveate.engine.spending.edit_planner import LoadActivity, RecordProgress
+from foveate.engine.steps.cache import (
+    PlaceBreakpoints,
+    PrefixLogs,
+    RecordRejections,
+    RejectionMemory,
+    SaveReuse,
+)
 from foveate.engine.steps.caps import EnforceCaps
-from foveate.engine.steps.compactions import ApplyCompactions, LimitTurns
-from foveate.engine.steps.count import CountCorrector, CountTokens
-from foveate.engine.steps.edits import EditHistory
-from foveate.engine.steps.keepalive import CancelKeepAlive
+from foveate.engine.steps.count import CountCorrector, CountTokens, StoredConversationSizes
+from foveate.engine.steps.history import (
+    ApplyCompactions,
+    DropInvalidThinking,
+    EditHistory,
+    InvalidateCompactionThinking,
+    LimitTurns,
+    RecordInvalidThinking,
+)
 from foveate.engine.steps.overflow import FitWindow
 from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings
 from foveate.engine.steps.sections import InjectSections, InjectSectionsInWindow
-from foveate.engine.steps.sent_messages import KeepSentMessages
-from foveate.engine.steps.session import FindSession
-from foveate.engine.steps.thinking import DropInvalidThinking
+from foveate.engine.steps.session import FindSession, RecordResponse
 from foveate.engine.steps.tools import OrderTools
 from foveate.engine.steps.usage import RequestUsage
 from foveate.session.matching import SessionMatcher

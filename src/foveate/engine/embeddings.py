@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from foveate import formats
 from foveate.cost.admission import Admission
 from foveate.cost.ledger import Call, Category
-from foveate.engine.completion import CompletionQueue
-from foveate.engine.context import CostFields
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import NO_OBSERVER, Observer
 from foveate.engine.options import SpendingOptions
 from foveate.engine.relay import ResponseEvent, Transport, relay_call
 from foveate.engine.request import AppliedEdit, IncomingRequest, UpstreamRequest, check_model_name
+from foveate.engine.request_context import CostFields
 from foveate.engine.spending.admission import AdmitUncounted, admit_call, check_unknown_cost
 from foveate.engine.spending.charges import ChargeRecorder
-from foveate.engine.spending.cost_features import (
+from foveate.engine.spending.unknown_costs import (
     CostFeature,
     header_features,
     unknown_embedding_fields,
     without_allowed,
 )
-from foveate.engine.steps.names import ROUTE
+from foveate.engine.steps import ROUTE
 from foveate.errors import BadEdit, DuplicateKey, MalformedRequest
 from foveate.formats.json_text.duplicate_keys import check_unique_keys
 from foveate.formats.json_text.parse import parse_fields, parse_json

@@ -5,16 +5,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from foveate import formats
-from foveate.engine.completion import CompletionQueue
-from foveate.engine.context import RequestContext, Step
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import Observer
 from foveate.engine.options import AgentOptions
 from foveate.engine.relay import ResponseEvent, Transport, UpstreamsWithoutCounts, relay_call
 from foveate.engine.request import IncomingRequest, StepFailure, UpstreamRequest, check_model_name
+from foveate.engine.request_context import RequestContext, Step
 from foveate.engine.spending.admission import AdmitUncounted
 from foveate.engine.spending.charges import ChargeRecorder
-from foveate.engine.steps.names import ROUTE
+from foveate.engine.steps import ROUTE
 from foveate.engine.steps.overflow import CompactNow
 from foveate.errors import (
     BudgetExceeded,

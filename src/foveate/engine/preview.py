@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.plan import CompactionCandidate
 from foveate.compaction.store import Compaction, CompactionLease, CompactionStore
-from foveate.engine.context import RequestContext
 from foveate.engine.counting.remote import RemoteCounter
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NullObserver, Observer
 from foveate.engine.request import IncomingRequest, StepFailure
+from foveate.engine.request_context import RequestContext
 from foveate.engine.session_state import SessionState, SessionStates
-from foveate.engine.steps.names import OVERFLOW, SESSION
+from foveate.engine.steps import OVERFLOW, SESSION
 from foveate.engine.steps.overflow import FitWindow
 from foveate.engine.steps.session import describe_conversation
 from foveate.errors import DoesNotFit

@@ -21,7 +21,7 @@ from foveate.engine.relay import (
     ResponseStarted,
 )
 from foveate.engine.request import IncomingRequest
-from foveate.engine.spending.cost_features import cost_headers
+from foveate.engine.spending.unknown_costs import cost_headers
 from foveate.errors import (
     FoveateError,
     KeyRefused,

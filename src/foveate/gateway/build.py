@@ -15,7 +15,6 @@ from foveate.config.effective import EffectiveSetting, redact_url
 from foveate.config.live import LiveSettings
 from foveate.config.settings import TimeoutSettings, TlsSettings
 from foveate.cost.admission import AdmissionOptions
-from foveate.engine.background.agent_activity import LoadActivity
 from foveate.engine.background.cache_misses import CacheMissDetector
 from foveate.engine.background.compaction import SessionCompactor
 from foveate.engine.background.keepalive import KeepAliveScheduler
@@ -29,12 +28,13 @@ from foveate.engine.embeddings import EmbeddingsEngine
 from foveate.engine.metrics.registry import Sample
 from foveate.engine.observer import NO_OBSERVER, Observer
 from foveate.engine.options import SectionOptions
-from foveate.engine.prefix_logs import SaveReuse, load_prefix_logs
 from foveate.engine.sections.collect import SpendingSource
 from foveate.engine.sections.sources import SectionSources
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import ObservedAdmission, adopt_orphans
 from foveate.engine.spending.charges import ChargeRecorder
+from foveate.engine.spending.edit_planner import LoadActivity
+from foveate.engine.steps.cache import SaveReuse, load_prefix_logs
 from foveate.engine.steps.sections import InjectSections
 from foveate.errors import FoveateError
 from foveate.gateway.app import PAGES_PREFIX, Gateway, GatewayOptions

@@ -14,8 +14,8 @@ from foveate.config.load import Configuration, has_content
 from foveate.config.settings import Settings, UpstreamSettings
 from foveate.config.updated_prices import PriceFile
 from foveate.cost.pricing.price_book import PriceBook
-from foveate.engine.from_settings import options_by_agent
 from foveate.engine.options import AgentOptions, SpendingOptions
+from foveate.engine.options_from_settings import options_by_agent
 from foveate.errors import BadOption, UpstreamUnreachable
 from foveate.formats.request_limits import RequestLimits
 from foveate.gateway.app import GatewayOptions

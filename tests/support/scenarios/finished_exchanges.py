@@ -6,8 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from foveate import formats
 from foveate.cost.ledger import Call, Category, Charge
-from foveate.engine.completion import CompletionQueue
-from foveate.engine.context import RequestContext
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.counting.calibration import Calibrate, Calibrations
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.metrics.collector import MetricsCollector
@@ -15,6 +14,7 @@ from foveate.engine.metrics.registry import render_metrics
 from foveate.engine.observer import NO_OBSERVER, Observer
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import AppliedEdit, IncomingRequest, StepFailure, UpstreamRequest
+from foveate.engine.request_context import RequestContext
 from foveate.model import (
     Area,
     CacheBreakpoint,

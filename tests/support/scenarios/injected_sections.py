@@ -11,7 +11,6 @@ import msgspec
 from foveate import formats
 from foveate.context.time_section import TimeOptions
 from foveate.context.workspace import Workspace
-from foveate.engine.context import RequestContext
 from foveate.engine.options import (
     NO_SECTION_INPUTS,
     AgentOptions,
@@ -21,6 +20,7 @@ from foveate.engine.options import (
     SectionOptions,
 )
 from foveate.engine.request import IncomingRequest, StepFailure
+from foveate.engine.request_context import RequestContext
 from foveate.engine.sections.sources import SectionSources
 from foveate.engine.steps.sections import InjectSections
 from foveate.model import Format

@@ -9,7 +9,7 @@ import pytest
 from foveate.cost.admission import Admission
 from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
 from foveate.cost.pricing.price_book import PriceBook
-from foveate.engine.completion import CompletionQueue
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.embeddings import EmbeddingsEngine, read_embeddings_request
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import SpendingOptions

@@ -6,11 +6,11 @@ from decimal import Decimal
 
 import pytest
 
-from foveate.engine.context import RequestContext, Step
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import IncomingRequest
+from foveate.engine.request_context import RequestContext, Step
 from foveate.errors import CapExceeded, DoesNotFit, DuplicateKey
 from foveate.formats.json_text.parse import to_json
 from foveate.model import Area, CacheBreakpoint, Format, Place, ReplaceText, SetParameter

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from foveate.engine.completion import CompletionQueue
-from foveate.engine.context import RequestContext
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import StepFailure, UpstreamRequest
+from foveate.engine.request_context import RequestContext
 from foveate.errors import DoesNotFit
 from tests.support.oracles.engine_observers import EventObserver
 from tests.support.scenarios.incoming_requests import BODY, make_incoming_request

@@ -4,7 +4,6 @@ from contextlib import aclosing
 
 import pytest
 
-from foveate.engine.context import RequestContext
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.options import AgentOptions
@@ -17,6 +16,7 @@ from foveate.engine.relay import (
     ResponseStarted,
 )
 from foveate.engine.request import IncomingRequest
+from foveate.engine.request_context import RequestContext
 from foveate.errors import DoesNotFit, KeyRefused, UpstreamBroken, UpstreamError, UpstreamUnreachable
 from foveate.model import Area, CacheBreakpoint, Format, Place, TokenCount
 from tests.support.oracles.engine_observers import StepObserver

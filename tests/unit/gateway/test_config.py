@@ -8,8 +8,8 @@ from foveate.compaction.overflow import OnOverflow
 from foveate.config.live import LiveSettings
 from foveate.config.load import parse_settings
 from foveate.config.settings import Settings
-from foveate.engine.from_settings import options_by_agent
 from foveate.engine.options import AgentOptions
+from foveate.engine.options_from_settings import options_by_agent
 from foveate.errors import BadOption, BadSetting
 from foveate.gateway.app import GatewayOptions
 from foveate.gateway.auth.callers import generate_key, hash_key

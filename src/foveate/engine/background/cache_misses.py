@@ -14,11 +14,11 @@ from decimal import Decimal
 
 from foveate import formats
 from foveate.caching import LruCache
-from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NO_OBSERVER, SHORT_MESSAGE, Observer, SessionCacheMiss
 from foveate.engine.options import SpendingOptions
-from foveate.engine.steps.names import LIMIT_TURNS, OVERFLOW
+from foveate.engine.request_context import RequestContext
+from foveate.engine.steps import LIMIT_TURNS, OVERFLOW
 from foveate.errors import FoveateError
 from foveate.model import Area, CacheUsage, Format, Place, ReplaceMessages, ReplaceText, Usage
 from foveate.prompt_cache.misses.causes import MissCause, describe_cause

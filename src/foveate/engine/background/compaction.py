@@ -30,9 +30,9 @@ from foveate.compaction.summarize.llm import LlmSummarizer
 from foveate.cost.admission import Admission
 from foveate.cost.ledger import Call, Category
 from foveate.cost.savings import make_own_call_savings
-from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import SpendingOptions
+from foveate.engine.request_context import RequestContext
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.cost_ceiling import (
     CostCeiling,
@@ -42,7 +42,7 @@ from foveate.engine.spending.cost_ceiling import (
 )
 from foveate.engine.spending.edit_planner import DECISION_SECONDS, EditAssessment, EditPlanner
 from foveate.engine.spending.paid_client import PaidClient, PaymentOptions
-from foveate.engine.steps.overflow import compaction_candidate
+from foveate.engine.steps.history import compaction_candidate
 from foveate.errors import CallRefused, FoveateError, StoreUnavailable
 from foveate.http import JsonClient
 from foveate.model import ComparisonOutcome, Savings, Usage

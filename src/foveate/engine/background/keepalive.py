@@ -20,13 +20,14 @@ from foveate.compaction.summarize.llm import SummarizerEndpoint
 from foveate.cost.admission import Admission
 from foveate.cost.ledger import Call, Category
 from foveate.cost.savings import make_own_call_savings
-from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.request import IncomingRequest
+from foveate.engine.request_context import RequestContext
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.cost_ceiling import CostCeiling
 from foveate.engine.spending.paid_client import PaidClient, PaymentOptions
+from foveate.engine.steps import KEEP_ALIVE
 from foveate.errors import FoveateError, MalformedRequest
 from foveate.formats.response.answers import read_complete_texts
 from foveate.formats.response.usage import find_usage
@@ -54,7 +55,6 @@ from foveate.prompt_cache.rules import CacheRules, CachingMode
 from foveate.prompt_cache.simulator import SimulatedCache
 
 _LOG = logging.getLogger(__name__)
-
 
 # No output is how a cache is warmed: "max_tokens: 0" (platform.claude.com, prompt caching, November 2026). It
 # is not accepted with streaming, nor with thinking.
@@ -444,3 +444,17 @@ def _session_key(context: RequestContext) -> _SessionKey:
 
 def _key_bytes(key: _SessionKey) -> bytes:
     return "\0".join(key).encode("utf-8", "surrogatepass")
+
+
+class CancelKeepAlive:
+    name = KEEP_ALIVE
+
+    def __init__(self, keep_alive: KeepAliveScheduler) -> None:
+        self._keep_alive = keep_alive
+
+    async def apply(self, context: RequestContext) -> None:
+        """Cancel what is planned. This is the last step: a request that passes it is sent, and will be
+        finished.
+        """
+        if context.options.sends_keep_alive:
+            self._keep_alive.cancel_planned(context)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from foveate.engine.background.debounce import Debouncer
+from foveate.engine.background.debouncer import Debouncer
 from foveate.engine.exchange import Exchange
 from foveate.errors import StoreUnavailable
 from foveate.session.store import ObservedLimit, RateLimitStore

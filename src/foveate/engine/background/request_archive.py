@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
+from foveate.engine.request_context import RequestContext
 from foveate.errors import StoreUnavailable
 from foveate.session.store import ArchivedRequest, RequestArchive
 

@@ -11,13 +11,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from foveate import errors, formats
-from foveate.engine.background.debounce import Debouncer
-from foveate.engine.context import RequestContext
+from foveate.engine.background.debouncer import Debouncer
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import SessionCacheMiss
 from foveate.engine.redaction import redact_keys
 from foveate.engine.request import AppliedEdit, IncomingRequest, StepFailure, UpstreamRequest
-from foveate.engine.steps.names import SECTIONS
+from foveate.engine.request_context import RequestContext
+from foveate.engine.steps import SECTIONS, SENT_MESSAGES
 from foveate.errors import FoveateError, StoreUnavailable
 from foveate.formats.blocks import get_cached_blocks
 from foveate.model import (
@@ -38,7 +38,6 @@ from foveate.session.traces import CacheMiss, Trace, TracedEdit, TraceStore, Win
 from foveate.tokens import RequestCounter
 
 _LOG = logging.getLogger(__name__)
-
 
 SYSTEM = "system"
 TOOLS = "tools"
@@ -366,3 +365,12 @@ def _redact_problem(problem: StepFailure) -> tuple[str, str]:
     kind, colon, _ = problem.reason.partition(": ")
     is_error = bool(colon) and kind.isidentifier() and kind[0].isupper()
     return problem.step, kind if is_error and not hasattr(errors, kind) else redact_keys(problem.reason)
+
+
+class KeepSentMessages:
+    """Keeps the parsed messages once no step changes them: available now, expensive to find later."""
+
+    name = SENT_MESSAGES
+
+    async def apply(self, context: RequestContext) -> None:
+        context.sent_history = formats.message_history(context.request)

@@ -9,9 +9,9 @@ well as before.
 import logging
 from collections.abc import Callable, Mapping
 
-from foveate.engine.background.debounce import Debouncer
-from foveate.engine.context import RequestContext
+from foveate.engine.background.debouncer import Debouncer
 from foveate.engine.exchange import Exchange
+from foveate.engine.request_context import RequestContext
 from foveate.errors import StoreUnavailable
 from foveate.model import TokenCount
 from foveate.session.counting import get_counter_name

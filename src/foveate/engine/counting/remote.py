@@ -15,8 +15,8 @@ from foveate.compaction.summarize.llm import SummarizerEndpoint
 from foveate.cost.admission import Admission
 from foveate.cost.ledger import Call, Category, Charge
 from foveate.cost.savings import make_unchanged_savings
-from foveate.engine.context import RequestContext
 from foveate.engine.request import IncomingRequest
+from foveate.engine.request_context import RequestContext
 from foveate.errors import UpstreamStatus, UpstreamTimeout
 from foveate.http import JsonClient
 from foveate.http.proxies import ProxyRules

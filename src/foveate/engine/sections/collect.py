@@ -1,30 +1,28 @@
 """Collects the sections of a request from their sources, each of which may fail on its own, and fits them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 
 from foveate.budget.budget import SectionRule
-from foveate.budget.sections import Section, parse_choice
+from foveate.budget.prompt import SectionReport, render_budget_section
+from foveate.budget.sections import Priority, Section, Stability, parse_choice
 from foveate.caching import LruCache, register
 from foveate.context.rendering import CallKind, MissingContent, context_inputs, render_awareness
 from foveate.context.time_section import TimeAwareness
 from foveate.cost.caps import Cap
 from foveate.cost.ledger import AccountBalance, Call, Category
-from foveate.engine.context import RequestContext
-from foveate.engine.options import SectionOptions
+from foveate.cost.money import format_dollars
+from foveate.engine.options import BindingOptions, SectionInputs, SectionOptions
 from foveate.engine.request import StepFailure
-from foveate.engine.sections.builtin import (
-    TURN_HEADING,
-    TURN_HEADING_TOKENS,
-    binding_sections,
-    channel_sections,
-    render_budget,
-)
+from foveate.engine.request_context import RequestContext
 from foveate.engine.sections.fit import (
     BLOCK_TOKENS,
+    TURN_HEADING,
+    TURN_HEADING_TOKENS,
     FittedSection,
     FittedSections,
     SectionGroup,
@@ -33,10 +31,11 @@ from foveate.engine.sections.fit import (
     prepare_sections,
 )
 from foveate.engine.sections.sources import SectionSource, SectionSources
-from foveate.engine.steps.names import SECTIONS
+from foveate.engine.steps import SECTIONS
 from foveate.errors import BadOption
 from foveate.model import ZERO_TOKENS, TokenCount
 from foveate.session.counting import run_in_thread_if_large
+from foveate.tokens.text_meter import TextCounter
 
 _BUDGET_SECTION = "budget"
 BYTES_PER_TOKEN = 2
@@ -54,6 +53,11 @@ _KINDS_WITHOUT_CONTEXT = frozenset((CallKind.HEARTBEAT, CallKind.DELEGATION))
 ReadBalances = Callable[[Sequence[str], float], Awaitable[Mapping[str, AccountBalance]]]
 FitWindowForSections = Callable[[RequestContext, TokenCount], Awaitable[None]]
 """Makes room in a request for so many additional tokens."""
+
+_MAX_BINDINGS = 256
+_MAX_LINE_CHARS = 500
+# How often the numbers are rewritten until they include themselves.
+_MAX_PASSES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -457,3 +461,63 @@ def _describe_error(error: Exception) -> str:
 def _remaining_dollars(cap: Cap, balance: AccountBalance | None) -> Decimal:
     used = balance.spent + balance.reserved if balance is not None else Decimal(0)
     return max(Decimal(0), cap.dollars - used)
+
+
+@lru_cache(_MAX_BINDINGS)
+def binding_sections(binding: BindingOptions | None, channel: str) -> tuple[Section, ...]:
+    if binding is None:
+        return ()
+    peers = [f"Peer: {peer}" for peer in binding.peers]
+    channel_prompt = dict(binding.channels).get(channel, "")
+    language = f"Answer in {binding.language}." if binding.language else ""
+    texts = {"peers": "\n".join(peers), "channel_prompt": channel_prompt, "language": language}
+    return tuple(
+        Section(name, text, priority=Priority.HIGH, stability=Stability.SESSION)
+        for name, text in texts.items()
+        if text.strip()
+    )
+
+
+def channel_sections(inputs: SectionInputs) -> tuple[Section, ...]:
+    lines = [f"Channel: {_one_line(inputs.channel)}"] if inputs.channel.strip() else []
+    lines += [f"Channel {_one_line(name)}: {_one_line(text)}" for name, text in inputs.metadata if text.strip()]
+    sender = [f"Sender: {_one_line(inputs.sender)}"] if inputs.sender.strip() else []
+    return tuple(
+        Section(name, items=entries, priority=Priority.MEDIUM, keep="head", stability=Stability.TURN)
+        for name, entries in (("channel", lines), ("sender", sender))
+        if entries
+    )
+
+
+def render_budget(
+    reports: Iterable[SectionReport],
+    *,
+    tokens: int,
+    limit_tokens: int | None,
+    spending: Sequence[tuple[str, Decimal, Decimal]],
+    counter: TextCounter,
+) -> tuple[str, TokenCount]:
+    """Render what is left of the window and of the caps, including this text, with its token count.
+
+    `tokens` are those of everything else. `spending` has for each cap its name, its dollars, and those left.
+    """
+    reports = list(reports)
+    lines = [
+        f"Money: {format_dollars(left_dollars)} of {format_dollars(limit_dollars)} left ({cap_name})"
+        for cap_name, limit_dollars, left_dollars in spending
+    ]
+    if limit_tokens is None:
+        text = "\n".join(["## Context Budget", f"Using about {tokens} tokens", *lines])
+        return text, counter.text(text)
+    own_count, text = ZERO_TOKENS, ""
+    for _ in range(_MAX_PASSES):
+        window_text = render_budget_section(reports, tokens=tokens + own_count.upper, limit_tokens=limit_tokens)
+        text = "\n".join([window_text, *lines])
+        previous_count, own_count = own_count, counter.text(text)
+        if own_count.upper == previous_count.upper:
+            break
+    return text, own_count
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:_MAX_LINE_CHARS]

@@ -18,7 +18,6 @@ from foveate.budget.ladder import (
 from foveate.budget.prompt import Action, Prompt, SectionReport
 from foveate.budget.sections import Priority, Section, Stability
 from foveate.caching import hash_bytes
-from foveate.engine.sections.builtin import TURN_HEADING_TOKENS
 from foveate.errors import BudgetExceeded
 from foveate.model import ZERO_TOKENS, TokenCount
 from foveate.prompt_cache.stable_order import InjectedBlock, find_layer, order_blocks
@@ -30,6 +29,12 @@ BLOCK_TOKENS = 4
 # so on. So the prefix stays the same for many requests while the history and the sections of a turn vary.
 _SIZE_STEPS = 8
 _MAX_HALVES = 9
+
+TURN_HEADING = "[Foveate: context for this turn, not written by the user.]"
+"""Precedes the sections of a turn, since they are part of a user message."""
+
+TURN_HEADING_TOKENS = 32
+"""Upper bound of its tokens, with the blank line after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from foveate.cost.admission import Admission
 from foveate.cost.ledger import Charge
 from foveate.cost.savings import PriceUsage, compare_costs, make_price_function, make_unchanged_savings
-from foveate.engine.context import CostFields, RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import SpendingOptions
+from foveate.engine.request_context import CostFields, RequestContext
 from foveate.engine.session_state import SessionStates
+from foveate.engine.steps import CAPS
 from foveate.engine.steps.caps import set_cost_ceiling
-from foveate.engine.steps.names import CAPS
 from foveate.model import CacheUsage, ComparisonOutcome, Savings, Usage
 
 

@@ -16,7 +16,7 @@ from foveate.cost.caps import Cap, CapScope, make_cap_exceeded
 from foveate.cost.ledger import AccountBalance
 from foveate.cost.money import format_dollars
 from foveate.cost.pricing.price_book import PriceBook
-from foveate.engine.spending.cost_features import (
+from foveate.engine.spending.unknown_costs import (
     MAX_NAME_CHARS,
     CostFeature,
     envelope_features,

@@ -1,11 +1,20 @@
-"""Plan edits of a session's history that pay: from its requests so far, a forecast and the prices."""
+"""Plans edits of a session's history that pay: from its requests so far, a forecast and the prices."""
 
+import asyncio
+import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from foveate.compaction.forecast import Forecast, SessionActivity, estimate_cold_share, forecast_requests
+from foveate.compaction.forecast import (
+    ActivityStore,
+    Forecast,
+    SessionActivity,
+    estimate_cold_share,
+    forecast_requests,
+)
 from foveate.compaction.plan import CompactionPlan, estimate_compaction
 from foveate.compaction.schedule import (
     ClearingOption,
@@ -21,16 +30,19 @@ from foveate.compaction.schedule import (
     read_prices,
 )
 from foveate.compaction.store import CompactionOutcome, EditDecision
-from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
 from foveate.engine.options import SpendingOptions
+from foveate.engine.request_context import RequestContext
 from foveate.engine.session_state import SessionState, SessionStates
+from foveate.errors import StoreUnavailable
 from foveate.formats.incremental.envelope import get_parameters
 from foveate.formats.json_text.parse import is_set, read_role
 from foveate.model import Ttl
 from foveate.prompt_cache.keepalive import MARGIN_SECONDS
 from foveate.prompt_cache.placement.arrival_times import forecast_next_request
 from foveate.prompt_cache.rules import CachingMode
+
+_LOG = logging.getLogger(__name__)
 
 DECISION_SECONDS = 2 * MARGIN_SECONDS
 """How long before its cache expires an idle session is decided about: before a keep-alive request is due."""
@@ -39,6 +51,10 @@ _MODEL_ROLES = frozenset(("assistant", "model"))
 # The provider compacts or clears the history itself: Anthropic's and OpenAI's parameter.
 _CONTEXT_MANAGEMENT = "context_management"
 _EDITS = frozenset((CompactionOutcome.OK, CompactionOutcome.RESULTS_CLEARED))
+
+# Sessions that are idle for longer have ended, as far as forecasts are concerned.
+_SESSION_ENDED_SECONDS = 3600.0
+_LOAD_ACTIVITY_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,3 +296,40 @@ class RecordProgress:
 
 def _count_model_messages(messages: Sequence[bytes]) -> int:
     return sum(read_role(raw) in _MODEL_ROLES for raw in messages)
+
+
+class LoadActivity:
+    """Loads the activity of all agents in the background: with `start`, and later every few minutes as long as
+    requests arrive. So it survives restarts, and includes what other processes serve.
+    """
+
+    def __init__(
+        self, store: ActivityStore, session_states: SessionStates, *, clock: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._session_states = session_states
+        self._clock = clock
+        self._loaded_at = -math.inf
+        self._task: asyncio.Task[None] | None = None
+
+    def __call__(self, exchange: Exchange) -> None:
+        if self._clock() - self._loaded_at >= _LOAD_ACTIVITY_SECONDS:
+            self.start()
+
+    def start(self) -> None:
+        self._loaded_at = self._clock()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._load())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _load(self) -> None:
+        try:
+            activities = await self._store.load(ended_before=self._clock() - _SESSION_ENDED_SECONDS)
+        except StoreUnavailable as error:
+            _LOG.warning("activity of agents could not be loaded, forecasts go on without it: %s", error)
+        else:
+            self._session_states.set_activities(activities)

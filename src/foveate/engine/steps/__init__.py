@@ -1,8 +1,24 @@
-"""The steps of the pipeline, one module each.
+"""Names of the steps in metrics, traces and logs, in the order of the pipeline."""
 
-They run in this order: session, compactions (apply, then limit turns), count, overflow, sections, thinking,
-tools, cache, savings, sent_messages, usage, caps, keepalive.
+ROUTE = "route"
+"""The change of the model's name, before the first step."""
+SESSION = "session"
+COMPACTION = "fold"
+LIMIT_TURNS = "turns"
+COUNT = "count"
+EDITS = "edits"
+OVERFLOW = "room"
+SECTIONS = "sections"
+THINKING = "thoughts"
+TOOLS = "tools"
+CACHE = "cache"
+SAVINGS = "savings"
+SENT_MESSAGES = "trail"
+USAGE = "usage"
+CAPS = "cost"
+KEEP_ALIVE = "pings"
 
-A step that fails is skipped, and the next one goes on with the request as it is. So each step relies only on
-what it checks itself.
-"""
+# Work after the response, named beside the steps where failures are counted and logged.
+RECORD_CHARGES = "book"
+STORE_WRITES = "keep"
+PREPARE_CHARGE = "note"

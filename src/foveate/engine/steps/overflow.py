@@ -8,10 +8,10 @@ from foveate.compaction.compact import CompactionResult
 from foveate.compaction.overflow import OverflowAction, OverflowPlan, lower_bound_tokens, plan_overflow
 from foveate.compaction.plan import CompactionCandidate
 from foveate.compaction.store import CompactionOutcome
-from foveate.engine.context import RequestContext
-from foveate.engine.steps.compactions import ApplyCompactions, LimitTurns
+from foveate.engine.request_context import RequestContext
+from foveate.engine.steps import OVERFLOW
 from foveate.engine.steps.count import CountTokens
-from foveate.engine.steps.names import OVERFLOW
+from foveate.engine.steps.history import ApplyCompactions, LimitTurns, compaction_candidate
 from foveate.errors import DoesNotFit
 from foveate.formats.json_text.large_json import LARGE_BYTES
 from foveate.model import ZERO_TOKENS, TokenCount
@@ -135,22 +135,4 @@ def _plan_overflow(context: RequestContext, limit_tokens: int) -> OverflowPlan:
         options=context.options.overflow_options,
         can_compact=False,
         model=context.model,
-    )
-
-
-def compaction_candidate(context: RequestContext, *, must_fit: bool) -> CompactionCandidate:
-    assert context.session.chain is not None
-    assert context.count.total is not None
-    assert context.window_tokens is not None
-    return CompactionCandidate(
-        agent=context.incoming.agent,
-        session_id=context.session_id,
-        original=context.original,
-        chain=context.session.chain,
-        sent_request=context.request,
-        sent_tokens=context.count.reported_tokens or context.count.total.tokens,
-        window_tokens=context.window_tokens,
-        output_reserve=context.output_reserve_tokens,
-        earlier_compaction=context.compaction,
-        must_fit=must_fit,
     )

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from foveate.caching import LruCache
-from foveate.engine.context import RequestContext
 from foveate.engine.exchange import Exchange
-from foveate.engine.prefix_logs import PrefixLogs
+from foveate.engine.request_context import RequestContext
 from foveate.engine.session_state import SessionStates
-from foveate.engine.steps.cache import read_prompt
-from foveate.engine.steps.names import SAVINGS
+from foveate.engine.steps import SAVINGS
+from foveate.engine.steps.cache import PrefixLogs, read_prompt
 from foveate.model import Request, SimulatedState
 from foveate.prompt_cache.placement.breakpoints import merge_breakpoints
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, prompt_layout

@@ -10,9 +10,9 @@ from typing import Protocol
 from foveate.budget.sections import Section
 from foveate.compaction.store import EditDecision
 from foveate.compaction.thinking import drop_invalid_thinking
-from foveate.engine.context import RequestContext
 from foveate.engine.options import SectionOptions
 from foveate.engine.request import StepFailure
+from foveate.engine.request_context import RequestContext
 from foveate.engine.sections.collect import (
     BYTES_PER_TOKEN,
     FitWindowForSections,
@@ -46,7 +46,7 @@ from foveate.engine.sections.place import (
 )
 from foveate.engine.sections.sources import SOURCE_TIMEOUT_SECONDS, SectionSources
 from foveate.engine.spending.edit_planner import EditPlanner
-from foveate.engine.steps.names import SECTIONS
+from foveate.engine.steps import SECTIONS
 from foveate.model import ZERO_TOKENS, Area, Edit, Format, InsertParts, Place, SetParameter, TokenCount
 from foveate.prompt_cache.stable_order import InjectedBlock, SectionLayer, flatten_blocks
 

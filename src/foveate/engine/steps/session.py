@@ -1,16 +1,26 @@
-"""The step that finds the session of a request."""
+"""The step that finds the session of a request, and the hook that records its response for the next one."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from foveate.engine.context import RequestContext
+from foveate.engine.exchange import Exchange
+from foveate.engine.request_context import RequestContext
 from foveate.engine.session_state import SessionStates, is_compacted_by_client
-from foveate.engine.steps.names import SESSION
+from foveate.engine.steps import SESSION
+from foveate.engine.steps.count import StoredConversationSizes
 from foveate.errors import StoreUnavailable
+from foveate.session.answer_digests import make_answer_records
 from foveate.session.hash_chain import HashChain, compute_chain_in_thread
 from foveate.session.matching import ObservedConversation, SessionMatch, SessionMatcher, observe_conversation
-from foveate.session.store import Session, SessionStore, SessionUpdate, make_pending_write
+from foveate.session.store import (
+    AnswerUpdate,
+    Session,
+    SessionStore,
+    SessionUpdate,
+    make_pending_write,
+)
 from foveate.session.titles import find_opening_words, find_working_folder
 
 
@@ -99,3 +109,30 @@ def describe_conversation(context: RequestContext, chain: HashChain) -> Observed
         header=incoming.session,
         headers=incoming.session_headers,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordResponse:
+    """Stores digests of each response, so that the next request of the session is recognised."""
+
+    session_store: SessionStore
+    stored_conversations: StoredConversationSizes
+
+    def __call__(self, exchange: Exchange) -> None:
+        context = exchange.context
+        if context is None or context.session.match is None or context.session.in_flight is None:
+            return
+        session, api_format = context.session.match.session, exchange.incoming.api_format
+        is_success = 200 <= exchange.status < 300
+        rows = []
+        if is_success:
+            parts, scope = exchange.response_parts(), exchange.incoming.session_scope
+            rows = make_answer_records(
+                session, api_format, parts, exchange.ended_at, scope=scope, is_stored=context.uses_thread
+            )
+            if exchange.has_complete_usage and exchange.is_complete and exchange.usage is not None:
+                self.stored_conversations.record(exchange.incoming, context.original, parts.id, exchange.usage)
+        context.session.in_flight.finish(rows, is_answered=is_success)
+        context.session.in_flight = None
+        if rows:
+            context.pending_writes.append(make_pending_write(AnswerUpdate(rows=rows), self.session_store))

@@ -3,9 +3,9 @@
 from weakref import ref
 
 from foveate import formats
-from foveate.engine.context import RequestContext
+from foveate.engine.request_context import RequestContext
 from foveate.engine.session_state import SessionStates
-from foveate.engine.steps.names import TOOLS
+from foveate.engine.steps import TOOLS
 from foveate.formats.incremental.envelope import get_envelope
 from foveate.model import Area
 from foveate.prompt_cache.stable_order import ListedTool, ToolList

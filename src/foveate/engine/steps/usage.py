@@ -1,8 +1,8 @@
 """The step that requests the usage of streamed chat completions."""
 
-from foveate.engine.context import RequestContext
+from foveate.engine.request_context import RequestContext
+from foveate.engine.steps import USAGE
 from foveate.engine.steps.cache import RejectionMemory
-from foveate.engine.steps.names import USAGE
 from foveate.formats.incremental.envelope import get_parameters
 from foveate.formats.json_text.parse import parse_json
 from foveate.model import Format, SetParameter

@@ -23,10 +23,10 @@ import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from foveate.config.settings import ServerSettings
+from foveate.engine import steps
 from foveate.engine.observer import SHORT_MESSAGE
 from foveate.engine.redaction import redact_keys
 from foveate.engine.request import AppliedEdit, StepFailure
-from foveate.engine.steps import names as steps
 
 _MAX_TEXT_CHARS = 200
 MAX_COLUMNS = 100

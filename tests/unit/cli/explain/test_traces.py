@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from foveate.cli.explain.traces import _COMPACTION_STEP, _OVERFLOW_STEP, price_edits
-from foveate.engine.steps.compactions import ApplyCompactions
+from foveate.engine.steps.history import ApplyCompactions
 from foveate.engine.steps.overflow import FitWindow
 from foveate.model import CacheUsage, ComparisonOutcome, Savings
 from foveate.session.traces import ChargedTrace, TracedCharge, TracedEdit

@@ -13,12 +13,12 @@ from foveate import formats
 from foveate.compaction.store import Compaction
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.background.cache_misses import CacheMissDetector, describe_miss, describe_miss_briefly
-from foveate.engine.completion import CompletionQueue
-from foveate.engine.context import RequestContext
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import NO_OBSERVER, NullObserver, SessionCacheMiss
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.request import AppliedEdit, IncomingRequest, UpstreamRequest
+from foveate.engine.request_context import RequestContext
 from foveate.model import Area, Format, ReplaceMessages
 from foveate.prompt_cache.misses.causes import MissCause
 from foveate.session.matching import SessionMatch

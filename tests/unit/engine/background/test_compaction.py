@@ -18,9 +18,9 @@ from foveate.cost.caps import Cap, CapScope
 from foveate.cost.ledger import Call, Category
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.background.compaction import SessionCompactor
-from foveate.engine.context import RequestContext
 from foveate.engine.options import AgentOptions, Clearing, SpendingOptions
 from foveate.engine.request import IncomingRequest
+from foveate.engine.request_context import RequestContext
 from foveate.engine.spending.paid_client import PaidClient, PaymentOptions
 from foveate.errors import UpstreamStatus, UpstreamTimeout, UpstreamUnreachable
 from foveate.model import Format

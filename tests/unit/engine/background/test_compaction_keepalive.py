@@ -10,8 +10,8 @@ from foveate.compaction.schedule import EditPrices, EditState, Moment, Scheduled
 from foveate.cost.admission import Admission
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.background.compaction import SessionCompactor
-from foveate.engine.context import RequestContext
 from foveate.engine.options import SpendingOptions
+from foveate.engine.request_context import RequestContext
 from foveate.engine.spending.edit_planner import EditAssessment
 from tests.support.clients.summarizer import ScriptedModel
 from tests.support.stores.memory_compaction_store import InMemoryCompactionStore

@@ -14,15 +14,14 @@ from foveate.compaction.summarize.llm import SummarizerEndpoint
 from foveate.cost.admission import Admission
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.background.keepalive import KeepAliveScheduler, apply_keep_alive, warm_session
-from foveate.engine.completion import CompletionQueue
-from foveate.engine.context import RequestContext
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions, KeepAliveOptions, SpendingOptions
-from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.request import IncomingRequest, UpstreamRequest
+from foveate.engine.request_context import RequestContext
 from foveate.engine.session_state import SessionStates
-from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
+from foveate.engine.steps.cache import PlaceBreakpoints, PrefixLogs, RejectionMemory
 from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings
 from foveate.http import JsonClient, JsonReply
 from foveate.model import ComparisonOutcome, Format, Savings, TokenCount

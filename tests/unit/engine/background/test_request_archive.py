@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from foveate import formats
 from foveate.engine.background.request_archive import RequestArchiver
-from foveate.engine.completion import CompletionQueue
-from foveate.engine.context import RequestContext
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import IncomingRequest, UpstreamRequest
+from foveate.engine.request_context import RequestContext
 from foveate.errors import StoreUnavailable
 from foveate.model import Format
 from foveate.session.store import ArchivedRequest

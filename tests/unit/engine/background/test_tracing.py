@@ -11,19 +11,19 @@ import pytest
 from foveate import formats
 from foveate.engine.background.tracing import (
     MAX_EDITS,
+    KeepSentMessages,
     SaveTraces,
     break_down_window,
     finished_request,
     make_trace,
 )
-from foveate.engine.completion import CompletionQueue
-from foveate.engine.context import RequestContext
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import AppliedEdit, IncomingRequest, StepFailure, UpstreamRequest
-from foveate.engine.steps.names import SECTIONS
-from foveate.engine.steps.sent_messages import KeepSentMessages
+from foveate.engine.request_context import RequestContext
+from foveate.engine.steps import SECTIONS
 from foveate.errors import StoreUnavailable
 from foveate.model import (
     Area,

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from foveate import formats
 from foveate.compaction.overflow import lower_bound_tokens
-from foveate.engine.completion import CompletionQueue
-from foveate.engine.context import RequestContext
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.counting.calibration import MAX_CALIBRATIONS, Calibrate, Calibrations, calibration_key
 from foveate.engine.counting.offline import conservative_minimum
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import IncomingRequest, UpstreamRequest
+from foveate.engine.request_context import RequestContext
 from foveate.engine.steps.count import CountCorrector
 from foveate.model import Area, Format, Place, TokenCount
 from foveate.prompt_cache.placement.arrival_times import estimate_returns, forecast_next_request

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from foveate.engine.completion import CompletionQueue
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.counting.calibration import Calibrations, SaveCalibrations, load_calibrations
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NO_OBSERVER

@@ -14,16 +14,16 @@ from foveate.cost.admission import Admission
 from foveate.cost.caps import Cap, CapScope, UnknownPricePolicy
 from foveate.cost.ledger import Charge
 from foveate.cost.pricing.price_book import PriceBook
-from foveate.engine.completion import CompletionQueue
-from foveate.engine.context import RequestContext, Step
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.options import AgentOptions, SpendingOptions
-from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.request import IncomingRequest
+from foveate.engine.request_context import RequestContext, Step
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import ChargeRecorder, CompareCosts
+from foveate.engine.steps.cache import PrefixLogs
 from foveate.engine.steps.caps import EnforceCaps
 from foveate.engine.steps.savings import ReadSimulatedPrompts, SimulateSavings
 from foveate.errors import CallRefused, CapExceeded, CapUncheckable

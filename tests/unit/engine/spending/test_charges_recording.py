@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from foveate.cost.admission import Admission, AdmittedCall
 from foveate.cost.ledger import Call, Category, Charge
 from foveate.cost.pricing.price_book import PriceBook
-from foveate.engine.completion import CompletionQueue
-from foveate.engine.context import RequestContext
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.embeddings import EmbeddingsEngine
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.request import IncomingRequest
+from foveate.engine.request_context import RequestContext
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import ChargeRecorder, CompareCosts

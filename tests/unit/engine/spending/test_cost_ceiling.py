@@ -8,9 +8,9 @@ import pytest
 
 from foveate import formats
 from foveate.cost.pricing.price_book import PriceBook
-from foveate.engine.context import RequestContext
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import IncomingRequest
+from foveate.engine.request_context import RequestContext
 from foveate.engine.spending.cost_ceiling import (
     CostCeiling,
     CostParameters,

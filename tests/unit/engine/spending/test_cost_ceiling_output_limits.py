@@ -15,12 +15,12 @@ from foveate.cost.admission import Admission
 from foveate.cost.caps import DEFAULT_MIN_OUTPUT_TOKENS, Cap, CapScope
 from foveate.cost.ledger import AccountBalance, AccountOverLimit, Reservation
 from foveate.cost.pricing.price_book import PriceBook
-from foveate.engine.completion import CompletionQueue
-from foveate.engine.context import RequestContext
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.request import IncomingRequest
+from foveate.engine.request_context import RequestContext
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import ChargeRecorder, CompareCosts

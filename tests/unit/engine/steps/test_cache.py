@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from foveate import formats
-from foveate.engine.context import RequestContext
 from foveate.engine.options import AgentOptions
-from foveate.engine.prefix_logs import PrefixLogs
 from foveate.engine.request import IncomingRequest
+from foveate.engine.request_context import RequestContext
 from foveate.engine.session_state import SessionStates
-from foveate.engine.steps.cache import PlaceBreakpoints, RejectionMemory
+from foveate.engine.steps.cache import PlaceBreakpoints, PrefixLogs, RejectionMemory
 from foveate.engine.steps.tools import OrderTools
 from foveate.model import Format
 from foveate.prompt_cache.rejections import Rejection

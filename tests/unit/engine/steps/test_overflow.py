@@ -10,13 +10,13 @@ from foveate import formats
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.overflow import OnOverflow
 from foveate.compaction.plan import CompactionCandidate
-from foveate.engine.context import RequestContext
 from foveate.engine.counting.calibration import Calibrations
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import IncomingRequest
+from foveate.engine.request_context import RequestContext
 from foveate.engine.session_state import SessionStates
-from foveate.engine.steps.compactions import ApplyCompactions
 from foveate.engine.steps.count import CountCorrector, CountTokens
+from foveate.engine.steps.history import ApplyCompactions
 from foveate.engine.steps.overflow import FitWindow
 from foveate.engine.steps.session import FindSession
 from foveate.errors import DoesNotFit, StoreUnavailable

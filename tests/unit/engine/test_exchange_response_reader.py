@@ -1,6 +1,6 @@
 """Responses are measured while they are forwarded."""
 
-from foveate.engine.response_reader import ResponseReader
+from foveate.engine.exchange import ResponseReader
 from foveate.model import Format
 
 

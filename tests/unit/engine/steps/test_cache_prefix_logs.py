@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from foveate.engine.completion import CompletionQueue
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NO_OBSERVER
-from foveate.engine.prefix_logs import MAX_LOGS, PrefixLogs, SaveReuse, load_prefix_logs
 from foveate.engine.request import IncomingRequest, UpstreamRequest
+from foveate.engine.steps.cache import MAX_LOGS, PrefixLogs, SaveReuse, load_prefix_logs
 from foveate.errors import StoreUnavailable
 from foveate.model import Format
 from foveate.prompt_cache.placement.reuse import AgentReuse

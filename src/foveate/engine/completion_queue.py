@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 
 from foveate.engine.exchange import Exchange
 from foveate.engine.spending.charges import ChargeRecorder
-from foveate.engine.steps.names import RECORD_CHARGES, STORE_WRITES
+from foveate.engine.steps import RECORD_CHARGES, STORE_WRITES
 from foveate.errors import StoreUnavailable
 from foveate.session.store import PendingWrite, SessionStore, SessionWrite
 

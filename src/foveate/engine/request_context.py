@@ -19,7 +19,7 @@ from foveate.engine.options import AgentOptions
 from foveate.engine.request import AppliedEdit, IncomingRequest, StepFailure
 from foveate.engine.session_state import SessionState
 from foveate.engine.spending.cost_ceiling import CostCeiling, max_breakpoint_ttl, read_cost_parameters
-from foveate.engine.steps.names import CACHE, CAPS, SECTIONS, THINKING, TOOLS
+from foveate.engine.steps import CACHE, CAPS, SECTIONS, THINKING, TOOLS
 from foveate.formats.json_text.large_json import LARGE_BYTES
 from foveate.model import (
     BreakpointStyle,
@@ -135,12 +135,12 @@ class RequestContext(msgspec.Struct, eq=False):
     requests_before_state: dict[SimulatedState, Request] = msgspec.field(default_factory=dict)
     """The request before the first edit of each later simulated state."""
 
-    # steps.compactions
+    # steps.history
     compactions: Sequence[Compaction] = ()
     compaction: Compaction | None = None
     truncated_result_count: int = 0
 
-    # steps.sent_messages
+    # background.tracing, if traces are saved
     sent_history: formats.MessageHistory | None = None
     """The messages of the request as it is sent."""
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from foveate import formats
-from foveate.engine.context import RequestContext
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import IncomingRequest
+from foveate.engine.request_context import RequestContext
 from foveate.model import Format
 
 

@@ -6,7 +6,7 @@ from time import thread_time
 
 import pytest
 
-from foveate.engine.response_reader import ResponseReader
+from foveate.engine.exchange import ResponseReader
 from foveate.model import Format
 from tests.support.oracles.time_growth import superlinear_ratio
 from tests.support.strategies.response_seeds import COMPLETE, STREAMED

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from foveate.config.load import load_and_build, parse_settings
-from foveate.engine.from_settings import options_by_agent
 from foveate.engine.options import AgentOptions, KeepAliveOptions
+from foveate.engine.options_from_settings import options_by_agent
 from foveate.errors import BadSetting
 from foveate.tokens import Backend, CounterOptions
 

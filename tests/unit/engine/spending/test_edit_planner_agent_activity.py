@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from foveate.compaction.forecast import AgentActivity
-from foveate.engine.background.agent_activity import LoadActivity
 from foveate.engine.session_state import SessionStates
+from foveate.engine.spending.edit_planner import LoadActivity
 from foveate.errors import StoreUnavailable
 from tests.support.servers.sandbox import ManualClock
 

@@ -11,12 +11,12 @@ import pytest
 
 from foveate.cost.admission import Admission, AdmittedCall, Settlement
 from foveate.cost.ledger import Charge
-from foveate.engine.completion import CompletionQueue
-from foveate.engine.context import CostFields, RequestContext
+from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import UpstreamRequest
+from foveate.engine.request_context import CostFields, RequestContext
 from foveate.errors import StoreUnavailable
 from foveate.formats import parse_request
 from foveate.session.store import CountUpdate, PendingWrite, SessionWrite

@@ -9,8 +9,8 @@ import pytest
 from foveate.config.load import load_and_build
 from foveate.config.settings import MemorySettings, SectionsSettings, Settings
 from foveate.context.time_section import TimeFormat
-from foveate.engine.from_settings import options_by_agent
 from foveate.engine.options import DEFAULT_SECTION_TOKENS, MemoryOptions, SectionOptions
+from foveate.engine.options_from_settings import options_by_agent
 from foveate.errors import BadOption, BadSetting
 from foveate.memory.views.view import DEFAULT_LIMIT_TOKENS
 
