@@ -1,4 +1,4 @@
-"""The composition of the engine: its steps and hooks, in order."""
+"""The composition of the engine: the steps of the pipeline, sorted by `PIPELINE`, and its hooks, in order."""
 
 from collections.abc import Callable
 
@@ -28,10 +28,12 @@ from foveate.engine.preview import (
     admit_always,
     skip_compaction,
 )
+from foveate.engine.request_context import Step
 from foveate.engine.session_state import SessionStates
 from foveate.engine.spending.admission import CapUncounted
 from foveate.engine.spending.charges import ChargeRecorder, CompareCosts
 from foveate.engine.spending.edit_planner import LoadActivity, RecordProgress
+from foveate.engine.steps import PIPELINE
 from foveate.engine.steps.cache import (
     PlaceBreakpoints,
     PrefixLogs,
@@ -134,7 +136,7 @@ def build_engine(
     enforce_caps = EnforceCaps(admission, spending, completion_queue.drain_all_processes)
     handle_overflow = FitWindow(apply_compactions, count, compactor.compact_now)
     return Engine(
-        steps=(
+        steps=_in_pipeline_order(
             find_session,
             apply_compactions,
             LimitTurns(),
@@ -191,7 +193,7 @@ def build_engine(
         charges=charges,
         compact_now=compactor.compact_now,
         recount=CountCorrector(calibrations, remote_counter).recount,
-        read_only_steps=(find_session, count, *keep_sent_messages, enforce_caps),
+        read_only_steps=_in_pipeline_order(find_session, count, *keep_sent_messages, enforce_caps),
         forget_conversation=stored_conversations.forget_conversation,
     )
 
@@ -217,7 +219,7 @@ def _build_preview(
     handle_overflow = TryToFitWindow(FitWindow(apply_compactions, count, skip_compaction))
     preview_session = PreviewSession(sessions, read_only_states)
     return Engine(
-        steps=(
+        steps=_in_pipeline_order(
             preview_session,
             apply_compactions,
             LimitTurns(),
@@ -237,5 +239,9 @@ def _build_preview(
         clock=clock,
         observer=FailureObserver(observer or NO_OBSERVER),
         admit_uncounted=admit_always,
-        read_only_steps=(preview_session, count),
+        read_only_steps=_in_pipeline_order(preview_session, count),
     )
+
+
+def _in_pipeline_order(*steps: Step) -> tuple[Step, ...]:
+    return tuple(sorted(steps, key=lambda step: PIPELINE.index(step.name)))
