@@ -22,7 +22,7 @@ from foveate.prompt_cache.placement.arrival_times import (
 )
 from foveate.prompt_cache.placement.breakpoints import PlacementOptions, apply_breakpoints, place_breakpoints
 from foveate.prompt_cache.placement.prefix_log import ObservedRequest, PrefixLog
-from foveate.prompt_cache.placement.reuse import AgentReuse
+from foveate.prompt_cache.placement.prefix_reuse import AgentReuse
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, PromptPiece, compute_digest, prompt_layout
 from foveate.prompt_cache.rules import CacheRules, rules_for
 from foveate.prompt_cache.simulator import SimulatedCache

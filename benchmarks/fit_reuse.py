@@ -1,4 +1,4 @@
-"""Fit the prior of `prompt_cache/placement/reuse.toml`: how often the first request of a session is continued.
+"""Fit the prior of `placement/prefix_reuse.toml`: how often the first request of a session is continued.
 
     .venv-bench/bin/python -m benchmarks.fit_reuse [DATA]
 

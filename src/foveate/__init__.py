@@ -178,9 +178,8 @@ def assemble(
     from dataclasses import replace
 
     from foveate.budget.assemble import assemble_prompt
-    from foveate.budget.budget import Budget, resolve_budget
+    from foveate.budget.budget import Budget, resolve_budget, to_budget
     from foveate.budget.model_limits import MAX_TOKENS_VARIABLE, find_context_window, resolve_prompt_limit
-    from foveate.budget.serialization import to_budget
     from foveate.tokens.offline_counters import counter_for
     from foveate.tokens.text_meter import text_meter_for
 
@@ -330,7 +329,7 @@ def cost(
     import os
     import time
 
-    from foveate.config.updated_prices import default_price_file
+    from foveate.config.price_file import default_price_file
     from foveate.cost.call_cost import cost_from_price, read_usage, to_seconds
     from foveate.cost.pricing.price_book import PriceBook
     from foveate.prompt_cache.rules import rules_for

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from foveate.errors import BadOption
-from foveate.prompt_cache.placement.reuse import AgentReuse, ReuseRate
+from foveate.prompt_cache.placement.prefix_reuse import AgentReuse, ReuseRate
 from foveate.store import Store, open_store
 from tests.support.stores.database_dumps import run_statements
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from foveate.budget.budget import Budget, SectionRule
+from foveate.budget.budget import _BUDGET_KEYS, _RULE_KEYS, Budget, SectionRule
 from foveate.budget.ladder import BUILT_IN_LADDERS, rung_as_data
 from foveate.budget.sections import Item, Section
-from foveate.budget.serialization import _BUDGET_KEYS, _RULE_KEYS
 from foveate.config.cost_settings import (
     CAP_KEYS,
     COST_KEYS,

@@ -13,7 +13,7 @@ from foveate.cli.chat import slash_commands
 from foveate.compaction.overflow import OnOverflow, OverflowAction
 from foveate.compaction.store import CompactionOutcome
 from foveate.config.effective import SettingSource
-from foveate.context.rendering import CallKind
+from foveate.context.sections import CallKind
 from foveate.context.time_section import TimeFormat
 from foveate.cost.admission import SettlementOutcome
 from foveate.cost.caps import CapLevel, CapScope, UnknownPricePolicy

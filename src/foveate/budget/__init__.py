@@ -1,10 +1,9 @@
 """Token budgets: sections, ladders, truncation, and the assembled prompt with its report."""
 
-from foveate.budget.budget import DEFAULT_BUDGET, Budget, SectionRule
+from foveate.budget.budget import DEFAULT_BUDGET, Budget, SectionRule, budget_as_data, budget_from_data
 from foveate.budget.ladder import Ladder
 from foveate.budget.prompt import Action, Cut, Prompt, SectionReport
 from foveate.budget.sections import Item, Keep, Priority, Section, Stability
-from foveate.budget.serialization import budget_as_data, budget_from_data
 
 __all__ = [
     "DEFAULT_BUDGET",

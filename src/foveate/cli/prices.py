@@ -101,7 +101,7 @@ def update(
     """
     with report_errors(as_json=json):
         from foveate.config.files import display_path, read_bytes
-        from foveate.config.updated_prices import default_price_file, write_price_file
+        from foveate.config.price_file import default_price_file, write_price_file
         from foveate.cost.pricing.price_book import PriceBook, find_differences
         from foveate.cost.pricing.price_file import MAX_FILE_BYTES, read_price_file
 
@@ -119,7 +119,7 @@ def update(
 
 def _load_price_book(config: Path | None) -> "PriceBook":
     from foveate.config.cost_settings import load_cost
-    from foveate.config.updated_prices import default_price_file
+    from foveate.config.price_file import default_price_file
     from foveate.cost.pricing.price_book import PriceBook
 
     path = find_config_file(config)

@@ -242,7 +242,7 @@ class _LocalPrices:
         )
 
     def load(self) -> "PriceBook":
-        from foveate.config.updated_prices import default_price_file
+        from foveate.config.price_file import default_price_file
         from foveate.cost.pricing.price_book import PriceBook
 
         book = PriceBook(self._custom, load_imported=default_price_file(os.environ).current_prices)

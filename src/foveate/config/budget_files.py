@@ -4,8 +4,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from foveate.budget.budget import Budget, clamp_budget
-from foveate.budget.serialization import budget_as_data, budget_from_data
+from foveate.budget.budget import Budget, budget_as_data, budget_from_data, clamp_budget
 from foveate.config.document import MAX_SETTINGS_BYTES, ConfigDocument, parse_document, read_document
 from foveate.config.files import StrPath, display_path, replace_file
 from foveate.errors import BadOption, FoveateError, InputError, UnreadableInput

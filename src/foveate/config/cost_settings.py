@@ -11,8 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from foveate.budget.budget import check_mapping
 from foveate.budget.sections import parse_choice
-from foveate.budget.serialization import check_mapping
 from foveate.config.document import ConfigDocument, parse_document, read_document
 from foveate.config.files import StrPath
 from foveate.config.key_path import KeyPath

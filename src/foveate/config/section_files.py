@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from foveate.budget.budget import check_mapping, check_section_name
 from foveate.budget.sections import Item, Section
-from foveate.budget.serialization import check_mapping, check_section_name
 from foveate.config.document import ConfigDocument, parse_document, read_document
 from foveate.config.files import StrPath, decode_text, display_path, read_bytes
 from foveate.config.key_path import KeyPath

@@ -1,6 +1,6 @@
 """Sections for prompts: the prefix, the context from a memory, workspace files and the time."""
 
-from foveate.context.rendering import (
+from foveate.context.sections import (
     CallKind,
     ContextInputs,
     MissingContent,

@@ -18,8 +18,8 @@ from foveate.doctor.findings import Finding, failed_finding, ok_finding, warning
 from foveate.errors import CannotListen, FoveateError
 
 if TYPE_CHECKING:
+    from foveate.config.price_file import PriceFile
     from foveate.config.settings import Settings
-    from foveate.config.updated_prices import PriceFile
     from foveate.cost.pricing.price_book import PriceBook
     from foveate.gateway.routing import Upstream
 

@@ -7,10 +7,9 @@ from difflib import get_close_matches
 from typing import TypeVar
 from zoneinfo import ZoneInfo
 
-from foveate.budget.budget import Budget
+from foveate.budget.budget import Budget, budget_from_data
 from foveate.budget.ladder import BUILT_IN_LADDERS, name_matches
 from foveate.budget.model_limits import MAX_TOKENS_VARIABLE, resolve_prompt_limit
-from foveate.budget.serialization import budget_from_data
 from foveate.compaction.overflow import OnOverflow
 from foveate.compaction.plan import CompactionOptions
 from foveate.config.settings import (

@@ -38,7 +38,7 @@ from foveate.engine.steps.cache import SaveReuse, load_prefix_logs
 from foveate.engine.steps.sections import InjectSections
 from foveate.errors import FoveateError
 from foveate.gateway.app import PAGES_PREFIX, Gateway, GatewayOptions
-from foveate.gateway.auth.admin import guard_pages, is_loopback
+from foveate.gateway.auth.page_access import guard_pages, is_loopback
 from foveate.gateway.config import ResolvedConfig, describe_settings
 from foveate.gateway.observability.health import health_to_json
 from foveate.gateway.observability.instrumentation import Instrumentation, ObservedParts

@@ -11,8 +11,8 @@ from foveate.config.effective import EffectiveSetting, list_effective_settings
 from foveate.config.files import display_path
 from foveate.config.live import LiveSettings
 from foveate.config.load import Configuration, has_content
+from foveate.config.price_file import PriceFile
 from foveate.config.settings import Settings, UpstreamSettings
-from foveate.config.updated_prices import PriceFile
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.engine.options import AgentOptions, SpendingOptions
 from foveate.engine.options_from_settings import options_by_agent

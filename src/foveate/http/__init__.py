@@ -1,5 +1,5 @@
 """HTTP client for all requests to other servers."""
 
-from foveate.http.client import JsonClient, JsonReply
+from foveate.http.json_client import JsonClient, JsonReply
 
 __all__ = ["JsonClient", "JsonReply"]

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from msgspec import structs
 
 from foveate.compaction.schedule import Moment
-from foveate.config.updated_prices import default_price_file
+from foveate.config.price_file import default_price_file
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.price_facts import states_its_price
 from foveate.cost.pricing.rates import EXACT, ZERO

@@ -14,7 +14,7 @@ from foveate.compaction.store import (
     EditDecision,
 )
 from foveate.model import CacheUsage, Format, Usage
-from foveate.prompt_cache.placement.reuse import AgentReuse, ReuseRate
+from foveate.prompt_cache.placement.prefix_reuse import AgentReuse, ReuseRate
 from foveate.session.store import ArchivedRequest, Session, Turn
 from foveate.session.traces import CacheMiss, Trace, TracedEdit, WindowSection
 from foveate.tokens.calibration import Calibration

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from foveate.config.load import parse_settings
+from foveate.config.price_file import PriceFile, write_price_file
 from foveate.config.settings import Settings
-from foveate.config.updated_prices import PriceFile, write_price_file
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.cost.pricing.price_facts import load_price_facts
 from foveate.cost.pricing.price_file import read_price_file

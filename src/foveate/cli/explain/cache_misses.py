@@ -249,7 +249,7 @@ def _explain_pair(
 
 
 def _find_price_per_token(request: "ArchivedRequest") -> Decimal | None:
-    from foveate.config.updated_prices import default_price_file
+    from foveate.config.price_file import default_price_file
     from foveate.cost.pricing.price_book import PriceBook
 
     book = PriceBook(load_imported=default_price_file(os.environ).current_prices)

@@ -11,7 +11,7 @@ from foveate.budget.budget import SectionRule
 from foveate.budget.prompt import SectionReport, render_budget_section
 from foveate.budget.sections import Priority, Section, Stability, parse_choice
 from foveate.caching import LruCache, register
-from foveate.context.rendering import CallKind, MissingContent, context_inputs, render_awareness
+from foveate.context.sections import CallKind, MissingContent, context_inputs, render_awareness
 from foveate.context.time_section import TimeAwareness
 from foveate.cost.caps import Cap
 from foveate.cost.ledger import AccountBalance, Call, Category

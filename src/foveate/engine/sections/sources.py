@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from foveate.budget.budget import Budget
 from foveate.budget.sections import Priority, Section, Stability
 from foveate.config.budget_files import AgentBudget, load_agent_budget
-from foveate.context.rendering import NO_PROJECTS, ContextInputs, PromptParts, RenderedSections
+from foveate.context.sections import NO_PROJECTS, ContextInputs, PromptParts, RenderedSections
 from foveate.context.workspace_cache import Bundle, Workspace, WorkspaceCache, WorkspaceCacheStats
 from foveate.engine.options import EmbeddingOptions, MemoryOptions, SectionOptions
 from foveate.errors import BadOption, FoveateError
@@ -285,7 +285,7 @@ class SectionSources:
     def _render(
         self, kind: str, memory: "Memory", inputs: ContextInputs, counter: "TextCounter"
     ) -> RenderedSections:
-        from foveate.context.rendering import memory_context_builder
+        from foveate.context.sections import memory_context_builder
 
         return self._contexts.context(
             kind, inputs, memory_context_builder(memory, counters=lambda _: counter, finished_projects=False)

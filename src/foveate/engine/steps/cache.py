@@ -32,7 +32,7 @@ from foveate.prompt_cache.placement.breakpoints import (
     placement_rules,
 )
 from foveate.prompt_cache.placement.prefix_log import PrefixLog
-from foveate.prompt_cache.placement.reuse import UNKNOWN_AGENT, AgentReuse, ReuseStore
+from foveate.prompt_cache.placement.prefix_reuse import UNKNOWN_AGENT, AgentReuse, ReuseStore
 from foveate.prompt_cache.prompt.blocks import BlockTokens
 from foveate.prompt_cache.prompt.build import build_cached_prompt, estimate_unread_bytes
 from foveate.prompt_cache.prompt.cached_prompt import CachedPrompt, prompt_layout

@@ -4,7 +4,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 from foveate.formats.response.errors import make_status_error
-from foveate.gateway.auth.admin import is_loopback, strip_port
+from foveate.gateway.auth.page_access import is_loopback, strip_port
 from foveate.gateway.observability.request_observer import (
     NO_REQUEST_OBSERVER,
     RequestObserver,

@@ -21,8 +21,8 @@ import foveate
 from foveate import count
 from foveate.config.live import LiveSettings
 from foveate.config.load import LOCAL_UPSTREAM, Configuration, ServeFlags, apply_overrides
+from foveate.config.price_file import default_price_file
 from foveate.config.settings import ServerSettings
-from foveate.config.updated_prices import default_price_file
 from foveate.cost.pricing.price_book import PriceBook
 from foveate.gateway.build import open_gateway
 from foveate.gateway.config import ResolvedConfig, resolve_config

@@ -13,7 +13,7 @@ from typing import TypedDict, cast
 
 import msgspec
 
-from foveate.prompt_cache.placement.reuse import CacheReach
+from foveate.prompt_cache.placement.prefix_reuse import CacheReach
 from foveate.prompt_cache.rules import CacheRules
 
 _TABLE = Path(__file__).with_name("arrival_times.toml")

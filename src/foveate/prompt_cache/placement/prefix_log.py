@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foveate.model import Place, Ttl
-from foveate.prompt_cache.placement.reuse import (
+from foveate.prompt_cache.placement.prefix_reuse import (
     SHARED_LAYERS,
     UNKNOWN_AGENT,
     AgentReuse,

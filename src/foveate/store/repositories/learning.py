@@ -1,8 +1,8 @@
 """Stores what gateways learn from traffic, so that it outlives them and others know it too.
 
 These are calibrations of token counters, and which prompt prefixes each agent requests again
-(`foveate.prompt_cache.placement.reuse`). How agents work (`foveate.compaction.forecast`) is derived from their
-sessions and charges.
+(`foveate.prompt_cache.placement.prefix_reuse`). How agents work (`foveate.compaction.forecast`) is derived from
+their sessions and charges.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from foveate.compaction.forecast import NO_AGENT_ACTIVITY, AgentActivity
-from foveate.prompt_cache.placement.reuse import AgentReuse
+from foveate.prompt_cache.placement.prefix_reuse import AgentReuse
 from foveate.store.database import Database, Reader, Transaction, check_storable_names
 from foveate.tokens.calibration import Calibration, CalibrationKey
 
@@ -84,7 +84,7 @@ class SqlCalibrationStore:
 
 
 class SqlReuseStore:
-    """`foveate.prompt_cache.placement.reuse.ReuseStore` on a database."""
+    """`foveate.prompt_cache.placement.prefix_reuse.ReuseStore` on a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

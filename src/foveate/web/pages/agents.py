@@ -11,7 +11,7 @@ from foveate.budget.ladder import Drop, Ladder, LastLines, Replace, Rung, Trunca
 from foveate.budget.model_limits import find_context_window
 from foveate.compaction.overflow import OnOverflow
 from foveate.config.settings import AgentSettings, Settings
-from foveate.context.rendering import DEFAULT_MODEL
+from foveate.context.sections import DEFAULT_MODEL
 from foveate.context.workspace import Bundle
 from foveate.context.workspace_cache import WorkspaceCacheStats, read_bundle
 from foveate.engine.counting.offline import offline_counter

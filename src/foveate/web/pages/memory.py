@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foveate.caching import LruCache, register
-from foveate.context.rendering import DEFAULT_MODEL
+from foveate.context.sections import DEFAULT_MODEL
 from foveate.engine.counting.offline import offline_counter
 from foveate.engine.options import AgentOptions, SectionOptions
 from foveate.errors import BadOption, BudgetExceeded, StoreUnavailable

@@ -9,7 +9,7 @@ from foveate.engine.request import IncomingRequest, UpstreamRequest
 from foveate.engine.steps.cache import MAX_LOGS, PrefixLogs, SaveReuse, load_prefix_logs
 from foveate.errors import StoreUnavailable
 from foveate.model import Format
-from foveate.prompt_cache.placement.reuse import AgentReuse
+from foveate.prompt_cache.placement.prefix_reuse import AgentReuse
 
 INCOMING = IncomingRequest(
     id="r", agent="ana", api_format=Format.ANTHROPIC, provider="anthropic", upstream="anthropic", body=b""

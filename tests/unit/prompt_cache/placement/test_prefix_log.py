@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from benchmarks.cache_workloads import WORKLOADS, Builder, Workload, fixed_costs, gateway_costs
 from foveate.model import Ttl
 from foveate.prompt_cache.placement.prefix_log import MAX_KEYS, ObservedRequest, PrefixLog
-from foveate.prompt_cache.placement.reuse import AgentReuse, PromptLayer
+from foveate.prompt_cache.placement.prefix_reuse import AgentReuse, PromptLayer
 from foveate.prompt_cache.rules import rules_for
 from foveate.prompt_cache.simulator import SimulatedCache
 from tests.support.strategies.cache_workloads import Regime, generate_workload, regimes

@@ -7,11 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.budget.budget import Budget, SectionRule
+from foveate.budget.budget import (
+    Budget,
+    BudgetUsage,
+    SectionRule,
+    SectionUsage,
+    checkpoint,
+    measure_usage,
+    restore,
+)
 from foveate.budget.ladder import BUILT_IN_LADDERS, Drop, Ladder, LastLines, Replace, Truncate
 from foveate.budget.prompt import Action, Prompt, SectionReport
 from foveate.budget.sections import Keep, Priority, Stability
-from foveate.budget.serialization import BudgetUsage, SectionUsage, checkpoint, measure_usage, restore
 from foveate.errors import BadOption
 from foveate.model import TokenCount
 

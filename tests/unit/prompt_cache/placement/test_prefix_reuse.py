@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.prompt_cache.placement.reuse import (
+from foveate.prompt_cache.placement.prefix_reuse import (
     MAX_UNREAD_PROMPTS,
     AgentReuse,
     PrefixLevel,

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from foveate.budget import Keep, Stability
 from foveate.context import MissingContent
-from foveate.context.rendering import render_awareness
+from foveate.context.sections import render_awareness
 from tests.support.scenarios.memory_nodes import NodeSpec, build_test_nodes, deadline_at
 
 

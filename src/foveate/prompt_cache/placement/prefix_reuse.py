@@ -6,7 +6,7 @@ P(the prefix is requested again within its TTL) × (1 − read price) > write pr
 
 P is learned per agent and per layer of the prompt. Prefix keys show whether a later request has the same
 prefix, whether or not it was written, so learning costs nothing. For a new agent, P comes from a prior
-(`reuse.toml`) that depends on the shape of the request.
+(`prefix_reuse.toml`) that depends on the shape of the request.
 
 An account limits the cost of wrong estimates. It adds the price of writes and subtracts the savings of reads
 as they happen. Writing stops once it has cost a quarter of five of the agent's largest prompts more than it
@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from foveate.prompt_cache.rules import CacheRules
 
-_REUSE_TABLE = Path(__file__).with_name("reuse.toml")
+_REUSE_TABLE = Path(__file__).with_name("prefix_reuse.toml")
 MAX_UNREAD_PROMPTS = 5
 """Number of writes of a whole prompt that may stay unread before writing stops."""
 _MAX_LOSS_SHARE = 0.25  # of the price of that many prompts

@@ -14,9 +14,9 @@ from foveate.budget import (
     Ladder,
     Priority,
     SectionRule,
+    budget,
     budget_as_data,
     budget_from_data,
-    serialization,
 )
 from foveate.budget.ladder import CUSTOM_LADDER_NAME, PROGRESSIVE, Drop, LastLines, Truncate
 from foveate.errors import BadOption
@@ -30,7 +30,7 @@ def error_for(data: Any) -> BadOption:
 
 
 def test_the_examples_in_docstrings_pass() -> None:
-    results = doctest.testmod(serialization)
+    results = doctest.testmod(budget)
 
     assert results.attempted
     assert not results.failed

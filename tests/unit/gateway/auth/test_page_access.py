@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foveate.gateway.auth.admin import guard_pages, identify_viewer, is_loopback
 from foveate.gateway.auth.callers import HashedKeys, generate_key, hash_key
+from foveate.gateway.auth.page_access import guard_pages, identify_viewer, is_loopback
 from foveate.gateway.request import Receive, Scope, Send
 from foveate.web.page import ADMIN, Viewer, get_viewer
 
