@@ -1,4 +1,4 @@
-"""Finds fields of a multipart/form-data body (RFC 7578) in one pass."""
+"""The model that a request names in its path, a form (RFC 7578) or JSON: how it is found and replaced."""
 
 import re
 from collections.abc import Iterator
