@@ -17,7 +17,7 @@ from functools import lru_cache
 from logging.handlers import QueueHandler
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 from rich.cells import cell_len, set_cell_size
@@ -28,6 +28,11 @@ from foveate.engine.observer import SHORT_MESSAGE
 from foveate.engine.redaction import redact_keys
 from foveate.engine.request import AppliedEdit, StepFailure
 
+if TYPE_CHECKING:
+    from foveate.gateway.request import ClientRequest
+    from foveate.gateway.response import ClientResponse
+
+_REQUEST_LOG = logging.getLogger("foveate.requests")
 _MAX_TEXT_CHARS = 200
 MAX_COLUMNS = 100
 """Width of the line of a request in the text log."""
@@ -89,6 +94,63 @@ class AccessRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return format_line(self)
+
+
+def is_on() -> bool:
+    """Return whether requests are logged at the current level."""
+    return _REQUEST_LOG.isEnabledFor(logging.INFO)
+
+
+def log_request(request: "ClientRequest", response: "ClientResponse", model: str, now: float) -> None:
+    """Log a request that has ended `now`."""
+    access_record = _build_record(request, response, model, now)
+    # `_REQUEST_LOG.info` would also look for its caller, which takes as long as all the rest.
+    _REQUEST_LOG.handle(logging.LogRecord(_REQUEST_LOG.name, logging.INFO, "", 0, access_record, None, None))
+
+
+def _build_record(request: "ClientRequest", response: "ClientResponse", model: str, now: float) -> AccessRecord:
+    exchange = response.exchange
+    if exchange is None:
+        return AccessRecord(
+            at=now,
+            id=request.id,
+            method=request.method,
+            path=request.path,
+            agent=response.agent,
+            provider=response.provider,
+            status=response.status,
+            total_seconds=now - response.received_at,
+            error_code=response.error_code,
+            error_reason=response.error_reason,
+        )
+    usage, entry = exchange.usage, exchange.charge
+    cache = usage.cache if usage is not None else None
+    return AccessRecord(
+        at=now,
+        id=request.id,
+        method=request.method,
+        path=request.path,
+        agent=response.agent,
+        provider=response.provider,
+        model=model,
+        session=exchange.context.session_id
+        if exchange.context is not None
+        else exchange.incoming.session or "",
+        status=response.status,
+        total_seconds=now - response.received_at,
+        added_seconds=exchange.sent_at - exchange.received_at,
+        input_tokens=cache.input_tokens if cache is not None else 0,
+        read_tokens=cache.read if cache is not None else 0,
+        written_tokens=cache.written_5m + cache.written_1h if cache is not None else 0,
+        output_tokens=usage.output_tokens if usage is not None else 0,
+        dollars=entry.dollars if entry is not None else None,
+        has_usage=usage is not None,
+        is_broken=exchange.is_interrupted,
+        applied_edits=exchange.upstream_request.applied_edits,
+        problems=exchange.upstream_request.problems,
+        error_code=response.error_code,
+        error_reason=response.error_reason,
+    )
 
 
 def format_line(record: AccessRecord) -> str:
@@ -166,7 +228,7 @@ def record_to_json(record: AccessRecord) -> dict[str, Any]:
     return {
         "at": format_timestamp(record.at),
         "level": "info",
-        "logger": "foveate.requests",
+        "logger": _REQUEST_LOG.name,
         "id": record.id,
         "agent": _shorten(record.agent),
         "session": _shorten(record.session),

@@ -1,20 +1,17 @@
 """Metrics and the access log of every request, including those that the engine does not process."""
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from foveate.engine.metrics.collector import MetricsCollector, response_model
-from foveate.gateway.observability.access_log import AccessRecord
+from foveate.gateway.observability import access_log
 from foveate.gateway.request import ClientRequest, Scope, Send, parse_request
 from foveate.gateway.response import ClientResponse
 
 # nginx's status for a client that disconnects before the response.
 DISCONNECTED_STATUS = 499
-
-_LOG = logging.getLogger("foveate.requests")
 
 
 class RequestObserver(Protocol):
@@ -76,10 +73,8 @@ class RequestRecorder:
         metrics.count_response(response.agent, response.provider, model, response.status or DISCONNECTED_STATUS)
         if response.error_code:
             metrics.count_rejection(response.agent, response.error_code)
-        if _LOG.isEnabledFor(logging.INFO):
-            access_record = _build_access_record(request, response, model, self._clock())
-            # `_LOG.info` would also look for its caller, which takes as long as all the rest.
-            _LOG.handle(logging.LogRecord(_LOG.name, logging.INFO, "", 0, access_record, None, None))
+        if access_log.is_on():
+            access_log.log_request(request, response, model, self._clock())
         listener = self._listener()
         if listener is not None:
             listener.on_request_end(request, response)
@@ -89,50 +84,3 @@ class RequestRecorder:
         self._metrics.open_streams.value = sum(
             response.exchange is not None and response.exchange.is_streaming for response in self._open
         )
-
-
-def _build_access_record(
-    request: ClientRequest, response: ClientResponse, model: str, now: float
-) -> AccessRecord:
-    exchange = response.exchange
-    if exchange is None:
-        return AccessRecord(
-            at=now,
-            id=request.id,
-            method=request.method,
-            path=request.path,
-            agent=response.agent,
-            provider=response.provider,
-            status=response.status,
-            total_seconds=now - response.received_at,
-            error_code=response.error_code,
-            error_reason=response.error_reason,
-        )
-    usage, entry = exchange.usage, exchange.charge
-    cache = usage.cache if usage is not None else None
-    return AccessRecord(
-        at=now,
-        id=request.id,
-        method=request.method,
-        path=request.path,
-        agent=response.agent,
-        provider=response.provider,
-        model=model,
-        session=exchange.context.session_id
-        if exchange.context is not None
-        else exchange.incoming.session or "",
-        status=response.status,
-        total_seconds=now - response.received_at,
-        added_seconds=exchange.sent_at - exchange.received_at,
-        input_tokens=cache.input_tokens if cache is not None else 0,
-        read_tokens=cache.read if cache is not None else 0,
-        written_tokens=cache.written_5m + cache.written_1h if cache is not None else 0,
-        output_tokens=usage.output_tokens if usage is not None else 0,
-        dollars=entry.dollars if entry is not None else None,
-        has_usage=usage is not None,
-        is_broken=exchange.is_interrupted,
-        applied_edits=exchange.upstream_request.applied_edits,
-        problems=exchange.upstream_request.problems,
-        error_code=response.error_code,
-        error_reason=response.error_reason,
-    )
