@@ -11,7 +11,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from foveate.config.live import CHECK_INTERVAL_SECONDS
+from foveate.config.live_settings import CHECK_INTERVAL_SECONDS
 from foveate.session.store import ArchivedRequest
 from foveate.store import open_store
 from tests.support.processes.commands import Outcome

@@ -12,7 +12,7 @@ from foveate.chat.responses import FailureKind
 from foveate.cli.chat import slash_commands
 from foveate.compaction.overflow import OnOverflow, OverflowAction
 from foveate.compaction.store import CompactionOutcome
-from foveate.config.effective import SettingSource
+from foveate.config.effective_settings import SettingSource
 from foveate.context.sections import CallKind
 from foveate.context.time_section import TimeFormat
 from foveate.cost.admission import SettlementOutcome

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from foveate.agents.catalog import AGENTS, COMMON_VARIABLES, Agent, SettingsFile
-from foveate.config.effective import redact_url
+from foveate.config.effective_settings import redact_url
 from foveate.config.yaml_parser import parse as parse_yaml
 from foveate.errors import BadSetting
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from foveate.chat.requests import ModelTarget
 from foveate.config.load import LOCAL_UPSTREAM
-from foveate.engine.counting.offline import offline_counter
+from foveate.engine.counting.offline_counters import offline_counter
 from foveate.errors import MalformedRequest, UpstreamError
 from foveate.formats.json_text.parse import as_dict, as_list, parse_json, to_json
 from foveate.gateway.routing import Upstream

@@ -14,7 +14,7 @@ from foveate.cli.shared.options import CONFIG_HELP, find_config_file
 from foveate.errors import BadOption, BadSetting, FoveateError, UnwritableFile
 
 if TYPE_CHECKING:
-    from foveate.config.effective import EffectiveSetting
+    from foveate.config.effective_settings import EffectiveSetting
 
 app = typer.Typer(
     name="config",

@@ -21,7 +21,7 @@ from foveate.errors import BadOption, CannotListen
 if TYPE_CHECKING:
     import socket
 
-    from foveate.config.live import LiveSettings
+    from foveate.config.live_settings import LiveSettings
     from foveate.config.load import LocalModel, ServeFlags
     from foveate.gateway.config import ResolvedConfig
     from foveate.gateway.server.supervisor import WorkerOrder
@@ -263,7 +263,7 @@ def describe_gateway(
     config: Path | None,
     local: "LocalModel | None",
 ) -> GatewayStatus:
-    from foveate.config.effective import redact_url
+    from foveate.config.effective_settings import redact_url
     from foveate.store import default_url
 
     settings = config_now.settings

@@ -12,7 +12,7 @@ from foveate.engine.background.request_archive import RequestArchiver
 from foveate.engine.background.tracing import KeepSentMessages, SaveTraces
 from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.counting.calibration import Calibrate, Calibrations, SaveCalibrations
-from foveate.engine.counting.remote import RemoteCounter
+from foveate.engine.counting.remote_counter import RemoteCounter
 from foveate.engine.engine import Engine
 from foveate.engine.exchange import CallHooks
 from foveate.engine.observer import NO_OBSERVER, Observer

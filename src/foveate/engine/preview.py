@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from foveate.compaction.compact import CompactionResult
 from foveate.compaction.plan import CompactionCandidate
 from foveate.compaction.store import Compaction, CompactionLease, CompactionStore
-from foveate.engine.counting.remote import RemoteCounter
+from foveate.engine.counting.remote_counter import RemoteCounter
 from foveate.engine.exchange import Exchange
 from foveate.engine.observer import NullObserver, Observer
 from foveate.engine.request import IncomingRequest, StepFailure

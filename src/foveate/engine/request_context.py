@@ -14,7 +14,7 @@ from foveate.compaction.summarize.llm import SummarizerEndpoint
 from foveate.compaction.thinking import required_betas
 from foveate.cost.admission import AdmittedCall
 from foveate.cost.ledger import Call
-from foveate.engine.counting.offline import block_tokens, conservative_minimum, offline_counter
+from foveate.engine.counting.offline_counters import block_tokens, conservative_minimum, offline_counter
 from foveate.engine.options import AgentOptions
 from foveate.engine.request import AppliedEdit, IncomingRequest, StepFailure
 from foveate.engine.session_state import SessionState

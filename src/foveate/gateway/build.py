@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 from uuid import uuid4
 
-from foveate.config.effective import EffectiveSetting, redact_url
-from foveate.config.live import LiveSettings
+from foveate.config.effective_settings import EffectiveSetting, redact_url
+from foveate.config.live_settings import LiveSettings
 from foveate.config.settings import TimeoutSettings, TlsSettings
 from foveate.cost.admission import AdmissionOptions
 from foveate.engine.background.cache_misses import CacheMissDetector
@@ -23,7 +23,7 @@ from foveate.engine.background.request_archive import RequestArchiver
 from foveate.engine.background.tracing import SaveTraces
 from foveate.engine.build import build_engine
 from foveate.engine.counting.calibration import SaveCalibrations, load_calibrations
-from foveate.engine.counting.remote import RemoteCounter
+from foveate.engine.counting.remote_counter import RemoteCounter
 from foveate.engine.embeddings import EmbeddingsEngine
 from foveate.engine.metrics.registry import Sample
 from foveate.engine.observer import NO_OBSERVER, Observer

@@ -7,9 +7,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from foveate.config.document import parse_document
-from foveate.config.effective import EffectiveSetting, list_effective_settings
+from foveate.config.effective_settings import EffectiveSetting, list_effective_settings
 from foveate.config.files import display_path
-from foveate.config.live import LiveSettings
+from foveate.config.live_settings import LiveSettings
 from foveate.config.load import Configuration, has_content
 from foveate.config.price_file import PriceFile
 from foveate.config.settings import Settings, UpstreamSettings

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from foveate.config.effective import EffectiveSetting
+from foveate.config.effective_settings import EffectiveSetting
 from foveate.config.settings import Settings
 from foveate.cost.caps import Cap
 from foveate.engine.metrics.registry import Sample

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from foveate.compaction.overflow import OnOverflow
-from foveate.config.live import LiveSettings
+from foveate.config.live_settings import LiveSettings
 from foveate.config.load import parse_settings
 from foveate.config.settings import Settings
 from foveate.engine.options import AgentOptions

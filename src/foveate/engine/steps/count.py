@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from foveate.caching import LruCache
 from foveate.engine.counting.calibration import Calibrations, calibrate, calibration_key
-from foveate.engine.counting.remote import RemoteCounter
+from foveate.engine.counting.remote_counter import RemoteCounter
 from foveate.engine.request import IncomingRequest
 from foveate.engine.request_context import RequestContext
 from foveate.engine.steps import COUNT

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 
-from foveate.config.live import ActiveConfig, LiveSettings
+from foveate.config.live_settings import ActiveConfig, LiveSettings
 from foveate.engine.metrics.collector import MetricsCollector, WorkspaceCacheCounts
 from foveate.engine.metrics.registry import Sample, merge_samples
 from foveate.gateway.config import ResolvedConfig

@@ -19,7 +19,7 @@ import uvicorn
 
 import foveate
 from foveate import count
-from foveate.config.live import LiveSettings
+from foveate.config.live_settings import LiveSettings
 from foveate.config.load import LOCAL_UPSTREAM, Configuration, ServeFlags, apply_overrides
 from foveate.config.price_file import default_price_file
 from foveate.config.settings import ServerSettings

@@ -14,7 +14,7 @@ from foveate.config.settings import AgentSettings, Settings
 from foveate.context.sections import DEFAULT_MODEL
 from foveate.context.workspace import Bundle
 from foveate.context.workspace_cache import WorkspaceCacheStats, read_bundle
-from foveate.engine.counting.offline import offline_counter
+from foveate.engine.counting.offline_counters import offline_counter
 from foveate.engine.options import AgentOptions, Clearing, SectionOptions
 from foveate.engine.sections.sources import AGENT_BUDGET_FILE, SectionSources
 from foveate.memory.privacy import Gate

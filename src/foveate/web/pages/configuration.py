@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from foveate.config.document import MAX_SETTINGS_BYTES
-from foveate.config.effective import EffectiveSetting, SettingSource, format_value
+from foveate.config.effective_settings import EffectiveSetting, SettingSource, format_value
 from foveate.config.files import display_path, read_bytes
 from foveate.config.load import find_problems
 from foveate.config.settings import Settings

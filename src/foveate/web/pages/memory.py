@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from foveate.caching import LruCache, register
 from foveate.context.sections import DEFAULT_MODEL
-from foveate.engine.counting.offline import offline_counter
+from foveate.engine.counting.offline_counters import offline_counter
 from foveate.engine.options import AgentOptions, SectionOptions
 from foveate.errors import BadOption, BudgetExceeded, StoreUnavailable
 from foveate.memory.views.view import DetailLevel, View, ViewNode, parse_view_format

@@ -11,7 +11,7 @@ from foveate import formats
 from foveate.compaction.overflow import lower_bound_tokens
 from foveate.engine.completion_queue import CompletionQueue
 from foveate.engine.counting.calibration import MAX_CALIBRATIONS, Calibrate, Calibrations, calibration_key
-from foveate.engine.counting.offline import conservative_minimum
+from foveate.engine.counting.offline_counters import conservative_minimum
 from foveate.engine.exchange import CallHooks, Exchange
 from foveate.engine.observer import NO_OBSERVER
 from foveate.engine.options import AgentOptions

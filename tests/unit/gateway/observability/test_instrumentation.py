@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from foveate.config.live import LiveSettings
+from foveate.config.live_settings import LiveSettings
 from foveate.context.workspace_cache import WorkspaceCacheStats
 from foveate.engine.metrics import definitions
 from foveate.engine.metrics.registry import MetricsRegistry

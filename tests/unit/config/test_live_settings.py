@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.config.live import LiveSettings
+from foveate.config.live_settings import LiveSettings
 from foveate.config.load import Configuration
 from foveate.errors import BadOption, BadSetting, UnreadableInput
 

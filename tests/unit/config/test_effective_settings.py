@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from foveate.config.document import parse_document
-from foveate.config.effective import EffectiveSetting, SettingSource, list_effective_settings
+from foveate.config.effective_settings import EffectiveSetting, SettingSource, list_effective_settings
 from foveate.config.load import (
     Configuration,
     LocalModel,
