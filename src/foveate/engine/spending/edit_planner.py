@@ -1,4 +1,7 @@
-"""Plans edits of a session's history that pay: from its requests so far, a forecast and the prices."""
+"""Plans edits of a session's history that pay: from its requests so far, a forecast and the prices.
+
+Forecasts also use how agents have worked so far, which is loaded from the store (`LoadActivity`).
+"""
 
 import asyncio
 import logging

@@ -1,11 +1,10 @@
 """The steps of the pipeline, in the order of `PIPELINE`.
 
-A step is named after the module of this package that implements it, with three exceptions: `history` has those
-that change messages before and after the request is counted, and two belong to work in the background, which
-they prepare: `background.tracing` (`SENT_MESSAGES`) and `background.keepalive` (`KEEP_ALIVE`).
+Each is in the module of its name, unless a comment names another one: `history` has the steps that change
+earlier messages, and steps that only prepare work in the background are beside that work.
 
 A step that fails is skipped, and the next one goes on with the request as it is. So each step relies only on
-what it checks itself. The values are the names of steps in metrics, traces and logs.
+what it checks itself. Metrics, traces and logs show steps by these values.
 """
 
 SESSION = "session"
@@ -43,7 +42,7 @@ PIPELINE = (
 )
 """The order in which steps run; `engine.build` sorts them by it."""
 
-# Failures outside the pipeline are counted and logged under these names.
+# Names under which failures outside the pipeline are counted and logged.
 ROUTE = "route"
 """The change of the model's name, before the first step."""
 RECORD_CHARGES = "book"
